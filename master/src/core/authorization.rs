@@ -11,10 +11,10 @@ use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1::{ExecutorInfo, FrameworkInfo, TaskInfo};
 use meseta_resources::{AgentId, Operation, Reservation, Resource, Role, common_reservations};
 
-use super::MasterCore;
-use super::agent::AgentProfile;
-use super::framework::Framework;
-use super::io::ConnectionId;
+use crate::core::MasterCore;
+use crate::core::ids::ConnectionId;
+use crate::core::state::agent::AgentProfile;
+use crate::core::state::framework::Framework;
 
 /// How every refusal of this kind begins.
 pub(crate) const NOT_AUTHORIZED: &str = "Not authorized";

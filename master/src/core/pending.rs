@@ -9,10 +9,11 @@ use std::time::Duration;
 use meseta_proto::meseta::v1 as meseta;
 use meseta_resources::AgentId;
 
-use super::agent::AgentProfile;
-use super::io::ConnectionId;
-use super::ownership::Subscription;
-use super::{MasterCore, operator};
+use crate::core::MasterCore;
+use crate::core::frameworks::ownership::Subscription;
+use crate::core::ids::ConnectionId;
+use crate::core::operator;
+use crate::core::state::agent::AgentProfile;
 
 /// What happens once a mutation is durable.
 #[derive(Debug)]

@@ -6,12 +6,13 @@ use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::{AgentId, FrameworkId};
 
-use super::framework::Link;
-use super::io::ConnectionId;
-use super::pending::Pending;
-use super::persisted::{Mutation, UnreachableRecord};
-use super::timers::Timer;
-use super::{HEARTBEAT_INTERVAL, MasterCore, PENDING_MUTATIONS_MAX, event_of};
+use crate::core::ids::ConnectionId;
+use crate::core::pending::Pending;
+use crate::core::state::framework::Link;
+use crate::core::state::persisted::{Mutation, UnreachableRecord};
+use crate::core::timers::Timer;
+use crate::core::wire::event_of;
+use crate::core::{HEARTBEAT_INTERVAL, MasterCore, PENDING_MUTATIONS_MAX};
 
 impl MasterCore {
     pub(super) fn fire_timers(&mut self) {

@@ -11,7 +11,7 @@ use meseta_resources::process_clock::ProcessClock;
 use meseta_resources::time::Moment;
 use meseta_resources::{AgentId, FrameworkId, OfferId};
 
-use super::io::ConnectionId;
+use crate::core::ids::ConnectionId;
 
 /// What a deadline is for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,10 +13,12 @@ use meseta_proto::mesos::v1::{self, DrainConfig, DrainInfo, DrainState};
 use meseta_resources::AgentId;
 use meseta_resources::work_counter::count_entries;
 
-use super::super::io::{Answer, ReplyId};
-use super::super::pending;
-use super::super::persisted::Mutation;
-use super::{MasterCore, Pending, refused};
+use super::{Pending, refused};
+use crate::core::MasterCore;
+use crate::core::effect::Answer;
+use crate::core::ids::ReplyId;
+use crate::core::pending;
+use crate::core::state::persisted::Mutation;
 
 /// Why an agent gets no offers.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +61,7 @@ impl Drain {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in super::super) struct Deactivations(pub(in super::super) BTreeMap<AgentId, Deactivation>);
+pub(in crate::core) struct Deactivations(pub(in crate::core) BTreeMap<AgentId, Deactivation>);
 
 impl Deactivation {
     /// Whether tasks are being ended.
@@ -226,7 +228,7 @@ impl MasterCore {
 
     /// Whether an agent that is here may be offered: it is connected, has something to offer, and no
     /// operator minds.
-    pub(in super::super) fn may_be_offered(&self, id: &AgentId) -> bool {
+    pub(in crate::core) fn may_be_offered(&self, id: &AgentId) -> bool {
         let is_here = self
             .agents
             .get(id)
@@ -235,7 +237,7 @@ impl MasterCore {
     }
 
     /// Tells an agent to end its tasks, if that is wanted, and looks after it until they have ended.
-    pub(in super::super) fn send_drain(&mut self, id: &AgentId) {
+    pub(in crate::core) fn send_drain(&mut self, id: &AgentId) {
         let deactivation = self.operator.deactivations.0.get(id);
         let drain = deactivation.and_then(|deactivation| deactivation.drain.as_ref());
         if let Some(drain) = drain.filter(|drain| !drain.drained) {
@@ -248,14 +250,14 @@ impl MasterCore {
     }
 
     /// An agent that is no more needs no deactivation.
-    pub(in super::super) fn forget_deactivation(&mut self, id: &AgentId) {
+    pub(in crate::core) fn forget_deactivation(&mut self, id: &AgentId) {
         self.operator.deactivations.0.remove(id);
         self.agents.invalidate(id);
         self.operator.requested_deactivations.0.remove(id);
     }
 
     /// Notes agents that have nothing left to drain, among those that have changed.
-    pub(in super::super) fn check_drains(&mut self) {
+    pub(in crate::core) fn check_drains(&mut self) {
         for id in self.agents.take_watched_changes() {
             if !self.operator.deactivations.is_draining(&id) {
                 continue;
@@ -355,7 +357,7 @@ impl MasterCore {
 #[cfg(test)]
 impl MasterCore {
     /// No agent is left draining that has nothing to drain.
-    pub(in super::super) fn check_drained(&self) {
+    pub(in crate::core) fn check_drained(&self) {
         for id in self.operator.deactivations.draining() {
             let requested = self.operator.requested_deactivations.0.get(id);
             let is_noted = !requested.is_some_and(Deactivation::is_draining);

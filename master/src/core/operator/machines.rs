@@ -8,14 +8,14 @@ use std::sync::Arc;
 use meseta_proto::mesos::v1::{MachineId, Unavailability};
 use meseta_resources::work_counter::count_entries;
 
-use super::super::agent::AgentProfile;
 use super::Maintenance;
+use crate::core::state::agent::AgentProfile;
 
 /// A machine's names in the form in which they are compared; empty is not named.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) struct Machine {
-    pub(in super::super) hostname: String,
-    pub(in super::super) ip: String,
+pub(in crate::core) struct Machine {
+    pub(in crate::core) hostname: String,
+    pub(in crate::core) ip: String,
 }
 
 impl Machine {
@@ -37,14 +37,14 @@ impl Machine {
     }
 
     /// Whether an agent is on this machine.
-    pub(in super::super) fn has(&self, agent: &AgentProfile) -> bool {
+    pub(in crate::core) fn has(&self, agent: &AgentProfile) -> bool {
         let fits = |named: &str, is: &str| named.is_empty() || named == is;
         fits(&self.hostname, &agent.info.hostname.to_lowercase()) && fits(&self.ip, agent.ip())
     }
 }
 
 #[derive(Debug, Default)]
-pub(in super::super) struct Plan {
+pub(in crate::core) struct Plan {
     maintenance: Arc<Maintenance>,
     /// With the place of the window in the schedule: the first that fits an agent is its own.
     windows: BTreeMap<Machine, (usize, Unavailability)>,
@@ -67,12 +67,12 @@ impl Plan {
         }
     }
 
-    pub(in super::super) fn maintenance(&self) -> &Arc<Maintenance> {
+    pub(in crate::core) fn maintenance(&self) -> &Arc<Maintenance> {
         &self.maintenance
     }
 
     /// When an agent will be away.
-    pub(in super::super) fn of_agent(&self, agent: &AgentProfile) -> Option<&Unavailability> {
+    pub(in crate::core) fn of_agent(&self, agent: &AgentProfile) -> Option<&Unavailability> {
         if self.windows.is_empty() {
             return None;
         }
@@ -84,7 +84,7 @@ impl Plan {
     }
 
     /// Whether the machine of an agent is down.
-    pub(in super::super) fn is_down(&self, agent: &AgentProfile) -> bool {
+    pub(in crate::core) fn is_down(&self, agent: &AgentProfile) -> bool {
         count_entries(3);
         !self.down.is_empty()
             && Machine::names_of(agent)

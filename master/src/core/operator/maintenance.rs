@@ -13,12 +13,14 @@ use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_resources::AgentId;
 
-use super::super::agent::AgentProfile;
-use super::super::io::{Answer, ReplyId};
-use super::super::pending;
-use super::super::persisted::Mutation;
 use super::machines::{Machine, Plan};
-use super::{MasterCore, Pending, refused};
+use super::{Pending, refused};
+use crate::core::MasterCore;
+use crate::core::effect::Answer;
+use crate::core::ids::ReplyId;
+use crate::core::pending;
+use crate::core::state::agent::AgentProfile;
+use crate::core::state::persisted::Mutation;
 
 /// Machines in one schedule.
 const MACHINES_MAX: usize = 100_000;
@@ -191,7 +193,7 @@ impl MasterCore {
     }
 
     /// Tells the allocator when an agent will be away.
-    pub(in super::super) fn schedule_agent(&mut self, id: &AgentId) {
+    pub(in crate::core) fn schedule_agent(&mut self, id: &AgentId) {
         let Some(agent) = self.agents.get(id) else {
             return;
         };

@@ -8,6 +8,7 @@ mod drain;
 mod machines;
 mod maintenance;
 mod quota;
+pub(super) mod watch;
 mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +22,10 @@ use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 use meseta_resources::{AgentId, Role};
 
-use super::io::{Answer, ReplyId};
-use super::persisted::Recovered;
-use super::{MasterCore, PENDING_MUTATIONS_MAX};
+use crate::core::effect::Answer;
+use crate::core::ids::ReplyId;
+use crate::core::state::persisted::Recovered;
+use crate::core::{MasterCore, PENDING_MUTATIONS_MAX};
 
 pub(super) use drain::Deactivations;
 pub use drain::{Deactivation, Drain};

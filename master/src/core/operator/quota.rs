@@ -12,12 +12,14 @@ use meseta_proto::mesos::v1::{self, value};
 use meseta_resources::work_counter::count_entries;
 use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Role, Scalar};
 
-use super::super::config::QuotaSemantics;
-use super::super::io::{Answer, ReplyId};
-use super::super::offers::Offer;
-use super::super::pending;
-use super::super::persisted::Mutation;
-use super::{MasterCore, Pending, refused};
+use super::{Pending, refused};
+use crate::core::MasterCore;
+use crate::core::config::QuotaSemantics;
+use crate::core::effect::Answer;
+use crate::core::ids::ReplyId;
+use crate::core::offers::outstanding::Offer;
+use crate::core::pending;
+use crate::core::state::persisted::Mutation;
 
 /// A trillion: more of anything is a slip.
 const AMOUNT_MAX: f64 = 1_000_000_000_000.0;
@@ -26,7 +28,7 @@ const MEGABYTES_MAX: f64 = 1_099_511_627_776.0;
 
 /// Which offers a change takes back.
 #[derive(Debug)]
-pub(in super::super) enum Rescind {
+pub(in crate::core) enum Rescind {
     Nothing,
     /// At least this much, agent by agent.
     Request(Role, ResourceQuantities),

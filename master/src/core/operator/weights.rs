@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use meseta_allocator::Allocator;
 use meseta_resources::Role;
 
-use super::super::io::{Answer, ReplyId};
-use super::super::pending;
-use super::super::persisted::Mutation;
-use super::{MasterCore, Pending, refused};
+use super::{Pending, refused};
+use crate::core::MasterCore;
+use crate::core::effect::Answer;
+use crate::core::ids::ReplyId;
+use crate::core::pending;
+use crate::core::state::persisted::Mutation;
 
 impl MasterCore {
     pub(super) fn update_weights(
@@ -62,7 +64,7 @@ impl MasterCore {
 }
 
 /// A role of the registry. One that cannot be used costs what is stored for it, and nothing else.
-pub(in super::super) fn stored_role(name: &str) -> Option<Role> {
+pub(in crate::core) fn stored_role(name: &str) -> Option<Role> {
     let role = Role::new(name).map_err(|error| error.to_string());
     let checked = role.and_then(|role| match Allocator::check_role(&role) {
         Ok(()) => Ok(role),

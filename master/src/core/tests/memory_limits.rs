@@ -1,7 +1,7 @@
 //! What one node or framework cannot fill: descriptions, returns, records, events, frames.
 
-use super::malicious_agents::{described, part, refused};
 use super::*;
+use crate::core::tests::agents::malicious::{described, part, refused};
 
 fn world_with(change: impl FnOnce(&mut Memory)) -> World {
     let mut config = config();

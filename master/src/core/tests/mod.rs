@@ -1,34 +1,21 @@
 //! The core in virtual time, with agents and frameworks played by the tests.
 
-mod agent_removal_rate;
 mod agents;
-mod authorization;
 mod frameworks;
-mod groups;
 mod invariants;
-mod inverse_offers;
-mod maintenance;
-mod malicious_agents;
 mod memory_limits;
 mod messages;
+mod offers;
 mod operations;
-mod operator_events;
-mod operator_operations;
-mod oversubscription;
-mod ownership;
-mod partition;
+mod operator;
 mod pauses;
 mod properties;
-mod quota;
-mod reconciliation;
 mod registry;
-mod reported_tasks;
 mod simulated_agents;
 mod simulated_schedulers;
 mod step_cost;
-mod task_rules;
 mod tasks;
-mod weights;
+mod validation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;

@@ -1,7 +1,7 @@
 //! A master that was stopped or starved: nobody loses anything by what it did not read meanwhile.
 
-use super::agents::begin_running;
 use super::*;
+use crate::core::tests::agents::registration::begin_running;
 
 fn own_info(world: &mut World) -> v1::FrameworkInfo {
     (*world.core.snapshot().frameworks[0].info).clone()

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::operator::maintenance;
 use super::*;
 use meseta_allocator::InverseAnswer;
 

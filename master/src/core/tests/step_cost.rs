@@ -8,9 +8,9 @@ use meseta_proto::mesos::v1::quota::QuotaConfig;
 use meseta_proto::mesos::v1::{MachineId, value};
 use meseta_resources::work_counter::entries_counted;
 
-use super::groups::{accept_all, executor, group};
-use super::maintenance::{down, machine, schedule, window};
 use super::*;
+use crate::core::tests::operator::maintenance::{down, machine, schedule, window};
+use crate::core::tests::tasks::groups::{accept_all, executor, group};
 
 /// A cluster of agents that are reserved for role `crowd`, and of one each for `a` and `b`.
 struct Cluster {

@@ -2,7 +2,7 @@
 //! call is.
 
 use super::*;
-use crate::core::tests::authorization::caller;
+use crate::core::tests::frameworks::authorization::caller;
 
 const RESERVES: &str = r#""reserve_resources":[{"principals":{"values":["ada"]},"roles":{"values":["dev"]}},
     {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]"#;

@@ -3,7 +3,7 @@
 use meseta_resources::Label;
 
 use super::*;
-use crate::core::operation::{
+use crate::core::state::operation::{
     OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_AGENT_MAX,
     RESOURCES_PER_OPERATION_MAX, RESOURCES_SCANNED_MAX,
 };

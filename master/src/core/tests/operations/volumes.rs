@@ -226,7 +226,7 @@ impl World {
                 let offer = &self.core.offers[id];
                 let framework = &self.core.frameworks[&offer.framework_id];
                 let agent = &self.core.agents[&offer.agent_id];
-                super::super::offers::to_wire(offer, framework, agent)
+                crate::core::offers::outstanding::to_wire(offer, framework, agent)
             })
             .collect()
     }

@@ -1,0 +1,94 @@
+//! Where the registered agents are: by host, and by the address that they listen on.
+//!
+//! Invariant: each registered agent is listed under what its profile says now, and nobody else is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meseta_resources::AgentId;
+use meseta_resources::work_counter::count_entries;
+
+use crate::core::MasterCore;
+use crate::core::operator::Machine;
+use crate::core::state::agent::{Agent, AgentProfile};
+
+#[derive(Debug, Default)]
+pub(in crate::core) struct Locations {
+    /// Host names in lower case.
+    hosts: BTreeMap<String, BTreeSet<AgentId>>,
+    /// By address and port.
+    addresses: BTreeMap<(String, i32), BTreeSet<AgentId>>,
+}
+
+fn location_of(agent: &AgentProfile) -> (String, (String, i32)) {
+    let address = (agent.ip().to_owned(), agent.address.port);
+    (agent.info.hostname.to_lowercase(), address)
+}
+
+impl Locations {
+    pub(in crate::core) fn add(&mut self, agent: &AgentProfile) {
+        let (host, address) = location_of(agent);
+        self.hosts.entry(host).or_default().insert(agent.id.clone());
+        let there = self.addresses.entry(address).or_default();
+        there.insert(agent.id.clone());
+    }
+
+    pub(in crate::core) fn remove(&mut self, agent: &AgentProfile) {
+        let (host, address) = location_of(agent);
+        forget(&mut self.hosts, &host, &agent.id);
+        forget(&mut self.addresses, &address, &agent.id);
+    }
+
+    /// The agents on a machine, in the order of their ids if it is named by its host alone.
+    pub(in crate::core) fn on(&self, machine: &Machine) -> impl Iterator<Item = &AgentId> {
+        let by_host = self.hosts.get(&machine.hostname).into_iter().flatten();
+        let from = (machine.ip.clone(), i32::MIN);
+        let to = (machine.ip.clone(), i32::MAX);
+        let by_address = self.addresses.range(from..=to).flat_map(|(_, ids)| ids);
+        let (by_host, by_address) = match (machine.hostname.is_empty(), machine.ip.is_empty()) {
+            (true, _) => (None, Some(by_address)),
+            (false, _) => (Some(by_host), None),
+        };
+        let all = by_host.into_iter().flatten();
+        all.chain(by_address.into_iter().flatten())
+            .inspect(|_| count_entries(1))
+    }
+
+    /// The agents that listen where this one does.
+    pub(in crate::core) fn at(&self, agent: &AgentProfile) -> impl Iterator<Item = &AgentId> {
+        let (_, address) = location_of(agent);
+        let there = self.addresses.get(&address).into_iter().flatten();
+        there.inspect(|_| count_entries(1))
+    }
+}
+
+impl MasterCore {
+    /// The registered agents of the same host that listen at the same address.
+    pub(in crate::core) fn agents_at(
+        &self,
+        profile: &AgentProfile,
+    ) -> impl Iterator<Item = &Agent> {
+        let there = self.locations.at(profile);
+        let there = there.filter_map(|id| self.agents.get(id));
+        there.filter(|agent| agent.profile.info.hostname == profile.info.hostname)
+    }
+}
+
+fn forget<K: Ord>(index: &mut BTreeMap<K, BTreeSet<AgentId>>, key: &K, id: &AgentId) {
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Locations {
+    /// Whether these agents, and no others, are where they say.
+    pub(in crate::core) fn check<'a>(&self, agents: impl Iterator<Item = &'a AgentProfile>) {
+        let mut anew = Self::default();
+        agents.for_each(|agent| anew.add(agent));
+        assert_eq!(self.hosts, anew.hosts);
+        assert_eq!(self.addresses, anew.addresses);
+    }
+}

@@ -1,0 +1,296 @@
+//! How agents are lost: disconnected, unreachable, removed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::scheduler::event;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::{self, OperationState, TaskState, TaskStatus};
+use meseta_resources::{AgentId, FrameworkId};
+
+use crate::core::MasterCore;
+use crate::core::effect::Output;
+use crate::core::ids::ConnectionId;
+use crate::core::operator::watch::OperatorEvent;
+use crate::core::state::agent::{Agent, UnreachableAgent};
+use crate::core::state::task::{TaskRecord, is_terminal};
+use crate::core::tasks::status::MasterTaskStatus;
+use crate::core::wire::event_of;
+
+/// Why an agent's tasks are lost.
+#[derive(Clone, Copy)]
+enum Loss {
+    Unreachable { since: Duration },
+    Removed { why: &'static str },
+    Gone,
+}
+
+impl MasterCore {
+    /// An agent's stream has ended. Its tasks go on; it has until the ping timeout to come back.
+    pub(in crate::core) fn agent_gone(&mut self, connection: ConnectionId) {
+        self.handshakes.remove(&connection);
+        self.forget_partial_reregistration(connection);
+        let Some(id) = self.agent_connections.remove(&connection) else {
+            return;
+        };
+        let Some(agent) = self.agents.get_mut(&id) else {
+            return;
+        };
+        if agent.connection != Some(connection) {
+            return;
+        }
+        agent.connection = None;
+        self.disconnected.insert(id.clone());
+        tracing::info!(agent_id = %id, "agent disconnected");
+        let deactivated = self.allocator.deactivate_agent(&id);
+        self.agreed("deactivating an agent", deactivated);
+        self.rescind_offers_of_agent(&id);
+    }
+
+    pub(in crate::core) fn agent_unreachable(&mut self, id: &AgentId, since: Duration) {
+        let Some(agent) = self.take_agent(id) else {
+            return;
+        };
+        tracing::warn!(agent_id = %id, "agent unreachable");
+        self.counters.agent_unreachable_completed += 1;
+        self.counters.agent_removals_unhealthy += 1;
+        let hostname = agent.profile.info.hostname.clone();
+        let lost = UnreachableAgent { since, hostname };
+        self.unreachable_agents.insert(id.clone(), lost);
+        self.lose(agent, Loss::Unreachable { since });
+    }
+
+    pub(in crate::core) fn recovered_unreachable(&mut self, id: AgentId, since: Duration) {
+        let Some(agent) = self.take_expected(&id) else {
+            return;
+        };
+        self.counters.agent_unreachable_completed += 1;
+        let hostname = agent.info.hostname.clone();
+        let lost = UnreachableAgent { since, hostname };
+        self.unreachable_agents.insert(id.clone(), lost);
+        self.confirm_unproven_owners();
+        self.agent_failure(&id);
+    }
+
+    pub(in crate::core) fn agent_removed(&mut self, id: &AgentId, why: &'static str) {
+        let Some(agent) = self.take_agent(id) else {
+            return;
+        };
+        tracing::info!(agent_id = %id, why, "agent removed");
+        self.forget_deactivation(id);
+        self.lose(agent, Loss::Removed { why });
+    }
+
+    /// An operator says that an agent will never be back, wherever it is now.
+    pub(in crate::core) fn agent_marked_gone(&mut self, id: &AgentId) {
+        tracing::warn!(agent_id = %id, "agent marked gone");
+        if self.unreachable_agents.remove(id).is_some() {
+            self.unreachable_tasks_gone(id);
+        }
+        let was_expected = self.take_expected(id).is_some();
+        self.confirm_unproven_owners();
+        if let Some(agent) = self.take_agent(id) {
+            self.lose(agent, Loss::Gone);
+        } else if was_expected {
+            self.agent_failure(id);
+        }
+    }
+
+    pub(in crate::core) fn forget_gone_agents(&mut self, agents: &[AgentId]) {
+        for agent in agents {
+            self.gone_agents.remove(agent);
+        }
+    }
+
+    /// Tells frameworks that what was thought unreachable is gone.
+    fn unreachable_tasks_gone(&mut self, id: &AgentId) {
+        let frameworks: Vec<FrameworkId> = self.frameworks.keys().cloned().collect();
+        for framework_id in frameworks {
+            let state = self.state_for(&framework_id, TaskState::TaskGoneByOperator);
+            for mut task in self.take_unreachable_on(&framework_id, id) {
+                let status = self.status(MasterTaskStatus {
+                    task_id: task.task_id.as_str(),
+                    agent_id: Some(id.as_str()),
+                    state,
+                    reason: Reason::AgentRemovedByOperator,
+                    message: "The task's agent was marked gone by an operator".to_owned(),
+                });
+                let record = Arc::make_mut(&mut task);
+                record.state = state;
+                record.push_status(&status);
+                let task_user = Some(record.user.clone());
+                self.keep_completed(&framework_id, task);
+                self.publish_status(&framework_id, &status, state, task_user);
+                self.send_status(&framework_id, status);
+            }
+        }
+    }
+
+    fn take_agent(&mut self, id: &AgentId) -> Option<Agent> {
+        // Offers are void first, while the agent is still there to give their resources back to.
+        let offers = self.agents.get(id)?.offers.clone();
+        let mut rescinded = Vec::new();
+        for offer in offers {
+            if let Some(offer) =
+                self.end_offer(&offer, crate::core::offers::outstanding::RefuseFilter::None)
+            {
+                rescinded.push(offer);
+            }
+        }
+        self.forget_inverse_replies_on(id);
+        let mut agent = self.agents.remove(id)?;
+        self.drop_description(id);
+        self.locations.remove(&agent.profile);
+        let of_tasks = agent.tasks.keys().map(|(framework, _)| framework);
+        let of_executors = agent.executors.keys().map(|(framework, _)| framework);
+        let frameworks: BTreeSet<&FrameworkId> = of_tasks.chain(of_executors).collect();
+        for framework in frameworks {
+            if let Some(framework) = self.frameworks.get_mut(framework) {
+                framework.forget_agent(id);
+            }
+        }
+        self.disconnected.remove(id);
+        self.silent.remove(id);
+        agent.offers = rescinded.iter().map(|offer| offer.id.clone()).collect();
+        self.void_offers.extend(rescinded);
+        let removed = self.allocator.remove_agent(id);
+        self.agreed("removing an agent", removed);
+        self.publish(|_| Some(OperatorEvent::AgentRemoved(id.clone())));
+        if let Some(connection) = agent.connection {
+            self.agent_connections.remove(&connection);
+            self.output(Output::CloseAgent {
+                connection,
+                reason: "the agent was removed",
+            });
+        }
+        self.allocate_due = true;
+        Some(agent)
+    }
+
+    /// Tells the frameworks what they lost: tasks, offers, the agent; in Mesos's order.
+    fn lose(&mut self, agent: Agent, loss: Loss) {
+        let hostname = agent.profile.info.hostname.escape_debug().to_string();
+        for task in agent.tasks.values() {
+            self.lose_task(task.clone(), &hostname, loss);
+        }
+        for offer in std::mem::take(&mut self.void_offers) {
+            self.count_rescinded(&offer.framework_id);
+            let mut event = event_of(event::Type::Rescind);
+            event.rescind = Some(event::Rescind {
+                offer_id: v1::OfferId {
+                    value: offer.id.to_string(),
+                },
+            });
+            self.event(&offer.framework_id, event);
+        }
+        self.void_inverse_of_agent(agent.id());
+        match loss {
+            Loss::Unreachable { .. } => self.lose_operations(
+                &agent.operations,
+                OperationState::OperationUnreachable,
+                "Agent was marked unreachable",
+            ),
+            Loss::Removed { why } => self.lose_operations(
+                &agent.operations,
+                OperationState::OperationGoneByOperator,
+                why,
+            ),
+            Loss::Gone => self.lose_operations(
+                &agent.operations,
+                OperationState::OperationGoneByOperator,
+                "Agent was marked gone by an operator",
+            ),
+        }
+        self.agent_failure(agent.id());
+    }
+
+    fn lose_task(&mut self, mut task: Arc<TaskRecord>, hostname: &str, loss: Loss) {
+        let framework_id = task.framework_id.clone();
+        let was_terminal = is_terminal(task.state);
+        let state = match loss {
+            Loss::Unreachable { .. } => self.state_for(&framework_id, TaskState::TaskUnreachable),
+            Loss::Removed { .. } => TaskState::TaskLost,
+            Loss::Gone => self.state_for(&framework_id, TaskState::TaskGoneByOperator),
+        };
+        let Some(framework) = self.frameworks.get_mut(&framework_id) else {
+            return;
+        };
+        framework.forget_task(&task.task_id, &task.agent_id);
+        if was_terminal {
+            self.keep_completed(&framework_id, task);
+            return;
+        }
+        let record = Arc::make_mut(&mut task);
+        record.state = state;
+        let message = match loss {
+            Loss::Unreachable { since } => {
+                record.unreachable_since = Some(since);
+                format!("Agent {hostname} is unreachable: health check timed out")
+            }
+            Loss::Removed { why } => format!("Agent {hostname} removed: {why}"),
+            Loss::Gone => format!("Agent {hostname} was marked gone by an operator"),
+        };
+        let mut status = self.status(MasterTaskStatus {
+            task_id: task.task_id.as_str(),
+            agent_id: Some(task.agent_id.as_str()),
+            state,
+            reason: match loss {
+                Loss::Unreachable { .. } | Loss::Removed { .. } => Reason::AgentRemoved,
+                Loss::Gone => Reason::AgentRemovedByOperator,
+            },
+            message,
+        });
+        if let Loss::Unreachable { since } = loss {
+            let nanoseconds = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+            status.unreachable_time = Some(v1::TimeInfo { nanoseconds });
+        }
+        Arc::make_mut(&mut task).push_status(&status);
+        let task_user = Some(task.user.clone());
+        match loss {
+            Loss::Unreachable { .. } => self.keep_unreachable(&framework_id, task),
+            Loss::Removed { .. } | Loss::Gone => self.keep_completed(&framework_id, task),
+        }
+        self.publish_status(&framework_id, &status, state, task_user);
+        self.send_status(&framework_id, status);
+    }
+
+    /// Tells everyone that an agent is lost.
+    fn agent_failure(&mut self, id: &AgentId) {
+        let frameworks: Vec<FrameworkId> = self.schedulers.values().cloned().collect();
+        for framework in frameworks {
+            let mut event = event_of(event::Type::Failure);
+            event.failure = Some(event::Failure {
+                agent_id: Some(v1::AgentId {
+                    value: id.to_string(),
+                }),
+                ..event::Failure::default()
+            });
+            self.event(&framework, event);
+        }
+    }
+
+    /// An agent thought lost has come back: its tasks are what they are.
+    pub(in crate::core) fn tell_tasks_are_back(&mut self, id: &AgentId) {
+        let Some(agent) = self.agents.get(id) else {
+            return;
+        };
+        let statuses: Vec<(FrameworkId, TaskStatus)> = agent
+            .tasks
+            .values()
+            .map(|task| {
+                let status = self.status(MasterTaskStatus {
+                    task_id: task.task_id.as_str(),
+                    agent_id: Some(id.as_str()),
+                    state: task.reported_state(),
+                    reason: Reason::AgentReregistered,
+                    message: "Unreachable agent re-registered".to_owned(),
+                });
+                (task.framework_id.clone(), status)
+            })
+            .collect();
+        for (framework, status) in statuses {
+            self.event(&framework, crate::core::tasks::status::update(status));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! An agent as it describes itself, and as the registry keeps it.
+
+use std::sync::Arc;
+
+use meseta_proto::meseta::v1 as meseta;
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::{self, AgentInfo};
+use meseta_proto::schema;
+use meseta_resources::AgentId;
+use prost::Message;
+
+use crate::core::state::agent::{AgentProfile, RecoveredAgent};
+use crate::core::state::persisted::AgentRecord;
+use crate::core::validation::resource_size;
+use crate::core::wire;
+
+/// Longest frame for an agent, in bytes, also if the agent takes longer ones.
+const FRAME_BYTES_MAX: u64 = 64 << 20;
+
+/// What an agent says of itself, understood.
+pub(in crate::core) fn profile(
+    id: AgentId,
+    mut register: meseta::Register,
+) -> Result<AgentProfile, String> {
+    /// The longest name that a host can have.
+    const HOSTNAME_BYTES_MAX: usize = 255;
+    // An agent that comes back says its id, too: it counts from the beginning.
+    register.agent_info.id = Some(v1::AgentId {
+        value: id.to_string(),
+    });
+    let message_bytes = schema::bytes_of(&register);
+    let frame_bytes_max = register.frame_bytes_max.unwrap_or(FRAME_BYTES_MAX);
+    let info = register.agent_info;
+    if info.hostname.is_empty() || info.hostname.len() > HOSTNAME_BYTES_MAX {
+        return Err("the agent's hostname is empty or too long".to_owned());
+    }
+    let mut total = wire::from_wire(&info.resources)
+        .map_err(|error| format!("the agent's resources are invalid: {error}"))?;
+    if !register.checkpointed_resources.is_empty() {
+        let checkpointed = wire::from_wire(&register.checkpointed_resources)
+            .map_err(|error| format!("the agent's checkpointed resources are invalid: {error}"))?;
+        total = total.with_checkpointed(&checkpointed).map_err(|error| {
+            format!("checkpointed resources are not among the agent's: {error}")
+        })?;
+    }
+    // Counted as operations count them, so that the difference of each is right.
+    let checkpointed = register.checkpointed_resources.iter();
+    let checkpointed: usize = checkpointed.map(schema::bytes_of).sum();
+    let bytes = message_bytes + resource_size::decoded_bytes(&total).saturating_sub(checkpointed);
+    let address = register.address.unwrap_or_else(|| v1::Address {
+        hostname: Some(info.hostname.clone()),
+        ip: None,
+        port: info.port.unwrap_or(5051),
+    });
+    let capabilities = register
+        .capabilities
+        .iter()
+        .filter_map(|capability| Capability::try_from(capability.r#type?).ok())
+        .collect();
+    Ok(AgentProfile {
+        id,
+        info_bytes: info.encoded_len(),
+        bytes,
+        reserved_bytes: resource_size::reserved_bytes(&total),
+        frame_bytes_max: usize::try_from(frame_bytes_max.min(FRAME_BYTES_MAX)).unwrap_or_default(),
+        info,
+        version: register.version,
+        capabilities,
+        address,
+        total,
+    })
+}
+
+/// What the registry keeps of an agent.
+pub(in crate::core) fn record(profile: &AgentProfile) -> AgentRecord {
+    AgentRecord {
+        agent_id: profile.id.to_string(),
+        info: profile.info.encode_to_vec().into(),
+    }
+}
+
+/// An agent as the registry has it.
+pub(in crate::core) fn recovered_agent(
+    record: &AgentRecord,
+) -> Result<(AgentId, RecoveredAgent), String> {
+    let id = AgentId::new(&record.agent_id).map_err(|error| error.to_string())?;
+    let info = AgentInfo::decode(record.info.clone()).map_err(|error| error.to_string())?;
+    let agent = RecoveredAgent {
+        info: Arc::new(info),
+        encoded: record.info.clone(),
+    };
+    Ok((id, agent))
+}

@@ -1,0 +1,562 @@
+//! How agents come and come back.
+//!
+//! An agent introduces itself with the first frame of a connection. It is admitted once the
+//! registry has it, and told so after. Invariants: an agent id belongs to one live connection; no id is
+//! taken that this master is still to give.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
+use meseta_proto::mesos::v1;
+use meseta_resources::AgentId;
+use prost::Message;
+
+use super::adoption::ReregistrationKind;
+use super::partial_reregistrations::{NOT_GIVEN, reregister_without_tasks};
+use super::profile::{profile, record};
+use crate::core::effect::Output;
+use crate::core::ids::ConnectionId;
+use crate::core::pending::Pending;
+use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
+use crate::core::state::persisted::Mutation;
+use crate::core::state::task::{TaskRecord, is_terminal};
+use crate::core::tasks::unknown_updates::UnknownTaskUpdates;
+use crate::core::timers::Timer;
+use crate::core::{MasterCore, PENDING_MUTATIONS_MAX};
+
+impl MasterCore {
+    /// The first frame of a connection.
+    pub(in crate::core) fn handshake(
+        &mut self,
+        connection: ConnectionId,
+        message: agent_frame::Message,
+    ) {
+        if self.handshakes.contains(&connection) {
+            self.counters.dropped_messages += 1;
+            return;
+        }
+        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+            self.refuse_agent(
+                connection,
+                "the master is busy admitting others".to_owned(),
+                false,
+            );
+            return;
+        }
+        let result = match message {
+            agent_frame::Message::Register(register) => self.register(connection, register),
+            agent_frame::Message::Reregister(report) => {
+                let report = self.complete_reregistration(connection, report);
+                self.reregister(connection, report)
+            }
+            agent_frame::Message::ReregisterPart(part) => {
+                self.add_reregistration_part(connection, part)
+            }
+            _ => Err(("the first frame must register the agent".to_owned(), true)),
+        };
+        if let Err((reason, permanent)) = result {
+            self.forget_partial_reregistration(connection);
+            self.refuse_agent(connection, reason, permanent);
+        }
+    }
+
+    pub(in crate::core) fn refuse_agent(
+        &mut self,
+        connection: ConnectionId,
+        reason: String,
+        permanent: bool,
+    ) {
+        tracing::warn!(%connection, %reason, permanent, "agent refused");
+        self.frame_to(
+            connection,
+            master_frame::Message::Refused(meseta::Refused { reason, permanent }),
+        );
+        self.output(Output::CloseAgent {
+            connection,
+            reason: "refused",
+        });
+    }
+
+    fn register(
+        &mut self,
+        connection: ConnectionId,
+        register: meseta::Register,
+    ) -> Result<(), (String, bool)> {
+        let id = self.next_agent_id();
+        let id = id.map_err(|error| (error.to_string(), true))?;
+        let profile = profile(id, register.clone()).map_err(|reason| (reason, true))?;
+        self.check_agent_is_authorized(connection, &profile, None)?;
+        self.check_domain(&profile)?;
+        self.check_machine_is_up(connection, &profile)?;
+        if let Some(id) = self.silent_predecessor(&profile) {
+            return self.reregister(connection, reregister_without_tasks(register, &id));
+        }
+        self.check_agents_of_host(connection, &profile.info.hostname)?;
+        self.check_description(connection, &profile)?;
+        self.next_agent += 1;
+        self.counters.agent_frame("register");
+        self.replace_lost_predecessor(&profile);
+        self.handshakes.insert(connection);
+        self.keep_description(connection, &profile);
+        let profile = Arc::new(profile);
+        self.persist(
+            Mutation::PutAgent(record(&profile)),
+            Pending::Admit {
+                connection,
+                profile,
+            },
+        );
+        Ok(())
+    }
+
+    /// An agent that registers where one was admitted that has said nothing since is that one: it ended
+    /// before the id that it was given was on its disk.
+    fn silent_predecessor(&self, profile: &AgentProfile) -> Option<AgentId> {
+        let silent = |agent: &&Agent| !agent.keeps_id && agent.connection.is_none();
+        let found = self.agents_at(profile).find(silent);
+        found.map(|agent| agent.id().clone())
+    }
+
+    /// An agent that registers anew where a disconnected one was has forgotten that it was that one.
+    fn replace_lost_predecessor(&mut self, profile: &AgentProfile) {
+        let lost = |agent: &&Agent| agent.connection.is_none() && !agent.removal_pending;
+        let found = self.agents_at(profile).find(lost);
+        let Some(id) = found.map(|agent| agent.id().clone()) else {
+            return;
+        };
+        if let Some(agent) = self.agents.get_mut(&id) {
+            agent.removal_pending = true;
+        }
+        self.counters.agent_removals_registered += 1;
+        self.persist(
+            Mutation::RemoveAgent {
+                agent_id: id.to_string(),
+            },
+            Pending::Removed {
+                agent: id,
+                why: "a new agent registered at the same address",
+            },
+        );
+    }
+
+    fn reregister(
+        &mut self,
+        connection: ConnectionId,
+        report: meseta::Reregister,
+    ) -> Result<(), (String, bool)> {
+        let id = report
+            .register
+            .agent_info
+            .id
+            .as_ref()
+            .map_or("", |id| id.value.as_str());
+        let id = AgentId::new(id).map_err(|error| (error.to_string(), true))?;
+        if self.is_future_agent(&id) {
+            return Err((NOT_GIVEN.to_owned(), true));
+        }
+        // An agent that is somebody else's must not learn what became of it.
+        self.check_agent_is_certified(connection, &report.register.agent_info.hostname, Some(&id))?;
+        if self.gone_agents.contains_key(&id) {
+            let shutdown = meseta::Shutdown {
+                reason: "the agent was marked gone".to_owned(),
+            };
+            self.frame_to(connection, master_frame::Message::Shutdown(shutdown));
+            return Err(("the agent was marked gone".to_owned(), true));
+        }
+        let profile =
+            profile(id.clone(), report.register.clone()).map_err(|reason| (reason, true))?;
+        self.check_agent_is_authorized(connection, &profile, Some(&id))?;
+        self.check_domain(&profile)?;
+        self.check_machine_is_up(connection, &profile)?;
+        let profile = Arc::new(profile);
+        self.counters.agent_frame("reregister");
+        if self.readmitting.contains(&id) {
+            return Err((
+                "an earlier return of this agent is still being admitted".to_owned(),
+                false,
+            ));
+        }
+        let Some(agent) = self.agents.get(&id) else {
+            if !self.recovered_agents.contains_key(&id) {
+                self.check_agents_of_host(connection, &profile.info.hostname)?;
+            }
+            self.check_description(connection, &profile)?;
+            self.handshakes.insert(connection);
+            self.readmitting.insert(id);
+            self.keep_description(connection, &profile);
+            self.persist(
+                Mutation::PutAgent(record(&profile)),
+                Pending::Readmit {
+                    connection,
+                    profile,
+                    report: Box::new(report),
+                },
+            );
+            return Ok(());
+        };
+        if agent.removal_pending {
+            return Err((
+                "the agent is being marked unreachable or removed".to_owned(),
+                false,
+            ));
+        }
+        if agent.connection.is_some() && agent.profile.pid() != profile.pid() {
+            return Err((
+                format!(
+                    "an agent with this id is connected from {}",
+                    agent.profile.pid()
+                ),
+                false,
+            ));
+        }
+        self.check_description(connection, &profile)?;
+        if agent.profile.info == profile.info {
+            self.resume(connection, profile, report);
+        } else {
+            self.handshakes.insert(connection);
+            self.keep_larger_description(connection, &profile);
+            self.persist(
+                Mutation::PutAgent(record(&profile)),
+                Pending::Refresh {
+                    connection,
+                    profile,
+                    report: Box::new(report),
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// Sends an agent away whose machine is down.
+    fn check_machine_is_up(
+        &mut self,
+        connection: ConnectionId,
+        profile: &AgentProfile,
+    ) -> Result<(), (String, bool)> {
+        if !self.operator.maintenance.is_down(profile) {
+            return Ok(());
+        }
+        let reason = "the machine is down for maintenance".to_owned();
+        let shutdown = meseta::Shutdown {
+            reason: reason.clone(),
+        };
+        self.frame_to(connection, master_frame::Message::Shutdown(shutdown));
+        Err((reason, true))
+    }
+
+    pub(in crate::core) fn admit_agent(
+        &mut self,
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+    ) {
+        if !self.handshakes.remove(&connection) {
+            self.drop_description(&profile.id);
+            // It left before it learnt its id, so nobody will ever use that.
+            let agent = profile.id.clone();
+            self.persist(
+                Mutation::RemoveAgent {
+                    agent_id: agent.to_string(),
+                },
+                Pending::Removed {
+                    agent,
+                    why: "it left before it was admitted",
+                },
+            );
+            return;
+        }
+        self.counters.agent_registrations += 1;
+        let id = profile.id.clone();
+        tracing::info!(agent_id = %id, hostname = %profile.info.hostname.escape_debug(), resources = %profile.total, "agent registered");
+        if self.insert_agent(connection, profile, self.now.unix) {
+            self.announce_agent(&id, Vec::new());
+        }
+    }
+
+    /// Puts a new entry into the tables, with nothing running yet. An agent that is there already stays.
+    pub(in crate::core) fn insert_agent(
+        &mut self,
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        registered: Duration,
+    ) -> bool {
+        let id = profile.id.clone();
+        if self.agents.contains_key(&id) {
+            self.keep_former_description(&id);
+            self.counters.invariant_violations += 1;
+            let text = "there is an agent with this id".to_owned();
+            self.refuse_agent(connection, text, false);
+            return false;
+        }
+        self.agent_connections.insert(connection, id.clone());
+        self.keep_description(connection, &profile);
+        self.locations.add(&profile);
+        self.agents.insert(
+            id,
+            Agent {
+                profile,
+                oversubscribed_bytes: 0,
+                connection: Some(connection),
+                generation: 1,
+                registered,
+                reregistered: None,
+                tasks: Arc::default(),
+                apart: BTreeMap::new(),
+                in_executors: BTreeMap::new(),
+                executors: Arc::default(),
+                operations: Arc::default(),
+                operation_bytes: 0,
+                offers: BTreeSet::new(),
+                inverse_replies: BTreeMap::new(),
+                used: Arc::default(),
+                kills_waiting: BTreeSet::new(),
+                unknown_task_updates: UnknownTaskUpdates::default(),
+                ping_sequence: 0,
+                pong_sequence: 0,
+                missed_pings: 0,
+                removal_pending: false,
+                keeps_id: false,
+            },
+        );
+        true
+    }
+
+    /// Gives the allocator a new entry and tells the agent that it is in.
+    fn announce_agent(&mut self, id: &AgentId, unknown: Vec<meseta::TaskToReconcile>) {
+        let Some(agent) = self.agents.get(id) else {
+            return;
+        };
+        let generation = agent.generation;
+        let is_offerable = agent.profile.is_offerable();
+        let added = self.allocator.add_agent(agent);
+        self.agreed("adding an agent", added);
+        self.schedule_agent(id);
+        if !is_offerable {
+            tracing::warn!(agent_id = %id, "agent has no cpus or no mem and is never offered");
+        }
+        if !self.may_be_offered(id) {
+            let deactivated = self.allocator.deactivate_agent(id);
+            self.agreed("deactivating an agent", deactivated);
+        }
+        self.send_registered(id, unknown, Vec::new());
+        self.send_drain(id);
+        self.publish_agent(id);
+        self.set_ping(id.clone(), generation, Duration::ZERO);
+        self.allocate_due = true;
+    }
+
+    fn send_registered(
+        &mut self,
+        id: &AgentId,
+        unknown_tasks: Vec<meseta::TaskToReconcile>,
+        unknown_operations: Vec<v1::Uuid>,
+    ) {
+        let registered = meseta::Registered {
+            agent_id: v1::AgentId {
+                value: id.to_string(),
+            },
+            total_ping_timeout_seconds: self.config.total_ping_timeout().as_secs_f64(),
+            unknown_tasks,
+            master_info: Some(self.config.identity.to_wire()),
+            unknown_operations,
+        };
+        self.frame(id, master_frame::Message::Registered(registered));
+    }
+
+    /// An agent of the registry, or one thought lost, is back with all that it runs.
+    pub(in crate::core) fn readmit(
+        &mut self,
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        report: meseta::Reregister,
+    ) {
+        let id = profile.id.clone();
+        self.readmitting.remove(&id);
+        let was_unreachable = self.unreachable_agents.remove(&id).is_some();
+        if !self.handshakes.remove(&connection) {
+            // Admitted, but gone again: it is expected like any other of the registry.
+            let encoded = profile.info.encode_to_vec().into();
+            let info = Arc::new(profile.info.clone());
+            self.expect_agent(id, RecoveredAgent { info, encoded });
+            self.timers.set(
+                self.now.moment + self.config.agent_reregister_timeout,
+                Timer::Reregister,
+            );
+            return;
+        }
+        let is_expected = self.recovered_agents.remove(&id).is_some();
+        self.counters.agent_reregistrations += 1;
+        tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
+        if !self.insert_agent(connection, profile, self.now.unix) {
+            return;
+        }
+        if let Some(agent) = self.agents.get_mut(&id) {
+            agent.reregistered = Some(self.now.unix);
+            agent.keeps_id = true;
+        }
+        let back = if is_expected {
+            ReregistrationKind::Expected
+        } else {
+            ReregistrationKind::Unexpected
+        };
+        let finished = self.adopt(&id, &report, back);
+        self.confirm_unproven_owners();
+        self.adopt_operations(&id, &report);
+        self.announce_agent(&id, Vec::new());
+        for framework in finished {
+            self.shut_down_on(&id, &framework);
+        }
+        self.resend_kills(&id);
+        if was_unreachable {
+            self.tell_tasks_are_back(&id);
+        }
+    }
+
+    /// An agent that this master holds is back, on this or a new connection.
+    pub(in crate::core) fn resume(
+        &mut self,
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        report: meseta::Reregister,
+    ) {
+        let id = profile.id.clone();
+        let Some(agent) = self.agents.get_mut(&id) else {
+            self.refuse_agent(
+                connection,
+                "the agent was removed meanwhile".to_owned(),
+                false,
+            );
+            return;
+        };
+        let previous = agent.connection.replace(connection);
+        self.disconnected.remove(&id);
+        self.silent.remove(&id);
+        agent.generation += 1;
+        agent.reregistered = Some(self.now.unix);
+        agent.missed_pings = 0;
+        agent.pong_sequence = agent.ping_sequence;
+        let before = std::mem::replace(&mut agent.profile, profile.clone());
+        agent.oversubscribed_bytes = 0;
+        self.locations.remove(&before);
+        self.locations.add(&profile);
+        let generation = agent.generation;
+        self.keep_description(connection, &profile);
+        self.agent_connections.insert(connection, id.clone());
+        if let Some(previous) = previous {
+            self.agent_connections.remove(&previous);
+            self.output(Output::CloseAgent {
+                connection: previous,
+                reason: "the agent has a newer connection",
+            });
+            self.rescind_offers_of_agent(&id);
+        }
+        self.counters.agent_reregistrations += 1;
+        tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent reconnected");
+        let unknown = self.tasks_unknown_to(&id, &report);
+        self.drop_executors_unknown_to(&id, &report);
+        let finished = self.adopt(&id, &report, ReregistrationKind::Registered);
+        let unknown_operations = self.adopt_operations(&id, &report);
+        if let Some(agent) = self.agents.get(&id) {
+            let updated = self.allocator.update_agent(agent);
+            self.agreed("updating an agent", updated);
+            let switched = if self.may_be_offered(&id) {
+                self.allocator.activate_agent(&id)
+            } else {
+                self.allocator.deactivate_agent(&id)
+            };
+            self.agreed("activating an agent", switched);
+        }
+        self.schedule_agent(&id);
+        self.send_registered(&id, unknown, unknown_operations);
+        self.send_drain(&id);
+        for framework in finished {
+            self.shut_down_on(&id, &framework);
+        }
+        self.resend_kills(&id);
+        self.set_ping(id, generation, Duration::ZERO);
+        self.allocate_due = true;
+    }
+
+    fn resend_kills(&mut self, id: &AgentId) {
+        let Some(agent) = self.agents.get_mut(id) else {
+            return;
+        };
+        for (framework, task) in std::mem::take(&mut agent.kills_waiting) {
+            self.send_kill(id, &framework, &task, None);
+        }
+    }
+
+    /// Live tasks that the master holds and the agent did not name: it must answer for them.
+    /// Ended ones need no answer any more.
+    fn tasks_unknown_to(
+        &mut self,
+        id: &AgentId,
+        report: &meseta::Reregister,
+    ) -> Vec<meseta::TaskToReconcile> {
+        let named: BTreeSet<(&str, &str)> = report
+            .tasks
+            .iter()
+            .map(|task| {
+                (
+                    task.framework_id.value.as_str(),
+                    task.task_id.value.as_str(),
+                )
+            })
+            .collect();
+        let Some(agent) = self.agents.get(id) else {
+            return Vec::new();
+        };
+        let missing: Vec<Arc<TaskRecord>> = agent
+            .tasks
+            .values()
+            .filter(|task| !named.contains(&(task.framework_id.as_str(), task.task_id.as_str())))
+            .cloned()
+            .collect();
+        let mut unknown = Vec::new();
+        for task in missing {
+            if is_terminal(task.state) {
+                self.complete_task(id, &task.framework_id, &task.task_id);
+                continue;
+            }
+            let framework = self.frameworks.get(&task.framework_id);
+            unknown.push(meseta::TaskToReconcile {
+                framework_id: v1::FrameworkId {
+                    value: task.framework_id.to_string(),
+                },
+                task_id: v1::TaskId {
+                    value: task.task_id.to_string(),
+                },
+                partition_aware: framework
+                    .is_some_and(|framework| framework.terms.capabilities.partition_aware),
+            });
+        }
+        unknown
+    }
+
+    /// Takes executors off the books that the agent did not name.
+    fn drop_executors_unknown_to(&mut self, id: &AgentId, report: &meseta::Reregister) {
+        let Some(agent) = self.agents.get(id) else {
+            return;
+        };
+        let named: BTreeSet<(&str, &str)> = report
+            .executors
+            .iter()
+            .filter_map(|info| {
+                let framework = info.framework_id.as_ref()?;
+                Some((framework.value.as_str(), info.executor_id.value.as_str()))
+            })
+            .collect();
+        let missing: Vec<_> = agent
+            .executors
+            .keys()
+            .filter(|(framework, executor)| {
+                !named.contains(&(framework.as_str(), executor.as_str()))
+            })
+            .cloned()
+            .collect();
+        for (framework, executor) in missing {
+            self.remove_executor(id, &framework, &executor);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Memory taken by framework infos and offer constraints, by principal.
+//!
+//! Invariant: no principal may use more than what is then left for all others; frameworks without a principal count as
+//! those of one, and those that agents tell of as nobody's.
+
+use std::collections::BTreeMap;
+
+use crate::core::state::framework::{Framework, Terms};
+
+/// Bytes of framework infos, by principal.
+#[derive(Debug, Default)]
+pub(in crate::core) struct FrameworkInfoUsage {
+    all: usize,
+    by_principal: BTreeMap<String, usize>,
+    /// Of frameworks that have not subscribed themselves.
+    told_by_agents: usize,
+}
+
+fn principal(terms: &Terms) -> &str {
+    terms.info.principal.as_deref().unwrap_or_default()
+}
+
+impl FrameworkInfoUsage {
+    pub(in crate::core) fn all(&self) -> usize {
+        self.all
+    }
+
+    /// Whether terms may take the place of what is known of their framework, if there is one. Saying less is
+    /// always allowed.
+    pub(in crate::core) fn check(
+        &self,
+        framework: Option<&Framework>,
+        terms: &Terms,
+        max: usize,
+    ) -> Result<(), String> {
+        let bytes = terms.bytes();
+        let before = framework.map_or(0, |framework| framework.terms.bytes());
+        if bytes <= before {
+            return Ok(());
+        }
+        let all = (self.all + bytes).saturating_sub(before);
+        if all > max {
+            return Err(format!(
+                "The infos of all frameworks together would take {all} bytes; the limit is {max}: raise the master's --memory_budget"
+            ));
+        }
+        let own = self.by_principal.get(principal(terms));
+        let own_before = framework.filter(|framework| framework.told_by.is_none());
+        let own =
+            (own.map_or(0, |own| *own) + bytes).saturating_sub(own_before.map_or(0, |_| before));
+        let left = max - all;
+        if own > left && own > bytes {
+            return Err(format!(
+                "The infos of the principal's frameworks would take {own} bytes, which leaves {left} for all others: raise the master's --memory_budget"
+            ));
+        }
+        Ok(())
+    }
+
+    pub(in crate::core) fn add(&mut self, framework: &Framework) {
+        let bytes = framework.terms.bytes();
+        self.all += bytes;
+        if framework.told_by.is_some() {
+            self.told_by_agents += bytes;
+            return;
+        }
+        let name = principal(&framework.terms).to_owned();
+        *self.by_principal.entry(name).or_default() += bytes;
+    }
+
+    pub(in crate::core) fn remove(&mut self, framework: &Framework) {
+        let bytes = framework.terms.bytes();
+        self.all = self.all.saturating_sub(bytes);
+        if framework.told_by.is_some() {
+            self.told_by_agents = self.told_by_agents.saturating_sub(bytes);
+            return;
+        }
+        let name = principal(&framework.terms);
+        if let Some(own) = self.by_principal.get_mut(name) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                self.by_principal.remove(name);
+            }
+        }
+    }
+
+    /// The sum of the parts.
+    #[cfg(test)]
+    pub(in crate::core) fn of_parts(&self) -> usize {
+        self.by_principal.values().sum::<usize>() + self.told_by_agents
+    }
+}

@@ -1,0 +1,498 @@
+//! To whom framework ids belong, across restarts of the master.
+//!
+//! A framework's principal, or the user of this machine that it runs as if nobody has proven a name, is in the
+//! registry before the framework is told its id, and until the framework is
+//! removed; what was removed is remembered, too. An id that the registry does not know, as after an upgrade,
+//! may be claimed while agents of the registry are still expected, but the claim gives way to what the first
+//! of these says. Invariant: an id that the registry knows is given to its principal only, and no agent that
+//! the registry does not know takes an id from anybody.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use meseta_daemon::authentication::{Caller, LocalUser};
+use meseta_resources::FrameworkId;
+
+use crate::core::effect::Output;
+use crate::core::ids::ConnectionId;
+use crate::core::pending::Pending;
+use crate::core::state::framework::{Link, Terms};
+use crate::core::state::persisted::{FrameworkRecord, Mutation, Recovered};
+use crate::core::validation::call;
+use crate::core::{FRAMEWORKS_MAX, MasterCore, PENDING_MUTATIONS_MAX};
+
+/// Removed frameworks that are remembered. An agent that is away for longer than it takes to remove so many
+/// brings its framework back.
+const REMOVED_MAX: usize = 10_000;
+
+/// Each principal is kept in the registry; a longer one is a mistake.
+pub(in crate::core) const PRINCIPAL_BYTES_MAX: usize = 4_096;
+
+const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
+
+const NOT_ITS_USER: &str = "The framework id is that of a framework of another user of this machine: \
+    subscribe as that user, or as root";
+
+/// Whether a scheduler without a proven name may take the place of one that runs as `owner` on this machine. Nobody
+/// but the kernel tells one from the other there; root is believed, and other machines have no users of this one.
+fn is_its_user(owner: Option<u32>, caller: Option<LocalUser>) -> bool {
+    match (owner, caller) {
+        (Some(owner), Some(LocalUser::Id(user))) => user == owner || user == 0,
+        (Some(_), Some(LocalUser::Unknown)) => false,
+        (None, _) | (_, None) => true,
+    }
+}
+
+/// A subscription that has been understood.
+#[derive(Debug)]
+pub(in crate::core) struct Subscription {
+    pub(in crate::core) connection: ConnectionId,
+    pub(in crate::core) stream_id: String,
+    pub(in crate::core) id: FrameworkId,
+    pub(in crate::core) terms: Terms,
+    pub(in crate::core) caller: Caller,
+}
+
+/// Who a scheduler is, as far as that is known: what its framework's id belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::core) struct Identity {
+    pub(in crate::core) principal: Option<String>,
+    /// The user of this machine, if there is no name that is proven.
+    user: Option<u32>,
+}
+
+impl Identity {
+    fn of(terms: &Terms, caller: &Caller) -> Self {
+        Self {
+            principal: terms.info.principal.clone(),
+            user: user_of(caller),
+        }
+    }
+
+    /// Whether it tells anybody from others.
+    fn is_known(&self) -> bool {
+        self.principal.is_some() || self.user.is_some()
+    }
+}
+
+/// The user of this machine that a scheduler runs as, if the kernel alone tells it from others.
+pub(in crate::core) fn user_of(caller: &Caller) -> Option<u32> {
+    match caller.user {
+        Some(LocalUser::Id(user)) => Some(user),
+        Some(LocalUser::Unknown) | None => None,
+    }
+}
+
+#[derive(Debug)]
+struct Owner {
+    identity: Identity,
+    /// Since when neither an agent nor the framework itself has been heard of, as time since the Unix epoch.
+    absent: Option<Duration>,
+    /// Whether it is there for a subscription only that nobody has been told of yet.
+    is_tentative: bool,
+}
+
+impl Owner {
+    fn record(&self, id: &FrameworkId) -> FrameworkRecord {
+        FrameworkRecord {
+            framework_id: id.to_string(),
+            principal: self.identity.principal.clone(),
+            user: self.identity.user,
+            absent: self.absent,
+        }
+    }
+}
+
+/// What is known of framework ids.
+#[derive(Debug, Default)]
+pub(in crate::core) struct Ownership {
+    /// As the registry has it once all that is on its way there has arrived.
+    owners: BTreeMap<FrameworkId, Owner>,
+    removed: BTreeSet<FrameworkId>,
+    /// The same, oldest first.
+    removals: VecDeque<FrameworkId>,
+    /// What of it the registry is still to be told, in one go.
+    unwritten: Vec<(String, Duration)>,
+    forgotten: Vec<String>,
+    /// Whether earlier removals are on their way to the registry.
+    is_writing: bool,
+    /// Frameworks whose principal neither the registry nor one of its agents has confirmed.
+    unproven: BTreeSet<FrameworkId>,
+    /// Subscriptions that wait for the registry.
+    subscribing: BTreeMap<ConnectionId, FrameworkId>,
+}
+
+impl Ownership {
+    pub(in crate::core) fn recovered(recovered: &Recovered) -> Self {
+        let mut removed = recovered.removed_frameworks.clone();
+        removed.sort_by_key(|(_, since)| *since);
+        let removals: VecDeque<_> = removed
+            .iter()
+            .filter_map(|(id, _)| FrameworkId::new(id).ok())
+            .collect();
+        let owner = |record: &FrameworkRecord| {
+            let id = FrameworkId::new(&record.framework_id).ok()?;
+            let owner = Owner {
+                identity: Identity {
+                    principal: record.principal.clone(),
+                    user: record.user,
+                },
+                absent: record.absent,
+                is_tentative: false,
+            };
+            Some((id, owner))
+        };
+        Self {
+            owners: recovered.frameworks.iter().filter_map(owner).collect(),
+            removed: removals.iter().cloned().collect(),
+            removals,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a framework has been removed, by this master or an earlier one.
+    pub(in crate::core) fn is_removed(&self, id: &FrameworkId) -> bool {
+        self.removed.contains(id)
+    }
+
+    /// Whom the registry has an id for.
+    pub(in crate::core) fn owner_of(&self, id: &FrameworkId) -> Option<&Identity> {
+        self.owners.get(id).map(|owner| &owner.identity)
+    }
+
+    /// The user of this machine that the registry has of an id.
+    pub(in crate::core) fn user_of(&self, id: &FrameworkId) -> Option<u32> {
+        self.owners.get(id)?.identity.user
+    }
+
+    /// All ids that the registry knows.
+    pub(in crate::core) fn known(&self) -> impl Iterator<Item = &FrameworkId> {
+        self.owners.keys().chain(&self.removed)
+    }
+
+    /// Drops a subscription that waits; its stream has ended, or it is decided on.
+    pub(in crate::core) fn take_subscription(
+        &mut self,
+        connection: ConnectionId,
+    ) -> Option<FrameworkId> {
+        self.subscribing.remove(&connection)
+    }
+
+    fn is_subscribing(&self, id: &FrameworkId) -> bool {
+        self.subscribing.values().any(|waiting| waiting == id)
+    }
+}
+
+impl MasterCore {
+    /// The id that a subscription is for, if it may have it.
+    pub(in crate::core) fn identify(
+        &mut self,
+        terms: &Terms,
+        caller: &Caller,
+    ) -> Result<FrameworkId, String> {
+        let id = call::id_of(&terms.info);
+        if !id.is_empty() {
+            let id = FrameworkId::new(id).map_err(|error| error.to_string())?;
+            return self.check_owner(&id, terms, caller).map(|()| id);
+        }
+        self.check_framework_limit()?;
+        let id = self.take_framework_id();
+        id.map_err(|error| error.to_string())
+    }
+
+    fn check_framework_limit(&self) -> Result<(), String> {
+        if self.frameworks.len() + self.ownership.subscribing.len() < FRAMEWORKS_MAX {
+            return Ok(());
+        }
+        Err(format!(
+            "This master has {FRAMEWORKS_MAX} frameworks and takes no more"
+        ))
+    }
+
+    /// Refuses an id to all but the principal, or the user of this machine, that it belongs to.
+    fn check_owner(&self, id: &FrameworkId, terms: &Terms, caller: &Caller) -> Result<(), String> {
+        if self.ownership.is_removed(id) {
+            return Err("Framework has been removed".to_owned());
+        }
+        if self.is_future_framework(id) {
+            return Err(format!(
+                "The framework id '{id}' has not been given to anybody yet: subscribe without an id \
+                 to get one"
+            ));
+        }
+        let claimed = terms.info.principal.as_deref();
+        let owner = self.ownership.owner_of(id);
+        if owner.is_some_and(|owner| owner.principal.as_deref() != claimed) {
+            return Err(NOT_ITS_PRINCIPAL.to_owned());
+        }
+        if !is_its_user(self.ownership.user_of(id), caller.user) {
+            return Err(NOT_ITS_USER.to_owned());
+        }
+        match self.frameworks.get(id) {
+            Some(known) if known.terms.info.principal.as_deref() != claimed => {
+                Err(NOT_ITS_PRINCIPAL.to_owned())
+            }
+            Some(known) if !is_its_user(known.user, caller.user) => Err(NOT_ITS_USER.to_owned()),
+            Some(_) => Ok(()),
+            None => self.check_framework_limit(),
+        }
+    }
+
+    /// Lets a subscription in: at once, or when the registry has the principal that its id belongs to.
+    pub(in crate::core) fn admit(&mut self, subscription: Subscription) {
+        if !self.must_be_stored(&subscription) {
+            self.admit_now(subscription);
+            return;
+        }
+        let connection = subscription.connection;
+        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+            // Without an ERROR event: the scheduler is to subscribe again.
+            let reason = "the registry is busy";
+            self.output(Output::CloseScheduler { connection, reason });
+            return;
+        }
+        let id = subscription.id.clone();
+        let identity = Identity::of(&subscription.terms, &subscription.caller);
+        self.ownership.subscribing.insert(connection, id.clone());
+        let pending = Pending::Subscribe(Box::new(subscription));
+        let is_new = !self.ownership.owners.contains_key(&id);
+        self.put_owner(&id, identity, pending);
+        if let Some(owner) = self.ownership.owners.get_mut(&id) {
+            owner.is_tentative |= is_new;
+        }
+    }
+
+    /// Whether the registry has to have this before the framework may hear that it is subscribed.
+    fn must_be_stored(&self, subscription: &Subscription) -> bool {
+        let (id, info) = (&subscription.id, &subscription.terms.info);
+        let identity = Identity::of(&subscription.terms, &subscription.caller);
+        if !identity.is_known() {
+            return false;
+        }
+        if let Some(owner) = self.ownership.owners.get(id) {
+            let is_news = owner.identity.user.is_none() && identity.user.is_some();
+            return is_news || self.ownership.is_subscribing(id);
+        }
+        let is_new = call::id_of(info).is_empty();
+        let is_proven = self.frameworks.contains_key(id) && !self.ownership.unproven.contains(id);
+        is_new || is_proven || self.recovered_agents.is_empty()
+    }
+
+    /// The registry has what a subscription's id belongs to.
+    pub(in crate::core) fn subscription_stored(&mut self, subscription: Subscription) {
+        let (connection, id) = (subscription.connection, subscription.id.clone());
+        if self.ownership.take_subscription(connection).is_some() {
+            match self.check_owner(&id, &subscription.terms, &subscription.caller) {
+                Ok(()) => self.admit_now(subscription),
+                Err(text) => self.refuse_subscription(connection, text),
+            }
+        }
+        if self.frameworks.contains_key(&id)
+            && let Some(owner) = self.ownership.owners.get_mut(&id)
+        {
+            owner.is_tentative = false;
+        }
+        self.disown_if_unused(&id);
+    }
+
+    /// Takes back what the registry was told of a framework that never came to be.
+    fn disown_if_unused(&mut self, id: &FrameworkId) {
+        let owner = self.ownership.owners.get(id);
+        let is_tentative = owner.is_some_and(|owner| owner.is_tentative);
+        if is_tentative && !self.frameworks.contains_key(id) && !self.ownership.is_subscribing(id) {
+            self.ownership.owners.remove(id);
+            let framework_ids = vec![id.to_string()];
+            let removal = Mutation::RemoveFrameworks { framework_ids };
+            self.persist(removal, Pending::Nothing);
+        }
+    }
+
+    /// Root may take the place of a user's framework, which stays that user's.
+    fn put_owner(&mut self, id: &FrameworkId, mut identity: Identity, then: Pending) {
+        let before = self.ownership.owners.get(id);
+        identity.user = before
+            .and_then(|owner| owner.identity.user)
+            .or(identity.user);
+        let owner = Owner {
+            identity,
+            absent: None,
+            is_tentative: before.is_some_and(|owner| owner.is_tentative),
+        };
+        let record = owner.record(id);
+        self.ownership.owners.insert(id.clone(), owner);
+        self.ownership.unproven.remove(id);
+        self.persist(Mutation::PutFramework(record), then);
+    }
+
+    /// A framework has come to be on its own word.
+    pub(in crate::core) fn note_unproven_owner(&mut self, id: &FrameworkId) {
+        let is_known = self.ownership.owners.contains_key(id);
+        if is_known {
+            self.set_absent(id, None);
+        } else if !self.recovered_agents.is_empty() {
+            self.ownership.unproven.insert(id.clone());
+        }
+    }
+
+    /// A framework has come to be on the word of an agent.
+    pub(in crate::core) fn note_reported(&mut self, id: &FrameworkId, is_expected: bool) {
+        if self.ownership.owners.contains_key(id) {
+            self.set_absent(id, None);
+        } else if !is_expected {
+            self.ownership.unproven.insert(id.clone());
+        }
+    }
+
+    /// Whether what an agent runs under an id is that of the framework which this master knows by it. `told`
+    /// is the principal that the agent knows; `is_expected` says that the agent is one of the registry.
+    pub(in crate::core) fn is_its_owners(
+        &mut self,
+        id: &FrameworkId,
+        told: Option<&str>,
+        is_expected: bool,
+    ) -> bool {
+        // Agents know no principal of what came to them before there was one.
+        let Some(told) = told else {
+            return true;
+        };
+        let owner = self.ownership.owner_of(id);
+        if let Some(owner) = owner.and_then(|owner| owner.principal.as_deref()) {
+            return owner == told;
+        }
+        let Some(framework) = self.frameworks.get(id) else {
+            return true;
+        };
+        let known = framework.terms.info.principal.as_deref();
+        if known == Some(told) {
+            if is_expected {
+                self.confirm_owner(id);
+            }
+            return true;
+        }
+        if is_expected && self.ownership.unproven.contains(id) {
+            self.evict(id);
+            return true;
+        }
+        known.is_none()
+    }
+
+    /// The owner is confirmed: no recovered agent is left that could contradict it.
+    fn confirm_owner(&mut self, id: &FrameworkId) {
+        if self.pending.len() >= PENDING_MUTATIONS_MAX || !self.ownership.unproven.remove(id) {
+            return;
+        }
+        let framework = self.frameworks.get(id);
+        let subscribed = framework.filter(|framework| framework.link != Link::Recovered);
+        let identity = subscribed.map(|framework| Identity {
+            principal: framework.terms.info.principal.clone(),
+            user: framework.user,
+        });
+        if let Some(identity) = identity.filter(Identity::is_known) {
+            self.put_owner(id, identity, Pending::Nothing);
+        }
+    }
+
+    /// A recovered agent reports another principal for the id. What the wrong owner launched meanwhile is ended; it
+    /// runs on other agents, for one that has not come back yet was given nothing.
+    fn evict(&mut self, id: &FrameworkId) {
+        tracing::warn!(framework_id = %id, "a framework id was claimed that is another principal's");
+        let framework = self.frameworks.get(id);
+        if let Some(connection) = framework.and_then(crate::core::Framework::connection) {
+            let text = "The framework id is that of another principal".to_owned();
+            self.end_stream(connection, text, "the id is another principal's");
+        }
+        self.end_framework(id, "its id is another principal's");
+        self.ownership.unproven.remove(id);
+    }
+
+    /// Owners that no agent has contradicted are confirmed once no recovered agent is expected any more.
+    pub(in crate::core) fn confirm_unproven_owners(&mut self) {
+        if !self.recovered_agents.is_empty() {
+            return;
+        }
+        let unproven: Vec<_> = self.ownership.unproven.iter().cloned().collect();
+        for id in unproven {
+            self.confirm_owner(&id);
+        }
+    }
+
+    /// Remembers that a framework was removed: nobody gets its id again.
+    pub(in crate::core) fn note_removal(&mut self, id: &FrameworkId) {
+        self.ownership.unproven.remove(id);
+        self.ownership.owners.remove(id);
+        if !self.ownership.removed.insert(id.clone()) {
+            return;
+        }
+        let now = self.now.unix;
+        let ownership = &mut self.ownership;
+        ownership.removals.push_back(id.clone());
+        ownership.unwritten.push((id.to_string(), now));
+        while ownership.removals.len() > REMOVED_MAX {
+            if let Some(oldest) = ownership.removals.pop_front() {
+                ownership.removed.remove(&oldest);
+                ownership.forgotten.push(oldest.to_string());
+            }
+        }
+        if !ownership.is_writing {
+            self.write_removals();
+        }
+    }
+
+    /// Thousands of frameworks may end at once: their removals are one mutation, and the next is made when
+    /// that is durable.
+    pub(in crate::core) fn write_removals(&mut self) {
+        let ownership = &mut self.ownership;
+        ownership.is_writing = !ownership.unwritten.is_empty();
+        if !ownership.is_writing {
+            return;
+        }
+        let removals = Mutation::EndFrameworks {
+            removed: std::mem::take(&mut ownership.unwritten),
+            forgotten: std::mem::take(&mut ownership.forgotten),
+        };
+        self.persist(removals, Pending::Removals);
+    }
+
+    /// Forgets the owners of frameworks that have not been heard of for as long as lost agents are kept.
+    pub(in crate::core) fn collect_owners(&mut self) {
+        self.confirm_unproven_owners();
+        let now = self.now.unix;
+        let age = self.config.registry_max_agent_age;
+        let (mut missing, mut old) = (Vec::new(), Vec::new());
+        for (id, owner) in &self.ownership.owners {
+            if self.frameworks.contains_key(id) || self.ownership.is_subscribing(id) {
+                continue;
+            }
+            match owner.absent {
+                None => missing.push(id.clone()),
+                Some(since) if since.saturating_add(age) < now => old.push(id.clone()),
+                Some(_) => {}
+            }
+        }
+        for id in missing {
+            self.set_absent(&id, Some(now));
+        }
+        if old.is_empty() || self.pending.len() >= PENDING_MUTATIONS_MAX {
+            return;
+        }
+        for id in &old {
+            self.ownership.owners.remove(id);
+        }
+        let framework_ids = old.iter().map(ToString::to_string).collect();
+        let removal = Mutation::RemoveFrameworks { framework_ids };
+        self.persist(removal, Pending::Nothing);
+    }
+
+    fn set_absent(&mut self, id: &FrameworkId, absent: Option<Duration>) {
+        let can_persist = self.pending.len() < PENDING_MUTATIONS_MAX;
+        let Some(owner) = self.ownership.owners.get_mut(id) else {
+            return;
+        };
+        if owner.absent == absent || !can_persist {
+            return;
+        }
+        owner.absent = absent;
+        let record = owner.record(id);
+        self.persist(Mutation::PutFramework(record), Pending::Nothing);
+    }
+}

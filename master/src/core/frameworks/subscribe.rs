@@ -1,0 +1,439 @@
+//! Subscriptions: new, again, and in another's place.
+//!
+//! What is wrong with a subscription's meaning is told as one ERROR event on an open stream, as
+//! Mesos does. Invariant: a framework id has at most one live stream.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use meseta_daemon::authentication::Caller;
+use meseta_proto::convert;
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::scheduler::event;
+use meseta_proto::mesos::v1::{self, FrameworkInfo};
+use meseta_resources::{FrameworkId, Role};
+use prost::Message as _;
+
+use super::ownership::{PRINCIPAL_BYTES_MAX, Subscription, user_of};
+use crate::core::authorization;
+use crate::core::effect::{Answer, Output};
+use crate::core::ids::ConnectionId;
+use crate::core::state::framework::{self, Capabilities, Framework, Link, Terms};
+use crate::core::timers::Timer;
+use crate::core::validation::call::{self, Subscribe};
+use crate::core::wire::event_of;
+use crate::core::{HEARTBEAT_INTERVAL, MasterCore};
+
+/// Roles of one framework.
+const ROLES_PER_FRAMEWORK_MAX: usize = 10_000;
+
+impl MasterCore {
+    pub(in crate::core) fn subscribe(
+        &mut self,
+        connection: ConnectionId,
+        stream_id: String,
+        call: Subscribe,
+        caller: &Caller,
+    ) {
+        self.counters.call("subscribe");
+        let name = call.info.name.clone();
+        let result = self.understand(call, caller);
+        let result = result.and_then(|terms| Ok((self.identify(&terms, caller)?, terms)));
+        match result {
+            Ok((id, terms)) => self.admit(Subscription {
+                connection,
+                stream_id,
+                id,
+                terms,
+                caller: caller.clone(),
+            }),
+            Err(text) => {
+                caller.audit("SUBSCRIBE", &name, &text);
+                self.refuse_subscription(connection, text);
+            }
+        }
+    }
+
+    pub(in crate::core) fn refuse_subscription(&mut self, connection: ConnectionId, text: String) {
+        tracing::info!(%connection, reason = %text, "subscription refused");
+        self.end_stream(connection, text, "subscription refused");
+    }
+
+    /// Makes the framework, or updates the one there is, and gives it its stream.
+    pub(in crate::core) fn admit_now(&mut self, subscription: Subscription) {
+        let Subscription {
+            connection,
+            stream_id,
+            id,
+            terms,
+            caller,
+        } = subscription;
+        let name = terms.info.name.clone();
+        let result = if self.frameworks.contains_key(&id) {
+            self.update(&id, terms).map(drop)
+        } else {
+            self.create(id.clone(), terms)
+        };
+        let outcome = result.as_ref().err().map_or(id.as_str(), String::as_str);
+        caller.audit("SUBSCRIBE", &name, outcome);
+        match result {
+            Ok(()) => self.connect(&id, connection, stream_id, &caller),
+            Err(text) => self.refuse_subscription(connection, text),
+        }
+    }
+
+    /// Sends an ERROR event as the last on a stream.
+    pub(in crate::core) fn end_stream(
+        &mut self,
+        connection: ConnectionId,
+        text: String,
+        reason: &'static str,
+    ) {
+        let mut error = event_of(event::Type::Error);
+        error.error = Some(event::Error { message: text });
+        self.event_to(connection, error);
+        self.output(Output::CloseScheduler { connection, reason });
+    }
+
+    /// Checks everything that does not depend on the framework's past.
+    fn understand(&self, mut call: Subscribe, caller: &Caller) -> Result<Terms, String> {
+        authorization::take_name(&mut call.info, caller)?;
+        if call.info.principal.as_ref().map_or(0, String::len) > PRINCIPAL_BYTES_MAX {
+            return Err(format!(
+                "'FrameworkInfo.principal' is longer than {PRINCIPAL_BYTES_MAX} bytes"
+            ));
+        }
+        let roles = valid_roles(&call.info)?;
+        if roles.len() > ROLES_PER_FRAMEWORK_MAX {
+            return Err(format!(
+                "A framework may have at most {ROLES_PER_FRAMEWORK_MAX} roles, not {}",
+                roles.len()
+            ));
+        }
+        let id = call::id_of(&call.info);
+        if !id.is_empty() {
+            FrameworkId::new(id).map_err(|error| error.to_string())?;
+        }
+        if framework::failover_timeout(&call.info).is_none() {
+            return Err(format!(
+                "The framework failover_timeout ({}) is invalid",
+                call.info.failover_timeout.unwrap_or_default()
+            ));
+        }
+        if let Some(allowed) = &self.config.roles {
+            let unknown: Vec<_> = roles
+                .iter()
+                .filter(|role| !allowed.contains(*role))
+                .map(Role::as_str)
+                .collect();
+            if !unknown.is_empty() {
+                return Err(format!(
+                    "Roles {{ {} }} are not present in the master's --roles",
+                    unknown.join(", ")
+                ));
+            }
+        }
+        if call.info.user == "root" && !self.config.root_submissions {
+            return Err(
+                "User 'root' is not allowed to run frameworks without --root_submissions set"
+                    .to_owned(),
+            );
+        }
+        let approver = authorization::of_framework(&call.info, caller);
+        authorization::roles(&approver, &roles)?;
+        self.check_size(&call)?;
+        let suppressed = suppressed_roles(&roles, &call.suppressed_roles)?;
+        if let Some(constraints) = &call.offer_constraints {
+            for role in constraints.message().role_constraints.keys() {
+                if !roles.contains(role.as_str()) {
+                    return Err(format!(
+                        "Offer constraints specify `role_constraints` for a role '{role}' not \
+                         contained in the set of roles"
+                    ));
+                }
+            }
+        }
+        Ok(Terms {
+            capabilities: Capabilities::of(&call.info),
+            info: Arc::new(call.info),
+            roles,
+            suppressed,
+            offer_constraints: call.offer_constraints,
+        })
+    }
+
+    /// Refuses a framework that says more of itself than is kept of one.
+    fn check_size(&self, call: &Subscribe) -> Result<(), String> {
+        let constraints = call.offer_constraints.as_ref();
+        let constraints = constraints.map_or(0, |constraints| constraints.bytes());
+        let memory = &self.config.memory;
+        for (what, bytes, max) in [
+            ("FrameworkInfo", call.info.encoded_len(), memory.info),
+            (
+                "framework's offer constraints",
+                constraints,
+                memory.constraints,
+            ),
+        ] {
+            if bytes > max {
+                return Err(format!(
+                    "The {what} would take {bytes} bytes; the limit is {max}: shorten it, or raise \
+                     the master's --memory_budget"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, id: FrameworkId, mut terms: Terms) -> Result<(), String> {
+        Arc::make_mut(&mut terms.info).id = Some(v1::FrameworkId {
+            value: id.to_string(),
+        });
+        self.framework_info_usage
+            .check(None, &terms, self.config.memory.terms)?;
+        self.allocator.add_framework(&id, &terms)?;
+        tracing::info!(framework_id = %id, name = %terms.info.name.escape_debug(), "framework added");
+        let framework = Framework::new(id.clone(), terms, self.now.unix);
+        self.framework_info_usage.add(&framework);
+        self.frameworks.insert(id.clone(), framework);
+        self.note_unproven_owner(&id);
+        Ok(())
+    }
+
+    /// Takes over what a framework now says of itself, and says whether that is news; nothing is
+    /// changed if it is refused.
+    fn update(&mut self, id: &FrameworkId, mut terms: Terms) -> Result<bool, String> {
+        let Some(framework) = self.frameworks.get_mut(id) else {
+            return Err("Framework cannot be found".to_owned());
+        };
+        let old = &framework.terms.info;
+        if old.principal != terms.info.principal {
+            return Err("Changing framework's principal is not allowed.".to_owned());
+        }
+        // What only an agent has said of a framework binds the framework to nothing.
+        if framework.told_by.is_none() {
+            let info = Arc::make_mut(&mut terms.info);
+            info.user.clone_from(&old.user);
+            info.checkpoint = old.checkpoint;
+        }
+        let changed = *old != terms.info;
+        let max = self.config.memory.terms;
+        self.framework_info_usage
+            .check(Some(&*framework), &terms, max)?;
+        self.allocator.update_framework(id, &terms)?;
+        if let Some(framework) = self.frameworks.get_mut(id) {
+            self.framework_info_usage.remove(framework);
+            framework.terms = terms;
+            framework.told_by = None;
+            self.framework_info_usage.add(framework);
+        }
+        Ok(changed)
+    }
+
+    /// Tells the agents that run something of this framework what it now says of itself. They take
+    /// it as a sign of life, and repeat the updates that wait for it.
+    fn broadcast_info(&mut self, id: &FrameworkId) {
+        let Some(framework) = self.frameworks.get(id) else {
+            return;
+        };
+        let info = (*framework.terms.info).clone();
+        for agent in self.agents_of(id) {
+            let message = meseta::UpdateFramework {
+                framework: info.clone(),
+            };
+            self.frame(&agent, master_frame::Message::UpdateFramework(message));
+        }
+    }
+
+    /// Gives the framework this stream, and takes it from whoever had it.
+    fn connect(
+        &mut self,
+        id: &FrameworkId,
+        connection: ConnectionId,
+        stream_id: String,
+        caller: &Caller,
+    ) {
+        let recorded = self.ownership.user_of(id);
+        let Some(framework) = self.frameworks.get_mut(id) else {
+            return;
+        };
+        framework.approver = authorization::of_framework(&framework.terms.info, caller);
+        // Root may take the place of another's framework, which stays that user's.
+        framework.user = framework.user.or(recorded).or_else(|| user_of(caller));
+        let previous = framework.connection();
+        let is_new = framework.generation == 0 && framework.link == Link::Disconnected;
+        framework.link = Link::Subscribed {
+            connection,
+            stream_id,
+        };
+        framework.generation += 1;
+        if let Some(timer) = framework.failover.take() {
+            self.timers.cancel(timer);
+        }
+        framework.reregistered = (!is_new).then_some(self.now.unix);
+        framework.counters().call("subscribe");
+        self.schedulers.insert(connection, id.clone());
+        if let Some(previous) = previous {
+            self.end_stream(
+                previous,
+                "Framework failed over".to_owned(),
+                "framework failed over",
+            );
+            self.schedulers.remove(&previous);
+        }
+        self.clear_deadline(id);
+        // What it asked on its old stream is answered on the new one.
+        let waiting = self.unread_reconciliations.take(id);
+        self.pending_reconciles.extend(waiting);
+        self.discard_offers(id);
+        let activated = self.allocator.activate_framework(id);
+        self.agreed("activating a framework", activated);
+        self.allocate_due = true;
+
+        let mut subscribed = event_of(event::Type::Subscribed);
+        subscribed.subscribed = Some(event::Subscribed {
+            framework_id: v1::FrameworkId {
+                value: id.to_string(),
+            },
+            heartbeat_interval_seconds: Some(HEARTBEAT_INTERVAL.as_secs_f64()),
+            master_info: Some(self.config.identity.to_wire()),
+        });
+        self.event_to(connection, subscribed);
+        self.event_to(connection, event_of(event::Type::Heartbeat));
+        self.timers.set(
+            self.now.moment + HEARTBEAT_INTERVAL,
+            Timer::Heartbeat {
+                framework: id.clone(),
+                connection,
+            },
+        );
+        // The agents repeat at once what nobody acknowledged while the framework was away.
+        self.broadcast_info(id);
+        self.publish_framework(id, is_new);
+        tracing::info!(framework_id = %id, %connection, "framework subscribed");
+    }
+
+    /// A framework changes what it said of itself, without a new stream.
+    pub(in crate::core) fn update_framework(
+        &mut self,
+        id: &FrameworkId,
+        call: Subscribe,
+        caller: &Caller,
+    ) -> Answer {
+        let Some(framework) = self.frameworks.get(id) else {
+            return Answer::BadRequest("Framework cannot be found".to_owned());
+        };
+        let terms = match self.understand(call, caller) {
+            Ok(terms) => terms,
+            Err(text) if text.starts_with(authorization::NOT_AUTHORIZED) => {
+                return Answer::Forbidden(text);
+            }
+            Err(text) => return Answer::BadRequest(text),
+        };
+        for (field, old, new) in [
+            (
+                "user",
+                framework.terms.info.user.clone(),
+                terms.info.user.clone(),
+            ),
+            (
+                "checkpoint",
+                framework
+                    .terms
+                    .info
+                    .checkpoint
+                    .unwrap_or_default()
+                    .to_string(),
+                terms.info.checkpoint.unwrap_or_default().to_string(),
+            ),
+        ] {
+            if old != new {
+                return Answer::BadRequest(format!(
+                    "Updating 'FrameworkInfo.{field}' is unsupported; attempted to update from \
+                     '{old}' to '{new}'"
+                ));
+            }
+        }
+        let left: Vec<Role> = framework
+            .terms
+            .roles
+            .difference(&terms.roles)
+            .cloned()
+            .collect();
+        match self.update(id, terms) {
+            Ok(changed) => {
+                if changed {
+                    self.broadcast_info(id);
+                }
+                self.publish_framework(id, false);
+                self.rescind_offers_of_roles(id, &left);
+                self.allocate_due = true;
+                Answer::Done
+            }
+            Err(text) => Answer::BadRequest(text),
+        }
+    }
+
+    /// A stream has ended.
+    pub(in crate::core) fn scheduler_gone(&mut self, connection: ConnectionId) {
+        self.ownership.take_subscription(connection);
+        let Some(id) = self.schedulers.remove(&connection) else {
+            return;
+        };
+        let Some(framework) = self.frameworks.get_mut(&id) else {
+            return;
+        };
+        if framework.connection() != Some(connection) {
+            return;
+        }
+        self.unread_reconciliations.take(&id);
+        framework.link = Link::Disconnected;
+        framework.generation += 1;
+        let generation = framework.generation;
+        let timeout = framework.failover_timeout();
+        self.discard_offers(&id);
+        let deactivated = self.allocator.deactivate_framework(&id);
+        self.agreed("deactivating a framework", deactivated);
+        self.publish_framework(&id, false);
+        tracing::info!(framework_id = %id, timeout_secs = timeout.as_secs_f64(), "framework disconnected");
+        let timer = self.timers.set(
+            self.now.moment + timeout,
+            Timer::Failover {
+                framework: id.clone(),
+                generation,
+            },
+        );
+        if let Some(framework) = self.frameworks.get_mut(&id) {
+            framework.failover = Some(timer);
+        }
+        if !timeout.is_zero() {
+            self.note_deadline(&id, timeout);
+        }
+        self.allocate_due = true;
+    }
+}
+
+/// The roles of an info, in the fields that its capabilities ask for.
+pub(in crate::core) fn valid_roles(info: &FrameworkInfo) -> Result<BTreeSet<Role>, String> {
+    let roles = convert::framework_roles(info).map_err(|error| error.to_string())?;
+    Ok(roles.into_iter().collect())
+}
+
+fn suppressed_roles(roles: &BTreeSet<Role>, names: &[String]) -> Result<BTreeSet<Role>, String> {
+    let unknown: Vec<&str> = names
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !roles.contains(*name))
+        .collect();
+    if !unknown.is_empty() {
+        return Err(format!(
+            "Suppressed roles {{ {} }} are not contained in the set of roles",
+            unknown.join(", ")
+        ));
+    }
+    Ok(roles
+        .iter()
+        .filter(|role| names.iter().any(|name| name == role.as_str()))
+        .cloned()
+        .collect())
+}

@@ -1,0 +1,168 @@
+//! The end of a framework, whoever wants it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::TaskState;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::{self};
+use meseta_resources::{AgentId, FrameworkId};
+
+use crate::core::effect::{Answer, Output};
+use crate::core::operator::watch::OperatorEvent;
+use crate::core::state::framework::Framework;
+use crate::core::state::task::{TaskRecord, is_terminal};
+use crate::core::tasks::status::MasterTaskStatus;
+use crate::core::{FrameworkView, MasterCore};
+
+impl MasterCore {
+    pub(in crate::core) fn operator_teardown(&mut self, id: &str) -> Answer {
+        let Ok(id) = FrameworkId::new(id) else {
+            return Answer::BadRequest("No framework found with specified ID".to_owned());
+        };
+        if !self.frameworks.contains_key(&id) {
+            return Answer::BadRequest("No framework found with specified ID".to_owned());
+        }
+        self.remove_framework(&id, "teardown");
+        Answer::Done
+    }
+
+    /// Ends everything a framework has and remembers that it was.
+    pub(in crate::core) fn remove_framework(&mut self, id: &FrameworkId, reason: &'static str) {
+        let Some(framework) = self.end_framework(id, reason) else {
+            return;
+        };
+        self.note_removal(id);
+        self.keep_framework(FrameworkView::of(&framework, true));
+    }
+
+    /// The same, but for remembering.
+    pub(in crate::core) fn end_framework(
+        &mut self,
+        id: &FrameworkId,
+        reason: &'static str,
+    ) -> Option<Framework> {
+        self.discard_offers(id);
+        let agents = self.agents_of(id);
+        for agent in &agents {
+            self.shut_down_on(agent, id);
+            self.forget_on(agent, id);
+        }
+        self.forget_inverse_replies_of(id);
+        let removed = self.allocator.remove_framework(id, &agents);
+        self.agreed("removing a framework", removed);
+        let mut framework = self.frameworks.remove(id)?;
+        tracing::info!(framework_id = %id, reason, "framework removed");
+        self.publish(|_| {
+            Some(OperatorEvent::FrameworkRemoved(
+                framework.terms.info.clone(),
+            ))
+        });
+        if let Some(timer) = framework.failover.take() {
+            self.timers.cancel(timer);
+        }
+        if let Some(connection) = framework.connection() {
+            self.schedulers.remove(&connection);
+            self.output(Output::CloseScheduler { connection, reason });
+        }
+        self.clear_deadline(id);
+        self.unread_reconciliations.take(id);
+        self.framework_info_usage.remove(&framework);
+        let remembered = framework.completed.bytes() + framework.unreachable.bytes();
+        self.history_bytes = self.history_bytes.saturating_sub(remembered);
+        framework.unregistered = Some(self.now.unix);
+        self.end_operations_of(id);
+        self.allocate_due = true;
+        Some(framework)
+    }
+
+    /// Where a framework has tasks or executors.
+    pub(in crate::core) fn agents_of(&self, id: &FrameworkId) -> BTreeSet<AgentId> {
+        let framework = self.frameworks.get(id);
+        let agents = framework.map(|framework| framework.agents().keys());
+        agents.into_iter().flatten().cloned().collect()
+    }
+
+    pub(in crate::core) fn shut_down_on(&mut self, agent: &AgentId, id: &FrameworkId) {
+        let message = meseta::ShutdownFramework {
+            framework_id: v1::FrameworkId {
+                value: id.to_string(),
+            },
+        };
+        self.frame(agent, master_frame::Message::ShutdownFramework(message));
+    }
+
+    /// Takes a framework's tasks and executors off an agent's books; live ones count as killed. The
+    /// allocator frees what they held with the framework itself.
+    fn forget_on(&mut self, agent_id: &AgentId, id: &FrameworkId) {
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return;
+        };
+        let keys: Vec<_> = agent
+            .tasks_of(id)
+            .map(|task| (id.clone(), task.task_id.clone()))
+            .collect();
+        let mut gone: Vec<_> = keys
+            .iter()
+            .filter_map(|key| agent.remove_task(key))
+            .collect();
+        Arc::make_mut(&mut agent.executors).retain(|(owner, _), _| owner != id);
+        Arc::make_mut(&mut agent.used).remove(id);
+        agent.kills_waiting.retain(|(owner, _)| owner != id);
+        for task in &mut gone {
+            if !is_terminal(task.state) {
+                self.end_with_framework(Arc::make_mut(task));
+            }
+        }
+        if let Some(framework) = self.frameworks.get_mut(id) {
+            framework.forget_agent(agent_id);
+        }
+        for task in gone {
+            if let Some(framework) = self.frameworks.get_mut(id) {
+                framework.forget_task(&task.task_id, agent_id);
+            }
+            self.keep_completed(id, task);
+        }
+    }
+
+    /// The nearest word that there is for a task that ends with its framework. Readers of the history look at
+    /// its last status, so there is one; the framework is not there to be told.
+    fn end_with_framework(&mut self, task: &mut TaskRecord) {
+        let state = TaskState::TaskKilled;
+        let status = self.status(MasterTaskStatus {
+            task_id: task.task_id.as_str(),
+            agent_id: Some(task.agent_id.as_str()),
+            state,
+            reason: Reason::FrameworkRemoved,
+            message: format!("Framework {} removed", task.framework_id),
+        });
+        task.state = state;
+        task.push_status(&status);
+        self.count_status(&task.framework_id, &status);
+        let task_user = Some(task.user.clone());
+        self.publish_status(&task.framework_id, &status, state, task_user);
+    }
+
+    /// A framework's task is over and its end has been acknowledged, or nobody is left to do so.
+    pub(in crate::core) fn complete_task(
+        &mut self,
+        agent_id: &AgentId,
+        framework: &FrameworkId,
+        task: &meseta_resources::TaskId,
+    ) {
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return;
+        };
+        let key = (framework.clone(), task.clone());
+        let Some(record) = agent.remove_task(&key) else {
+            return;
+        };
+        agent.kills_waiting.remove(&key);
+        if let Some(framework) = self.frameworks.get_mut(framework) {
+            framework.remove_on(agent_id);
+            framework.forget_task(task, agent_id);
+        }
+        self.keep_completed(framework, record);
+    }
+}

@@ -1,0 +1,78 @@
+//! What goes into the core.
+//!
+//! The shell turns requests, frames and results into [`Input`]s. It decides nothing: what follows from an input is the
+//! core's.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use meseta_access::Approver;
+use meseta_daemon::authentication::Caller;
+use meseta_proto::meseta::v1::agent_frame;
+use meseta_proto::mesos::v1::offer::Operation;
+
+use super::ids::{ConnectionId, Lsn, ReplyId};
+use super::operator::Request;
+use super::validation::call::{Action, Subscribe};
+
+/// One thing that has happened outside the core.
+#[derive(Debug)]
+pub enum Input {
+    /// A deadline of [`super::MasterCore::next_deadline`] has come, or nothing at all.
+    Tick,
+    /// All mutations up to and with this one are durable.
+    Persisted { lsn: Lsn },
+    /// A scheduler opened a stream; its events go to `connection`.
+    Subscribe {
+        connection: ConnectionId,
+        stream_id: String,
+        call: Box<Subscribe>,
+        caller: Caller,
+    },
+    /// Any other call of a scheduler, checked in itself ([`super::validation::call`]).
+    Call {
+        reply: ReplyId,
+        framework_id: String,
+        stream_id: Option<String>,
+        action: Box<Action>,
+        caller: Caller,
+    },
+    /// A scheduler's stream has ended, whoever ended it.
+    SchedulerGone { connection: ConnectionId },
+    /// A scheduler has read so many answers to its questions about tasks.
+    AnswersRead {
+        connection: ConnectionId,
+        answers: usize,
+    },
+    /// A frame of an agent; the first one on a connection introduces it.
+    AgentFrame {
+        connection: ConnectionId,
+        message: Box<agent_frame::Message>,
+    },
+    /// An agent's stream has ended, whoever ended it.
+    AgentGone { connection: ConnectionId },
+    /// An operator's change of quota, weights, maintenance or an agent's state.
+    Administer {
+        reply: ReplyId,
+        request: Box<Request>,
+        /// What the operator may do, where that is asked after the request was understood.
+        approver: Approver,
+    },
+    /// Only agents on these hosts are to be offered.
+    Whitelist {
+        hosts: Option<Arc<BTreeSet<Arc<str>>>>,
+    },
+    /// An operator removes a framework.
+    Teardown {
+        reply: ReplyId,
+        framework_id: String,
+    },
+    /// An operator reserves, unreserves, or makes, destroys or resizes volumes.
+    Operate {
+        reply: ReplyId,
+        agent_id: String,
+        operation: Box<Operation>,
+        /// Who asks, if that is known.
+        principal: Option<String>,
+    },
+}

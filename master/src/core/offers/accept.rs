@@ -1,0 +1,488 @@
+//! ACCEPT and DECLINE: from offers to tasks.
+//!
+//! The operations of an ACCEPT are applied in order to what the offers hold; each fails alone.
+//! What is left goes back with the call's filter. Invariant: what is launched was offered, to this
+//! framework, in this call.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::offer::{Operation, operation};
+use meseta_proto::mesos::v1::scheduler::{call, event};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::{self, OperationState, TaskInfo, TaskState};
+use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
+
+use super::outstanding::{Offer, RefuseFilter};
+use crate::core::MasterCore;
+use crate::core::effect::Answer;
+use crate::core::state::framework::Framework;
+use crate::core::state::operation::{OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_ACCEPT_MAX};
+use crate::core::tasks::status::MasterTaskStatus;
+use crate::core::wire::event_of;
+use crate::core::wire::{self, Format};
+
+/// Offers in one ACCEPT, all of one agent.
+const OFFERS_PER_ACCEPT_MAX: usize = 4_096;
+/// Offers in one DECLINE, or inverse offers in one answer: one from every agent of a large cluster, and several.
+pub(in crate::core) const OFFERS_PER_ANSWER_MAX: usize = 100_000;
+/// Tasks in one ACCEPT: what one 32 MiB body sensibly holds.
+pub(in crate::core) const TASKS_PER_ACCEPT_MAX: usize = 10_000;
+
+/// How long a refused offer stays away unless the framework says otherwise.
+pub(in crate::core) const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
+const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What an ACCEPT works on: the sum of its offers.
+pub(in crate::core) struct AcceptedOffers {
+    pub(in crate::core) agent: AgentId,
+    pub(in crate::core) role: Role,
+    /// As it was offered.
+    pub(in crate::core) offered: Resources,
+    pub(in crate::core) remaining: Resources,
+    /// Made by operations, for a later offer only.
+    pub(in crate::core) for_later_offers: Resources,
+    /// Shared volumes that were offered or made in this call: each task may hold a copy.
+    pub(in crate::core) shared: Resources,
+    /// Resources that its operations have gone through.
+    pub(in crate::core) resources_scanned: usize,
+}
+
+impl AcceptedOffers {
+    /// What a task may be launched on: what is left, and a copy of each shared volume.
+    pub(in crate::core) fn available(&self) -> Cow<'_, Resources> {
+        let mut available = Cow::Borrowed(&self.remaining);
+        for volume in &self.shared {
+            if !available.contains_resource(volume) {
+                available.to_mut().insert(volume.clone());
+            }
+        }
+        available
+    }
+}
+
+impl MasterCore {
+    pub(in crate::core) fn accept(
+        &mut self,
+        framework: &FrameworkId,
+        call: call::Accept,
+    ) -> Answer {
+        if let Err(reason) = check_size(&call) {
+            return Answer::BadRequest(reason);
+        }
+        let offers = match self.valid_offers(framework, &call.offer_ids) {
+            Ok(offers) => offers,
+            Err(reason) => {
+                self.refuse_accept(framework, &call, &reason);
+                return Answer::Accepted;
+            }
+        };
+        let Some(mut accepted_offers) = self.take_offers(&offers) else {
+            return Answer::Accepted;
+        };
+        let accepted = u64::try_from(offers.len()).unwrap_or(u64::MAX);
+        self.counters.offers_accepted += accepted;
+        if let Some(framework) = self.frameworks.get_mut(framework) {
+            framework.counters().offers_accepted += accepted;
+        }
+        for operation in call.operations {
+            self.apply(framework, &mut accepted_offers, operation);
+        }
+        let refuse_filter = refuse_filter(call.filters.as_ref());
+        // What operations made of the offers is to be offered again at once.
+        let converted = &accepted_offers.remaining - &accepted_offers.offered;
+        let untouched = &accepted_offers.remaining - &converted;
+        let converted = converted + &accepted_offers.for_later_offers;
+        if !converted.is_empty() {
+            self.allocate_due = true;
+        }
+        self.recover_resources(
+            framework,
+            &accepted_offers.agent,
+            &converted,
+            RefuseFilter::None,
+        );
+        self.recover_resources(framework, &accepted_offers.agent, &untouched, refuse_filter);
+        Answer::Accepted
+    }
+
+    pub(in crate::core) fn decline(
+        &mut self,
+        framework: &FrameworkId,
+        call: &call::Decline,
+    ) -> Answer {
+        if call.offer_ids.len() > OFFERS_PER_ANSWER_MAX {
+            return Answer::BadRequest(format!(
+                "A DECLINE may name at most {OFFERS_PER_ANSWER_MAX} offers"
+            ));
+        }
+        let refuse_filter = refuse_filter(call.filters.as_ref());
+        for id in &call.offer_ids {
+            let Ok(id) = OfferId::new(&id.value) else {
+                continue;
+            };
+            if self
+                .offers
+                .get(&id)
+                .is_some_and(|offer| offer.framework_id == *framework)
+            {
+                self.end_offer(&id, refuse_filter);
+                self.counters.offers_declined += 1;
+                if let Some(framework) = self.frameworks.get_mut(framework) {
+                    framework.counters().offers_declined += 1;
+                }
+            }
+        }
+        Answer::Accepted
+    }
+
+    /// The offers of a call, if all of them can be used together by this framework.
+    fn valid_offers(
+        &self,
+        framework: &FrameworkId,
+        ids: &[v1::OfferId],
+    ) -> Result<Vec<Arc<Offer>>, String> {
+        if ids.is_empty() {
+            return Err("No offers specified".to_owned());
+        }
+        let mut seen = BTreeSet::new();
+        let mut offers: Vec<Arc<Offer>> = Vec::with_capacity(ids.len());
+        for id in ids {
+            if !seen.insert(id.value.as_str()) {
+                return Err(format!(
+                    "Duplicate offer {} in offer list",
+                    id.value.escape_debug()
+                ));
+            }
+        }
+        for id in ids {
+            let offer = self
+                .offers
+                .get(id.value.as_str())
+                .ok_or_else(|| format!("Offer {} is no longer valid", id.value.escape_debug()))?;
+            if offer.framework_id != *framework {
+                return Err(format!(
+                    "Offer {} has invalid framework {} while framework {framework} is expected",
+                    offer.id, offer.framework_id
+                ));
+            }
+            if let Some(first) = offers.first() {
+                if first.role != offer.role {
+                    return Err(format!(
+                        "Aggregated offers must be allocated to the same role. Offer {} uses role \
+                         '{}' but another is using role '{}'",
+                        offer.id, offer.role, first.role
+                    ));
+                }
+                if first.agent_id != offer.agent_id {
+                    return Err(format!(
+                        "Aggregated offers must belong to one single agent. Offer {} uses agent \
+                         {} and agent {}",
+                        offer.id, offer.agent_id, first.agent_id
+                    ));
+                }
+            }
+            offers.push(offer.clone());
+        }
+        Ok(offers)
+    }
+
+    fn take_offers(&mut self, offers: &[Arc<Offer>]) -> Option<AcceptedOffers> {
+        let first = offers.first()?;
+        let mut accepted_offers = AcceptedOffers {
+            agent: first.agent_id.clone(),
+            role: first.role.clone(),
+            offered: Resources::new(),
+            remaining: Resources::new(),
+            for_later_offers: Resources::new(),
+            shared: Resources::new(),
+            resources_scanned: 0,
+        };
+        for offer in offers {
+            if let Some(offer) = self.take_offer(&offer.id) {
+                accepted_offers.offered += &offer.resources;
+            }
+        }
+        accepted_offers
+            .remaining
+            .clone_from(&accepted_offers.offered);
+        accepted_offers.shared = accepted_offers.offered.shared();
+        Some(accepted_offers)
+    }
+
+    /// Nothing of the call can be done: its offers go back, its tasks are told so.
+    fn refuse_accept(&mut self, framework: &FrameworkId, call: &call::Accept, reason: &str) {
+        for id in &call.offer_ids {
+            let Ok(id) = OfferId::new(&id.value) else {
+                continue;
+            };
+            if self
+                .offers
+                .get(&id)
+                .is_some_and(|offer| offer.framework_id == *framework)
+            {
+                self.end_offer(&id, RefuseFilter::None);
+            }
+        }
+        let state = self.state_for(framework, TaskState::TaskDropped);
+        let message = format!("Task launched with invalid offers: {reason}");
+        for operation in &call.operations {
+            for task in tasks_of(operation) {
+                self.send_master_status(
+                    framework,
+                    MasterTaskStatus {
+                        task_id: &task.task_id.value,
+                        agent_id: Some(&task.agent_id.value),
+                        state,
+                        reason: Reason::InvalidOffers,
+                        message: message.clone(),
+                    },
+                );
+            }
+            if tasks_of(operation).is_empty() {
+                let text = format!("Operation attempted with invalid offers: {reason}");
+                self.refuse_operation(framework, operation, &text);
+            }
+        }
+    }
+
+    fn apply(
+        &mut self,
+        framework: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        operation: Operation,
+    ) {
+        let kind = operation
+            .r#type
+            .and_then(|kind| operation::Type::try_from(kind).ok());
+        if let (Some(kind), Some(framework)) = (kind, self.frameworks.get_mut(framework)) {
+            framework.counters().operation(kind);
+        }
+        match kind {
+            Some(operation::Type::Launch) if operation.id.is_none() => {
+                let tasks = operation
+                    .launch
+                    .map(|launch| launch.task_infos)
+                    .unwrap_or_default();
+                for task in tasks {
+                    self.launch(framework, accepted_offers, task);
+                }
+            }
+            Some(operation::Type::Launch) => self.refuse_tasks(
+                framework,
+                &operation,
+                Reason::TaskInvalid,
+                "The `id` field cannot be set on LAUNCH operations",
+            ),
+            Some(operation::Type::LaunchGroup) if operation.id.is_none() => {
+                if let Some(group) = operation.launch_group {
+                    self.launch_group(framework, accepted_offers, group);
+                }
+            }
+            Some(operation::Type::LaunchGroup) => self.refuse_tasks(
+                framework,
+                &operation,
+                Reason::TaskGroupInvalid,
+                "The `id` field cannot be set on LAUNCH_GROUP operations",
+            ),
+            Some(operation::Type::CreateDisk | operation::Type::DestroyDisk) => self
+                .refuse_operation(
+                    framework,
+                    &operation,
+                    "'source' is not managed by a resource provider",
+                ),
+            Some(
+                operation::Type::Reserve
+                | operation::Type::Unreserve
+                | operation::Type::Create
+                | operation::Type::Destroy
+                | operation::Type::GrowVolume
+                | operation::Type::ShrinkVolume,
+            ) => self.operate(framework, accepted_offers, &operation),
+            Some(operation::Type::Unknown) | None => {
+                self.refuse_operation(framework, &operation, "Unknown operation type")
+            }
+        }
+    }
+
+    fn refuse_tasks(
+        &mut self,
+        framework: &FrameworkId,
+        operation: &Operation,
+        reason: Reason,
+        message: &str,
+    ) {
+        for task in tasks_of(operation) {
+            self.task_error(framework, task, reason, message.to_owned());
+        }
+    }
+
+    pub(in crate::core) fn task_error(
+        &mut self,
+        framework: &FrameworkId,
+        task: &TaskInfo,
+        reason: Reason,
+        message: String,
+    ) {
+        self.send_master_status(
+            framework,
+            MasterTaskStatus {
+                task_id: &task.task_id.value,
+                agent_id: Some(&task.agent_id.value),
+                state: TaskState::TaskError,
+                reason,
+                message,
+            },
+        );
+    }
+
+    /// Answers an operation that has an id to answer to; the others have no way to be told.
+    pub(in crate::core) fn refuse_operation(
+        &mut self,
+        framework: &FrameworkId,
+        operation: &Operation,
+        message: &str,
+    ) {
+        let kind = operation
+            .r#type
+            .and_then(|kind| operation::Type::try_from(kind).ok())
+            .map_or("unknown", |kind| kind.as_str_name());
+        // Without an id of the operation this line is all that there is of it.
+        tracing::warn!(framework_id = %framework, operation = kind, reason = %message, "operation refused");
+        self.counters.operations_refused += 1;
+        let Some(id) = &operation.id else { return };
+        let mut event = event_of(event::Type::UpdateOperationStatus);
+        event.update_operation_status = Some(event::UpdateOperationStatus {
+            status: v1::OperationStatus {
+                operation_id: Some(id.clone()),
+                state: OperationState::OperationError.into(),
+                message: Some(message.to_owned()),
+                ..v1::OperationStatus::default()
+            },
+        });
+        self.event(framework, event);
+    }
+}
+
+/// Refuses a call that asks for so much that it would hold up all others.
+fn check_size(call: &call::Accept) -> Result<(), String> {
+    let operations = &call.operations;
+    let tasks: usize = operations.iter().map(|one| tasks_of(one).len()).sum();
+    if call.offer_ids.len() > OFFERS_PER_ACCEPT_MAX || tasks > TASKS_PER_ACCEPT_MAX {
+        return Err(format!(
+            "An ACCEPT may name at most {OFFERS_PER_ACCEPT_MAX} offers and \
+             {TASKS_PER_ACCEPT_MAX} tasks"
+        ));
+    }
+    let changes = operations.iter().filter(|one| !is_launch(one)).count();
+    let resources: usize = operations.iter().map(resources_of).sum();
+    if changes > OPERATIONS_PER_ACCEPT_MAX || resources > RESOURCES_PER_ACCEPT_MAX {
+        return Err(format!(
+            "An ACCEPT may have at most {OPERATIONS_PER_ACCEPT_MAX} operations on reservations and \
+             volumes, which may name at most {RESOURCES_PER_ACCEPT_MAX} resources"
+        ));
+    }
+    Ok(())
+}
+
+fn is_launch(operation: &Operation) -> bool {
+    matches!(
+        operation.r#type(),
+        operation::Type::Launch | operation::Type::LaunchGroup
+    )
+}
+
+/// How many resources an operation lists.
+fn resources_of(operation: &Operation) -> usize {
+    let reserve = operation.reserve.as_ref();
+    let reserve = reserve.map_or(0, |body| body.source.len() + body.resources.len());
+    let unreserve = operation.unreserve.as_ref();
+    let unreserve = unreserve.map_or(0, |body| body.resources.len());
+    let create = operation.create.as_ref();
+    let create = create.map_or(0, |body| body.volumes.len());
+    let destroy = operation.destroy.as_ref();
+    let destroy = destroy.map_or(0, |body| body.volumes.len());
+    reserve + unreserve + create + destroy
+}
+
+/// The tasks that an operation would launch.
+fn tasks_of(operation: &Operation) -> &[TaskInfo] {
+    let (launch, group) = (operation.launch.as_ref(), operation.launch_group.as_ref());
+    let tasks = match operation.r#type() {
+        operation::Type::Launch => launch.map(|launch| &launch.task_infos),
+        operation::Type::LaunchGroup => group.map(|group| &group.task_group.tasks),
+        _ => None,
+    };
+    tasks.map_or(&[], Vec::as_slice)
+}
+
+/// What a filter asks for, in the bounds of Mesos: too long is a year, nonsense is the default.
+fn refuse_filter(filters: Option<&v1::Filters>) -> RefuseFilter {
+    RefuseFilter::For(refuse_time(filters))
+}
+
+pub(in crate::core) fn refuse_time(filters: Option<&v1::Filters>) -> Duration {
+    let Some(seconds) = filters.and_then(|filters| filters.refuse_seconds) else {
+        return REFUSE_DEFAULT;
+    };
+    if seconds > REFUSE_MAX.as_secs_f64() {
+        return REFUSE_MAX;
+    }
+    Duration::try_from_secs_f64(seconds).unwrap_or(REFUSE_DEFAULT)
+}
+
+/// The resources of a task or executor as the framework gave them, allocated to the offer's role.
+pub(in crate::core) fn allocated(
+    resources: &[v1::Resource],
+    role: &Role,
+) -> Result<Resources, String> {
+    let parsed = wire::from_wire(resources)?;
+    Ok(parsed
+        .iter()
+        .map(|resource| match resource.allocation_role() {
+            Some(_) => resource.clone(),
+            None => resource.clone().with_allocation(Some(role.clone())),
+        })
+        .collect())
+}
+
+/// The same for the agent, which knows one format only.
+pub(in crate::core) fn for_agent(resources: &Resources) -> Vec<v1::Resource> {
+    wire::to_wire(resources, Format::PostRefinement)
+}
+
+impl Framework {
+    /// Whether a task of this id, which this master launched, was lost with its agent and may come back. What only
+    /// a lost agent said that it had keeps nobody from launching.
+    pub(in crate::core) fn has_unreachable(&self, task: &str) -> bool {
+        let mut lost = self.unreachable.tasks().iter();
+        lost.any(|record| record.is_launched && record.task_id.as_str() == task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_stay_in_bounds() {
+        let seconds = |refuse_seconds| match refuse_filter(Some(&v1::Filters { refuse_seconds })) {
+            RefuseFilter::None => 0.0,
+            RefuseFilter::For(time) => time.as_secs_f64(),
+        };
+        assert!((seconds(None) - 5.0).abs() < 1e-9);
+        assert!((seconds(Some(0.5)) - 0.5).abs() < 1e-9);
+        assert!((seconds(Some(0.0))).abs() < 1e-9);
+        for nonsense in [-1.0, f64::NAN, f64::NEG_INFINITY] {
+            assert!((seconds(Some(nonsense)) - 5.0).abs() < 1e-9, "{nonsense}");
+        }
+        for forever in [4_294_967_295.0, f64::INFINITY, 1e300] {
+            assert!(
+                (seconds(Some(forever)) - 31_536_000.0).abs() < 1e-9,
+                "{forever}"
+            );
+        }
+    }
+}

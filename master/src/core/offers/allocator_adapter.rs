@@ -1,0 +1,444 @@
+//! The allocator as the core uses it: its calls in the core's words.
+//!
+//! Invariant: what is held by tasks and offers here is held there; a call that fails says so and is counted, for then
+//! master and allocator disagree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_allocator::{
+    AgentCapabilities, AgentFacts, AgentSpec, Allocator, Domain, Explanation,
+    FrameworkCapabilities, FrameworkSpec, InverseAnswer, OfferView, Options, Outstanding, Quota,
+    RoleGauges, Unavailability,
+};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1;
+use meseta_resources::time::Moment;
+use meseta_resources::{
+    AgentId, Conversion, FrameworkId, OfferId, ResourceQuantities, Resources, Role,
+};
+
+use crate::core::config::Config;
+use crate::core::state::agent::{Agent, AgentProfile};
+use crate::core::state::framework::Terms;
+
+pub(in crate::core) use meseta_allocator::{Allocation, Error as AllocatorError};
+
+/// The allocator, in the types of the core.
+pub(in crate::core) struct AllocatorAdapter {
+    allocator: Allocator,
+    /// The next allocation is the periodic one.
+    is_tick: bool,
+}
+
+impl std::fmt::Debug for AllocatorAdapter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AllocatorAdapter")
+            .field("is_tick", &self.is_tick)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AllocatorAdapter {
+    pub(in crate::core) fn new(config: &Config, weights: &BTreeMap<Role, f64>) -> Self {
+        let options = Options {
+            allocation_interval: config.allocation_interval,
+            min_allocatable: config.allocator.min_allocatable.clone(),
+            fairness_excluded: config.allocator.fair_sharing_excluded.clone(),
+            filter_gpu_resources: config.allocator.filter_gpu_resources,
+            role_sorter: config.allocator.role_sorter,
+            framework_sorter: config.allocator.framework_sorter,
+            recovery_percent: config.allocator.recovery_percent,
+            recovery_timeout: config.allocator.recovery_timeout,
+            seed: config.allocator.seed,
+            domain: config.identity.domain.as_ref().and_then(domain),
+            ..Options::default()
+        };
+        let mut allocator = Allocator::new(options);
+        let weights: Vec<(Role, f64)> = weights
+            .iter()
+            .map(|(role, weight)| (role.clone(), *weight))
+            .collect();
+        if let Err(error) = allocator.update_weights(&weights) {
+            tracing::error!(%error, "the weights cannot be used");
+        }
+        allocator.update_whitelist(config.whitelist.as_deref().cloned());
+        Self {
+            allocator,
+            is_tick: false,
+        }
+    }
+
+    pub(in crate::core) fn update_whitelist(&mut self, hosts: Option<BTreeSet<Arc<str>>>) {
+        self.allocator.update_whitelist(hosts);
+    }
+
+    /// The agents that a framework's constraints rule out, by role; no more than are left to be named.
+    pub(in crate::core) fn excluded(
+        &self,
+        framework: &FrameworkId,
+        left: &mut usize,
+    ) -> BTreeMap<Role, Vec<AgentId>> {
+        let mut excluded = self.allocator.excluded(framework).unwrap_or_default();
+        for agents in excluded.values_mut() {
+            agents.truncate(*left);
+            *left -= agents.len();
+        }
+        excluded
+    }
+
+    pub(in crate::core) fn recover(&mut self, now: Moment, agents: usize) {
+        self.allocator.recover(now, agents);
+    }
+
+    /// What is measured of roles.
+    pub(in crate::core) fn gauges(&self) -> Vec<RoleGauges> {
+        self.allocator.gauges()
+    }
+
+    /// The next allocation looks at everything, not only at what changed.
+    pub(in crate::core) fn make_next_a_tick(&mut self) {
+        self.is_tick = true;
+    }
+
+    pub(in crate::core) fn allocate(&mut self, now: Moment) -> Vec<Allocation> {
+        if std::mem::take(&mut self.is_tick) {
+            self.allocator.tick(now)
+        } else {
+            self.allocator.allocate(now)
+        }
+    }
+
+    pub(in crate::core) fn add_agent(&mut self, agent: &Agent) -> Result<(), AllocatorError> {
+        let mut spec = AgentSpec::new(facts(&agent.profile), agent.profile.total.clone());
+        spec.used = (*agent.used).clone();
+        self.allocator.add_agent(agent.id(), spec)
+    }
+
+    pub(in crate::core) fn update_agent(&mut self, agent: &Agent) -> Result<(), AllocatorError> {
+        let profile = &agent.profile;
+        self.allocator
+            .update_agent(agent.id(), Some(facts(profile)), Some(&profile.total))
+            .map(|_| ())
+    }
+
+    pub(in crate::core) fn remove_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
+        self.allocator.remove_agent(id)
+    }
+
+    pub(in crate::core) fn activate_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
+        self.allocator.activate_agent(id)
+    }
+
+    pub(in crate::core) fn deactivate_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
+        self.allocator.deactivate_agent(id)
+    }
+
+    pub(in crate::core) fn contains_agent(&self, id: &AgentId) -> bool {
+        self.allocator.contains_agent(id)
+    }
+
+    /// What a framework turns out to hold on an agent that the allocator has already.
+    pub(in crate::core) fn charge(
+        &mut self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        resources: &Resources,
+    ) -> Result<(), AllocatorError> {
+        let used = BTreeMap::from([(framework.clone(), resources.clone())]);
+        self.allocator.add_provider(agent, &Resources::new(), &used)
+    }
+
+    pub(in crate::core) fn add_framework(
+        &mut self,
+        id: &FrameworkId,
+        terms: &Terms,
+    ) -> Result<(), String> {
+        let spec = spec(terms)?;
+        self.allocator
+            .add_framework(id, &spec, false, &BTreeMap::new())
+            .map_err(|error| error.to_string())
+    }
+
+    pub(in crate::core) fn update_framework(
+        &mut self,
+        id: &FrameworkId,
+        terms: &Terms,
+    ) -> Result<(), String> {
+        let spec = spec(terms)?;
+        self.allocator
+            .update_framework(id, &spec)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Ends a framework, which has nothing but on these agents.
+    pub(in crate::core) fn remove_framework(
+        &mut self,
+        id: &FrameworkId,
+        agents: &BTreeSet<AgentId>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.remove_framework_from(id, agents)
+    }
+
+    pub(in crate::core) fn activate_framework(
+        &mut self,
+        id: &FrameworkId,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.activate_framework(id)
+    }
+
+    pub(in crate::core) fn deactivate_framework(
+        &mut self,
+        id: &FrameworkId,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.deactivate_framework(id)
+    }
+
+    pub(in crate::core) fn revive(
+        &mut self,
+        id: &FrameworkId,
+        roles: &BTreeSet<Role>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.revive(id, roles)
+    }
+
+    pub(in crate::core) fn suppress(
+        &mut self,
+        id: &FrameworkId,
+        roles: &BTreeSet<Role>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.suppress(id, roles)
+    }
+
+    pub(in crate::core) fn recover_resources(
+        &mut self,
+        now: Moment,
+        framework: &FrameworkId,
+        agent: &AgentId,
+        resources: &Resources,
+        refuse: Option<Duration>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .recover_resources(now, framework, agent, resources, refuse)
+    }
+
+    /// What a framework got in an offer becomes something else.
+    pub(in crate::core) fn update_allocation(
+        &mut self,
+        framework: &FrameworkId,
+        agent: &AgentId,
+        conversions: &[Conversion],
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .update_allocation(framework, agent, conversions)
+    }
+
+    /// What nobody holds becomes something else.
+    pub(in crate::core) fn update_available(
+        &mut self,
+        agent: &AgentId,
+        conversions: &[Conversion],
+    ) -> Result<(), AllocatorError> {
+        self.allocator.update_available(agent, conversions)
+    }
+
+    /// The offers to take back so that an operator gets what is wanted; None if that is no help.
+    pub(in crate::core) fn rescind_for_operation(
+        &self,
+        agent: &AgentId,
+        requested: &Resources,
+        offers: &[Outstanding],
+    ) -> Option<Vec<OfferId>> {
+        self.allocator
+            .rescind_for_operation(agent, requested, offers)
+    }
+
+    /// What nobody holds on an agent.
+    pub(in crate::core) fn free(&self, agent: &AgentId) -> Resources {
+        self.allocator.available(agent).unwrap_or_default()
+    }
+
+    pub(in crate::core) fn update_quota(
+        &mut self,
+        role: &Role,
+        quota: &Quota,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.update_quota(role, quota)
+    }
+
+    /// What quota may guarantee in all, with or without what agents reserve by themselves.
+    pub(in crate::core) fn quota_capacity(&self, without_static: bool) -> ResourceQuantities {
+        self.allocator.quota_capacity(without_static)
+    }
+
+    /// What counts against a role's limits, offers included.
+    pub(in crate::core) fn consumption(&self, role: &Role) -> ResourceQuantities {
+        self.allocator.consumption(role)
+    }
+
+    pub(in crate::core) fn rescind_for_request(
+        &self,
+        role: &Role,
+        request: &ResourceQuantities,
+        offers: &[Outstanding],
+    ) -> Vec<OfferId> {
+        self.allocator.rescind_for_request(role, request, offers)
+    }
+
+    pub(in crate::core) fn rescind_for_quota<'a>(
+        &self,
+        role: &Role,
+        quota: &Quota,
+        offers: impl Iterator<Item = OfferView<'a>> + Clone,
+    ) -> Vec<OfferId> {
+        self.allocator.rescind_for_quota(role, quota, offers)
+    }
+
+    pub(in crate::core) fn explain(
+        &self,
+        now: Moment,
+        framework: &FrameworkId,
+        role: &Role,
+        agent: &AgentId,
+    ) -> Result<Explanation, AllocatorError> {
+        self.allocator.explain(now, framework, role, agent)
+    }
+
+    pub(in crate::core) fn explain_framework(
+        &self,
+        now: Moment,
+        framework: &FrameworkId,
+        agent: &AgentId,
+    ) -> Result<Vec<Explanation>, AllocatorError> {
+        self.allocator.explain_framework(now, framework, agent)
+    }
+
+    pub(in crate::core) fn explain_role(
+        &self,
+        now: Moment,
+        role: &Role,
+        agent: &AgentId,
+    ) -> Result<Vec<Explanation>, AllocatorError> {
+        self.allocator.explain_role(now, role, agent)
+    }
+
+    pub(in crate::core) fn update_unavailability(
+        &mut self,
+        agent: &AgentId,
+        unavailability: Option<Unavailability>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.update_unavailability(agent, unavailability)
+    }
+
+    /// Who is to be asked to leave which agent now.
+    pub(in crate::core) fn inverse_offers(&mut self, now: Moment) -> Vec<(FrameworkId, AgentId)> {
+        let due = self.allocator.inverse_offers(now).into_iter();
+        due.map(|offer| (offer.framework, offer.agent)).collect()
+    }
+
+    pub(in crate::core) fn update_inverse_offer(
+        &mut self,
+        now: Moment,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        answer: Option<InverseAnswer>,
+        refuse: Option<Duration>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .update_inverse_offer(now, agent, framework, answer, refuse)
+    }
+
+    pub(in crate::core) fn update_weights(
+        &mut self,
+        weights: &[(Role, f64)],
+    ) -> Result<(), AllocatorError> {
+        self.allocator.update_weights(weights)
+    }
+
+    pub(in crate::core) fn rescind_for_weights(
+        &self,
+        changed: &BTreeSet<Role>,
+        offers: &[Outstanding],
+    ) -> Vec<OfferId> {
+        self.allocator.rescind_for_weights(changed, offers)
+    }
+
+    /// What the allocator thinks is held on an agent, offers included.
+    #[cfg(test)]
+    pub(in crate::core) fn held(&self, agent: &AgentId) -> BTreeMap<FrameworkId, Resources> {
+        self.allocator.held(agent).unwrap_or_default()
+    }
+
+    /// What the allocator thinks is free on an agent.
+    #[cfg(test)]
+    pub(in crate::core) fn available(&self, agent: &AgentId) -> Resources {
+        self.allocator.available(agent).unwrap_or_default()
+    }
+}
+
+/// What frameworks may choose agents by.
+fn facts(profile: &AgentProfile) -> AgentFacts {
+    AgentFacts {
+        hostname: profile.info.hostname.as_str().into(),
+        attributes: convert::attributes(&profile.info.attributes).unwrap_or_default(),
+        domain: profile.info.domain.as_ref().and_then(domain),
+        capabilities: AgentCapabilities::default(),
+    }
+}
+
+fn domain(info: &v1::DomainInfo) -> Option<Domain> {
+    let domain = info.fault_domain.as_ref()?;
+    Some(Domain {
+        region: domain.region.name.as_str().into(),
+        zone: domain.zone.name.as_str().into(),
+    })
+}
+
+/// A framework's terms; what is wrong with them is told in words for the framework.
+fn spec(terms: &Terms) -> Result<FrameworkSpec, String> {
+    let capabilities = terms.capabilities;
+    let mut spec = FrameworkSpec {
+        roles: terms.roles.clone(),
+        suppressed: terms.suppressed.clone(),
+        capabilities: FrameworkCapabilities {
+            revocable_resources: capabilities.revocable_resources,
+            gpu_resources: capabilities.gpu_resources,
+            shared_resources: capabilities.shared_resources,
+            multi_role: capabilities.multi_role,
+            reservation_refinement: capabilities.reservation_refinement,
+            region_aware: capabilities.region_aware,
+        },
+        ..FrameworkSpec::default()
+    };
+    for (role, filter) in &terms.info.offer_filters {
+        let role = Role::new(role).map_err(|error| error.to_string())?;
+        if let Some(minimum) = min_allocatable(filter)? {
+            spec.min_allocatable.insert(role, minimum);
+        }
+    }
+    if let Some(all) = &terms.offer_constraints {
+        spec.constraints = all.rules()?.clone();
+    }
+    Ok(spec)
+}
+
+fn min_allocatable(
+    filter: &v1::OfferFilters,
+) -> Result<Option<Vec<meseta_resources::ResourceQuantities>>, String> {
+    let Some(minimum) = &filter.min_allocatable_resources else {
+        return Ok(None);
+    };
+    let mut alternatives = Vec::new();
+    for alternative in &minimum.quantities {
+        if alternative.quantities.is_empty() {
+            return Err(
+                "Invalid resource quantities: resource quantities must be non-empty".to_owned(),
+            );
+        }
+        let quantities = convert::quantities(&alternative.quantities)
+            .map_err(|(name, error)| format!("Invalid resource quantities: {name}: {error}"))?;
+        alternatives.push(quantities);
+    }
+    Ok(Some(alternatives))
+}

@@ -1,0 +1,94 @@
+//! Why a framework or a role got no offer of an agent; whom offer constraints rule out.
+
+use std::collections::BTreeMap;
+
+use meseta_allocator::Explanation;
+use meseta_resources::time::Now;
+use meseta_resources::{AgentId, FrameworkId, Role};
+
+use crate::core::MasterCore;
+
+/// Answers to one question; what is beyond is left out.
+const EXPLANATIONS_MAX: usize = 1_000;
+
+/// Who asks about whom; what is not given means all.
+#[derive(Clone, Debug, Default)]
+pub struct ExplainQuery {
+    pub framework_id: Option<String>,
+    pub role: Option<String>,
+    pub agent_id: Option<String>,
+}
+
+/// Agents that are listed as excluded, of all frameworks together; what is beyond is left out.
+const EXCLUDED_MAX: usize = 200_000;
+
+/// The agents that a framework's offer constraints rule out, by its roles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excluded {
+    pub framework: FrameworkId,
+    pub by_role: BTreeMap<Role, Vec<AgentId>>,
+}
+
+impl MasterCore {
+    /// Answers for every agent that is meant, by the order of their ids.
+    ///
+    /// # Errors
+    /// When what the question names is not known, in words.
+    pub fn explain(&self, now: Now, question: &ExplainQuery) -> Result<Vec<Explanation>, String> {
+        let framework = question.framework_id.as_deref();
+        let framework = framework.map(|id| self.known_framework(id)).transpose()?;
+        let role = question.role.as_deref().map(Role::new).transpose();
+        let role = role.map_err(|error| error.to_string())?;
+        if framework.is_none() && role.is_none() {
+            return Err("Name a framework ('framework_id'), a role ('role') or both".to_owned());
+        }
+        let agents: Vec<AgentId> = match &question.agent_id {
+            Some(id) => match self.agents.get(id.as_str()) {
+                Some(agent) => vec![agent.id().clone()],
+                None => return Err(format!("There is no agent '{}'", id.escape_debug())),
+            },
+            None => self.agents.keys().cloned().collect(),
+        };
+        let mut answers = Vec::new();
+        for agent in agents {
+            let of_agent = match (&framework, &role) {
+                (Some(framework), Some(role)) => {
+                    let answer = self.allocator.explain(now.moment, framework, role, &agent);
+                    answer.map(|answer| vec![answer])
+                }
+                (Some(framework), None) => self
+                    .allocator
+                    .explain_framework(now.moment, framework, &agent),
+                (None, Some(role)) => self.allocator.explain_role(now.moment, role, &agent),
+                (None, None) => Ok(Vec::new()),
+            };
+            answers.extend(of_agent.map_err(|error| error.to_string())?);
+            if answers.len() >= EXPLANATIONS_MAX {
+                answers.truncate(EXPLANATIONS_MAX);
+                break;
+            }
+        }
+        Ok(answers)
+    }
+
+    /// What [`Excluded`] says, of every subscribed framework.
+    #[must_use]
+    pub fn excluded(&self) -> Vec<Excluded> {
+        let mut left = EXCLUDED_MAX;
+        let frameworks = self.frameworks.keys();
+        frameworks
+            .map(|id| Excluded {
+                framework: id.clone(),
+                by_role: self.allocator.excluded(id, &mut left),
+            })
+            .collect()
+    }
+
+    fn known_framework(&self, id: &str) -> Result<FrameworkId, String> {
+        let known = self
+            .frameworks
+            .get(id)
+            .map(|framework| framework.id.clone());
+        known.ok_or_else(|| format!("There is no framework '{}'", id.escape_debug()))
+    }
+}

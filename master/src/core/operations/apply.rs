@@ -1,0 +1,459 @@
+//! RESERVE, UNRESERVE, CREATE, DESTROY, GROW_VOLUME and SHRINK_VOLUME: in an ACCEPT, and by operators.
+//!
+//! An operation is applied here at once, to the agent's total and to the allocator, and sent to the
+//! agent, which makes it durable; see `feedback.rs` for what comes back. Invariant: an
+//! operation is done whole here and in the allocator, or not at all; quantities never change.
+
+use std::sync::Arc;
+
+use meseta_allocator::Outstanding;
+use meseta_proto::convert;
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::offer::Operation as Message;
+use meseta_proto::mesos::v1::{self};
+use meseta_resources::{AgentId, Change, Conversion, FrameworkId, Operation, Resource, Resources};
+use prost::Message as _;
+
+use crate::core::MasterCore;
+use crate::core::authorization;
+use crate::core::effect::Answer;
+use crate::core::offers::accept::AcceptedOffers;
+use crate::core::offers::outstanding::RefuseFilter;
+use crate::core::state::agent::Agent;
+use crate::core::state::operation::{
+    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid,
+    RESOURCES_PER_AGENT_MAX, RESOURCES_SCANNED_MAX,
+};
+use crate::core::validation::frame_size;
+use crate::core::validation::operation::{Requester, validate};
+use crate::core::validation::resource_size;
+
+/// What an agent has of operations whose end is not acknowledged, if it is to have no further one. Frameworks leave
+/// half of the bytes to operators.
+fn too_many(agent: &Agent, message: &Message, bytes_max: usize) -> Option<String> {
+    let (count, bytes) = (agent.operations.len(), agent.operation_bytes);
+    // One that is long by itself is refused for that.
+    let is_full =
+        count >= OPERATIONS_PER_AGENT_MAX || bytes > 0 && bytes + message.encoded_len() > bytes_max;
+    is_full.then(|| {
+        format!(
+            "Agent {} has {count} operations of {bytes} bytes whose end is not acknowledged",
+            agent.id()
+        )
+    })
+}
+
+impl MasterCore {
+    /// Does an operation of an ACCEPT, to what is left of its offers.
+    pub(in crate::core) fn operate(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        message: &Message,
+    ) {
+        if let Err(reason) = self.try_operation(id, accepted_offers, message) {
+            self.refuse_operation(id, message, &reason);
+        }
+    }
+
+    fn try_operation(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        message: &Message,
+    ) -> Result<(), String> {
+        let invalid = |text: String| format!("Operation attempted with invalid resources: {text}");
+        let operation = convert::operation(message).map_err(|error| invalid(error.to_string()))?;
+        if matches!(&operation, Operation::Reserve { source, .. } if !source.is_empty()) {
+            return Err(invalid(
+                "a reservation cannot be updated by the scheduler API: `source` must be empty"
+                    .to_owned(),
+            ));
+        }
+        self.check_feedback(id, accepted_offers, message)?;
+        self.count_scanned(accepted_offers)?;
+        let operation = operation.allocate(&accepted_offers.role);
+        let (Some(framework), Some(agent)) = (
+            self.frameworks.get(id),
+            self.agents.get(&accepted_offers.agent),
+        ) else {
+            return Err("The agent is gone".to_owned());
+        };
+        authorization::operation(&framework.approver, &operation)
+            .map_err(|forbidden| format!("{}: {forbidden}", authorization::NOT_AUTHORIZED))?;
+        let requester = Requester {
+            principal: framework.terms.info.principal.as_deref(),
+            framework: Some(framework),
+        };
+        validate(&operation, requester, agent).map_err(|text| {
+            let pid = agent.profile.pid();
+            format!(
+                "{text}; on agent {} at {pid} ({})",
+                agent.id(),
+                agent.profile.info.hostname
+            )
+        })?;
+        let sent = for_agent(&operation, message);
+        frame_size::check_operation(agent, &sent)?;
+        self.rescind_destroyed(&accepted_offers.agent, &operation);
+        self.return_copies(id, accepted_offers, &operation);
+        let conversions = operation.conversions().map_err(|error| error.to_string())?;
+        let remaining = Change::of(&conversions, &accepted_offers.remaining)
+            .map_err(|error| error.to_string())?;
+        let change = self.change_of_total(&accepted_offers.agent, &conversions)?;
+        self.check_growth(&accepted_offers.agent, &operation, &change)?;
+        self.allocator
+            .update_allocation(id, &accepted_offers.agent, &conversions)
+            .map_err(|error| {
+                self.counters.invariant_violations += 1;
+                error.to_string()
+            })?;
+        match operation {
+            // What comes of these is for a later offer only.
+            Operation::Grow { .. } | Operation::Shrink { .. } => {
+                for conversion in &conversions {
+                    accepted_offers.remaining -= conversion.consumed();
+                    accepted_offers.for_later_offers += conversion.produced();
+                }
+            }
+            _ => remaining.apply_to(&mut accepted_offers.remaining),
+        }
+        for conversion in &conversions {
+            for volume in &conversion.consumed().shared() {
+                accepted_offers.shared.remove(volume);
+            }
+            accepted_offers.shared += &conversion.produced().shared();
+        }
+        self.commit_operation(Some(id), &accepted_offers.agent, sent, &change);
+        Ok(())
+    }
+
+    /// One more operation goes through what its agent has.
+    fn count_scanned(&self, accepted_offers: &mut AcceptedOffers) -> Result<(), String> {
+        let agent = self.agents.get(&accepted_offers.agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let resources = agent.profile.total.len();
+        if accepted_offers.resources_scanned + resources > RESOURCES_SCANNED_MAX {
+            return Err(format!(
+                "Agent {} has {resources} different resources (by name, reservation and volume), \
+                 and the operations of one ACCEPT go through {RESOURCES_SCANNED_MAX} at most; \
+                 send the other operations with a later offer",
+                agent.id()
+            ));
+        }
+        accepted_offers.resources_scanned += resources;
+        Ok(())
+    }
+
+    /// Whether an operation that wants to be told of can be.
+    fn check_feedback(
+        &self,
+        id: &FrameworkId,
+        accepted_offers: &AcceptedOffers,
+        message: &Message,
+    ) -> Result<(), String> {
+        let agent = self.agents.get(&accepted_offers.agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX / 2) {
+            return Err(format!("{many}; acknowledge some first"));
+        }
+        let Some(operation_id) = &message.id else {
+            return Ok(());
+        };
+        if !agent.profile.has(Capability::ResourceProvider) {
+            return Err(format!(
+                "Operation requested feedback, but agent {} does not have the required \
+                 RESOURCE_PROVIDER capability",
+                agent.id()
+            ));
+        }
+        if !agent.profile.has(Capability::AgentOperationFeedback) {
+            return Err(format!(
+                "Operation on agent default resources requested feedback, but agent {} does not \
+                 have the required AGENT_OPERATION_FEEDBACK and RESOURCE_PROVIDER capabilities",
+                agent.id()
+            ));
+        }
+        let key = (id.clone(), operation_id.value.clone());
+        if self.named_operations.contains_key(&key) {
+            return Err(format!(
+                "Operation ID '{}' is that of an earlier operation whose end is not acknowledged",
+                operation_id.value.escape_debug()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Others who were offered a shared volume that is to go lose their offers of it.
+    fn rescind_destroyed(&mut self, agent: &AgentId, operation: &Operation) {
+        let volumes: Vec<Resource> = operation
+            .destroyed()
+            .iter()
+            .filter(|volume| volume.is_shared())
+            .map(|volume| volume.clone().with_allocation(None))
+            .collect();
+        let Some(agent) = self.agents.get(agent).filter(|_| !volumes.is_empty()) else {
+            return;
+        };
+        let holds = |resources: &Resources| {
+            let resources = resources.unallocate();
+            volumes
+                .iter()
+                .any(|volume| resources.contains_resource(volume))
+        };
+        let offers = agent.offers.iter().filter_map(|id| self.offers.get(id));
+        let void: Vec<_> = offers
+            .filter(|offer| holds(&offer.resources))
+            .map(|offer| offer.id.clone())
+            .collect();
+        for offer in void {
+            self.rescind(&offer);
+        }
+    }
+
+    /// Offers that are accepted together may each hold a copy of a shared volume that is to go: one is
+    /// destroyed, the others are given back.
+    fn return_copies(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        operation: &Operation,
+    ) {
+        for volume in operation.destroyed().iter().filter(|one| one.is_shared()) {
+            for _ in 1..accepted_offers.remaining.count(volume) {
+                accepted_offers.remaining.remove(volume);
+                accepted_offers.offered.remove(volume);
+                let copy = volume.clone().into();
+                self.recover_resources(id, &accepted_offers.agent, &copy, RefuseFilter::None);
+            }
+        }
+    }
+
+    /// What becomes of what the agent has.
+    fn change_of_total(
+        &self,
+        agent: &AgentId,
+        conversions: &[Conversion],
+    ) -> Result<Change, String> {
+        let agent = self.agents.get(agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let bare: Vec<Conversion> = conversions.iter().map(Conversion::unallocate).collect();
+        Change::of(&bare, &agent.profile.total).map_err(|error| error.to_string())
+    }
+
+    /// Whether an operation may change what an agent has.
+    fn check_growth(
+        &self,
+        agent: &AgentId,
+        operation: &Operation,
+        change: &Change,
+    ) -> Result<(), String> {
+        let agent = self.agents.get(agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let profile = &agent.profile;
+        let before = profile.total.len();
+        if change.len_after(before) > before.max(RESOURCES_PER_AGENT_MAX) {
+            return Err(format!(
+                "Agent {} has {before} different resources (by name, reservation and volume), and \
+                 operations make at most {RESOURCES_PER_AGENT_MAX}; unreserve or destroy some first",
+                agent.id()
+            ));
+        }
+        let after = profile.reserved_bytes_with(change);
+        resource_size::check_growth(operation, profile.reserved_bytes, after)?;
+        if resource_size::frees_resources(operation) {
+            return Ok(());
+        }
+        self.check_description_with(agent, change)
+    }
+
+    /// Puts an operation on the books that the allocator has taken, and sends it to the agent as `info`.
+    fn commit_operation(
+        &mut self,
+        framework: Option<&FrameworkId>,
+        agent_id: &AgentId,
+        info: Message,
+        change: &Change,
+    ) -> OperationUuid {
+        let uuid = self.next_operation_uuid();
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return uuid;
+        };
+        Arc::make_mut(&mut agent.profile).change(change);
+        let record = OperationRecord::new(uuid, framework.cloned(), agent_id.clone(), info.clone());
+        if let Some(key) = record.named() {
+            self.named_operations.insert(key, (agent_id.clone(), uuid));
+        }
+        agent.operation_bytes += record.bytes();
+        Arc::make_mut(&mut agent.operations).insert(uuid, Arc::new(record));
+        tracing::info!(
+            %agent_id,
+            framework_id = framework.map(|id| id.as_str()).unwrap_or_default(),
+            operation = info.r#type().as_str_name(),
+            uuid = %uuid::Uuid::from_bytes(uuid),
+            "operation applied"
+        );
+        self.counters.operations_applied += 1;
+        self.keep_changed_description(agent_id);
+        let apply = meseta::ApplyOperation {
+            framework_id: framework.map(Into::into),
+            operation: info,
+            operation_uuid: v1::Uuid {
+                value: uuid.to_vec(),
+            },
+            resource_version_uuid: None,
+        };
+        self.frame(agent_id, master_frame::Message::ApplyOperation(apply));
+        uuid
+    }
+
+    /// Of this master and a number: no other operation of any agent has it.
+    fn next_operation_uuid(&mut self) -> OperationUuid {
+        self.next_operation += 1;
+        // FNV-1a: the same master gives the same half, so that nothing here needs chance.
+        let master = self
+            .config
+            .identity
+            .id
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let halves = u128::from(master) << 64 | u128::from(self.next_operation);
+        uuid::Builder::from_custom_bytes(halves.to_be_bytes())
+            .into_uuid()
+            .into_bytes()
+    }
+
+    /// An operator's operation: on what is free, or is once the offers that stand in its way are taken
+    /// back.
+    pub(in crate::core) fn operator_operation(
+        &mut self,
+        agent_id: &str,
+        message: &Message,
+        principal: Option<&str>,
+    ) -> Answer {
+        let Some(agent) = self.agents.get(agent_id) else {
+            return Answer::BadRequest("No agent found with specified ID".to_owned());
+        };
+        let operation = match convert::operation(message) {
+            Ok(operation) => operation,
+            Err(error) => return Answer::BadRequest(error.to_string()),
+        };
+        let requester = Requester {
+            principal,
+            framework: None,
+        };
+        if let Err(text) = validate(&operation, requester, agent) {
+            let name = operation.name();
+            let location = match operation {
+                Operation::Unreserve(_) | Operation::Destroy(_) => String::new(),
+                _ => format!(
+                    " on agent {agent_id} at {} ({})",
+                    agent.profile.pid(),
+                    agent.profile.info.hostname
+                ),
+            };
+            return Answer::BadRequest(format!("Invalid {name} operation{location}: {text}"));
+        }
+        if agent.connection.is_none() {
+            return Answer::Conflict(format!(
+                "Agent {agent_id} is disconnected; retry when it has reregistered"
+            ));
+        }
+        if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX) {
+            return Answer::Conflict(format!("{many}; try again later"));
+        }
+        let id = agent.id().clone();
+        let instead = reserved_otherwise(&agent.profile.total, &operation);
+        match self.operate_on_free(&id, &operation, message) {
+            Ok(uuid) => Answer::Applied(uuid),
+            Err(text) => Answer::Conflict(text + &instead.unwrap_or_default()),
+        }
+    }
+
+    fn operate_on_free(
+        &mut self,
+        agent: &AgentId,
+        operation: &Operation,
+        message: &Message,
+    ) -> Result<OperationUuid, String> {
+        let operation = operation.unallocate();
+        let sent = for_agent(&operation, message);
+        if let Some(agent) = self.agents.get(agent) {
+            frame_size::check_operation(agent, &sent)?;
+        }
+        let conversions = operation.conversions().map_err(|error| error.to_string())?;
+        let change = self.change_of_total(agent, &conversions);
+        if let Ok(change) = &change {
+            self.check_growth(agent, &operation, change)?;
+        }
+        self.rescind_destroyed(agent, &operation);
+        let requested: Resources = conversions.iter().map(Conversion::consumed).sum();
+        let offers: Vec<Outstanding> = self
+            .agents
+            .get(agent)
+            .into_iter()
+            .flat_map(|agent| &agent.offers)
+            .filter_map(|id| self.offers.get(id))
+            .map(|offer| Outstanding {
+                id: offer.id.clone(),
+                framework: offer.framework_id.clone(),
+                agent: offer.agent_id.clone(),
+                role: offer.role.clone(),
+                resources: offer.resources.clone(),
+            })
+            .collect();
+        let plan = self
+            .allocator
+            .rescind_for_operation(agent, &requested, &offers);
+        for offer in plan.into_iter().flatten() {
+            // What is wanted is taken below, before the rest is offered again.
+            self.rescind(&offer);
+        }
+        let free = self.allocator.free(agent);
+        Change::of(&conversions, &free).map_err(|error| error.to_string())?;
+        let change = change?;
+        self.allocator
+            .update_available(agent, &conversions)
+            .map_err(|error| error.to_string())?;
+        self.allocate_due = true;
+        Ok(self.commit_operation(None, agent, sent, &change))
+    }
+}
+
+/// An operation as its agent gets it, under the framework's name for it.
+fn for_agent(operation: &Operation, message: &Message) -> Message {
+    let mut sent = convert::to_operation(operation);
+    sent.id.clone_from(&message.id);
+    sent
+}
+
+/// That what is to be unreserved is there, but reserved by somebody else or under other labels: Mesos
+/// leaves it to the reader to find that in what is not contained.
+fn reserved_otherwise(total: &Resources, operation: &Operation) -> Option<String> {
+    let Operation::Unreserve(requested) = operation else {
+        return None;
+    };
+    let is_meant = |existing: &Resource| {
+        requested.iter().any(|requested| {
+            existing.name() == requested.name()
+                && existing.reservation_role() == requested.reservation_role()
+                && existing.reservations() != requested.reservations()
+        })
+    };
+    let existing = total
+        .iter()
+        .filter(|existing| !existing.is_persistent_volume());
+    let existing: Resources = existing
+        .filter(|existing| is_meant(existing))
+        .cloned()
+        .collect();
+    (!existing.is_empty()).then(|| {
+        format!(
+            "; the role has {} instead: a reservation is named whole, with its principal and labels",
+            existing.excerpt()
+        )
+    })
+}

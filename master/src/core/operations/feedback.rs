@@ -1,0 +1,417 @@
+//! What becomes of operations: what agents tell of them, who is told, and who acknowledges.
+//!
+//! An agent repeats an update until it is acknowledged: by the framework if it gave the operation an
+//! id, else by this master. Invariant: a named operation is forgotten only when its framework has
+//! acknowledged its end, or is itself gone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::scheduler::{call, event};
+use meseta_proto::mesos::v1::{self, OperationState, OperationStatus};
+use meseta_resources::{AgentId, FrameworkId};
+
+use crate::core::MasterCore;
+use crate::core::agents::reported_budget::{Fit, ReportedBudget};
+use crate::core::effect::{Answer, Output};
+use crate::core::state::operation::{OperationRecord, OperationUuid, is_over};
+use crate::core::validation::call::UUID_BYTES;
+use crate::core::wire::event_of;
+use crate::core::wire::{self, Format};
+
+/// How long an agent is back before operations of frameworks that nobody knows are ended for them, as
+/// in Mesos.
+const ORPHANS_WAIT: Duration = Duration::from_secs(600);
+
+impl MasterCore {
+    /// An agent tells of an operation.
+    pub(in crate::core) fn operation_update(
+        &mut self,
+        agent_id: &AgentId,
+        message: meseta::OperationUpdate,
+    ) {
+        self.counters.agent_frame("operation_update");
+        let uuid: Result<OperationUuid, _> = message.operation_uuid.value.as_slice().try_into();
+        let state = OperationState::try_from(message.status.state);
+        let (Ok(uuid), Ok(state)) = (uuid, state) else {
+            self.counters.invalid_operation_updates += 1;
+            return;
+        };
+        let mut status = message.status;
+        status.agent_id = Some(agent_id.into());
+        let record = self
+            .agents
+            .get_mut(agent_id)
+            .and_then(|agent| Arc::make_mut(&mut agent.operations).get_mut(&uuid));
+        let Some(record) = record else {
+            // Acknowledged before, or of a framework that is gone: the agent need not go on.
+            self.counters.invalid_operation_updates += 1;
+            self.acknowledge_operation_to(agent_id, uuid, &status);
+            return;
+        };
+        let record = Arc::make_mut(record);
+        status.operation_id.clone_from(&record.info.id);
+        let is_new = record.note(&status);
+        let record = record.clone();
+        self.counters.valid_operation_updates += 1;
+        if is_new && is_over(state) {
+            self.counters.operation_over(&record.info, state);
+            self.check_outcome(agent_id, &record, state);
+            self.tell_operator(&record, &status);
+        }
+        match &record.framework_id {
+            Some(framework) if record.info.id.is_some() && self.will_hear(agent_id, framework) => {
+                let framework = framework.clone();
+                self.tell_operation(&framework, status);
+            }
+            _ => self.end_operation(agent_id, &record, &status),
+        }
+    }
+
+    /// Says what came of an operation that an operator asked for.
+    fn tell_operator(&mut self, record: &OperationRecord, status: &OperationStatus) {
+        if record.framework_id.is_none() {
+            self.output(Output::OperationFinished {
+                uuid: record.uuid,
+                status: Box::new(status.clone()),
+            });
+        }
+    }
+
+    /// The agent rejected an operation that was applied here: it is asked for its resources.
+    fn check_outcome(&mut self, agent: &AgentId, record: &OperationRecord, state: OperationState) {
+        if state == OperationState::OperationFinished || record.is_lost {
+            return;
+        }
+        tracing::error!(
+            agent_id = %agent,
+            uuid = %uuid::Uuid::from_bytes(record.uuid),
+            state = state.as_str_name(),
+            message = record.latest.message.as_deref().unwrap_or_default(),
+            "the agent dropped an operation that was already applied here; asking it for its resources"
+        );
+        let sequence = self
+            .agents
+            .get(agent)
+            .map_or(0, |agent| agent.ping_sequence);
+        let ping = meseta::Ping {
+            sequence,
+            connected: false,
+        };
+        self.frame(agent, master_frame::Message::Ping(ping));
+    }
+
+    /// Whether a framework is there to acknowledge, or may come back for it.
+    fn will_hear(&self, agent: &AgentId, framework: &FrameworkId) -> bool {
+        if self.frameworks.contains_key(framework) {
+            return true;
+        }
+        let is_completed = self
+            .completed_frameworks
+            .iter()
+            .any(|completed| completed.id == *framework);
+        let back = self
+            .agents
+            .get(agent)
+            .map(|agent| agent.reregistered.unwrap_or(agent.registered));
+        let waited = back.is_none_or(|back| self.now.unix.saturating_sub(back) >= ORPHANS_WAIT);
+        !is_completed && !waited
+    }
+
+    /// Sends a framework what is known of an operation, in the format that it understands.
+    fn tell_operation(&mut self, id: &FrameworkId, mut status: OperationStatus) {
+        let capabilities = self
+            .frameworks
+            .get(id)
+            .map(|framework| framework.terms.capabilities);
+        if let Some(capabilities) = capabilities
+            && let Ok(converted) = wire::from_wire(&status.converted_resources)
+        {
+            let format = if capabilities.reservation_refinement {
+                Format::PostRefinement
+            } else {
+                Format::PreRefinement
+            };
+            status.converted_resources = wire::to_wire(&converted, format);
+        }
+        let mut event = event_of(event::Type::UpdateOperationStatus);
+        event.update_operation_status = Some(event::UpdateOperationStatus { status });
+        self.event(id, event);
+    }
+
+    /// Acknowledges for whoever will not, and forgets the operation if it is over.
+    fn end_operation(
+        &mut self,
+        agent: &AgentId,
+        record: &OperationRecord,
+        status: &OperationStatus,
+    ) {
+        self.acknowledge_operation_to(agent, record.uuid, status);
+        if is_over(record.state()) {
+            self.forget_operation(agent, record.uuid);
+        }
+    }
+
+    fn acknowledge_operation_to(
+        &mut self,
+        agent: &AgentId,
+        uuid: OperationUuid,
+        status: &OperationStatus,
+    ) {
+        let Some(status_uuid) = &status.uuid else {
+            return;
+        };
+        let message = meseta::AcknowledgeOperation {
+            operation_uuid: v1::Uuid {
+                value: uuid.to_vec(),
+            },
+            status_uuid: status_uuid.value.clone(),
+        };
+        self.frame(agent, master_frame::Message::AcknowledgeOperation(message));
+    }
+
+    fn forget_operation(&mut self, agent: &AgentId, uuid: OperationUuid) {
+        let Some(agent) = self.agents.get_mut(agent) else {
+            return;
+        };
+        let Some(removed) = Arc::make_mut(&mut agent.operations).remove(&uuid) else {
+            return;
+        };
+        agent.operation_bytes = agent.operation_bytes.saturating_sub(removed.bytes());
+        if let Some(key) = removed.named() {
+            self.named_operations.remove(&key);
+        }
+    }
+
+    /// A framework has received what was told of one of its operations.
+    pub(in crate::core) fn acknowledge_operation(
+        &mut self,
+        id: &FrameworkId,
+        agent_id: &str,
+        operation_id: &str,
+        status_uuid: &[u8; UUID_BYTES],
+    ) -> Answer {
+        let key = (id.clone(), operation_id.to_owned());
+        let found = self.named_operations.get(&key).cloned();
+        let found = found.filter(|(agent, _)| agent.as_str() == agent_id);
+        let record = found.as_ref().and_then(|(agent, uuid)| {
+            let agent = self.agents.get(agent)?;
+            agent.connection?;
+            agent.operations.get(uuid).cloned()
+        });
+        let told = record.as_ref().and_then(|record| {
+            let is_meant = |status: &&OperationStatus| {
+                status
+                    .uuid
+                    .as_ref()
+                    .is_some_and(|uuid| uuid.value == status_uuid)
+            };
+            record.statuses.iter().find(is_meant).cloned()
+        });
+        let (Some((agent, _)), Some(record), Some(status)) = (found, record, told) else {
+            self.counters.invalid_operation_acknowledgements += 1;
+            tracing::info!(
+                framework_id = %id,
+                operation_id = %operation_id.escape_debug(),
+                "acknowledgement of an operation's status that is not waited for"
+            );
+            return Answer::Accepted;
+        };
+        self.counters.valid_operation_acknowledgements += 1;
+        self.acknowledge_operation_to(&agent, record.uuid, &status);
+        let is_last = OperationState::try_from(status.state).is_ok_and(is_over);
+        if is_last {
+            self.forget_operation(&agent, record.uuid);
+        }
+        Answer::Accepted
+    }
+
+    /// Tells a framework what is known of the operations that it names, or of all.
+    pub(in crate::core) fn reconcile_operations(
+        &mut self,
+        id: &FrameworkId,
+        call: &call::ReconcileOperations,
+    ) -> Answer {
+        if call.operations.is_empty() {
+            let known: Vec<OperationStatus> = self
+                .named_operations
+                .range((id.clone(), String::new())..)
+                .take_while(|((owner, _), _)| owner == id)
+                .filter_map(|(_, (agent, uuid))| self.operation(agent, uuid))
+                .map(unreliable)
+                .collect();
+            for status in known {
+                self.tell_operation(id, status);
+            }
+            return Answer::Accepted;
+        }
+        for operation in &call.operations {
+            let status = self.reconciled(id, operation);
+            self.tell_operation(id, status);
+        }
+        Answer::Accepted
+    }
+
+    fn operation(&self, agent: &AgentId, uuid: &OperationUuid) -> Option<&Arc<OperationRecord>> {
+        self.agents.get(agent)?.operations.get(uuid)
+    }
+
+    /// One row of Mesos's table, the first that fits.
+    fn reconciled(
+        &self,
+        id: &FrameworkId,
+        operation: &call::reconcile_operations::Operation,
+    ) -> OperationStatus {
+        let key = (id.clone(), operation.operation_id.value.clone());
+        let known = self.named_operations.get(&key);
+        if let Some(record) = known.and_then(|(agent, uuid)| self.operation(agent, uuid)) {
+            return unreliable(record);
+        }
+        let agent = operation
+            .agent_id
+            .as_ref()
+            .map(|agent| agent.value.as_str());
+        let (state, message) = match agent {
+            Some(agent) if self.recovered_agents.contains_key(agent) => (
+                OperationState::OperationRecovering,
+                "Reconciliation: Agent is recovered but has not re-registered",
+            ),
+            Some(agent) if self.agents.contains_key(agent) => (
+                OperationState::OperationUnknown,
+                "Reconciliation: Operation is unknown",
+            ),
+            Some(agent) if self.unreachable_agents.contains_key(agent) => (
+                OperationState::OperationUnreachable,
+                "Reconciliation: Agent is unreachable",
+            ),
+            Some(agent) if self.gone_agents.contains_key(agent) => (
+                OperationState::OperationGoneByOperator,
+                "Reconciliation: Agent marked gone by operator",
+            ),
+            Some(_) => (
+                OperationState::OperationUnknown,
+                "Reconciliation: Both operation and agent are unknown",
+            ),
+            None => (
+                OperationState::OperationUnknown,
+                "Reconciliation: Operation is unknown and no 'agent_id' was provided",
+            ),
+        };
+        OperationStatus {
+            operation_id: Some(operation.operation_id.clone()),
+            state: state.into(),
+            message: Some(message.to_owned()),
+            agent_id: operation.agent_id.clone(),
+            resource_provider_id: operation.resource_provider_id.clone(),
+            ..OperationStatus::default()
+        }
+    }
+
+    /// Takes over what a returning agent tells of operations, and names those that it does not know.
+    pub(in crate::core) fn adopt_operations(
+        &mut self,
+        id: &AgentId,
+        report: &meseta::Reregister,
+    ) -> Vec<v1::Uuid> {
+        let here = self.agents.get(id);
+        let budget = here.map(|agent| match report.operations.as_slice() {
+            [] => ReportedBudget::default(),
+            _ => self.reported_budget_of(agent),
+        });
+        let Some((agent, mut budget)) = self.agents.get_mut(id).zip(budget) else {
+            return Vec::new();
+        };
+        let table = Arc::make_mut(&mut agent.operations);
+        let mut named = BTreeSet::new();
+        for message in &report.operations {
+            let Some(record) = OperationRecord::reported(id, message) else {
+                tracing::warn!(agent_id = %id, "a reported operation makes no sense and is left out");
+                continue;
+            };
+            named.insert(record.uuid);
+            if table.contains_key(&record.uuid) {
+                continue;
+            }
+            let holder = record
+                .named()
+                .and_then(|key| self.named_operations.get(&key));
+            if holder.is_some_and(|(holder, _)| holder != id) {
+                tracing::warn!(agent_id = %id, "a reported operation is another agent's and is left out");
+                continue;
+            }
+            if budget.fit_operation(&record) == Fit::LeftOut {
+                continue;
+            }
+            if let Some(key) = record.named() {
+                self.named_operations.insert(key, (id.clone(), record.uuid));
+            }
+            agent.operation_bytes += record.bytes();
+            table.insert(record.uuid, Arc::new(record));
+        }
+        budget.log(id);
+        let mut unknown = Vec::new();
+        for (uuid, record) in table.iter_mut().filter(|(uuid, _)| !named.contains(*uuid)) {
+            Arc::make_mut(record).is_lost = true;
+            unknown.push(v1::Uuid {
+                value: uuid.to_vec(),
+            });
+        }
+        unknown
+    }
+
+    /// A framework is gone: what it would have acknowledged is acknowledged for it.
+    pub(in crate::core) fn end_operations_of(&mut self, framework: &FrameworkId) {
+        let first = (framework.clone(), String::new());
+        let named = self.named_operations.range(first..);
+        // Those without a name wait for nobody once they are over.
+        let ended: Vec<(AgentId, Arc<OperationRecord>)> = named
+            .take_while(|((owner, _), _)| owner == framework)
+            .filter_map(|(_, (id, uuid))| {
+                let record = self.agents.get(id)?.operations.get(uuid)?;
+                is_over(record.state()).then(|| (id.clone(), record.clone()))
+            })
+            .collect();
+        for (agent, record) in ended {
+            let status = record.latest.clone();
+            self.end_operation(&agent, &record, &status);
+        }
+    }
+
+    /// An agent is lost, and its operations with it: whoever named one is told.
+    pub(in crate::core) fn lose_operations(
+        &mut self,
+        operations: &crate::core::state::operation::OperationTable,
+        state: OperationState,
+        message: &str,
+    ) {
+        for record in operations.values() {
+            let key = record.named();
+            if let Some(key) = &key {
+                self.named_operations.remove(key);
+            }
+            if is_over(record.state()) {
+                continue;
+            }
+            let status = OperationStatus {
+                state: state.into(),
+                message: Some(message.to_owned()),
+                uuid: None,
+                ..record.latest.clone()
+            };
+            match key {
+                Some((framework, _)) => self.tell_operation(&framework, status),
+                None => self.tell_operator(record, &status),
+            }
+        }
+    }
+}
+
+/// What is known of an operation, as an answer that nobody needs to acknowledge.
+fn unreliable(record: &Arc<OperationRecord>) -> OperationStatus {
+    OperationStatus {
+        uuid: None,
+        ..record.latest.clone()
+    }
+}

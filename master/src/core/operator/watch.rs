@@ -1,0 +1,120 @@
+//! What operators who watch the cluster are told as it happens.
+//!
+//! Nothing is made while nobody has ever watched. Invariant: a note is made after the state has changed, so
+//! a snapshot and the notes after it have no gap.
+
+use std::sync::Arc;
+
+use meseta_proto::budget::waiting_bytes;
+use meseta_proto::mesos::v1::{FrameworkInfo, TaskState, TaskStatus};
+use meseta_resources::{AgentId, FrameworkId, TaskId};
+use prost::Message as _;
+
+use crate::core::MasterCore;
+use crate::core::effect::Output;
+use crate::core::state::snapshot::{AgentView, FrameworkView};
+use crate::core::state::task::TaskRecord;
+
+/// The user that a task names, if it names one; `None` if the task is not on the books.
+pub type TaskUser = Option<Option<Arc<str>>>;
+
+/// One thing that has happened.
+#[derive(Clone, Debug)]
+pub enum OperatorEvent {
+    TaskAdded(Arc<TaskRecord>),
+    TaskUpdated {
+        framework_id: FrameworkId,
+        status: Box<TaskStatus>,
+        state: TaskState,
+        task_user: TaskUser,
+    },
+    AgentAdded(Box<AgentView>),
+    AgentRemoved(AgentId),
+    FrameworkAdded(Arc<FrameworkView>),
+    FrameworkUpdated(Arc<FrameworkView>),
+    FrameworkRemoved(Arc<FrameworkInfo>),
+}
+
+impl OperatorEvent {
+    /// What it takes while it waits, more or less.
+    pub(crate) fn bytes(&self) -> usize {
+        const SMALL: usize = 1_024;
+        let parts = match self {
+            Self::TaskUpdated { status, .. } => waiting_bytes(&**status),
+            Self::AgentAdded(view) => view.profile.info.encoded_len(),
+            // Shared with the books.
+            Self::TaskAdded(_)
+            | Self::AgentRemoved(_)
+            | Self::FrameworkAdded(_)
+            | Self::FrameworkUpdated(_)
+            | Self::FrameworkRemoved(_) => 0,
+        };
+        parts.saturating_add(SMALL)
+    }
+}
+
+impl MasterCore {
+    /// Starts to make operator events.
+    pub fn watch(&mut self) {
+        self.watched = true;
+    }
+
+    pub(in crate::core) fn publish(&mut self, make: impl FnOnce(&Self) -> Option<OperatorEvent>) {
+        if !self.watched {
+            return;
+        }
+        if let Some(event) = make(self) {
+            self.output(Output::OperatorEvent(Box::new(event)));
+        }
+    }
+
+    pub(in crate::core) fn publish_task(
+        &mut self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        task: &TaskId,
+    ) {
+        self.publish(|core| {
+            let agent = core.agents.get(agent)?;
+            Some(OperatorEvent::TaskAdded(
+                agent.task(framework, task)?.clone(),
+            ))
+        });
+    }
+
+    pub(in crate::core) fn publish_status(
+        &mut self,
+        framework: &FrameworkId,
+        status: &TaskStatus,
+        state: TaskState,
+        task_user: TaskUser,
+    ) {
+        self.publish(|_| {
+            Some(OperatorEvent::TaskUpdated {
+                framework_id: framework.clone(),
+                status: Box::new(status.clone()),
+                state,
+                task_user,
+            })
+        });
+    }
+
+    pub(in crate::core) fn publish_agent(&mut self, id: &AgentId) {
+        self.publish(|core| {
+            let agent = core.agents.get(id)?;
+            Some(OperatorEvent::AgentAdded(Box::new(core.view(agent))))
+        });
+    }
+
+    /// Tells of a framework; new ones and known ones are told apart by who calls.
+    pub(in crate::core) fn publish_framework(&mut self, id: &FrameworkId, is_new: bool) {
+        self.publish(|core| {
+            let view = Arc::new(FrameworkView::of(core.frameworks.get(id)?, false));
+            Some(if is_new {
+                OperatorEvent::FrameworkAdded(view)
+            } else {
+                OperatorEvent::FrameworkUpdated(view)
+            })
+        });
+    }
+}

@@ -1,0 +1,344 @@
+//! An agent as the master keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::{self};
+use meseta_proto::schema::{self, WireMessage as _};
+use meseta_resources::work_counter::count_entries;
+use meseta_resources::{
+    AgentId, Change, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId,
+};
+
+use super::operation::OperationTable;
+use super::task::{ExecutorRecord, TaskRecord, TaskTable};
+use crate::core::ids::ConnectionId;
+use crate::core::offers::inverse as inverse_offers;
+use crate::core::tasks::unknown_updates::UnknownTaskUpdates;
+use crate::core::validation::resource_size::{decoded_bytes, reserved_bytes};
+
+/// Kills that wait for a disconnected agent; more are dropped, and the framework's next
+/// reconciliation finds the task alive.
+const KILLS_WAITING_MAX: usize = 10_000;
+
+/// What an agent says of itself; never changed in place.
+#[derive(Clone, Debug)]
+pub struct AgentProfile {
+    pub id: AgentId,
+    pub info: v1::AgentInfo,
+    pub version: String,
+    pub capabilities: Vec<Capability>,
+    /// Where its own API listens.
+    pub address: v1::Address,
+    /// Everything it has, reservations and volumes included.
+    pub total: Resources,
+    /// Longest frame that it takes, in bytes.
+    pub frame_bytes_max: usize,
+    /// What its description takes on the wire.
+    pub info_bytes: usize,
+    /// What it says of itself takes in memory, more or less.
+    pub bytes: usize,
+    /// What its reservations and volumes take on the wire, at most.
+    pub reserved_bytes: usize,
+}
+
+/// A count of bytes after a change, each part of which is counted by `count`.
+fn with_change(bytes: usize, change: &Change, count: fn(&Resources) -> usize) -> usize {
+    (bytes + count(change.after())).saturating_sub(count(change.before()))
+}
+
+impl AgentProfile {
+    #[must_use]
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
+    }
+
+    /// What it would take in memory, more or less, with other reservations and volumes.
+    #[must_use]
+    pub(in crate::core) fn bytes_with(&self, change: &Change) -> usize {
+        with_change(self.bytes, change, decoded_bytes)
+    }
+
+    /// What its reservations and volumes would take on the wire after a change.
+    #[must_use]
+    pub(in crate::core) fn reserved_bytes_with(&self, change: &Change) -> usize {
+        with_change(self.reserved_bytes, change, reserved_bytes)
+    }
+
+    /// An operation has changed what it has.
+    pub(in crate::core) fn change(&mut self, change: &Change) {
+        self.bytes = self.bytes_with(change);
+        self.reserved_bytes = self.reserved_bytes_with(change);
+        change.apply_to(&mut self.total);
+    }
+
+    /// It has something else, by its own word.
+    pub(in crate::core) fn set_total(&mut self, total: Resources) {
+        self.reserved_bytes = reserved_bytes(&total);
+        self.total = total;
+    }
+
+    /// The address in the form that Mesos gives to a process.
+    #[must_use]
+    pub fn pid(&self) -> String {
+        format!("slave(1)@{}:{}", self.ip(), self.address.port)
+    }
+
+    /// Whether anything can be run here: without cpus or memory nothing is ever offered.
+    #[must_use]
+    pub fn is_offerable(&self) -> bool {
+        let some = |amount: Option<Scalar>| amount.is_some_and(Scalar::is_positive);
+        some(self.total.cpus()) && some(self.total.mem())
+    }
+
+    /// Where its own API is, as offers say it.
+    #[must_use]
+    pub(in crate::core) fn url(&self) -> v1::Url {
+        v1::Url {
+            scheme: "http".to_owned(),
+            address: v1::Address {
+                hostname: Some(self.info.hostname.clone()),
+                ip: Some(self.ip().to_owned()),
+                port: self.address.port,
+            },
+            path: Some("/slave(1)".to_owned()),
+            query: Vec::new(),
+            fragment: None,
+        }
+    }
+
+    /// The literal address, or what was given in its place.
+    #[must_use]
+    pub fn ip(&self) -> &str {
+        self.address.ip.as_deref().unwrap_or(&self.info.hostname)
+    }
+}
+
+/// A registered agent, with what is recorded of it.
+#[derive(Debug)]
+pub(in crate::core) struct Agent {
+    pub profile: Arc<AgentProfile>,
+    /// What its estimate of revocable resources takes beside its description.
+    pub oversubscribed_bytes: usize,
+    pub connection: Option<ConnectionId>,
+    /// Counts connections, so that an old ping timer is recognised.
+    pub generation: u64,
+    /// Times since the Unix epoch.
+    pub registered: Duration,
+    pub reregistered: Option<Duration>,
+    pub tasks: TaskTable,
+    /// How many tasks with control groups of their own each executor has that has any.
+    pub apart: BTreeMap<(FrameworkId, ExecutorId), usize>,
+    /// How many tasks each executor has that has any.
+    pub in_executors: BTreeMap<(FrameworkId, ExecutorId), usize>,
+    pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
+    pub operations: OperationTable,
+    /// The sum of their [`bytes`](super::operation::OperationRecord::bytes).
+    pub(in crate::core) operation_bytes: usize,
+    pub offers: BTreeSet<OfferId>,
+    /// What frameworks say to its planned maintenance.
+    pub inverse_replies: BTreeMap<FrameworkId, inverse_offers::Reply>,
+    /// What tasks and executors hold, by framework; offers are apart.
+    pub used: Arc<BTreeMap<FrameworkId, Resources>>,
+    /// Kills to send when it returns.
+    pub kills_waiting: BTreeSet<(FrameworkId, TaskId)>,
+    /// What it says of tasks that are on nobody's books.
+    pub unknown_task_updates: UnknownTaskUpdates,
+    pub ping_sequence: u64,
+    pub pong_sequence: u64,
+    pub missed_pings: u32,
+    /// Marking it unreachable is on its way into the registry.
+    pub removal_pending: bool,
+    /// Whether it has shown that it keeps its id: it came back with it, or said more than pongs.
+    pub keeps_id: bool,
+}
+
+/// The table for a change of that entry: copied if a snapshot still shares it, but not for an entry that is not there.
+fn own_if_contained<'a>(
+    tasks: &'a mut TaskTable,
+    key: &(FrameworkId, TaskId),
+) -> Option<&'a mut BTreeMap<(FrameworkId, TaskId), Arc<TaskRecord>>> {
+    let is_shared = Arc::get_mut(tasks).is_none();
+    if is_shared && !tasks.contains_key(key) {
+        return None;
+    }
+    Some(Arc::make_mut(tasks))
+}
+
+impl Agent {
+    #[must_use]
+    pub(in crate::core) fn id(&self) -> &AgentId {
+        &self.profile.id
+    }
+
+    #[must_use]
+    pub(in crate::core) fn task(
+        &self,
+        framework: &FrameworkId,
+        task: &TaskId,
+    ) -> Option<&Arc<TaskRecord>> {
+        self.tasks.get(&(framework.clone(), task.clone()))
+    }
+
+    pub(in crate::core) fn task_mut(
+        &mut self,
+        framework: &FrameworkId,
+        task: &TaskId,
+    ) -> Option<&mut TaskRecord> {
+        let key = (framework.clone(), task.clone());
+        let tasks = own_if_contained(&mut self.tasks, &key)?;
+        tasks.get_mut(&key).map(Arc::make_mut)
+    }
+
+    /// Puts a task that is not there on the books.
+    pub(in crate::core) fn insert_task(&mut self, record: TaskRecord) {
+        if let Some(executor) = record.apart_of() {
+            *self.apart.entry(executor).or_default() += 1;
+        }
+        if let Some(executor) = record.executor() {
+            *self.in_executors.entry(executor).or_default() += 1;
+        }
+        let key = (record.framework_id.clone(), record.task_id.clone());
+        Arc::make_mut(&mut self.tasks).insert(key, Arc::new(record));
+    }
+
+    /// Kills a task when the agent is back.
+    pub(in crate::core) fn kill_when_back(&mut self, framework: &FrameworkId, task: &TaskId) {
+        if self.kills_waiting.len() < KILLS_WAITING_MAX {
+            self.kills_waiting.insert((framework.clone(), task.clone()));
+        }
+    }
+
+    /// Takes a task off the books.
+    pub(in crate::core) fn remove_task(
+        &mut self,
+        key: &(FrameworkId, TaskId),
+    ) -> Option<Arc<TaskRecord>> {
+        let record = own_if_contained(&mut self.tasks, key)?.remove(key)?;
+        if let Some(executor) = record.apart_of() {
+            count_down(&mut self.apart, &executor);
+        }
+        if let Some(executor) = record.executor() {
+            count_down(&mut self.in_executors, &executor);
+        }
+        Some(record)
+    }
+
+    /// The tasks of a framework here.
+    pub(in crate::core) fn tasks_of(
+        &self,
+        framework: &FrameworkId,
+    ) -> impl Iterator<Item = &Arc<TaskRecord>> {
+        let all = self.tasks.values().inspect(|_| count_entries(1));
+        all.filter(move |task| task.framework_id == *framework)
+    }
+
+    /// Whether tasks of an executor would share its control groups, or have their own, as this says: all of
+    /// them do the same.
+    pub(in crate::core) fn agrees_on_groups(
+        &self,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+        shares: bool,
+    ) -> bool {
+        let key = (framework.clone(), executor.clone());
+        if self.apart.contains_key(&key) {
+            return !shares;
+        }
+        shares || !self.in_executors.contains_key(&key)
+    }
+
+    /// Whether it has an executor, or a task in it.
+    pub(in crate::core) fn has_executor(
+        &self,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+    ) -> bool {
+        let key = (framework.clone(), executor.clone());
+        self.executors.contains_key(&key) || self.in_executors.contains_key(&key)
+    }
+
+    pub(in crate::core) fn charge(&mut self, framework: &FrameworkId, resources: &Resources) {
+        if resources.is_empty() {
+            return;
+        }
+        let used = Arc::make_mut(&mut self.used);
+        let used = used.entry(framework.clone()).or_default();
+        *used += resources;
+    }
+
+    pub(in crate::core) fn discharge(&mut self, framework: &FrameworkId, resources: &Resources) {
+        let all = Arc::make_mut(&mut self.used);
+        if let Some(used) = all.get_mut(framework) {
+            match used.checked_sub(resources) {
+                Ok(left) if left.is_empty() => {
+                    all.remove(framework);
+                }
+                Ok(left) => *used = left,
+                Err(_) => tracing::error!(
+                    agent_id = %self.profile.id,
+                    framework_id = %framework,
+                    "more was given back than was in use"
+                ),
+            }
+        }
+    }
+
+    /// Whether nothing runs here and nothing waits for an acknowledgement.
+    #[must_use]
+    pub(in crate::core) fn is_idle(&self) -> bool {
+        self.tasks.is_empty() && self.executors.is_empty() && self.operations.is_empty()
+    }
+
+    /// The executors of a framework here.
+    pub(in crate::core) fn executors_of(
+        &self,
+        framework: &FrameworkId,
+    ) -> impl Iterator<Item = &Arc<ExecutorRecord>> {
+        self.executors
+            .iter()
+            .filter(move |((owner, _), _)| owner == framework)
+            .map(|(_, executor)| executor)
+    }
+}
+
+/// One less of what is counted by executor.
+fn count_down(
+    counts: &mut BTreeMap<(FrameworkId, ExecutorId), usize>,
+    executor: &(FrameworkId, ExecutorId),
+) {
+    if let Some(count) = counts.get_mut(executor) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(executor);
+        }
+    }
+}
+
+/// An agent that stopped answering.
+#[derive(Clone, Debug)]
+pub struct UnreachableAgent {
+    /// As time since the Unix epoch.
+    pub since: Duration,
+    /// The host that it was admitted from; empty if an older master noted this.
+    pub hostname: String,
+}
+
+/// An agent of the registry that has not come back since this master started.
+#[derive(Clone, Debug)]
+pub struct RecoveredAgent {
+    pub info: Arc<v1::AgentInfo>,
+    pub encoded: Bytes,
+}
+
+impl RecoveredAgent {
+    /// What it takes, encoded and decoded, more or less.
+    #[must_use]
+    pub(in crate::core) fn bytes(&self) -> usize {
+        let decoded = schema::decoded_bytes(v1::AgentInfo::SCHEMA, &self.encoded);
+        decoded.saturating_add(self.encoded.len())
+    }
+}

@@ -1,0 +1,224 @@
+//! A framework's offer constraints, understood: which agents it wants to be offered, by role.
+//!
+//! Made where a call is read, off the core: patterns take long to compile. Invariants: what a framework may give is
+//! bounded in constraints and in patterns, for each is compared with every agent; a pattern that is given twice is
+//! compiled once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use meseta_allocator::{Constraint, OfferConstraints, Pattern, Predicate, Selector};
+use meseta_proto::mesos::v1::scheduler as message;
+use meseta_resources::Role;
+use prost::Message as _;
+
+/// Constraints of one framework, in all roles and groups.
+const CONSTRAINTS_MAX: usize = 1_000;
+/// Different patterns among them.
+const PATTERNS_MAX: usize = 64;
+/// What a compiled pattern counts for: most are simple.
+const PATTERN_BYTES: usize = 16 * 1024;
+
+/// The constraints of one framework.
+#[derive(Debug)]
+pub struct Constraints {
+    message: message::OfferConstraints,
+    /// Or what is wrong with them, in words for the framework.
+    rules: Result<BTreeMap<Role, OfferConstraints>, String>,
+    patterns: usize,
+}
+
+impl Constraints {
+    /// Compiles the patterns: may take a while.
+    #[must_use]
+    pub fn of(message: message::OfferConstraints) -> Self {
+        let mut patterns = HashMap::new();
+        let rules = rules(&message, &mut patterns);
+        let patterns = patterns.len();
+        Self {
+            message,
+            rules,
+            patterns,
+        }
+    }
+
+    /// As the framework gave them.
+    #[must_use]
+    pub fn message(&self) -> &message::OfferConstraints {
+        &self.message
+    }
+
+    /// By role, or why they cannot be used.
+    pub(in crate::core) fn rules(&self) -> Result<&BTreeMap<Role, OfferConstraints>, String> {
+        self.rules.as_ref().map_err(Clone::clone)
+    }
+
+    /// What they take, more or less.
+    #[must_use]
+    pub(in crate::core) fn bytes(&self) -> usize {
+        self.message.encoded_len() * 2 + self.patterns * PATTERN_BYTES
+    }
+}
+
+type Patterns<'a> = HashMap<&'a str, Pattern>;
+
+fn rules<'a>(
+    message: &'a message::OfferConstraints,
+    patterns: &mut Patterns<'a>,
+) -> Result<BTreeMap<Role, OfferConstraints>, String> {
+    let groups = message
+        .role_constraints
+        .values()
+        .flat_map(|role| &role.groups);
+    let number: usize = groups.map(|group| group.attribute_constraints.len()).sum();
+    if number > CONSTRAINTS_MAX {
+        return Err(format!(
+            "Offer constraints consist of {number} attribute constraints; at most \
+             {CONSTRAINTS_MAX} are taken: match several values with one pattern"
+        ));
+    }
+    let mut rules = BTreeMap::new();
+    for (role, constraints) in &message.role_constraints {
+        let role = Role::new(role).map_err(|error| error.to_string())?;
+        rules.insert(role, of_role(constraints, patterns)?);
+    }
+    Ok(rules)
+}
+
+fn of_role<'a>(
+    constraints: &'a message::offer_constraints::RoleConstraints,
+    patterns: &mut Patterns<'a>,
+) -> Result<OfferConstraints, String> {
+    if constraints.groups.is_empty() {
+        return Err("RoleConstraints must contain at least one group".to_owned());
+    }
+    let mut groups = Vec::new();
+    for group in &constraints.groups {
+        if group.attribute_constraints.is_empty() {
+            return Err("RoleConstraints group must contain at least one constraint".to_owned());
+        }
+        let group: Result<Vec<_>, _> = group
+            .attribute_constraints
+            .iter()
+            .map(|one| constraint(one, patterns))
+            .collect();
+        groups.push(group?);
+    }
+    Ok(OfferConstraints { groups })
+}
+
+/// A pattern, compiled now or before.
+fn pattern<'a>(text: &'a str, patterns: &mut Patterns<'a>) -> Result<Pattern, String> {
+    if let Some(known) = patterns.get(text) {
+        return Ok(known.clone());
+    }
+    if patterns.len() >= PATTERNS_MAX {
+        return Err(format!(
+            "Offer constraints contain more than {PATTERNS_MAX} different patterns: join them \
+             with '|'"
+        ));
+    }
+    let pattern = Pattern::new(text).map_err(|error| error.to_string())?;
+    patterns.insert(text, pattern.clone());
+    Ok(pattern)
+}
+
+fn constraint<'a>(
+    constraint: &'a message::AttributeConstraint,
+    patterns: &mut Patterns<'a>,
+) -> Result<Constraint, String> {
+    use message::attribute_constraint::predicate::Predicate as Wire;
+    use message::attribute_constraint::selector::{PseudoattributeType, Selector as WireSelector};
+    let selector = match &constraint.selector.selector {
+        Some(WireSelector::AttributeName(name)) => Selector::Attribute(name.as_str().into()),
+        Some(WireSelector::PseudoattributeType(kind)) => {
+            match PseudoattributeType::try_from(*kind) {
+                Ok(PseudoattributeType::Hostname) => Selector::Hostname,
+                Ok(PseudoattributeType::Region) => Selector::Region,
+                Ok(PseudoattributeType::Zone) => Selector::Zone,
+                Ok(PseudoattributeType::Unknown) | Err(_) => {
+                    return Err("Unknown pseudoattribute in an offer constraint".to_owned());
+                }
+            }
+        }
+        None => return Err("An offer constraint must have a selector".to_owned()),
+    };
+    let predicate = match &constraint.predicate.predicate {
+        Some(Wire::Exists(_)) => Predicate::Exists,
+        Some(Wire::NotExists(_)) => Predicate::NotExists,
+        Some(Wire::TextEquals(text)) => Predicate::TextEquals(text.value.as_str().into()),
+        Some(Wire::TextNotEquals(text)) => Predicate::TextNotEquals(text.value.as_str().into()),
+        Some(Wire::TextMatches(text)) => Predicate::TextMatches(pattern(&text.regex, patterns)?),
+        Some(Wire::TextNotMatches(text)) => {
+            Predicate::TextNotMatches(pattern(&text.regex, patterns)?)
+        }
+        None => return Err("An offer constraint must have a predicate".to_owned()),
+    };
+    Ok(Constraint {
+        selector,
+        predicate,
+    })
+}
+
+/// The constraints of a call, if it has any.
+pub(in crate::core) fn understood(
+    given: Option<message::OfferConstraints>,
+) -> Option<Arc<Constraints>> {
+    given.map(|message| Arc::new(Constraints::of(message)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::attribute_constraint::{Predicate as Of, Selector as By, predicate, selector};
+    use message::offer_constraints::RoleConstraints;
+    use message::offer_constraints::role_constraints::Group;
+
+    fn matches(regex: &str) -> message::AttributeConstraint {
+        let matches = predicate::TextMatches {
+            regex: regex.to_owned(),
+        };
+        message::AttributeConstraint {
+            selector: By {
+                selector: Some(selector::Selector::AttributeName("rack".to_owned())),
+            },
+            predicate: Of {
+                predicate: Some(predicate::Predicate::TextMatches(matches)),
+            },
+        }
+    }
+
+    fn of(constraints: impl Iterator<Item = String>) -> Constraints {
+        let group = Group {
+            attribute_constraints: constraints.map(|regex| matches(&regex)).collect(),
+        };
+        let role = RoleConstraints {
+            groups: vec![group],
+        };
+        Constraints::of(message::OfferConstraints {
+            role_constraints: BTreeMap::from([("dev".to_owned(), role)]),
+        })
+    }
+
+    #[test]
+    fn a_pattern_is_compiled_once_and_counted_once() {
+        let constraints = of((0..1_000).map(|number| format!("r{}", number % 2)));
+        let rules = constraints.rules().unwrap();
+        assert_eq!(rules["dev"].groups[0].len(), 1_000);
+        assert_eq!(constraints.patterns, 2);
+        assert!(constraints.bytes() < 200 * 1024);
+    }
+
+    #[test]
+    fn more_than_can_be_compared_is_refused_before_it_is_compiled() {
+        let many = of((0..100_000).map(|number| format!("r{number}")));
+        let error = many.rules().unwrap_err();
+        assert!(error.contains("100000 attribute constraints"), "{error}");
+        assert_eq!(many.patterns, 0, "nothing was compiled");
+        let patterns = of((0..=PATTERNS_MAX).map(|number| format!("r{number}")));
+        let error = patterns.rules().unwrap_err();
+        assert!(error.contains("different patterns"), "{error}");
+        let large = of(["(x{100}){100}{100}".to_owned()].into_iter());
+        assert!(large.rules().is_err(), "too large when compiled");
+    }
+}

@@ -1,0 +1,147 @@
+//! What the core counts, for metrics. Only ever grows.
+
+use std::collections::BTreeMap;
+
+use meseta_proto::mesos::v1::offer::Operation;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_proto::mesos::v1::{OperationState, TaskState, TaskStatus};
+
+use super::framework_counters::operation_name;
+use super::task::{is_terminal, state_of};
+
+/// Counts since the start of this master.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    pub dropped_messages: u64,
+    pub rejected_calls: u64,
+    /// Calls taken, by lower-case name; the names are a closed set.
+    pub calls: BTreeMap<&'static str, u64>,
+    /// Frames of agents, by lower-case name; the names are a closed set.
+    pub agent_frames: BTreeMap<&'static str, u64>,
+    /// Terminal updates, by lower-case state (`task_finished`).
+    pub terminal: BTreeMap<&'static str, u64>,
+    /// The same with source and reason; bounded by the product of three enums.
+    pub terminal_causes: BTreeMap<(TaskState, Option<Source>, Option<Reason>), u64>,
+    /// Explicit questions about tasks of agents that are still coming back.
+    pub reconciliations_unanswered: u64,
+    pub agent_registrations: u64,
+    pub agent_reregistrations: u64,
+    pub agent_removals_unhealthy: u64,
+    pub agent_removals_unregistered: u64,
+    pub agent_removals_registered: u64,
+    pub agent_unreachable_scheduled: u64,
+    pub agent_unreachable_completed: u64,
+    pub recovery_agent_removals: u64,
+    pub valid_status_updates: u64,
+    pub invalid_status_updates: u64,
+    pub valid_acknowledgements: u64,
+    pub invalid_acknowledgements: u64,
+    pub valid_framework_messages: u64,
+    pub invalid_framework_messages: u64,
+    pub valid_executor_messages: u64,
+    pub invalid_executor_messages: u64,
+    pub offers_made: u64,
+    pub offers_accepted: u64,
+    pub offers_declined: u64,
+    pub offers_rescinded: u64,
+    pub allocation_runs: u64,
+    pub tasks_launched: u64,
+    pub operations_applied: u64,
+    /// Invalid, or of what the offer did not hold.
+    pub operations_refused: u64,
+    /// Ended operations by kind and state, both as in metric names (`reserve`, `finished`).
+    pub operations_over: BTreeMap<(&'static str, &'static str), u64>,
+    pub valid_operation_updates: u64,
+    pub invalid_operation_updates: u64,
+    pub valid_operation_acknowledgements: u64,
+    pub invalid_operation_acknowledgements: u64,
+    /// The master's and the allocator's books disagreed; always a defect.
+    pub invariant_violations: u64,
+}
+
+impl Counters {
+    pub(in crate::core) fn call(&mut self, name: &'static str) {
+        *self.calls.entry(name).or_default() += 1;
+    }
+
+    pub(in crate::core) fn agent_frame(&mut self, name: &'static str) {
+        *self.agent_frames.entry(name).or_default() += 1;
+    }
+
+    pub(in crate::core) fn operation_over(&mut self, operation: &Operation, state: OperationState) {
+        let is_over = matches!(
+            state,
+            OperationState::OperationFinished
+                | OperationState::OperationFailed
+                | OperationState::OperationError
+                | OperationState::OperationDropped
+                | OperationState::OperationGoneByOperator
+        );
+        let names = (
+            operation_name(operation.r#type()),
+            operation_state_name(state),
+        );
+        if let (true, (Some(kind), Some(state))) = (is_over, names) {
+            *self.operations_over.entry((kind, state)).or_default() += 1;
+        }
+    }
+
+    /// Counts a terminal status that a framework is told, and says which it is; others are gauges.
+    pub(in crate::core) fn count_status(&mut self, status: &TaskStatus) -> Option<TaskState> {
+        let state = state_of(status)?;
+        let reconciliation = status.reason == Some(Reason::Reconciliation.into());
+        if !is_terminal(state) || reconciliation {
+            return None;
+        }
+        let name = state_name(state)?;
+        *self.terminal.entry(name).or_default() += 1;
+        let source = status
+            .source
+            .and_then(|source| Source::try_from(source).ok());
+        let reason = status
+            .reason
+            .and_then(|reason| Reason::try_from(reason).ok());
+        *self
+            .terminal_causes
+            .entry((state, source, reason))
+            .or_default() += 1;
+        Some(state)
+    }
+}
+
+/// The state in metric names.
+#[must_use]
+pub(crate) fn state_name(state: TaskState) -> Option<&'static str> {
+    Some(match state {
+        TaskState::TaskStaging => "task_staging",
+        TaskState::TaskStarting => "task_starting",
+        TaskState::TaskRunning => "task_running",
+        TaskState::TaskKilling => "task_killing",
+        TaskState::TaskFinished => "task_finished",
+        TaskState::TaskFailed => "task_failed",
+        TaskState::TaskKilled => "task_killed",
+        TaskState::TaskError => "task_error",
+        TaskState::TaskLost => "task_lost",
+        TaskState::TaskDropped => "task_dropped",
+        TaskState::TaskUnreachable => "task_unreachable",
+        TaskState::TaskGone => "task_gone",
+        TaskState::TaskGoneByOperator => "task_gone_by_operator",
+        TaskState::TaskUnknown => return None,
+    })
+}
+
+/// The state of an operation in metric names.
+#[must_use]
+pub(crate) fn operation_state_name(state: OperationState) -> Option<&'static str> {
+    Some(match state {
+        OperationState::OperationPending => "pending",
+        OperationState::OperationRecovering => "recovering",
+        OperationState::OperationUnreachable => "unreachable",
+        OperationState::OperationFinished => "finished",
+        OperationState::OperationFailed => "failed",
+        OperationState::OperationError => "error",
+        OperationState::OperationDropped => "dropped",
+        OperationState::OperationGoneByOperator => "gone_by_operator",
+        OperationState::OperationUnsupported | OperationState::OperationUnknown => return None,
+    })
+}

@@ -1,0 +1,231 @@
+//! A framework as the master keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_access::Approver;
+pub use meseta_proto::convert::FrameworkCapabilities as Capabilities;
+use meseta_proto::mesos::v1::{self};
+use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
+use prost::Message as _;
+
+use super::constraints::Constraints;
+use super::framework_counters::FrameworkCounters;
+use crate::core::ids::ConnectionId;
+use crate::core::tasks::history::History;
+use crate::core::timers::TimerKey;
+
+/// Where a framework's scheduler is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Its stream is open.
+    Subscribed {
+        connection: ConnectionId,
+        stream_id: String,
+    },
+    /// Its stream has ended; it has until the failover timeout to come back.
+    Disconnected,
+    /// Agents told of it after a restart of the master; it has not been heard of since.
+    Recovered,
+}
+
+/// What a framework says of itself and wants.
+#[derive(Clone, Debug)]
+pub(in crate::core) struct Terms {
+    /// With the id set.
+    pub info: Arc<v1::FrameworkInfo>,
+    pub capabilities: Capabilities,
+    pub roles: BTreeSet<Role>,
+    pub suppressed: BTreeSet<Role>,
+    pub offer_constraints: Option<Arc<Constraints>>,
+}
+
+impl Terms {
+    /// What they take, more or less.
+    pub(in crate::core) fn bytes(&self) -> usize {
+        let constraints = self.offer_constraints.as_ref();
+        self.info.encoded_len() + constraints.map_or(0, |constraints| constraints.bytes())
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::core) struct Framework {
+    pub id: FrameworkId,
+    pub terms: Terms,
+    pub link: Link,
+    /// The user of this machine that it runs as, if it has said no name that is proven.
+    pub(in crate::core) user: Option<u32>,
+    /// What it may do; it is asked for at each subscription.
+    pub approver: Approver,
+    /// Counts subscriptions and disconnections, so that an old failover timer is recognised.
+    pub generation: u64,
+    /// The agent that told of it, if it came to be on an agent's word.
+    pub(in crate::core) told_by: Option<AgentId>,
+    /// Ends it, while it is away.
+    pub(in crate::core) failover: Option<TimerKey>,
+    /// Times since the Unix epoch.
+    pub registered: Duration,
+    pub reregistered: Option<Duration>,
+    pub unregistered: Option<Duration>,
+    /// Live tasks and terminal ones with updates unacknowledged, and where they are.
+    pub tasks: BTreeMap<TaskId, AgentId>,
+    /// Those of them that this master did not launch: an agent alone says that it has them.
+    reported: BTreeSet<TaskId>,
+    /// Further agents that say that they have a task, of which at most one other has it from this master.
+    also: BTreeMap<TaskId, BTreeSet<AgentId>>,
+    /// How many of its tasks and executors are on the books of each agent that has any.
+    agents: BTreeMap<AgentId, usize>,
+    pub offers: BTreeSet<OfferId>,
+    pub(in crate::core) completed: History,
+    pub(in crate::core) unreachable: History,
+    /// Copied on the next write, so that readers share it.
+    pub(in crate::core) counters: Arc<FrameworkCounters>,
+}
+
+impl Framework {
+    /// A framework that nobody has connected to yet.
+    pub(in crate::core) fn new(id: FrameworkId, terms: Terms, registered: Duration) -> Self {
+        Self {
+            id,
+            terms,
+            link: Link::Disconnected,
+            user: None,
+            approver: Approver::default(),
+            generation: 0,
+            told_by: None,
+            failover: None,
+            registered,
+            reregistered: None,
+            unregistered: None,
+            tasks: BTreeMap::new(),
+            reported: BTreeSet::new(),
+            also: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            offers: BTreeSet::new(),
+            completed: History::default(),
+            unreachable: History::default(),
+            counters: Arc::default(),
+        }
+    }
+
+    pub(in crate::core) fn counters(&mut self) -> &mut FrameworkCounters {
+        Arc::make_mut(&mut self.counters)
+    }
+
+    #[must_use]
+    pub(in crate::core) fn connection(&self) -> Option<ConnectionId> {
+        match &self.link {
+            Link::Subscribed { connection, .. } => Some(*connection),
+            Link::Disconnected | Link::Recovered => None,
+        }
+    }
+
+    /// For how long it may be away.
+    #[must_use]
+    pub(in crate::core) fn failover_timeout(&self) -> Duration {
+        failover_timeout(&self.terms.info).unwrap_or_default()
+    }
+
+    /// How many of its tasks and executors are on the books of each agent that has any.
+    pub(in crate::core) fn agents(&self) -> &BTreeMap<AgentId, usize> {
+        &self.agents
+    }
+
+    /// An agent has one more task or executor of it.
+    pub(in crate::core) fn add_on(&mut self, agent: &AgentId) {
+        match self.agents.get_mut(agent) {
+            Some(count) => *count += 1,
+            None => drop(self.agents.insert(agent.clone(), 1)),
+        }
+    }
+
+    /// An agent has one task or executor of it less.
+    pub(in crate::core) fn remove_on(&mut self, agent: &AgentId) {
+        if let Some(count) = self.agents.get_mut(agent) {
+            *count -= 1;
+            if *count == 0 {
+                self.agents.remove(agent);
+            }
+        }
+    }
+
+    /// An agent is gone.
+    pub(in crate::core) fn forget_agent(&mut self, agent: &AgentId) {
+        self.agents.remove(agent);
+    }
+
+    /// This master has launched a task on an agent. Who else says that it has it goes on saying so.
+    pub(in crate::core) fn launched_on(&mut self, task: &TaskId, agent: &AgentId) {
+        let before = self.tasks.insert(task.clone(), agent.clone());
+        self.reported.remove(task);
+        if let Some(before) = before.filter(|before| before != agent) {
+            self.also.entry(task.clone()).or_default().insert(before);
+        }
+    }
+
+    /// An agent says that it has a task that this master did not launch there.
+    pub(in crate::core) fn reported_by(&mut self, task: &TaskId, agent: &AgentId) {
+        match self.tasks.get(task) {
+            None => {
+                self.tasks.insert(task.clone(), agent.clone());
+                self.reported.insert(task.clone());
+            }
+            Some(holder) if holder == agent => {}
+            Some(_) => {
+                let also = self.also.entry(task.clone()).or_default();
+                also.insert(agent.clone());
+            }
+        }
+    }
+
+    /// Whether this master has launched a task of this id that is still on the books.
+    pub(in crate::core) fn has_launched(&self, task: &TaskId) -> bool {
+        self.tasks.contains_key(task) && !self.reported.contains(task)
+    }
+
+    /// Whether a task of this id may be launched on the agent: this master has launched none that is still recorded,
+    /// and the agent itself has not reported one. What only another agent reports keeps nobody from launching.
+    pub(in crate::core) fn may_launch(&self, task: &TaskId, agent: &AgentId) -> bool {
+        let Some(first) = self.tasks.get(task) else {
+            return true;
+        };
+        self.reported.contains(task)
+            && first != agent
+            && !self.holders(task).any(|holder| holder == agent)
+    }
+
+    /// All agents that have a task of this id, or say so; the one that it was launched on first.
+    pub(in crate::core) fn holders(&self, task: &TaskId) -> impl Iterator<Item = &AgentId> {
+        let also = self.also.get(task).into_iter().flatten();
+        self.tasks.get(task).into_iter().chain(also)
+    }
+
+    /// Forgets that a task is on an agent.
+    pub(in crate::core) fn forget_task(&mut self, task: &TaskId, agent: &AgentId) {
+        let mut also = self.also.remove(task).unwrap_or_default();
+        if self.tasks.get(task) == Some(agent) {
+            self.tasks.remove(task);
+            self.reported.remove(task);
+            if let Some(next) = also.pop_first() {
+                self.reported_by(task, &next);
+            }
+        } else {
+            also.remove(agent);
+        }
+        if !also.is_empty() {
+            self.also.insert(task.clone(), also);
+        }
+    }
+}
+
+/// The time a framework may be away; `None` when its number is no duration.
+pub(in crate::core) fn failover_timeout(info: &v1::FrameworkInfo) -> Option<Duration> {
+    /// About 292 years: what fits 64 bits of nanoseconds, as in Mesos.
+    const MAX_SECONDS: f64 = 9.0e9;
+    let seconds = info.failover_timeout.unwrap_or(0.0);
+    if !(-MAX_SECONDS..=MAX_SECONDS).contains(&seconds) {
+        return None;
+    }
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}

@@ -1,0 +1,172 @@
+//! An operation on reservations or volumes, as the master keeps it until its end is acknowledged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meseta_proto::mesos::v1::offer::Operation;
+use meseta_proto::mesos::v1::{self, OperationState, OperationStatus};
+use meseta_resources::{AgentId, FrameworkId};
+use prost::Message as _;
+
+/// Names one operation, here and on its agent.
+pub type OperationUuid = [u8; 16];
+
+/// The operations of one agent; copied on the next write, so that readers share it.
+pub type OperationTable = Arc<BTreeMap<OperationUuid, Arc<OperationRecord>>>;
+
+/// Operations of one agent that have not ended, or whose end is not acknowledged; more are refused.
+pub(in crate::core) const OPERATIONS_PER_AGENT_MAX: usize = 20_000;
+
+/// What those operations may take as messages, all together, in bytes; decoded it is some times as much. Further ones
+/// are refused. What agents say of them is not counted.
+pub(in crate::core) const OPERATION_BYTES_PER_AGENT_MAX: usize = 8 << 20;
+
+// What operations may ask for. Each one goes through what its agent has, and the core does nothing else meanwhile.
+
+/// Operations on reservations and volumes in one ACCEPT; launches are bounded by their tasks.
+pub(in crate::core) const OPERATIONS_PER_ACCEPT_MAX: usize = 1_024;
+
+/// Resources that the operations of one ACCEPT go through, all together: each one those of its agent. Of an agent that
+/// is divided into no more than 1,024 that is nothing further. Three times as many took 0.2 to 0.35 s (`core_throughput
+/// operations`).
+pub(in crate::core) const RESOURCES_SCANNED_MAX: usize = 1 << 20;
+
+/// Resources that the operations of one ACCEPT name, all together.
+pub(in crate::core) const RESOURCES_PER_ACCEPT_MAX: usize = 1_024;
+
+/// Resources that one operation names, of a framework or an operator: each may be a step of its own.
+pub(in crate::core) const RESOURCES_PER_OPERATION_MAX: usize = 512;
+
+/// Different resources (by name, reservation with its labels, volume) up to which operations divide what an agent
+/// has: what each further operation, offer and task there costs goes with them.
+pub(in crate::core) const RESOURCES_PER_AGENT_MAX: usize = 4_096;
+
+/// Statuses kept of one operation; ours has two in its life.
+const STATUSES_MAX: usize = 10;
+
+#[derive(Clone, Debug)]
+pub struct OperationRecord {
+    pub uuid: OperationUuid,
+    /// None for an operator's.
+    pub framework_id: Option<FrameworkId>,
+    pub agent_id: AgentId,
+    /// As the agent got it.
+    pub info: Arc<Operation>,
+    /// The newest that is known.
+    pub latest: OperationStatus,
+    /// What the agent has told, oldest first.
+    pub statuses: Vec<OperationStatus>,
+    /// The agent came back without it: its own word of what it has was taken since.
+    pub(in crate::core) is_lost: bool,
+}
+
+impl OperationRecord {
+    pub(in crate::core) fn new(
+        uuid: OperationUuid,
+        framework_id: Option<FrameworkId>,
+        agent_id: AgentId,
+        info: Operation,
+    ) -> Self {
+        let latest = OperationStatus {
+            operation_id: info.id.clone(),
+            state: OperationState::OperationPending.into(),
+            agent_id: Some((&agent_id).into()),
+            ..OperationStatus::default()
+        };
+        Self {
+            uuid,
+            framework_id,
+            agent_id,
+            info: Arc::new(info),
+            latest,
+            statuses: Vec::new(),
+            is_lost: false,
+        }
+    }
+
+    /// As an agent reports it. None when it makes no sense.
+    pub(in crate::core) fn reported(agent_id: &AgentId, message: &v1::Operation) -> Option<Self> {
+        let uuid = message.uuid.value.as_slice().try_into().ok()?;
+        let framework_id = match &message.framework_id {
+            Some(id) => Some(FrameworkId::new(&id.value).ok()?),
+            None => None,
+        };
+        let mut record = Self::new(uuid, framework_id, agent_id.clone(), message.info.clone());
+        record.latest = message.latest_status.clone();
+        record.statuses = message
+            .statuses
+            .iter()
+            .take(STATUSES_MAX)
+            .cloned()
+            .collect();
+        Some(record)
+    }
+
+    /// What it takes of [`OPERATION_BYTES_PER_AGENT_MAX`].
+    pub(in crate::core) fn bytes(&self) -> usize {
+        self.info.encoded_len()
+    }
+
+    /// The framework's name for it.
+    #[must_use]
+    pub fn operation_id(&self) -> Option<&str> {
+        self.info.id.as_ref().map(|id| id.value.as_str())
+    }
+
+    /// The key under which its framework finds it.
+    pub(in crate::core) fn named(&self) -> Option<(FrameworkId, String)> {
+        let framework = self.framework_id.clone()?;
+        Some((framework, self.operation_id()?.to_owned()))
+    }
+
+    #[must_use]
+    pub fn state(&self) -> OperationState {
+        OperationState::try_from(self.latest.state).unwrap_or(OperationState::OperationUnsupported)
+    }
+
+    /// Notes what the agent tells; false if it told that before.
+    pub(in crate::core) fn note(&mut self, status: &OperationStatus) -> bool {
+        let told = |old: &OperationStatus| old.uuid.is_some() && old.uuid == status.uuid;
+        if self.statuses.iter().any(told) {
+            return false;
+        }
+        if self.statuses.len() >= STATUSES_MAX {
+            self.statuses.remove(0);
+        }
+        self.statuses.push(status.clone());
+        self.latest = status.clone();
+        true
+    }
+
+    /// As operators see it.
+    #[must_use]
+    pub fn to_wire(&self) -> v1::Operation {
+        v1::Operation {
+            framework_id: self.framework_id.as_ref().map(Into::into),
+            agent_id: Some((&self.agent_id).into()),
+            info: (*self.info).clone(),
+            latest_status: self.latest.clone(),
+            statuses: self.statuses.clone(),
+            uuid: v1::Uuid {
+                value: self.uuid.to_vec(),
+            },
+        }
+    }
+}
+
+/// Whether an operation in this state changes no more.
+#[must_use]
+pub(in crate::core) fn is_over(state: OperationState) -> bool {
+    match state {
+        OperationState::OperationFinished
+        | OperationState::OperationFailed
+        | OperationState::OperationError
+        | OperationState::OperationDropped
+        | OperationState::OperationGoneByOperator => true,
+        OperationState::OperationUnsupported
+        | OperationState::OperationPending
+        | OperationState::OperationUnreachable
+        | OperationState::OperationRecovering
+        | OperationState::OperationUnknown => false,
+    }
+}

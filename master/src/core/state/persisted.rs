@@ -1,0 +1,116 @@
+//! What the registry keeps, in the core's words.
+//!
+//! The core asks for [`Mutation`]s and starts from [`Recovered`]; how they are stored is the
+//! registry's affair. Agent descriptions stay encoded, so that fields this build does not know
+//! survive a restart.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use meseta_allocator::Quota;
+use meseta_resources::Role;
+
+use crate::core::operator::{Deactivation, Maintenance};
+
+/// One change to the registry, atomic and durable before it takes effect.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mutation {
+    /// Admits an agent or replaces what is known of it; ends its being unreachable.
+    PutAgent(AgentRecord),
+    /// The agent has not answered for too long; it may come back.
+    MarkUnreachable(UnreachableRecord),
+    /// The agent left for good.
+    RemoveAgent { agent_id: String },
+    /// These agents left for good, together.
+    RemoveAgents { agent_ids: Vec<String> },
+    /// Drops the oldest entries of the list of unreachable agents.
+    PruneUnreachable { agent_ids: Vec<String> },
+    /// Replaces the weights of all roles.
+    PutWeights(Vec<(String, f64)>),
+    /// Replaces the quotas of these roles; one without effect removes the role's.
+    UpdateQuota(Vec<(Role, Quota)>),
+    /// A framework's id belongs to a principal, or to a user of the master's machine.
+    PutFramework(FrameworkRecord),
+    /// The owners of these framework ids are forgotten.
+    RemoveFrameworks { framework_ids: Vec<String> },
+    /// These frameworks were removed, as time since the Unix epoch, and their ids are not given to anybody
+    /// again; of the removals before and among them, some are forgotten.
+    EndFrameworks {
+        removed: Vec<(String, Duration)>,
+        forgotten: Vec<String>,
+    },
+    /// A framework is away, and is ended if it is not back in time.
+    PutDeadline(DeadlineRecord),
+    /// These frameworks are back, or ended.
+    RemoveDeadlines { framework_ids: Vec<String> },
+    /// Replaces the schedule of maintenance and the list of machines that are down.
+    PutMaintenance(Maintenance),
+    /// Notes that an agent gets no work, or, without it, that it does again.
+    PutDeactivation {
+        agent_id: String,
+        deactivation: Option<Deactivation>,
+    },
+    /// The agent will never be back; as time since the Unix epoch.
+    MarkGone { agent_id: String, since: Duration },
+    /// Drops the oldest entries of the list of gone agents.
+    PruneGone { agent_ids: Vec<String> },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentRecord {
+    pub agent_id: String,
+    /// `mesos.v1.AgentInfo`, with the id set.
+    pub info: Bytes,
+}
+
+/// An agent that stopped answering.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnreachableRecord {
+    pub agent_id: String,
+    /// Since when, as time since the Unix epoch.
+    pub since: Duration,
+    /// The host that it was admitted from; empty if an older master wrote this.
+    pub hostname: String,
+}
+
+/// To whom a framework's id belongs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrameworkRecord {
+    pub framework_id: String,
+    /// None if it has none, and belongs to a user of the master's machine.
+    pub principal: Option<String>,
+    /// The user of the master's machine that it runs as, if nobody has proven a name.
+    pub user: Option<u32>,
+    /// Since when nothing was heard of it, as time since the Unix epoch.
+    pub absent: Option<Duration>,
+}
+
+/// Until when a framework may be away.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadlineRecord {
+    pub framework_id: String,
+    /// Time since the Unix epoch.
+    pub deadline: Duration,
+}
+
+/// All that a starting master knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recovered {
+    /// Grows with every start; fences the frames of an older master.
+    pub epoch: u64,
+    pub agents: Vec<AgentRecord>,
+    pub unreachable: Vec<UnreachableRecord>,
+    /// With the time since the Unix epoch.
+    pub gone: Vec<(String, Duration)>,
+    /// Of frameworks that belong to somebody and were not removed.
+    pub frameworks: Vec<FrameworkRecord>,
+    /// With the time since the Unix epoch.
+    pub removed_frameworks: Vec<(String, Duration)>,
+    /// Of frameworks that were away when the last master ended.
+    pub deadlines: Vec<DeadlineRecord>,
+    /// `None` when no weights were ever written.
+    pub weights: Option<Vec<(String, f64)>>,
+    pub quotas: Vec<(Role, Quota)>,
+    pub maintenance: Maintenance,
+    pub deactivations: Vec<(String, Deactivation)>,
+}

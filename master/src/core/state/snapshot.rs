@@ -1,0 +1,369 @@
+//! The master's state at one moment, for whoever wants to look at it.
+//!
+//! Entered through [`MasterCore::snapshot`]. Tables of tasks are shared, not copied; the core
+//! copies on its next write. Views of agents and frameworks are kept until these change, so that a snapshot
+//! costs what has changed since the last. Readers render it elsewhere, and never hold up the core.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use meseta_access::Approver;
+use meseta_allocator::{Quota, RoleGauges};
+use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Role};
+
+use super::agent::{Agent, AgentProfile, UnreachableAgent};
+use super::by_framework::{ByFramework, TaskStatesByFramework};
+use super::cached_view_map::View;
+use super::constraints::Constraints;
+use super::counters::Counters;
+use super::digest::AgentDigest;
+use super::framework::{Capabilities, Framework, Link};
+use super::framework_counters::FrameworkCounters;
+use super::operation::OperationTable;
+use super::task::{ExecutorRecord, TaskRecord, TaskTable};
+use crate::core::config;
+use crate::core::config::{Identity, QuotaSemantics};
+use crate::core::offers::outstanding::Offer;
+use crate::core::operator::{Deactivation, Deactivations, Maintenance};
+use crate::core::{InverseReply, MasterCore};
+
+/// The state that readers see, at one step.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The reader's permissions; what they hide is left out.
+    pub viewer: Approver,
+    /// The core's step that this is the result of.
+    pub sequence: u64,
+    /// The last step that may have changed anything but counters: another snapshot of this master with the
+    /// same number shows the same.
+    pub changed: u64,
+    pub epoch: u64,
+    pub identity: Identity,
+    /// When this master started, since the Unix epoch.
+    pub started: Duration,
+    /// When this was taken.
+    pub taken: Duration,
+    /// In the order of their ids.
+    pub agents: Arc<Vec<Arc<AgentView>>>,
+    /// Agents of the registry that have not come back.
+    pub recovered_agents: Vec<(AgentId, Arc<AgentInfo>)>,
+    pub unreachable_agents: Vec<(AgentId, UnreachableAgent)>,
+    /// Agents that were marked gone, and when.
+    pub gone_agents: Vec<(AgentId, Duration)>,
+    pub frameworks: Arc<Vec<Arc<FrameworkView>>>,
+    pub completed_frameworks: Vec<Arc<FrameworkView>>,
+    pub offers: Vec<Arc<Offer>>,
+    pub weights: BTreeMap<Role, f64>,
+    pub quotas: Arc<BTreeMap<Role, Quota>>,
+    pub maintenance: Arc<Maintenance>,
+    pub quota_semantics: QuotaSemantics,
+    pub whitelisted_roles: Option<BTreeSet<Role>>,
+    pub counters: Counters,
+    /// Registry mutations that are not durable yet.
+    pub pending_mutations: usize,
+    /// Made for the first reader who needs it, and kept for the others.
+    pub(crate) sorted: OnceLock<ByFramework>,
+    pub(crate) counted: OnceLock<TaskStatesByFramework>,
+}
+
+/// Snapshots of the newest step, made when first requested.
+#[derive(Debug, Default)]
+pub(in crate::core) struct CachedSnapshots {
+    full: Option<Arc<Snapshot>>,
+    /// Without agents, frameworks and offers.
+    policies: Option<Arc<Snapshot>>,
+}
+
+impl Snapshot {
+    /// What belongs to each framework. Takes a while when it is first asked for.
+    pub fn by_framework(&self) -> &ByFramework {
+        self.sorted.get_or_init(|| ByFramework::of(self))
+    }
+
+    /// In which states the tasks of each framework are: much sooner found than the tasks themselves.
+    pub fn states(&self) -> &TaskStatesByFramework {
+        self.counted.get_or_init(|| TaskStatesByFramework::of(self))
+    }
+}
+
+/// An agent at that moment.
+#[derive(Clone, Debug)]
+pub struct AgentView {
+    pub profile: Arc<AgentProfile>,
+    pub connected: bool,
+    /// Set if an operator gives it no more work.
+    pub deactivation: Option<Deactivation>,
+    pub registered: Duration,
+    pub reregistered: Option<Duration>,
+    pub tasks: TaskTable,
+    pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
+    pub operations: OperationTable,
+    /// Resources that are allocated to roles.
+    pub used: Arc<BTreeMap<FrameworkId, Resources>>,
+    pub offered: Resources,
+    /// What frameworks say to its planned maintenance.
+    pub inverse_replies: BTreeMap<FrameworkId, InverseReply>,
+    /// Made for the first reader who needs it, and kept as long as this view is.
+    pub(crate) digested: OnceLock<AgentDigest>,
+}
+
+impl AgentView {
+    /// Whether it is here and may be offered.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.connected && self.deactivation.is_none()
+    }
+
+    #[must_use]
+    pub fn id(&self) -> &AgentId {
+        &self.profile.id
+    }
+
+    /// What all this amounts to.
+    pub fn digest(&self) -> &AgentDigest {
+        self.digested.get_or_init(|| AgentDigest::of(self))
+    }
+
+    /// What all frameworks together hold here.
+    #[must_use]
+    pub fn used_total(&self) -> Resources {
+        self.used.values().sum()
+    }
+}
+
+impl View for AgentView {
+    type Key = AgentId;
+    fn key(&self) -> &AgentId {
+        self.id()
+    }
+}
+
+impl View for FrameworkView {
+    type Key = FrameworkId;
+    fn key(&self) -> &FrameworkId {
+        &self.id
+    }
+}
+
+/// A framework at that moment. Its tasks are found with the agents.
+#[derive(Clone, Debug)]
+pub struct FrameworkView {
+    pub id: FrameworkId,
+    pub info: Arc<FrameworkInfo>,
+    pub capabilities: Capabilities,
+    pub roles: BTreeSet<Role>,
+    pub suppressed: BTreeSet<Role>,
+    pub offer_constraints: Option<Arc<Constraints>>,
+    pub active: bool,
+    pub connected: bool,
+    pub recovered: bool,
+    pub registered: Duration,
+    pub reregistered: Option<Duration>,
+    pub unregistered: Option<Duration>,
+    pub completed: Arc<VecDeque<Arc<TaskRecord>>>,
+    pub unreachable: Arc<VecDeque<Arc<TaskRecord>>>,
+    pub counters: Arc<FrameworkCounters>,
+}
+
+impl FrameworkView {
+    pub(in crate::core) fn of(framework: &Framework, is_completed: bool) -> Self {
+        let connected = !is_completed && framework.connection().is_some();
+        Self {
+            id: framework.id.clone(),
+            info: framework.terms.info.clone(),
+            capabilities: framework.terms.capabilities,
+            roles: framework.terms.roles.clone(),
+            suppressed: framework.terms.suppressed.clone(),
+            offer_constraints: framework.terms.offer_constraints.clone(),
+            active: connected,
+            connected,
+            recovered: !is_completed && framework.link == Link::Recovered,
+            registered: framework.registered,
+            reregistered: framework.reregistered,
+            unregistered: framework.unregistered,
+            completed: framework.completed.tasks().clone(),
+            unreachable: framework.unreachable.tasks().clone(),
+            counters: framework.counters.clone(),
+        }
+    }
+}
+
+impl MasterCore {
+    /// Whether [`Self::snapshot`] would give what somebody else has got already.
+    #[must_use]
+    pub fn has_snapshot(&self) -> bool {
+        self.cached_snapshots.full.is_some()
+    }
+
+    /// What the allocator measures of roles.
+    #[must_use]
+    pub fn role_gauges(&self) -> Vec<RoleGauges> {
+        self.allocator.gauges()
+    }
+
+    /// The number of allocation runs so far.
+    #[must_use]
+    pub fn allocation_runs(&self) -> u64 {
+        self.counters.allocation_runs
+    }
+
+    /// The state as it is now; the same object until the next step.
+    pub fn snapshot(&mut self) -> Arc<Snapshot> {
+        if let Some(snapshot) = &self.cached_snapshots.full {
+            return snapshot.clone();
+        }
+        let snapshot = Arc::new(self.take_snapshot());
+        self.cached_snapshots.full = Some(snapshot.clone());
+        snapshot
+    }
+
+    /// Quotas, weights, maintenance and the master itself; agents, frameworks and offers only if they are at hand.
+    /// Costs nothing that grows with those, and nothing until the next step.
+    pub fn policies(&mut self) -> Arc<Snapshot> {
+        if let Some(known) = self
+            .cached_snapshots
+            .full
+            .as_ref()
+            .or(self.cached_snapshots.policies.as_ref())
+        {
+            return known.clone();
+        }
+        let policies = Arc::new(self.take_policies());
+        self.cached_snapshots.policies = Some(policies.clone());
+        policies
+    }
+
+    /// Whether [`Self::policies`] would give what somebody else has got already.
+    #[must_use]
+    pub fn has_policies(&self) -> bool {
+        self.cached_snapshots.full.is_some() || self.cached_snapshots.policies.is_some()
+    }
+
+    fn take_snapshot(&mut self) -> Snapshot {
+        let (offers, deactivations) = (&self.offers, &self.operator.deactivations);
+        let agents = self
+            .agents
+            .views(|agent| view(agent, offers, deactivations));
+        let frameworks = self
+            .frameworks
+            .views(|framework| FrameworkView::of(framework, false));
+        Snapshot {
+            agents,
+            recovered_agents: self
+                .recovered_agents
+                .iter()
+                .map(|(id, agent)| (id.clone(), agent.info.clone()))
+                .collect(),
+            unreachable_agents: self
+                .unreachable_agents
+                .iter()
+                .map(|(id, agent)| (id.clone(), agent.clone()))
+                .collect(),
+            gone_agents: self
+                .gone_agents
+                .iter()
+                .map(|(id, since)| (id.clone(), *since))
+                .collect(),
+            frameworks,
+            completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
+            offers: self.offers.values().cloned().collect(),
+            ..self.take_policies()
+        }
+    }
+
+    fn take_policies(&self) -> Snapshot {
+        Snapshot {
+            viewer: Approver::default(),
+            sequence: self.sequence,
+            changed: self.changed,
+            epoch: self.epoch,
+            identity: self.config.identity.clone(),
+            started: self.started,
+            taken: self.now.unix,
+            agents: Arc::default(),
+            recovered_agents: Vec::new(),
+            unreachable_agents: Vec::new(),
+            gone_agents: Vec::new(),
+            frameworks: Arc::default(),
+            completed_frameworks: Vec::new(),
+            offers: Vec::new(),
+            weights: self.weights.clone(),
+            quotas: self.operator.quotas.clone(),
+            maintenance: self.operator.maintenance.maintenance().clone(),
+            quota_semantics: self.config.quota_semantics,
+            whitelisted_roles: self.config.roles.clone(),
+            counters: self.counters.clone(),
+            pending_mutations: self.pending.len(),
+            sorted: OnceLock::new(),
+            counted: OnceLock::new(),
+        }
+    }
+
+    pub(in crate::core) fn view(&self, agent: &Agent) -> AgentView {
+        view(agent, &self.offers, &self.operator.deactivations)
+    }
+}
+
+/// What is shown of an agent: whatever changes this has to touch the agent's entry.
+fn view(
+    agent: &Agent,
+    offers: &BTreeMap<OfferId, Arc<Offer>>,
+    deactivations: &Deactivations,
+) -> AgentView {
+    AgentView {
+        profile: agent.profile.clone(),
+        connected: agent.connection.is_some(),
+        deactivation: deactivations.0.get(agent.id()).cloned(),
+        registered: agent.registered,
+        reregistered: agent.reregistered,
+        tasks: agent.tasks.clone(),
+        executors: agent.executors.clone(),
+        operations: agent.operations.clone(),
+        used: agent.used.clone(),
+        offered: agent
+            .offers
+            .iter()
+            .filter_map(|id| offers.get(id))
+            .map(|offer| &offer.resources)
+            .sum(),
+        inverse_replies: agent.inverse_replies.clone(),
+        digested: OnceLock::new(),
+    }
+}
+
+impl config::Identity {
+    /// The name of this process in the form of Mesos.
+    #[must_use]
+    pub fn pid(&self) -> String {
+        format!("master@{}:{}", self.ip, self.port)
+    }
+
+    /// This master as clients are told of it.
+    #[must_use]
+    pub fn to_wire(&self) -> v1::MasterInfo {
+        use v1::master_info::Capability;
+        use v1::master_info::capability::Type;
+        v1::MasterInfo {
+            id: self.id.clone(),
+            // Network order in memory, read as a number: what Mesos sends.
+            ip: u32::from_le_bytes(self.ip.octets()),
+            port: u32::from(self.port),
+            pid: Some(self.pid()),
+            hostname: Some(self.hostname.clone()),
+            version: Some(self.version.clone()),
+            address: Some(v1::Address {
+                hostname: Some(self.hostname.clone()),
+                ip: Some(self.ip.to_string()),
+                port: i32::from(self.port),
+            }),
+            domain: self.domain.clone(),
+            capabilities: [Type::AgentUpdate, Type::AgentDraining, Type::QuotaV2]
+                .map(|kind| Capability {
+                    r#type: Some(kind.into()),
+                })
+                .to_vec(),
+        }
+    }
+}

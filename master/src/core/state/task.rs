@@ -1,0 +1,239 @@
+//! Tasks and executors as the master keeps them.
+//!
+//! A task's description stays encoded: it is read again only for views. Tables are shared with
+//! snapshots and copied on write. Invariant: a terminal state is never left.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
+use prost::Message;
+
+use crate::core::validation::call::UUID_BYTES;
+
+/// Statuses kept per task. Mesos keeps one per run of equal states; a task that flips between
+/// healthy and unhealthy forever keeps the newest.
+pub(in crate::core) const STATUSES_PER_TASK_MAX: usize = 32;
+
+/// Bytes of a status that is kept; of a larger one what is needed is kept.
+const STATUS_BYTES_MAX: usize = 64 * 1024;
+
+/// The tasks of one agent.
+pub type TaskTable = Arc<BTreeMap<(FrameworkId, TaskId), Arc<TaskRecord>>>;
+
+#[derive(Clone, Debug)]
+pub struct TaskRecord {
+    pub task_id: TaskId,
+    pub framework_id: FrameworkId,
+    pub agent_id: AgentId,
+    /// Whether this master launched it there itself, and not the agent alone says that it has it.
+    pub is_launched: bool,
+    /// Absent for command tasks.
+    pub executor_id: Option<ExecutorId>,
+    pub role: Role,
+    /// With the allocation role set.
+    pub resources: Resources,
+    /// The newest state that the agent told of.
+    pub state: TaskState,
+    /// The state of the last update that was forwarded, and that update's uuid.
+    pub update_state: Option<TaskState>,
+    pub update_uuid: Option<Vec<u8>>,
+    pub statuses: Vec<StatusRecord>,
+    /// The user that the task itself names.
+    pub user: Option<Arc<str>>,
+    /// Whether it is in the control groups of its executor.
+    pub shares_groups: bool,
+    /// `mesos.v1.Task` without what stands above.
+    pub description: Bytes,
+    /// Set while the agent is unreachable: the time since the Unix epoch that it is so.
+    pub unreachable_since: Option<std::time::Duration>,
+}
+
+/// One status in a task's history.
+#[derive(Clone, Debug)]
+pub struct StatusRecord {
+    pub state: TaskState,
+    /// An encoded `mesos.v1.TaskStatus` without its `data`.
+    pub encoded: Bytes,
+}
+
+impl TaskRecord {
+    /// What its record takes, more or less.
+    #[must_use]
+    pub(in crate::core) fn bytes(&self) -> usize {
+        let statuses = self.statuses.iter().map(|status| status.encoded.len());
+        size_of::<Self>() + self.description.len() + statuses.sum::<usize>()
+    }
+
+    /// The executor that it runs in, unless it is a command task.
+    pub(in crate::core) fn executor(&self) -> Option<(FrameworkId, ExecutorId)> {
+        let executor = self.executor_id.clone()?;
+        Some((self.framework_id.clone(), executor))
+    }
+
+    /// The executor that it does not share control groups with.
+    pub(in crate::core) fn apart_of(&self) -> Option<(FrameworkId, ExecutorId)> {
+        self.executor().filter(|_| !self.shares_groups)
+    }
+
+    /// The state that reconciliation and history go by.
+    #[must_use]
+    pub fn reported_state(&self) -> TaskState {
+        self.update_state.unwrap_or(self.state)
+    }
+
+    /// The newest status, for what reconciliation repeats of it.
+    #[must_use]
+    pub fn latest_status(&self) -> Option<TaskStatus> {
+        let last = self.statuses.last()?;
+        TaskStatus::decode(last.encoded.clone()).ok()
+    }
+
+    /// Records a status that was forwarded. The newest of a run of equal states replaces the others.
+    pub(in crate::core) fn push_status(&mut self, status: &TaskStatus) {
+        let Some(state) = state_of(status) else {
+            return;
+        };
+        let mut kept = status.clone();
+        kept.data = None;
+        if kept.encoded_len() > STATUS_BYTES_MAX {
+            kept = essence(&kept);
+            kept.task_id.value = self.task_id.to_string();
+        }
+        let record = StatusRecord {
+            state,
+            encoded: kept.encode_to_vec().into(),
+        };
+        match self.statuses.last_mut() {
+            Some(last) if last.state == state => *last = record,
+            _ => {
+                // There are very many tasks, and most have two or three.
+                self.statuses.reserve_exact(1);
+                self.statuses.push(record);
+            }
+        }
+        if self.statuses.len() > STATUSES_PER_TASK_MAX {
+            self.statuses.remove(0);
+        }
+    }
+
+    /// The whole as the operator API shows it. `resources` is left to the caller, who knows the
+    /// format that is wanted.
+    #[must_use]
+    pub fn to_wire(&self) -> v1::Task {
+        let mut task = v1::Task::decode(self.description.clone()).unwrap_or_default();
+        task.task_id.value = self.task_id.to_string();
+        task.framework_id.value = self.framework_id.to_string();
+        task.agent_id.value = self.agent_id.to_string();
+        task.executor_id = self.executor_id.as_ref().map(|id| v1::ExecutorId {
+            value: id.to_string(),
+        });
+        task.state = self.state.into();
+        task.statuses = self
+            .statuses
+            .iter()
+            .filter_map(|status| TaskStatus::decode(status.encoded.clone()).ok())
+            .collect();
+        task.status_update_state = self.update_state.map(Into::into);
+        task.status_update_uuid.clone_from(&self.update_uuid);
+        task
+    }
+}
+
+/// What of a status is small and needed.
+pub(in crate::core) fn essence(status: &TaskStatus) -> TaskStatus {
+    TaskStatus {
+        task_id: status.task_id.clone(),
+        state: status.state,
+        source: status.source,
+        reason: status.reason,
+        timestamp: status.timestamp,
+        uuid: status.uuid.clone().filter(|uuid| uuid.len() == UUID_BYTES),
+        healthy: status.healthy,
+        unreachable_time: status.unreachable_time,
+        ..TaskStatus::default()
+    }
+}
+
+/// The user that a task itself names.
+pub(in crate::core) fn user_of(info: &v1::TaskInfo) -> Option<&str> {
+    let executor = info
+        .executor
+        .as_ref()
+        .and_then(|executor| executor.command.as_ref());
+    let command = info.command.as_ref().or(executor)?;
+    command.user.as_deref()
+}
+
+/// The part of a launched task that views show.
+pub(in crate::core) fn describe(info: &v1::TaskInfo) -> Bytes {
+    v1::Task {
+        name: info.name.clone(),
+        labels: info.labels.clone(),
+        discovery: info.discovery.clone(),
+        container: info.container.clone(),
+        health_check: info.health_check.clone(),
+        kill_policy: info.kill_policy,
+        user: user_of(info).map(str::to_owned),
+        limits: info.limits.clone(),
+        ..v1::Task::default()
+    }
+    .encode_to_vec()
+    .into()
+}
+
+/// The same of a task that an agent reported.
+pub(in crate::core) fn describe_reported(mut task: v1::Task) -> Bytes {
+    task.resources.clear();
+    task.statuses.clear();
+    task.status_update_uuid = None;
+    task.encode_to_vec().into()
+}
+
+/// An executor that a framework brought.
+#[derive(Clone, Debug)]
+pub struct ExecutorRecord {
+    pub executor_id: ExecutorId,
+    pub framework_id: FrameworkId,
+    pub agent_id: AgentId,
+    pub resources: Resources,
+    /// The user that the executor itself names.
+    pub user: Option<Arc<str>>,
+    /// An encoded message, `mesos.v1.ExecutorInfo`.
+    pub info: Bytes,
+}
+
+/// The user that an executor itself names.
+pub(in crate::core) fn user_of_executor(info: &v1::ExecutorInfo) -> Option<Arc<str>> {
+    let command = info.command.as_ref()?;
+    command.user.as_deref().map(Into::into)
+}
+
+/// The state in a status, if this build knows it.
+#[must_use]
+pub(in crate::core) fn state_of(status: &TaskStatus) -> Option<TaskState> {
+    TaskState::try_from(status.state).ok()
+}
+
+/// Whether nothing follows this state.
+#[must_use]
+pub fn is_terminal(state: TaskState) -> bool {
+    match state {
+        TaskState::TaskStaging
+        | TaskState::TaskStarting
+        | TaskState::TaskRunning
+        | TaskState::TaskKilling
+        | TaskState::TaskUnreachable
+        | TaskState::TaskUnknown => false,
+        TaskState::TaskFinished
+        | TaskState::TaskFailed
+        | TaskState::TaskKilled
+        | TaskState::TaskError
+        | TaskState::TaskLost
+        | TaskState::TaskDropped
+        | TaskState::TaskGone
+        | TaskState::TaskGoneByOperator => true,
+    }
+}

@@ -1,0 +1,215 @@
+//! What is remembered of tasks that are over or lost, and how much of it.
+//!
+//! A framework's history is bounded in records and in bytes, and so are all together; what ended frameworks have
+//! said of themselves counts, too. Invariant: the oldest goes first, and a framework that remembers little is not
+//! made to forget by one that remembers much.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use meseta_resources::{AgentId, FrameworkId, TaskId};
+use prost::Message as _;
+
+use crate::core::MasterCore;
+use crate::core::state::snapshot::FrameworkView;
+use crate::core::state::task::TaskRecord;
+
+/// Records of one kind, oldest first. Shared with snapshots.
+#[derive(Debug, Default)]
+pub(in crate::core) struct History {
+    tasks: Arc<VecDeque<Arc<TaskRecord>>>,
+    bytes: usize,
+}
+
+impl History {
+    /// As snapshots have it.
+    pub(in crate::core) fn tasks(&self) -> &Arc<VecDeque<Arc<TaskRecord>>> {
+        &self.tasks
+    }
+
+    pub(in crate::core) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn push(&mut self, task: Arc<TaskRecord>, tasks_max: usize, bytes_max: usize) {
+        self.bytes += task.bytes();
+        Arc::make_mut(&mut self.tasks).push_back(task);
+        self.shrink(tasks_max, bytes_max);
+    }
+
+    /// Forgets the oldest until no more than this is left.
+    fn shrink(&mut self, tasks_max: usize, bytes_max: usize) {
+        if self.tasks.len() <= tasks_max && self.bytes <= bytes_max {
+            return;
+        }
+        let tasks = Arc::make_mut(&mut self.tasks);
+        while (tasks.len() > tasks_max || self.bytes > bytes_max)
+            && let Some(oldest) = tasks.pop_front()
+        {
+            self.bytes -= oldest.bytes();
+        }
+    }
+
+    /// Takes the records that are meant.
+    fn take(&mut self, is_meant: impl Fn(&TaskRecord) -> bool) -> Vec<Arc<TaskRecord>> {
+        if !self.tasks.iter().any(|task| is_meant(task)) {
+            return Vec::new();
+        }
+        let tasks = std::mem::take(Arc::make_mut(&mut self.tasks));
+        let (taken, left): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| is_meant(task));
+        self.tasks = Arc::new(left.into());
+        self.bytes -= taken.iter().map(|task| task.bytes()).sum::<usize>();
+        taken
+    }
+}
+
+/// What an ended framework takes.
+fn bytes_of(framework: &FrameworkView) -> usize {
+    let records = framework.completed.iter().chain(&*framework.unreachable);
+    let records: usize = records.map(|task| task.bytes()).sum();
+    records + framework.terms_bytes()
+}
+
+impl FrameworkView {
+    /// What it has said of itself.
+    pub(in crate::core) fn terms_bytes(&self) -> usize {
+        let constraints = self.offer_constraints.as_ref();
+        self.info.encoded_len() + constraints.map_or(0, |constraints| constraints.bytes())
+    }
+}
+
+impl MasterCore {
+    /// Keeps the record of a task that is over.
+    pub(in crate::core) fn keep_completed(&mut self, id: &FrameworkId, task: Arc<TaskRecord>) {
+        let tasks_max = self.config.max_completed_tasks_per_framework;
+        self.keep(id, task, tasks_max, |framework| &mut framework.completed);
+    }
+
+    /// Keeps the record of a task whose agent is unreachable.
+    pub(in crate::core) fn keep_unreachable(&mut self, id: &FrameworkId, task: Arc<TaskRecord>) {
+        let tasks_max = self.config.max_unreachable_tasks_per_framework;
+        self.keep(id, task, tasks_max, |framework| &mut framework.unreachable);
+    }
+
+    fn keep(
+        &mut self,
+        id: &FrameworkId,
+        task: Arc<TaskRecord>,
+        tasks_max: usize,
+        history: impl Fn(&mut crate::core::state::framework::Framework) -> &mut History,
+    ) {
+        let bytes_max = self.config.memory.history_per_framework;
+        let Some(framework) = self.frameworks.get_mut(id) else {
+            return;
+        };
+        let history = history(framework);
+        let before = history.bytes();
+        history.push(task, tasks_max, bytes_max);
+        let after = history.bytes();
+        self.history_bytes = (self.history_bytes + after).saturating_sub(before);
+        self.bound_history();
+    }
+
+    /// Takes the records of a framework's tasks that were lost with an agent.
+    pub(in crate::core) fn take_unreachable_on(
+        &mut self,
+        id: &FrameworkId,
+        agent: &AgentId,
+    ) -> Vec<Arc<TaskRecord>> {
+        self.take_unreachable(id, |task| task.agent_id == *agent)
+    }
+
+    /// Forgets that a task was lost: it is back.
+    pub(in crate::core) fn forget_unreachable(
+        &mut self,
+        id: &FrameworkId,
+        task: &TaskId,
+        agent: &AgentId,
+    ) {
+        self.take_unreachable(id, |lost| lost.task_id == *task && lost.agent_id == *agent);
+    }
+
+    fn take_unreachable(
+        &mut self,
+        id: &FrameworkId,
+        is_meant: impl Fn(&TaskRecord) -> bool,
+    ) -> Vec<Arc<TaskRecord>> {
+        let Some(framework) = self.frameworks.get_mut(id) else {
+            return Vec::new();
+        };
+        let taken = framework.unreachable.take(is_meant);
+        let bytes: usize = taken.iter().map(|task| task.bytes()).sum();
+        self.history_bytes = self.history_bytes.saturating_sub(bytes);
+        taken
+    }
+
+    /// Keeps what a framework was that has ended.
+    pub(in crate::core) fn keep_framework(&mut self, framework: FrameworkView) {
+        self.history_bytes += bytes_of(&framework);
+        self.completed_frameworks.push_back(Arc::new(framework));
+        while self.completed_frameworks.len() > self.config.max_completed_frameworks {
+            self.forget_framework();
+        }
+        self.bound_history();
+    }
+
+    fn forget_framework(&mut self) {
+        if let Some(oldest) = self.completed_frameworks.pop_front() {
+            self.history_bytes = self.history_bytes.saturating_sub(bytes_of(&oldest));
+        }
+    }
+
+    /// Forgets ended frameworks, and then half of what the framework remembers that remembers most: each time so
+    /// much that the search for it is rare.
+    fn bound_history(&mut self) {
+        while self.history_bytes > self.config.memory.history {
+            if !self.completed_frameworks.is_empty() {
+                self.forget_framework();
+                continue;
+            }
+            let by_bytes = self
+                .frameworks
+                .iter()
+                .map(|(id, one)| (one.completed.bytes() + one.unreachable.bytes(), id));
+            let Some((bytes, id)) = by_bytes.max().map(|(bytes, id)| (bytes, id.clone())) else {
+                return;
+            };
+            let Some(framework) = self.frameworks.get_mut(&id).filter(|_| bytes > 0) else {
+                return;
+            };
+            for history in [&mut framework.completed, &mut framework.unreachable] {
+                let half = history.bytes() / 2;
+                history.shrink(usize::MAX, half);
+            }
+            let left = framework.completed.bytes() + framework.unreachable.bytes();
+            self.history_bytes = (self.history_bytes + left).saturating_sub(bytes);
+        }
+    }
+
+    /// What is remembered, counted anew: the sum that is kept has to agree.
+    #[cfg(test)]
+    pub(in crate::core) fn check_history(&self) {
+        let live: usize = self
+            .frameworks
+            .values()
+            .map(|one| {
+                let records = one
+                    .completed
+                    .tasks()
+                    .iter()
+                    .chain(&**one.unreachable.tasks());
+                records.map(|task| task.bytes()).sum::<usize>()
+            })
+            .sum();
+        let ended: usize = self
+            .completed_frameworks
+            .iter()
+            .map(|one| bytes_of(one))
+            .sum();
+        assert_eq!(self.history_bytes, live + ended);
+        let terms: usize = self.frameworks.values().map(|one| one.terms.bytes()).sum();
+        assert_eq!(self.framework_info_usage.all(), terms);
+        assert_eq!(self.framework_info_usage.of_parts(), terms);
+        assert!(self.history_bytes <= self.config.memory.history);
+    }
+}

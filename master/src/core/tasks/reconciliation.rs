@@ -1,0 +1,369 @@
+//! Reconciliation: the truth about tasks, on demand.
+//!
+//! Every answer is made from the master's tables, soon and without holding up others; where only an agent that is still coming
+//! back could know, there is none, as in Mesos. Invariants: the master never tells of a task in a
+//! state that it cannot vouch for; a framework with very many tasks gets its answers as fast as it reads them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+use meseta_proto::mesos::v1::scheduler::{Event, call};
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
+use meseta_resources::{FrameworkId, TaskId};
+
+use super::status::MasterTaskStatus;
+use crate::core::MasterCore;
+use crate::core::effect::Answer;
+use crate::core::ids::ConnectionId;
+use crate::core::state::task::TaskRecord;
+
+/// Questions answered in one step: well below a millisecond's worth, so that offers and calls of others
+/// go on in between.
+const ANSWERS_PER_STEP: usize = 128;
+
+/// Questions of frameworks that read, which may wait to be answered: those of some dozens with all their tasks.
+const QUESTIONS_MAX: usize = 4_000_000;
+
+/// Questions of one framework that may wait, whether it reads or not: twice the tasks of a very large one.
+const QUESTIONS_PER_FRAMEWORK_MAX: usize = 1_000_000;
+
+/// Calls of one framework that may wait to be answered.
+const RECONCILES_PER_FRAMEWORK_MAX: usize = 1_024;
+
+/// Answers that one framework may leave unread; what else it asked waits until it has read some.
+const UNREAD_MAX: usize = 2_048;
+
+/// Whoever forwards events tells the core each time that so many answers have been read.
+pub(crate) const READ_AT_ONCE: usize = 512;
+
+/// Questions of frameworks that do not read their answers as fast as these are made.
+#[derive(Debug, Default)]
+pub(in crate::core) struct UnreadReconciliations {
+    waiting: BTreeMap<FrameworkId, VecDeque<PendingReconcile>>,
+    /// Answers that are unread, of each framework that has any.
+    answers: BTreeMap<FrameworkId, usize>,
+}
+
+impl UnreadReconciliations {
+    fn is_full(&self, framework: &FrameworkId) -> bool {
+        self.answers
+            .get(framework)
+            .is_some_and(|unread| *unread >= UNREAD_MAX)
+    }
+
+    fn count(&mut self, framework: &FrameworkId, answers: usize) {
+        *self.answers.entry(framework.clone()).or_default() += answers;
+    }
+
+    /// Forgets a framework, and gives what it asked and was not answered.
+    pub(in crate::core) fn take(&mut self, framework: &FrameworkId) -> VecDeque<PendingReconcile> {
+        self.answers.remove(framework);
+        self.waiting.remove(framework).unwrap_or_default()
+    }
+}
+
+/// Whether an event answers a question about a task.
+pub(crate) fn is_answer(event: &Event) -> bool {
+    let update = event.update.as_ref();
+    update.is_some_and(|update| update.status.reason == Some(Reason::Reconciliation.into()))
+}
+
+/// What one framework asked and has not been told yet.
+#[derive(Debug)]
+pub(in crate::core) struct PendingReconcile {
+    framework: FrameworkId,
+    questions: ReconcileTasks,
+    /// The memory of the tasks that were named, until the last of them is answered.
+    bytes: usize,
+}
+
+/// The memory of tasks as a framework names them, in bytes.
+fn memory_of(tasks: &[call::reconcile::Task]) -> usize {
+    let of_task = |task: &call::reconcile::Task| {
+        let agent = task.agent_id.as_ref().map_or(0, |id| id.value.len());
+        size_of::<call::reconcile::Task>() + task.task_id.value.len() + agent
+    };
+    tasks.iter().map(of_task).sum()
+}
+
+#[derive(Debug)]
+enum ReconcileTasks {
+    /// Tasks as the framework names them, and where it thinks that they are.
+    Explicit(std::vec::IntoIter<call::reconcile::Task>),
+    /// All tasks that the master has on its books after this one, up to the one that was the last when the
+    /// framework asked; about so many.
+    Implicit {
+        after: Option<TaskId>,
+        until: TaskId,
+        left: usize,
+    },
+}
+
+impl ReconcileTasks {
+    fn len(&self) -> usize {
+        match self {
+            ReconcileTasks::Explicit(tasks) => tasks.len(),
+            ReconcileTasks::Implicit { left, .. } => *left,
+        }
+    }
+}
+
+impl MasterCore {
+    /// Takes questions; they are answered in this step and in those that follow.
+    pub(in crate::core) fn reconcile(
+        &mut self,
+        framework: &FrameworkId,
+        request: call::Reconcile,
+    ) -> Answer {
+        let bytes = memory_of(&request.tasks);
+        let questions = if request.tasks.is_empty() {
+            let known = self.frameworks.get(framework);
+            let last = known.and_then(|known| known.tasks.last_key_value());
+            let Some((known, (last, _))) = known.zip(last) else {
+                return Answer::Accepted;
+            };
+            ReconcileTasks::Implicit {
+                after: None,
+                until: last.clone(),
+                left: known.tasks.len(),
+            }
+        } else {
+            ReconcileTasks::Explicit(request.tasks.into_iter())
+        };
+        if let Some(refused) = self.too_many_questions(framework, &questions, bytes) {
+            return refused;
+        }
+        self.pending_reconciles.push_back(PendingReconcile {
+            framework: framework.clone(),
+            questions,
+            bytes,
+        });
+        Answer::Accepted
+    }
+
+    /// The refusal of questions beyond what may wait to be answered, of the framework or of all.
+    fn too_many_questions(
+        &self,
+        framework: &FrameworkId,
+        questions: &ReconcileTasks,
+        bytes: usize,
+    ) -> Option<Answer> {
+        let unread = self.unread_reconciliations.waiting.get(framework);
+        let (mut all, mut own, mut own_calls, mut own_bytes) = (0, questions.len(), 1, bytes);
+        for reconcile in self
+            .pending_reconciles
+            .iter()
+            .chain(unread.into_iter().flatten())
+        {
+            all += reconcile.questions.len();
+            if reconcile.framework == *framework {
+                own += reconcile.questions.len();
+                own_calls += 1;
+                own_bytes += reconcile.bytes;
+            }
+        }
+        if own > QUESTIONS_PER_FRAMEWORK_MAX
+            || own_calls > RECONCILES_PER_FRAMEWORK_MAX
+            || own_bytes > self.config.memory.questions_per_framework
+        {
+            return Some(Answer::BadRequest(
+                "Too many tasks of the framework wait to be reconciled: read the answers, and ask again later"
+                    .to_owned(),
+            ));
+        }
+        (all.saturating_add(questions.len()) > QUESTIONS_MAX).then(|| {
+            Answer::BadRequest("Too many tasks wait to be reconciled: ask again later".to_owned())
+        })
+    }
+
+    /// Answers some of what was asked, everyone who asked in turn.
+    pub(in crate::core) fn answer_questions(&mut self) {
+        for _ in 0..ANSWERS_PER_STEP {
+            let Some(mut reconcile) = self.pending_reconciles.pop_front() else {
+                return;
+            };
+            let known = self.frameworks.get(&reconcile.framework);
+            let hears = known.is_some_and(|framework| framework.connection().is_some());
+            if !hears {
+                continue;
+            }
+            if self.unread_reconciliations.is_full(&reconcile.framework) {
+                let waiting = &mut self.unread_reconciliations.waiting;
+                let of_framework = waiting.entry(reconcile.framework.clone()).or_default();
+                of_framework.push_back(reconcile);
+                continue;
+            }
+            let before = self.effects.len();
+            let goes_on = self.answer_next(&reconcile.framework, &mut reconcile.questions);
+            let answers = self.effects.len() - before;
+            if answers > 0 {
+                self.unread_reconciliations
+                    .count(&reconcile.framework, answers);
+            }
+            if goes_on {
+                self.pending_reconciles.push_back(reconcile);
+            }
+        }
+    }
+
+    /// A framework has read some answers: it may get more.
+    pub(in crate::core) fn answers_read(&mut self, connection: ConnectionId, answers: usize) {
+        let Some(id) = self.schedulers.get(&connection) else {
+            return;
+        };
+        if let Some(unread) = self.unread_reconciliations.answers.get_mut(id) {
+            *unread = unread.saturating_sub(answers);
+        }
+        if !self.unread_reconciliations.is_full(id)
+            && let Some(waiting) = self.unread_reconciliations.waiting.remove(id)
+        {
+            self.pending_reconciles.extend(waiting);
+        }
+    }
+
+    /// Answers one question, if there is one left.
+    fn answer_next(&mut self, framework: &FrameworkId, questions: &mut ReconcileTasks) -> bool {
+        match questions {
+            ReconcileTasks::Explicit(tasks) => {
+                let Some(task) = tasks.next() else {
+                    return false;
+                };
+                let agent = task.agent_id.as_ref().map(|id| id.value.as_str());
+                self.reconcile_task(framework, &task.task_id.value, agent);
+            }
+            ReconcileTasks::Implicit { after, until, left } => {
+                let known = self.frameworks.get(framework);
+                let bound = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let mut rest = known
+                    .into_iter()
+                    .flat_map(|known| known.tasks.range::<TaskId, _>((bound, Bound::Unbounded)));
+                let Some((task, _)) = rest.next().filter(|(task, _)| **task <= *until) else {
+                    return false;
+                };
+                let task = task.clone();
+                let holders = known.into_iter().flat_map(|known| known.holders(&task));
+                let agents = holders.filter_map(|holder| self.agents.get(holder));
+                let records = agents.filter_map(|agent| agent.task(framework, &task));
+                let statuses: Vec<_> = records.map(|record| self.known_status(record)).collect();
+                for status in statuses {
+                    self.send_status(framework, status);
+                }
+                *left = left.saturating_sub(1);
+                let goes_on = task < *until;
+                *after = Some(task);
+                return goes_on;
+            }
+        }
+        questions.len() > 0
+    }
+
+    /// One row of the decision table, the first that fits.
+    pub(in crate::core) fn reconcile_task(
+        &mut self,
+        framework: &FrameworkId,
+        task_id: &str,
+        agent_id: Option<&str>,
+    ) {
+        if let Some(task) = self.known_task(framework, task_id, agent_id) {
+            let status = self.known_status(task);
+            self.send_status(framework, status);
+            return;
+        }
+        let task_status = |state, message: &str| MasterTaskStatus {
+            task_id,
+            agent_id,
+            state,
+            reason: Reason::Reconciliation,
+            message: message.to_owned(),
+        };
+        let unknown_yet = match agent_id {
+            Some(id) => self.recovered_agents.contains_key(id),
+            None => !self.recovered_agents.is_empty(),
+        };
+        if unknown_yet {
+            self.counters.reconciliations_unanswered += 1;
+            return;
+        }
+        let Some(id) = agent_id else {
+            let state = self.state_for(framework, TaskState::TaskUnknown);
+            self.send_master_status(
+                framework,
+                task_status(state, "Reconciliation: Task is unknown"),
+            );
+            return;
+        };
+        if self.agents.contains_key(id) {
+            let state = self.state_for(framework, TaskState::TaskGone);
+            self.send_master_status(
+                framework,
+                task_status(state, "Reconciliation: Task is unknown to the agent"),
+            );
+        } else if let Some(agent) = self.unreachable_agents.get(id) {
+            let nanoseconds = i64::try_from(agent.since.as_nanos()).unwrap_or(i64::MAX);
+            let state = self.state_for(framework, TaskState::TaskUnreachable);
+            let mut status = self.status(task_status(state, "Reconciliation: Task is unreachable"));
+            status.unreachable_time = Some(v1::TimeInfo { nanoseconds });
+            self.send_status(framework, status);
+        } else if self.gone_agents.contains_key(id) {
+            let state = self.state_for(framework, TaskState::TaskGoneByOperator);
+            self.send_master_status(
+                framework,
+                task_status(state, "Reconciliation: Task is gone"),
+            );
+        } else {
+            let state = self.state_for(framework, TaskState::TaskUnknown);
+            self.send_master_status(
+                framework,
+                task_status(state, "Reconciliation: Task is unknown"),
+            );
+        }
+    }
+
+    /// The task on the agent that is named, or else where it is.
+    fn known_task(
+        &self,
+        framework: &FrameworkId,
+        task: &str,
+        agent_id: Option<&str>,
+    ) -> Option<&TaskRecord> {
+        let task = TaskId::new(task).ok()?;
+        let holders = || {
+            self.frameworks
+                .get(framework)
+                .map(|found| found.holders(&task))
+        };
+        let named = holders()?.find(|holder| agent_id == Some(holder.as_str()));
+        let agent = named.or_else(|| holders()?.next())?;
+        self.agents
+            .get(agent)?
+            .task(framework, &task)
+            .map(|task| &**task)
+    }
+
+    /// What was last forwarded about a task, with what it said of health and container.
+    fn known_status(&self, task: &TaskRecord) -> TaskStatus {
+        let latest = task.latest_status().unwrap_or_default();
+        TaskStatus {
+            task_id: v1::TaskId {
+                value: task.task_id.to_string(),
+            },
+            state: task.reported_state().into(),
+            message: Some("Reconciliation: Latest task state".to_owned()),
+            source: Some(Source::Master.into()),
+            reason: Some(Reason::Reconciliation.into()),
+            agent_id: Some(v1::AgentId {
+                value: task.agent_id.to_string(),
+            }),
+            executor_id: task.executor_id.as_ref().map(|id| v1::ExecutorId {
+                value: id.to_string(),
+            }),
+            timestamp: Some(self.now.unix.as_secs_f64()),
+            healthy: latest.healthy,
+            check_status: latest.check_status,
+            labels: latest.labels,
+            container_status: latest.container_status,
+            ..TaskStatus::default()
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! Nodes that were admitted and lie: about ids, about others' tasks, about frameworks, and about themselves.
+
+use meseta_daemon::authentication::LocalUser;
+
+use super::*;
+use crate::core::tests::frameworks::authorization::subscription_error;
+
+/// A framework with the task `t` on an honest agent, and another agent, which is false.
+fn begin() -> (World, Node, Scheduler, Node) {
+    let mut world = World::new();
+    let honest = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let tasks = vec![task(&honest, "t", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    world.update(&honest, &scheduler, "t", TaskState::TaskRunning, 1);
+    world.acknowledge(&honest, &scheduler, "t", 1);
+    let malicious_agent = world.agent(6000, "cpus:4;mem:1024");
+    world.take_events(scheduler.connection);
+    world.take_frames(malicious_agent.connection);
+    (world, honest, scheduler, malicious_agent)
+}
+
+pub(in crate::core::tests) fn refused(
+    world: &mut World,
+    connection: ConnectionId,
+) -> Option<meseta::Refused> {
+    let frames = world.take_frames(connection);
+    frames.into_iter().find_map(|frame| match frame {
+        master_frame::Message::Refused(refused) => Some(refused),
+        _ => None,
+    })
+}
+
+#[test]
+fn nobody_takes_an_agent_id_that_is_still_to_be_given() {
+    let mut world = World::new();
+    let first = world.agent(5051, "cpus:1;mem:64");
+    assert_eq!(first.id, "m-S0");
+    for id in ["m-S1", "m-S7", "m-S00000000000000000001", "m-S+1"] {
+        let thief = Node {
+            id: id.to_owned(),
+            register: register(6000, "cpus:1;mem:64"),
+            ..first.clone()
+        };
+        let whole = world.reregister(&thief, Vec::new(), Vec::new());
+        let mut part = report(&thief, Vec::new(), Vec::new()).register;
+        part.agent_info.id = Some(v1::AgentId {
+            value: id.to_owned(),
+        });
+        let in_parts = world.handshake(agent_frame::Message::ReregisterPart(
+            meseta::ReregisterPart {
+                register: Some(part),
+                ..meseta::ReregisterPart::default()
+            },
+        ));
+        for connection in [whole.connection, in_parts] {
+            let refused = refused(&mut world, connection).expect(id);
+            assert!(refused.permanent && refused.reason.contains("not been assigned"));
+        }
+    }
+    assert_eq!(world.agent(5052, "cpus:1;mem:64").id, "m-S1");
+    assert_eq!(world.registry.agents.len(), 2);
+}
+
+/// A registry in which a false node has put ids under which this master would go on.
+#[test]
+fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
+    let lost = |id: &str| UnreachableRecord {
+        agent_id: id.to_owned(),
+        since: Duration::from_secs(1_799_999_000),
+        hostname: String::new(),
+    };
+    let owner = |id: &str| FrameworkRecord {
+        framework_id: id.to_owned(),
+        principal: Some("ada".to_owned()),
+        user: None,
+        absent: None,
+    };
+    let recovered = Recovered {
+        epoch: 1,
+        agents: vec![AgentRecord {
+            agent_id: "m-S3".to_owned(),
+            info: prost::Message::encode_to_vec(&register(1, "cpus:1").agent_info).into(),
+        }],
+        unreachable: vec![lost("m-S5"), lost("other-S90")],
+        gone: vec![("m-S4".to_owned(), Duration::from_secs(1_799_999_000))],
+        frameworks: vec![owner("m-0006"), owner("other-0090")],
+        removed_frameworks: vec![("m-0007".to_owned(), Duration::from_secs(1_799_999_000))],
+        ..Recovered::default()
+    };
+    let mut world = World::with(config(), recovered);
+    assert_eq!(world.agent(5051, "cpus:1;mem:64").id, "m-S6");
+    assert_eq!(world.subscribe(framework("f", &["dev"])).id, "m-0008");
+}
+
+#[test]
+fn one_connection_speaks_for_an_agent_and_no_entry_is_overwritten() {
+    let (mut world, honest, scheduler, _) = begin();
+    let id = AgentId::new(&honest.id).unwrap();
+    let stray = ConnectionId(world.number());
+    world.core.agent_connections.insert(stray, id.clone());
+    let impostor = Node {
+        connection: stray,
+        ..honest.clone()
+    };
+    world.update(&impostor, &scheduler, "t", TaskState::TaskFailed, 9);
+    assert_eq!(states(&world.updates(&scheduler)), []);
+    let profile = world.core.agents[&id].profile.clone();
+    let admitted = world.core.insert_agent(stray, profile, Duration::ZERO);
+    assert!(!admitted);
+    assert_eq!(world.core.agents[&id].connection, Some(honest.connection));
+    assert_eq!(world.core.agents[&id].tasks.len(), 1);
+}
+
+#[test]
+fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
+    let (mut world, honest, scheduler, malicious_agent) = begin();
+    world.update(&malicious_agent, &scheduler, "t", TaskState::TaskFailed, 7);
+    assert_eq!(states(&world.updates(&scheduler)), []);
+    // It is told that it need not go on.
+    let frames = world.take_frames(malicious_agent.connection);
+    assert!(
+        frames.iter().any(
+            |frame| matches!(frame, master_frame::Message::Acknowledge(ack) if ack.uuid == [7; 16])
+        ),
+        "{frames:?}"
+    );
+    world.update(&honest, &scheduler, "t", TaskState::TaskRunning, 8);
+    assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
+    // Nor while the other agent is away.
+    world.live(100 * SECOND, &[&malicious_agent]);
+    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    world.take_events(scheduler.connection);
+    world.update(
+        &malicious_agent,
+        &scheduler,
+        "t",
+        TaskState::TaskFinished,
+        9,
+    );
+    assert_eq!(states(&world.updates(&scheduler)), []);
+    let info = World::with_id(aware(framework("f", &["dev"])), &scheduler.id);
+    let stolen = vec![running(
+        &malicious_agent,
+        &scheduler,
+        "t",
+        "cpus:1;mem:64",
+        "dev",
+    )];
+    world.input(Input::AgentGone {
+        connection: malicious_agent.connection,
+    });
+    let again = world.reregister(&malicious_agent, stolen, vec![info]);
+    let frames = world.take_frames(again.connection);
+    let kills = |frame: &master_frame::Message| matches!(frame, master_frame::Message::KillTask(_));
+    assert!(frames.iter().any(kills), "{frames:?}");
+    let snapshot = world.core.snapshot();
+    assert_eq!(snapshot.frameworks[0].unreachable.len(), 1);
+    assert!(snapshot.agents.iter().all(|agent| agent.tasks.is_empty()));
+    // Its own come back.
+    let own = vec![running(&honest, &scheduler, "t", "cpus:1;mem:64", "dev")];
+    world.reregister(&honest, own, Vec::new());
+    assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
+}
+
+/// An agent answers for tasks that it never got, also to a master that has started since; but what it says
+/// could be of an agent that is not back yet.
+#[test]
+fn tasks_that_nobody_has_are_spoken_of_once_all_agents_are_back() {
+    let (world, honest, scheduler, malicious_agent) = begin();
+    let mut world = world.restart();
+    let info = World::with_id(aware(framework("f", &["dev"])), &scheduler.id);
+    let again = world.subscribe(info.clone());
+    let malicious_agent = world.reregister(&malicious_agent, Vec::new(), Vec::new());
+    world.update(&malicious_agent, &again, "t", TaskState::TaskFinished, 7);
+    assert_eq!(states(&world.updates(&again)), []);
+    let frames = world.take_frames(malicious_agent.connection);
+    let is_acknowledged =
+        |frame: &master_frame::Message| matches!(frame, master_frame::Message::Acknowledge(_));
+    assert!(!frames.iter().any(is_acknowledged), "it is to repeat it");
+    let tasks = vec![running(&honest, &again, "t", "cpus:1;mem:64", "dev")];
+    world.reregister(&honest, tasks, vec![info]);
+    world.update(&malicious_agent, &again, "t", TaskState::TaskFinished, 7);
+    assert_eq!(states(&world.updates(&again)), []);
+    world.update(&malicious_agent, &again, "never", TaskState::TaskDropped, 8);
+    assert_eq!(states(&world.updates(&again)), [TaskState::TaskDropped]);
+}
+
+#[test]
+fn messages_come_from_executors_that_the_agent_has() {
+    let (mut world, honest, scheduler, malicious_agent) = begin();
+    let said = |executor: &str| {
+        agent_frame::Message::ExecutorMessage(meseta::ExecutorMessage {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            executor_id: v1::ExecutorId {
+                value: executor.to_owned(),
+            },
+            data: vec![1],
+        })
+    };
+    let info = World::with_id(aware(framework("f", &["dev"])), &scheduler.id);
+    let executor = v1::ExecutorInfo {
+        executor_id: v1::ExecutorId {
+            value: "e".to_owned(),
+        },
+        framework_id: info.id.clone(),
+        resources: to_wire(
+            &parse("cpus:0.1").allocate(&Role::new("dev").unwrap()),
+            Format::PostRefinement,
+        ),
+        ..v1::ExecutorInfo::default()
+    };
+    world.input(Input::AgentGone {
+        connection: honest.connection,
+    });
+    let tasks = vec![running(&honest, &scheduler, "t", "cpus:1;mem:64", "dev")];
+    let mut whole = report(&honest, tasks, vec![info]);
+    whole.executors.push(executor);
+    let connection = world.handshake(agent_frame::Message::Reregister(whole));
+    let honest = Node {
+        connection,
+        ..honest
+    };
+    world.take_events(scheduler.connection);
+    for (node, executor, is_heard) in [
+        (&malicious_agent, "e", false),
+        (&honest, "other", false),
+        (&honest, "e", true),
+    ] {
+        world.say(node, said(executor));
+        let events = world.take_events(scheduler.connection);
+        let heard = events.iter().any(|event| event.message.is_some());
+        assert_eq!(heard, is_heard, "{executor} of {}", node.id);
+    }
+}
+
+fn named(number: usize) -> v1::FrameworkInfo {
+    World::with_id(framework("f", &["dev"]), &format!("old-{number:06}"))
+}
+
+fn task_of(node: &Node, framework: &v1::FrameworkInfo) -> v1::Task {
+    let scheduler = Scheduler {
+        connection: ConnectionId(0),
+        stream: String::new(),
+        id: framework.id.as_ref().unwrap().value.clone(),
+    };
+    running(node, &scheduler, "t", "cpus:0.001", "dev")
+}
+
+#[test]
+fn frameworks_come_to_be_on_an_agents_word_if_it_runs_something_of_them_and_no_more_than_some() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:400;mem:1024");
+    world.input(Input::AgentGone {
+        connection: node.connection,
+    });
+    let frameworks: Vec<_> = (0..3_000).map(named).collect();
+    let node = world.reregister(&node, Vec::new(), frameworks.clone());
+    assert!(world.core.frameworks.is_empty(), "it runs nothing of them");
+    for _ in 0..2 {
+        world.input(Input::AgentGone {
+            connection: node.connection,
+        });
+        let tasks = frameworks.iter().map(|info| task_of(&node, info)).collect();
+        world.reregister(&node, tasks, frameworks.clone());
+        assert_eq!(world.core.frameworks.len(), 2_048);
+    }
+}
+
+#[test]
+fn frameworks_that_agents_tell_of_say_no_more_of_themselves_than_others_may() {
+    let mut config = config();
+    config.memory.info = 2_000;
+    config.memory.terms = 10_000;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    world.input(Input::AgentGone {
+        connection: node.connection,
+    });
+    let wordy = |number: usize, bytes: usize| v1::FrameworkInfo {
+        webui_url: Some("x".repeat(bytes)),
+        ..named(number)
+    };
+    let mut frameworks = vec![wordy(0, 2_000)];
+    frameworks.extend((1..20).map(|number| wordy(number, 1_000)));
+    let tasks = frameworks.iter().map(|info| task_of(&node, info)).collect();
+    world.reregister(&node, tasks, frameworks);
+    assert!(!world.core.frameworks.contains_key("old-000000"));
+    let kept = world.core.frameworks.len();
+    assert!((4..8).contains(&kept), "{kept}");
+    // There is room for those that subscribe.
+    world.subscribe(framework("g", &["dev"]));
+}
+
+#[test]
+fn nobody_takes_a_framework_id_that_is_still_to_be_given() {
+    let mut world = World::new();
+    let first = world.subscribe(framework("f", &["dev"]));
+    assert_eq!(first.id, "m-0000");
+    for id in ["m-0001", "m-0400"] {
+        let info = World::with_id(framework("f", &["dev"]), id);
+        let thief = world.try_subscribe(info.clone());
+        assert!(subscription_error(&mut world, thief).contains("has not been given"));
+        let node = Node {
+            id: "old-S7".to_owned(),
+            connection: ConnectionId(0),
+            register: register(6000, "cpus:1;mem:64"),
+        };
+        let fake = task_of(&node, &info);
+        let node = world.reregister(&node, vec![fake], vec![info]);
+        let frames = world.take_frames(node.connection);
+        let ends = |frame: &master_frame::Message| {
+            matches!(frame, master_frame::Message::ShutdownFramework(_))
+        };
+        assert!(frames.iter().any(ends), "{frames:?}");
+        world.input(Input::AgentGone {
+            connection: node.connection,
+        });
+    }
+    assert_eq!(world.core.frameworks.len(), 1);
+    assert_eq!(world.subscribe(framework("f", &["dev"])).id, "m-0001");
+    // Ids of earlier masters, and of frameworks' own making, are taken as before.
+    for id in ["m0-0400", "mine"] {
+        let info = World::with_id(framework("f", &["dev"]), id);
+        assert_eq!(world.subscribe(info).id, id);
+    }
+}
+
+pub(in crate::core::tests) fn described(port: i32, bytes: usize) -> meseta::Register {
+    let mut register = register(port, "cpus:1;mem:64");
+    register.agent_info.attributes.push(v1::Attribute {
+        name: "x".to_owned(),
+        r#type: v1::value::Type::Text.into(),
+        text: Some(v1::value::Text {
+            value: "x".repeat(bytes),
+        }),
+        ..v1::Attribute::default()
+    });
+    register
+}
+
+#[test]
+fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
+    let mut config = config();
+    config.memory.agent_info = 10_000;
+    config.memory.agents = 50_000;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let wordy = world.handshake(agent_frame::Message::Register(described(1, 10_000)));
+    let reason = refused(&mut world, wordy).unwrap().reason;
+    assert!(reason.contains("--memory_budget"), "{reason}");
+    let mut admitted = Vec::new();
+    let reason = loop {
+        let port = i32::try_from(admitted.len()).unwrap() + 1;
+        let said = described(port, 9_000);
+        let connection = world.handshake(agent_frame::Message::Register(said.clone()));
+        match refused(&mut world, connection) {
+            Some(refused) => break refused.reason,
+            None => admitted.push((connection, said)),
+        }
+    };
+    assert!((3..6).contains(&admitted.len()), "{}", admitted.len());
+    assert!(reason.contains("those of all"), "{reason}");
+    // Those that are here may come back, and one that leaves makes room.
+    let (connection, said) = admitted.pop().unwrap();
+    let id = world.core.agent_connections[&connection].to_string();
+    let node = Node {
+        connection,
+        id,
+        register: said.clone(),
+    };
+    world.input(Input::AgentGone { connection });
+    let node = world.reregister(&node, Vec::new(), Vec::new());
+    assert!(refused(&mut world, node.connection).is_none());
+    world.say(
+        &node,
+        agent_frame::Message::Unregister(meseta::Unregister::default()),
+    );
+    let another = world.handshake(agent_frame::Message::Register(described(99, 9_000)));
+    assert!(refused(&mut world, another).is_none());
+    // All of it counts in the next master as well.
+    let mut world = world.restart();
+    assert!(world.core.described_bytes() > 27_000);
+    world.check();
+}
+
+pub(in crate::core::tests) fn part(
+    node: &Node,
+    is_first: bool,
+    bytes: usize,
+) -> agent_frame::Message {
+    let register = report(node, Vec::new(), Vec::new()).register;
+    let task = v1::Task {
+        name: "x".repeat(bytes),
+        ..v1::Task::default()
+    };
+    agent_frame::Message::ReregisterPart(meseta::ReregisterPart {
+        register: is_first.then_some(register),
+        tasks: vec![task],
+        ..meseta::ReregisterPart::default()
+    })
+}
+
+#[test]
+fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
+    let mut config = config();
+    config.memory.partial_reregistrations = 2 << 20;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let nodes = ["old-S1", "old-S2", "old-S3"].map(|id| {
+        let mut register = register(5051, "cpus:1;mem:64");
+        register.agent_info.hostname = format!("{id}.example");
+        let connection = ConnectionId(0);
+        Node {
+            connection,
+            id: id.to_owned(),
+            register,
+        }
+    });
+    let still = world.handshake(part(&nodes[0], true, 1_000_000));
+    let first = world.handshake(part(&nodes[1], true, 700_000));
+    assert!(world.closed.is_empty());
+    // A moment later another one finds room, for the first has told nothing since.
+    world.advance(3 * SECOND);
+    world.say_on(first, part(&nodes[1], false, 100_000));
+    let second = world.handshake(part(&nodes[2], true, 600_000));
+    assert!(world.closed.contains(&still));
+    assert!(!refused(&mut world, still).unwrap().permanent);
+    assert!(!world.closed.contains(&first) && !world.closed.contains(&second));
+    // Small parts are no progress.
+    for _ in 0..10 {
+        world.advance(3 * SECOND);
+        world.say_on(first, part(&nodes[1], false, 10));
+        world.say_on(second, part(&nodes[2], false, 0));
+    }
+    world.advance(SECOND);
+    assert!(world.closed.contains(&first) && world.closed.contains(&second));
+    assert_eq!(world.core.partial_reregistrations.bytes(), 0);
+    let last = world.handshake(part(&nodes[0], true, 700_000));
+    assert!(!world.closed.contains(&last));
+}
+
+#[test]
+fn a_return_is_counted_as_it_is_in_memory() {
+    let mut config = config();
+    config.memory.partial_reregistrations = 1 << 20;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let node = Node {
+        connection: ConnectionId(0),
+        id: "old-S1".to_owned(),
+        register: register(5051, "cpus:1;mem:64"),
+    };
+    // Little on the wire: each task is some bytes there, and some hundred in memory.
+    let tasks = vec![v1::Task::default(); 20_000];
+    let small = meseta::ReregisterPart {
+        register: Some(report(&node, Vec::new(), Vec::new()).register),
+        tasks,
+        ..meseta::ReregisterPart::default()
+    };
+    assert!(prost::Message::encoded_len(&small) < 1 << 20);
+    let connection = world.handshake(agent_frame::Message::ReregisterPart(small));
+    let reason = refused(&mut world, connection).unwrap().reason;
+    assert!(reason.contains("--memory_budget"), "{reason}");
+}
+
+#[test]
+fn one_principal_does_not_use_up_what_all_frameworks_may_say() {
+    let mut config = config();
+    config.memory.info = 2_000;
+    config.memory.terms = 20_000;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let wordy = |principal: &str| v1::FrameworkInfo {
+        principal: Some(principal.to_owned()),
+        webui_url: Some("x".repeat(900)),
+        ..framework("f", &["dev"])
+    };
+    let mut had = Vec::new();
+    let mut last = String::new();
+    for principal in ["mallory", "eve", "ada"] {
+        let mut count = 0;
+        last.clear();
+        let reason = loop {
+            let connection = world.try_subscribe(wordy(principal));
+            let events = world.take_events(connection);
+            if let Some(error) = events.iter().find_map(|event| event.error.as_ref()) {
+                break error.message.clone();
+            }
+            let mut subscribed = events.iter().filter_map(|event| event.subscribed.as_ref());
+            last.clone_from(&subscribed.next().unwrap().framework_id.value);
+            count += 1;
+        };
+        assert!(reason.contains("of the principal"), "{reason}");
+        had.push(count);
+    }
+    assert!(had[0] <= 11 && had[1] >= 3 && had[2] >= 1, "{had:?}");
+    // What a framework says anew takes the place of what it said before.
+    let kept = world.core.framework_info_usage.all();
+    world.subscribe(World::with_id(wordy("ada"), &last));
+    assert_eq!(world.core.framework_info_usage.all(), kept);
+}
+
+#[test]
+fn a_framework_without_a_proven_name_is_its_users() {
+    let mut world = World::new();
+    let at = |user: Option<LocalUser>| Caller {
+        user,
+        ..Caller::default()
+    };
+    let (alice, nobody) = (LocalUser::Id(1_000), LocalUser::Id(65_534));
+    world.caller = at(Some(alice));
+    for principal in [None, Some("ada")] {
+        let info = v1::FrameworkInfo {
+            principal: principal.map(str::to_owned),
+            ..framework("f", &["dev"])
+        };
+        world.caller = at(Some(alice));
+        let scheduler = world.subscribe(info.clone());
+        let claimed = World::with_id(info, &scheduler.id);
+        for thief in [nobody, LocalUser::Unknown] {
+            world.caller = at(Some(thief));
+            let refused = world.try_subscribe(claimed.clone());
+            assert!(subscription_error(&mut world, refused).contains("another user"));
+        }
+        assert!(!world.closed.contains(&scheduler.connection));
+        // Root, and a scheduler on another machine, which is told apart by its name alone.
+        for other in [Some(LocalUser::Id(0)), None, Some(alice)] {
+            world.caller = at(other);
+            assert_eq!(world.subscribe(claimed.clone()).id, scheduler.id);
+        }
+        world.caller = at(Some(nobody));
+        let refused = world.try_subscribe(claimed);
+        subscription_error(&mut world, refused);
+    }
+}

@@ -1,0 +1,10 @@
+//! Agents: how they come and come back, what they claim, and how they are lost.
+
+pub(super) mod malicious;
+mod oversubscription;
+mod partition;
+pub(super) mod registration;
+mod removal_rate;
+mod reported_tasks;
+
+use super::*;

@@ -1,0 +1,185 @@
+//! What is oversubscribed: its total by agent, who is offered it, and what may not be done with it.
+
+use super::*;
+
+fn revocable_framework(name: &str) -> v1::FrameworkInfo {
+    let mut info = framework(name, &["dev"]);
+    info.capabilities.push(Capability {
+        r#type: Some(CapabilityType::RevocableResources.into()),
+    });
+    info
+}
+
+fn revocable(cpus: f64) -> v1::Resource {
+    let mut resource = wire("cpus:1").remove(0);
+    resource.scalar = Some(v1::value::Scalar { value: cpus });
+    resource.revocable = Some(v1::resource::RevocableInfo {});
+    resource
+}
+
+fn estimate(cpus: f64) -> agent_frame::Message {
+    estimate_of(vec![revocable(cpus)])
+}
+
+fn estimate_of(resources: Vec<v1::Resource>) -> agent_frame::Message {
+    agent_frame::Message::AgentUpdate(meseta::AgentUpdate {
+        oversubscribed: Some(meseta::OversubscribedTotal { resources }),
+    })
+}
+
+/// Revocable cpus in these offers, in order.
+fn allocated_revocable(offers: &[v1::Offer]) -> Vec<f64> {
+    let of = |offer: &v1::Offer| -> f64 {
+        let revocable = offer.resources.iter().filter(|one| one.revocable.is_some());
+        revocable.filter_map(|one| Some(one.scalar?.value)).sum()
+    };
+    offers.iter().map(of).filter(|cpus| *cpus > 0.0).collect()
+}
+
+/// As in Mesos: RescindRevocableOfferWithIncreasedRevocable.
+#[test]
+fn a_larger_estimate_voids_offers_of_the_old_and_is_offered_whole() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(revocable_framework("f"));
+    world.take_events(scheduler.connection);
+    world.say(&node, estimate(1.0));
+    assert_eq!(allocated_revocable(&world.offers(&scheduler)), [1.0]);
+    world.say(&node, estimate(3.0));
+    let events = world.take_events(scheduler.connection);
+    let rescinded = events
+        .iter()
+        .filter(|event| event.rescind.is_some())
+        .count();
+    assert_eq!(rescinded, 1, "the regular ones stay offered");
+    let offers: Vec<_> = events
+        .into_iter()
+        .filter_map(|event| event.offers)
+        .collect();
+    let offers: Vec<_> = offers.into_iter().flat_map(|event| event.offers).collect();
+    assert_eq!(allocated_revocable(&offers), [3.0]);
+}
+
+/// As in Mesos: UpdateAllocatorOnSchedulerFailover.
+#[test]
+fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resources() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let first = world.subscribe(framework("f", &["dev"]));
+    world.say(&node, estimate(2.0));
+    assert_eq!(
+        allocated_revocable(&world.offers(&first)),
+        Vec::<f64>::new()
+    );
+    let second = world.subscribe(World::with_id(revocable_framework("f"), &first.id));
+    world.advance(SECOND);
+    assert_eq!(allocated_revocable(&world.offers(&second)), [2.0]);
+}
+
+/// As in Mesos: RemoveCapabilitiesOnSchedulerFailover.
+#[test]
+fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    world.say(&node, estimate(2.0));
+    let first = world.subscribe(revocable_framework("f"));
+    assert_eq!(allocated_revocable(&world.offers(&first)), [2.0]);
+    let second = world.subscribe(World::with_id(framework("f", &["dev"]), &first.id));
+    world.advance(SECOND);
+    let offers = world.offers(&second);
+    assert!(!offers.is_empty(), "the regular ones still are");
+    assert_eq!(allocated_revocable(&offers), Vec::<f64>::new());
+}
+
+/// What is nonsense changes nothing, and what is not revocable adds nothing to what is promised.
+#[test]
+fn an_estimate_that_makes_no_sense_leaves_the_total_as_it_was() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    world.say(&node, estimate(2.0));
+    let total = |world: &mut World| world.core.snapshot().agents[0].profile.total.clone();
+    let before = total(&mut world);
+    for bad in [f64::NAN, f64::INFINITY, -1.0] {
+        world.say(&node, estimate(bad));
+        assert_eq!(total(&mut world), before, "{bad}");
+    }
+    world.say(&node, estimate_of(wire("cpus:100")));
+    assert_eq!(total(&mut world).unrevocable(), before.unrevocable());
+}
+
+/// A shrunken total neither ends what runs on it nor is oversubscribed twice.
+#[test]
+fn revocable_resources_stay_with_their_task_when_the_total_shrinks() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(revocable_framework("f"));
+    world.say(&node, estimate(2.0));
+    world.advance(SECOND);
+    let offers = world.offers(&scheduler);
+    let all: Vec<&v1::Offer> = offers.iter().collect();
+    let mut borrowing = task(&node, "t", "mem:64");
+    borrowing.resources.push(revocable(2.0));
+    let answer = world.call(&scheduler, accept(&all, vec![borrowing]));
+    assert_eq!(answer, Answer::Accepted);
+    let frames = world.take_frames(node.connection);
+    let launched = |frame: &master_frame::Message| {
+        matches!(frame, master_frame::Message::RunTask(run)
+            if run.task.resources.iter().any(|one| one.revocable.is_some()))
+    };
+    assert!(frames.iter().any(launched), "marked as revocable still");
+    world.input_unchecked_on(node.connection, estimate(1.0));
+    assert_eq!(
+        allocated_revocable(&world.offers(&scheduler)),
+        Vec::<f64>::new()
+    );
+    assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
+    world.say(&node, estimate(2.5));
+    world.advance(SECOND);
+    assert_eq!(allocated_revocable(&world.offers(&scheduler)), [0.5]);
+}
+
+/// Revocable resources of many names.
+fn many(names: usize) -> agent_frame::Message {
+    let named = |number: usize| v1::Resource {
+        name: format!("name-{number:04}"),
+        ..revocable(1.0)
+    };
+    estimate_of((0..names).map(named).collect())
+}
+
+#[test]
+fn an_estimate_is_bounded_and_counted_like_a_description() {
+    let mut config = config();
+    config.memory.agent_info = 10_000;
+    config.memory.agents = 150_000;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let before = world.core.described_bytes();
+    world.say(&node, many(100));
+    let with_some = world.core.described_bytes();
+    assert!(with_some > before + 3_000, "{before}, then {with_some}");
+    let total = |world: &mut World| world.core.snapshot().agents[0].profile.total.clone();
+    let kept = total(&mut world);
+    world.say(&node, many(1_000));
+    assert_eq!(total(&mut world), kept, "too large for one");
+    // What all say leaves no room.
+    let wordy = super::malicious::described(5052, 8_000);
+    world.handshake(agent_frame::Message::Register(wordy));
+    world.core.config.memory.agents = world.core.described_bytes();
+    world.say(&node, many(200));
+    assert_eq!(total(&mut world), kept, "too large for all");
+    world.say(&node, many(50));
+    assert_ne!(total(&mut world), kept);
+    assert!(world.core.described_bytes() < world.core.config.memory.agents);
+    // It goes with its agent, and with its connection.
+    let node = world.reregister(&node, Vec::new(), Vec::new());
+    world.say(&node, many(60));
+    world.say(
+        &node,
+        agent_frame::Message::Unregister(meseta::Unregister::default()),
+    );
+}

@@ -1,0 +1,310 @@
+//! What frameworks and agents may do by the ACLs.
+
+use meseta_access::{Acls, Authorizer};
+use meseta_proto::mesos::v1::task_status::Reason;
+
+use super::*;
+use crate::core::tests::operations::{create, list, reserve, reserved, volume, with_operations};
+use crate::core::tests::tasks::groups::{accept_all, executor, group};
+
+/// Somebody who is held to these ACLs and has proven that name.
+pub(in crate::core::tests) fn caller(acls: &str, principal: Option<&str>) -> Caller {
+    let authorizer = Authorizer::new(Acls::parse(acls).unwrap(), true);
+    Caller {
+        approver: authorizer.approver(principal.map(str::to_owned)),
+        ..Caller::default()
+    }
+}
+
+/// What a subscription that is refused is told.
+pub(in crate::core::tests) fn subscription_error(
+    world: &mut World,
+    connection: ConnectionId,
+) -> String {
+    let mut events = world.take_events(connection).into_iter();
+    let error = events.find_map(|event| event.error);
+    error.expect("an ERROR event").message
+}
+
+#[test]
+fn a_framework_subscribes_with_the_roles_that_it_may_use() {
+    let mut world = World::new();
+    let acls = r#"{"register_frameworks":[
+        {"principals":{"values":["ada"]},"roles":{"values":["eng/%"]}},
+        {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
+    world.caller = caller(acls, Some("ada"));
+    let connection = world.try_subscribe(framework("f", &["eng/build", "ads"]));
+    let message = subscription_error(&mut world, connection);
+    assert_eq!(message, "Not authorized to use the roles { ads }");
+    let good = world.subscribe(framework("f", &["eng/build"]));
+    let update = |roles: &[&str]| {
+        Action::UpdateFramework(Box::new(Subscribe {
+            info: World::with_id(framework("f", roles), &good.id),
+            suppressed_roles: Vec::new(),
+            offer_constraints: None,
+        }))
+    };
+    let answer = world.call(&good, update(&["eng/build", "ads"]));
+    assert!(matches!(answer, Answer::Forbidden(_)), "{answer:?}");
+    assert_eq!(world.call(&good, update(&["eng/test"])), Answer::Done);
+    // The name that it has proven is the one it goes by.
+    let info = world.core.snapshot().frameworks[0].info.clone();
+    assert_eq!(info.principal.as_deref(), Some("ada"));
+}
+
+#[test]
+fn without_authentication_the_name_that_a_framework_gives_counts() {
+    let mut world = World::new();
+    let acls = r#"{"register_frameworks":[
+        {"principals":{"values":["ada"]},"roles":{"type":"ANY"}},
+        {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
+    world.caller = caller(acls, None);
+    let nameless = world.try_subscribe(framework("f", &["ads"]));
+    subscription_error(&mut world, nameless);
+    let mut info = framework("f", &["ads"]);
+    info.principal = Some("ada".to_owned());
+    world.subscribe(info);
+}
+
+#[test]
+fn a_task_runs_as_a_user_that_its_framework_may_use() {
+    let mut world = World::new();
+    let acls = r#"{"run_tasks":[
+        {"principals":{"values":["ada"]},"users":{"values":["alice","build"]}},
+        {"principals":{"type":"ANY"},"users":{"type":"NONE"}}]}"#;
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    world.caller = caller(acls, Some("ada"));
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let as_user = |id: &str, user: Option<&str>| {
+        let mut task = task(&node, id, "cpus:1;mem:64");
+        let command = task.command.get_or_insert_default();
+        command.user = user.map(str::to_owned);
+        task
+    };
+    let tasks = vec![
+        as_user("own", None),
+        as_user("named", Some("build")),
+        as_user("root", Some("root")),
+    ];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let updates = world.updates(&scheduler);
+    assert_eq!(updates.len(), 1);
+    assert_eq!(updates[0].task_id.value, "root");
+    assert_eq!(updates[0].state(), TaskState::TaskError);
+    assert_eq!(updates[0].reason(), Reason::TaskUnauthorized);
+    let message = updates[0].message.as_deref().unwrap();
+    assert_eq!(message, "Not authorized to launch as user 'root'");
+    assert_eq!(world.core.snapshot().agents[0].tasks.len(), 2);
+    world.check();
+}
+
+#[test]
+fn an_operation_is_done_only_to_what_its_framework_may() {
+    let mut world = World::new();
+    let acls = r#"{
+        "reserve_resources":[{"principals":{"values":["ada"]},"roles":{"values":["dev"]}},
+            {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}],
+        "create_volumes":[{"principals":{"type":"ANY"},"roles":{"type":"NONE"}}],
+        "unreserve_resources":[
+            {"principals":{"type":"ANY"},"reserver_principals":{"values":["ada"]}},
+            {"principals":{"type":"ANY"},"reserver_principals":{"type":"NONE"}}]}"#;
+    world.agent(5051, "cpus:4;mem:1024;disk:100");
+    world.caller = caller(acls, Some("ada"));
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let mine = reserved(&parse("cpus:1;disk:10"), "dev", Some("ada"));
+    let disk = reserved(&parse("disk:10"), "dev", Some("ada"));
+    let operations = vec![reserve(&mine), create(&[volume(&disk, "v", false)])];
+    world.call(&scheduler, with_operations(&[&offer], operations, 0.0));
+    let reservations = |world: &mut World| {
+        let total = world.core.snapshot().agents[0].profile.total.clone();
+        let kept = total
+            .iter()
+            .filter(|resource| resource.is_reserved())
+            .cloned();
+        kept.collect::<Resources>()
+    };
+    assert_eq!(reservations(&mut world), mine, "no volume was made");
+    assert!(!list(&reservations(&mut world)).is_empty());
+    // Another principal may not reserve.
+    world.caller = caller(acls, Some("bob"));
+    let scheduler = world.subscribe(framework("g", &["dev"]));
+    let offers = world.offers(&scheduler);
+    if let Some(offer) = offers.first() {
+        let of_bob = reserved(&parse("cpus:1"), "dev", Some("bob"));
+        world.call(
+            &scheduler,
+            with_operations(&[offer], vec![reserve(&of_bob)], 0.0),
+        );
+        assert_eq!(reservations(&mut world), mine);
+    }
+    world.check();
+}
+
+#[test]
+fn an_agent_joins_if_it_may_with_the_reservations_that_it_may_bring() {
+    let mut world = World::new();
+    let acls = r#"{
+        "register_agents":[{"principals":{"values":["node"]},"agents":{"type":"ANY"}},
+            {"principals":{"type":"ANY"},"agents":{"type":"NONE"}}],
+        "reserve_resources":[{"principals":{"values":["node"]},"roles":{"values":["ads"]}},
+            {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
+    for (principal, resources, joins) in [
+        (Some("node"), "cpus:1;mem:64", true),
+        (Some("node"), "cpus(ads):1;mem:64", true),
+        (Some("node"), "cpus(web):1;mem:64", false),
+        (Some("thief"), "cpus:1;mem:64", false),
+        (None, "cpus:1;mem:64", false),
+    ] {
+        let connection = ConnectionId(world.number());
+        world
+            .core
+            .agent_connected(connection, caller(acls, principal));
+        let message = register(6000 + i32::try_from(connection.0).unwrap(), resources);
+        world.say_on(connection, agent_frame::Message::Register(message));
+        let frames = world.take_frames(connection);
+        let registered =
+            |frame: &master_frame::Message| matches!(frame, master_frame::Message::Registered(_));
+        assert_eq!(
+            frames.iter().any(registered),
+            joins,
+            "{principal:?} {resources}"
+        );
+        let refused = frames.iter().find_map(|frame| match frame {
+            master_frame::Message::Refused(refused) => Some(refused.clone()),
+            _ => None,
+        });
+        if let Some(refused) = refused {
+            assert!(
+                refused
+                    .reason
+                    .starts_with("Not authorized to register an agent")
+            );
+            assert!(!refused.permanent, "the ACLs may be mended");
+        }
+    }
+    assert_eq!(world.core.snapshot().agents.len(), 2);
+}
+
+#[test]
+fn a_group_with_one_task_that_may_not_is_refused_whole() {
+    let mut world = World::new();
+    let acls = r#"{"run_tasks":[
+        {"principals":{"values":["ada"]},"users":{"values":["alice"]}},
+        {"principals":{"type":"ANY"},"users":{"type":"NONE"}}]}"#;
+    let node = world.agent(5051, "cpus:4;mem:1024;disk:1024");
+    world.caller = caller(acls, Some("ada"));
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let mut root = task(&node, "root", "cpus:1;mem:64");
+    root.command.get_or_insert_default().user = Some("root".to_owned());
+    let tasks = vec![task(&node, "own", "cpus:1;mem:64"), root];
+    let launch = group(executor(&scheduler, "e"), tasks);
+    world.call(&scheduler, accept_all(&offer, vec![launch]));
+    let updates = world.updates(&scheduler);
+    assert_eq!(updates.len(), 2);
+    for update in updates {
+        assert_eq!(update.state(), TaskState::TaskError);
+        assert_eq!(update.reason(), Reason::TaskGroupUnauthorized);
+    }
+    assert!(world.core.snapshot().agents[0].tasks.is_empty());
+    world.check();
+}
+
+#[test]
+fn a_reader_sees_the_tasks_of_the_users_that_it_may_view() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let mut build = task(&node, "build", "cpus:1;mem:64");
+    build.command.get_or_insert_default().user = Some("build".to_owned());
+    let tasks = vec![task(&node, "own", "cpus:1;mem:64"), build];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let snapshot = world.core.snapshot();
+    let seen = |acls: &str| -> Vec<String> {
+        let approver = caller(acls, Some("ada")).approver;
+        let seen = crate::view_filter::filtered_snapshot(&snapshot, &approver);
+        assert_eq!(
+            seen.agents[0].profile.total,
+            snapshot.agents[0].profile.total
+        );
+        let tasks = seen.agents[0].tasks.values();
+        tasks.map(|task| task.task_id.to_string()).collect()
+    };
+    let only = |list: &str, user: &str| {
+        format!(
+            r#"{{"{list}":[{{"principals":{{"type":"ANY"}},"users":{{"values":["{user}"]}}}},
+                {{"principals":{{"type":"ANY"}},"users":{{"type":"NONE"}}}}]}}"#
+        )
+    };
+    assert_eq!(seen("{}"), ["build", "own"]);
+    assert_eq!(seen(&only("view_tasks", "alice")), ["own"]);
+    assert_eq!(seen(&only("view_tasks", "build")), ["build"]);
+    assert_eq!(seen(&only("view_frameworks", "alice")), ["build", "own"]);
+    let none: Vec<String> = Vec::new();
+    assert_eq!(seen(&only("view_frameworks", "build")), none);
+}
+
+#[test]
+fn an_agent_comes_back_if_it_still_may() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:1;mem:64");
+    let nobody = r#"{"register_agents":[{"principals":{"type":"ANY"},"agents":{"type":"NONE"}}]}"#;
+    let back = |world: &mut World, acls: &str| {
+        let connection = ConnectionId(world.number());
+        world
+            .core
+            .agent_connected(connection, caller(acls, Some("node")));
+        let mut register = node.register.clone();
+        register.agent_info.id = Some(v1::AgentId {
+            value: node.id.clone(),
+        });
+        let report = meseta::Reregister {
+            register,
+            ..meseta::Reregister::default()
+        };
+        world.say_on(connection, agent_frame::Message::Reregister(report));
+        let frames = world.take_frames(connection);
+        let registered =
+            |frame: &master_frame::Message| matches!(frame, master_frame::Message::Registered(_));
+        frames.iter().any(registered)
+    };
+    assert!(!back(&mut world, nobody));
+    assert!(back(&mut world, "{}"));
+}
+
+#[test]
+fn each_step_of_a_move_is_authorized() {
+    let acls = r#"{"permissive":false,
+        "reserve_resources":[{"principals":{"values":["eve"]},"roles":{"values":["ads/x","evil"]}}],
+        "unreserve_resources":[
+            {"principals":{"values":["eve"]},"reserver_principals":{"values":["eve"]}}]}"#;
+    let eve = Authorizer::new(Acls::parse(acls).unwrap(), false).approver(Some("eve".to_owned()));
+    let plain = || parse("cpus:1");
+    let ads = |by: &str| reserved(&plain(), "ads", Some(by));
+    let refined = |by: &str| reserved(&ads("ops"), "ads/x", Some(by));
+    let evil = || reserved(&plain(), "evil", Some("eve"));
+    for (source, target, allowed) in [
+        // Of the source, all that is popped counts, and not only what is on top.
+        (ads("ops"), evil(), false),
+        (refined("eve"), evil(), false),
+        (reserved(&ads("eve"), "ads/x", Some("eve")), evil(), true),
+        (refined("ops"), ads("ops"), false),
+        // Of the target, all that is pushed.
+        (plain(), reserved(&ads("eve"), "ads/x", Some("eve")), false),
+        (plain(), evil(), true),
+        // What both have stays as it is.
+        (ads("ops"), refined("eve"), true),
+        (refined("eve"), refined("eve"), true),
+        (ads("ops"), ads("ops"), false),
+    ] {
+        let operation = meseta_resources::Operation::Reserve {
+            source: list(&source),
+            resources: list(&target),
+        };
+        let decision = crate::core::authorization::operation(&eve, &operation);
+        assert_eq!(decision.is_ok(), allowed, "{source} to {target}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Offers: what is asked of frameworks before maintenance.
+
+mod inverse;
+
+use super::*;

@@ -1,0 +1,569 @@
+//! The same by operators: on what is free, and on what is offered.
+
+use meseta_proto::mesos::v1::offer::Operation as Message;
+use meseta_resources::Resource;
+
+use super::*;
+use crate::core::tests::agents::malicious::refused;
+use crate::core::tests::operations::{
+    create, destroy, register_capable, reserve, reserved, unreserve, volume, with_operations,
+};
+
+impl World {
+    pub(in crate::core::tests) fn operate(&mut self, agent: &str, operation: Message) -> Answer {
+        self.operate_as(agent, operation, None)
+    }
+
+    fn operate_as(&mut self, agent: &str, operation: Message, principal: Option<&str>) -> Answer {
+        let reply = ReplyId(self.number());
+        self.input(Input::Operate {
+            reply,
+            agent_id: agent.to_owned(),
+            operation: Box::new(operation),
+            principal: principal.map(str::to_owned),
+        });
+        match self.answers.remove(&reply).unwrap() {
+            Answer::Applied(uuid) => {
+                self.applied = uuid;
+                Answer::Accepted
+            }
+            other => other,
+        }
+    }
+
+    fn rescinded(&mut self, scheduler: &Scheduler) -> usize {
+        let events = self.take_events(scheduler.connection);
+        events
+            .iter()
+            .filter(|event| event.rescind.is_some())
+            .count()
+    }
+}
+
+fn text(answer: &Answer) -> &str {
+    match answer {
+        Answer::BadRequest(text) | Answer::Conflict(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_free_is_reserved_and_unreserved() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:12;mem:6144");
+    let ads = reserved(&parse("cpus:8;mem:4096"), "ads", Some("ops"));
+    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    assert!(world.outcomes.is_empty(), "taken is not over");
+    assert_eq!(world.finish(&node), 1);
+    let (uuid, status) = world.outcomes.pop().unwrap();
+    assert_eq!(uuid, world.applied);
+    assert_eq!(status.state(), v1::OperationState::OperationFinished);
+    let frames = world.take_frames(node.connection);
+    assert!(matches!(
+        frames[0],
+        master_frame::Message::AcknowledgeOperation(_)
+    ));
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:2048") + &ads);
+    let scheduler = world.subscribe(framework("f", &["ads"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    assert_eq!(total(&[offer]), parse("cpus:4;mem:2048") + &ads);
+    assert_eq!(world.operate(&node.id, unreserve(&ads)), Answer::Accepted);
+    assert_eq!(world.rescinded(&scheduler), 1);
+    assert_eq!(world.agent_total(&node), parse("cpus:12;mem:6144"));
+}
+
+#[test]
+fn an_offer_in_the_way_is_taken_back() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    assert_eq!(world.offers(&scheduler).len(), 1);
+    let all = reserved(&parse("cpus:4;mem:1024"), "ads", None);
+    assert_eq!(world.operate(&node.id, reserve(&all)), Answer::Accepted);
+    assert_eq!(world.rescinded(&scheduler), 1);
+    world.advance(10 * SECOND);
+    assert!(world.offers(&scheduler).is_empty(), "all of it is for ads");
+    let other = world.subscribe(framework("g", &["ads"]));
+    assert_eq!(total(&world.offers(&other)), all);
+    assert_eq!(world.operate(&node.id, unreserve(&all)), Answer::Accepted);
+    assert_eq!(world.rescinded(&other), 1);
+}
+
+#[test]
+fn what_is_partly_free_and_partly_offered_is_reserved() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    // Half of it is held by a task, a quarter comes back and is offered apart.
+    let half = vec![task(&node, "t", "cpus:2;mem:512")];
+    world.call(&scheduler, accept(&[&offer], half));
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
+    world.live(6 * SECOND, &[&node]);
+    let ads = reserved(&parse("cpus:4;mem:1024"), "ads", None);
+    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), ads);
+    assert_eq!(world.operate(&node.id, unreserve(&ads)), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn labels_must_be_given_to_unreserve() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let labelled = |value: &str| {
+        let mut reservation =
+            meseta_resources::Reservation::dynamic(Role::new("ads").unwrap(), None);
+        reservation.labels = std::iter::once(meseta_resources::Label {
+            key: "k".to_owned(),
+            value: Some(value.to_owned()),
+        })
+        .collect();
+        parse("cpus:1").push_reservation(&reservation).unwrap()
+    };
+    assert_eq!(
+        world.operate(&node.id, reserve(&labelled("v"))),
+        Answer::Accepted
+    );
+    let bare = reserved(&parse("cpus:1"), "ads", None);
+    for wrong in [bare, labelled("w")] {
+        let answer = world.operate(&node.id, unreserve(&wrong));
+        assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
+    }
+    assert_eq!(
+        world.operate(&node.id, unreserve(&labelled("v"))),
+        Answer::Accepted
+    );
+}
+
+/// A cpu, reserved under a label of so many bytes.
+fn with_label(bytes: usize) -> Resources {
+    let mut reservation = meseta_resources::Reservation::dynamic(Role::new("ads").unwrap(), None);
+    reservation.labels = std::iter::once(meseta_resources::Label {
+        key: "k".to_owned(),
+        value: Some("v".repeat(bytes)),
+    })
+    .collect();
+    parse("cpus:1").push_reservation(&reservation).unwrap()
+}
+
+#[test]
+fn what_is_reserved_is_counted_and_an_agent_comes_back_with_it() {
+    let mut world = World::new();
+    let mut node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let before = world.core.described_bytes();
+    let long = with_label(4000);
+    assert_eq!(world.operate(&node.id, reserve(&long)), Answer::Accepted);
+    assert!(world.core.described_bytes() > before + 4000);
+    world.core.config.memory.agents = 1;
+    let connection = node.connection;
+    world.input(Input::AgentGone { connection });
+    node.register.checkpointed_resources = to_wire(&long, Format::PostRefinement);
+    let node = world.reregister(&node, Vec::new(), Vec::new());
+    assert!(refused(&mut world, node.connection).is_none());
+    assert_eq!(world.operate(&node.id, unreserve(&long)), Answer::Accepted);
+    assert_eq!(world.core.described_bytes(), before);
+}
+
+#[test]
+fn an_operation_that_is_longer_than_the_agent_takes_is_refused() {
+    let mut world = World::new();
+    let mut said = register_capable(5051, "cpus:4;mem:1024");
+    said.frame_bytes_max = Some(7_000);
+    let node = world.agent_that_says(said);
+    let answer = world.operate(&node.id, reserve(&with_label(4_000)));
+    assert!(text(&answer).contains("7000 bytes at most"), "{answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    let short = reserve(&with_label(2_000));
+    assert_eq!(world.operate(&node.id, short), Answer::Accepted);
+}
+
+#[test]
+fn a_reservation_with_very_long_labels_is_refused() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let long = with_label(4 << 20);
+    let answer = world.operate(&node.id, reserve(&long));
+    assert!(text(&answer).contains("labels"), "{answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn star_cannot_be_reserved() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let mut message = reserve(&reserved(&parse("cpus:1"), "ads", None));
+    message.reserve.as_mut().unwrap().resources[0].reservations[0].role = Some("*".to_owned());
+    let answer = world.operate(&node.id, message);
+    assert!(
+        text(&answer).contains("Invalid reservation: role \"*\" cannot be reserved"),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn what_is_not_there_is_a_conflict_and_changes_nothing() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let too_much = reserved(&parse("cpus:5"), "ads", None);
+    let answer = world.operate(&node.id, reserve(&too_much));
+    assert!(matches!(answer, Answer::Conflict(_)));
+    assert!(
+        text(&answer).ends_with("does not contain cpus:5"),
+        "{answer:?}"
+    );
+    assert_eq!(
+        world.rescinded(&scheduler),
+        0,
+        "no offer is taken back in vain"
+    );
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![task(&node, "t", "cpus:4;mem:64")]),
+    );
+    let one = reserved(&parse("cpus:1"), "ads", None);
+    let answer = world.operate(&node.id, reserve(&one));
+    assert!(matches!(answer, Answer::Conflict(_)), "in use: {answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    let answer = world.operate("nosuch", reserve(&one));
+    assert_eq!(text(&answer), "No agent found with specified ID");
+}
+
+#[test]
+fn the_words_are_those_of_mesos() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:100");
+    let place = format!(
+        "on agent {} at slave(1)@10.0.0.1:5051 (node.example)",
+        node.id
+    );
+    let answer = world.operate(&node.id, reserve(&parse("cpus:1")));
+    assert_eq!(
+        text(&answer),
+        format!("Invalid RESERVE operation {place}: Resource cpus:1 is not dynamically reserved")
+    );
+    let disk = reserved(&parse("disk:64"), "dev", Some("ops"));
+    let data = volume(&disk, "vol1", false);
+    assert_eq!(world.operate(&node.id, reserve(&disk)), Answer::Accepted);
+    assert_eq!(
+        world.operate(&node.id, create(std::slice::from_ref(&data))),
+        Answer::Accepted
+    );
+    let answer = world.operate(&node.id, create(std::slice::from_ref(&data)));
+    assert_eq!(
+        text(&answer),
+        format!("Invalid CREATE operation {place}: Persistence ID 'vol1' is not unique")
+    );
+    let answer = world.operate(&node.id, destroy(&[volume(&disk, "nosuch", false)]));
+    assert_eq!(
+        text(&answer),
+        "Invalid DESTROY operation: Persistent volumes not found"
+    );
+    let answer = world.operate(&node.id, unreserve(&disk));
+    assert!(
+        text(&answer).ends_with("does not contain disk(reservations: [(DYNAMIC,dev,ops)]):64"),
+        "{answer:?}"
+    );
+    assert_eq!(world.operate(&node.id, destroy(&[data])), Answer::Accepted);
+    assert_eq!(world.operate(&node.id, unreserve(&disk)), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024;disk:100"));
+}
+
+#[test]
+fn a_reservation_of_another_principal_is_named() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let reservation = |who| reserved(&parse("cpus:1"), "ads", who);
+    let theirs = reservation(Some("ops"));
+    assert_eq!(world.operate(&node.id, reserve(&theirs)), Answer::Accepted);
+    let answer = world.operate(&node.id, unreserve(&reservation(None)));
+    assert!(
+        text(&answer).ends_with(
+            "does not contain cpus(reservations: [(DYNAMIC,ads)]):1; the role has \
+             cpus(reservations: [(DYNAMIC,ads,ops)]):1 instead: a reservation is named whole, with its \
+             principal and labels"
+        ),
+        "{answer:?}"
+    );
+    assert_eq!(
+        world.operate(&node.id, unreserve(&theirs)),
+        Answer::Accepted
+    );
+}
+
+#[test]
+fn the_principal_that_asks_must_be_the_reserver() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let by = |principal| reserved(&parse("cpus:1"), "ads", principal);
+    let answer = world.operate_as(&node.id, reserve(&by(Some("bob"))), Some("alice"));
+    assert!(text(&answer).contains("with principal 'bob'"), "{answer:?}");
+    let answer = world.operate_as(&node.id, reserve(&by(None)), Some("alice"));
+    assert!(text(&answer).contains("no principal set"), "{answer:?}");
+    let answer = world.operate_as(&node.id, reserve(&by(Some("alice"))), Some("alice"));
+    assert_eq!(answer, Answer::Accepted);
+    // Anyone may unreserve, as long as no rule says otherwise.
+    let answer = world.operate_as(&node.id, unreserve(&by(Some("alice"))), Some("bob"));
+    assert_eq!(answer, Answer::Accepted);
+}
+
+#[test]
+fn principals_keep_reservations_of_one_role_apart() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    for principal in [Some("a"), Some("b"), None] {
+        let one = reserved(&parse("cpus:1"), "ads", principal);
+        assert_eq!(world.operate(&node.id, reserve(&one)), Answer::Accepted);
+    }
+    let ads = Role::new("ads").unwrap();
+    assert_eq!(world.agent_total(&node).reserved_to(&ads).len(), 3);
+}
+
+#[test]
+fn a_reservation_is_moved_with_a_source() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (a, b) = (
+        reserved(&parse("cpus:1"), "a", None),
+        reserved(&parse("cpus:1"), "b", None),
+    );
+    assert_eq!(world.operate(&node.id, reserve(&a)), Answer::Accepted);
+    let mut moved = reserve(&b);
+    moved.reserve.as_mut().unwrap().source = to_wire(&a, Format::PostRefinement);
+    assert_eq!(world.operate(&node.id, moved), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), parse("cpus:3;mem:1024") + &b);
+    let two = reserved(&parse("cpus:2"), "a", None);
+    let mut grown = reserve(&two);
+    grown.reserve.as_mut().unwrap().source = to_wire(&b, Format::PostRefinement);
+    let answer = world.operate(&node.id, grown);
+    assert!(
+        text(&answer).contains("identical resource quantities"),
+        "{answer:?}"
+    );
+}
+
+/// RESERVE that takes `source` and makes `target` of it.
+fn moved(source: &Resources, target: &Resources) -> Message {
+    let mut message = reserve(target);
+    message.reserve.as_mut().unwrap().source = to_wire(source, Format::PostRefinement);
+    message
+}
+
+#[test]
+fn a_static_reservation_is_neither_moved_nor_made() {
+    let mut world = World::new();
+    let configured = parse("cpus:4;mem:1024;cpus(ads):2");
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;cpus(ads):2");
+    let (plain, fixed) = (parse("cpus:2"), parse("cpus(ads):2"));
+    let evil = reserved(&plain, "evil", Some("eve"));
+    let refined = reserved(&fixed, "ads/x", Some("eve"));
+    for (source, target) in [(&fixed, &evil), (&plain, &refined), (&refined, &evil)] {
+        let answer = world.operate_as(&node.id, moved(source, target), Some("eve"));
+        let told = text(&answer);
+        assert!(told.contains("static reservation"), "{source}: {told}");
+        assert_eq!(world.agent_total(&node), configured);
+    }
+    // What is on top of it is another matter.
+    let refine = moved(&fixed, &refined);
+    let answer = world.operate_as(&node.id, refine, Some("eve"));
+    assert_eq!(answer, Answer::Accepted);
+    let undo = unreserve(&refined);
+    assert_eq!(world.operate(&node.id, undo), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), configured);
+}
+
+#[test]
+fn every_reservation_that_is_pushed_names_who_asks() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let plain = parse("cpus:2");
+    let forged = reserved(&reserved(&plain, "ads", Some("ops")), "ads/x", Some("eve"));
+    let answer = world.operate_as(&node.id, moved(&plain, &forged), Some("eve"));
+    assert!(text(&answer).contains("with principal 'ops'"), "{answer:?}");
+    let own = reserved(&reserved(&plain, "ads", Some("eve")), "ads/x", Some("eve"));
+    let answer = world.operate_as(&node.id, moved(&plain, &own), Some("eve"));
+    assert_eq!(answer, Answer::Accepted);
+    // What stays as it is may be another's.
+    let by_ops = reserved(&parse("cpus:1"), "web", Some("ops"));
+    assert_eq!(world.operate(&node.id, reserve(&by_ops)), Answer::Accepted);
+    let further = reserved(&by_ops, "web/x", Some("eve"));
+    let answer = world.operate_as(&node.id, moved(&by_ops, &further), Some("eve"));
+    assert_eq!(answer, Answer::Accepted);
+}
+
+#[test]
+fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:100");
+    let disk = |role: &str| reserved(&parse("disk:10"), role, None);
+    let theirs = volume(&disk("a"), "v", false);
+    assert_eq!(
+        world.operate(&node.id, reserve(&disk("a"))),
+        Answer::Accepted
+    );
+    let made = create(std::slice::from_ref(&theirs));
+    assert_eq!(world.operate(&node.id, made), Answer::Accepted);
+    let before = world.agent_total(&node);
+    let theirs: Resources = theirs.into();
+    let other: Resources = volume(&disk("b"), "v", false).into();
+    let below = reserved(&theirs, "a/b", None);
+    for message in [
+        moved(&theirs, &other),
+        moved(&theirs, &below),
+        reserve(&below),
+    ] {
+        let answer = world.operate(&node.id, message);
+        let told = text(&answer);
+        assert!(told.contains("destroy the volume first"), "{told}");
+        assert_eq!(world.agent_total(&node), before);
+    }
+}
+
+#[test]
+fn a_disconnected_agent_cannot_be_told() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    world.input(Input::AgentGone {
+        connection: node.connection,
+    });
+    let one = reserved(&parse("cpus:1"), "ads", None);
+    let answer = world.operate(&node.id, reserve(&one));
+    assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let data = volume(&parse("disk(dev):100"), "v", false);
+    let action = with_operations(&[&offer], vec![create(std::slice::from_ref(&data))], 0.0);
+    world.call(&scheduler, action);
+    world.advance(SECOND);
+    assert_eq!(
+        world.operate(&node.id, destroy(std::slice::from_ref(&data))),
+        Answer::Accepted
+    );
+    world.take_events(scheduler.connection);
+    assert_eq!(
+        world.operate(&node.id, create(std::slice::from_ref(&data))),
+        Answer::Accepted
+    );
+    // What was rescinded for it is offered again at once.
+    let offers = world.offers(&scheduler);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    world.call(
+        &scheduler,
+        with_operations(&offers, vec![destroy(&[data])], 0.0),
+    );
+    let total = parse("cpus:4;mem:1024;disk(dev):100");
+    assert_eq!(world.agent_total(&node), total);
+}
+
+/// The right to destroy goes by the creator, so whoever could name another could destroy everything.
+#[test]
+fn a_volume_is_its_creators_whoever_is_named() {
+    let by = |creator: &str| {
+        let volume = volume(&parse("disk(dev):100"), "v", false);
+        let mut parts = volume.into_parts();
+        let disk = parts.disk.as_mut().expect("a volume");
+        let persistence = disk.persistence.as_mut().expect("one that persists");
+        persistence.principal = Some(creator.into());
+        Resource::new(parts).expect("a volume")
+    };
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
+    assert_eq!(
+        world.operate(&node.id, create(&[by("owner")])),
+        Answer::Accepted
+    );
+    let before = world.agent_total(&node);
+    let answer = world.operate(&node.id, destroy(&[by("thief")]));
+    let refused = "Invalid DESTROY operation: Persistent volumes not found";
+    assert_eq!(answer, Answer::BadRequest(refused.to_owned()));
+    assert_eq!(world.agent_total(&node), before);
+    assert_eq!(
+        world.operate(&node.id, destroy(&[by("owner")])),
+        Answer::Accepted
+    );
+}
+
+#[test]
+fn a_volume_fits_its_reservation() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:1000");
+    let mine = reserved(&parse("disk:64"), "dev", None);
+    assert_eq!(world.operate(&node.id, reserve(&mine)), Answer::Accepted);
+    let larger = volume(&reserved(&parse("disk:65"), "dev", None), "v", false);
+    let foreign = volume(&reserved(&parse("disk:64"), "ops", None), "v", false);
+    for wrong in [larger, foreign] {
+        let answer = world.operate(&node.id, create(&[wrong]));
+        assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
+    }
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024;disk:936") + &mine
+    );
+}
+
+#[test]
+fn a_removed_agent_takes_its_reservations_along() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let all = reserved(&parse("cpus:4"), "ads", None);
+    assert_eq!(world.operate(&node.id, reserve(&all)), Answer::Accepted);
+    let leave = meseta::Unregister {
+        reason: "the end".to_owned(),
+    };
+    world.say(&node, agent_frame::Message::Unregister(leave));
+    assert!(world.core.agents.is_empty());
+    let answer = world.operate(&node.id, unreserve(&all));
+    assert_eq!(text(&answer), "No agent found with specified ID");
+    let fresh = world.capable_agent(5052, "cpus:4;mem:1024");
+    assert_eq!(world.agent_total(&fresh), parse("cpus:4;mem:1024"));
+}
+
+/// The refusal is about what was asked for, and begins with what there is of it.
+#[test]
+fn what_is_nearest_to_what_is_missing_comes_first() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    for (amount, role) in [("cpus:1", "ads"), ("mem:64", "zoo"), ("cpus:1", "zoo")] {
+        let reserve = reserve(&reserved(&parse(amount), role, None));
+        assert_eq!(world.operate(&node.id, reserve), Answer::Accepted);
+    }
+    let answer = world.operate(
+        &node.id,
+        unreserve(&reserved(&parse("cpus:2"), "zoo", None)),
+    );
+    assert!(
+        text(&answer).starts_with("cpus(reservations: [(DYNAMIC,zoo)]):1; "),
+        "{answer:?}"
+    );
+}
+
+/// The rest of the agent is offered again at once, to the same framework too.
+#[test]
+fn what_was_not_reserved_is_offered_again_at_once() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    assert_eq!(world.offers(&scheduler).len(), 1);
+    let ads = reserved(&parse("cpus:1"), "ads", None);
+    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    let events = world.take_events(scheduler.connection);
+    let offered: Vec<_> = events
+        .iter()
+        .filter_map(|event| event.offers.as_ref())
+        .flat_map(|offers| &offers.offers)
+        .collect();
+    let [offer] = offered.as_slice() else {
+        panic!("one offer: {events:?}");
+    };
+    let resources = convert::resources(&offer.resources).unwrap();
+    assert_eq!(resources.unallocate(), parse("cpus:3;mem:1024"));
+}

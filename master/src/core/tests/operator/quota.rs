@@ -1,0 +1,630 @@
+//! Quota: what operators may set, what it changes at once, and that it outlives the master.
+
+use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
+use meseta_proto::mesos::v1::value;
+use serde_json::json;
+
+use super::*;
+
+fn scalar(name: &str, amount: f64) -> v1::Resource {
+    v1::Resource {
+        name: name.to_owned(),
+        r#type: value::Type::Scalar.into(),
+        scalar: Some(value::Scalar { value: amount }),
+        ..v1::Resource::default()
+    }
+}
+
+fn request(role: &str, guarantee: &[(&str, f64)], force: bool) -> QuotaRequest {
+    QuotaRequest {
+        force: Some(force),
+        role: Some(role.to_owned()),
+        guarantee: guarantee.iter().map(|(n, a)| scalar(n, *a)).collect(),
+    }
+}
+
+fn set(role: &str, guarantee: &[(&str, f64)]) -> Request {
+    Request::SetQuota(Box::new(request(role, guarantee, false)))
+}
+
+fn force(role: &str, guarantee: &[(&str, f64)]) -> Request {
+    Request::SetQuota(Box::new(request(role, guarantee, true)))
+}
+
+fn remove(role: &str) -> Request {
+    Request::RemoveQuota {
+        role: role.to_owned(),
+    }
+}
+
+fn quota_config(role: &str, guarantees: &[(&str, f64)], limits: &[(&str, f64)]) -> QuotaConfig {
+    let amounts = |amounts: &[(&str, f64)]| {
+        amounts
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value::Scalar { value: *value }))
+            .collect()
+    };
+    QuotaConfig {
+        role: role.to_owned(),
+        guarantees: amounts(guarantees),
+        limits: amounts(limits),
+    }
+}
+
+fn update(configs: Vec<QuotaConfig>, force: bool) -> Request {
+    Request::UpdateQuota { force, configs }
+}
+
+/// A master whose quota means what it means in Mesos 1.12.
+fn head() -> World {
+    let config = Config {
+        quota_semantics: QuotaSemantics::Head,
+        ..config()
+    };
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    World::with(config, recovered)
+}
+
+pub(in crate::core::tests) fn rejection(answer: Answer) -> String {
+    match answer {
+        Answer::BadRequest(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn conflict(answer: Answer) -> String {
+    match answer {
+        Answer::Conflict(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the operator is told of a quota that is set all the same.
+fn warning(answer: Answer) -> String {
+    match answer {
+        Answer::Warned(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn roles_with_quota(world: &mut World) -> Vec<String> {
+    let snapshot = world.core.snapshot();
+    snapshot.quotas.keys().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_role_outside_the_whitelist_gets_no_quota() {
+    let config = Config {
+        roles: Some(["*", "known"].map(|r| Role::new(r).unwrap()).into()),
+        ..config()
+    };
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    world.agent(1, "cpus:4;mem:1024");
+    let message = rejection(world.administer(set("other", &[("cpus", 1.0)])));
+    assert!(message.ends_with("Unknown role 'other'"), "{message}");
+    let message = rejection(world.administer(update(
+        vec![quota_config("other", &[], &[("cpus", 1.0)])],
+        false,
+    )));
+    assert!(message.contains("Unknown role 'other'"), "{message}");
+    assert_eq!(
+        world.administer(set("known", &[("cpus", 1.0)])),
+        Answer::Done
+    );
+}
+
+#[test]
+fn a_request_with_invalid_data_is_refused() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    let mut invalid = |change: &dyn Fn(&mut QuotaRequest)| {
+        let mut request = request("r", &[("cpus", 1.0), ("mem", 64.0)], false);
+        change(&mut request);
+        let message = rejection(world.administer(Request::SetQuota(Box::new(request))));
+        let prefix = "Failed to validate set quota request: ";
+        message.strip_prefix(prefix).unwrap().to_owned()
+    };
+    let text = invalid(&|r| r.role = None);
+    assert_eq!(
+        text,
+        "QuotaInfo with invalid role: Role names cannot be the empty string"
+    );
+    let text = invalid(&|r| r.guarantee.clear());
+    assert_eq!(text, "QuotaInfo with empty 'guarantee'");
+    let text = invalid(&|r| r.guarantee[0] = wire("ports:[1-2]").remove(0));
+    assert_eq!(text, "QuotaInfo must not include non-scalar resources");
+    let text = invalid(&|r| r.guarantee[0].role = Some("dev".to_owned()));
+    assert_eq!(text, "QuotaInfo must not contain any ReservationInfo");
+    let text = invalid(&|r| {
+        r.guarantee[0].reservation = Some(v1::resource::ReservationInfo::default());
+    });
+    assert_eq!(text, "QuotaInfo must not contain any ReservationInfo");
+    let text = invalid(&|r| r.guarantee[1] = scalar("cpus", 2.0));
+    assert_eq!(text, "QuotaInfo contains duplicate resource name 'cpus'");
+    let text = invalid(&|r| r.guarantee[1].disk = Some(Box::default()));
+    assert_eq!(text, "QuotaInfo must not contain DiskInfo");
+    let text = invalid(&|r| {
+        r.guarantee[1].revocable = Some(v1::resource::RevocableInfo::default());
+    });
+    assert_eq!(text, "QuotaInfo must not contain RevocableInfo");
+    for amount in [-1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE / 2.0] {
+        let text = invalid(&|r| r.guarantee[0] = scalar("cpus", amount));
+        assert!(text.contains("must be a number of 0 or more"), "{text}");
+    }
+    let text = invalid(&|r| r.guarantee[0] = scalar("cpus", 1e13));
+    assert!(text.contains("greater than 1 trillion"), "{text}");
+    assert!(roles_with_quota(&mut world).is_empty());
+    assert!(world.unwritten.is_empty(), "nothing was stored");
+}
+
+#[test]
+fn quota_is_set_once_and_removed_once() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    let message = rejection(world.administer(remove("r")));
+    assert_eq!(message, "Role 'r' has no quota set");
+    assert_eq!(world.administer(set("r", &[("cpus", 1.0)])), Answer::Done);
+    let message = rejection(world.administer(set("r", &[("cpus", 1.0)])));
+    assert!(message.ends_with("Cannot set quota for role 'r' which already has quota"));
+    assert_eq!(world.administer(remove("r")), Answer::Done);
+    assert!(roles_with_quota(&mut world).is_empty());
+    assert!(world.registry.quotas.is_empty());
+}
+
+#[test]
+fn of_two_racing_removals_one_is_refused() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    world.administer(set("r", &[("cpus", 1.0)]));
+    world.writes_at_once = false;
+    let [first, second] = [ReplyId(1_000), ReplyId(1_001)];
+    for reply in [first, second] {
+        world.input(Input::Administer {
+            reply,
+            request: Box::new(remove("r")),
+            approver: world.caller.approver.clone(),
+        });
+    }
+    assert_eq!(world.answers.get(&first), None, "not durable yet");
+    assert_eq!(
+        world.answers[&second],
+        Answer::BadRequest("Role 'r' has no quota set".to_owned())
+    );
+    world.write();
+    assert_eq!(world.answers[&first], Answer::Done);
+}
+
+#[test]
+fn the_default_role_gets_quota_only_in_the_newer_semantics() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    let message = rejection(world.administer(set("*", &[("cpus", 1.0)])));
+    assert!(message.contains("default role '*'"), "{message}");
+    let mut world = head();
+    world.agent(1, "cpus:4;mem:1024");
+    assert_eq!(world.administer(set("*", &[("cpus", 1.0)])), Answer::Done);
+}
+
+#[test]
+fn the_heuristic_refuses_more_than_one_agent_has_and_force_does_not() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    let message = conflict(world.administer(set("r", &[("cpus", 5.0)])));
+    assert_eq!(
+        message,
+        "Quota guarantees overcommit the cluster (use 'force' to bypass this check): Total quota \
+         guarantees 'cpus:5' exceed cluster capacity 'cpus:4; mem:1024'"
+    );
+    assert!(roles_with_quota(&mut world).is_empty());
+    let warned = warning(world.administer(force("r", &[("cpus", 5.0)])));
+    assert!(
+        warned.contains("cpus:5' exceed cluster capacity"),
+        "{warned}"
+    );
+}
+
+#[test]
+fn the_heuristic_refuses_more_than_all_agents_have_and_force_does_not() {
+    let mut world = World::new();
+    for port in 1..=3 {
+        world.agent(port, "cpus:4;mem:1024");
+    }
+    conflict(world.administer(set("r", &[("cpus", 12.5)])));
+    warning(world.administer(force("r", &[("cpus", 12.5)])));
+}
+
+#[test]
+fn the_heuristic_lets_through_what_one_agent_has() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    let all = [("cpus", 4.0), ("mem", 1024.0)];
+    assert_eq!(world.administer(set("r", &all)), Answer::Done);
+}
+
+#[test]
+fn the_heuristic_lets_through_what_only_all_agents_have() {
+    let mut world = World::new();
+    for port in 1..=2 {
+        world.agent(port, "cpus:4;mem:1024");
+    }
+    assert_eq!(world.administer(set("r", &[("cpus", 7.0)])), Answer::Done);
+    conflict(world.administer(set("s", &[("cpus", 2.0)])));
+}
+
+#[test]
+fn static_reservations_are_capacity_only_in_the_newer_semantics() {
+    let mut world = head();
+    world.agent(1, "cpus(ads):3;cpus:1;mem:1024");
+    assert_eq!(world.administer(set("r", &[("cpus", 4.0)])), Answer::Done);
+    let mut world = World::new();
+    world.agent(1, "cpus(ads):3;cpus:1;mem:1024");
+    conflict(world.administer(set("r", &[("cpus", 2.0)])));
+    assert_eq!(world.administer(set("r", &[("cpus", 1.0)])), Answer::Done);
+}
+
+#[test]
+fn a_disconnected_agent_is_capacity() {
+    let mut world = World::new();
+    let node = world.agent(1, "cpus:4;mem:1024");
+    world.input(Input::AgentGone {
+        connection: node.connection,
+    });
+    assert_eq!(world.administer(set("r", &[("cpus", 4.0)])), Answer::Done);
+}
+
+#[test]
+fn quota_rescinds_as_much_as_asked_for_and_from_as_many_agents_as_there_are_frameworks() {
+    let mut world = World::new();
+    let greedy = world.subscribe(framework("greedy", &["greedy"]));
+    for port in 1..=3 {
+        world.agent(port, "cpus:2;mem:1024");
+    }
+    assert_eq!(world.offers(&greedy).len(), 3);
+    let first = world.subscribe(framework("first", &["r"]));
+    let second = world.subscribe(framework("second", &["r"]));
+    // One agent would do for the amount; two are rescinded for two frameworks.
+    assert_eq!(
+        world.administer(set("r", &[("cpus", 1.0), ("mem", 512.0)])),
+        Answer::Done
+    );
+    let events = world.take_events(greedy.connection);
+    let rescinded = events.iter().filter(|event| event.rescind.is_some());
+    assert_eq!(rescinded.count(), 2);
+    let offered: Vec<_> = [&first, &second]
+        .into_iter()
+        .flat_map(|scheduler| world.offers(scheduler))
+        .collect();
+    assert!(total(&offered).cpus().unwrap().to_f64() >= 1.0);
+}
+
+#[test]
+fn a_role_gets_nothing_above_its_quota_in_the_seeds_semantics() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024;ports:[1-10]");
+    world.administer(set("r", &[("cpus", 1.0), ("mem", 256.0)]));
+    let scheduler = world.subscribe(framework("f", &["r"]));
+    let offers = world.offers(&scheduler);
+    let got = total(&offers);
+    assert_eq!(got.cpus().unwrap().to_f64(), 1.0);
+    assert_eq!(got.mem().unwrap().to_f64(), 256.0);
+    // Refused, the same is offered again and no more.
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    world.call(&scheduler, decline(&offers, 0.0));
+    world.advance(2 * SECOND);
+    assert_eq!(
+        total(&world.offers(&scheduler)).cpus().unwrap().to_f64(),
+        1.0
+    );
+}
+
+#[test]
+fn several_quotas_are_updated_or_none() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:4096");
+    let both = vec![
+        quota_config("*", &[("cpus", 1.0)], &[("cpus", 2.0)]),
+        quota_config("r", &[("mem", 64.0)], &[]),
+    ];
+    assert_eq!(world.administer(update(both, false)), Answer::Done);
+    assert_eq!(roles_with_quota(&mut world), ["*", "r"]);
+    let mixed = vec![
+        quota_config("s", &[("cpus", 1.0)], &[]),
+        quota_config("t", &[("cpus", 3.0)], &[("cpus", 2.0)]),
+    ];
+    let message = rejection(world.administer(update(mixed, false)));
+    assert_eq!(
+        message,
+        "Invalid QuotaConfig: 'QuotaConfig.guarantees' { cpus: 3 } is not contained within the \
+         'QuotaConfig.limits' { cpus: 2 }"
+    );
+    assert_eq!(roles_with_quota(&mut world), ["*", "r"]);
+    // An empty one removes.
+    let none = vec![quota_config("r", &[], &[])];
+    assert_eq!(world.administer(update(none, false)), Answer::Done);
+    assert_eq!(roles_with_quota(&mut world), ["*"]);
+}
+
+#[test]
+fn amounts_beyond_reason_are_refused() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:4096");
+    for (name, amount, text) in [
+        (
+            "cpus",
+            1_000_000_000_001.0,
+            "values greater than 1 trillion (1000000000000) are not supported",
+        ),
+        (
+            "mem",
+            1_099_511_627_777.0,
+            "values greater than 1 exabyte (1099511627776)",
+        ),
+        (
+            "disk",
+            1_099_511_627_777.0,
+            "values greater than 1 exabyte (1099511627776)",
+        ),
+    ] {
+        let limits = vec![quota_config("r", &[], &[(name, amount)])];
+        let message = rejection(world.administer(update(limits, true)));
+        assert!(message.contains(text), "{message}");
+    }
+}
+
+#[test]
+fn a_limit_below_what_is_used_needs_force() {
+    let mut world = World::new();
+    let node = world.agent(1, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["r"]));
+    let offers = world.offers(&scheduler);
+    let tasks = vec![task(&node, "t", "cpus:2;mem:64")];
+    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    let limit = |cpus: f64| vec![quota_config("r", &[], &[("cpus", cpus)])];
+    let message = rejection(world.administer(update(limit(1.0), false)));
+    assert!(message.contains("is already consuming"), "{message}");
+    assert!(message.contains("(use 'force' flag to bypass this check)"));
+    assert_eq!(world.administer(update(limit(2.0), false)), Answer::Done);
+    assert_eq!(world.administer(update(limit(1.0), true)), Answer::Done);
+}
+
+#[test]
+fn a_guarantee_takes_offers_from_others() {
+    let mut world = World::new();
+    let greedy = world.subscribe(framework("greedy", &["greedy"]));
+    world.agent(1, "cpus:2;mem:1024");
+    assert_eq!(world.offers(&greedy).len(), 1);
+    let guarantee = vec![quota_config("r", &[("cpus", 1.0), ("mem", 512.0)], &[])];
+    assert_eq!(world.administer(update(guarantee, false)), Answer::Done);
+    let events = world.take_events(greedy.connection);
+    assert!(events.iter().any(|event| event.rescind.is_some()));
+    // What is left over comes back; the guarantee stays for whoever joins the role.
+    let owed = world.subscribe(framework("owed", &["r"]));
+    assert!(total(&world.offers(&owed)).cpus().unwrap().to_f64() >= 1.0);
+}
+
+#[test]
+fn a_limit_rescinds_only_what_exceeds_it() {
+    let mut world = World::new();
+    let parent = world.subscribe(framework("parent", &["r"]));
+    world.agent(1, "cpus:1;mem:1024");
+    let child = world.subscribe(framework("child", &["r/child"]));
+    world.agent(2, "cpus:1;mem:1024");
+    let offered = |world: &mut World| {
+        [&parent, &child].map(|scheduler| {
+            let events = world.take_events(scheduler.connection);
+            let rescinded = events.iter().filter(|event| event.rescind.is_some());
+            rescinded.count()
+        })
+    };
+    offered(&mut world);
+    let limit = |cpus, mem| vec![quota_config("r", &[], &[("cpus", cpus), ("mem", mem)])];
+    assert_eq!(
+        world.administer(update(limit(2.0, 2048.0), false)),
+        Answer::Done
+    );
+    assert_eq!(
+        offered(&mut world),
+        [0, 0],
+        "all that is offered is allowed"
+    );
+    assert_eq!(
+        world.administer(update(limit(0.5, 512.0), false)),
+        Answer::Done
+    );
+    assert_eq!(offered(&mut world).iter().sum::<usize>(), 2);
+}
+
+#[test]
+fn a_restarted_master_without_agents_does_not_wait_for_any() {
+    let mut world = World::new();
+    world.administer(force("r", &[("cpus", 1.0)]));
+    let mut world = world.restart();
+    assert_eq!(roles_with_quota(&mut world), ["r"]);
+    let scheduler = world.subscribe(framework("f", &["r"]));
+    world.agent(1, "cpus:4;mem:1024");
+    assert_eq!(
+        total(&world.offers(&scheduler)).cpus().unwrap().to_f64(),
+        1.0
+    );
+}
+
+#[test]
+fn with_quota_a_restarted_master_offers_when_most_agents_are_back() {
+    let mut world = World::new();
+    let nodes: Vec<Node> = (1..=5)
+        .map(|port| world.agent(port, "cpus:4;mem:1024"))
+        .collect();
+    world.administer(set("r", &[("cpus", 1.0), ("mem", 64.0)]));
+    let mut world = world.restart();
+    let scheduler = world.subscribe(framework("f", &["other"]));
+    for node in &nodes[..3] {
+        world.reregister(node, Vec::new(), Vec::new());
+    }
+    world.advance(5 * SECOND);
+    assert!(
+        world.offers(&scheduler).is_empty(),
+        "three of five are too few"
+    );
+    world.reregister(&nodes[3], Vec::new(), Vec::new());
+    world.advance(2 * SECOND);
+    assert!(!world.offers(&scheduler).is_empty());
+}
+
+#[test]
+fn with_quota_a_restarted_master_offers_after_ten_minutes_all_the_same() {
+    let mut world = World::new();
+    let nodes: Vec<Node> = (1..=5)
+        .map(|port| world.agent(port, "cpus:4;mem:1024"))
+        .collect();
+    world.administer(set("r", &[("cpus", 1.0), ("mem", 64.0)]));
+    let mut world = world.restart();
+    let scheduler = world.subscribe(framework("f", &["other"]));
+    let node = world.reregister(&nodes[0], Vec::new(), Vec::new());
+    world.live(590 * SECOND, &[&node]);
+    assert!(world.offers(&scheduler).is_empty());
+    world.live(15 * SECOND, &[&node]);
+    assert!(!world.offers(&scheduler).is_empty());
+}
+
+#[test]
+fn a_role_below_another_shares_its_quota() {
+    let mut world = World::new();
+    world.agent(1, "cpus:8;mem:8192");
+    assert_eq!(world.administer(set("eng", &[("cpus", 4.0)])), Answer::Done);
+    assert_eq!(
+        world.administer(set("eng/backend", &[("cpus", 3.0)])),
+        Answer::Done
+    );
+    assert_eq!(roles_with_quota(&mut world), ["eng", "eng/backend"]);
+    assert_eq!(world.administer(remove("eng/backend")), Answer::Done);
+    assert_eq!(world.administer(remove("eng")), Answer::Done);
+}
+
+#[test]
+fn a_role_below_one_without_quota_gets_none() {
+    let mut world = World::new();
+    world.agent(1, "cpus:8;mem:8192");
+    let message = rejection(world.administer(set("eng/backend", &[("cpus", 3.0)])));
+    assert!(message.contains("hierarchy"), "{message}");
+}
+
+#[test]
+fn a_role_below_another_gets_no_more_than_that() {
+    let mut world = World::new();
+    world.agent(1, "cpus:8;mem:8192");
+    world.administer(set("eng", &[("cpus", 4.0)]));
+    rejection(world.administer(set("eng/backend", &[("cpus", 5.0)])));
+    assert_eq!(
+        world.administer(set("eng/backend", &[("cpus", 3.0)])),
+        Answer::Done
+    );
+}
+
+#[test]
+fn roles_below_another_together_get_no_more_than_that() {
+    let mut world = World::new();
+    world.agent(1, "cpus:8;mem:8192");
+    world.administer(set("eng", &[("cpus", 4.0)]));
+    world.administer(set("eng/backend", &[("cpus", 3.0)]));
+    rejection(world.administer(set("eng/frontend", &[("cpus", 2.0)])));
+    assert_eq!(
+        world.administer(set("eng/frontend", &[("cpus", 1.0)])),
+        Answer::Done
+    );
+}
+
+#[test]
+fn a_role_above_others_with_quota_keeps_its_own() {
+    let mut world = World::new();
+    world.agent(1, "cpus:8;mem:8192");
+    world.administer(set("eng", &[("cpus", 4.0)]));
+    world.administer(set("eng/backend", &[("cpus", 3.0)]));
+    let message = rejection(world.administer(remove("eng")));
+    assert!(message.contains("hierarchy"), "{message}");
+    assert_eq!(roles_with_quota(&mut world), ["eng", "eng/backend"]);
+}
+
+#[test]
+fn what_is_guaranteed_below_a_role_counts_once_against_capacity() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:8192");
+    assert_eq!(world.administer(set("eng", &[("cpus", 4.0)])), Answer::Done);
+    assert_eq!(
+        world.administer(set("eng/backend", &[("cpus", 4.0)])),
+        Answer::Done
+    );
+    conflict(world.administer(set("ops", &[("cpus", 0.5)])));
+}
+
+/// The order of the quota document: a request that is not valid is told so, whoever makes it; and only a
+/// valid one is authorized, before the capacity is looked at.
+#[test]
+fn a_request_is_validated_before_it_is_authorized() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    world.administer(set("taken", &[("cpus", 1.0)]));
+    let acls = r#"{"update_quotas":[{"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
+    world.caller = crate::core::tests::frameworks::authorization::caller(acls, Some("eve"));
+    let mut ports = request("r", &[], false);
+    ports.guarantee.push(v1::Resource {
+        name: "ports".to_owned(),
+        r#type: value::Type::Ranges.into(),
+        ranges: Some(value::Ranges::default()),
+        ..v1::Resource::default()
+    });
+    for (invalid, part) in [
+        (set("*", &[("cpus", 1.0)]), "default role '*'"),
+        (Request::SetQuota(Box::new(ports)), "non-scalar"),
+        (set("r", &[]), "empty 'guarantee'"),
+        (set("taken", &[("cpus", 1.0)]), "already has quota"),
+        (set("a/b", &[("cpus", 1.0)]), "hierarchy would not be sound"),
+        (remove("r"), "has no quota set"),
+    ] {
+        let message = rejection(world.administer(invalid));
+        assert!(message.contains(part), "{message}");
+    }
+    for valid in [
+        set("r", &[("cpus", 1.0)]),
+        set("r", &[("cpus", 1_000.0)]),
+        remove("taken"),
+    ] {
+        let answer = world.administer(valid);
+        let Answer::Forbidden(message) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(message.contains("'eve' is not authorized"), "{message}");
+    }
+    assert_eq!(roles_with_quota(&mut world), ["taken"]);
+}
+
+/// A quota of 0 is a limit, and is shown as it was set.
+#[test]
+fn a_quota_of_nothing_is_shown_as_it_was_set() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    assert_eq!(world.administer(set("r", &[("cpus", 0.0)])), Answer::Done);
+    let snapshot = world.core.snapshot();
+    let shown = crate::http::views::quota(&snapshot);
+    let shown = serde_json::to_value(shown).unwrap();
+    let amount = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.0}, "role": "*"});
+    assert_eq!(shown["infos"][0]["guarantee"], json!([amount]));
+}
+
+/// What would make a tree of quotas sound is part of the refusal.
+#[test]
+fn a_quota_without_one_above_names_the_cure() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    let message = rejection(world.administer(set("a/b", &[("cpus", 1.0)])));
+    assert!(
+        message.contains("guarantee 'a' at least 1 cpus, before those below it"),
+        "{message}"
+    );
+}

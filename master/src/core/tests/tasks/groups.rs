@@ -1,0 +1,431 @@
+//! Task groups and executors: launched as a whole, told of as a whole.
+
+use super::*;
+
+fn begin() -> (World, Node, Scheduler, v1::Offer) {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024;disk:1024;ports:[31000-31009]");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    world.take_frames(node.connection);
+    (world, node, scheduler, offer)
+}
+
+pub(in crate::core::tests) fn executor(scheduler: &Scheduler, id: &str) -> v1::ExecutorInfo {
+    v1::ExecutorInfo {
+        executor_id: v1::ExecutorId {
+            value: id.to_owned(),
+        },
+        framework_id: Some(v1::FrameworkId {
+            value: scheduler.id.clone(),
+        }),
+        r#type: Some(v1::executor_info::Type::Default.into()),
+        resources: wire("cpus:0.1;mem:32;disk:8"),
+        ..v1::ExecutorInfo::default()
+    }
+}
+
+pub(in crate::core::tests) fn group(
+    executor: v1::ExecutorInfo,
+    tasks: Vec<v1::TaskInfo>,
+) -> v1::offer::Operation {
+    v1::offer::Operation {
+        r#type: Some(v1::offer::operation::Type::LaunchGroup.into()),
+        launch_group: Some(v1::offer::operation::LaunchGroup {
+            executor,
+            task_group: v1::TaskGroupInfo { tasks },
+        }),
+        ..v1::offer::Operation::default()
+    }
+}
+
+pub(in crate::core::tests) fn accept_all(
+    offer: &v1::Offer,
+    operations: Vec<v1::offer::Operation>,
+) -> Action {
+    Action::Accept(call::Accept {
+        offer_ids: vec![offer.id.clone()],
+        operations,
+        filters: None,
+    })
+}
+
+fn groups(frames: Vec<master_frame::Message>) -> Vec<meseta::RunTaskGroup> {
+    let group = |frame| match frame {
+        master_frame::Message::RunTaskGroup(run) => Some(run),
+        _ => None,
+    };
+    frames.into_iter().filter_map(group).collect()
+}
+
+fn with(mut task: v1::TaskInfo, change: impl Fn(&mut v1::TaskInfo)) -> v1::TaskInfo {
+    change(&mut task);
+    task
+}
+
+fn unshared() -> v1::ContainerInfo {
+    v1::ContainerInfo {
+        r#type: v1::container_info::Type::Mesos.into(),
+        linux_info: Some(v1::LinuxInfo {
+            share_cgroups: Some(false),
+            ..v1::LinuxInfo::default()
+        }),
+        ..v1::ContainerInfo::default()
+    }
+}
+
+#[test]
+fn a_group_is_sent_as_one_with_its_executor_in_every_task() {
+    let (mut world, node, scheduler, offer) = begin();
+    let tasks = vec![
+        task(&node, "a", "cpus:1;mem:64"),
+        task(&node, "b", "cpus:0.5;mem:32"),
+    ];
+    let pod = group(executor(&scheduler, "pod"), tasks);
+    assert_eq!(
+        world.call(&scheduler, accept_all(&offer, vec![pod])),
+        Answer::Accepted
+    );
+    let sent = groups(world.take_frames(node.connection));
+    assert_eq!(sent.len(), 1);
+    assert!(sent[0].launch_executor);
+    assert!(sent[0].accepted_time.is_some());
+    assert_eq!(sent[0].executor.executor_id.value, "pod");
+    for task in &sent[0].task_group.tasks {
+        assert_eq!(task.executor.as_deref(), Some(&sent[0].executor));
+    }
+    let allocated = &sent[0].executor.resources[0].allocation_info;
+    assert_eq!(allocated.as_ref().unwrap().role.as_deref(), Some("dev"));
+
+    let snapshot = world.core.snapshot();
+    let used = snapshot.agents[0].used_total().unallocate();
+    assert_eq!(used, parse("cpus:1.6;mem:128;disk:8"));
+    assert_eq!(snapshot.agents[0].executors.len(), 1);
+    for record in snapshot.agents[0].tasks.values() {
+        assert_eq!(record.state, TaskState::TaskStaging);
+        assert_eq!(record.executor_id.as_ref().unwrap().as_str(), "pod");
+    }
+
+    // A second group under the same executor takes no more for it.
+    world.live(7 * SECOND, &[&node]);
+    let offer = world.offers(&scheduler).pop().unwrap();
+    assert_eq!(offer.executor_ids[0].value, "pod");
+    let more = vec![task(&node, "c", "cpus:1;mem:64")];
+    let pod = group(executor(&scheduler, "pod"), more);
+    world.call(&scheduler, accept_all(&offer, vec![pod]));
+    let sent = groups(world.take_frames(node.connection));
+    assert!(!sent[0].launch_executor);
+    let used = world.core.snapshot().agents[0].used_total().unallocate();
+    assert_eq!(used, parse("cpus:2.6;mem:192;disk:8"));
+}
+
+#[test]
+fn a_group_with_one_bad_part_is_refused_whole_and_told_why() {
+    let (_, _, probe, _) = begin();
+    let good = executor(&probe, "pod");
+    let changed = |change: &dyn Fn(&mut v1::ExecutorInfo)| {
+        let mut executor = good.clone();
+        change(&mut executor);
+        executor
+    };
+    type Make<'a> = &'a dyn Fn(&Node) -> Vec<v1::TaskInfo>;
+    let two: Make<'_> = &|node| {
+        vec![
+            task(node, "a", "cpus:1;mem:64"),
+            task(node, "b", "cpus:1;mem:64"),
+        ]
+    };
+    let second = |change: &'static dyn Fn(&mut v1::TaskInfo)| {
+        move |node: &Node| {
+            vec![
+                task(node, "a", "cpus:1;mem:64"),
+                with(task(node, "b", "cpus:1;mem:64"), change),
+            ]
+        }
+    };
+    let bad_id = second(&|task| task.task_id.value = "x/y".to_owned());
+    let twin = second(&|task| task.task_id.value = "a".to_owned());
+    let other_executor = second(&|task| {
+        task.executor = Some(Box::new(v1::ExecutorInfo {
+            executor_id: v1::ExecutorId {
+                value: "other".to_owned(),
+            },
+            ..v1::ExecutorInfo::default()
+        }));
+    });
+    let docker = second(&|task| {
+        task.container = Some(Box::new(v1::ContainerInfo {
+            r#type: v1::container_info::Type::Docker.into(),
+            docker: Some(v1::container_info::DockerInfo::default()),
+            ..v1::ContainerInfo::default()
+        }));
+    });
+    let own_groups = second(&|task| task.container = Some(Box::new(unshared())));
+    let too_much = second(&|task| task.resources = wire("cpus:9;mem:64"));
+    let own_network = second(&|task| {
+        task.container = Some(Box::new(v1::ContainerInfo {
+            r#type: v1::container_info::Type::Mesos.into(),
+            network_infos: vec![v1::NetworkInfo::default()],
+            ..v1::ContainerInfo::default()
+        }));
+        task.health_check = Some(Box::new(v1::HealthCheck {
+            r#type: Some(v1::health_check::Type::Tcp.into()),
+            tcp: Some(v1::health_check::TcpCheckInfo::default()),
+            ..v1::HealthCheck::default()
+        }));
+    });
+    let shared_executor = changed(&|executor| {
+        let mut container = unshared();
+        container.linux_info.as_mut().unwrap().share_cgroups = Some(true);
+        executor.container = Some(Box::new(container));
+    });
+    let same_port = second(&|task| task.resources = wire("cpus:1;ports:[31000-31001]"));
+    let with_port = changed(&|executor| {
+        executor.resources.extend(wire("ports:[31001-31002]"));
+    });
+    let cases: Vec<(v1::ExecutorInfo, Make<'_>, &str)> = vec![
+        (
+            with_port,
+            &same_port,
+            "There are overlapping resources in the task group's task resources {",
+        ),
+        (
+            good.clone(),
+            &bad_id,
+            "Task 'x/y' is invalid: 'x/y' contains invalid characters",
+        ),
+        (
+            good.clone(),
+            &twin,
+            "Task 'a' is invalid: Task has duplicate ID: a",
+        ),
+        (
+            good.clone(),
+            &other_executor,
+            "The `ExecutorInfo` of task 'b' is different from executor 'pod'",
+        ),
+        (
+            good.clone(),
+            &docker,
+            "Task 'b' is invalid: Docker ContainerInfo is not supported on the task",
+        ),
+        (
+            good.clone(),
+            &own_groups,
+            "the value of 'share_cgroups' must be the same for all tasks",
+        ),
+        (
+            good.clone(),
+            &too_much,
+            "required by task group and its executor are more than available",
+        ),
+        (
+            good.clone(),
+            &own_network,
+            "HTTP and TCP health checks are not supported for nested",
+        ),
+        (
+            changed(&|e| e.framework_id = None),
+            two,
+            "'ExecutorInfo.framework_id' must be set",
+        ),
+        (
+            changed(&|e| e.r#type = None),
+            two,
+            "'ExecutorInfo.type' must be set",
+        ),
+        (
+            changed(&|e| e.r#type = Some(0)),
+            two,
+            "Unknown executor type",
+        ),
+        (
+            changed(&|e| e.command = Some(v1::CommandInfo::default())),
+            two,
+            "'ExecutorInfo.command' must not be set for 'DEFAULT' executor",
+        ),
+        (
+            changed(&|e| e.r#type = Some(2)),
+            two,
+            "'ExecutorInfo.command' must be set for 'CUSTOM' executor",
+        ),
+        (
+            changed(&|e| e.resources = wire("mem:32;disk:8")),
+            two,
+            "Executor 'pod' uses less CPUs (None) than the minimum required (0.01)",
+        ),
+        (
+            changed(&|e| e.resources = wire("cpus:0.1;mem:16;disk:8")),
+            two,
+            "Executor 'pod' uses less memory (16MB) than the minimum required (32MB)",
+        ),
+        (
+            changed(&|e| e.resources = wire("cpus:0.1;mem:32")),
+            two,
+            "Executor 'pod' uses no disk",
+        ),
+        (
+            shared_executor,
+            two,
+            "The 'share_cgroups' field cannot be set to 'true' on executor containers",
+        ),
+    ];
+    for (executor, tasks, text) in cases {
+        let (mut world, node, scheduler, offer) = begin();
+        let tasks = tasks(&node);
+        let count = tasks.len();
+        world.call(&scheduler, accept_all(&offer, vec![group(executor, tasks)]));
+        let updates = world.updates(&scheduler);
+        assert_eq!(updates.len(), count, "{text}");
+        for status in updates {
+            assert_eq!(status.state(), TaskState::TaskError);
+            assert_eq!(status.reason(), v1::task_status::Reason::TaskGroupInvalid);
+            let message = status.message.unwrap();
+            assert!(message.contains(text), "{message:?} should say {text:?}");
+        }
+        let snapshot = world.core.snapshot();
+        assert!(snapshot.agents[0].tasks.is_empty() && snapshot.agents[0].used.is_empty());
+    }
+}
+
+#[test]
+fn groups_have_no_operation_id_and_invalid_offers_drop_all_of_them() {
+    let (mut world, node, scheduler, offer) = begin();
+    let pod = |name: &str| {
+        group(
+            executor(&scheduler, name),
+            vec![task(&node, name, "cpus:1;mem:64")],
+        )
+    };
+    let mut named = pod("a");
+    named.id = Some(v1::OperationId {
+        value: "op".to_owned(),
+    });
+    world.call(&scheduler, accept_all(&offer, vec![named]));
+    let update = world.updates(&scheduler).pop().unwrap();
+    assert_eq!(
+        update.message.as_deref(),
+        Some("The `id` field cannot be set on LAUNCH_GROUP operations")
+    );
+    assert_eq!(update.reason(), v1::task_status::Reason::TaskGroupInvalid);
+
+    world.call(&scheduler, accept_all(&offer, vec![pod("b")]));
+    let update = world.updates(&scheduler).pop().unwrap();
+    assert_eq!(update.state(), TaskState::TaskLost);
+    assert_eq!(update.reason(), v1::task_status::Reason::InvalidOffers);
+}
+
+#[test]
+fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
+    let (mut world, node, scheduler, offer) = begin();
+    let pod = group(
+        executor(&scheduler, "pod"),
+        vec![task(&node, "a", "cpus:1;mem:64")],
+    );
+    world.call(&scheduler, accept_all(&offer, vec![pod]));
+    let sent = groups(world.take_frames(node.connection)).pop().unwrap();
+    let mut reported = running(&node, &scheduler, "a", "cpus:1;mem:64", "dev");
+    reported.executor_id = Some(v1::ExecutorId {
+        value: "pod".to_owned(),
+    });
+    let info = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    let mut told = report(&node, vec![reported.clone()], vec![info.clone()]);
+    told.executors = vec![sent.executor.clone()];
+
+    let mut world = world.restart();
+    let back = world.handshake(agent_frame::Message::Reregister(told));
+    let scheduler = world.subscribe(info.clone());
+    let snapshot = world.core.snapshot();
+    assert_eq!(snapshot.agents[0].executors.len(), 1);
+    let used = snapshot.agents[0].used_total().unallocate();
+    assert_eq!(used, parse("cpus:1.1;mem:96;disk:8"));
+
+    // It is the same executor still: a group for it needs no new one.
+    let node = Node {
+        connection: back,
+        ..node
+    };
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let pod = group(
+        executor(&scheduler, "pod"),
+        vec![task(&node, "b", "cpus:1;mem:64")],
+    );
+    world.call(&scheduler, accept_all(&offer, vec![pod]));
+    let sent = groups(world.take_frames(back)).pop().unwrap();
+    assert!(!sent.launch_executor);
+
+    // The agent comes back without it: what it held is free.
+    world.reregister(&node, vec![reported], vec![info]);
+    let snapshot = world.core.snapshot();
+    assert!(snapshot.agents[0].executors.is_empty());
+}
+
+#[test]
+fn executors_learn_of_a_changed_framework_also_when_they_run_nothing() {
+    let (mut world, node, scheduler, offer) = begin();
+    let pod = group(
+        executor(&scheduler, "pod"),
+        vec![task(&node, "a", "cpus:1;mem:64")],
+    );
+    world.call(&scheduler, accept_all(&offer, vec![pod]));
+    world.update(&node, &scheduler, "a", TaskState::TaskFinished, 1);
+    world.acknowledge(&node, &scheduler, "a", 1);
+    world.take_frames(node.connection);
+    let mut info = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    info.name = "renamed".to_owned();
+    let update = Action::UpdateFramework(Box::new(Subscribe {
+        info,
+        suppressed_roles: Vec::new(),
+        offer_constraints: None,
+    }));
+    assert_eq!(world.call(&scheduler, update), Answer::Done);
+    let frames = world.take_frames(node.connection);
+    assert!(frames.iter().any(|frame| matches!(
+        frame,
+        master_frame::Message::UpdateFramework(update) if update.framework.name == "renamed"
+    )));
+}
+
+/// Each task of a group goes to the agent with the executor: what is short in a call may be long on its way.
+#[test]
+fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
+    let mut world = World::new();
+    let mut register = register(5051, "cpus:64;mem:8192;disk:1024");
+    register.frame_bytes_max = Some(1 << 20);
+    let node = world.agent_that_says(register);
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    world.take_frames(node.connection);
+    let pod = |count: usize| {
+        let mut executor = executor(&scheduler, &format!("e{count}"));
+        executor.data = Some(vec![0; 200 << 10]);
+        let ids = (0..count).map(|number| format!("t{count}-{number}"));
+        let tasks = ids.map(|id| task(&node, &id, "cpus:0.1;mem:32"));
+        group(executor, tasks.collect())
+    };
+    world.call(&scheduler, accept_all(&offer, vec![pod(3), pod(6)]));
+    let sent = groups(world.take_frames(node.connection));
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].executor.executor_id.value, "e3");
+    let errors = world.updates(&scheduler);
+    assert_eq!(errors.len(), 6);
+    for status in errors {
+        assert_eq!(status.state(), TaskState::TaskError);
+        let text = status.message.unwrap_or_default();
+        assert!(text.contains("1048576 bytes at most"), "{text}");
+    }
+    for (bytes, is_sent) in [(1 << 20, false), (1 << 10, true)] {
+        let message = Action::Message(call::Message {
+            agent_id: v1::AgentId {
+                value: node.id.clone(),
+            },
+            executor_id: v1::ExecutorId {
+                value: "e3".to_owned(),
+            },
+            data: vec![0; bytes],
+        });
+        world.call(&scheduler, message);
+        let sent = world.take_frames(node.connection);
+        assert_eq!(sent.len(), usize::from(is_sent), "{bytes}");
+    }
+}

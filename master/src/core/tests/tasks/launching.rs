@@ -1,0 +1,551 @@
+//! Tasks: launching, updates, kills, what they hold.
+
+use super::*;
+
+/// A framework, an agent, and everything the agent has on offer.
+pub(in crate::core::tests) fn begin() -> (World, Node, Scheduler, v1::Offer) {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024;ports:[31000-31009]");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    (world, node, scheduler, offer)
+}
+
+pub(in crate::core::tests) fn runs(frames: &[master_frame::Message]) -> Vec<meseta::RunTask> {
+    let run = |frame: &master_frame::Message| match frame {
+        master_frame::Message::RunTask(run) => Some(run.clone()),
+        _ => None,
+    };
+    frames.iter().filter_map(run).collect()
+}
+
+#[test]
+fn a_task_lives_from_accept_to_acknowledged_end() {
+    let (mut world, node, scheduler, offer) = begin();
+    world.take_frames(node.connection);
+    let answer = world.call(
+        &scheduler,
+        accept(
+            &[&offer],
+            vec![task(&node, "t", "cpus:1;mem:64;ports:[31000-31001]")],
+        ),
+    );
+    assert_eq!(answer, Answer::Accepted);
+    let run = runs(&world.take_frames(node.connection)).pop().unwrap();
+    assert_eq!(run.framework.id.unwrap().value, scheduler.id);
+    assert!(run.launch_executor);
+    let role = |resource: &v1::Resource| resource.allocation_info.as_ref()?.role.clone();
+    assert!(
+        run.task
+            .resources
+            .iter()
+            .all(|resource| role(resource).as_deref() == Some("dev"))
+    );
+
+    world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
+    let status = world.updates(&scheduler).pop().unwrap();
+    assert_eq!(status.state(), TaskState::TaskRunning);
+    assert_eq!(status.agent_id.unwrap().value, node.id);
+    assert_eq!(status.uuid, Some(vec![1; 16]));
+    world.take_frames(node.connection);
+    world.acknowledge(&node, &scheduler, "t", 1);
+    let frames = world.take_frames(node.connection);
+    assert!(matches!(&frames[0], master_frame::Message::Acknowledge(ack) if ack.uuid == [1; 16]));
+
+    // Left over from the offer, once its filter has run out.
+    world.live(7 * SECOND, &[&node]);
+    let offers = world.offers(&scheduler);
+    assert_eq!(total(&offers), parse("cpus:3;mem:960;ports:[31002-31009]"));
+
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 2);
+    let events = world.take_events(scheduler.connection);
+    assert_eq!(
+        kinds(&events),
+        [event::Type::Update, event::Type::Offers],
+        "offered on at once"
+    );
+    assert_eq!(
+        world.core.snapshot().agents[0].tasks.len(),
+        1,
+        "unacknowledged"
+    );
+    world.acknowledge(&node, &scheduler, "t", 9);
+    assert_eq!(
+        world.core.snapshot().agents[0].tasks.len(),
+        1,
+        "another uuid"
+    );
+    world.acknowledge(&node, &scheduler, "t", 2);
+    let snapshot = world.core.snapshot();
+    assert!(snapshot.agents[0].tasks.is_empty());
+    assert_eq!(
+        snapshot.frameworks[0].completed[0].state,
+        TaskState::TaskFinished
+    );
+}
+
+#[test]
+fn an_update_that_comes_again_is_forwarded_again_and_counted_once() {
+    let (mut world, node, scheduler, offer) = begin();
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
+    );
+    for _ in 0..3 {
+        world.update(&node, &scheduler, "t", TaskState::TaskFailed, 7);
+    }
+    assert_eq!(
+        states(&world.updates(&scheduler)),
+        [TaskState::TaskFailed; 3]
+    );
+    let snapshot = world.core.snapshot();
+    assert_eq!(snapshot.counters.terminal["task_failed"], 1);
+    let task = snapshot.agents[0].tasks.values().next().unwrap();
+    assert_eq!(task.statuses.len(), 1);
+}
+
+#[test]
+fn the_latest_state_frees_resources_before_its_update_is_forwarded() {
+    let (mut world, node, scheduler, offer) = begin();
+    world.call(
+        &scheduler,
+        accept(
+            &[&offer],
+            vec![task(&node, "t", "cpus:4;mem:1024;ports:[31000-31009]")],
+        ),
+    );
+    world.take_events(scheduler.connection);
+    world.say(
+        &node,
+        agent_frame::Message::StatusUpdate(meseta::StatusUpdate {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            status: TaskStatus {
+                task_id: v1::TaskId {
+                    value: "t".to_owned(),
+                },
+                state: TaskState::TaskRunning.into(),
+                uuid: Some(vec![1; 16]),
+                ..TaskStatus::default()
+            },
+            latest_state: Some(TaskState::TaskFinished.into()),
+        }),
+    );
+    let events = world.take_events(scheduler.connection);
+    assert_eq!(kinds(&events), [event::Type::Update, event::Type::Offers]);
+    assert_eq!(
+        events[0].update.as_ref().unwrap().status.state(),
+        TaskState::TaskRunning
+    );
+    // What was forwarded is what reconciliation tells.
+    world.call(&scheduler, reconcile(&[("t", None)]));
+    assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
+    world.update(&node, &scheduler, "t", TaskState::TaskRunning, 3);
+    let task = world.core.snapshot().agents[0]
+        .tasks
+        .values()
+        .next()
+        .unwrap()
+        .clone();
+    assert_eq!(
+        task.state,
+        TaskState::TaskFinished,
+        "an end is never undone"
+    );
+}
+
+#[test]
+fn offers_are_used_once_together_and_by_their_owner() {
+    let (mut world, node, scheduler, offer) = begin();
+    let other = world.subscribe(framework("g", &["dev"]));
+    let stolen = accept(&[&offer], vec![task(&node, "stolen", "cpus:1;mem:64")]);
+    world.call(&other, stolen);
+    let status = world.updates(&other).pop().unwrap();
+    assert_eq!(status.state(), TaskState::TaskLost);
+    assert_eq!(status.reason(), v1::task_status::Reason::InvalidOffers);
+    assert!(status.message.unwrap().contains("has invalid framework"));
+    assert_eq!(world.core.offers.len(), 1, "the owner keeps it");
+
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![task(&node, "a", "cpus:1;mem:64")]),
+    );
+    world.take_events(scheduler.connection);
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![task(&node, "b", "cpus:1;mem:64")]),
+    );
+    let status = world.updates(&scheduler).pop().unwrap();
+    let text = format!(
+        "Task launched with invalid offers: Offer {} is no longer valid",
+        offer.id.value
+    );
+    assert_eq!(status.message.as_deref(), Some(text.as_str()));
+
+    world.call(
+        &scheduler,
+        accept(&[], vec![task(&node, "c", "cpus:1;mem:64")]),
+    );
+    let status = world.updates(&scheduler).pop().unwrap();
+    assert_eq!(
+        status.message.as_deref(),
+        Some("Task launched with invalid offers: No offers specified")
+    );
+    let doubled = world.core.offers.len();
+    world.call(&scheduler, accept(&[&offer, &offer], vec![]));
+    assert_eq!(world.core.offers.len(), doubled);
+}
+
+#[test]
+fn one_bad_offer_voids_the_call_and_gives_the_good_ones_back() {
+    let mut world = World::new();
+    let one = world.agent(1, "cpus:1;mem:64");
+    world.agent(2, "cpus:1;mem:64");
+    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
+    let offers = world.offers(&scheduler);
+    assert_eq!(offers.len(), 2);
+    let call = accept(
+        &[&offers[0], &offers[1]],
+        vec![task(&one, "t", "cpus:1;mem:64")],
+    );
+    world.call(&scheduler, call);
+    let events = world.take_events(scheduler.connection);
+    let status = &events[0].update.as_ref().unwrap().status;
+    assert_eq!(
+        status.state(),
+        TaskState::TaskDropped,
+        "it knows of partitions"
+    );
+    assert!(
+        status
+            .message
+            .as_ref()
+            .unwrap()
+            .contains("must belong to one single agent")
+    );
+    world.advance(2 * SECOND);
+    let offered: Vec<_> = events
+        .into_iter()
+        .filter_map(|event| event.offers)
+        .collect();
+    let again = offered.len() + world.offers(&scheduler).len();
+    assert!(again > 0, "both agents are offered again");
+    assert_eq!(world.core.offers.len(), 2);
+}
+
+#[test]
+fn tasks_of_one_call_share_the_offer_and_fail_alone() {
+    let (mut world, node, scheduler, offer) = begin();
+    let call = accept(
+        &[&offer],
+        vec![
+            task(&node, "a", "cpus:3;mem:64"),
+            task(&node, "b", "cpus:3;mem:64"),
+            task(&node, "a", "cpus:0.5;mem:64"),
+            task(&node, "c", "cpus:1;mem:64"),
+        ],
+    );
+    world.call(&scheduler, call);
+    let launched: Vec<String> = runs(&world.take_frames(node.connection))
+        .into_iter()
+        .map(|run| run.task.task_id.value)
+        .collect();
+    assert_eq!(launched, ["a", "c"]);
+    let updates = world.updates(&scheduler);
+    let messages: Vec<_> = updates
+        .iter()
+        .map(|status| status.message.as_deref().unwrap())
+        .collect();
+    assert!(messages[0].starts_with("Total resources"), "{messages:?}");
+    assert_eq!(messages[1], "Task has duplicate ID: a");
+}
+
+#[test]
+fn an_executor_is_charged_once_and_freed_at_its_exit() {
+    let (mut world, node, scheduler, offer) = begin();
+    let executor = v1::ExecutorInfo {
+        executor_id: v1::ExecutorId {
+            value: "e".to_owned(),
+        },
+        command: Some(v1::CommandInfo::default()),
+        resources: wire("cpus:0.5;mem:32"),
+        ..v1::ExecutorInfo::default()
+    };
+    let with_executor = |id: &str| {
+        let mut task = task(&node, id, "cpus:1;mem:64");
+        task.command = None;
+        task.executor = Some(Box::new(executor.clone()));
+        task
+    };
+    world.take_frames(node.connection);
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![with_executor("a"), with_executor("b")]),
+    );
+    let runs = runs(&world.take_frames(node.connection));
+    let new: Vec<bool> = runs.iter().map(|run| run.launch_executor).collect();
+    assert_eq!(new, [true, false]);
+    let used = world.core.snapshot().agents[0].used_total().unallocate();
+    assert_eq!(used, parse("cpus:2.5;mem:160"));
+    world.live(7 * SECOND, &[&node]);
+    let offers = world.offers(&scheduler);
+    assert_eq!(offers[0].executor_ids[0].value, "e");
+
+    world.update(&node, &scheduler, "a", TaskState::TaskFailed, 1);
+    world.update(&node, &scheduler, "b", TaskState::TaskFailed, 2);
+    world.take_events(scheduler.connection);
+    world.say(
+        &node,
+        agent_frame::Message::ExecutorExited(meseta::ExecutorExited {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            executor_id: v1::ExecutorId {
+                value: "e".to_owned(),
+            },
+            status: Some(256),
+        }),
+    );
+    let events = world.take_events(scheduler.connection);
+    let failure = events
+        .iter()
+        .find_map(|event| event.failure.as_ref())
+        .unwrap();
+    assert_eq!(failure.executor_id.as_ref().unwrap().value, "e");
+    assert_eq!(failure.status, Some(256));
+    assert!(world.core.snapshot().agents[0].used.is_empty());
+}
+
+#[test]
+fn messages_pass_both_ways() {
+    let (mut world, node, scheduler, offer) = begin();
+    let executor_id = v1::ExecutorId {
+        value: "e".to_owned(),
+    };
+    let executor = v1::ExecutorInfo {
+        executor_id: executor_id.clone(),
+        command: Some(v1::CommandInfo::default()),
+        ..v1::ExecutorInfo::default()
+    };
+    let mut with_executor = task(&node, "t", "cpus:1;mem:64");
+    with_executor.command = None;
+    with_executor.executor = Some(Box::new(executor));
+    world.call(&scheduler, accept(&[&offer], vec![with_executor]));
+    world.take_frames(node.connection);
+    world.take_events(scheduler.connection);
+    world.call(
+        &scheduler,
+        Action::Message(call::Message {
+            agent_id: v1::AgentId {
+                value: node.id.clone(),
+            },
+            executor_id: executor_id.clone(),
+            data: vec![1, 2],
+        }),
+    );
+    let frames = world.take_frames(node.connection);
+    assert!(matches!(&frames[0], master_frame::Message::ExecutorMessage(m) if m.data == [1, 2]));
+    world.say(
+        &node,
+        agent_frame::Message::ExecutorMessage(meseta::ExecutorMessage {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            executor_id,
+            data: vec![3],
+        }),
+    );
+    let events = world.take_events(scheduler.connection);
+    assert_eq!(events[0].message.as_ref().unwrap().data, [3]);
+}
+
+#[test]
+fn a_kill_goes_to_the_agent_as_often_as_it_is_asked_for() {
+    let (mut world, node, scheduler, offer) = begin();
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
+    );
+    let kill = |task: &str, agent: Option<&str>| {
+        Action::Kill(call::Kill {
+            task_id: v1::TaskId {
+                value: task.to_owned(),
+            },
+            agent_id: agent.map(|agent| v1::AgentId {
+                value: agent.to_owned(),
+            }),
+            kill_policy: None,
+        })
+    };
+    let kills = |world: &mut World, node: &Node| {
+        let frames = world.take_frames(node.connection);
+        frames
+            .iter()
+            .filter(|frame| matches!(frame, master_frame::Message::KillTask(_)))
+            .count()
+    };
+    world.call(&scheduler, kill("t", None));
+    world.call(&scheduler, kill("t", Some(&node.id)));
+    assert_eq!(kills(&mut world, &node), 2);
+    world.call(&scheduler, kill("t", Some("elsewhere")));
+    assert_eq!(kills(&mut world, &node), 0);
+    world.take_events(scheduler.connection);
+    world.call(&scheduler, kill("nosuch", None));
+    let status = world.updates(&scheduler).pop().unwrap();
+    assert_eq!(status.state(), TaskState::TaskLost);
+    assert_eq!(status.reason(), v1::task_status::Reason::Reconciliation);
+
+    // A disconnected agent is told when it is back.
+    world.input(Input::AgentGone {
+        connection: node.connection,
+    });
+    world.call(&scheduler, kill("t", None));
+    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
+    let node = world.reregister(&node, tasks, vec![]);
+    assert_eq!(kills(&mut world, &node), 1);
+}
+
+#[test]
+fn operations_that_are_not_served_are_answered() {
+    let (mut world, node, scheduler, offer) = begin();
+    let reserve = v1::offer::Operation {
+        r#type: Some(v1::offer::operation::Type::Reserve.into()),
+        id: Some(v1::OperationId {
+            value: "op".to_owned(),
+        }),
+        ..v1::offer::Operation::default()
+    };
+    let group = v1::offer::Operation {
+        r#type: Some(v1::offer::operation::Type::LaunchGroup.into()),
+        launch_group: Some(v1::offer::operation::LaunchGroup {
+            task_group: v1::TaskGroupInfo {
+                tasks: vec![task(&node, "pod", "cpus:1;mem:64")],
+            },
+            ..v1::offer::operation::LaunchGroup::default()
+        }),
+        ..v1::offer::Operation::default()
+    };
+    world.call(
+        &scheduler,
+        Action::Accept(call::Accept {
+            offer_ids: vec![offer.id.clone()],
+            operations: vec![
+                reserve,
+                group,
+                launch(vec![task(&node, "t", "cpus:1;mem:64")]),
+            ],
+            filters: None,
+        }),
+    );
+    let events = world.take_events(scheduler.connection);
+    let answer = &events[0].update_operation_status.as_ref().unwrap().status;
+    assert_eq!(answer.state(), v1::OperationState::OperationError);
+    assert!(
+        answer
+            .message
+            .as_ref()
+            .unwrap()
+            .contains("Expecting 'reserve' to be present")
+    );
+    let status = &events[1].update.as_ref().unwrap().status;
+    assert_eq!(status.reason(), v1::task_status::Reason::TaskGroupInvalid);
+    assert_eq!(
+        runs(&world.take_frames(node.connection)).len(),
+        1,
+        "the launch went on"
+    );
+}
+
+#[test]
+fn ended_tasks_are_remembered_up_to_the_limit() {
+    let mut config = config();
+    config.max_completed_tasks_per_framework = 3;
+    let mut world = World::with(
+        config,
+        Recovered {
+            epoch: 1,
+            ..Recovered::default()
+        },
+    );
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    for number in 0..6_u8 {
+        let offers = world.offers(&scheduler);
+        let id = format!("t{number}");
+        world.call(
+            &scheduler,
+            accept(&[&offers[0]], vec![task(&node, &id, "cpus:4;mem:1024")]),
+        );
+        world.take_events(scheduler.connection);
+        world.update(&node, &scheduler, &id, TaskState::TaskFinished, number);
+        world.acknowledge(&node, &scheduler, &id, number);
+    }
+    let snapshot = world.core.snapshot();
+    let kept: Vec<_> = snapshot.frameworks[0]
+        .completed
+        .iter()
+        .map(|task| task.task_id.as_str())
+        .collect();
+    assert_eq!(kept, ["t3", "t4", "t5"]);
+}
+
+#[test]
+fn a_snapshot_is_not_touched_by_what_follows() {
+    let (mut world, node, scheduler, offer) = begin();
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
+    );
+    let before = world.core.snapshot();
+    assert!(
+        Arc::ptr_eq(&before, &world.core.snapshot()),
+        "shared until the next step"
+    );
+    world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
+    let state = |snapshot: &Snapshot| snapshot.agents[0].tasks.values().next().unwrap().state;
+    assert_eq!(state(&before), TaskState::TaskStaging);
+    assert_eq!(state(&world.core.snapshot()), TaskState::TaskRunning);
+}
+
+#[test]
+fn what_is_remembered_is_bounded_in_bytes_and_others_keep_their_history() {
+    let mut config = config();
+    config.memory.history_per_framework = 40_000;
+    config.memory.history = 60_000;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let end = |world: &mut World, scheduler: &Scheduler, number: u8, bytes: usize| {
+        let offer = world.offers(scheduler).pop().unwrap();
+        let id = format!("t{number}");
+        let mut large = task(&node, &id, "cpus:4;mem:1024");
+        large.name = "x".repeat(bytes);
+        world.call(scheduler, accept(&[&offer], vec![large]));
+        world.take_events(scheduler.connection);
+        world.update(&node, scheduler, &id, TaskState::TaskFinished, number);
+        world.acknowledge(&node, scheduler, &id, number);
+        world.check();
+    };
+    let modest = world.subscribe(framework("modest", &["dev"]));
+    end(&mut world, &modest, 0, 100);
+    world.call(&modest, Action::Suppress { roles: Vec::new() });
+    for offer in world.offers(&modest) {
+        world.call(&modest, decline(&[&offer], 600.0));
+    }
+    let greedy = world.subscribe(framework("greedy", &["dev"]));
+    for number in 0..20 {
+        end(&mut world, &greedy, number, 5_000);
+    }
+    let snapshot = world.core.snapshot();
+    let kept = |id: &str| {
+        let framework = snapshot.frameworks.iter().find(|one| one.id.as_str() == id);
+        framework.unwrap().completed.len()
+    };
+    assert_eq!(kept(&modest.id), 1);
+    let greedy_kept = kept(&greedy.id);
+    assert!((5..8).contains(&greedy_kept), "{greedy_kept}");
+}

@@ -1,0 +1,5 @@
+//! What is refused before anything changes.
+
+mod tasks;
+
+use super::*;

@@ -1,0 +1,270 @@
+//! Whether an executor may be used: the rules of Mesos for those of single tasks and of task groups.
+//!
+//! Entered through [`of_task`] and [`of_group`]. Invariant: what is valid names this framework, and
+//! is the same as what runs under its id already.
+
+use std::collections::BTreeMap;
+
+use meseta_proto::mesos::v1::executor_info::Type;
+use meseta_proto::mesos::v1::{self, ExecutorInfo, container_info};
+use meseta_resources::{ExecutorId, Resources, Role};
+use prost::Message;
+
+use super::part::{check_container, check_environment};
+use super::resource::check_resources;
+use super::task::{id_text, shares_groups};
+use crate::core::offers::accept::{allocated, for_agent};
+use crate::core::state::agent::Agent;
+use crate::core::state::framework::Framework;
+
+/// The least cpus that the executor of a task group asks for.
+const CPUS_MIN: f64 = 0.01;
+/// The least memory that the executor of a task group asks for, MB.
+const MEM_MIN_MB: f64 = 32.0;
+
+/// What of an executor is understood.
+#[derive(Debug)]
+pub(in crate::core) struct ValidExecutor {
+    pub(in crate::core) id: ExecutorId,
+    pub(in crate::core) resources: Resources,
+    /// As the agent gets it.
+    pub(in crate::core) info: ExecutorInfo,
+    /// Whether it does not run on the agent yet.
+    pub(in crate::core) is_new: bool,
+}
+
+/// Checks the executor of a single task, which the framework brings itself.
+pub(in crate::core) fn of_task(
+    framework: &Framework,
+    agent: &Agent,
+    executor: &ExecutorInfo,
+    role: &Role,
+) -> Result<ValidExecutor, String> {
+    let mut info = executor.clone();
+    info.framework_id.get_or_insert_with(|| v1::FrameworkId {
+        value: framework.id.to_string(),
+    });
+    let valid = check(framework, agent, info, role)?;
+    if executor
+        .r#type
+        .is_some_and(|kind| kind != i32::from(Type::Custom))
+    {
+        return Err("'ExecutorInfo.type' must be 'CUSTOM'".to_owned());
+    }
+    if executor.command.is_none() {
+        return Err("'ExecutorInfo.command' must be set".to_owned());
+    }
+    if says_groups_are_shared(executor) {
+        return Err(SHARED_GROUPS.to_owned());
+    }
+    Ok(valid)
+}
+
+/// Checks the executor of a task group: Mesos's own, or one that the framework brings.
+pub(in crate::core) fn of_group(
+    framework: &Framework,
+    agent: &Agent,
+    executor: &ExecutorInfo,
+    role: &Role,
+) -> Result<ValidExecutor, String> {
+    let valid = check(framework, agent, executor.clone(), role)?;
+    match executor.r#type.map(Type::try_from) {
+        None => return Err("'ExecutorInfo.type' must be set".to_owned()),
+        Some(Ok(Type::Default | Type::Custom)) => {}
+        Some(_) => return Err("Unknown executor type".to_owned()),
+    }
+    if is_docker(executor.container.as_deref()) {
+        return Err("Docker ContainerInfo is not supported on the executor".to_owned());
+    }
+    if says_groups_are_shared(executor) {
+        return Err(SHARED_GROUPS.to_owned());
+    }
+    let amount = |amount: Option<meseta_resources::Scalar>| amount.map(|amount| amount.to_f64());
+    let (cpus, mem) = (
+        amount(valid.resources.cpus()),
+        amount(valid.resources.mem()),
+    );
+    if cpus.is_none_or(|cpus| cpus < CPUS_MIN) {
+        let cpus = cpus.map_or_else(|| "None".to_owned(), |cpus| cpus.to_string());
+        return Err(format!(
+            "Executor '{}' uses less CPUs ({cpus}) than the minimum required ({CPUS_MIN})",
+            valid.id
+        ));
+    }
+    if mem.is_none_or(|mem| mem < MEM_MIN_MB) {
+        let mem = mem.map_or_else(|| "None".to_owned(), |mem| format!("{mem}MB"));
+        return Err(format!(
+            "Executor '{}' uses less memory ({mem}) than the minimum required ({MEM_MIN_MB}MB)",
+            valid.id
+        ));
+    }
+    if valid.resources.disk().is_none() {
+        return Err(format!("Executor '{}' uses no disk", valid.id));
+    }
+    Ok(valid)
+}
+
+const SHARED_GROUPS: &str =
+    "The 'share_cgroups' field cannot be set to 'true' on executor containers";
+
+fn says_groups_are_shared(executor: &ExecutorInfo) -> bool {
+    let says_shared = executor
+        .container
+        .as_ref()
+        .and_then(|container| container.linux_info.as_ref())
+        .and_then(|linux| linux.share_cgroups);
+    says_shared == Some(true) && shares_groups(executor.container.as_deref())
+}
+
+/// Whether a container asks for Docker's own engine.
+pub(in crate::core) fn is_docker(container: Option<&v1::ContainerInfo>) -> bool {
+    container.is_some_and(|container| container.r#type == i32::from(container_info::Type::Docker))
+}
+
+/// The rules for every executor.
+fn check(
+    framework: &Framework,
+    agent: &Agent,
+    mut info: ExecutorInfo,
+    role: &Role,
+) -> Result<ValidExecutor, String> {
+    check_type(&info)?;
+    let id = ExecutorId::new(&info.executor_id.value).map_err(|error| id_text(&error))?;
+    if info
+        .shutdown_grace_period
+        .is_some_and(|period| period.nanoseconds < 0)
+    {
+        return Err("ExecutorInfo's 'shutdown_grace_period' must be non-negative".to_owned());
+    }
+    check_environment(info.command.as_ref())
+        .map_err(|text| format!("Executor's `CommandInfo` is invalid: {text}"))?;
+    if let Some(container) = &info.container {
+        check_container(container)
+            .map_err(|text| format!("Executor's `ContainerInfo` is invalid: {text}"))?;
+    }
+    let owner = info.framework_id.as_ref();
+    let owner = owner.ok_or("'ExecutorInfo.framework_id' must be set")?;
+    if owner.value != framework.id.as_str() {
+        return Err(format!(
+            "ExecutorInfo has an invalid FrameworkID (Actual: {} vs Expected: {})",
+            owner.value.escape_debug(),
+            framework.id
+        ));
+    }
+    let resources = allocated(&info.resources, role)
+        .map_err(|text| format!("Executor uses invalid resources: Invalid resources: {text}"))?;
+    check_resources(&info.resources, &resources, "Executor")?;
+    if resources.iter().any(meseta_resources::Resource::is_shared) {
+        return Err(format!(
+            "Executor resources {resources} should not contain any shared resources"
+        ));
+    }
+    info.resources = for_agent(&resources);
+    let known = agent.executors.get(&(framework.id.clone(), id.clone()));
+    if let Some(known) = known {
+        let running = ExecutorInfo::decode(known.info.clone()).unwrap_or_default();
+        if known.resources != resources || !same(running, info.clone()) {
+            return Err(
+                "ExecutorInfo is not compatible with existing ExecutorInfo with same ExecutorID"
+                    .to_owned(),
+            );
+        }
+    }
+    Ok(ValidExecutor {
+        id,
+        resources,
+        info,
+        is_new: known.is_none(),
+    })
+}
+
+fn check_type(info: &ExecutorInfo) -> Result<(), String> {
+    match info.r#type.map(Type::try_from) {
+        Some(Ok(Type::Default)) => {
+            if info.command.is_some() {
+                return Err(
+                    "'ExecutorInfo.command' must not be set for 'DEFAULT' executor".to_owned(),
+                );
+            }
+            let Some(container) = &info.container else {
+                return Ok(());
+            };
+            if container.r#type != i32::from(container_info::Type::Mesos) {
+                return Err(
+                    "'ExecutorInfo.container.type' must be 'MESOS' for 'DEFAULT' executor"
+                        .to_owned(),
+                );
+            }
+            if container
+                .mesos
+                .as_ref()
+                .is_some_and(|mesos| mesos.image.is_some())
+            {
+                return Err(
+                    "'ExecutorInfo.container.mesos.image' must not be set for 'DEFAULT' executor"
+                        .to_owned(),
+                );
+            }
+        }
+        Some(Ok(Type::Custom)) if info.command.is_none() => {
+            return Err("'ExecutorInfo.command' must be set for 'CUSTOM' executor".to_owned());
+        }
+        None | Some(_) => {}
+    }
+    Ok(())
+}
+
+/// Whether two descriptions mean the same executor: the order of variables, URIs and labels, and
+/// how its resources are written down, does not count.
+pub(in crate::core) fn same(mut one: ExecutorInfo, mut other: ExecutorInfo) -> bool {
+    for info in [&mut one, &mut other] {
+        info.resources.clear();
+        if let Some(labels) = &mut info.labels {
+            sort(&mut labels.labels);
+        }
+        if let Some(command) = &mut info.command {
+            sort(&mut command.uris);
+            if let Some(environment) = &mut command.environment {
+                sort(&mut environment.variables);
+            }
+        }
+    }
+    one == other
+}
+
+fn sort<M: Message + Clone>(messages: &mut Vec<M>) {
+    let mut keyed: BTreeMap<Vec<u8>, Vec<M>> = BTreeMap::new();
+    for message in std::mem::take(messages) {
+        keyed
+            .entry(message.encode_to_vec())
+            .or_default()
+            .push(message);
+    }
+    messages.extend(keyed.into_values().flatten());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_does_not_make_another_executor() {
+        let variable = |name: &str| v1::environment::Variable {
+            name: name.to_owned(),
+            value: Some("1".to_owned()),
+            ..v1::environment::Variable::default()
+        };
+        let executor = |names: &[&str]| ExecutorInfo {
+            command: Some(v1::CommandInfo {
+                environment: Some(v1::Environment {
+                    variables: names.iter().map(|name| variable(name)).collect(),
+                }),
+                ..v1::CommandInfo::default()
+            }),
+            ..ExecutorInfo::default()
+        };
+        assert!(same(executor(&["A", "B"]), executor(&["B", "A"])));
+        assert!(!same(executor(&["A"]), executor(&["A", "A"])));
+        assert!(!same(executor(&["A"]), executor(&["B"])));
+    }
+}

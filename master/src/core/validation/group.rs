@@ -1,0 +1,172 @@
+//! Whether a task group may be launched on an offer: all of it or nothing.
+//!
+//! Entered through [`validate`]; the rules of Mesos, in their order, in its words. Invariant: what is
+//! valid names its executor in every task, and its resources are what the offer holds.
+
+use std::collections::BTreeSet;
+
+use meseta_proto::mesos::v1::offer::operation::LaunchGroup;
+use meseta_proto::mesos::v1::{self, TaskInfo, health_check};
+use meseta_resources::{Resources, Role, TaskId};
+
+use super::executor::{self, ValidExecutor, is_docker, same};
+use super::resource::check_together;
+use super::task::{shares_groups, validate_itself};
+use crate::core::offers::accept::for_agent;
+use crate::core::state::agent::Agent;
+use crate::core::state::framework::Framework;
+
+/// What of a task group is understood.
+#[derive(Debug)]
+pub(in crate::core) struct ValidGroup {
+    /// In the group's order.
+    pub(in crate::core) tasks: Vec<(TaskId, Resources)>,
+    pub(in crate::core) executor: ValidExecutor,
+}
+
+impl ValidGroup {
+    /// All that the launch takes from the offer.
+    pub(in crate::core) fn total(&self) -> Resources {
+        let mut total = Resources::new();
+        for (_, resources) in &self.tasks {
+            total += resources;
+        }
+        if self.executor.is_new {
+            total += &self.executor.resources;
+        }
+        total
+    }
+}
+
+/// Checks a group and puts its resources into the form that the agent gets.
+pub(in crate::core) fn validate(
+    framework: &Framework,
+    agent: &Agent,
+    group: &mut LaunchGroup,
+    role: &Role,
+    available: &Resources,
+) -> Result<ValidGroup, String> {
+    let tasks = check_tasks(framework, agent, &group.task_group.tasks, role)?;
+    let executor = executor::of_group(framework, agent, &group.executor, role)?;
+    for task in &group.task_group.tasks {
+        if let Some(own) = task.executor.as_deref()
+            && !(own.resources == group.executor.resources
+                && same(own.clone(), group.executor.clone()))
+        {
+            return Err(format!(
+                "The `ExecutorInfo` of task '{}' is different from executor '{}'",
+                task.task_id.value, executor.id
+            ));
+        }
+    }
+    let all = group.task_group.tasks.iter();
+    let given: Vec<&[v1::Resource]> = all
+        .map(|task| task.resources.as_slice())
+        .chain([executor.info.resources.as_slice()])
+        .collect();
+    check_together("Task group and executor", &given, || {
+        let of_tasks: Vec<String> = tasks.iter().map(|(_, task)| task.to_string()).collect();
+        format!(
+            "There are overlapping resources in the task group's task resources {{ {} }} and/or \
+             executor resources {}",
+            of_tasks.join(", "),
+            executor.resources
+        )
+    })?;
+    let valid = ValidGroup { tasks, executor };
+    let total = valid.total();
+    if !available.contains(&total) {
+        return Err(format!(
+            "Total resources {total} required by task group and its executor are more than \
+             available {available}"
+        ));
+    }
+    check_shared_groups(framework, agent, &group.task_group.tasks, &valid.executor)?;
+    for (task, (_, resources)) in group.task_group.tasks.iter_mut().zip(&valid.tasks) {
+        task.resources = for_agent(resources);
+        task.executor = Some(Box::new(valid.executor.info.clone()));
+    }
+    group.executor = valid.executor.info.clone();
+    Ok(valid)
+}
+
+fn check_tasks(
+    framework: &Framework,
+    agent: &Agent,
+    tasks: &[TaskInfo],
+    role: &Role,
+) -> Result<Vec<(TaskId, Resources)>, String> {
+    let mut seen = BTreeSet::new();
+    let mut valid = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        let invalid = |text: String| {
+            let id = task.task_id.value.escape_debug();
+            format!("Task '{id}' is invalid: {text}")
+        };
+        let (id, resources) = validate_itself(framework, agent, task, role).map_err(invalid)?;
+        if !seen.insert(id.clone()) {
+            return Err(invalid(format!("Task has duplicate ID: {id}")));
+        }
+        check_task(task).map_err(invalid)?;
+        valid.push((id, resources));
+    }
+    Ok(valid)
+}
+
+/// What only a task of a group must heed.
+fn check_task(task: &TaskInfo) -> Result<(), String> {
+    use health_check::Type;
+    let container = task.container.as_deref();
+    let has_own_network = container.is_some_and(|container| !container.network_infos.is_empty());
+    let kind = task.health_check.as_ref().and_then(|check| check.r#type);
+    let over_network = [Type::Http, Type::Tcp].map(|kind| Some(i32::from(kind)));
+    if has_own_network && over_network.contains(&kind) {
+        return Err(
+            "HTTP and TCP health checks are not supported for nested containers not joining \
+             parent's network"
+                .to_owned(),
+        );
+    }
+    if is_docker(container) {
+        return Err("Docker ContainerInfo is not supported on the task".to_owned());
+    }
+    if !task.limits.is_empty() && shares_groups(container) {
+        return Err(
+            "Resource limits may only be set for tasks within a task group when the \
+             'share_cgroups' field is set to 'false'."
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// All tasks under one executor share its control groups, or none does.
+fn check_shared_groups(
+    framework: &Framework,
+    agent: &Agent,
+    tasks: &[TaskInfo],
+    executor: &ValidExecutor,
+) -> Result<(), String> {
+    let mut shared = tasks
+        .iter()
+        .map(|task| shares_groups(task.container.as_deref()));
+    let Some(first) = shared.next() else {
+        return Ok(());
+    };
+    let mut unreachable = framework.unreachable.tasks().iter().filter(|task| {
+        task.executor_id.as_ref() == Some(&executor.id) && task.agent_id == *agent.id()
+    });
+    let agree = shared.all(|other| other == first)
+        && (executor.is_new
+            || (agent.agrees_on_groups(&framework.id, &executor.id, first)
+                && unreachable.all(|task| task.shares_groups == first)));
+    if agree {
+        Ok(())
+    } else {
+        Err(
+            "If set, the value of 'share_cgroups' must be the same for all tasks in each task \
+             group and under a single executor"
+                .to_owned(),
+        )
+    }
+}

@@ -1,0 +1,21 @@
+//! Whether calls, tasks, executors and operations make sense: the rules of Mesos, in its words.
+//!
+//! - `call`: a scheduler's call, checked in itself
+//! - `executor`: executors of tasks and of task groups
+//! - `frame_size`: what fits into one frame to an agent
+//! - `group`: a task group
+//! - `operation`: an operation on reservations or volumes
+//! - `part`: commands, containers and checks in themselves
+//! - `resource`: the resources of tasks and executors
+//! - `resource_size`: how much a resource may say of itself
+//! - `task`: a task on an offer
+
+pub mod call;
+pub(super) mod executor;
+pub(super) mod frame_size;
+pub(super) mod group;
+pub(super) mod operation;
+pub(super) mod part;
+pub(super) mod resource;
+pub(super) mod resource_size;
+pub(super) mod task;

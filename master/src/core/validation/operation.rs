@@ -1,0 +1,523 @@
+//! Whether an operation may be done: the rules of Mesos, in their order, in its words.
+//!
+//! Entered through [`validate`]. Whether the resources are there is not looked at here; whether the
+//! operation could be done to any resources is.
+
+use std::collections::BTreeSet;
+
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_resources::{
+    Conversion, ConversionError, DiskSourceKind, ID_BYTES_MAX, Operation, Reservation, Resource,
+    Resources, Role, Scalar, VolumeMode, common_reservations,
+};
+
+use super::resource_size::check_texts;
+use crate::core::state::agent::Agent;
+use crate::core::state::framework::Framework;
+use crate::core::state::operation::RESOURCES_PER_OPERATION_MAX;
+
+/// The principal that makes the request.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::core) struct Requester<'a> {
+    /// Whom its reservations and volumes must name, if it has a name itself.
+    pub(in crate::core) principal: Option<&'a str>,
+    /// None for an operator.
+    pub(in crate::core) framework: Option<&'a Framework>,
+}
+
+/// Checks an operation whose resources are allocated if a framework asks, and are not if an operator
+/// does.
+pub(in crate::core) fn validate(
+    operation: &Operation,
+    requester: Requester<'_>,
+    agent: &Agent,
+) -> Result<(), String> {
+    check_count(operation)?;
+    match operation {
+        Operation::Reserve { source, resources } => {
+            check_texts(resources)?;
+            check_each(resources)?;
+            check_each(source).map_err(|text| text.replacen("resources", "source", 1))?;
+            if !source.is_empty() {
+                check_source(source, resources)?;
+            }
+            check_provider(resources)?;
+            let kept = match source.as_slice() {
+                [] => None,
+                source => Some(common_reservations(source.iter().chain(resources))),
+            };
+            for resource in resources {
+                check_reserve(resource, kept, requester, agent)?;
+            }
+            check_roles(resources, requester)
+                .map_err(|text| format!("Invalid reservation resources: {text}"))
+        }
+        Operation::Unreserve(resources) => {
+            check_each(resources)?;
+            check_provider(resources)?;
+            resources.iter().try_for_each(check_unreserve)
+        }
+        Operation::Create(volumes) => {
+            check_texts(volumes)?;
+            check_each(volumes)?;
+            check_provider(volumes)?;
+            volumes
+                .iter()
+                .try_for_each(check_volume)
+                .map_err(|text| format!("Not a persistent volume: {text}"))?;
+            check_unique(&agent.profile.total, volumes)?;
+            for volume in volumes {
+                check_create(volume, requester, agent)?;
+            }
+            check_roles(volumes, requester)
+                .map_err(|text| format!("Invalid volume resources: {text}"))
+        }
+        Operation::Destroy(volumes) => {
+            check_each(volumes)?;
+            check_provider(volumes)?;
+            volumes
+                .iter()
+                .try_for_each(check_volume)
+                .map_err(|text| format!("Not a persistent volume: {text}"))?;
+            check_creators(volumes, agent)?;
+            check_destroy(volumes, agent)
+        }
+        Operation::Grow { volume, addition } => {
+            check_texts([volume])?;
+            check_creators(std::slice::from_ref(volume), agent)?;
+            check_grow(volume, addition, agent)
+        }
+        Operation::Shrink { volume, subtract } => {
+            check_texts([volume])?;
+            check_creators(std::slice::from_ref(volume), agent)?;
+            check_shrink(volume, *subtract, agent)
+        }
+    }
+}
+
+/// Ours: what one operation names has a bound.
+fn check_count(operation: &Operation) -> Result<(), String> {
+    let count = match operation {
+        Operation::Reserve { source, resources } => source.len() + resources.len(),
+        Operation::Unreserve(resources) => resources.len(),
+        Operation::Create(volumes) | Operation::Destroy(volumes) => volumes.len(),
+        Operation::Grow { .. } | Operation::Shrink { .. } => 2,
+    };
+    if count > RESOURCES_PER_OPERATION_MAX {
+        return Err(format!(
+            "It names {count} resources, and one operation may name at most \
+             {RESOURCES_PER_OPERATION_MAX}: divide it"
+        ));
+    }
+    Ok(())
+}
+
+/// The rules that each resource of RESERVE, UNRESERVE, CREATE and DESTROY keeps.
+fn check_each(resources: &[Resource]) -> Result<(), String> {
+    let invalid = |text: String| format!("Invalid resources: {text}");
+    for resource in resources {
+        resource
+            .check_gpus()
+            .map_err(|error| invalid(format!("Invalid 'gpus' resource: {error}")))?;
+        check_disk(resource).map_err(|text| invalid(format!("Invalid DiskInfo: {text}")))?;
+        if resource.is_dynamically_reserved() && resource.is_revocable() {
+            return Err(invalid(format!(
+                "Invalid ReservationInfo: Dynamically reserved resource {resource} cannot be \
+                 created from revocable resources"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn check_disk(resource: &Resource) -> Result<(), &'static str> {
+    let Some(disk) = resource.disk() else {
+        return Ok(());
+    };
+    if disk.persistence.is_none() {
+        return if disk.volume.is_some() {
+            Err("Non-persistent volume not supported")
+        } else if disk.source.is_none() {
+            Err("DiskInfo is set but empty")
+        } else {
+            Ok(())
+        };
+    }
+    if resource.is_revocable() {
+        return Err("Persistent volumes cannot be created from revocable resources");
+    }
+    if resource.is_unreserved() {
+        return Err("Persistent volumes cannot be created from unreserved resources");
+    }
+    match &disk.volume {
+        None => Err("Expecting 'volume' to be set for persistent volume"),
+        Some(volume) if volume.host_path.is_some() => {
+            Err("Expecting 'host_path' to be unset for persistent volume")
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Everything is the agent's own, or one provider's.
+fn check_provider(resources: &[Resource]) -> Result<(), String> {
+    let providers: BTreeSet<Option<&str>> = resources
+        .iter()
+        .map(|resource| resource.provider_id().map(|id| id.as_str()))
+        .collect();
+    match providers.len() {
+        0 => Err("Invalid resources: No resources are named".to_owned()),
+        1 => Ok(()),
+        _ if providers.contains(&None) => Err(
+            "Invalid resources: Some resources have a resource provider and some do not".to_owned(),
+        ),
+        _ => {
+            let ids: Vec<&str> = providers.into_iter().flatten().collect();
+            Err(format!(
+                "Invalid resources: The resources have multiple resource providers: {}",
+                ids.join(", ")
+            ))
+        }
+    }
+}
+
+fn check_source(source: &[Resource], target: &[Resource]) -> Result<(), String> {
+    check_alike(source).map_err(|text| format!("Invalid source: {text}"))?;
+    check_alike(target).map_err(|text| format!("Invalid resources: {text}"))?;
+    let plain = |resources: &[Resource]| {
+        let all: Resources = resources.iter().cloned().collect();
+        all.to_unreserved()
+    };
+    let (before, after) = (plain(source), plain(target));
+    if before != after {
+        return Err(format!(
+            "Source and target resources should refer to identical resource quantities: {before} \
+             vs. {after}"
+        ));
+    }
+    let all = |resources: &[Resource]| resources.iter().cloned().collect();
+    let moved = Conversion::rereserve(&all(source), &all(target));
+    moved.map(drop).map_err(|error| error.to_string())
+}
+
+fn check_alike(resources: &[Resource]) -> Result<(), String> {
+    let Some(first) = resources.first() else {
+        return Err("Resource cannot be empty".to_owned());
+    };
+    if resources
+        .iter()
+        .all(|resource| resource.reservations() == first.reservations())
+    {
+        return Ok(());
+    }
+    let all: Resources = resources.iter().cloned().collect();
+    Err(format!("Mixed reservations are not supported: {all}"))
+}
+
+/// `kept` is how many of its reservations were there before; all but the last if it is not said.
+fn check_reserve(
+    resource: &Resource,
+    kept: Option<usize>,
+    requester: Requester<'_>,
+    agent: &Agent,
+) -> Result<(), String> {
+    let top = resource.reservation();
+    let Some(top) = top.filter(|_| resource.is_dynamically_reserved()) else {
+        return Err(format!("Resource {resource} is not dynamically reserved"));
+    };
+    if !agent.profile.has(Capability::HierarchicalRole) && top.role.as_str().contains('/') {
+        return Err(format!(
+            "Resource {resource} with reservation for hierarchical role '{}' cannot be reserved on \
+             an agent without HIERARCHICAL_ROLE capability",
+            top.role
+        ));
+    }
+    if !agent.profile.has(Capability::ReservationRefinement) && resource.has_refined_reservations()
+    {
+        return Err(format!(
+            "Resource {resource} with reservation refinement cannot be reserved on an agent \
+             without RESERVATION_REFINEMENT capability"
+        ));
+    }
+    if resource.is_persistent_volume() {
+        return Err(ConversionError::VolumePresent(resource.clone()).to_string());
+    }
+    if let Some(principal) = requester.principal {
+        let stack = resource.reservations();
+        let kept = kept.unwrap_or_else(|| stack.len().saturating_sub(1));
+        for pushed in stack.iter().skip(kept) {
+            check_reserver(pushed, principal)?;
+        }
+    }
+    let allocated = resource.allocation_role();
+    match (requester.framework, allocated) {
+        (Some(framework), Some(allocated)) => check_own_role(&top.role, allocated, framework),
+        (Some(_), None) => Err(format!(
+            "A reserve operation was attempted on unallocated resource {resource}, but frameworks \
+             can only perform reservations on allocated resources"
+        )),
+        (None, Some(_)) => Err(
+            "A reserve operation was attempted with an allocated resource, but \
+                                the operator API only allows reservations to be made to \
+                                unallocated resources"
+                .to_owned(),
+        ),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Who asks makes reservations in no name but its own.
+fn check_reserver(pushed: &Reservation, principal: &str) -> Result<(), String> {
+    match pushed.principal.as_deref() {
+        None => Err(format!(
+            "A reserve operation was attempted by principal '{principal}', but there is a \
+             reserved resource in the request with no principal set"
+        )),
+        Some(reserver) if reserver != principal => Err(format!(
+            "A reserve operation was attempted by authenticated principal '{principal}', \
+             which does not match a reserved resource in the request with principal \
+             '{reserver}'"
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+/// A framework reserves for the role that it was offered the resources in.
+fn check_own_role(role: &Role, allocated: &Role, framework: &Framework) -> Result<(), String> {
+    if role != allocated {
+        return Err(format!(
+            "A reserve operation was attempted for a resource with role '{role}', but the resource \
+             was allocated to role '{allocated}'"
+        ));
+    }
+    if !framework.terms.roles.contains(allocated) {
+        let roles: Vec<&str> = framework.terms.roles.iter().map(Role::as_str).collect();
+        return Err(format!(
+            "A reserve operation was attempted for a resource allocated to role '{allocated}', but \
+             the framework only has roles '{{ {} }}'",
+            roles.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+/// What a framework names is allocated to one role.
+fn check_roles(resources: &[Resource], requester: Requester<'_>) -> Result<(), String> {
+    if requester.framework.is_none() {
+        return Ok(());
+    }
+    let mut roles = resources.iter().map(Resource::allocation_role);
+    let Some(first) = roles.next() else {
+        return Ok(());
+    };
+    let unallocated = || "The resources are not allocated to a role".to_owned();
+    let first = first.ok_or_else(unallocated)?;
+    for role in roles {
+        let role = role.ok_or_else(unallocated)?;
+        if role != first {
+            return Err(format!(
+                "The resources have multiple allocation roles ('{role}' and '{first}') but only \
+                 one allocation role is allowed"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_unreserve(resource: &Resource) -> Result<(), String> {
+    if !resource.is_dynamically_reserved() {
+        return Err(format!("Resource {resource} is not dynamically reserved"));
+    }
+    if resource.is_persistent_volume() {
+        return Err(format!(
+            "A dynamically reserved persistent volume {resource} cannot be unreserved directly. \
+             Please destroy the persistent volume first then unreserve the resource"
+        ));
+    }
+    Ok(())
+}
+
+fn check_volume(volume: &Resource) -> Result<(), String> {
+    let Some(disk) = volume.disk() else {
+        return Err(format!("Resource {volume} does not have DiskInfo"));
+    };
+    if disk.persistence.is_none() {
+        return Err("'persistence' is not set in DiskInfo".to_owned());
+    }
+    match &disk.volume {
+        None => Err("Expecting 'volume' to be set for persistent volume".to_owned()),
+        Some(mount) if mount.mode == VolumeMode::ReadOnly => {
+            Err("Read-only persistent volume not supported".to_owned())
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// A volume's id is its own among those of its role on the agent.
+fn check_unique(total: &Resources, volumes: &[Resource]) -> Result<(), String> {
+    let existing = total.persistent_volumes();
+    let mut seen = BTreeSet::new();
+    for volume in existing.iter().chain(volumes) {
+        let persistence = volume.disk().and_then(|disk| disk.persistence.as_ref());
+        let (Some(role), Some(persistence)) = (volume.reservation_role(), persistence) else {
+            continue;
+        };
+        if !seen.insert((role, &*persistence.id)) {
+            return Err(format!("Persistence ID '{}' is not unique", persistence.id));
+        }
+    }
+    Ok(())
+}
+
+fn check_create(volume: &Resource, requester: Requester<'_>, agent: &Agent) -> Result<(), String> {
+    if let Some(framework) = requester.framework
+        && volume.is_shared()
+        && !framework.terms.capabilities.shared_resources
+    {
+        return Err(format!(
+            "Create volume operation for '{volume}' has been attempted by framework '{}' with no \
+             SHARED_RESOURCES capability",
+            framework.id
+        ));
+    }
+    let role = volume.reservation_role().map_or("*", Role::as_str);
+    if role.len() > ID_BYTES_MAX {
+        return Err(format!(
+            "A volume cannot be created for a role of {} bytes: its folder is named after the role, \
+             and a name has at most {ID_BYTES_MAX}",
+            role.len()
+        ));
+    }
+    if !agent.profile.has(Capability::HierarchicalRole) && role.contains('/') {
+        return Err(format!(
+            "Volume {volume} with reservation for hierarchical role '{role}' cannot be created on \
+             an agent without HIERARCHICAL_ROLE capability"
+        ));
+    }
+    if !agent.profile.has(Capability::ReservationRefinement) && volume.has_refined_reservations() {
+        return Err(format!(
+            "Volume {volume} with reservation refinement cannot be created on an agent without \
+             RESERVATION_REFINEMENT capability"
+        ));
+    }
+    let Some(principal) = requester.principal else {
+        return Ok(());
+    };
+    let persistence = volume.disk().and_then(|disk| disk.persistence.as_ref());
+    match persistence.and_then(|persistence| persistence.principal.as_deref()) {
+        None => Err(format!(
+            "Create volume operation attempted by principal '{principal}', but there is a volume \
+             in the operation with no principal set in 'disk.persistence'"
+        )),
+        Some(creator) if creator != principal => Err(format!(
+            "Create volume operation attempted by authenticated principal '{principal}', which \
+             does not match a volume in the operation with principal '{creator}' set in \
+             'disk.persistence'"
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Refuses volumes whose creator is named wrong: the right over a volume is its creator's, and the creator
+/// that the request names is the one that was authorized.
+fn check_creators(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
+    let creator = |volume: &Resource| {
+        let persistence = volume.disk()?.persistence.as_ref()?;
+        persistence.principal.clone()
+    };
+    let existing = || {
+        agent
+            .profile
+            .total
+            .iter()
+            .filter(|one| one.needs_checkpoint())
+    };
+    let is_right = |volume: &Resource| {
+        let named = creator(volume);
+        named.is_none()
+            || existing().any(|there| there.is_same_thing_as(volume) && creator(there) == named)
+    };
+    if volumes.iter().all(is_right) {
+        Ok(())
+    } else {
+        Err("Persistent volumes not found".to_owned())
+    }
+}
+
+fn check_destroy(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
+    let existing = &agent.profile.total;
+    let bare = |volume: &Resource| volume.clone().with_allocation(None);
+    if !volumes
+        .iter()
+        .all(|volume| existing.contains_resource(&bare(volume)))
+    {
+        return Err("Persistent volumes not found".to_owned());
+    }
+    // Only a shared one can be in use and offered at the same time.
+    let used: Vec<Resources> = agent.used.values().map(Resources::unallocate).collect();
+    let is_used = |volume: &Resource| {
+        let volume = bare(volume);
+        used.iter().any(|used| used.contains_resource(&volume))
+    };
+    if volumes.iter().any(is_used) {
+        return Err("Persistent volumes in use".to_owned());
+    }
+    Ok(())
+}
+
+fn check_grow(volume: &Resource, addition: &Resource, agent: &Agent) -> Result<(), String> {
+    if !addition.scalar().is_some_and(Scalar::is_positive) {
+        return Err("The size of 'GrowVolume.addition' field must be greater than zero".to_owned());
+    }
+    if volume.provider_id().is_some() {
+        return Err("Growing a volume from a resource provider is not supported".to_owned());
+    }
+    check_volume(volume).map_err(|text| {
+        format!("Invalid persistent volume in the 'GrowVolume.volume' field: {text}")
+    })?;
+    if volume.is_shared() {
+        return Err("Growing a shared persistent volume is not supported".to_owned());
+    }
+    if Conversion::grow(volume, addition).is_err() {
+        return Err(
+            "Incompatible resources in the 'GrowVolume.volume' and 'GrowVolume.addition' fields"
+                .to_owned(),
+        );
+    }
+    if !agent.profile.has(Capability::ResizeVolume) {
+        return Err(format!(
+            "Volume {volume} cannot be grown on an agent without RESIZE_VOLUME capability"
+        ));
+    }
+    Ok(())
+}
+
+fn check_shrink(volume: &Resource, subtract: Scalar, agent: &Agent) -> Result<(), String> {
+    if !subtract.is_positive() {
+        return Err("Value of 'ShrinkVolume.subtract' must be greater than zero".to_owned());
+    }
+    if volume.scalar().is_none_or(|size| size <= subtract) {
+        return Err(
+            "Value of 'ShrinkVolume.subtract' must be smaller than the size of \
+                    'ShrinkVolume.volume'"
+                .to_owned(),
+        );
+    }
+    if volume.provider_id().is_some() {
+        return Err("Shrinking a volume from a resource provider is not supported".to_owned());
+    }
+    if volume.is_disk_of(DiskSourceKind::Mount) {
+        return Err("Shrinking a volume on a MOUNT disk is not supported".to_owned());
+    }
+    check_volume(volume).map_err(|text| {
+        format!("Invalid persistent volume in the 'ShrinkVolume.volume' field: {text}")
+    })?;
+    if volume.is_shared() {
+        return Err("Shrinking a shared persistent volume is not supported".to_owned());
+    }
+    if !agent.profile.has(Capability::ResizeVolume) {
+        return Err(format!(
+            "Volume {volume} cannot be shrunk on an agent without RESIZE_VOLUME capability"
+        ));
+    }
+    Ok(())
+}

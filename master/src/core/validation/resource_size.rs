@@ -1,0 +1,313 @@
+//! How much a resource may say of itself, and what the reservations and volumes of one agent take.
+//!
+//! A reservation or a volume is kept by its agent, by every master, and in every offer: whoever may reserve a thousandth
+//! of a cpu must not fill them with its labels. Invariant: nothing here depends on the cluster.
+
+use meseta_proto::mesos::v1;
+use meseta_proto::schema::WireMessage as _;
+use meseta_resources::{
+    Disk, DiskSource, ID_BYTES_MAX, Labels, Operation, Reservation, ReservationKind, Resource,
+    Resources, Value,
+};
+
+/// Longest name of a resource, and longest principal, in bytes, as of an id.
+const NAME_BYTES_MAX: usize = ID_BYTES_MAX;
+/// Longest role of a reservation, in bytes: many components, each of which has a bound of its own.
+const ROLE_BYTES_MAX: usize = 4096;
+/// Longest path, in bytes: the longest that Linux takes.
+const PATH_BYTES_MAX: usize = 4096;
+/// What the labels of one reservation, keys and values together, may take, in bytes.
+const LABELS_BYTES_MAX: usize = 4096;
+/// What vendor, id, profile and metadata of a disk's source may take together, in bytes.
+const SOURCE_BYTES_MAX: usize = 4096;
+/// What the reservations and volumes of one agent may take on the wire together, in bytes. An agent says them all in
+/// one frame whenever it comes back, which is not divided (`divide` in the agent's `reregistration.rs`): they have
+/// to fit into a frame of 4 MiB beside its description.
+pub(in crate::core) const RESERVED_BYTES_MAX: usize = 1 << 20;
+
+/// Refuses resources that are to be reserved, or volumes that are to be made, with too much text.
+pub(in crate::core) fn check_texts<'a>(
+    resources: impl IntoIterator<Item = &'a Resource>,
+) -> Result<(), String> {
+    let mut resources = resources.into_iter();
+    resources
+        .try_for_each(check)
+        .map_err(|text| format!("Invalid resources: {text}"))
+}
+
+/// Static reservations are the agent's own word, and bounded with its description.
+fn check(resource: &Resource) -> Result<(), String> {
+    check_length(
+        "name of a resource",
+        resource.name().as_str().len(),
+        NAME_BYTES_MAX,
+    )?;
+    let dynamic = |one: &&Reservation| one.kind == ReservationKind::Dynamic;
+    for reservation in resource.reservations().iter().filter(dynamic) {
+        check_reservation(reservation)?;
+    }
+    resource.disk().map_or(Ok(()), check_disk)
+}
+
+fn check_reservation(reservation: &Reservation) -> Result<(), String> {
+    let role = reservation.role.as_str();
+    check_length("role of a reservation", role.len(), ROLE_BYTES_MAX)?;
+    let principal = length(reservation.principal.as_deref());
+    check_length("principal of a reservation", principal, NAME_BYTES_MAX)?;
+    let labels = labels_bytes(&reservation.labels);
+    check_length("text of a reservation's labels", labels, LABELS_BYTES_MAX)
+}
+
+/// The id of a volume is a directory's name, and bounded as such wherever it comes from.
+fn check_disk(disk: &Disk) -> Result<(), String> {
+    if let Some(persistence) = &disk.persistence {
+        let principal = length(persistence.principal.as_deref());
+        check_length("principal of a volume", principal, NAME_BYTES_MAX)?;
+    }
+    if let Some(volume) = &disk.volume {
+        let host_path = length(volume.host_path.as_deref());
+        check_length(
+            "container_path of a volume",
+            volume.container_path.len(),
+            PATH_BYTES_MAX,
+        )?;
+        check_length("host_path of a volume", host_path, PATH_BYTES_MAX)?;
+    }
+    if let Some(source) = &disk.source {
+        let root = length(source.root.as_deref());
+        check_length("root of a disk's source", root, PATH_BYTES_MAX)?;
+        let text = source_bytes(source);
+        check_length("text of a disk's source", text, SOURCE_BYTES_MAX)?;
+    }
+    Ok(())
+}
+
+fn check_length(what: &str, bytes: usize, max: usize) -> Result<(), String> {
+    if bytes <= max {
+        return Ok(());
+    }
+    Err(format!("The {what} takes {bytes} bytes, of at most {max}"))
+}
+
+fn length(text: Option<&str>) -> usize {
+    text.map_or(0, str::len)
+}
+
+/// Keys and values together.
+fn labels_bytes(labels: &Labels) -> usize {
+    let one = |label: &meseta_resources::Label| label.key.len() + length(label.value.as_deref());
+    labels.iter().map(one).sum()
+}
+
+/// Everything but the root.
+fn source_bytes(source: &DiskSource) -> usize {
+    let texts = [&source.vendor, &source.id, &source.profile];
+    let texts = texts.into_iter().map(|text| length(text.as_deref()));
+    texts.sum::<usize>() + labels_bytes(&source.metadata)
+}
+
+/// Refuses an operation that makes more reservations and volumes than one agent may have; `before` and `after` are
+/// the [`reserved_bytes`] of all that the agent has. What makes room is never refused.
+pub(in crate::core) fn check_growth(
+    operation: &Operation,
+    before: usize,
+    after: usize,
+) -> Result<(), String> {
+    if after <= RESERVED_BYTES_MAX || after <= before || frees_resources(operation) {
+        return Ok(());
+    }
+    Err(format!(
+        "the reservations and volumes of the agent would take {after} bytes, of at most \
+         {RESERVED_BYTES_MAX}: unreserve or destroy some, or give them fewer labels"
+    ))
+}
+
+pub(in crate::core) fn frees_resources(operation: &Operation) -> bool {
+    matches!(operation, Operation::Unreserve(_) | Operation::Destroy(_))
+}
+
+/// What the reservations and volumes among an agent's resources take in memory once they are decoded, at most, in
+/// bytes.
+pub(in crate::core) fn decoded_bytes(total: &Resources) -> usize {
+    let of_labels = |labels: &Labels| labels.iter().len() * v1::Label::SCHEMA.bytes;
+    let decoded = |resource: &Resource| {
+        let reservations = resource.reservations().iter();
+        let reservations = reservations.map(|reservation| {
+            v1::resource::ReservationInfo::SCHEMA.bytes + of_labels(&reservation.labels)
+        });
+        let source = resource.disk().and_then(|disk| disk.source.as_ref());
+        let metadata = source.map_or(0, |source| of_labels(&source.metadata));
+        let schemas = v1::Resource::SCHEMA.bytes + reservations.sum::<usize>() + metadata;
+        encoded_bytes(resource) + schemas
+    };
+    let reserved = total.iter().filter(|one| one.needs_checkpoint());
+    reserved.map(decoded).sum()
+}
+
+/// What the reservations and volumes among an agent's resources take on the wire, at most, in bytes.
+pub(in crate::core) fn reserved_bytes(total: &Resources) -> usize {
+    let reserved = total.iter().filter(|one| one.needs_checkpoint());
+    reserved.map(encoded_bytes).sum()
+}
+
+/// Counted without encoding it, for this is done with each operation.
+fn encoded_bytes(resource: &Resource) -> usize {
+    /// Keys and lengths of the fields, the kind of the value, a scalar.
+    const ENTRY: usize = 128;
+    let reservations = resource.reservations().iter().map(reservation_bytes);
+    let disk = resource.disk().map_or(0, disk_bytes);
+    let provider = resource.provider_id().map_or(0, |id| id.as_str().len());
+    ENTRY
+        + provider
+        + resource.name().as_str().len()
+        + value_bytes(resource.value())
+        + reservations.sum::<usize>()
+        + disk
+}
+
+fn value_bytes(value: &Value) -> usize {
+    /// Two numbers, or the key and length of a text.
+    const ELEMENT: usize = 24;
+    match value {
+        Value::Scalar(_) => 0,
+        Value::Ranges(ranges) => ranges.as_slice().len() * ELEMENT,
+        Value::Set(items) => items.iter().map(|item| item.len() + ELEMENT).sum(),
+    }
+}
+
+fn reservation_bytes(reservation: &Reservation) -> usize {
+    const FIELDS: usize = 32;
+    let principal = length(reservation.principal.as_deref());
+    FIELDS + reservation.role.as_str().len() + principal + list_bytes(&reservation.labels)
+}
+
+fn disk_bytes(disk: &Disk) -> usize {
+    const FIELDS: usize = 64;
+    let persistence = disk.persistence.as_ref();
+    let persistence = persistence.map_or(0, |one| one.id.len() + length(one.principal.as_deref()));
+    let volume = disk.volume.as_ref();
+    let volume = volume.map_or(0, |volume| {
+        volume.container_path.len() + length(volume.host_path.as_deref())
+    });
+    let source = disk.source.as_ref().map_or(0, |source| {
+        length(source.root.as_deref()) + source_bytes(source) + fields_bytes(&source.metadata)
+    });
+    FIELDS + persistence + volume + source
+}
+
+fn list_bytes(labels: &Labels) -> usize {
+    labels_bytes(labels) + fields_bytes(labels)
+}
+
+/// What labels take beside their keys and values.
+fn fields_bytes(labels: &Labels) -> usize {
+    const LABEL: usize = 16;
+    labels.iter().len() * LABEL
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::{convert, schema};
+    use meseta_resources::{
+        Label, Persistence, ResourceName, ResourceParts, Role, Scalar, Volume, VolumeMode,
+    };
+    use prost::Message as _;
+
+    use super::*;
+
+    fn reserved(principal: usize, label: usize) -> Resource {
+        let name = "x".repeat(principal);
+        let role = Role::new("dev").unwrap();
+        let mut reservation = Reservation::dynamic(role, Some(name.as_str()));
+        reservation.labels = Labels::new(vec![Label {
+            key: "k".to_owned(),
+            value: Some("v".repeat(label)),
+        }]);
+        let cpus = Resource::cpus(Scalar::from_millis(1));
+        cpus.push_reservation(reservation).unwrap()
+    }
+
+    fn volume(principal: usize, path: usize) -> Resource {
+        Resource::new(ResourceParts {
+            reservations: reserved(1, 1).reservations().to_vec(),
+            disk: Some(Disk {
+                persistence: Some(Persistence {
+                    id: "data".into(),
+                    principal: Some("x".repeat(principal).into()),
+                }),
+                volume: Some(Volume {
+                    container_path: "p".repeat(path),
+                    host_path: None,
+                    mode: VolumeMode::ReadWrite,
+                }),
+                source: None,
+            }),
+            ..ResourceParts::plain(
+                ResourceName::disk(),
+                Value::Scalar(Scalar::from_millis(1000)),
+            )
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_counted_is_no_less_than_what_is_sent() {
+        let labelled = reserved(200, 4000);
+        let ports = Resources::parse("ports(dev):[1-2,4-5,7000-8000];sets:{a,b}", &Role::star());
+        let ports = ports.unwrap();
+        for resource in ports.iter().chain([&labelled, &volume(200, 4000)]) {
+            let message = convert::to_resource(resource, convert::Format::PostRefinement);
+            let message = message.unwrap();
+            let sent = message.encoded_len();
+            let counted = encoded_bytes(resource);
+            let alone = Resources::from(resource.clone());
+            if resource.needs_checkpoint() {
+                let decoded = schema::bytes_of(&message);
+                assert!(decoded <= decoded_bytes(&alone), "{decoded}");
+            }
+            assert!((sent..sent + 300).contains(&counted), "{sent} {counted}");
+        }
+    }
+
+    #[test]
+    fn an_agent_has_reservations_up_to_a_number_of_bytes_and_may_always_have_fewer() {
+        let labelled = |number: usize| {
+            let plain = reserved(1, 4000).pop_reservation().unwrap();
+            let mut reservation = Reservation::dynamic(Role::new("dev").unwrap(), None);
+            reservation.labels = Labels::new(vec![Label {
+                key: format!("{number:04}"),
+                value: Some("v".repeat(4000)),
+            }]);
+            plain.push_reservation(reservation).unwrap()
+        };
+        let of = |count: usize| (0..count).map(labelled).collect::<Resources>();
+        let of = |count: usize| reserved_bytes(&of(count));
+        let (few, many) = (of(200), of(300));
+        let operation = Operation::Reserve {
+            source: Vec::new(),
+            resources: vec![labelled(0)],
+        };
+        assert_eq!(check_growth(&operation, 0, few), Ok(()));
+        let text = check_growth(&operation, few, many).unwrap_err();
+        assert!(text.contains("1048576"), "{text}");
+        assert_eq!(check_growth(&operation, of(301), many), Ok(()));
+        let operation = Operation::Unreserve(vec![labelled(0)]);
+        assert_eq!(check_growth(&operation, few, many), Ok(()));
+    }
+
+    #[test]
+    fn what_a_reservation_or_volume_says_is_bounded() {
+        for short in [reserved(255, 4095), volume(255, 4096)] {
+            assert_eq!(check_texts([&short]), Ok(()));
+        }
+        for (long, what) in [
+            (reserved(256, 1), "principal"),
+            (reserved(1, 4096), "labels"),
+            (volume(256, 1), "principal of a volume"),
+            (volume(1, 4097), "container_path"),
+        ] {
+            let text = check_texts([&long]).unwrap_err();
+            assert!(text.contains(what) && text.contains("of at most"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Whether a task may be launched on an offer: the rules of Mesos, in their order, in its words.
+//!
+//! Entered through [`validate`]. Invariant: what is valid has resources that the offer holds, in
+//! the offer's role.
+
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::{self, TaskInfo};
+use meseta_resources::{IdError, Resources, Role, TaskId};
+
+use super::executor::{self, ValidExecutor};
+use super::part::{check_check, check_container, check_environment, check_health};
+use super::resource::{check_resources, check_together};
+use crate::core::offers::accept::{allocated, for_agent};
+use crate::core::state::agent::Agent;
+use crate::core::state::framework::Framework;
+
+/// Tasks of one framework that are live, or ended and unacknowledged: the latter hold no resources
+/// that would bound them.
+const TASKS_PER_FRAMEWORK_MAX: usize = 1_000_000;
+
+/// What of a task is understood.
+#[derive(Debug)]
+pub(in crate::core) struct Valid {
+    pub(in crate::core) task_id: TaskId,
+    pub(in crate::core) resources: Resources,
+    pub(in crate::core) executor: Option<ValidExecutor>,
+}
+
+impl Valid {
+    /// All that the launch takes from the offer.
+    pub(in crate::core) fn total(&self) -> Resources {
+        match &self.executor {
+            Some(executor) if executor.is_new => &self.resources + &executor.resources,
+            _ => self.resources.clone(),
+        }
+    }
+}
+
+/// Checks a task and puts its resources into the form that the agent gets.
+pub(in crate::core) fn validate(
+    framework: &Framework,
+    agent: &Agent,
+    task: &mut TaskInfo,
+    role: &Role,
+    available: &Resources,
+) -> Result<Valid, String> {
+    infer_check_type(task);
+    let (task_id, resources) = validate_itself(framework, agent, task, role)?;
+    let executor = match (task.command.is_some(), &task.executor) {
+        (true, None) => None,
+        (false, Some(executor)) => Some(executor::of_task(framework, agent, executor, role)?),
+        (true, Some(_)) | (false, None) => {
+            return Err(
+                "Task should have at least one (but not both) of CommandInfo or \
+                        ExecutorInfo present"
+                    .to_owned(),
+            );
+        }
+    };
+    if let Some(executor) = &executor {
+        check_together(
+            "Task and its executor",
+            &[task.resources.as_slice(), &executor.info.resources],
+            || {
+                format!(
+                    "There are overlapping resources in the task resources {resources} and \
+                     executor resources {}",
+                    executor.resources
+                )
+            },
+        )?;
+    }
+    if !shares_groups(task.container.as_deref()) {
+        return Err(
+            "Only tasks in a task group may have 'share_cgroups' set to 'false'".to_owned(),
+        );
+    }
+    let valid = Valid {
+        task_id,
+        resources,
+        executor,
+    };
+    let total = valid.total();
+    if !available.contains(&total) {
+        return Err(format!(
+            "Total resources {total} required by task and its executor is more than available \
+             {available}"
+        ));
+    }
+    task.resources = for_agent(&valid.resources);
+    if let (Some(info), Some(executor)) = (&mut task.executor, &valid.executor) {
+        **info = executor.info.clone();
+    }
+    Ok(valid)
+}
+
+/// Old frameworks say what a health check does, and not of which type it is.
+fn infer_check_type(task: &mut TaskInfo) {
+    use v1::health_check::Type;
+    let Some(check) = &mut task.health_check else {
+        return;
+    };
+    if check.r#type.is_none() {
+        let kind = match (&check.command, &check.http) {
+            (Some(_), None) => Some(Type::Command),
+            (None, Some(_)) => Some(Type::Http),
+            (Some(_), Some(_)) | (None, None) => None,
+        };
+        check.r#type = kind.map(i32::from);
+    }
+}
+
+/// Whether a container keeps its tasks in its own control groups, as it does unless it says
+/// otherwise.
+pub(in crate::core) fn shares_groups(container: Option<&v1::ContainerInfo>) -> bool {
+    container
+        .and_then(|container| container.linux_info.as_ref())
+        .and_then(|linux| linux.share_cgroups)
+        .unwrap_or(true)
+}
+
+/// Checks all of a task but its executor; gives its id and its resources in the offer's role.
+pub(in crate::core) fn validate_itself(
+    framework: &Framework,
+    agent: &Agent,
+    task: &TaskInfo,
+    role: &Role,
+) -> Result<(TaskId, Resources), String> {
+    let task_id = TaskId::new(&task.task_id.value).map_err(|error| id_text(&error))?;
+    if framework.tasks.len() >= TASKS_PER_FRAMEWORK_MAX {
+        return Err(format!(
+            "Framework has {TASKS_PER_FRAMEWORK_MAX} tasks that are live or unacknowledged, and may \
+             not have more"
+        ));
+    }
+    if !framework.may_launch(&task_id, agent.id()) {
+        return Err(format!("Task has duplicate ID: {task_id}"));
+    }
+    if framework.has_unreachable(task_id.as_str()) {
+        return Err(format!(
+            "Task reuses the ID of an unreachable task: {task_id}"
+        ));
+    }
+    if task.agent_id.value != agent.id().as_str() {
+        return Err(format!(
+            "Task uses invalid agent {} while agent {} is expected",
+            task.agent_id.value.escape_debug(),
+            agent.id()
+        ));
+    }
+    check_durations(task)?;
+    if let Some(check) = &task.check {
+        check_check(check).map_err(|text| format!("Task uses invalid check: {text}"))?;
+    }
+    if let Some(check) = &task.health_check {
+        check_health(check).map_err(|text| format!("Task uses invalid health check: {text}"))?;
+    }
+    if task.resources.is_empty() {
+        return Err("Task uses no resources".to_owned());
+    }
+    let resources = allocated(&task.resources, role)
+        .map_err(|text| format!("Task uses invalid resources: Invalid resources: {text}"))?;
+    check_resources(&task.resources, &resources, "Task")?;
+    check_environment(task.command.as_ref())
+        .map_err(|text| format!("Task's `CommandInfo` is invalid: {text}"))?;
+    if let Some(container) = &task.container {
+        check_container(container)
+            .map_err(|text| format!("Task's `ContainerInfo` is invalid: {text}"))?;
+    }
+    check_limits(task, agent, &resources)?;
+    Ok((task_id, resources))
+}
+
+/// Mesos's words for an id that cannot be one.
+pub(in crate::core) fn id_text(error: &IdError) -> String {
+    match error {
+        IdError::Empty { .. } => "ID must not be empty".to_owned(),
+        IdError::TooLong { max, .. } => format!("ID must not be greater than {max} characters"),
+        IdError::Disallowed { id, .. } => format!("'{id}' is disallowed"),
+        IdError::InvalidCharacter { id, .. } => {
+            format!("'{}' contains invalid characters", id.escape_debug())
+        }
+    }
+}
+
+fn check_durations(task: &TaskInfo) -> Result<(), String> {
+    let negative = |duration: Option<v1::DurationInfo>| {
+        duration.is_some_and(|duration| duration.nanoseconds < 0)
+    };
+    if negative(task.kill_policy.and_then(|policy| policy.grace_period)) {
+        return Err("Task's 'kill_policy.grace_period' must be non-negative".to_owned());
+    }
+    if negative(task.max_completion_time) {
+        return Err("Task's `max_completion_time` must be non-negative".to_owned());
+    }
+    Ok(())
+}
+
+fn check_limits(task: &TaskInfo, agent: &Agent, resources: &Resources) -> Result<(), String> {
+    if task.limits.is_empty() {
+        return Ok(());
+    }
+    if !agent.profile.has(Capability::TaskResourceLimits) {
+        return Err("Agent is not capable of handling task resource limits".to_owned());
+    }
+    if task
+        .limits
+        .keys()
+        .any(|name| name != "cpus" && name != "mem")
+    {
+        return Err("Only cpus and mem may be included in a task's resource limits".to_owned());
+    }
+    for (name, short, long, request) in [
+        ("cpus", "cpu", "CPU", resources.cpus()),
+        ("mem", "memory", "memory", resources.mem()),
+    ] {
+        let Some(limit) = task.limits.get(name) else {
+            continue;
+        };
+        let Some(request) = request else {
+            return Err(format!(
+                "When a {long} limit is specified, a {long} request must also be specified"
+            ));
+        };
+        if limit.value.is_nan() || limit.value < request.to_f64() {
+            return Err(format!(
+                "The {short} limit must be greater than or equal to the {short} request"
+            ));
+        }
+    }
+    Ok(())
+}
