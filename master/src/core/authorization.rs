@@ -9,11 +9,8 @@ use std::collections::BTreeSet;
 use meseta_access::{Action, Approver, Forbidden};
 use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1::{ExecutorInfo, FrameworkInfo, TaskInfo};
-use meseta_resources::{AgentId, Operation, Reservation, Resource, Role, common_reservations};
+use meseta_resources::{Operation, Reservation, Resource, Role, common_reservations};
 
-use crate::core::MasterCore;
-use crate::core::ids::ConnectionId;
-use crate::core::state::agent::AgentProfile;
 use crate::core::state::framework::Framework;
 
 /// How every refusal of this kind begins.
@@ -171,86 +168,4 @@ fn creator_of(resource: &Resource) -> String {
     let persistence = resource.disk().and_then(|disk| disk.persistence.as_ref());
     let principal = persistence.and_then(|persistence| persistence.principal.clone());
     principal.map_or_else(String::new, |principal| principal.to_string())
-}
-
-impl MasterCore {
-    /// Sends an agent away that may not join, or not with these static reservations.
-    pub(super) fn check_agent_is_authorized(
-        &self,
-        connection: ConnectionId,
-        profile: &AgentProfile,
-        id: Option<&AgentId>,
-    ) -> Result<(), (String, bool)> {
-        self.check_agent_is_certified(connection, &profile.info.hostname, id)?;
-        let Some(caller) = self.agent_callers.get(&connection) else {
-            return Ok(());
-        };
-        let approver = &caller.approver;
-        let decision = approver.check(Action::RegisterAgent, None);
-        let decision = decision.and_then(|()| {
-            let fixed = profile
-                .total
-                .iter()
-                .filter(|resource| resource.is_reserved() && !resource.is_dynamically_reserved());
-            let mut roles = fixed.filter_map(|resource| resource.reservation_role());
-            roles.try_for_each(|role| approver.check(Action::ReserveResources, Some(role.as_str())))
-        });
-        let outcome = decision.as_ref().err().map(ToString::to_string);
-        caller.audit(
-            "REGISTER_AGENT",
-            &profile.info.hostname,
-            outcome.as_deref().unwrap_or("authorized"),
-        );
-        // An operator may mend the ACLs: the agent is to come again.
-        decision.map_err(|forbidden| {
-            let text = format!(
-                "{NOT_AUTHORIZED} to register an agent that provides {}: {forbidden}",
-                profile.total
-            );
-            (text, false)
-        })
-    }
-
-    /// Sends an agent away whose certificate is another host's, or that says it is an agent which was
-    /// admitted from another host.
-    pub(super) fn check_agent_is_certified(
-        &self,
-        connection: ConnectionId,
-        hostname: &str,
-        id: Option<&AgentId>,
-    ) -> Result<(), (String, bool)> {
-        let caller = self.agent_callers.get(&connection);
-        let Some(certificate) = caller.and_then(|caller| caller.certificate.as_ref()) else {
-            return Ok(());
-        };
-        if !certificate.is_for(hostname) {
-            let text = format!(
-                "the agent's certificate is not one for '{}': give the agent the --hostname that \
-                 its certificate names, or a certificate for that host",
-                hostname.escape_debug()
-            );
-            return Err((text, false));
-        }
-        match id.and_then(|id| self.host_of(id)) {
-            Some(known) if !certificate.is_for(known) => {
-                let text = "the agent's certificate is not one for the host that this agent was \
-                            admitted from";
-                Err((text.to_owned(), false))
-            }
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// The host that an agent was admitted from, whether it is here, expected, or unreachable.
-    pub(super) fn host_of(&self, id: &AgentId) -> Option<&str> {
-        let registered = self
-            .agents
-            .get(id)
-            .map(|agent| &agent.profile.info.hostname);
-        let recovered = || Some(&self.recovered_agents.get(id)?.info.hostname);
-        let unreachable = || Some(&self.unreachable_agents.get(id)?.hostname);
-        let host = registered.or_else(recovered).or_else(unreachable)?;
-        // Older masters did not note it.
-        (!host.is_empty()).then_some(host)
-    }
 }

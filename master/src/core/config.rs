@@ -12,6 +12,12 @@ use meseta_resources::{ResourceName, ResourceQuantities, Role};
 /// How often a subscribed scheduler hears from the master at least.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
+/// Frameworks known at once; a subscription above it is an ERROR event.
+pub const FRAMEWORKS_MAX: usize = 100_000;
+
+/// Registry mutations in flight; agents above it are asked to come again.
+pub const PENDING_MUTATIONS_MAX: usize = 8_192;
+
 /// Who this master is.
 #[derive(Clone, Debug)]
 pub struct Identity {

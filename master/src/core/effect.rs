@@ -6,10 +6,10 @@ use meseta_proto::meseta::v1::MasterFrame;
 use meseta_proto::mesos::v1::OperationStatus;
 use meseta_proto::mesos::v1::scheduler::Event;
 
-use super::ids::{ConnectionId, Lsn, ReplyId};
-use super::operator::watch::OperatorEvent;
-use super::state::operation::OperationUuid;
+use super::answer::Answer;
+use super::ids::{ConnectionId, Lsn, OperationUuid, ReplyId};
 use super::state::persisted::Mutation;
+use super::views::operator_event::OperatorEvent;
 
 /// One thing for the shell to do.
 #[derive(Debug)]
@@ -50,46 +50,4 @@ pub enum Output {
     },
     /// For all operators who watch.
     OperatorEvent(Box<OperatorEvent>),
-}
-
-/// The answer to a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Taken; the effects come later.
-    Accepted,
-    /// An operation was taken: it has this name, and ends later.
-    Applied(OperationUuid),
-    Done,
-    /// Done, with what the operator should know of it.
-    Warned(String),
-    /// Understood and refused; nothing has changed.
-    BadRequest(String),
-    /// The framework may not make this call now.
-    Forbidden(String),
-    /// What it is about is not known here.
-    NotFound(String),
-    /// Understood, and at odds with how things are now.
-    Conflict(String),
-    /// Not now; the same may be asked again.
-    Unavailable(String),
-    /// A call that this master does not serve.
-    NotImplemented(String),
-}
-
-impl Answer {
-    /// What came of it, for the audit log.
-    #[must_use]
-    pub fn outcome(&self) -> &str {
-        match self {
-            Self::Accepted | Self::Applied(_) => "accepted",
-            Self::Done => "done",
-            Self::Warned(reason)
-            | Self::BadRequest(reason)
-            | Self::Forbidden(reason)
-            | Self::NotFound(reason)
-            | Self::Conflict(reason)
-            | Self::Unavailable(reason)
-            | Self::NotImplemented(reason) => reason,
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Numbers that the shell and the core give to connections, replies and registry writes.
+//! Numbers of connections, replies and registry writes, and the uuids of updates and operations.
 
 use std::fmt;
 
@@ -25,3 +25,9 @@ impl fmt::Display for Lsn {
         write!(f, "{}", self.0)
     }
 }
+
+/// The size of a UUID on the wire.
+pub(in crate::core) const UUID_BYTES: usize = 16;
+
+/// Names one operation, here and on its agent.
+pub type OperationUuid = [u8; UUID_BYTES];

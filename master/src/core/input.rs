@@ -5,14 +5,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use meseta_access::Approver;
 use meseta_daemon::authentication::Caller;
 use meseta_proto::meseta::v1::agent_frame;
+use meseta_proto::mesos::v1::MachineId;
+use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_proto::mesos::v1::offer::Operation;
+use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 
 use super::ids::{ConnectionId, Lsn, ReplyId};
-use super::operator::Request;
 use super::validation::call::{Action, Subscribe};
 
 /// One thing that has happened outside the core.
@@ -75,4 +78,38 @@ pub enum Input {
         /// Who asks, if that is known.
         principal: Option<String>,
     },
+}
+
+/// Something an operator wants.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Sets the quota of a role that has none.
+    SetQuota(Box<QuotaRequest>),
+    /// Replaces the quotas of roles, all or none; an empty one removes.
+    UpdateQuota {
+        force: bool,
+        configs: Vec<QuotaConfig>,
+    },
+    /// Removes the quota of a role.
+    RemoveQuota { role: String },
+    /// Sets the weights of these roles; others keep theirs.
+    UpdateWeights(Vec<(String, f64)>),
+    /// Replaces the schedule of maintenance.
+    UpdateSchedule(Box<Schedule>),
+    /// Takes machines of the schedule down.
+    StartMaintenance(Vec<MachineId>),
+    /// Puts machines that are down back to work.
+    StopMaintenance(Vec<MachineId>),
+    /// Ends an agent's tasks and gives it no more.
+    DrainAgent {
+        agent_id: String,
+        max_grace: Option<Duration>,
+        mark_gone: bool,
+    },
+    /// Gives an agent no more work.
+    DeactivateAgent { agent_id: String },
+    /// Gives it work again.
+    ReactivateAgent { agent_id: String },
+    /// The agent will never be back.
+    MarkAgentGone { agent_id: String },
 }

@@ -5,7 +5,7 @@
 
 use meseta_resources::{AgentId, FrameworkId, IdError};
 
-use crate::core::MasterCore;
+use crate::core::master::MasterCore;
 
 /// The number of an id with this prefix.
 fn number(id: &str, prefix: &str) -> Option<u64> {

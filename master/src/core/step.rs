@@ -1,21 +1,17 @@
-//! One step: an input is applied, timers fire, offers are made; and how effects are said.
+//! One turn: an input is applied, timers fire, offers are made.
 //!
-//! Entered through [`MasterCore::step`]. Invariant: an effect is marked with what has to be durable before it leaves.
+//! Entered through [`MasterCore::step`].
 
 use meseta_daemon::authentication::Caller;
-use meseta_proto::meseta::v1::{MasterFrame, agent_frame, master_frame};
-use meseta_proto::mesos::v1::scheduler::{Event, event};
+use meseta_proto::meseta::v1::{agent_frame, master_frame};
+use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::time::{Moment, Now};
-use meseta_resources::{AgentId, FrameworkId};
 
-use super::MasterCore;
-use super::effect::{Answer, Effect, Output};
-use super::ids::{ConnectionId, Lsn, ReplyId};
+use super::effect::{Effect, Output};
+use super::ids::ConnectionId;
 use super::input::Input;
-use super::offers::allocator_adapter::AllocatorError;
-use super::pending::Pending;
-use super::state::persisted::Mutation;
-use super::state::snapshot::CachedSnapshots;
+use super::master::MasterCore;
+use super::views::snapshot::CachedSnapshots;
 
 impl MasterCore {
     /// When to step next if nothing happens before; what comes much later comes after a pause.
@@ -151,99 +147,6 @@ impl MasterCore {
     /// Remembers who opened a connection of an agent, until that is gone.
     pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) {
         self.agent_callers.insert(connection, caller);
-    }
-
-    pub(super) fn persist(&mut self, mutation: Mutation, then: Pending) {
-        let lsn = Lsn(self.last_lsn.0 + 1);
-        self.last_lsn = lsn;
-        self.pending.push_back((lsn, then));
-        self.effects.push(Effect::Persist { lsn, mutation });
-    }
-
-    fn persisted(&mut self, lsn: Lsn) {
-        self.durable = self.durable.max(lsn);
-        while let Some((first, _)) = self.pending.front() {
-            if *first > lsn {
-                break;
-            }
-            if let Some((_, then)) = self.pending.pop_front() {
-                self.take_effect(then);
-            }
-        }
-    }
-
-    pub(super) fn output(&mut self, output: Output) {
-        self.effects.push(Effect::Output {
-            after: self.durable,
-            output,
-        });
-    }
-
-    pub(super) fn reply(&mut self, reply: ReplyId, answer: Answer) {
-        if let Answer::BadRequest(_)
-        | Answer::Forbidden(_)
-        | Answer::NotFound(_)
-        | Answer::Conflict(_) = &answer
-        {
-            self.counters.rejected_calls += 1;
-        }
-        self.output(Output::Reply { reply, answer });
-    }
-
-    /// Sends an event to a framework; drops it if the framework is not connected.
-    pub(super) fn event(&mut self, framework: &FrameworkId, event: Event) {
-        let framework = self.frameworks.get_mut(framework);
-        let connected = framework.and_then(|framework| Some((framework.connection()?, framework)));
-        let Some((to, framework)) = connected else {
-            self.counters.dropped_messages += 1;
-            return;
-        };
-        framework.counters().event(event.r#type());
-        self.send_event(to, event);
-    }
-
-    pub(super) fn event_to(&mut self, to: ConnectionId, event: Event) {
-        let framework = self.schedulers.get(&to);
-        if let Some(framework) = framework.and_then(|id| self.frameworks.get_mut(id)) {
-            framework.counters().event(event.r#type());
-        }
-        self.send_event(to, event);
-    }
-
-    pub(super) fn send_event(&mut self, to: ConnectionId, event: Event) {
-        self.output(Output::Event {
-            to,
-            event: Box::new(event),
-        });
-    }
-
-    /// Sends a frame to an agent; says whether there was a stream to send it on.
-    pub(super) fn frame(&mut self, agent: &AgentId, message: master_frame::Message) -> bool {
-        let Some(to) = self.agents.get(agent).and_then(|agent| agent.connection) else {
-            self.counters.dropped_messages += 1;
-            return false;
-        };
-        self.frame_to(to, message);
-        true
-    }
-
-    pub(super) fn frame_to(&mut self, to: ConnectionId, message: master_frame::Message) {
-        let frame = MasterFrame {
-            epoch: self.epoch,
-            message: Some(message),
-        };
-        self.output(Output::Frame {
-            to,
-            frame: Box::new(frame),
-        });
-    }
-
-    /// Notes that the allocator refused what it should have taken: a defect, never an input.
-    pub(super) fn agreed(&mut self, what: &'static str, result: Result<(), AllocatorError>) {
-        if let Err(error) = result {
-            self.counters.invariant_violations += 1;
-            tracing::error!(%error, "the allocator disagrees: {what}");
-        }
     }
 
     fn allocate_if_due(&mut self) {

@@ -6,13 +6,14 @@ use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::{AgentId, FrameworkId};
 
+use crate::core::config::{HEARTBEAT_INTERVAL, PENDING_MUTATIONS_MAX};
 use crate::core::ids::ConnectionId;
-use crate::core::pending::Pending;
+use crate::core::master::MasterCore;
 use crate::core::state::framework::Link;
+use crate::core::state::pending::Pending;
 use crate::core::state::persisted::{Mutation, UnreachableRecord};
 use crate::core::timers::Timer;
 use crate::core::wire::event_of;
-use crate::core::{HEARTBEAT_INTERVAL, MasterCore, PENDING_MUTATIONS_MAX};
 
 impl MasterCore {
     pub(super) fn fire_timers(&mut self) {

@@ -3,7 +3,7 @@
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::{Event, event};
-use meseta_resources::Resources;
+use meseta_resources::{Resources, Role};
 
 pub use meseta_proto::convert::Format;
 
@@ -31,4 +31,24 @@ pub(super) fn event_of(kind: event::Type) -> Event {
         r#type: Some(kind.into()),
         ..Event::default()
     }
+}
+
+/// The resources of a task or executor as the framework gave them, allocated to the offer's role.
+pub(in crate::core) fn allocated(
+    resources: &[v1::Resource],
+    role: &Role,
+) -> Result<Resources, String> {
+    let parsed = from_wire(resources)?;
+    Ok(parsed
+        .iter()
+        .map(|resource| match resource.allocation_role() {
+            Some(_) => resource.clone(),
+            None => resource.clone().with_allocation(Some(role.clone())),
+        })
+        .collect())
+}
+
+/// The same for the agent, which knows one format only.
+pub(in crate::core) fn for_agent(resources: &Resources) -> Vec<v1::Resource> {
+    to_wire(resources, Format::PostRefinement)
 }

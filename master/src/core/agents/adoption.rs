@@ -16,20 +16,20 @@ use meseta_resources::{
 use prost::Message;
 
 use super::reported_budget::{Fit, ReportedBudget};
-use crate::core::MasterCore;
+use crate::core::ids::UUID_BYTES;
+use crate::core::master::MasterCore;
 use crate::core::state::agent::Agent;
-use crate::core::state::framework::{Capabilities, Framework, Link, Terms};
+use crate::core::state::framework::{Capabilities, Framework, Link, Terms, valid_roles};
 use crate::core::state::task::{self, ExecutorRecord, TaskRecord, is_terminal};
 use crate::core::timers::Timer;
-use crate::core::validation::call::UUID_BYTES;
-use crate::core::validation::task::shares_groups;
+use crate::core::validation::part::shares_groups;
 use crate::core::wire;
 
 /// Unsubscribed frameworks that one agent may report: more than it has executors.
 const FRAMEWORKS_PER_AGENT_MAX: usize = 2_048;
 
 /// Frameworks that may be recovered from agents; the rest of the limit is left for those that subscribe.
-const RECOVERED_FRAMEWORKS_MAX: usize = crate::core::FRAMEWORKS_MAX / 10 * 9;
+const RECOVERED_FRAMEWORKS_MAX: usize = crate::core::config::FRAMEWORKS_MAX / 10 * 9;
 
 /// What the master knew of an agent that reregisters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl LostTaskMatch {
 
 impl MasterCore {
     /// Adopts what an agent runs. Returns the frameworks whose tasks the agent has to kill.
-    pub(in crate::core) fn adopt(
+    pub(super) fn adopt(
         &mut self,
         id: &AgentId,
         report: &meseta::Reregister,
@@ -247,8 +247,7 @@ impl MasterCore {
                 memory.info
             ));
         }
-        let roles = crate::core::frameworks::subscribe::valid_roles(info)
-            .unwrap_or_else(|_| BTreeSet::from([Role::star()]));
+        let roles = valid_roles(info).unwrap_or_else(|_| BTreeSet::from([Role::star()]));
         let mut info = info.clone();
         if let Some(owner) = self.ownership.owner_of(id) {
             info.principal.clone_from(&owner.principal);
@@ -283,7 +282,7 @@ impl MasterCore {
     }
 
     /// What is known of a task on other agents than the one that speaks of it.
-    pub(in crate::core) fn task_conflict(
+    pub(super) fn task_conflict(
         &self,
         agent: &AgentId,
         framework: &FrameworkId,

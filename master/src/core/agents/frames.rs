@@ -9,14 +9,13 @@ use meseta_proto::schema;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, TaskId};
 use prost::Message as _;
 
-use crate::core::MasterCore;
-use crate::core::ids::ConnectionId;
-use crate::core::offers::outstanding::RefuseFilter;
-use crate::core::pending::Pending;
+use crate::core::ids::{ConnectionId, UUID_BYTES};
+use crate::core::master::MasterCore;
+use crate::core::state::offer::RefuseFilter;
+use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
 use crate::core::state::task::{TaskRecord, is_terminal, state_of};
 use crate::core::tasks::status::update;
-use crate::core::validation::call::UUID_BYTES;
 use crate::core::wire;
 use crate::core::wire::event_of;
 
@@ -157,7 +156,7 @@ impl MasterCore {
     }
 
     /// A task has ended on its agent: what it held is free at once, whatever is still unacknowledged.
-    pub(in crate::core) fn task_ended(
+    pub(super) fn task_ended(
         &mut self,
         agent_id: &AgentId,
         framework: &FrameworkId,
@@ -206,7 +205,7 @@ impl MasterCore {
     }
 
     /// Takes an executor off the books and frees what it held.
-    pub(in crate::core) fn remove_executor(
+    pub(super) fn remove_executor(
         &mut self,
         agent_id: &AgentId,
         framework: &FrameworkId,

@@ -9,13 +9,13 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{self, OperationState, TaskState, TaskStatus};
 use meseta_resources::{AgentId, FrameworkId};
 
-use crate::core::MasterCore;
 use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
-use crate::core::operator::watch::OperatorEvent;
+use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, UnreachableAgent};
 use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::tasks::status::MasterTaskStatus;
+use crate::core::views::operator_event::OperatorEvent;
 use crate::core::wire::event_of;
 
 /// Why an agent's tasks are lost.
@@ -133,7 +133,7 @@ impl MasterCore {
         let mut rescinded = Vec::new();
         for offer in offers {
             if let Some(offer) =
-                self.end_offer(&offer, crate::core::offers::outstanding::RefuseFilter::None)
+                self.end_offer(&offer, crate::core::state::offer::RefuseFilter::None)
             {
                 rescinded.push(offer);
             }
@@ -271,7 +271,7 @@ impl MasterCore {
     }
 
     /// An agent thought lost has come back: its tasks are what they are.
-    pub(in crate::core) fn tell_tasks_are_back(&mut self, id: &AgentId) {
+    pub(super) fn tell_tasks_are_back(&mut self, id: &AgentId) {
         let Some(agent) = self.agents.get(id) else {
             return;
         };

@@ -11,7 +11,7 @@ use prost::Message;
 
 use crate::core::state::agent::{AgentProfile, RecoveredAgent};
 use crate::core::state::persisted::AgentRecord;
-use crate::core::validation::resource_size;
+use crate::core::state::resource_size;
 use crate::core::wire;
 
 /// Longest frame for an agent, in bytes, also if the agent takes longer ones.

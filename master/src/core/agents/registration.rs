@@ -16,15 +16,16 @@ use prost::Message;
 use super::adoption::ReregistrationKind;
 use super::partial_reregistrations::{NOT_GIVEN, reregister_without_tasks};
 use super::profile::{profile, record};
+use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
-use crate::core::pending::Pending;
+use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
+use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
 use crate::core::state::task::{TaskRecord, is_terminal};
-use crate::core::tasks::unknown_updates::UnknownTaskUpdates;
+use crate::core::state::unknown_task_updates::UnknownTaskUpdates;
 use crate::core::timers::Timer;
-use crate::core::{MasterCore, PENDING_MUTATIONS_MAX};
 
 impl MasterCore {
     /// The first frame of a connection.
@@ -62,7 +63,7 @@ impl MasterCore {
         }
     }
 
-    pub(in crate::core) fn refuse_agent(
+    pub(super) fn refuse_agent(
         &mut self,
         connection: ConnectionId,
         reason: String,

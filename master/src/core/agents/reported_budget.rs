@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1;
 use meseta_resources::{AgentId, Resource};
 use prost::Message as _;
 
-use crate::core::MasterCore;
+use crate::core::master::MasterCore;
 use crate::core::state::agent::Agent;
 use crate::core::state::operation::{OPERATIONS_PER_AGENT_MAX, OperationRecord};
 use crate::core::state::task::{ExecutorRecord, TaskRecord};
@@ -78,11 +78,7 @@ impl ReportedBudget {
     }
 
     /// `resources` are the task's, as the agent tells them.
-    pub(in crate::core) fn fit_task(
-        &mut self,
-        record: &mut TaskRecord,
-        resources: &[v1::Resource],
-    ) -> Fit {
+    pub(super) fn fit_task(&mut self, record: &mut TaskRecord, resources: &[v1::Resource]) -> Fit {
         let resources = encoded(resources);
         let bytes = |record: &TaskRecord| memory_of_task(record).saturating_add(resources);
         self.fit(record, bytes, |record| {
@@ -91,7 +87,7 @@ impl ReportedBudget {
         })
     }
 
-    pub(in crate::core) fn fit_executor(
+    pub(super) fn fit_executor(
         &mut self,
         record: &mut ExecutorRecord,
         resources: &[v1::Resource],

@@ -12,12 +12,13 @@ use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Role, TaskId};
 
-use crate::core::MasterCore;
+use crate::core::answer::Answer;
 use crate::core::authorization;
-use crate::core::effect::Answer;
+use crate::core::ids::UUID_BYTES;
+use crate::core::master::MasterCore;
 use crate::core::state::framework::Link;
 use crate::core::state::task::is_terminal;
-use crate::core::validation::call::{Action, UUID_BYTES};
+use crate::core::validation::call::Action;
 use crate::core::validation::frame_size;
 
 impl MasterCore {

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use meseta_resources::FrameworkId;
 
-use crate::core::pending::Pending;
+use crate::core::config::PENDING_MUTATIONS_MAX;
+use crate::core::master::MasterCore;
+use crate::core::state::pending::Pending;
 use crate::core::state::persisted::{DeadlineRecord, Mutation};
-use crate::core::{MasterCore, PENDING_MUTATIONS_MAX};
 
 impl MasterCore {
     /// How long a framework that agents tell of may still be away: what is left of its own time, but at
@@ -40,7 +41,7 @@ impl MasterCore {
     }
 
     /// The framework is back, or has ended.
-    pub(in crate::core) fn clear_deadline(&mut self, id: &FrameworkId) {
+    pub(super) fn clear_deadline(&mut self, id: &FrameworkId) {
         if self.deadlines.remove(id).is_some() {
             let framework_ids = vec![id.to_string()];
             self.persist(

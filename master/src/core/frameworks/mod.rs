@@ -2,14 +2,12 @@
 //!
 //! - `calls`: the calls of a subscribed scheduler
 //! - `deadlines`: until when frameworks may be away
-//! - `info_usage`: memory taken by framework infos, by principal
 //! - `ownership`: to whom framework ids belong
 //! - `subscribe`: subscriptions: new, again, in another's place
 //! - `teardown`: the end of a framework
 
 pub(super) mod calls;
 pub(super) mod deadlines;
-pub(super) mod info_usage;
 pub(super) mod ownership;
 pub(super) mod subscribe;
 pub(super) mod teardown;

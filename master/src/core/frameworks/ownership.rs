@@ -7,26 +7,26 @@
 //! of these says. Invariant: an id that the registry knows is given to its principal only, and no agent that
 //! the registry does not know takes an id from anybody.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use meseta_daemon::authentication::{Caller, LocalUser};
 use meseta_resources::FrameworkId;
 
+use crate::core::config::{FRAMEWORKS_MAX, PENDING_MUTATIONS_MAX};
 use crate::core::effect::Output;
-use crate::core::ids::ConnectionId;
-use crate::core::pending::Pending;
-use crate::core::state::framework::{Link, Terms};
-use crate::core::state::persisted::{FrameworkRecord, Mutation, Recovered};
+use crate::core::master::MasterCore;
+use crate::core::state::framework::{Framework, Link, Terms};
+use crate::core::state::ownership::{Identity, Owner, Subscription};
+use crate::core::state::pending::Pending;
+use crate::core::state::persisted::Mutation;
 use crate::core::validation::call;
-use crate::core::{FRAMEWORKS_MAX, MasterCore, PENDING_MUTATIONS_MAX};
 
 /// Removed frameworks that are remembered. An agent that is away for longer than it takes to remove so many
 /// brings its framework back.
 const REMOVED_MAX: usize = 10_000;
 
 /// Each principal is kept in the registry; a longer one is a mistake.
-pub(in crate::core) const PRINCIPAL_BYTES_MAX: usize = 4_096;
+pub(super) const PRINCIPAL_BYTES_MAX: usize = 4_096;
 
 const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
 
@@ -43,149 +43,9 @@ fn is_its_user(owner: Option<u32>, caller: Option<LocalUser>) -> bool {
     }
 }
 
-/// A subscription that has been understood.
-#[derive(Debug)]
-pub(in crate::core) struct Subscription {
-    pub(in crate::core) connection: ConnectionId,
-    pub(in crate::core) stream_id: String,
-    pub(in crate::core) id: FrameworkId,
-    pub(in crate::core) terms: Terms,
-    pub(in crate::core) caller: Caller,
-}
-
-/// Who a scheduler is, as far as that is known: what its framework's id belongs to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::core) struct Identity {
-    pub(in crate::core) principal: Option<String>,
-    /// The user of this machine, if there is no name that is proven.
-    user: Option<u32>,
-}
-
-impl Identity {
-    fn of(terms: &Terms, caller: &Caller) -> Self {
-        Self {
-            principal: terms.info.principal.clone(),
-            user: user_of(caller),
-        }
-    }
-
-    /// Whether it tells anybody from others.
-    fn is_known(&self) -> bool {
-        self.principal.is_some() || self.user.is_some()
-    }
-}
-
-/// The user of this machine that a scheduler runs as, if the kernel alone tells it from others.
-pub(in crate::core) fn user_of(caller: &Caller) -> Option<u32> {
-    match caller.user {
-        Some(LocalUser::Id(user)) => Some(user),
-        Some(LocalUser::Unknown) | None => None,
-    }
-}
-
-#[derive(Debug)]
-struct Owner {
-    identity: Identity,
-    /// Since when neither an agent nor the framework itself has been heard of, as time since the Unix epoch.
-    absent: Option<Duration>,
-    /// Whether it is there for a subscription only that nobody has been told of yet.
-    is_tentative: bool,
-}
-
-impl Owner {
-    fn record(&self, id: &FrameworkId) -> FrameworkRecord {
-        FrameworkRecord {
-            framework_id: id.to_string(),
-            principal: self.identity.principal.clone(),
-            user: self.identity.user,
-            absent: self.absent,
-        }
-    }
-}
-
-/// What is known of framework ids.
-#[derive(Debug, Default)]
-pub(in crate::core) struct Ownership {
-    /// As the registry has it once all that is on its way there has arrived.
-    owners: BTreeMap<FrameworkId, Owner>,
-    removed: BTreeSet<FrameworkId>,
-    /// The same, oldest first.
-    removals: VecDeque<FrameworkId>,
-    /// What of it the registry is still to be told, in one go.
-    unwritten: Vec<(String, Duration)>,
-    forgotten: Vec<String>,
-    /// Whether earlier removals are on their way to the registry.
-    is_writing: bool,
-    /// Frameworks whose principal neither the registry nor one of its agents has confirmed.
-    unproven: BTreeSet<FrameworkId>,
-    /// Subscriptions that wait for the registry.
-    subscribing: BTreeMap<ConnectionId, FrameworkId>,
-}
-
-impl Ownership {
-    pub(in crate::core) fn recovered(recovered: &Recovered) -> Self {
-        let mut removed = recovered.removed_frameworks.clone();
-        removed.sort_by_key(|(_, since)| *since);
-        let removals: VecDeque<_> = removed
-            .iter()
-            .filter_map(|(id, _)| FrameworkId::new(id).ok())
-            .collect();
-        let owner = |record: &FrameworkRecord| {
-            let id = FrameworkId::new(&record.framework_id).ok()?;
-            let owner = Owner {
-                identity: Identity {
-                    principal: record.principal.clone(),
-                    user: record.user,
-                },
-                absent: record.absent,
-                is_tentative: false,
-            };
-            Some((id, owner))
-        };
-        Self {
-            owners: recovered.frameworks.iter().filter_map(owner).collect(),
-            removed: removals.iter().cloned().collect(),
-            removals,
-            ..Self::default()
-        }
-    }
-
-    /// Whether a framework has been removed, by this master or an earlier one.
-    pub(in crate::core) fn is_removed(&self, id: &FrameworkId) -> bool {
-        self.removed.contains(id)
-    }
-
-    /// Whom the registry has an id for.
-    pub(in crate::core) fn owner_of(&self, id: &FrameworkId) -> Option<&Identity> {
-        self.owners.get(id).map(|owner| &owner.identity)
-    }
-
-    /// The user of this machine that the registry has of an id.
-    pub(in crate::core) fn user_of(&self, id: &FrameworkId) -> Option<u32> {
-        self.owners.get(id)?.identity.user
-    }
-
-    /// All ids that the registry knows.
-    pub(in crate::core) fn known(&self) -> impl Iterator<Item = &FrameworkId> {
-        self.owners.keys().chain(&self.removed)
-    }
-
-    /// Drops a subscription that waits; its stream has ended, or it is decided on.
-    pub(in crate::core) fn take_subscription(
-        &mut self,
-        connection: ConnectionId,
-    ) -> Option<FrameworkId> {
-        self.subscribing.remove(&connection)
-    }
-
-    fn is_subscribing(&self, id: &FrameworkId) -> bool {
-        self.subscribing.values().any(|waiting| waiting == id)
-    }
-}
-
 impl MasterCore {
     /// The id that a subscription is for, if it may have it.
-    pub(in crate::core) fn identify(
+    pub(super) fn identify(
         &mut self,
         terms: &Terms,
         caller: &Caller,
@@ -239,7 +99,7 @@ impl MasterCore {
     }
 
     /// Lets a subscription in: at once, or when the registry has the principal that its id belongs to.
-    pub(in crate::core) fn admit(&mut self, subscription: Subscription) {
+    pub(super) fn admit(&mut self, subscription: Subscription) {
         if !self.must_be_stored(&subscription) {
             self.admit_now(subscription);
             return;
@@ -325,7 +185,7 @@ impl MasterCore {
     }
 
     /// A framework has come to be on its own word.
-    pub(in crate::core) fn note_unproven_owner(&mut self, id: &FrameworkId) {
+    pub(super) fn note_unproven_owner(&mut self, id: &FrameworkId) {
         let is_known = self.ownership.owners.contains_key(id);
         if is_known {
             self.set_absent(id, None);
@@ -397,7 +257,7 @@ impl MasterCore {
     fn evict(&mut self, id: &FrameworkId) {
         tracing::warn!(framework_id = %id, "a framework id was claimed that is another principal's");
         let framework = self.frameworks.get(id);
-        if let Some(connection) = framework.and_then(crate::core::Framework::connection) {
+        if let Some(connection) = framework.and_then(Framework::connection) {
             let text = "The framework id is that of another principal".to_owned();
             self.end_stream(connection, text, "the id is another principal's");
         }

@@ -7,22 +7,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meseta_daemon::authentication::Caller;
-use meseta_proto::convert;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
-use meseta_proto::mesos::v1::{self, FrameworkInfo};
+use meseta_proto::mesos::v1::{self};
 use meseta_resources::{FrameworkId, Role};
 use prost::Message as _;
 
-use super::ownership::{PRINCIPAL_BYTES_MAX, Subscription, user_of};
+use super::ownership::PRINCIPAL_BYTES_MAX;
+use crate::core::answer::Answer;
 use crate::core::authorization;
-use crate::core::effect::{Answer, Output};
+use crate::core::config::HEARTBEAT_INTERVAL;
+use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
-use crate::core::state::framework::{self, Capabilities, Framework, Link, Terms};
+use crate::core::master::MasterCore;
+use crate::core::state::framework::{self, Capabilities, Framework, Link, Terms, valid_roles};
+use crate::core::state::ownership::{Subscription, user_of};
 use crate::core::timers::Timer;
 use crate::core::validation::call::{self, Subscribe};
 use crate::core::wire::event_of;
-use crate::core::{HEARTBEAT_INTERVAL, MasterCore};
 
 /// Roles of one framework.
 const ROLES_PER_FRAMEWORK_MAX: usize = 10_000;
@@ -54,13 +56,13 @@ impl MasterCore {
         }
     }
 
-    pub(in crate::core) fn refuse_subscription(&mut self, connection: ConnectionId, text: String) {
+    pub(super) fn refuse_subscription(&mut self, connection: ConnectionId, text: String) {
         tracing::info!(%connection, reason = %text, "subscription refused");
         self.end_stream(connection, text, "subscription refused");
     }
 
     /// Makes the framework, or updates the one there is, and gives it its stream.
-    pub(in crate::core) fn admit_now(&mut self, subscription: Subscription) {
+    pub(super) fn admit_now(&mut self, subscription: Subscription) {
         let Subscription {
             connection,
             stream_id,
@@ -83,7 +85,7 @@ impl MasterCore {
     }
 
     /// Sends an ERROR event as the last on a stream.
-    pub(in crate::core) fn end_stream(
+    pub(super) fn end_stream(
         &mut self,
         connection: ConnectionId,
         text: String,
@@ -411,12 +413,6 @@ impl MasterCore {
         }
         self.allocate_due = true;
     }
-}
-
-/// The roles of an info, in the fields that its capabilities ask for.
-pub(in crate::core) fn valid_roles(info: &FrameworkInfo) -> Result<BTreeSet<Role>, String> {
-    let roles = convert::framework_roles(info).map_err(|error| error.to_string())?;
-    Ok(roles.into_iter().collect())
 }
 
 fn suppressed_roles(roles: &BTreeSet<Role>, names: &[String]) -> Result<BTreeSet<Role>, String> {

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
-use meseta_proto::mesos::v1::TaskState;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_proto::mesos::v1::{self};
+use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_resources::{AgentId, FrameworkId};
 
-use crate::core::effect::{Answer, Output};
-use crate::core::operator::watch::OperatorEvent;
+use crate::core::answer::Answer;
+use crate::core::effect::Output;
+use crate::core::master::MasterCore;
 use crate::core::state::framework::Framework;
 use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::tasks::status::MasterTaskStatus;
-use crate::core::{FrameworkView, MasterCore};
+use crate::core::views::operator_event::OperatorEvent;
+use crate::core::views::snapshot::FrameworkView;
 
 impl MasterCore {
     pub(in crate::core) fn operator_teardown(&mut self, id: &str) -> Answer {
@@ -38,7 +39,7 @@ impl MasterCore {
     }
 
     /// The same, but for remembering.
-    pub(in crate::core) fn end_framework(
+    pub(super) fn end_framework(
         &mut self,
         id: &FrameworkId,
         reason: &'static str,
@@ -78,7 +79,7 @@ impl MasterCore {
     }
 
     /// Where a framework has tasks or executors.
-    pub(in crate::core) fn agents_of(&self, id: &FrameworkId) -> BTreeSet<AgentId> {
+    pub(super) fn agents_of(&self, id: &FrameworkId) -> BTreeSet<AgentId> {
         let framework = self.frameworks.get(id);
         let agents = framework.map(|framework| framework.agents().keys());
         agents.into_iter().flatten().cloned().collect()

@@ -9,30 +9,29 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
 use meseta_proto::mesos::v1::scheduler::{call, event};
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_proto::mesos::v1::{self, OperationState, TaskInfo, TaskState};
+use meseta_proto::mesos::v1::{OperationState, TaskInfo, TaskState};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
 
-use super::outstanding::{Offer, RefuseFilter};
-use crate::core::MasterCore;
-use crate::core::effect::Answer;
-use crate::core::state::framework::Framework;
+use crate::core::answer::Answer;
+use crate::core::master::MasterCore;
+use crate::core::state::offer::{Offer, RefuseFilter};
 use crate::core::state::operation::{OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_ACCEPT_MAX};
 use crate::core::tasks::status::MasterTaskStatus;
 use crate::core::wire::event_of;
-use crate::core::wire::{self, Format};
 
 /// Offers in one ACCEPT, all of one agent.
 const OFFERS_PER_ACCEPT_MAX: usize = 4_096;
 /// Offers in one DECLINE, or inverse offers in one answer: one from every agent of a large cluster, and several.
-pub(in crate::core) const OFFERS_PER_ANSWER_MAX: usize = 100_000;
+pub(super) const OFFERS_PER_ANSWER_MAX: usize = 100_000;
 /// Tasks in one ACCEPT: what one 32 MiB body sensibly holds.
-pub(in crate::core) const TASKS_PER_ACCEPT_MAX: usize = 10_000;
+const TASKS_PER_ACCEPT_MAX: usize = 10_000;
 
 /// How long a refused offer stays away unless the framework says otherwise.
-pub(in crate::core) const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
+const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
 const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What an ACCEPT works on: the sum of its offers.
@@ -423,7 +422,7 @@ fn refuse_filter(filters: Option<&v1::Filters>) -> RefuseFilter {
     RefuseFilter::For(refuse_time(filters))
 }
 
-pub(in crate::core) fn refuse_time(filters: Option<&v1::Filters>) -> Duration {
+pub(super) fn refuse_time(filters: Option<&v1::Filters>) -> Duration {
     let Some(seconds) = filters.and_then(|filters| filters.refuse_seconds) else {
         return REFUSE_DEFAULT;
     };
@@ -431,35 +430,6 @@ pub(in crate::core) fn refuse_time(filters: Option<&v1::Filters>) -> Duration {
         return REFUSE_MAX;
     }
     Duration::try_from_secs_f64(seconds).unwrap_or(REFUSE_DEFAULT)
-}
-
-/// The resources of a task or executor as the framework gave them, allocated to the offer's role.
-pub(in crate::core) fn allocated(
-    resources: &[v1::Resource],
-    role: &Role,
-) -> Result<Resources, String> {
-    let parsed = wire::from_wire(resources)?;
-    Ok(parsed
-        .iter()
-        .map(|resource| match resource.allocation_role() {
-            Some(_) => resource.clone(),
-            None => resource.clone().with_allocation(Some(role.clone())),
-        })
-        .collect())
-}
-
-/// The same for the agent, which knows one format only.
-pub(in crate::core) fn for_agent(resources: &Resources) -> Vec<v1::Resource> {
-    wire::to_wire(resources, Format::PostRefinement)
-}
-
-impl Framework {
-    /// Whether a task of this id, which this master launched, was lost with its agent and may come back. What only
-    /// a lost agent said that it had keeps nobody from launching.
-    pub(in crate::core) fn has_unreachable(&self, task: &str) -> bool {
-        let mut lost = self.unreachable.tasks().iter();
-        lost.any(|record| record.is_launched && record.task_id.as_str() == task)
-    }
 }
 
 #[cfg(test)]

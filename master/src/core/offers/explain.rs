@@ -6,7 +6,7 @@ use meseta_allocator::Explanation;
 use meseta_resources::time::Now;
 use meseta_resources::{AgentId, FrameworkId, Role};
 
-use crate::core::MasterCore;
+use crate::core::master::MasterCore;
 
 /// Answers to one question; what is beyond is left out.
 const EXPLANATIONS_MAX: usize = 1_000;

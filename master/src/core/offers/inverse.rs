@@ -4,7 +4,7 @@
 //! event, and each answer a status that operators see. Invariant: what is outstanding here is
 //! outstanding with the allocator, and only with frameworks that are connected.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meseta_allocator::InverseAnswer;
@@ -15,69 +15,16 @@ use prost::Message as _;
 
 use super::accept::{OFFERS_PER_ANSWER_MAX, refuse_time};
 use super::outstanding::OfferEvents;
-use crate::core::MasterCore;
-use crate::core::effect::Answer;
+use crate::core::answer::Answer;
+use crate::core::master::MasterCore;
 use crate::core::state::agent::AgentProfile;
-use crate::core::timers::{Timer, TimerKey};
+use crate::core::state::inverse_offers::{InverseOffer, Reply, forget};
+use crate::core::timers::Timer;
 use crate::core::wire::event_of;
-
-/// A framework is asked to leave an agent.
-#[derive(Debug)]
-pub(in crate::core) struct InverseOffer {
-    framework_id: FrameworkId,
-    agent_id: AgentId,
-    unavailability: v1::Unavailability,
-    /// Withdraws it, if it lives only so long.
-    timer: Option<TimerKey>,
-}
-
-/// What a framework last said to that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
-    pub accepted: bool,
-    /// Since the Unix epoch.
-    pub at: Duration,
-}
-
-/// What is outstanding, and with whom.
-#[derive(Debug, Default)]
-pub(in crate::core) struct InverseOffers {
-    by_id: BTreeMap<OfferId, InverseOffer>,
-    of_framework: BTreeMap<FrameworkId, BTreeSet<OfferId>>,
-    of_agent: BTreeMap<AgentId, BTreeSet<OfferId>>,
-    /// The agents of which a framework has answered for good.
-    answered: BTreeMap<FrameworkId, BTreeSet<AgentId>>,
-}
-
-impl InverseOffers {
-    fn insert(&mut self, id: OfferId, offer: InverseOffer) {
-        let framework = self.of_framework.entry(offer.framework_id.clone());
-        framework.or_default().insert(id.clone());
-        let agent = self.of_agent.entry(offer.agent_id.clone());
-        agent.or_default().insert(id.clone());
-        self.by_id.insert(id, offer);
-    }
-
-    fn remove(&mut self, id: &OfferId) -> Option<InverseOffer> {
-        let offer = self.by_id.remove(id)?;
-        forget(&mut self.of_framework, &offer.framework_id, id);
-        forget(&mut self.of_agent, &offer.agent_id, id);
-        Some(offer)
-    }
-}
-
-fn forget<K: Ord, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &K, id: &V) {
-    if let Some(ids) = index.get_mut(key) {
-        ids.remove(id);
-        if ids.is_empty() {
-            index.remove(key);
-        }
-    }
-}
 
 impl MasterCore {
     /// Asks those who have not been asked yet.
-    pub(in crate::core) fn send_inverse_offers(&mut self) {
+    pub(super) fn send_inverse_offers(&mut self) {
         let due = self.allocator.inverse_offers(self.now.moment);
         let mut made: BTreeMap<FrameworkId, OfferEvents<v1::InverseOffer>> = BTreeMap::new();
         for (framework, agent) in due {
@@ -247,7 +194,7 @@ impl MasterCore {
     }
 
     /// Ends the inverse offers of a framework that is no longer there to be told.
-    pub(in crate::core) fn discard_inverse_offers(&mut self, framework: &FrameworkId) {
+    pub(super) fn discard_inverse_offers(&mut self, framework: &FrameworkId) {
         let ids = self.inverse_offers.of_framework.get(framework).cloned();
         for id in ids.into_iter().flatten() {
             if let Some(offer) = self.take_inverse_offer(&id) {
@@ -271,45 +218,5 @@ fn to_wire(id: &OfferId, offer: &InverseOffer, agent: &AgentProfile) -> v1::Inve
         }),
         unavailability: offer.unavailability,
         resources: Vec::new(),
-    }
-}
-
-#[cfg(test)]
-impl MasterCore {
-    pub(in crate::core) fn inverse_offers_are_empty(&self) -> bool {
-        self.inverse_offers.by_id.is_empty()
-    }
-}
-
-#[cfg(test)]
-impl InverseOffers {
-    /// Whether its tables agree, and all that is outstanding is with somebody who is there.
-    pub(in crate::core) fn check(&self, core: &MasterCore) {
-        let mut answered: BTreeMap<FrameworkId, BTreeSet<AgentId>> = BTreeMap::new();
-        for (id, agent) in core.agents.iter() {
-            for framework in agent.inverse_replies.keys() {
-                let of_framework = answered.entry(framework.clone()).or_default();
-                of_framework.insert(id.clone());
-            }
-        }
-        assert_eq!(self.answered, answered);
-        for (id, offer) in &self.by_id {
-            assert!(self.of_framework[&offer.framework_id].contains(id));
-            assert!(self.of_agent[&offer.agent_id].contains(id));
-            let framework = &core.frameworks[&offer.framework_id];
-            assert!(framework.connection().is_some());
-            let agent = &core.agents[&offer.agent_id];
-            let planned = core.operator.maintenance.of_agent(&agent.profile);
-            assert_eq!(planned, Some(&offer.unavailability));
-        }
-        let count = |ids: &BTreeSet<OfferId>| ids.len();
-        assert_eq!(
-            self.of_framework.values().map(count).sum::<usize>(),
-            self.by_id.len()
-        );
-        assert_eq!(
-            self.of_agent.values().map(count).sum::<usize>(),
-            self.by_id.len()
-        );
     }
 }

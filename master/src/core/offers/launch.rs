@@ -13,13 +13,12 @@ use meseta_resources::{ExecutorId, FrameworkId, Resources, TaskId};
 use prost::Message;
 
 use super::accept::AcceptedOffers;
-use crate::core::MasterCore;
 use crate::core::authorization;
+use crate::core::master::MasterCore;
 use crate::core::state::task::{self, ExecutorRecord, TaskRecord};
 use crate::core::validation::executor::ValidExecutor;
-use crate::core::validation::frame_size;
-use crate::core::validation::group as group_validation;
-use crate::core::validation::task as task_validation;
+use crate::core::validation::part::shares_groups;
+use crate::core::validation::{frame_size, group as group_validation, task as task_validation};
 
 impl MasterCore {
     pub(in crate::core) fn launch(
@@ -251,7 +250,7 @@ impl MasterCore {
             update_uuid: None,
             statuses: Vec::new(),
             user: task::user_of(info).map(Into::into),
-            shares_groups: task_validation::shares_groups(info.container.as_deref()),
+            shares_groups: shares_groups(info.container.as_deref()),
             description: task::describe(info),
             unreachable_since: None,
         };

@@ -1,14 +1,12 @@
 //! Offers and inverse offers: made, explained, accepted and taken back.
 //!
 //! - `accept`: ACCEPT and DECLINE
-//! - `allocator_adapter`: the allocator in the core's words
 //! - `explain`: why there was no offer
 //! - `inverse`: inverse offers for planned maintenance
 //! - `launch`: tasks and task groups of an ACCEPT
 //! - `outstanding`: offers, made of what the allocator gives, and taken back
 
 pub(super) mod accept;
-pub(super) mod allocator_adapter;
 pub(super) mod explain;
 pub(super) mod inverse;
 pub(super) mod launch;

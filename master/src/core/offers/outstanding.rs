@@ -12,43 +12,22 @@ use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
 use prost::Message as _;
 
-use crate::core::MasterCore;
+use crate::core::master::MasterCore;
 use crate::core::state::agent::Agent;
+use crate::core::state::allocator_adapter::Allocation;
 use crate::core::state::framework::Framework;
-use crate::core::timers::{Timer, TimerKey};
-use crate::core::wire::event_of;
-use crate::core::wire::{self, Format};
+use crate::core::state::offer::{Offer, RefuseFilter};
+use crate::core::timers::Timer;
+use crate::core::wire::{self, Format, event_of};
 
 /// Offers that one framework may hold; above it, resources go to others first.
-pub(in crate::core) const OFFERS_PER_FRAMEWORK_MAX: usize = 100_000;
+const OFFERS_PER_FRAMEWORK_MAX: usize = 100_000;
 
 /// Offers of one event, encoded, unless it has one alone: readers take an event as a whole.
 const EVENT_BYTES_MAX: usize = 4 << 20;
 
 /// For how long an offer is not made again that is too large.
 const TOO_LARGE_WAIT: Duration = Duration::from_secs(300);
-
-/// Resources of one agent, offered to one framework in one role.
-#[derive(Clone, Debug)]
-pub struct Offer {
-    pub id: OfferId,
-    pub framework_id: FrameworkId,
-    pub agent_id: AgentId,
-    pub role: Role,
-    /// Allocated to the role.
-    pub resources: Resources,
-    /// Rescinds it, if it lives only so long.
-    pub(in crate::core) timer: Option<TimerKey>,
-}
-
-/// The filter that the resources of an ended offer get.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::core) enum RefuseFilter {
-    /// They may be offered to anyone at once.
-    None,
-    /// The framework does not want them for a while.
-    For(Duration),
-}
 
 /// What a framework is sent in one cycle: offers, or inverse ones, of each event.
 pub(in crate::core) struct OfferEvents<T> {
@@ -106,7 +85,7 @@ impl MasterCore {
     }
 
     /// The next id that no offer and no inverse offer had before.
-    pub(in crate::core) fn new_offer_id(&mut self) -> Option<OfferId> {
+    pub(super) fn new_offer_id(&mut self) -> Option<OfferId> {
         let id = self.peek_offer_id()?;
         self.next_offer += 1;
         Some(id)
@@ -118,12 +97,8 @@ impl MasterCore {
     }
 
     /// Makes an offer for a framework that has been sent so much in this cycle; with its size.
-    fn make_offer(
-        &mut self,
-        allocation: super::allocator_adapter::Allocation,
-        sent: usize,
-    ) -> Option<(v1::Offer, usize)> {
-        let super::allocator_adapter::Allocation {
+    fn make_offer(&mut self, allocation: Allocation, sent: usize) -> Option<(v1::Offer, usize)> {
+        let Allocation {
             framework: framework_id,
             agent: agent_id,
             role,
@@ -192,7 +167,7 @@ impl MasterCore {
     }
 
     /// Takes an offer out of the tables; its resources are the caller's to account for.
-    pub(in crate::core) fn take_offer(&mut self, id: &OfferId) -> Option<Arc<Offer>> {
+    pub(super) fn take_offer(&mut self, id: &OfferId) -> Option<Arc<Offer>> {
         let offer = self.offers.remove(id)?;
         if let Some(timer) = offer.timer {
             self.timers.cancel(timer);

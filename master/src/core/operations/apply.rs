@@ -15,19 +15,20 @@ use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, Change, Conversion, FrameworkId, Operation, Resource, Resources};
 use prost::Message as _;
 
-use crate::core::MasterCore;
+use crate::core::answer::Answer;
 use crate::core::authorization;
-use crate::core::effect::Answer;
+use crate::core::ids::OperationUuid;
+use crate::core::master::MasterCore;
 use crate::core::offers::accept::AcceptedOffers;
-use crate::core::offers::outstanding::RefuseFilter;
 use crate::core::state::agent::Agent;
+use crate::core::state::offer::RefuseFilter;
 use crate::core::state::operation::{
-    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid,
+    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_AGENT_MAX, OperationRecord,
     RESOURCES_PER_AGENT_MAX, RESOURCES_SCANNED_MAX,
 };
+use crate::core::state::resource_size;
 use crate::core::validation::frame_size;
 use crate::core::validation::operation::{Requester, validate};
-use crate::core::validation::resource_size;
 
 /// What an agent has of operations whose end is not acknowledged, if it is to have no further one. Frameworks leave
 /// half of the bytes to operators.

@@ -13,13 +13,13 @@ use meseta_proto::mesos::v1::scheduler::{call, event};
 use meseta_proto::mesos::v1::{self, OperationState, OperationStatus};
 use meseta_resources::{AgentId, FrameworkId};
 
-use crate::core::MasterCore;
 use crate::core::agents::reported_budget::{Fit, ReportedBudget};
-use crate::core::effect::{Answer, Output};
-use crate::core::state::operation::{OperationRecord, OperationUuid, is_over};
-use crate::core::validation::call::UUID_BYTES;
-use crate::core::wire::event_of;
-use crate::core::wire::{self, Format};
+use crate::core::answer::Answer;
+use crate::core::effect::Output;
+use crate::core::ids::{OperationUuid, UUID_BYTES};
+use crate::core::master::MasterCore;
+use crate::core::state::operation::{OperationRecord, is_over};
+use crate::core::wire::{self, Format, event_of};
 
 /// How long an agent is back before operations of frameworks that nobody knows are ended for them, as
 /// in Mesos.

@@ -3,96 +3,19 @@
 //! A drained agent's tasks are ended by the agent itself; when the last of them is acknowledged, the agent
 //! is drained, or gone if the operator wants that. Invariant: an agent that an operator deactivated is
 //! offered to nobody, across restarts of master and agent, until it is reactivated.
-
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
-use meseta_proto::mesos::v1::{self, DrainConfig, DrainInfo, DrainState};
 use meseta_resources::AgentId;
-use meseta_resources::work_counter::count_entries;
 
-use super::{Pending, refused};
-use crate::core::MasterCore;
-use crate::core::effect::Answer;
+use super::refused;
+use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
-use crate::core::pending;
+use crate::core::master::MasterCore;
+use crate::core::state::deactivation::{Deactivation, Drain};
+use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;
-
-/// Why an agent gets no offers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Deactivation {
-    /// Since when, as time since the Unix epoch.
-    pub since: Duration,
-    /// Set if its tasks are ended, too.
-    pub drain: Option<Drain>,
-}
-
-/// How an agent is drained.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Drain {
-    /// The longest that a task has between the request to end and its end; its own time if absent.
-    pub max_grace: Option<Duration>,
-    /// Whether the agent is gone for good when it is drained.
-    pub mark_gone: bool,
-    pub drained: bool,
-}
-
-impl Drain {
-    /// As operators and agents are told.
-    #[must_use]
-    pub fn to_wire(&self) -> DrainInfo {
-        let state = if self.drained {
-            DrainState::Drained
-        } else {
-            DrainState::Draining
-        };
-        DrainInfo {
-            state: state.into(),
-            config: DrainConfig {
-                max_grace_period: self.max_grace.map(|grace| v1::DurationInfo {
-                    nanoseconds: i64::try_from(grace.as_nanos()).unwrap_or(i64::MAX),
-                }),
-                mark_gone: Some(self.mark_gone),
-            },
-        }
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::core) struct Deactivations(pub(in crate::core) BTreeMap<AgentId, Deactivation>);
-
-impl Deactivation {
-    /// Whether tasks are being ended.
-    fn is_draining(&self) -> bool {
-        let drain = self.drain.as_ref();
-        drain.is_some_and(|drain| !drain.drained)
-    }
-}
-
-impl Deactivations {
-    /// The agents whose tasks are being ended.
-    #[cfg(test)]
-    fn draining(&self) -> impl Iterator<Item = &AgentId> {
-        let all = self.0.iter();
-        all.filter(|(_, deactivation)| deactivation.is_draining())
-            .map(|(id, _)| id)
-    }
-
-    /// Whether an agent's tasks are being ended.
-    pub(super) fn is_draining(&self, agent: &AgentId) -> bool {
-        count_entries(1);
-        self.0.get(agent).is_some_and(Deactivation::is_draining)
-    }
-
-    pub(super) fn set(&mut self, agent: &AgentId, deactivation: Option<Deactivation>) {
-        match deactivation {
-            Some(deactivation) => self.0.insert(agent.clone(), deactivation),
-            None => self.0.remove(agent),
-        };
-    }
-}
 
 impl MasterCore {
     /// An agent that operators may speak of, if it is known and not gone.
@@ -191,7 +114,7 @@ impl MasterCore {
                 agent_id: agent.to_string(),
                 deactivation: deactivation.clone(),
             },
-            pending::Pending::Operator(Pending::Deactivation {
+            Pending::Operator(OperatorPending::Deactivation {
                 reply,
                 agent,
                 deactivation,
@@ -328,7 +251,7 @@ impl MasterCore {
                 agent_id: agent.to_string(),
                 since,
             },
-            pending::Pending::Operator(Pending::Gone {
+            Pending::Operator(OperatorPending::Gone {
                 reply,
                 agent,
                 since,
@@ -350,22 +273,6 @@ impl MasterCore {
         self.agent_marked_gone(id);
         if let Some(reply) = reply {
             self.reply(reply, Answer::Done);
-        }
-    }
-}
-
-#[cfg(test)]
-impl MasterCore {
-    /// No agent is left draining that has nothing to drain.
-    pub(in crate::core) fn check_drained(&self) {
-        for id in self.operator.deactivations.draining() {
-            let requested = self.operator.requested_deactivations.0.get(id);
-            let is_noted = !requested.is_some_and(Deactivation::is_draining);
-            let is_idle = self.agents.get(id).is_some_and(|agent| agent.is_idle());
-            assert!(
-                !is_idle || is_noted,
-                "agent {id} is drained but not marked DRAINED"
-            );
         }
     }
 }

@@ -13,31 +13,16 @@ use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_resources::AgentId;
 
-use super::machines::{Machine, Plan};
-use super::{Pending, refused};
-use crate::core::MasterCore;
-use crate::core::effect::Answer;
+use super::refused;
+use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
-use crate::core::pending;
-use crate::core::state::agent::AgentProfile;
+use crate::core::master::MasterCore;
+use crate::core::state::maintenance::{Machine, Maintenance, Plan};
+use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;
 
 /// Machines in one schedule.
 const MACHINES_MAX: usize = 100_000;
-
-/// The schedule, and which of its machines are down.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Maintenance {
-    pub schedule: Schedule,
-    pub down: Vec<MachineId>,
-}
-
-impl Maintenance {
-    /// Whether this names the machine of an agent.
-    pub(crate) fn is_machine_of(id: &MachineId, agent: &AgentProfile) -> bool {
-        Machine::of(id).has(agent)
-    }
-}
 
 impl Plan {
     /// Whether these machines are scheduled and in the mode that a change starts from.
@@ -158,7 +143,7 @@ impl MasterCore {
         self.operator.requested_maintenance = requested.clone();
         self.persist(
             Mutation::PutMaintenance((**requested.maintenance()).clone()),
-            pending::Pending::Operator(Pending::Maintenance {
+            Pending::Operator(OperatorPending::Maintenance {
                 reply,
                 plan: requested,
             }),
@@ -232,7 +217,7 @@ impl MasterCore {
             Mutation::RemoveAgents {
                 agent_ids: sent_away.iter().map(ToString::to_string).collect(),
             },
-            pending::Pending::AllRemoved {
+            Pending::AllRemoved {
                 agents: sent_away,
                 why: WHY,
             },

@@ -12,29 +12,19 @@ use meseta_proto::mesos::v1::{self, value};
 use meseta_resources::work_counter::count_entries;
 use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Role, Scalar};
 
-use super::{Pending, refused};
-use crate::core::MasterCore;
+use super::refused;
+use crate::core::answer::Answer;
 use crate::core::config::QuotaSemantics;
-use crate::core::effect::Answer;
 use crate::core::ids::ReplyId;
-use crate::core::offers::outstanding::Offer;
-use crate::core::pending;
+use crate::core::master::MasterCore;
+use crate::core::state::offer::Offer;
+use crate::core::state::pending::{OperatorPending, Pending, Rescind};
 use crate::core::state::persisted::Mutation;
 
 /// A trillion: more of anything is a slip.
 const AMOUNT_MAX: f64 = 1_000_000_000_000.0;
 /// An exabyte in megabytes.
 const MEGABYTES_MAX: f64 = 1_099_511_627_776.0;
-
-/// Which offers a change takes back.
-#[derive(Debug)]
-pub(in crate::core) enum Rescind {
-    Nothing,
-    /// At least this much, agent by agent.
-    Request(Role, ResourceQuantities),
-    /// What exceeds a limit or is missing to a guarantee.
-    Changes,
-}
 
 impl MasterCore {
     pub(super) fn set_quota(
@@ -194,7 +184,7 @@ impl MasterCore {
         }
         self.persist(
             Mutation::UpdateQuota(changes.clone()),
-            pending::Pending::Operator(Pending::Quota {
+            Pending::Operator(OperatorPending::Quota {
                 reply,
                 changes,
                 rescind,

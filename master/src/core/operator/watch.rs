@@ -5,53 +5,13 @@
 
 use std::sync::Arc;
 
-use meseta_proto::budget::waiting_bytes;
-use meseta_proto::mesos::v1::{FrameworkInfo, TaskState, TaskStatus};
+use meseta_proto::mesos::v1::{TaskState, TaskStatus};
 use meseta_resources::{AgentId, FrameworkId, TaskId};
-use prost::Message as _;
 
-use crate::core::MasterCore;
 use crate::core::effect::Output;
-use crate::core::state::snapshot::{AgentView, FrameworkView};
-use crate::core::state::task::TaskRecord;
-
-/// The user that a task names, if it names one; `None` if the task is not on the books.
-pub type TaskUser = Option<Option<Arc<str>>>;
-
-/// One thing that has happened.
-#[derive(Clone, Debug)]
-pub enum OperatorEvent {
-    TaskAdded(Arc<TaskRecord>),
-    TaskUpdated {
-        framework_id: FrameworkId,
-        status: Box<TaskStatus>,
-        state: TaskState,
-        task_user: TaskUser,
-    },
-    AgentAdded(Box<AgentView>),
-    AgentRemoved(AgentId),
-    FrameworkAdded(Arc<FrameworkView>),
-    FrameworkUpdated(Arc<FrameworkView>),
-    FrameworkRemoved(Arc<FrameworkInfo>),
-}
-
-impl OperatorEvent {
-    /// What it takes while it waits, more or less.
-    pub(crate) fn bytes(&self) -> usize {
-        const SMALL: usize = 1_024;
-        let parts = match self {
-            Self::TaskUpdated { status, .. } => waiting_bytes(&**status),
-            Self::AgentAdded(view) => view.profile.info.encoded_len(),
-            // Shared with the books.
-            Self::TaskAdded(_)
-            | Self::AgentRemoved(_)
-            | Self::FrameworkAdded(_)
-            | Self::FrameworkUpdated(_)
-            | Self::FrameworkRemoved(_) => 0,
-        };
-        parts.saturating_add(SMALL)
-    }
-}
+use crate::core::master::MasterCore;
+use crate::core::views::operator_event::{OperatorEvent, TaskUser};
+use crate::core::views::snapshot::FrameworkView;
 
 impl MasterCore {
     /// Starts to make operator events.

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use meseta_allocator::Allocator;
 use meseta_resources::Role;
 
-use super::{Pending, refused};
-use crate::core::MasterCore;
-use crate::core::effect::Answer;
+use super::refused;
+use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
-use crate::core::pending;
+use crate::core::master::MasterCore;
+use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;
 
 impl MasterCore {
@@ -45,7 +44,7 @@ impl MasterCore {
             .collect();
         self.persist(
             Mutation::PutWeights(all),
-            pending::Pending::Operator(Pending::Weights { reply, changes }),
+            Pending::Operator(OperatorPending::Weights { reply, changes }),
         );
         Ok(())
     }
@@ -61,18 +60,4 @@ impl MasterCore {
         self.allocate_due = true;
         self.reply(reply, Answer::Done);
     }
-}
-
-/// A role of the registry. One that cannot be used costs what is stored for it, and nothing else.
-pub(in crate::core) fn stored_role(name: &str) -> Option<Role> {
-    let role = Role::new(name).map_err(|error| error.to_string());
-    let checked = role.and_then(|role| match Allocator::check_role(&role) {
-        Ok(()) => Ok(role),
-        Err(error) => Err(error.to_string()),
-    });
-    checked
-        .inspect_err(|reason| {
-            tracing::error!(role = %name.escape_debug(), %reason, "weight of the registry left out");
-        })
-        .ok()
 }

@@ -13,12 +13,12 @@ use meseta_resources::{
     AgentId, Change, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId,
 };
 
+use super::inverse_offers;
 use super::operation::OperationTable;
+use super::resource_size::{decoded_bytes, reserved_bytes};
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
+use super::unknown_task_updates::UnknownTaskUpdates;
 use crate::core::ids::ConnectionId;
-use crate::core::offers::inverse as inverse_offers;
-use crate::core::tasks::unknown_updates::UnknownTaskUpdates;
-use crate::core::validation::resource_size::{decoded_bytes, reserved_bytes};
 
 /// Kills that wait for a disconnected agent; more are dropped, and the framework's next
 /// reconciliation finds the task alive.

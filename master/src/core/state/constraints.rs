@@ -49,7 +49,7 @@ impl Constraints {
     }
 
     /// By role, or why they cannot be used.
-    pub(in crate::core) fn rules(&self) -> Result<&BTreeMap<Role, OfferConstraints>, String> {
+    pub(super) fn rules(&self) -> Result<&BTreeMap<Role, OfferConstraints>, String> {
         self.rules.as_ref().map_err(Clone::clone)
     }
 

@@ -6,7 +6,7 @@ use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_proto::mesos::v1::{OperationState, TaskState, TaskStatus};
 
-use super::framework_counters::operation_name;
+use super::names::{operation_name, operation_state_name, state_name};
 use super::task::{is_terminal, state_of};
 
 /// Counts since the start of this master.
@@ -107,41 +107,4 @@ impl Counters {
             .or_default() += 1;
         Some(state)
     }
-}
-
-/// The state in metric names.
-#[must_use]
-pub(crate) fn state_name(state: TaskState) -> Option<&'static str> {
-    Some(match state {
-        TaskState::TaskStaging => "task_staging",
-        TaskState::TaskStarting => "task_starting",
-        TaskState::TaskRunning => "task_running",
-        TaskState::TaskKilling => "task_killing",
-        TaskState::TaskFinished => "task_finished",
-        TaskState::TaskFailed => "task_failed",
-        TaskState::TaskKilled => "task_killed",
-        TaskState::TaskError => "task_error",
-        TaskState::TaskLost => "task_lost",
-        TaskState::TaskDropped => "task_dropped",
-        TaskState::TaskUnreachable => "task_unreachable",
-        TaskState::TaskGone => "task_gone",
-        TaskState::TaskGoneByOperator => "task_gone_by_operator",
-        TaskState::TaskUnknown => return None,
-    })
-}
-
-/// The state of an operation in metric names.
-#[must_use]
-pub(crate) fn operation_state_name(state: OperationState) -> Option<&'static str> {
-    Some(match state {
-        OperationState::OperationPending => "pending",
-        OperationState::OperationRecovering => "recovering",
-        OperationState::OperationUnreachable => "unreachable",
-        OperationState::OperationFinished => "finished",
-        OperationState::OperationFailed => "failed",
-        OperationState::OperationError => "error",
-        OperationState::OperationDropped => "dropped",
-        OperationState::OperationGoneByOperator => "gone_by_operator",
-        OperationState::OperationUnsupported | OperationState::OperationUnknown => return None,
-    })
 }

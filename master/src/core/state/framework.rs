@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_access::Approver;
+use meseta_proto::convert;
+
 pub use meseta_proto::convert::FrameworkCapabilities as Capabilities;
-use meseta_proto::mesos::v1::{self};
+use meseta_proto::mesos::v1::{self, FrameworkInfo};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
 use prost::Message as _;
 
 use super::constraints::Constraints;
 use super::framework_counters::FrameworkCounters;
+use super::history::History;
 use crate::core::ids::ConnectionId;
-use crate::core::tasks::history::History;
 use crate::core::timers::TimerKey;
 
 /// Where a framework's scheduler is.
@@ -228,4 +230,19 @@ pub(in crate::core) fn failover_timeout(info: &v1::FrameworkInfo) -> Option<Dura
         return None;
     }
     Some(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+impl Framework {
+    /// Whether a task of this id, which this master launched, was lost with its agent and may come back. What only
+    /// a lost agent said that it had keeps nobody from launching.
+    pub(in crate::core) fn has_unreachable(&self, task: &str) -> bool {
+        let mut lost = self.unreachable.tasks().iter();
+        lost.any(|record| record.is_launched && record.task_id.as_str() == task)
+    }
+}
+
+/// The roles of an info, in the fields that its capabilities ask for.
+pub(in crate::core) fn valid_roles(info: &FrameworkInfo) -> Result<BTreeSet<Role>, String> {
+    let roles = convert::framework_roles(info).map_err(|error| error.to_string())?;
+    Ok(roles.into_iter().collect())
 }

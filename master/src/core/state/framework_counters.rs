@@ -4,7 +4,7 @@ use meseta_proto::mesos::v1::TaskState;
 use meseta_proto::mesos::v1::offer::operation;
 use meseta_proto::mesos::v1::scheduler::event;
 
-use super::counters::state_name;
+use super::names::{operation_name, state_name};
 
 /// Counts of a closed list of names.
 #[derive(Clone, Debug)]
@@ -160,22 +160,4 @@ impl FrameworkCounters {
             self.terminal.add(name);
         }
     }
-}
-
-/// The operation in metric names.
-#[must_use]
-pub(crate) fn operation_name(kind: operation::Type) -> Option<&'static str> {
-    Some(match kind {
-        operation::Type::Unknown => return None,
-        operation::Type::Launch => "launch",
-        operation::Type::LaunchGroup => "launch_group",
-        operation::Type::Reserve => "reserve",
-        operation::Type::Unreserve => "unreserve",
-        operation::Type::Create => "create",
-        operation::Type::Destroy => "destroy",
-        operation::Type::GrowVolume => "grow_volume",
-        operation::Type::ShrinkVolume => "shrink_volume",
-        operation::Type::CreateDisk => "create_disk",
-        operation::Type::DestroyDisk => "destroy_disk",
-    })
 }

@@ -8,8 +8,7 @@ use meseta_proto::mesos::v1::{self, OperationState, OperationStatus};
 use meseta_resources::{AgentId, FrameworkId};
 use prost::Message as _;
 
-/// Names one operation, here and on its agent.
-pub type OperationUuid = [u8; 16];
+use crate::core::ids::OperationUuid;
 
 /// The operations of one agent; copied on the next write, so that readers share it.
 pub type OperationTable = Arc<BTreeMap<OperationUuid, Arc<OperationRecord>>>;

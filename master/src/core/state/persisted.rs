@@ -10,7 +10,8 @@ use bytes::Bytes;
 use meseta_allocator::Quota;
 use meseta_resources::Role;
 
-use crate::core::operator::{Deactivation, Maintenance};
+use super::deactivation::Deactivation;
+use super::maintenance::Maintenance;
 
 /// One change to the registry, atomic and durable before it takes effect.
 #[derive(Clone, Debug, PartialEq)]

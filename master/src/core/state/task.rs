@@ -11,11 +11,11 @@ use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
 use prost::Message;
 
-use crate::core::validation::call::UUID_BYTES;
+use crate::core::ids::UUID_BYTES;
 
 /// Statuses kept per task. Mesos keeps one per run of equal states; a task that flips between
 /// healthy and unhealthy forever keeps the newest.
-pub(in crate::core) const STATUSES_PER_TASK_MAX: usize = 32;
+const STATUSES_PER_TASK_MAX: usize = 32;
 
 /// Bytes of a status that is kept; of a larger one what is needed is kept.
 const STATUS_BYTES_MAX: usize = 64 * 1024;
@@ -74,7 +74,7 @@ impl TaskRecord {
     }
 
     /// The executor that it does not share control groups with.
-    pub(in crate::core) fn apart_of(&self) -> Option<(FrameworkId, ExecutorId)> {
+    pub(super) fn apart_of(&self) -> Option<(FrameworkId, ExecutorId)> {
         self.executor().filter(|_| !self.shares_groups)
     }
 

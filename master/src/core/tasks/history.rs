@@ -3,68 +3,18 @@
 //! A framework's history is bounded in records and in bytes, and so are all together; what ended frameworks have
 //! said of themselves counts, too. Invariant: the oldest goes first, and a framework that remembers little is not
 //! made to forget by one that remembers much.
-
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use meseta_resources::{AgentId, FrameworkId, TaskId};
 use prost::Message as _;
 
-use crate::core::MasterCore;
-use crate::core::state::snapshot::FrameworkView;
+use crate::core::master::MasterCore;
+use crate::core::state::history::History;
 use crate::core::state::task::TaskRecord;
-
-/// Records of one kind, oldest first. Shared with snapshots.
-#[derive(Debug, Default)]
-pub(in crate::core) struct History {
-    tasks: Arc<VecDeque<Arc<TaskRecord>>>,
-    bytes: usize,
-}
-
-impl History {
-    /// As snapshots have it.
-    pub(in crate::core) fn tasks(&self) -> &Arc<VecDeque<Arc<TaskRecord>>> {
-        &self.tasks
-    }
-
-    pub(in crate::core) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn push(&mut self, task: Arc<TaskRecord>, tasks_max: usize, bytes_max: usize) {
-        self.bytes += task.bytes();
-        Arc::make_mut(&mut self.tasks).push_back(task);
-        self.shrink(tasks_max, bytes_max);
-    }
-
-    /// Forgets the oldest until no more than this is left.
-    fn shrink(&mut self, tasks_max: usize, bytes_max: usize) {
-        if self.tasks.len() <= tasks_max && self.bytes <= bytes_max {
-            return;
-        }
-        let tasks = Arc::make_mut(&mut self.tasks);
-        while (tasks.len() > tasks_max || self.bytes > bytes_max)
-            && let Some(oldest) = tasks.pop_front()
-        {
-            self.bytes -= oldest.bytes();
-        }
-    }
-
-    /// Takes the records that are meant.
-    fn take(&mut self, is_meant: impl Fn(&TaskRecord) -> bool) -> Vec<Arc<TaskRecord>> {
-        if !self.tasks.iter().any(|task| is_meant(task)) {
-            return Vec::new();
-        }
-        let tasks = std::mem::take(Arc::make_mut(&mut self.tasks));
-        let (taken, left): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| is_meant(task));
-        self.tasks = Arc::new(left.into());
-        self.bytes -= taken.iter().map(|task| task.bytes()).sum::<usize>();
-        taken
-    }
-}
+use crate::core::views::snapshot::FrameworkView;
 
 /// What an ended framework takes.
-fn bytes_of(framework: &FrameworkView) -> usize {
+pub(in crate::core) fn bytes_of(framework: &FrameworkView) -> usize {
     let records = framework.completed.iter().chain(&*framework.unreachable);
     let records: usize = records.map(|task| task.bytes()).sum();
     records + framework.terms_bytes()
@@ -72,7 +22,7 @@ fn bytes_of(framework: &FrameworkView) -> usize {
 
 impl FrameworkView {
     /// What it has said of itself.
-    pub(in crate::core) fn terms_bytes(&self) -> usize {
+    fn terms_bytes(&self) -> usize {
         let constraints = self.offer_constraints.as_ref();
         self.info.encoded_len() + constraints.map_or(0, |constraints| constraints.bytes())
     }
@@ -184,32 +134,5 @@ impl MasterCore {
             let left = framework.completed.bytes() + framework.unreachable.bytes();
             self.history_bytes = (self.history_bytes + left).saturating_sub(bytes);
         }
-    }
-
-    /// What is remembered, counted anew: the sum that is kept has to agree.
-    #[cfg(test)]
-    pub(in crate::core) fn check_history(&self) {
-        let live: usize = self
-            .frameworks
-            .values()
-            .map(|one| {
-                let records = one
-                    .completed
-                    .tasks()
-                    .iter()
-                    .chain(&**one.unreachable.tasks());
-                records.map(|task| task.bytes()).sum::<usize>()
-            })
-            .sum();
-        let ended: usize = self
-            .completed_frameworks
-            .iter()
-            .map(|one| bytes_of(one))
-            .sum();
-        assert_eq!(self.history_bytes, live + ended);
-        let terms: usize = self.frameworks.values().map(|one| one.terms.bytes()).sum();
-        assert_eq!(self.framework_info_usage.all(), terms);
-        assert_eq!(self.framework_info_usage.of_parts(), terms);
-        assert!(self.history_bytes <= self.config.memory.history);
     }
 }

@@ -4,7 +4,6 @@
 //! back could know, there is none, as in Mesos. Invariants: the master never tells of a task in a
 //! state that it cannot vouch for; a framework with very many tasks gets its answers as fast as it reads them.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 use meseta_proto::mesos::v1::scheduler::{Event, call};
@@ -13,9 +12,10 @@ use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::{FrameworkId, TaskId};
 
 use super::status::MasterTaskStatus;
-use crate::core::MasterCore;
-use crate::core::effect::Answer;
+use crate::core::answer::Answer;
 use crate::core::ids::ConnectionId;
+use crate::core::master::MasterCore;
+use crate::core::state::reconciliations::{PendingReconcile, ReconcileTasks};
 use crate::core::state::task::TaskRecord;
 
 /// Questions answered in one step: well below a millisecond's worth, so that offers and calls of others
@@ -31,51 +31,13 @@ const QUESTIONS_PER_FRAMEWORK_MAX: usize = 1_000_000;
 /// Calls of one framework that may wait to be answered.
 const RECONCILES_PER_FRAMEWORK_MAX: usize = 1_024;
 
-/// Answers that one framework may leave unread; what else it asked waits until it has read some.
-const UNREAD_MAX: usize = 2_048;
-
 /// Whoever forwards events tells the core each time that so many answers have been read.
 pub(crate) const READ_AT_ONCE: usize = 512;
-
-/// Questions of frameworks that do not read their answers as fast as these are made.
-#[derive(Debug, Default)]
-pub(in crate::core) struct UnreadReconciliations {
-    waiting: BTreeMap<FrameworkId, VecDeque<PendingReconcile>>,
-    /// Answers that are unread, of each framework that has any.
-    answers: BTreeMap<FrameworkId, usize>,
-}
-
-impl UnreadReconciliations {
-    fn is_full(&self, framework: &FrameworkId) -> bool {
-        self.answers
-            .get(framework)
-            .is_some_and(|unread| *unread >= UNREAD_MAX)
-    }
-
-    fn count(&mut self, framework: &FrameworkId, answers: usize) {
-        *self.answers.entry(framework.clone()).or_default() += answers;
-    }
-
-    /// Forgets a framework, and gives what it asked and was not answered.
-    pub(in crate::core) fn take(&mut self, framework: &FrameworkId) -> VecDeque<PendingReconcile> {
-        self.answers.remove(framework);
-        self.waiting.remove(framework).unwrap_or_default()
-    }
-}
 
 /// Whether an event answers a question about a task.
 pub(crate) fn is_answer(event: &Event) -> bool {
     let update = event.update.as_ref();
     update.is_some_and(|update| update.status.reason == Some(Reason::Reconciliation.into()))
-}
-
-/// What one framework asked and has not been told yet.
-#[derive(Debug)]
-pub(in crate::core) struct PendingReconcile {
-    framework: FrameworkId,
-    questions: ReconcileTasks,
-    /// The memory of the tasks that were named, until the last of them is answered.
-    bytes: usize,
 }
 
 /// The memory of tasks as a framework names them, in bytes.
@@ -85,28 +47,6 @@ fn memory_of(tasks: &[call::reconcile::Task]) -> usize {
         size_of::<call::reconcile::Task>() + task.task_id.value.len() + agent
     };
     tasks.iter().map(of_task).sum()
-}
-
-#[derive(Debug)]
-enum ReconcileTasks {
-    /// Tasks as the framework names them, and where it thinks that they are.
-    Explicit(std::vec::IntoIter<call::reconcile::Task>),
-    /// All tasks that the master has on its books after this one, up to the one that was the last when the
-    /// framework asked; about so many.
-    Implicit {
-        after: Option<TaskId>,
-        until: TaskId,
-        left: usize,
-    },
-}
-
-impl ReconcileTasks {
-    fn len(&self) -> usize {
-        match self {
-            ReconcileTasks::Explicit(tasks) => tasks.len(),
-            ReconcileTasks::Implicit { left, .. } => *left,
-        }
-    }
 }
 
 impl MasterCore {

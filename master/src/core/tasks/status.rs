@@ -5,7 +5,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::FrameworkId;
 
-use crate::core::MasterCore;
+use crate::core::master::MasterCore;
 use crate::core::wire::event_of;
 
 /// A task status made by the master itself.

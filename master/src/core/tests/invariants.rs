@@ -1,6 +1,10 @@
 //! What must hold after every input: master and allocator agree on all allocations.
 
+use meseta_resources::OfferId;
+
 use super::*;
+use crate::core::state::deactivation::Deactivation;
+use crate::core::state::pending::Pending;
 
 impl World {
     /// All that can be looked at, counters apart.
@@ -99,7 +103,7 @@ impl World {
         for id in &core.silent {
             assert!(core.agents[id].missed_pings > 0);
         }
-        core.inverse_offers.check(core);
+        core.check_inverse_offers();
         core.locations
             .check(core.agents.values().map(|agent| &*agent.profile));
         core.check_drained();
@@ -129,5 +133,113 @@ impl World {
                 }
             }
         }
+    }
+}
+
+impl MasterCore {
+    /// What is kept, counted anew: the sums have to agree.
+    pub(super) fn check_descriptions(&self) {
+        let expected = self.recovered_agents.iter();
+        let mut known: BTreeMap<&AgentId, usize> =
+            expected.map(|(id, agent)| (id, agent.bytes())).collect();
+        let here = self.agents.iter();
+        known
+            .extend(here.map(|(id, agent)| (id, agent.profile.bytes + agent.oversubscribed_bytes)));
+        for (_, pending) in &self.pending {
+            match pending {
+                Pending::Admit { profile, .. } | Pending::Readmit { profile, .. } => {
+                    known.insert(&profile.id, profile.bytes);
+                }
+                Pending::Refresh { profile, .. } => {
+                    if let Some(known) = known.get_mut(&profile.id) {
+                        *known = profile.bytes.max(*known);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let kept = &self.agent_info_usage;
+        let counted: BTreeMap<&AgentId, usize> = kept
+            .of_agents
+            .iter()
+            .map(|(id, (_, bytes))| (id, *bytes))
+            .collect();
+        assert_eq!(counted, known);
+        assert_eq!(kept.all, known.values().sum::<usize>());
+        assert_eq!(kept.all, kept.by_origin.values().sum::<usize>());
+    }
+
+    /// What is remembered, counted anew: the sum that is kept has to agree.
+    pub(super) fn check_history(&self) {
+        let live: usize = self
+            .frameworks
+            .values()
+            .map(|one| {
+                let records = one
+                    .completed
+                    .tasks()
+                    .iter()
+                    .chain(&**one.unreachable.tasks());
+                records.map(|task| task.bytes()).sum::<usize>()
+            })
+            .sum();
+        let ended: usize = self
+            .completed_frameworks
+            .iter()
+            .map(|one| crate::core::tasks::history::bytes_of(one))
+            .sum();
+        assert_eq!(self.history_bytes, live + ended);
+        let terms: usize = self.frameworks.values().map(|one| one.terms.bytes()).sum();
+        assert_eq!(self.framework_info_usage.all(), terms);
+        assert_eq!(self.framework_info_usage.of_parts(), terms);
+        assert!(self.history_bytes <= self.config.memory.history);
+    }
+
+    /// No agent is left draining that has nothing to drain.
+    pub(super) fn check_drained(&self) {
+        for id in self.operator.deactivations.draining() {
+            let requested = self.operator.requested_deactivations.0.get(id);
+            let is_noted = !requested.is_some_and(Deactivation::is_draining);
+            let is_idle = self.agents.get(id).is_some_and(|agent| agent.is_idle());
+            assert!(
+                !is_idle || is_noted,
+                "agent {id} is drained but not marked DRAINED"
+            );
+        }
+    }
+
+    pub(super) fn inverse_offers_are_empty(&self) -> bool {
+        self.inverse_offers.by_id.is_empty()
+    }
+
+    /// Whether its tables agree, and all that is outstanding is with somebody who is there.
+    fn check_inverse_offers(&self) {
+        let kept = &self.inverse_offers;
+        let mut answered: BTreeMap<FrameworkId, BTreeSet<AgentId>> = BTreeMap::new();
+        for (id, agent) in self.agents.iter() {
+            for framework in agent.inverse_replies.keys() {
+                let of_framework = answered.entry(framework.clone()).or_default();
+                of_framework.insert(id.clone());
+            }
+        }
+        assert_eq!(kept.answered, answered);
+        for (id, offer) in &kept.by_id {
+            assert!(kept.of_framework[&offer.framework_id].contains(id));
+            assert!(kept.of_agent[&offer.agent_id].contains(id));
+            let framework = &self.frameworks[&offer.framework_id];
+            assert!(framework.connection().is_some());
+            let agent = &self.agents[&offer.agent_id];
+            let planned = self.operator.maintenance.of_agent(&agent.profile);
+            assert_eq!(planned, Some(&offer.unavailability));
+        }
+        let count = |ids: &BTreeSet<OfferId>| ids.len();
+        assert_eq!(
+            kept.of_framework.values().map(count).sum::<usize>(),
+            kept.by_id.len()
+        );
+        assert_eq!(
+            kept.of_agent.values().map(count).sum::<usize>(),
+            kept.by_id.len()
+        );
     }
 }

@@ -19,8 +19,10 @@ mod validation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_daemon::authentication::Caller;
 use meseta_proto::convert;
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
 use meseta_proto::mesos::v1::framework_info::Capability;
@@ -28,7 +30,7 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as CapabilityType;
 use meseta_proto::mesos::v1::scheduler::{Event, call, event};
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::time::{Moment, Now};
-use meseta_resources::{Resources, Role, TaskId};
+use meseta_resources::{AgentId, FrameworkId, Resources, Role, TaskId};
 
 use super::call::{Action, Subscribe};
 use super::*;

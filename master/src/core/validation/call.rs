@@ -9,6 +9,7 @@ use meseta_allocator::InverseAnswer;
 use meseta_proto::mesos::v1::scheduler::{self, call};
 use meseta_proto::mesos::v1::{self};
 
+use crate::core::ids::UUID_BYTES;
 use crate::core::state::constraints::{self, Constraints};
 
 /// A framework that wants a stream.
@@ -80,9 +81,6 @@ pub enum CallError {
     #[error("Not a valid UUID")]
     Uuid,
 }
-
-/// The size of a UUID on the wire.
-pub const UUID_BYTES: usize = 16;
 
 /// Checks a decoded call. Offer constraints make it take a while.
 pub fn check(message: scheduler::Call) -> Result<Checked, CallError> {

@@ -10,12 +10,11 @@ use meseta_proto::mesos::v1::{self, ExecutorInfo, container_info};
 use meseta_resources::{ExecutorId, Resources, Role};
 use prost::Message;
 
-use super::part::{check_container, check_environment};
+use super::part::{check_container, check_environment, id_text, shares_groups};
 use super::resource::check_resources;
-use super::task::{id_text, shares_groups};
-use crate::core::offers::accept::{allocated, for_agent};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
+use crate::core::wire::{allocated, for_agent};
 
 /// The least cpus that the executor of a task group asks for.
 const CPUS_MIN: f64 = 0.01;
@@ -61,7 +60,7 @@ pub(in crate::core) fn of_task(
 }
 
 /// Checks the executor of a task group: Mesos's own, or one that the framework brings.
-pub(in crate::core) fn of_group(
+pub(super) fn of_group(
     framework: &Framework,
     agent: &Agent,
     executor: &ExecutorInfo,
@@ -117,7 +116,7 @@ fn says_groups_are_shared(executor: &ExecutorInfo) -> bool {
 }
 
 /// Whether a container asks for Docker's own engine.
-pub(in crate::core) fn is_docker(container: Option<&v1::ContainerInfo>) -> bool {
+pub(super) fn is_docker(container: Option<&v1::ContainerInfo>) -> bool {
     container.is_some_and(|container| container.r#type == i32::from(container_info::Type::Docker))
 }
 

@@ -10,11 +10,12 @@ use meseta_proto::mesos::v1::{self, TaskInfo, health_check};
 use meseta_resources::{Resources, Role, TaskId};
 
 use super::executor::{self, ValidExecutor, is_docker, same};
+use super::part::shares_groups;
 use super::resource::check_together;
-use super::task::{shares_groups, validate_itself};
-use crate::core::offers::accept::for_agent;
+use super::task::validate_itself;
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
+use crate::core::wire::for_agent;
 
 /// What of a task group is understood.
 #[derive(Debug)]

@@ -7,7 +7,6 @@
 //! - `operation`: an operation on reservations or volumes
 //! - `part`: commands, containers and checks in themselves
 //! - `resource`: the resources of tasks and executors
-//! - `resource_size`: how much a resource may say of itself
 //! - `task`: a task on an offer
 
 pub mod call;
@@ -17,5 +16,4 @@ pub(super) mod group;
 pub(super) mod operation;
 pub(super) mod part;
 pub(super) mod resource;
-pub(super) mod resource_size;
 pub(super) mod task;

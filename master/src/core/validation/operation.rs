@@ -11,10 +11,10 @@ use meseta_resources::{
     Resources, Role, Scalar, VolumeMode, common_reservations,
 };
 
-use super::resource_size::check_texts;
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::state::operation::RESOURCES_PER_OPERATION_MAX;
+use crate::core::state::resource_size::check_texts;
 
 /// The principal that makes the request.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,10 @@
 //! The rules and words are those of Mesos. Invariant: nothing here depends on the cluster.
 
 use meseta_proto::mesos::v1::{self, CommandInfo, ContainerInfo, container_info, volume};
+use meseta_resources::IdError;
 
 /// A variable has its value, in the one place where its type says.
-pub(in crate::core) fn check_environment(command: Option<&CommandInfo>) -> Result<(), String> {
+pub(super) fn check_environment(command: Option<&CommandInfo>) -> Result<(), String> {
     use v1::environment::variable::Type;
     let variables = command
         .and_then(|command| command.environment.as_ref())
@@ -113,7 +114,7 @@ fn check_seconds(values: &[(&str, Option<f64>)]) -> Result<(), String> {
     Ok(())
 }
 
-pub(in crate::core) fn check_health(check: &v1::HealthCheck) -> Result<(), String> {
+pub(super) fn check_health(check: &v1::HealthCheck) -> Result<(), String> {
     use v1::health_check::Type;
     match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
         None => return Err("HealthCheck must specify 'type'".to_owned()),
@@ -152,7 +153,7 @@ pub(in crate::core) fn check_health(check: &v1::HealthCheck) -> Result<(), Strin
     ])
 }
 
-pub(in crate::core) fn check_check(check: &v1::CheckInfo) -> Result<(), String> {
+pub(super) fn check_check(check: &v1::CheckInfo) -> Result<(), String> {
     use v1::check_info::Type;
     match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
         None => return Err("CheckInfo must specify 'type'".to_owned()),
@@ -181,7 +182,7 @@ pub(in crate::core) fn check_check(check: &v1::CheckInfo) -> Result<(), String> 
     ])
 }
 
-pub(in crate::core) fn check_container(container: &ContainerInfo) -> Result<(), String> {
+pub(super) fn check_container(container: &ContainerInfo) -> Result<(), String> {
     for volume in &container.volumes {
         check_volume(volume).map_err(|text| format!("Invalid volume: {text}"))?;
     }
@@ -234,4 +235,25 @@ fn check_volume(volume: &v1::Volume) -> Result<(), String> {
         }
     };
     Err(missing.to_owned())
+}
+
+/// Whether a container keeps its tasks in its own control groups, as it does unless it says
+/// otherwise.
+pub(in crate::core) fn shares_groups(container: Option<&v1::ContainerInfo>) -> bool {
+    container
+        .and_then(|container| container.linux_info.as_ref())
+        .and_then(|linux| linux.share_cgroups)
+        .unwrap_or(true)
+}
+
+/// Mesos's words for an id that cannot be one.
+pub(super) fn id_text(error: &IdError) -> String {
+    match error {
+        IdError::Empty { .. } => "ID must not be empty".to_owned(),
+        IdError::TooLong { max, .. } => format!("ID must not be greater than {max} characters"),
+        IdError::Disallowed { id, .. } => format!("'{id}' is disallowed"),
+        IdError::InvalidCharacter { id, .. } => {
+            format!("'{}' contains invalid characters", id.escape_debug())
+        }
+    }
 }

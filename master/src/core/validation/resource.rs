@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1;
 use meseta_resources::{Resource, Resources, Value};
 
 /// Whole gpus, volumes once each, one role, and no name both revocable and not.
-pub(in crate::core) fn check_resources(
+pub(super) fn check_resources(
     given: &[v1::Resource],
     resources: &Resources,
     what: &str,
@@ -29,7 +29,7 @@ pub(in crate::core) fn check_resources(
 }
 
 /// What a task, or the tasks of a group, and their executor use together, each list by itself valid.
-pub(in crate::core) fn check_together(
+pub(super) fn check_together(
     who: &str,
     given: &[&[v1::Resource]],
     overlapping: impl FnOnce() -> String,

@@ -5,14 +5,16 @@
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, TaskInfo};
-use meseta_resources::{IdError, Resources, Role, TaskId};
+use meseta_resources::{Resources, Role, TaskId};
 
 use super::executor::{self, ValidExecutor};
-use super::part::{check_check, check_container, check_environment, check_health};
+use super::part::{
+    check_check, check_container, check_environment, check_health, id_text, shares_groups,
+};
 use super::resource::{check_resources, check_together};
-use crate::core::offers::accept::{allocated, for_agent};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
+use crate::core::wire::{allocated, for_agent};
 
 /// Tasks of one framework that are live, or ended and unacknowledged: the latter hold no resources
 /// that would bound them.
@@ -110,17 +112,8 @@ fn infer_check_type(task: &mut TaskInfo) {
     }
 }
 
-/// Whether a container keeps its tasks in its own control groups, as it does unless it says
-/// otherwise.
-pub(in crate::core) fn shares_groups(container: Option<&v1::ContainerInfo>) -> bool {
-    container
-        .and_then(|container| container.linux_info.as_ref())
-        .and_then(|linux| linux.share_cgroups)
-        .unwrap_or(true)
-}
-
 /// Checks all of a task but its executor; gives its id and its resources in the offer's role.
-pub(in crate::core) fn validate_itself(
+pub(super) fn validate_itself(
     framework: &Framework,
     agent: &Agent,
     task: &TaskInfo,
@@ -169,18 +162,6 @@ pub(in crate::core) fn validate_itself(
     }
     check_limits(task, agent, &resources)?;
     Ok((task_id, resources))
-}
-
-/// Mesos's words for an id that cannot be one.
-pub(in crate::core) fn id_text(error: &IdError) -> String {
-    match error {
-        IdError::Empty { .. } => "ID must not be empty".to_owned(),
-        IdError::TooLong { max, .. } => format!("ID must not be greater than {max} characters"),
-        IdError::Disallowed { id, .. } => format!("'{id}' is disallowed"),
-        IdError::InvalidCharacter { id, .. } => {
-            format!("'{}' contains invalid characters", id.escape_debug())
-        }
-    }
 }
 
 fn check_durations(task: &TaskInfo) -> Result<(), String> {

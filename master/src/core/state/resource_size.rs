@@ -23,7 +23,7 @@ const SOURCE_BYTES_MAX: usize = 4096;
 /// What the reservations and volumes of one agent may take on the wire together, in bytes. An agent says them all in
 /// one frame whenever it comes back, which is not divided (`divide` in the agent's `reregistration.rs`): they have
 /// to fit into a frame of 4 MiB beside its description.
-pub(in crate::core) const RESERVED_BYTES_MAX: usize = 1 << 20;
+pub(super) const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 /// Refuses resources that are to be reserved, or volumes that are to be made, with too much text.
 pub(in crate::core) fn check_texts<'a>(

@@ -5,11 +5,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_proto::mesos::v1::{MachineId, Unavailability};
 use meseta_resources::work_counter::count_entries;
 
-use super::Maintenance;
-use crate::core::state::agent::AgentProfile;
+use super::agent::AgentProfile;
+
+/// The schedule, and which of its machines are down.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Maintenance {
+    pub schedule: Schedule,
+    pub down: Vec<MachineId>,
+}
+
+impl Maintenance {
+    /// Whether this names the machine of an agent.
+    pub(crate) fn is_machine_of(id: &MachineId, agent: &AgentProfile) -> bool {
+        Machine::of(id).has(agent)
+    }
+}
 
 /// A machine's names in the form in which they are compared; empty is not named.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +33,7 @@ pub(in crate::core) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn of(id: &MachineId) -> Self {
+    pub(in crate::core) fn of(id: &MachineId) -> Self {
         Self {
             hostname: id.hostname.as_deref().unwrap_or_default().to_lowercase(),
             ip: id.ip.clone().unwrap_or_default(),
@@ -52,7 +66,7 @@ pub(in crate::core) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn of(maintenance: Arc<Maintenance>) -> Self {
+    pub(in crate::core) fn of(maintenance: Arc<Maintenance>) -> Self {
         let mut by_machine = BTreeMap::new();
         for (position, window) in maintenance.schedule.windows.iter().enumerate() {
             for id in &window.machine_ids {
@@ -92,16 +106,16 @@ impl Plan {
                 .any(|name| self.down.contains(name))
     }
 
-    pub(super) fn lists(&self, machine: &Machine) -> bool {
+    pub(in crate::core) fn lists(&self, machine: &Machine) -> bool {
         self.windows.contains_key(machine)
     }
 
-    pub(super) fn has_down(&self, machine: &Machine) -> bool {
+    pub(in crate::core) fn has_down(&self, machine: &Machine) -> bool {
         self.down.contains(machine)
     }
 
     /// The machines of which this and another plan do not say the same.
-    pub(super) fn changed_since(&self, before: &Self) -> BTreeSet<Machine> {
+    pub(in crate::core) fn changed_since(&self, before: &Self) -> BTreeSet<Machine> {
         let differs = |one: &Self, other: &Self, machine: &Machine| {
             let window = |plan: &Self| plan.windows.get(machine).copied();
             window(one) != window(other) || one.has_down(machine) != other.has_down(machine)

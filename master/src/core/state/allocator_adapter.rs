@@ -19,9 +19,9 @@ use meseta_resources::{
     AgentId, Conversion, FrameworkId, OfferId, ResourceQuantities, Resources, Role,
 };
 
+use super::agent::{Agent, AgentProfile};
+use super::framework::Terms;
 use crate::core::config::Config;
-use crate::core::state::agent::{Agent, AgentProfile};
-use crate::core::state::framework::Terms;
 
 pub(in crate::core) use meseta_allocator::{Allocation, Error as AllocatorError};
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::state::framework::{Framework, Terms};
+use super::framework::{Framework, Terms};
 
 /// Bytes of framework infos, by principal.
 #[derive(Debug, Default)]

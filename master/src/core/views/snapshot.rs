@@ -1,6 +1,6 @@
 //! The master's state at one moment, for whoever wants to look at it.
 //!
-//! Entered through [`MasterCore::snapshot`]. Tables of tasks are shared, not copied; the core
+//! Entered through [`MasterCore::snapshot`](crate::core::MasterCore::snapshot). Tables of tasks are shared, not copied; the core
 //! copies on its next write. Views of agents and frameworks are kept until these change, so that a snapshot
 //! costs what has changed since the last. Readers render it elsewhere, and never hold up the core.
 
@@ -9,25 +9,26 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use meseta_access::Approver;
-use meseta_allocator::{Quota, RoleGauges};
+use meseta_allocator::Quota;
 use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Role};
 
-use super::agent::{Agent, AgentProfile, UnreachableAgent};
 use super::by_framework::{ByFramework, TaskStatesByFramework};
-use super::cached_view_map::View;
-use super::constraints::Constraints;
-use super::counters::Counters;
 use super::digest::AgentDigest;
-use super::framework::{Capabilities, Framework, Link};
-use super::framework_counters::FrameworkCounters;
-use super::operation::OperationTable;
-use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use crate::core::config;
 use crate::core::config::{Identity, QuotaSemantics};
-use crate::core::offers::outstanding::Offer;
-use crate::core::operator::{Deactivation, Deactivations, Maintenance};
-use crate::core::{InverseReply, MasterCore};
+use crate::core::state::agent::{Agent, AgentProfile, UnreachableAgent};
+use crate::core::state::cached_view_map::View;
+use crate::core::state::constraints::Constraints;
+use crate::core::state::counters::Counters;
+use crate::core::state::deactivation::{Deactivation, Deactivations};
+use crate::core::state::framework::{Capabilities, Framework, Link};
+use crate::core::state::framework_counters::FrameworkCounters;
+use crate::core::state::inverse_offers::Reply as InverseReply;
+use crate::core::state::maintenance::Maintenance;
+use crate::core::state::offer::Offer;
+use crate::core::state::operation::OperationTable;
+use crate::core::state::task::{ExecutorRecord, TaskRecord, TaskTable};
 
 /// The state that readers see, at one step.
 #[derive(Debug)]
@@ -71,9 +72,9 @@ pub struct Snapshot {
 /// Snapshots of the newest step, made when first requested.
 #[derive(Debug, Default)]
 pub(in crate::core) struct CachedSnapshots {
-    full: Option<Arc<Snapshot>>,
+    pub(in crate::core) full: Option<Arc<Snapshot>>,
     /// Without agents, frameworks and offers.
-    policies: Option<Arc<Snapshot>>,
+    pub(in crate::core) policies: Option<Arc<Snapshot>>,
 }
 
 impl Snapshot {
@@ -190,124 +191,8 @@ impl FrameworkView {
     }
 }
 
-impl MasterCore {
-    /// Whether [`Self::snapshot`] would give what somebody else has got already.
-    #[must_use]
-    pub fn has_snapshot(&self) -> bool {
-        self.cached_snapshots.full.is_some()
-    }
-
-    /// What the allocator measures of roles.
-    #[must_use]
-    pub fn role_gauges(&self) -> Vec<RoleGauges> {
-        self.allocator.gauges()
-    }
-
-    /// The number of allocation runs so far.
-    #[must_use]
-    pub fn allocation_runs(&self) -> u64 {
-        self.counters.allocation_runs
-    }
-
-    /// The state as it is now; the same object until the next step.
-    pub fn snapshot(&mut self) -> Arc<Snapshot> {
-        if let Some(snapshot) = &self.cached_snapshots.full {
-            return snapshot.clone();
-        }
-        let snapshot = Arc::new(self.take_snapshot());
-        self.cached_snapshots.full = Some(snapshot.clone());
-        snapshot
-    }
-
-    /// Quotas, weights, maintenance and the master itself; agents, frameworks and offers only if they are at hand.
-    /// Costs nothing that grows with those, and nothing until the next step.
-    pub fn policies(&mut self) -> Arc<Snapshot> {
-        if let Some(known) = self
-            .cached_snapshots
-            .full
-            .as_ref()
-            .or(self.cached_snapshots.policies.as_ref())
-        {
-            return known.clone();
-        }
-        let policies = Arc::new(self.take_policies());
-        self.cached_snapshots.policies = Some(policies.clone());
-        policies
-    }
-
-    /// Whether [`Self::policies`] would give what somebody else has got already.
-    #[must_use]
-    pub fn has_policies(&self) -> bool {
-        self.cached_snapshots.full.is_some() || self.cached_snapshots.policies.is_some()
-    }
-
-    fn take_snapshot(&mut self) -> Snapshot {
-        let (offers, deactivations) = (&self.offers, &self.operator.deactivations);
-        let agents = self
-            .agents
-            .views(|agent| view(agent, offers, deactivations));
-        let frameworks = self
-            .frameworks
-            .views(|framework| FrameworkView::of(framework, false));
-        Snapshot {
-            agents,
-            recovered_agents: self
-                .recovered_agents
-                .iter()
-                .map(|(id, agent)| (id.clone(), agent.info.clone()))
-                .collect(),
-            unreachable_agents: self
-                .unreachable_agents
-                .iter()
-                .map(|(id, agent)| (id.clone(), agent.clone()))
-                .collect(),
-            gone_agents: self
-                .gone_agents
-                .iter()
-                .map(|(id, since)| (id.clone(), *since))
-                .collect(),
-            frameworks,
-            completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
-            offers: self.offers.values().cloned().collect(),
-            ..self.take_policies()
-        }
-    }
-
-    fn take_policies(&self) -> Snapshot {
-        Snapshot {
-            viewer: Approver::default(),
-            sequence: self.sequence,
-            changed: self.changed,
-            epoch: self.epoch,
-            identity: self.config.identity.clone(),
-            started: self.started,
-            taken: self.now.unix,
-            agents: Arc::default(),
-            recovered_agents: Vec::new(),
-            unreachable_agents: Vec::new(),
-            gone_agents: Vec::new(),
-            frameworks: Arc::default(),
-            completed_frameworks: Vec::new(),
-            offers: Vec::new(),
-            weights: self.weights.clone(),
-            quotas: self.operator.quotas.clone(),
-            maintenance: self.operator.maintenance.maintenance().clone(),
-            quota_semantics: self.config.quota_semantics,
-            whitelisted_roles: self.config.roles.clone(),
-            counters: self.counters.clone(),
-            pending_mutations: self.pending.len(),
-            sorted: OnceLock::new(),
-            counted: OnceLock::new(),
-        }
-    }
-
-    pub(in crate::core) fn view(&self, agent: &Agent) -> AgentView {
-        view(agent, &self.offers, &self.operator.deactivations)
-    }
-}
-
 /// What is shown of an agent: whatever changes this has to touch the agent's entry.
-fn view(
+pub(in crate::core) fn view(
     agent: &Agent,
     offers: &BTreeMap<OfferId, Arc<Offer>>,
     deactivations: &Deactivations,

@@ -9,8 +9,8 @@ use meseta_proto::mesos::v1::TaskState;
 use meseta_resources::{AgentId, FrameworkId, Resources};
 
 use super::snapshot::{AgentView, Snapshot};
-use super::task::{ExecutorRecord, TaskRecord};
-use crate::core::Offer;
+use crate::core::state::offer::Offer;
+use crate::core::state::task::{ExecutorRecord, TaskRecord};
 
 /// How many tasks are in which state.
 #[derive(Clone, Debug, Default)]

@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use meseta_resources::AgentId;
 use meseta_resources::work_counter::count_entries;
 
-use crate::core::MasterCore;
-use crate::core::operator::Machine;
-use crate::core::state::agent::{Agent, AgentProfile};
+use super::agent::AgentProfile;
+use super::maintenance::Machine;
 
 #[derive(Debug, Default)]
 pub(in crate::core) struct Locations {
@@ -58,18 +57,6 @@ impl Locations {
         let (_, address) = location_of(agent);
         let there = self.addresses.get(&address).into_iter().flatten();
         there.inspect(|_| count_entries(1))
-    }
-}
-
-impl MasterCore {
-    /// The registered agents of the same host that listen at the same address.
-    pub(in crate::core) fn agents_at(
-        &self,
-        profile: &AgentProfile,
-    ) -> impl Iterator<Item = &Agent> {
-        let there = self.locations.at(profile);
-        let there = there.filter_map(|id| self.agents.get(id));
-        there.filter(|agent| agent.profile.info.hostname == profile.info.hostname)
     }
 }
 

@@ -1,0 +1,117 @@
+//! All that the master keeps, in one struct.
+//!
+//! What is done with it stands in the folders beside this file, as `impl MasterCore`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_daemon::authentication::Caller;
+use meseta_resources::time::{Moment, Now};
+use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
+
+use super::config::Config;
+use super::effect::Effect;
+use super::ids::{ConnectionId, Lsn, OperationUuid};
+use super::state::agent::{Agent, RecoveredAgent, UnreachableAgent};
+use super::state::agent_info_usage::AgentInfoUsage;
+use super::state::allocator_adapter::AllocatorAdapter;
+use super::state::cached_view_map::CachedViewMap;
+use super::state::counters::Counters;
+use super::state::framework::Framework;
+use super::state::framework_info_usage::FrameworkInfoUsage;
+use super::state::inverse_offers::InverseOffers;
+use super::state::locations::Locations;
+use super::state::offer::Offer;
+use super::state::operator_settings::OperatorSettings;
+use super::state::ownership::Ownership;
+use super::state::partial_reregistrations::PartialReregistrations;
+use super::state::pending::Pending;
+use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
+use super::timers::Timers;
+use super::views::snapshot::{AgentView, CachedSnapshots, FrameworkView};
+
+/// The master as a state machine.
+#[derive(Debug)]
+pub struct MasterCore {
+    pub(super) config: Config,
+    pub(super) epoch: u64,
+    pub(super) started: Duration,
+    /// Both clocks in this step.
+    pub(super) now: Now,
+    pub(super) allocator: AllocatorAdapter,
+    /// Set by whatever frees or adds resources or demand; an allocation ends the step.
+    pub(super) allocate_due: bool,
+    pub(super) weights: BTreeMap<Role, f64>,
+    pub(super) operator: OperatorSettings,
+
+    pub(super) agents: CachedViewMap<AgentId, Agent, AgentView>,
+    pub(super) locations: Locations,
+    pub(super) agent_connections: BTreeMap<ConnectionId, AgentId>,
+    /// Who opened the connections of agents.
+    pub(super) agent_callers: BTreeMap<ConnectionId, Caller>,
+    /// Connections of agents whose registration waits for the registry.
+    pub(super) handshakes: BTreeSet<ConnectionId>,
+    /// Reregistrations of which only some parts have arrived.
+    pub(super) partial_reregistrations: PartialReregistrations,
+    pub(super) recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
+    /// Memory of the agent infos: of registered agents, recovered ones, and those that wait for the registry.
+    pub(super) agent_info_usage: AgentInfoUsage,
+    pub(super) unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
+    /// When each agent was marked gone, since the Unix epoch.
+    pub(super) gone_agents: BTreeMap<AgentId, Duration>,
+    /// Agents whose return waits for the registry.
+    pub(super) readmitting: BTreeSet<AgentId>,
+    /// Registered agents without a connection.
+    pub(super) disconnected: BTreeSet<AgentId>,
+    /// Agents that are about to be marked unreachable; whether they are so many that it may be this master's fault.
+    pub(super) silent: BTreeSet<AgentId>,
+    pub(super) is_suspect: bool,
+    /// When the next agent may be marked unreachable.
+    pub(super) next_removal: Moment,
+    pub(super) next_agent: u64,
+
+    pub(super) frameworks: CachedViewMap<FrameworkId, Framework, FrameworkView>,
+    pub(super) schedulers: BTreeMap<ConnectionId, FrameworkId>,
+    pub(super) ownership: Ownership,
+    /// In order, the oldest first.
+    pub(super) completed_frameworks: VecDeque<Arc<FrameworkView>>,
+    /// Failover deadlines of disconnected frameworks as stored in the registry, since the Unix epoch.
+    pub(super) deadlines: BTreeMap<FrameworkId, Duration>,
+    /// Bytes of completed tasks and frameworks.
+    pub(super) history_bytes: usize,
+    /// Memory of the framework infos, by principal.
+    pub(super) framework_info_usage: FrameworkInfoUsage,
+    pub(super) next_framework: u64,
+
+    pub(super) offers: BTreeMap<OfferId, Arc<Offer>>,
+    /// Offers of an agent that is being removed, until their frameworks are told.
+    pub(super) void_offers: Vec<Arc<Offer>>,
+    pub(super) inverse_offers: InverseOffers,
+    pub(super) next_offer: u64,
+
+    /// Operations that their frameworks gave a name, and where they are.
+    pub(super) named_operations: BTreeMap<(FrameworkId, String), (AgentId, OperationUuid)>,
+    pub(super) next_operation: u64,
+
+    pub(super) pending: VecDeque<(Lsn, Pending)>,
+    pub(super) last_lsn: Lsn,
+    pub(super) durable: Lsn,
+
+    /// Questions about tasks that are still to be answered.
+    pub(super) pending_reconciles: VecDeque<PendingReconcile>,
+    /// Those of frameworks that have not read their answers.
+    pub(super) unread_reconciliations: UnreadReconciliations,
+    pub(super) timers: Timers,
+    pub(super) counters: Counters,
+    pub(super) effects: Vec<Effect>,
+    /// The number of steps so far.
+    pub(super) sequence: u64,
+    /// The last step that may have changed what readers see.
+    pub(super) changed: u64,
+    /// A timer of this step may have changed what readers see.
+    pub(super) dirty: bool,
+    /// An operator has subscribed to events at least once.
+    pub(super) watched: bool,
+    pub(super) cached_snapshots: CachedSnapshots,
+}

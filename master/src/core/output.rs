@@ -1,0 +1,96 @@
+//! How effects are said: each is marked with what has to be durable before it leaves.
+
+use meseta_proto::meseta::v1::{MasterFrame, master_frame};
+use meseta_proto::mesos::v1::scheduler::Event;
+use meseta_resources::{AgentId, FrameworkId};
+
+use super::answer::Answer;
+use super::effect::{Effect, Output};
+use super::ids::{ConnectionId, Lsn, ReplyId};
+use super::master::MasterCore;
+use super::state::allocator_adapter::AllocatorError;
+use super::state::pending::Pending;
+use super::state::persisted::Mutation;
+
+impl MasterCore {
+    pub(super) fn persist(&mut self, mutation: Mutation, then: Pending) {
+        let lsn = Lsn(self.last_lsn.0 + 1);
+        self.last_lsn = lsn;
+        self.pending.push_back((lsn, then));
+        self.effects.push(Effect::Persist { lsn, mutation });
+    }
+
+    pub(super) fn output(&mut self, output: Output) {
+        self.effects.push(Effect::Output {
+            after: self.durable,
+            output,
+        });
+    }
+
+    pub(super) fn reply(&mut self, reply: ReplyId, answer: Answer) {
+        if let Answer::BadRequest(_)
+        | Answer::Forbidden(_)
+        | Answer::NotFound(_)
+        | Answer::Conflict(_) = &answer
+        {
+            self.counters.rejected_calls += 1;
+        }
+        self.output(Output::Reply { reply, answer });
+    }
+
+    /// Sends an event to a framework; drops it if the framework is not connected.
+    pub(super) fn event(&mut self, framework: &FrameworkId, event: Event) {
+        let framework = self.frameworks.get_mut(framework);
+        let connected = framework.and_then(|framework| Some((framework.connection()?, framework)));
+        let Some((to, framework)) = connected else {
+            self.counters.dropped_messages += 1;
+            return;
+        };
+        framework.counters().event(event.r#type());
+        self.send_event(to, event);
+    }
+
+    pub(super) fn event_to(&mut self, to: ConnectionId, event: Event) {
+        let framework = self.schedulers.get(&to);
+        if let Some(framework) = framework.and_then(|id| self.frameworks.get_mut(id)) {
+            framework.counters().event(event.r#type());
+        }
+        self.send_event(to, event);
+    }
+
+    pub(super) fn send_event(&mut self, to: ConnectionId, event: Event) {
+        self.output(Output::Event {
+            to,
+            event: Box::new(event),
+        });
+    }
+
+    /// Sends a frame to an agent; says whether there was a stream to send it on.
+    pub(super) fn frame(&mut self, agent: &AgentId, message: master_frame::Message) -> bool {
+        let Some(to) = self.agents.get(agent).and_then(|agent| agent.connection) else {
+            self.counters.dropped_messages += 1;
+            return false;
+        };
+        self.frame_to(to, message);
+        true
+    }
+
+    pub(super) fn frame_to(&mut self, to: ConnectionId, message: master_frame::Message) {
+        let frame = MasterFrame {
+            epoch: self.epoch,
+            message: Some(message),
+        };
+        self.output(Output::Frame {
+            to,
+            frame: Box::new(frame),
+        });
+    }
+
+    /// Notes that the allocator refused what it should have taken: a defect, never an input.
+    pub(super) fn agreed(&mut self, what: &'static str, result: Result<(), AllocatorError>) {
+        if let Err(error) = result {
+            self.counters.invariant_violations += 1;
+            tracing::error!(%error, "the allocator disagrees: {what}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Takes snapshots for readers, and keeps them until the next step.
+
+use std::sync::{Arc, OnceLock};
+
+use meseta_access::Approver;
+use meseta_allocator::RoleGauges;
+
+use super::master::MasterCore;
+use super::state::agent::Agent;
+use super::views::snapshot::{AgentView, FrameworkView, Snapshot, view};
+
+impl MasterCore {
+    /// Whether [`Self::snapshot`] would give what somebody else has got already.
+    #[must_use]
+    pub fn has_snapshot(&self) -> bool {
+        self.cached_snapshots.full.is_some()
+    }
+
+    /// What the allocator measures of roles.
+    #[must_use]
+    pub fn role_gauges(&self) -> Vec<RoleGauges> {
+        self.allocator.gauges()
+    }
+
+    /// The number of allocation runs so far.
+    #[must_use]
+    pub fn allocation_runs(&self) -> u64 {
+        self.counters.allocation_runs
+    }
+
+    /// The state as it is now; the same object until the next step.
+    pub fn snapshot(&mut self) -> Arc<Snapshot> {
+        if let Some(snapshot) = &self.cached_snapshots.full {
+            return snapshot.clone();
+        }
+        let snapshot = Arc::new(self.take_snapshot());
+        self.cached_snapshots.full = Some(snapshot.clone());
+        snapshot
+    }
+
+    /// Quotas, weights, maintenance and the master itself; agents, frameworks and offers only if they are at hand.
+    /// Costs nothing that grows with those, and nothing until the next step.
+    pub fn policies(&mut self) -> Arc<Snapshot> {
+        if let Some(known) = self
+            .cached_snapshots
+            .full
+            .as_ref()
+            .or(self.cached_snapshots.policies.as_ref())
+        {
+            return known.clone();
+        }
+        let policies = Arc::new(self.take_policies());
+        self.cached_snapshots.policies = Some(policies.clone());
+        policies
+    }
+
+    /// Whether [`Self::policies`] would give what somebody else has got already.
+    #[must_use]
+    pub fn has_policies(&self) -> bool {
+        self.cached_snapshots.full.is_some() || self.cached_snapshots.policies.is_some()
+    }
+
+    fn take_snapshot(&mut self) -> Snapshot {
+        let (offers, deactivations) = (&self.offers, &self.operator.deactivations);
+        let agents = self
+            .agents
+            .views(|agent| view(agent, offers, deactivations));
+        let frameworks = self
+            .frameworks
+            .views(|framework| FrameworkView::of(framework, false));
+        Snapshot {
+            agents,
+            recovered_agents: self
+                .recovered_agents
+                .iter()
+                .map(|(id, agent)| (id.clone(), agent.info.clone()))
+                .collect(),
+            unreachable_agents: self
+                .unreachable_agents
+                .iter()
+                .map(|(id, agent)| (id.clone(), agent.clone()))
+                .collect(),
+            gone_agents: self
+                .gone_agents
+                .iter()
+                .map(|(id, since)| (id.clone(), *since))
+                .collect(),
+            frameworks,
+            completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
+            offers: self.offers.values().cloned().collect(),
+            ..self.take_policies()
+        }
+    }
+
+    fn take_policies(&self) -> Snapshot {
+        Snapshot {
+            viewer: Approver::default(),
+            sequence: self.sequence,
+            changed: self.changed,
+            epoch: self.epoch,
+            identity: self.config.identity.clone(),
+            started: self.started,
+            taken: self.now.unix,
+            agents: Arc::default(),
+            recovered_agents: Vec::new(),
+            unreachable_agents: Vec::new(),
+            gone_agents: Vec::new(),
+            frameworks: Arc::default(),
+            completed_frameworks: Vec::new(),
+            offers: Vec::new(),
+            weights: self.weights.clone(),
+            quotas: self.operator.quotas.clone(),
+            maintenance: self.operator.maintenance.maintenance().clone(),
+            quota_semantics: self.config.quota_semantics,
+            whitelisted_roles: self.config.roles.clone(),
+            counters: self.counters.clone(),
+            pending_mutations: self.pending.len(),
+            sorted: OnceLock::new(),
+            counted: OnceLock::new(),
+        }
+    }
+
+    pub(in crate::core) fn view(&self, agent: &Agent) -> AgentView {
+        view(agent, &self.offers, &self.operator.deactivations)
+    }
+}

@@ -1,0 +1,158 @@
+//! How a master begins, with what the registry has.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use meseta_resources::time::{Moment, Now};
+use meseta_resources::{AgentId, FrameworkId};
+
+use super::agents::profile::recovered_agent;
+use super::config::Config;
+use super::ids::Lsn;
+use super::master::MasterCore;
+use super::state::agent::UnreachableAgent;
+use super::state::agent_info_usage::AgentInfoUsage;
+use super::state::allocator_adapter::AllocatorAdapter;
+use super::state::cached_view_map::CachedViewMap;
+use super::state::counters::Counters;
+use super::state::framework_info_usage::FrameworkInfoUsage;
+use super::state::inverse_offers::InverseOffers;
+use super::state::locations::Locations;
+use super::state::operator_settings::{OperatorSettings, stored_role};
+use super::state::ownership::Ownership;
+use super::state::partial_reregistrations::PartialReregistrations;
+use super::state::persisted::Recovered;
+use super::state::reconciliations::UnreadReconciliations;
+use super::timers::{Timer, Timers};
+use super::views::snapshot::CachedSnapshots;
+
+impl MasterCore {
+    /// A master that begins with what the registry has.
+    #[must_use]
+    pub fn new(config: Config, recovered: Recovered, now: Now) -> Self {
+        let mut weights = config.weights.clone();
+        if let Some(stored) = &recovered.weights {
+            weights = stored
+                .iter()
+                .filter_map(|(role, weight)| Some((stored_role(role)?, *weight)))
+                .collect();
+        }
+        let allocator = AllocatorAdapter::new(&config, &weights);
+        let operator = OperatorSettings::recovered(&recovered, &weights);
+        let mut core = Self {
+            epoch: recovered.epoch,
+            started: now.unix,
+            now,
+            allocator,
+            allocate_due: false,
+            weights,
+            operator,
+            agents: CachedViewMap::default(),
+            locations: Locations::default(),
+            agent_connections: BTreeMap::new(),
+            agent_callers: BTreeMap::new(),
+            handshakes: BTreeSet::new(),
+            partial_reregistrations: PartialReregistrations::new(
+                config.memory.partial_reregistrations,
+            ),
+            recovered_agents: BTreeMap::new(),
+            agent_info_usage: AgentInfoUsage::default(),
+            unreachable_agents: BTreeMap::new(),
+            gone_agents: BTreeMap::new(),
+            readmitting: BTreeSet::new(),
+            disconnected: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            is_suspect: false,
+            next_removal: Moment::ORIGIN,
+            next_agent: 0,
+            frameworks: CachedViewMap::default(),
+            schedulers: BTreeMap::new(),
+            ownership: Ownership::recovered(&recovered),
+            completed_frameworks: VecDeque::new(),
+            deadlines: BTreeMap::new(),
+            history_bytes: 0,
+            framework_info_usage: FrameworkInfoUsage::default(),
+            next_framework: 0,
+            offers: BTreeMap::new(),
+            void_offers: Vec::new(),
+            inverse_offers: InverseOffers::default(),
+            next_offer: 0,
+            named_operations: BTreeMap::new(),
+            next_operation: 0,
+            pending: VecDeque::new(),
+            last_lsn: Lsn::default(),
+            durable: Lsn::default(),
+            pending_reconciles: VecDeque::new(),
+            unread_reconciliations: UnreadReconciliations::default(),
+            timers: Timers::new(now.moment),
+            counters: Counters::default(),
+            effects: Vec::new(),
+            sequence: 0,
+            changed: 0,
+            dirty: false,
+            watched: false,
+            cached_snapshots: CachedSnapshots::default(),
+            config,
+        };
+        core.recover(recovered);
+        core.timers.set(
+            now.moment + core.config.allocation_interval,
+            Timer::Allocation,
+        );
+        core.timers.set(
+            now.moment + core.config.registry_gc_interval,
+            Timer::RegistryGc,
+        );
+        if !core.recovered_agents.is_empty() {
+            core.timers.set(
+                now.moment + core.config.agent_reregister_timeout,
+                Timer::Reregister,
+            );
+        }
+        core.expect_next_step();
+        core
+    }
+
+    fn recover(&mut self, recovered: Recovered) {
+        for record in recovered.agents {
+            match recovered_agent(&record) {
+                Ok((id, agent)) => self.expect_agent(id, agent),
+                Err(reason) => tracing::error!(
+                    agent_id = %record.agent_id.escape_debug(),
+                    %reason,
+                    "agent in the registry cannot be read and is left out"
+                ),
+            }
+        }
+        for record in recovered.unreachable {
+            if let Ok(id) = AgentId::new(&record.agent_id) {
+                let agent = UnreachableAgent {
+                    since: record.since,
+                    hostname: record.hostname,
+                };
+                self.unreachable_agents.insert(id, agent);
+            }
+        }
+        self.deadlines = recovered
+            .deadlines
+            .iter()
+            .filter_map(|record| {
+                Some((
+                    FrameworkId::new(&record.framework_id).ok()?,
+                    record.deadline,
+                ))
+            })
+            .collect();
+        self.gone_agents = recovered
+            .gone
+            .iter()
+            .filter_map(|(id, since)| Some((AgentId::new(id).ok()?, *since)))
+            .collect();
+        for (role, quota) in self.operator.quotas.clone().iter() {
+            let updated = self.allocator.update_quota(role, quota);
+            self.agreed("recovering a quota", updated);
+        }
+        self.skip_known_ids();
+        self.allocator
+            .recover(self.now.moment, self.recovered_agents.len());
+    }
+}

@@ -1,0 +1,270 @@
+//! Memory taken by agent infos, and the number of agents of one host.
+//!
+//! An agent's description is kept for as long as the agent is known, in the registry as well, and is shown whole to
+//! whoever looks: an agent that lies about itself must not fill the memory with it. Invariants: what is kept of all
+//! agents that are here, are expected or wait for the registry is counted, once for each; nobody takes so much that
+//! less is left to others; an agent of the registry is taken back with what it had, and of a host that is proven one
+//! that says little.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meseta_daemon::authentication::Caller;
+use meseta_resources::AgentId;
+
+use super::resource_size::RESERVED_BYTES_MAX;
+
+/// Agents of a host that has shown its certificate. An honest host has one, and a few more where versions or
+/// settings are tried side by side.
+pub(in crate::core) const AGENTS_PER_HOST_MAX: usize = 32;
+
+/// A description of so many bytes is a small one: some hundred resources, where an ordinary agent has a dozen.
+const SMALL_BYTES: usize = 64 * 1024;
+
+/// What the reservations and volumes that masters gave to one agent take in memory, decoded, in bytes: very
+/// small entries take some seven times what they are on the wire.
+const RESERVED_MAX: usize = 8 * RESERVED_BYTES_MAX;
+
+/// A host's name as others compare it.
+pub(in crate::core) fn host_of(hostname: &str) -> String {
+    let name = hostname.strip_suffix('.').unwrap_or(hostname);
+    name.to_lowercase()
+}
+
+/// The host or peer whose agents share one part of the memory limit: those of a host that has shown its certificate,
+/// else those of a user of this machine or of a network; see [`Caller::host`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::core) enum Origin {
+    /// In lower case. Also of an agent of the registry that is not back yet.
+    Host(Arc<str>),
+    Peer(Arc<str>),
+}
+
+impl Origin {
+    /// Of a machine with a certificate it is the first name of this one, whichever of its names the agent gives.
+    pub(in crate::core) fn of(caller: Option<&Caller>, hostname: &str) -> Self {
+        let is_somewhere =
+            |caller: &&Caller| caller.certificate.is_some() || caller.address.is_some();
+        match caller.filter(is_somewhere) {
+            Some(caller) if caller.certificate.is_some() => Self::host(&caller.host()),
+            Some(caller) => Self::Peer(caller.host().into()),
+            None => Self::host(hostname),
+        }
+    }
+
+    pub(in crate::core) fn host(hostname: &str) -> Self {
+        Self::Host(host_of(hostname).into())
+    }
+}
+
+/// The agent whose info is checked.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::core) struct DescribedAgent<'a> {
+    pub(in crate::core) id: &'a AgentId,
+    pub(in crate::core) origin: &'a Origin,
+    /// Whether the host is proven, which has a limited number of agents.
+    pub(in crate::core) is_proven: bool,
+    /// Whether the registry knows the agent, which is not back yet.
+    pub(in crate::core) is_expected: bool,
+}
+
+/// What is kept of agents.
+#[derive(Debug, Default)]
+pub(in crate::core) struct AgentInfoUsage {
+    pub(in crate::core) of_agents: BTreeMap<AgentId, (Origin, usize)>,
+    pub(in crate::core) by_origin: BTreeMap<Origin, usize>,
+    pub(in crate::core) all: usize,
+}
+
+impl AgentInfoUsage {
+    /// Counts what is kept of an agent from now on.
+    pub(in crate::core) fn set(&mut self, id: &AgentId, origin: Origin, bytes: usize) {
+        self.remove(id);
+        self.all += bytes;
+        *self.by_origin.entry(origin.clone()).or_default() += bytes;
+        self.of_agents.insert(id.clone(), (origin, bytes));
+    }
+
+    pub(in crate::core) fn remove(&mut self, id: &AgentId) {
+        let Some((origin, bytes)) = self.of_agents.remove(id) else {
+            return;
+        };
+        self.all = self.all.saturating_sub(bytes);
+        if let Some(own) = self.by_origin.get_mut(&origin) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                self.by_origin.remove(&origin);
+            }
+        }
+    }
+
+    pub(in crate::core) fn of(&self, id: &AgentId) -> usize {
+        self.of_agents.get(id).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// Whether so many bytes may be kept of an agent, in the place of what is kept of it now.
+    pub(in crate::core) fn check(
+        &self,
+        described: DescribedAgent<'_>,
+        bytes: usize,
+        max: usize,
+    ) -> Result<(), String> {
+        let before = self.of(described.id);
+        // What the registry has leaves out what comes with every connection.
+        let known = before.saturating_add(if described.is_expected {
+            SMALL_BYTES
+        } else {
+            0
+        });
+        let is_small = bytes <= SMALL_BYTES;
+        if bytes <= known || (is_small && described.is_proven) {
+            return Ok(());
+        }
+        let all = (self.all + bytes).saturating_sub(before);
+        if is_small && all <= max {
+            return Ok(());
+        }
+        // Nor does the registry have the reservations and volumes that an earlier master gave the agent.
+        if described.is_expected && bytes <= known.saturating_add(RESERVED_MAX) && all <= max {
+            return Ok(());
+        }
+        let of_others = max / 4;
+        let left = (max - of_others).saturating_sub(all);
+        let own = self.by_origin.get(described.origin).map_or(0, |own| *own);
+        let is_own = |(origin, _): &&(Origin, usize)| origin == described.origin;
+        let own_before = self.of_agents.get(described.id).filter(is_own);
+        let own = (own + bytes).saturating_sub(own_before.map_or(0, |(_, bytes)| *bytes));
+        if own <= left {
+            return Ok(());
+        }
+        Err(format!(
+            "the descriptions of the agents of one host or address would take {own} bytes, those of \
+             all {all} of at most {max}: no one has more than it leaves to others, and a quarter is for \
+             descriptions of up to {SMALL_BYTES} bytes; give the agent fewer --attributes, shorter \
+             --resources or fewer reservations and volumes, or raise the master's --memory_budget"
+        ))
+    }
+
+    /// Whether an operation may make an agent's description so long. What tenants reserve leaves room for agents that
+    /// are still to come: small ones find a quarter, others a half.
+    pub(in crate::core) fn check_growth(
+        &self,
+        id: &AgentId,
+        bytes: usize,
+        max: usize,
+    ) -> Result<(), String> {
+        let before = self.of(id);
+        let all = (self.all + bytes).saturating_sub(before);
+        let bound = if bytes <= SMALL_BYTES {
+            max - max / 4
+        } else {
+            max / 2
+        };
+        if bytes <= before || all <= bound {
+            return Ok(());
+        }
+        Err(format!(
+            "the descriptions of all agents, with their reservations and volumes, would take {all} bytes, \
+             of at most {bound} for an operation: unreserve or destroy some, or raise the master's \
+             --memory_budget"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: usize = 16 << 20;
+
+    fn id(number: usize) -> AgentId {
+        AgentId::new(&format!("a-{number}")).unwrap()
+    }
+
+    fn say(
+        kept: &mut AgentInfoUsage,
+        (number, host): (usize, &str),
+        bytes: usize,
+        is_proven: bool,
+    ) -> bool {
+        let (id, origin) = (id(number), Origin::host(host));
+        let described = DescribedAgent {
+            id: &id,
+            origin: &origin,
+            is_proven,
+            is_expected: false,
+        };
+        let fits = kept.check(described, bytes, MAX).is_ok();
+        if fits {
+            kept.set(&id, origin, bytes);
+        }
+        fits
+    }
+
+    #[test]
+    fn a_host_has_no_more_than_it_leaves_to_others_and_who_says_little_is_let_in() {
+        let mut kept = AgentInfoUsage::default();
+        let mut number = 0;
+        let mut fill = |kept: &mut AgentInfoUsage, host: &str| {
+            let mut count = 0;
+            while say(kept, (number, host), 1 << 20, true) {
+                number += 1;
+                count += 1;
+            }
+            count
+        };
+        let had = ["false", "as-false", "honest"].map(|host| fill(&mut kept, host));
+        assert_eq!(had, [6, 3, 1]);
+        for honest in 100..400 {
+            let host = honest.to_string();
+            assert!(say(&mut kept, (honest, &host), SMALL_BYTES, true));
+        }
+        assert!(kept.all > MAX);
+        assert!(!say(&mut kept, (900, "unproven"), SMALL_BYTES, false));
+        // What is there may stay as it is, and say less.
+        assert!(say(&mut kept, (0, "false"), 1 << 20, true));
+        assert!(say(&mut kept, (0, "false"), 1 << 19, true));
+        assert!(!say(&mut kept, (0, "false"), 1 << 20, true));
+    }
+
+    #[test]
+    fn operations_leave_room_and_what_they_made_is_taken_back() {
+        let mut kept = AgentInfoUsage::default();
+        let origin = Origin::host("a");
+        let mut number = 0;
+        while kept.check_growth(&id(number), 1 << 20, MAX).is_ok() {
+            kept.set(&id(number), origin.clone(), 1 << 20);
+            number += 1;
+        }
+        assert_eq!(kept.all, MAX / 2);
+        assert_eq!(kept.check_growth(&id(0), 1 << 20, MAX), Ok(()));
+        assert_eq!(kept.check_growth(&id(900), SMALL_BYTES, MAX), Ok(()));
+        // Here, and after a restart of the master, an agent comes back with what it was given.
+        kept.set(&id(0), origin.clone(), 1000);
+        let agent = id(0);
+        let described = |is_expected| DescribedAgent {
+            id: &agent,
+            origin: &origin,
+            is_proven: false,
+            is_expected,
+        };
+        assert!(kept.check(described(false), 2 << 20, MAX).is_err());
+        assert_eq!(kept.check(described(true), 2 << 20, MAX), Ok(()));
+        assert!(kept.check(described(true), 9 << 20, MAX).is_err());
+    }
+
+    #[test]
+    fn without_a_certificate_an_address_has_one_part_whatever_hosts_it_names() {
+        let at = |text: &str| Caller {
+            address: Some(text.parse().unwrap()),
+            ..Caller::default()
+        };
+        let of = |caller: &Caller, host: &str| Origin::of(Some(caller), host);
+        let (one, same) = (at("10.0.0.1:7"), at("[::ffff:10.0.0.1]:9"));
+        assert_eq!(of(&one, "a.example"), of(&same, "b.example"));
+        assert_ne!(of(&one, "a.example"), of(&at("10.0.0.2:7"), "a.example"));
+        let near = [at("[fd00::1]:1"), at("[fd00::2]:1")];
+        assert_eq!(of(&near[0], "a"), of(&near[1], "b"));
+        assert_eq!(Origin::of(None, "A.Example."), Origin::host("a.example"));
+    }
+}

@@ -1,0 +1,82 @@
+//! Agents that are to get no more work, and how far their draining is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::{self, DrainConfig, DrainInfo, DrainState};
+use meseta_resources::AgentId;
+use meseta_resources::work_counter::count_entries;
+
+/// Why an agent gets no offers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deactivation {
+    /// Since when, as time since the Unix epoch.
+    pub since: Duration,
+    /// Set if its tasks are ended, too.
+    pub drain: Option<Drain>,
+}
+
+/// How an agent is drained.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drain {
+    /// The longest that a task has between the request to end and its end; its own time if absent.
+    pub max_grace: Option<Duration>,
+    /// Whether the agent is gone for good when it is drained.
+    pub mark_gone: bool,
+    pub drained: bool,
+}
+
+impl Drain {
+    /// As operators and agents are told.
+    #[must_use]
+    pub fn to_wire(&self) -> DrainInfo {
+        let state = if self.drained {
+            DrainState::Drained
+        } else {
+            DrainState::Draining
+        };
+        DrainInfo {
+            state: state.into(),
+            config: DrainConfig {
+                max_grace_period: self.max_grace.map(|grace| v1::DurationInfo {
+                    nanoseconds: i64::try_from(grace.as_nanos()).unwrap_or(i64::MAX),
+                }),
+                mark_gone: Some(self.mark_gone),
+            },
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::core) struct Deactivations(pub(in crate::core) BTreeMap<AgentId, Deactivation>);
+
+impl Deactivation {
+    /// Whether tasks are being ended.
+    pub(in crate::core) fn is_draining(&self) -> bool {
+        let drain = self.drain.as_ref();
+        drain.is_some_and(|drain| !drain.drained)
+    }
+}
+
+impl Deactivations {
+    /// The agents whose tasks are being ended.
+    #[cfg(test)]
+    pub(in crate::core) fn draining(&self) -> impl Iterator<Item = &AgentId> {
+        let all = self.0.iter();
+        all.filter(|(_, deactivation)| deactivation.is_draining())
+            .map(|(id, _)| id)
+    }
+
+    /// Whether an agent's tasks are being ended.
+    pub(in crate::core) fn is_draining(&self, agent: &AgentId) -> bool {
+        count_entries(1);
+        self.0.get(agent).is_some_and(Deactivation::is_draining)
+    }
+
+    pub(in crate::core) fn set(&mut self, agent: &AgentId, deactivation: Option<Deactivation>) {
+        match deactivation {
+            Some(deactivation) => self.0.insert(agent.clone(), deactivation),
+            None => self.0.remove(agent),
+        };
+    }
+}

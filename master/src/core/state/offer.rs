@@ -1,0 +1,29 @@
+//! An offer as the master keeps it while it is outstanding.
+
+use std::time::Duration;
+
+use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
+
+use crate::core::timers::TimerKey;
+
+/// Resources of one agent, offered to one framework in one role.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    pub id: OfferId,
+    pub framework_id: FrameworkId,
+    pub agent_id: AgentId,
+    pub role: Role,
+    /// Allocated to the role.
+    pub resources: Resources,
+    /// Rescinds it, if it lives only so long.
+    pub(in crate::core) timer: Option<TimerKey>,
+}
+
+/// The filter that the resources of an ended offer get.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::core) enum RefuseFilter {
+    /// They may be offered to anyone at once.
+    None,
+    /// The framework does not want them for a while.
+    For(Duration),
+}

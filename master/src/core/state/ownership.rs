@@ -1,0 +1,151 @@
+//! What is known of framework ids: whose they are, and which were removed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use meseta_daemon::authentication::{Caller, LocalUser};
+use meseta_resources::FrameworkId;
+
+use super::framework::Terms;
+use super::persisted::{FrameworkRecord, Recovered};
+use crate::core::ids::ConnectionId;
+
+/// A subscription that has been understood.
+#[derive(Debug)]
+pub(in crate::core) struct Subscription {
+    pub(in crate::core) connection: ConnectionId,
+    pub(in crate::core) stream_id: String,
+    pub(in crate::core) id: FrameworkId,
+    pub(in crate::core) terms: Terms,
+    pub(in crate::core) caller: Caller,
+}
+
+/// Who a scheduler is, as far as that is known: what its framework's id belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::core) struct Identity {
+    pub(in crate::core) principal: Option<String>,
+    /// The user of this machine, if there is no name that is proven.
+    pub(in crate::core) user: Option<u32>,
+}
+
+impl Identity {
+    pub(in crate::core) fn of(terms: &Terms, caller: &Caller) -> Self {
+        Self {
+            principal: terms.info.principal.clone(),
+            user: user_of(caller),
+        }
+    }
+
+    /// Whether it tells anybody from others.
+    pub(in crate::core) fn is_known(&self) -> bool {
+        self.principal.is_some() || self.user.is_some()
+    }
+}
+
+/// The user of this machine that a scheduler runs as, if the kernel alone tells it from others.
+pub(in crate::core) fn user_of(caller: &Caller) -> Option<u32> {
+    match caller.user {
+        Some(LocalUser::Id(user)) => Some(user),
+        Some(LocalUser::Unknown) | None => None,
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::core) struct Owner {
+    pub(in crate::core) identity: Identity,
+    /// Since when neither an agent nor the framework itself has been heard of, as time since the Unix epoch.
+    pub(in crate::core) absent: Option<Duration>,
+    /// Whether it is there for a subscription only that nobody has been told of yet.
+    pub(in crate::core) is_tentative: bool,
+}
+
+impl Owner {
+    pub(in crate::core) fn record(&self, id: &FrameworkId) -> FrameworkRecord {
+        FrameworkRecord {
+            framework_id: id.to_string(),
+            principal: self.identity.principal.clone(),
+            user: self.identity.user,
+            absent: self.absent,
+        }
+    }
+}
+
+/// What is known of framework ids.
+#[derive(Debug, Default)]
+pub(in crate::core) struct Ownership {
+    /// As the registry has it once all that is on its way there has arrived.
+    pub(in crate::core) owners: BTreeMap<FrameworkId, Owner>,
+    pub(in crate::core) removed: BTreeSet<FrameworkId>,
+    /// The same, oldest first.
+    pub(in crate::core) removals: VecDeque<FrameworkId>,
+    /// What of it the registry is still to be told, in one go.
+    pub(in crate::core) unwritten: Vec<(String, Duration)>,
+    pub(in crate::core) forgotten: Vec<String>,
+    /// Whether earlier removals are on their way to the registry.
+    pub(in crate::core) is_writing: bool,
+    /// Frameworks whose principal neither the registry nor one of its agents has confirmed.
+    pub(in crate::core) unproven: BTreeSet<FrameworkId>,
+    /// Subscriptions that wait for the registry.
+    pub(in crate::core) subscribing: BTreeMap<ConnectionId, FrameworkId>,
+}
+
+impl Ownership {
+    pub(in crate::core) fn recovered(recovered: &Recovered) -> Self {
+        let mut removed = recovered.removed_frameworks.clone();
+        removed.sort_by_key(|(_, since)| *since);
+        let removals: VecDeque<_> = removed
+            .iter()
+            .filter_map(|(id, _)| FrameworkId::new(id).ok())
+            .collect();
+        let owner = |record: &FrameworkRecord| {
+            let id = FrameworkId::new(&record.framework_id).ok()?;
+            let owner = Owner {
+                identity: Identity {
+                    principal: record.principal.clone(),
+                    user: record.user,
+                },
+                absent: record.absent,
+                is_tentative: false,
+            };
+            Some((id, owner))
+        };
+        Self {
+            owners: recovered.frameworks.iter().filter_map(owner).collect(),
+            removed: removals.iter().cloned().collect(),
+            removals,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a framework has been removed, by this master or an earlier one.
+    pub(in crate::core) fn is_removed(&self, id: &FrameworkId) -> bool {
+        self.removed.contains(id)
+    }
+
+    /// Whom the registry has an id for.
+    pub(in crate::core) fn owner_of(&self, id: &FrameworkId) -> Option<&Identity> {
+        self.owners.get(id).map(|owner| &owner.identity)
+    }
+
+    /// The user of this machine that the registry has of an id.
+    pub(in crate::core) fn user_of(&self, id: &FrameworkId) -> Option<u32> {
+        self.owners.get(id)?.identity.user
+    }
+
+    /// All ids that the registry knows.
+    pub(in crate::core) fn known(&self) -> impl Iterator<Item = &FrameworkId> {
+        self.owners.keys().chain(&self.removed)
+    }
+
+    /// Drops a subscription that waits; its stream has ended, or it is decided on.
+    pub(in crate::core) fn take_subscription(
+        &mut self,
+        connection: ConnectionId,
+    ) -> Option<FrameworkId> {
+        self.subscribing.remove(&connection)
+    }
+
+    pub(in crate::core) fn is_subscribing(&self, id: &FrameworkId) -> bool {
+        self.subscribing.values().any(|waiting| waiting == id)
+    }
+}

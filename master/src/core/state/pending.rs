@@ -1,0 +1,116 @@
+//! What happens once a mutation is durable.
+//!
+//! Kept in the order in which the mutations were made; `core/durable.rs` carries it out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_allocator::Quota;
+use meseta_proto::meseta::v1 as meseta;
+use meseta_resources::{AgentId, ResourceQuantities, Role};
+
+use super::agent::AgentProfile;
+use super::deactivation::Deactivation;
+use super::maintenance::Plan;
+use super::ownership::Subscription;
+use crate::core::answer::Answer;
+use crate::core::ids::{ConnectionId, ReplyId};
+
+/// What happens once a mutation is durable.
+#[derive(Debug)]
+pub(in crate::core) enum Pending {
+    /// A new agent is admitted.
+    Admit {
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+    },
+    /// An agent that this master does not hold may come back with what it runs.
+    Readmit {
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        report: Box<meseta::Reregister>,
+    },
+    /// An agent that this master holds has changed and goes on.
+    Refresh {
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        report: Box<meseta::Reregister>,
+    },
+    Unreachable {
+        agent: AgentId,
+        since: Duration,
+    },
+    RecoveredUnreachable {
+        agent: AgentId,
+        since: Duration,
+    },
+    Removed {
+        agent: AgentId,
+        why: &'static str,
+    },
+    AllRemoved {
+        agents: Vec<AgentId>,
+        why: &'static str,
+    },
+    Prune {
+        agents: Vec<AgentId>,
+    },
+    PruneGone {
+        agents: Vec<AgentId>,
+    },
+    Subscribe(Box<Subscription>),
+    Removals,
+    Operator(OperatorPending),
+    /// Nothing: it is only to be known after a restart.
+    Nothing,
+}
+
+impl Pending {
+    /// The agent that waits for admission.
+    pub(in crate::core) fn newcomer(&self) -> Option<&AgentProfile> {
+        match self {
+            Self::Admit { profile, .. } | Self::Readmit { profile, .. } => Some(profile),
+            _ => None,
+        }
+    }
+}
+
+/// What happens once an operator's mutation is durable.
+#[derive(Debug)]
+pub(in crate::core) enum OperatorPending {
+    Quota {
+        reply: ReplyId,
+        changes: Vec<(Role, Quota)>,
+        rescind: Rescind,
+        answer: Answer,
+    },
+    Weights {
+        reply: ReplyId,
+        changes: Vec<(Role, f64)>,
+    },
+    Maintenance {
+        reply: ReplyId,
+        plan: Arc<Plan>,
+    },
+    /// Without a reply when the master itself wanted it.
+    Deactivation {
+        reply: Option<ReplyId>,
+        agent: AgentId,
+        deactivation: Option<Deactivation>,
+    },
+    Gone {
+        reply: Option<ReplyId>,
+        agent: AgentId,
+        since: Duration,
+    },
+}
+
+/// Which offers a change takes back.
+#[derive(Debug)]
+pub(in crate::core) enum Rescind {
+    Nothing,
+    /// At least this much, agent by agent.
+    Request(Role, ResourceQuantities),
+    /// What exceeds a limit or is missing to a guarantee.
+    Changes,
+}

@@ -1,0 +1,66 @@
+//! Questions of frameworks about their tasks that are still to be answered.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use meseta_proto::mesos::v1::scheduler::call;
+use meseta_resources::{FrameworkId, TaskId};
+
+/// Answers that one framework may leave unread; what else it asked waits until it has read some.
+const UNREAD_MAX: usize = 2_048;
+
+/// Questions of frameworks that do not read their answers as fast as these are made.
+#[derive(Debug, Default)]
+pub(in crate::core) struct UnreadReconciliations {
+    pub(in crate::core) waiting: BTreeMap<FrameworkId, VecDeque<PendingReconcile>>,
+    /// Answers that are unread, of each framework that has any.
+    pub(in crate::core) answers: BTreeMap<FrameworkId, usize>,
+}
+
+impl UnreadReconciliations {
+    pub(in crate::core) fn is_full(&self, framework: &FrameworkId) -> bool {
+        self.answers
+            .get(framework)
+            .is_some_and(|unread| *unread >= UNREAD_MAX)
+    }
+
+    pub(in crate::core) fn count(&mut self, framework: &FrameworkId, answers: usize) {
+        *self.answers.entry(framework.clone()).or_default() += answers;
+    }
+
+    /// Forgets a framework, and gives what it asked and was not answered.
+    pub(in crate::core) fn take(&mut self, framework: &FrameworkId) -> VecDeque<PendingReconcile> {
+        self.answers.remove(framework);
+        self.waiting.remove(framework).unwrap_or_default()
+    }
+}
+
+/// What one framework asked and has not been told yet.
+#[derive(Debug)]
+pub(in crate::core) struct PendingReconcile {
+    pub(in crate::core) framework: FrameworkId,
+    pub(in crate::core) questions: ReconcileTasks,
+    /// The memory of the tasks that were named, until the last of them is answered.
+    pub(in crate::core) bytes: usize,
+}
+
+#[derive(Debug)]
+pub(in crate::core) enum ReconcileTasks {
+    /// Tasks as the framework names them, and where it thinks that they are.
+    Explicit(std::vec::IntoIter<call::reconcile::Task>),
+    /// All tasks that the master has on its books after this one, up to the one that was the last when the
+    /// framework asked; about so many.
+    Implicit {
+        after: Option<TaskId>,
+        until: TaskId,
+        left: usize,
+    },
+}
+
+impl ReconcileTasks {
+    pub(in crate::core) fn len(&self) -> usize {
+        match self {
+            ReconcileTasks::Explicit(tasks) => tasks.len(),
+            ReconcileTasks::Implicit { left, .. } => *left,
+        }
+    }
+}
