@@ -11,11 +11,11 @@ use std::time::Duration;
 use meseta_isolators::{Controller, Host, Isolation, Mode};
 
 use crate::configuration;
+use crate::error_chain::chain;
 use crate::flags::Flags;
+use crate::link::MasterAddress;
 use crate::oversubscription::Configured;
 use crate::run::narrow;
-use crate::shell::link::MasterAddress;
-use crate::shell::writer::chain;
 
 /// How bad a finding is.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]

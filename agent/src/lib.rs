@@ -1,8 +1,8 @@
 //! Meseta's node daemon: core, checkpoints, containerizer, HTTP.
 //!
 //! Entered through [`run`], with [`Flags`] and a [`RunEnv`]. The decisions are in [`core`], which is
-//! pure; what must survive a crash is in [`checkpoint`]; everything that touches the machine or the
-//! network is a thin shell around the two. Invariant: nothing is visible outside before what it says
+//! pure; what must survive a crash is in [`checkpoint`]; `service` owns the core and hands its effects
+//! to what touches the machine and the network. Invariant: nothing is visible outside before what it says
 //! is durable, and the agent's own end touches no task unless it was told so.
 
 mod access_flags;
@@ -10,28 +10,38 @@ mod budgets;
 mod capability_grants;
 mod check;
 pub mod checkpoint;
+mod clock;
 mod configuration;
+mod containerizer;
 pub mod core;
+mod descriptors;
 mod detect;
 mod directories;
+mod error_chain;
 mod executor_tokens;
 mod fetch;
 mod file_user;
 mod flags;
+mod gc;
+mod handle;
 mod health;
 mod host_paths;
 mod http;
 mod intake;
 mod isolation;
 mod isolation_flags;
+mod link;
 mod log_flags;
 mod metrics;
+mod monitor;
+mod nested;
 mod oversubscription;
 mod permission;
 mod run;
 mod sandbox_files;
 mod seccomp_profile;
-mod shell;
+mod service;
+mod spec;
 
 pub use access_flags::AccessFlags;
 pub use check::{Finding, Severity, check};
@@ -41,11 +51,11 @@ pub use executor_tokens::TokenError;
 pub use flags::Flags;
 pub use health::Health;
 pub use isolation_flags::IsolationFlags;
+pub use link::MasterAddressError;
 pub use log_flags::LogFlags;
 pub use metrics::{FAMILIES, Family};
 pub use oversubscription::{ModulesError, OversubscriptionError};
 pub use run::{CancellationToken, RunEnv, RunError, run};
-pub use shell::link::MasterAddressError;
 
 /// The paths that are served, for tests that try them all.
 pub fn routes() -> impl Iterator<Item = &'static str> {

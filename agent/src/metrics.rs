@@ -20,7 +20,7 @@ use prometheus::{Registry, TextEncoder};
 
 use crate::core::{Snapshot, State};
 use crate::http::Context;
-use crate::shell::monitor::HostSample;
+use crate::monitor::HostSample;
 
 pub use families::{FAMILIES, Family};
 pub(crate) use mesos::mesos_keys;

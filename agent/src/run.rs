@@ -33,28 +33,30 @@ pub(crate) use hierarchies::narrow;
 use serving::context;
 
 use crate::access_flags::Identity;
+use crate::checkpoint::writer;
 use crate::checkpoint::{self, Image, Layout, Store, Write};
 use crate::configuration::{self, Configuration};
+use crate::containerizer::inspection;
+use crate::containerizer::recover::{self, Adoption};
+use crate::containerizer::{self, Containerizer};
 use crate::core::{AgentCore, Enforceable, ExitReason, Input, Options};
+use crate::descriptors;
 use crate::directories::{
     create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, publish_endpoint,
     remove_empty, runtime_dir,
 };
+use crate::error_chain::chain;
 use crate::flags::Flags;
+use crate::gc;
+use crate::handle::{Handle, Mailbox, mailbox};
 use crate::health::Health;
 use crate::http::{self, Context};
 use crate::isolation::{InspectionSettings, IsolationSettings, TaskRights};
-use crate::oversubscription::{Configured, Service, ServiceContext};
-use crate::shell::containerizer::{self, Containerizer};
-use crate::shell::descriptors;
-use crate::shell::environment::AgentEnvironment;
-use crate::shell::gc;
-use crate::shell::inspection;
-use crate::shell::link::{Links, MasterAddress};
-use crate::shell::monitor;
-use crate::shell::recover::Adoption;
-use crate::shell::writer::chain;
-use crate::shell::{CoreHandle, Driver, Mailbox, mailbox, recover, writer};
+use crate::link::{Links, MasterAddress};
+use crate::monitor;
+use crate::oversubscription::{self, Configured, ServiceContext};
+use crate::service::Service;
+use crate::spec::environment::AgentEnvironment;
 
 /// What the process around the daemon gives it.
 #[derive(Debug)]
@@ -180,7 +182,7 @@ struct Node {
     scheme: &'static str,
     identity: Identity,
     advertised: SocketAddr,
-    handle: CoreHandle,
+    handle: Handle,
     context: Arc<Context>,
     start: Instant,
 }
@@ -212,7 +214,7 @@ impl Node {
             self.configuration.budgets,
         );
         let streams = self.context.streams.clone();
-        let driver = Driver::new(
+        let service = Service::new(
             core,
             mailbox,
             writer,
@@ -224,7 +226,7 @@ impl Node {
             dropped,
             self.configuration.budgets,
         );
-        let driving = tokio::spawn(driver.run());
+        let driving = tokio::spawn(service.run());
         // Before anything can be launched whose sandbox might be taken for one of before.
         gc::keep_those_of(&self.context.gc, &opened.image, &self.layout);
         let collecting = tokio::spawn(self.context.gc.clone().run());
@@ -379,7 +381,7 @@ impl Node {
             failures: self.context.plugin_failures.clone(),
             enable_cfs: self.flags.cgroups_enable_cfs,
         };
-        let service = Service::new(self.oversubscription, service_context);
+        let service = oversubscription::Service::new(self.oversubscription, service_context);
         tokio::spawn(async move {
             if let Some(service) = service {
                 service.run().await;

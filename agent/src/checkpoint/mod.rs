@@ -13,12 +13,14 @@ mod janitor;
 mod layout;
 mod learned_profile;
 mod limitation;
+pub(crate) mod pending_writes;
 mod read;
 mod records;
 mod repair;
 mod store;
 #[cfg(test)]
 mod tests;
+pub(crate) mod writer;
 
 pub use durable::StoreError;
 pub use frame::FrameError;

@@ -1,6 +1,6 @@
 //! Checks and health checks: when a task is probed, and what is told of what was seen.
 //!
-//! The shell runs one probe at a time ([`Probe`]); the core keeps the clock, counts failures and tells the scheduler.
+//! The containerizer runs one probe at a time ([`Probe`]); the core keeps the clock, counts failures and tells the scheduler.
 //! A health check that fails too often in a row ends its task; a check never does. Invariants: no probe runs before
 //! its delay or after a kill; only changes of a check are told, and of a health check every failure that counts; that
 //! the agent could not look is no failure of the task.

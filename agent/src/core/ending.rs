@@ -1,6 +1,6 @@
 //! From the end of a container to the last update of its task.
 //!
-//! The shell says that a container ended only when its groups are verified empty and removed, so that
+//! The containerizer says that a container ended only when its groups are verified empty and removed, so that
 //! resources are free when the terminal update is seen. Invariant: success is told for an exit with
 //! code 0 that somebody saw, and for nothing else.
 

@@ -1,7 +1,7 @@
 //! What goes into the core and what comes out of it.
 //!
 //! Everything the agent reacts to is an [`Input`]; everything it does is an [`Effect`]. An effect that
-//! others can see waits for the write that it follows ([`Effect::Perform`] after an [`Lsn`]); the shell
+//! others can see waits for the write that it follows ([`Effect::Perform`] after an [`Lsn`]); the service
 //! releases those of one [`Destination`] in order.
 
 use std::collections::BTreeSet;

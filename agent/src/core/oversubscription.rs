@@ -1,6 +1,6 @@
 //! Oversubscription in the core: reports the total to the master and carries QoS corrections out.
 //!
-//! The shell asks the estimator and the controller once for each sample and hands their answers in as
+//! The estimator and the controller are asked once for each sample, and their answers come in as
 //! a [`Report`]. The core tells the master a new total every `--oversubscribed_resources_interval`, at
 //! once when offering has to stop, and carries corrections out. Invariant: a container without
 //! revocable resources is never touched, whatever a controller says.

@@ -1,6 +1,6 @@
 //! Taking up again after a restart: from what was checkpointed and what the machine still holds.
 //!
-//! The shell reads the checkpoints and looks for each container; the core rebuilds frameworks, tasks
+//! The checkpoints were read and each container was looked for; the core rebuilds frameworks, tasks
 //! and update streams from it. Invariants: a container that lives goes on untouched; one that is gone
 //! becomes exactly one terminal update, never a success that nobody saw; recovering twice gives the
 //! same.
@@ -29,7 +29,7 @@ use super::states::is_terminal;
 use super::{AgentCore, ContainerOwner, Ending, Exit, State, Timer};
 use crate::checkpoint::{Image, KillCause, LogEntry, RunImage, RunKey, TaskImage, TaskKey};
 
-/// What the shell found after a start.
+/// What was found after a start.
 #[derive(Debug, Default)]
 pub struct Recovery {
     pub image: Image,
@@ -42,7 +42,7 @@ pub struct Recovery {
 /// State of a container found after a restart.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Found {
-    /// It runs, and the shell watches it.
+    /// It runs, and the containerizer watches it.
     Alive(ProcessIdentity),
     /// It ended, or what is left of it is being destroyed; `ContainerEnded` follows.
     Ending,
@@ -354,7 +354,7 @@ impl AgentCore {
         match found_containers.get(&container.id) {
             _ if rebooted => self.end_unseen(now, task_ref, REBOOTED),
             Some(Found::Alive(_)) => self.resume_running(now, task_ref),
-            // The shell takes it apart and then says how it ended.
+            // The containerizer destroys it and then says how it ended.
             Some(Found::Ending) => {}
             None if container.phase == Phase::Launching => {
                 self.end_unseen(now, task_ref, NOT_LAUNCHED);

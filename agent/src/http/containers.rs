@@ -27,11 +27,11 @@ use tokio::time::Instant;
 use super::container_rights::{authorize, authorize_launch};
 use super::{Context, Reply, undecodable};
 use crate::checkpoint::nested_id;
+use crate::containerizer::Containerizer;
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
-use crate::shell::containerizer::Containerizer;
-use crate::shell::nested::{Attached, NestedError, Reader};
-use crate::shell::output::{OutputReceiver, Stream};
-use crate::shell::terminal::WindowSize;
+use crate::nested::output::{OutputReceiver, Stream};
+use crate::nested::terminal::WindowSize;
+use crate::nested::{Attached, NestedError, Reader};
 
 const SIGKILL: i32 = 9;
 /// Largest record of a stream of input, where calls may be as large.

@@ -26,7 +26,7 @@ use super::executor_connections::register;
 use super::{Context, Reply, undecodable};
 use crate::core::{ConnectionId, Executor, Input};
 use crate::intake::{Intake, Permit, TooManyWaiters};
-use crate::shell::executors::Events;
+use crate::service::executor_streams::Events;
 
 /// How often an executor that hears nothing else hears that the agent is there.
 const HEARTBEAT: Duration = Duration::from_secs(30 * 60);
@@ -318,7 +318,7 @@ mod tests {
 
     use super::*;
     use crate::intake::UNACKNOWLEDGED_BYTES;
-    use crate::shell::executors::ExecutorStreams;
+    use crate::service::executor_streams::ExecutorStreams;
 
     #[tokio::test]
     async fn an_ended_stream_is_forwarded_no_more_though_nobody_reads() {

@@ -41,18 +41,18 @@ use meseta_proto::media::{self, ChargedError, MediaType};
 
 use crate::budgets::Budgets;
 use crate::checkpoint::Layout;
+use crate::containerizer::Containerizer;
 use crate::core::{self, Snapshot};
 use crate::executor_tokens::ExecutorTokens;
+use crate::gc::Gc;
+use crate::handle::Handle;
 use crate::intake::Intake;
+use crate::link::outgoing::Dropped;
 use crate::metrics::Metrics;
+use crate::monitor::Samples;
+use crate::nested::NestedContainers;
 use crate::permission;
-use crate::shell::CoreHandle;
-use crate::shell::containerizer::Containerizer;
-use crate::shell::executors::ExecutorStreams;
-use crate::shell::gc::Gc;
-use crate::shell::monitor::Samples;
-use crate::shell::nested::NestedContainers;
-use crate::shell::outgoing::Dropped;
+use crate::service::executor_streams::ExecutorStreams;
 
 pub(crate) use query::Query;
 pub(crate) use reply::Reply;
@@ -67,7 +67,7 @@ const COUNTED_ANSWER_BYTES: usize = 16 * 1024;
 /// State shared by the handlers.
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) core: CoreHandle,
+    pub(crate) core: Handle,
     /// Set once the core is about to hear of what was recovered.
     pub(crate) recovered: AtomicBool,
     /// The last sample of each container.

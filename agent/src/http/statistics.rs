@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Context, Query};
 use crate::core::{Executor, Snapshot};
-use crate::shell::monitor::Sample;
+use crate::monitor::Sample;
 
 /// The last sample of a container as a message. The limits come from what was asked for, as Mesos
 /// tells them, so that they survive restarts.

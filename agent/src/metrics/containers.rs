@@ -10,7 +10,7 @@ use meseta_isolators::Limit;
 use super::{FAMILIES, Family, number};
 use crate::core::Snapshot;
 use crate::http::Context;
-use crate::shell::monitor::Sample;
+use crate::monitor::Sample;
 
 /// One series of every container.
 struct Series {
@@ -267,8 +267,8 @@ mod tests {
 
     use super::*;
     use crate::checkpoint::RunKey;
-    use crate::shell::containerizer::LiveContainer;
-    use crate::shell::inspection::InspectionLimits;
+    use crate::containerizer::LiveContainer;
+    use crate::containerizer::inspection::InspectionLimits;
 
     fn sample() -> Sample {
         Sample {

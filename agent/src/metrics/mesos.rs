@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{count, number, scalar, tasks_by_state};
 use crate::core::{Snapshot, State};
 use crate::http::Context;
-use crate::shell::monitor::HostSample;
+use crate::monitor::HostSample;
 
 /// Answers requests for `/metrics/snapshot`.
 pub(crate) async fn mesos_keys(context: &Context) -> Value {

@@ -26,11 +26,12 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::checkpoint::{Layout, read_learned_profile, write_learned_profile};
+use crate::clock::unix_now;
 use crate::core::{Input, Report, Snapshot};
+use crate::error_chain::chain;
 use crate::flags::Flags;
-use crate::shell::CoreHandle;
-use crate::shell::monitor::{Samples, unix_now};
-use crate::shell::writer::chain;
+use crate::handle::Handle;
+use crate::monitor::Samples;
 use deprived::{Deprived, Stalls};
 use host::HostReader;
 pub use modules::ModulesError;
@@ -151,7 +152,7 @@ impl Failures {
 /// What the loops work with.
 #[derive(Debug)]
 pub(crate) struct ServiceContext {
-    pub(crate) core: CoreHandle,
+    pub(crate) core: Handle,
     pub(crate) samples: Samples,
     pub(crate) layout: Layout,
     pub(crate) failures: Failures,
@@ -279,7 +280,7 @@ impl Service {
         &self,
         sample: &UsageSample,
         snapshot: &Snapshot,
-        readings: &BTreeMap<meseta_resources::ContainerId, crate::shell::monitor::Sample>,
+        readings: &BTreeMap<meseta_resources::ContainerId, crate::monitor::Sample>,
     ) -> Option<Question> {
         let remote = matches!(self.estimator, Backend::Remote { .. })
             || matches!(self.controller, Backend::Remote { .. });
@@ -515,7 +516,7 @@ fn note<T: ?Sized, A>(
 fn host_of(
     sample: &UsageSample,
     deprived: &mut Deprived,
-    readings: &BTreeMap<meseta_resources::ContainerId, crate::shell::monitor::Sample>,
+    readings: &BTreeMap<meseta_resources::ContainerId, crate::monitor::Sample>,
 ) -> meseta_estimators::HostUsage {
     let stalls = readings.iter();
     let stalls = stalls.map(|(id, reading)| (id.clone(), Stalls::of(&reading.usage)));

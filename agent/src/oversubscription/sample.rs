@@ -13,7 +13,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{ContainerId, Moment, Resources};
 
 use crate::core::{Executor, Snapshot};
-use crate::shell::monitor::Sample;
+use crate::monitor::Sample;
 
 /// Ticks per second of process start times, a constant of the kernel's interface.
 const USER_HZ: u64 = 100;

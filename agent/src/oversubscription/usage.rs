@@ -8,9 +8,10 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{ContainerId, Resources};
 
+use crate::clock::unix_now;
 use crate::core::{Executor, Snapshot};
 use crate::http::resource_statistics;
-use crate::shell::monitor::{Sample, unix_now};
+use crate::monitor::Sample;
 
 /// What Mesos's modules are given, with the machine beside it.
 pub(super) fn message(

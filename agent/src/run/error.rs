@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use crate::checkpoint::ReadError;
 use crate::configuration::ConfigurationError;
 use crate::directories::DirectoryError;
+use crate::link::MasterAddressError;
 use crate::oversubscription::OversubscriptionError;
-use crate::shell::link::MasterAddressError;
 
 /// Why the daemon could not start, or had to end.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use meseta_isolators::Host;
 
 use super::RunError;
+use crate::error_chain::chain;
 use crate::flags::Flags;
-use crate::shell::writer::chain;
 
 /// Where containers are in each tree: in a scope of systemd if there is one to be had.
 pub(super) fn cgroups_root(host: &mut Host, flags: &Flags) -> Result<PathBuf, RunError> {

@@ -15,19 +15,20 @@ use meseta_proto::budget::{Budget, Shares};
 use super::{RunError, gc_options};
 use crate::budgets::Budgets;
 use crate::checkpoint::Layout;
+use crate::clock::unix_now;
+use crate::descriptors::DescriptorShares;
 use crate::executor_tokens::ExecutorTokens;
 use crate::flags::Flags;
+use crate::gc::Gc;
+use crate::handle::Handle;
 use crate::http::{Context, ExecutorConnections};
 use crate::intake::Intake;
+use crate::link::outgoing::Dropped;
 use crate::metrics::Metrics;
+use crate::monitor::Samples;
+use crate::nested::NestedContainers;
 use crate::oversubscription::Failures;
-use crate::shell::CoreHandle;
-use crate::shell::descriptors::DescriptorShares;
-use crate::shell::executors::ExecutorStreams;
-use crate::shell::gc::Gc;
-use crate::shell::monitor::{self, Samples};
-use crate::shell::nested::NestedContainers;
-use crate::shell::outgoing::Dropped;
+use crate::service::executor_streams::ExecutorStreams;
 
 /// What bodies and answers of a caller may take whatever those of others do, in bytes.
 const CALLER_FLOOR_BYTES: usize = 64 * 1024;
@@ -42,7 +43,7 @@ pub(super) fn connections_max(budgets: Budgets) -> usize {
 pub(super) fn context(
     (flags, budgets): (&Flags, Budgets),
     layout: &Layout,
-    core: CoreHandle,
+    core: Handle,
     (flags_view, verbosity): (BTreeMap<String, String>, Verbosity),
     advertised: SocketAddr,
     start: Instant,
@@ -64,7 +65,7 @@ pub(super) fn context(
         layout: layout.clone(),
         flags: flags_view,
         pid: format!("slave(1)@{advertised}"),
-        start_time: monitor::unix_now(),
+        start_time: unix_now(),
         started: start,
         recovery: std::sync::OnceLock::new(),
         enable_cfs: flags.cgroups_enable_cfs,

@@ -1,0 +1,140 @@
+//! Reads how a container ended from the supervisor's record and the kernel.
+
+use std::io;
+
+use meseta_isolators::{
+    ContainerName, Containers, Demand, ExitCause, Launched, StatusError, TaskIsolation, is_shortage,
+};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::ContainerId;
+use tracing::warn;
+
+use super::inspection::megabytes;
+use super::supervision::{AGAIN_MAX, AGAIN_MIN};
+use super::{Containerizer, Inner, blocking, limitation_file};
+use crate::core::{Ending, Exit, LaunchPlan, Limitation};
+use crate::error_chain::chain;
+use crate::spec::isolation::task_isolation;
+use crate::spec::{Prepared, container_spec, logs_of};
+
+pub(super) fn launch_now(
+    inner: &Inner,
+    plan: &LaunchPlan,
+    prepared: Option<Prepared>,
+) -> Result<Launched, String> {
+    let logs = logs_of(&inner.options, plan)?;
+    let isolation = task_isolation(&inner.options.rights, plan)?;
+    let Prepared { spec, mounts } = match prepared {
+        Some(prepared) => prepared,
+        None => container_spec(&inner.options, plan)?,
+    };
+    let isolation = TaskIsolation {
+        stdout_log: logs.stdout,
+        stderr_log: logs.stderr,
+        mounts,
+        ..isolation
+    };
+    inner
+        .containers
+        .launch_with(&spec, &isolation)
+        .map_err(|error| chain(&error))
+}
+
+/// What the supervisor and the kernel recorded of a container whose supervisor has ended, and what was known
+/// before of a limit. An error is want of ours, which is waited out.
+fn ending_of(
+    containers: &Containers,
+    name: &ContainerName,
+    demand: &Demand,
+    known: Option<Limitation>,
+) -> io::Result<Ending> {
+    let record = match containers.exit_record(name) {
+        Err(StatusError::Read { source, .. }) if is_shortage(&source) => return Err(source),
+        record => record,
+    };
+    let kill_requested = record.as_ref().ok().copied().flatten();
+    let kill_requested = kill_requested.map(|record| record.kill_requested);
+    let exit = match record {
+        Ok(Some(record)) => match record.cause {
+            ExitCause::Exited(code) => Exit::Code(code),
+            ExitCause::Signaled(number) => Exit::Signal(number),
+            ExitCause::LaunchFailed { step, errno } => {
+                let cause = std::io::Error::from_raw_os_error(errno);
+                Exit::LaunchFailed(format!("{step:?}: {cause}"))
+            }
+        },
+        Ok(None) if containers.was_never_begun(name) => Exit::NeverBegun,
+        Ok(None) => Exit::Unknown("its supervisor left no exit record".to_owned()),
+        Err(error) => Exit::Unknown(chain(&error)),
+    };
+    let known = match known {
+        Some(known) => Some(known),
+        None => limitation_file::kept(containers, name)?,
+    };
+    let limitation = match known {
+        Some(known) => Some(known),
+        None => {
+            let met = containers.limitation(name, demand)?.map(memory_limitation);
+            // Its groups are about to go, and with them what they say.
+            met.inspect(|met| limitation_file::keep(containers, name, met))
+        }
+    };
+    Ok(Ending {
+        exit,
+        limitation,
+        kill_requested,
+    })
+}
+
+impl Containerizer {
+    /// How a container ended, once we have what it takes to read that.
+    pub(super) async fn read_ending(
+        &self,
+        container: &ContainerId,
+        name: &ContainerName,
+        demand: Demand,
+        known: Option<Limitation>,
+    ) -> Ending {
+        let mut pause = AGAIN_MIN;
+        loop {
+            let (inner, name, known) = (self.inner.clone(), name.clone(), known.clone());
+            let permit = self.inner.destroy_permits.acquire().await;
+            let read = blocking(move || ending_of(&inner.containers, &name, &demand, known)).await;
+            drop(permit);
+            match read {
+                Ok(Ok(ending)) => return ending,
+                Ok(Err(error)) => {
+                    warn!(container_id = %container, %error, "cannot read how a container ended yet");
+                }
+                Err(panic) => {
+                    return Ending {
+                        exit: Exit::Unknown(panic.to_string()),
+                        limitation: None,
+                        kill_requested: None,
+                    };
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(AGAIN_MAX);
+        }
+    }
+}
+
+pub(super) fn memory_limitation(limitation: meseta_isolators::Limitation) -> Limitation {
+    let meseta_isolators::Limitation::Memory {
+        limit_bytes,
+        max_usage_bytes,
+        message,
+        ..
+    } = limitation;
+    // The most that was ever used, or else the limit.
+    let bytes = max_usage_bytes.or(limit_bytes);
+    Limitation {
+        reason: Reason::ContainerLimitationMemory,
+        message,
+        resources: bytes
+            .map(|bytes| megabytes("mem", bytes))
+            .into_iter()
+            .collect(),
+    }
+}

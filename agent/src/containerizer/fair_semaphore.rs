@@ -1,0 +1,250 @@
+//! Semaphore for blocking work, fair between frameworks.
+//!
+//! Entered through [`FairSemaphore::take`]. Of those that wait the framework with the fewest places goes first, and
+//! among equals whoever has waited longest. Invariants: no framework ever holds more than its part, so that
+//! work which never ends leaves places to others; a framework that holds none gets one even when all are
+//! held, as far as there are spare ones.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use meseta_resources::FrameworkId;
+use tokio::sync::oneshot;
+
+/// How many places there are.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) struct PermitLimits {
+    /// The limit for all peers together.
+    pub(crate) all: usize,
+    /// For one framework at most.
+    pub(crate) each: usize,
+    /// Beyond all, for frameworks that hold none.
+    pub(crate) spare: usize,
+}
+
+/// What is held and who waits; `W` is how a waiter is told.
+#[derive(Debug)]
+struct Table<W> {
+    shares: PermitLimits,
+    held: BTreeMap<FrameworkId, usize>,
+    held_by_all: usize,
+    /// Each with its turn.
+    waiting: BTreeMap<FrameworkId, VecDeque<(u64, W)>>,
+    turns: u64,
+}
+
+impl<W> Table<W> {
+    fn new(shares: PermitLimits) -> Self {
+        Self {
+            shares,
+            held: BTreeMap::new(),
+            held_by_all: 0,
+            waiting: BTreeMap::new(),
+            turns: 0,
+        }
+    }
+
+    fn held_by(&self, framework: &FrameworkId) -> usize {
+        self.held.get(framework).copied().unwrap_or_default()
+    }
+
+    fn may_have_one(&self, framework: &FrameworkId) -> bool {
+        let (held, all) = (self.held_by(framework), self.held_by_all);
+        let is_first = held == 0 && all < self.shares.all + self.shares.spare;
+        is_first || (held < self.shares.each.max(1) && all < self.shares.all)
+    }
+
+    fn wait(&mut self, framework: &FrameworkId, waiter: W) {
+        self.turns += 1;
+        let queue = self.waiting.entry(framework.clone()).or_default();
+        queue.push_back((self.turns, waiter));
+    }
+
+    /// Gives the next place away, if somebody may have it.
+    fn give(&mut self) -> Option<(FrameworkId, W)> {
+        let waiting = self.waiting.iter();
+        let eligible = waiting.filter(|(framework, _)| self.may_have_one(framework));
+        let turn = |queue: &VecDeque<(u64, W)>| queue.front().map(|(turn, _)| *turn);
+        let next = eligible.min_by_key(|(framework, queue)| (self.held_by(framework), turn(queue)));
+        let framework = next?.0.clone();
+        let queue = self.waiting.get_mut(&framework)?;
+        let (_, waiter) = queue.pop_front()?;
+        if queue.is_empty() {
+            self.waiting.remove(&framework);
+        }
+        *self.held.entry(framework.clone()).or_default() += 1;
+        self.held_by_all += 1;
+        Some((framework, waiter))
+    }
+
+    fn give_back(&mut self, framework: &FrameworkId) {
+        if let Some(held) = self.held.get_mut(framework) {
+            *held -= 1;
+            self.held_by_all -= 1;
+            if *held == 0 {
+                self.held.remove(framework);
+            }
+        }
+    }
+}
+
+/// The places. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct FairSemaphore {
+    table: Arc<Mutex<Table<oneshot::Sender<FairPermit>>>>,
+}
+
+/// One place, held until it is dropped.
+#[derive(Debug)]
+pub(crate) struct FairPermit {
+    semaphore: FairSemaphore,
+    framework: FrameworkId,
+}
+
+impl FairSemaphore {
+    pub(crate) fn new(shares: PermitLimits) -> Self {
+        Self {
+            table: Arc::new(Mutex::new(Table::new(shares))),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<oneshot::Sender<FairPermit>>> {
+        // The table is consistent between any two statements, so a panic elsewhere spoils nothing.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a place. Whoever stops waiting is passed over.
+    pub(crate) async fn take(&self, framework: &FrameworkId) -> Option<FairPermit> {
+        let (told, permit) = oneshot::channel();
+        self.table().wait(framework, told);
+        self.give_all();
+        // The sender is dropped with the places only.
+        permit.await.ok()
+    }
+
+    fn give_all(&self) {
+        loop {
+            let given = self.table().give();
+            let Some((framework, waiter)) = given else {
+                return;
+            };
+            let semaphore = self.clone();
+            if waiter.is_closed() {
+                self.table().give_back(&framework);
+                continue;
+            }
+            // One that stopped waiting just now gives it back by dropping it.
+            let _ = waiter.send(FairPermit {
+                semaphore,
+                framework,
+            });
+        }
+    }
+}
+
+impl Drop for FairPermit {
+    fn drop(&mut self) {
+        self.semaphore.table().give_back(&self.framework);
+        self.semaphore.give_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::Poll;
+
+    use super::*;
+
+    const SHARES: PermitLimits = PermitLimits {
+        all: 4,
+        each: 2,
+        spare: 1,
+    };
+
+    fn framework(id: &str) -> FrameworkId {
+        FrameworkId::new(id).expect("valid")
+    }
+
+    /// What is given, in order, until nobody may have more.
+    fn given(table: &mut Table<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| table.give().map(|(_, waiter)| waiter)).collect()
+    }
+
+    #[test]
+    fn one_framework_never_has_more_than_its_part() {
+        let mut table = Table::new(SHARES);
+        let (a, b, c, d) = (
+            framework("a"),
+            framework("b"),
+            framework("c"),
+            framework("d"),
+        );
+        for number in 0..5 {
+            table.wait(&a, number);
+        }
+        assert_eq!(given(&mut table), [0, 1]);
+        // Work of another that never ends takes the rest, and a third still gets one.
+        for number in 10..15 {
+            table.wait(&b, number);
+        }
+        assert_eq!(given(&mut table), [10, 11]);
+        table.wait(&c, 20);
+        table.wait(&c, 21);
+        assert_eq!(given(&mut table), [20]);
+        // The spare one is held.
+        table.wait(&d, 30);
+        assert!(given(&mut table).is_empty());
+        table.give_back(&a);
+        assert_eq!(given(&mut table), [30]);
+        // What comes free goes to whoever has least, and among equals to whoever waits longest.
+        table.give_back(&b);
+        assert!(given(&mut table).is_empty());
+        table.give_back(&d);
+        assert_eq!(given(&mut table), [2]);
+        for framework in [&a, &a, &b, &c] {
+            table.give_back(framework);
+        }
+        assert_eq!(given(&mut table), [3, 12, 21, 4]);
+    }
+
+    #[test]
+    fn a_lone_framework_that_comes_back_is_served_in_order() {
+        let mut table = Table::new(SHARES);
+        let a = framework("a");
+        for number in 0..4 {
+            table.wait(&a, number);
+        }
+        assert_eq!(given(&mut table), [0, 1]);
+        table.give_back(&a);
+        assert_eq!(given(&mut table), [2]);
+        table.give_back(&a);
+        assert_eq!(given(&mut table), [3]);
+        table.give_back(&a);
+        table.give_back(&a);
+        assert!(table.held.is_empty() && table.held_by_all == 0 && table.waiting.is_empty());
+    }
+
+    async fn is_pending(mut waiting: Pin<&mut impl Future>) -> bool {
+        std::future::poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending()))
+            .await
+    }
+
+    #[tokio::test]
+    async fn whoever_stops_waiting_is_passed_over() {
+        let semaphore = FairSemaphore::new(PermitLimits {
+            all: 1,
+            each: 1,
+            spare: 0,
+        });
+        let (a, b) = (framework("a"), framework("b"));
+        let held = semaphore.take(&a).await.expect("free");
+        let mut gone = Box::pin(semaphore.take(&a));
+        let mut next = Box::pin(semaphore.take(&b));
+        assert!(is_pending(gone.as_mut()).await && is_pending(next.as_mut()).await);
+        drop(gone);
+        drop(held);
+        assert_eq!(next.await.expect("free").framework, b);
+        assert!(semaphore.take(&a).await.is_some());
+    }
+}

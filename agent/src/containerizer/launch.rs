@@ -1,0 +1,128 @@
+//! Launches containers: fetch, queue for a permit, launch; cancelled by a kill.
+
+use std::sync::Arc;
+
+use meseta_daemon::server::CancellationToken;
+use meseta_isolators::Launched;
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::ContainerId;
+use tracing::warn;
+
+use super::exit_status::launch_now;
+use super::inspection::InspectionLimits;
+use super::{Begun, Containerizer, Entry, LiveContainer, blocking};
+use crate::core::{Input, LaunchPlan};
+use crate::fetch::Cancel;
+
+/// Why nothing was launched that was killed while it waited.
+const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
+
+impl Containerizer {
+    pub(super) fn launch(&self, plan: LaunchPlan) {
+        let container = plan.container().clone();
+        let cancelled = CancellationToken::new();
+        let queued = Entry::Queued {
+            cancelled: cancelled.clone(),
+        };
+        self.inner.table().insert(container, queued);
+        let this = self.clone();
+        tokio::spawn(async move { this.launch_in_turn(plan, cancelled).await });
+    }
+
+    async fn launch_in_turn(self, plan: LaunchPlan, cancelled: CancellationToken) {
+        let container = plan.container().clone();
+        let has_uris = |command: &pb::CommandInfo| !command.uris.is_empty();
+        let mut prepared = None;
+        if plan.command().is_some_and(has_uris) {
+            let permit = self.inner.fetch_permits.take(&plan.run.framework);
+            let permit = cancelled.run_until_cancelled(permit).await.flatten();
+            let Some(fetch) = permit.as_ref().and_then(|_| self.begin_launch(&container)) else {
+                return self
+                    .not_launched(container, KILLED_BEFORE_LAUNCH.to_owned())
+                    .await;
+            };
+            match self.fetch(plan.clone(), fetch).await {
+                Ok(spec) => prepared = Some(spec),
+                Err(cause) => return self.not_launched(container, cause).await,
+            }
+        }
+        let inner = self.inner.clone();
+        let permit = inner.launch_permits.acquire();
+        let permit = match prepared {
+            Some(_) => Some(permit.await),
+            None => {
+                let permit = cancelled.run_until_cancelled(permit).await;
+                permit.filter(|_| self.begin_launch(&container).is_some())
+            }
+        };
+        let Some(permit) = permit else {
+            return self
+                .not_launched(container, KILLED_BEFORE_LAUNCH.to_owned())
+                .await;
+        };
+        let begun = Begun {
+            run: plan.run.clone(),
+            container: container.clone(),
+            demand: plan.demand,
+            inspection_limits: InspectionLimits::of_plan(&plan, &self.inner.options.layout),
+        };
+        let inner = self.inner.clone();
+        let launched = blocking(move || launch_now(&inner, &plan, prepared)).await;
+        drop(permit);
+        match launched.unwrap_or_else(|panic| Err(panic.to_string())) {
+            Ok(launched) => self.running(begun, launched).await,
+            Err(cause) => self.not_launched(container, cause).await,
+        }
+    }
+
+    async fn not_launched(&self, container: ContainerId, cause: String) {
+        self.inner.table().remove(&container);
+        warn!(container_id = %container, cause, "launch failed");
+        self.inner
+            .tell(Input::LaunchFailed { container, cause })
+            .await;
+    }
+
+    /// What stops the fetching for a container whose turn has come; none if it is not wanted any more.
+    fn begin_launch(&self, container: &ContainerId) -> Option<Arc<Cancel>> {
+        let mut table = self.inner.table();
+        match table.get_mut(container) {
+            Some(entry @ Entry::Queued { .. }) => {
+                if matches!(entry, Entry::Queued { cancelled } if cancelled.is_cancelled()) {
+                    return None;
+                }
+                let fetch = Arc::new(Cancel::default());
+                *entry = Entry::Launching {
+                    fetch: fetch.clone(),
+                };
+                Some(fetch)
+            }
+            _ => None,
+        }
+    }
+
+    async fn running(self, begun: Begun, launched: Launched) {
+        let container = begun.container.clone();
+        let supervisor = launched.supervisor.clone();
+        let live = Arc::new(LiveContainer {
+            run: begun.run,
+            container: begun.container,
+            supervisor: supervisor.clone(),
+            demand: begun.demand,
+            inspection_limits: begun.inspection_limits,
+            volumes: None,
+            change_lock: Arc::new(tokio::sync::Mutex::new(true)),
+        });
+        self.inner
+            .table()
+            .insert(container.clone(), Entry::Running(live.clone()));
+        let started = Input::ContainerStarted {
+            container,
+            supervisor,
+            task_pid: launched.task_pid,
+        };
+        self.inner.tell(started).await;
+        // A task of its own: this one holds all that a launch needs, and would for the container's life.
+        tokio::spawn(async move { self.watch(live).await });
+    }
+}

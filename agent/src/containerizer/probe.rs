@@ -1,0 +1,231 @@
+//! Runs one probe of a task: by a command in its container, by HTTP, by TCP. Blocking.
+//!
+//! Everything is looked at from where the task is: a command runs in its namespaces and groups, and the network is its
+//! own. A probe that times out is cancelled and leaves nothing.
+
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use meseta_isolators::{
+    Containers, Credentials, DestroyOptions, ExitCause, Inside, LaunchError, LaunchStep,
+    ProcessIdentity, TaskIsolation, is_shortage,
+};
+use tracing::warn;
+
+use super::Options;
+use crate::core::{LaunchPlan, Probe, ProbeMethod, ProbeResult};
+use crate::error_chain::chain;
+use crate::file_user::become_user;
+use crate::spec::{check_output, logs_of, spec_inside};
+
+/// How much of an answer is read; only its status counts.
+const REDIRECTS_MAX: u32 = 10;
+
+pub(super) fn run(
+    containers: &Containers,
+    options: &Options,
+    probe: &Probe,
+    supervisor: &ProcessIdentity,
+) -> ProbeResult {
+    let timeout = probe.timeout;
+    match &probe.method {
+        ProbeMethod::Command(plan) => {
+            let seen = by_command(containers, options, probe, plan, supervisor);
+            seen.unwrap_or_else(ProbeResult::NotRun)
+        }
+        ProbeMethod::Http { url } => {
+            let url = url.clone();
+            over_its_network(options, probe, supervisor, move || by_http(&url, timeout))
+        }
+        ProbeMethod::Tcp { address } => {
+            let address = *address;
+            over_its_network(options, probe, supervisor, move || {
+                match std::net::TcpStream::connect_timeout(&address, timeout) {
+                    Err(error) if is_shortage(&error) => ProbeResult::NotRun(error.to_string()),
+                    connected => ProbeResult::Connected(connected.is_ok()),
+                }
+            })
+        }
+    }
+}
+
+fn by_command(
+    containers: &Containers,
+    options: &Options,
+    probe: &Probe,
+    plan: &LaunchPlan,
+    supervisor: &ProcessIdentity,
+) -> Result<ProbeResult, String> {
+    let mut spec = spec_inside(options, plan, &probe.container)?;
+    let log = logs_of(options, plan)?.stderr;
+    if log.is_some() {
+        // Only one process can keep a file to its size, and that of the task's own output is another.
+        spec.stdout = check_output(options, plan, &probe.container);
+        spec.stderr.clone_from(&spec.stdout);
+    }
+    let isolation = TaskIsolation {
+        stdout_log: log,
+        stderr_log: log,
+        ..TaskIsolation::default()
+    };
+    let inside = Inside {
+        supervisor: supervisor.clone(),
+        stdin: None,
+        terminal: false,
+    };
+    let began = Instant::now();
+    let launched = containers.launch_inside(&spec, &isolation, &inside);
+    let launched = match launched {
+        Err(error) if is_of_command(&error) => return Ok(ProbeResult::NoAnswer(chain(&error))),
+        launched => launched.map_err(|error| chain(&error))?,
+    };
+    let ended = containers.watch(&launched.supervisor);
+    let left = probe.timeout.saturating_sub(began.elapsed());
+    let in_time = match ended {
+        Ok(Some(pidfd)) => Ok(wait(&pidfd, left)),
+        Ok(None) => Ok(true),
+        Err(error) => Err(format!("failed to wait for its command: {error}")),
+    };
+    let record = containers.exit_record(&spec.name);
+    let destroyed = containers.destroy(
+        &spec.name,
+        Some(&launched.supervisor),
+        DestroyOptions::default(),
+    );
+    if let Err(error) = destroyed {
+        warn!(error = %chain(&error), "a check's processes are not gone");
+    }
+    let _ = containers.forget(&spec.name);
+    if !in_time? {
+        return Ok(ProbeResult::NoAnswer("it took too long".to_owned()));
+    }
+    match record {
+        Ok(Some(record)) => Ok(match record.cause {
+            ExitCause::Exited(code) => ProbeResult::ExitCode(code),
+            // As a shell tells it.
+            ExitCause::Signaled(signal) => ProbeResult::ExitCode(signal.saturating_add(128)),
+            ExitCause::LaunchFailed { step, .. } => {
+                ProbeResult::NoAnswer(format!("its command could not be run: {step:?}"))
+            }
+        }),
+        Ok(None) => Err("its command left no exit record".to_owned()),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+/// Whether a launch failed for what the check itself asked for, and not for want of ours.
+fn is_of_command(error: &LaunchError) -> bool {
+    match error {
+        LaunchError::Step { step, source, .. } => match step {
+            // What the kernel refuses to the container's own groups.
+            LaunchStep::CloneTask | LaunchStep::JoinCgroup | LaunchStep::Exec => true,
+            LaunchStep::CloneSupervisor
+            | LaunchStep::RecordIdentity
+            | LaunchStep::JoinNamespaces => false,
+            _ => !is_shortage(source),
+        },
+        _ => false,
+    }
+}
+
+fn wait(pidfd: &std::os::fd::OwnedFd, at_most: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let deadline = Instant::now() + at_most;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(timeout) = Timespec::try_from(left) else {
+            return false;
+        };
+        let mut ends = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
+        match poll(&mut ends, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(count) => return count > 0,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Looks as the task's user, from where the container's network is: whoever is asked takes it for the task.
+fn over_its_network(
+    options: &Options,
+    probe: &Probe,
+    supervisor: &ProcessIdentity,
+    run_probe: impl FnOnce() -> ProbeResult + Send + 'static,
+) -> ProbeResult {
+    let user = options
+        .switch_user
+        .then(|| Credentials::lookup(&probe.user));
+    match user.transpose() {
+        Ok(user) => in_its_network(supervisor, user, run_probe),
+        Err(error) => ProbeResult::NotRun(chain(&error)),
+    }
+}
+
+/// Looks from a thread of its own, which goes where the container's network is if that is elsewhere, and has the
+/// user's rights from then on: the kernel remembers them of each socket that it opens.
+fn in_its_network(
+    supervisor: &ProcessIdentity,
+    user: Option<Credentials>,
+    run_probe: impl FnOnce() -> ProbeResult + Send + 'static,
+) -> ProbeResult {
+    let supervisor = supervisor.clone();
+    let thread = std::thread::Builder::new()
+        .name("check".to_owned())
+        .spawn(move || {
+            if let Err(error) = enter_network(&supervisor) {
+                return ProbeResult::NotRun(format!("failed to enter its network: {error}"));
+            }
+            match become_user(user.as_ref()) {
+                Ok(()) => run_probe(),
+                Err(error) => ProbeResult::NotRun(format!("failed to become its user: {error}")),
+            }
+        });
+    match thread.map(std::thread::JoinHandle::join) {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => ProbeResult::NotRun("the check's thread panicked".to_owned()),
+        Err(error) => ProbeResult::NotRun(error.to_string()),
+    }
+}
+
+fn enter_network(supervisor: &ProcessIdentity) -> std::io::Result<()> {
+    let theirs = format!("/proc/{}/ns/net", supervisor.pid);
+    let elsewhere = match (
+        std::fs::read_link(&theirs),
+        std::fs::read_link("/proc/thread-self/ns/net"),
+    ) {
+        (Ok(theirs), Ok(ours)) => theirs != ours,
+        // What may not be looked at is not entered either.
+        _ => false,
+    };
+    if !elsewhere {
+        return Ok(());
+    }
+    let gone = || std::io::Error::from_raw_os_error(nix::libc::ESRCH);
+    let pidfd = supervisor.open()?.ok_or_else(gone)?;
+    Ok(nix::sched::setns(
+        pidfd,
+        nix::sched::CloneFlags::CLONE_NEWNET,
+    )?)
+}
+
+fn by_http(url: &str, timeout: Duration) -> ProbeResult {
+    // As Mesos, which asks curl not to look at certificates: the task is on this machine.
+    let tls = ureq::tls::TlsConfig::builder()
+        .disable_verification(true)
+        .build();
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .max_redirects(REDIRECTS_MAX)
+        .http_status_as_error(false)
+        .tls_config(tls)
+        .proxy(None)
+        .build()
+        .into();
+    match agent.get(url).call() {
+        Ok(answer) => ProbeResult::Status(answer.status().as_u16().into()),
+        Err(ureq::Error::Io(error)) if is_shortage(&error) => {
+            ProbeResult::NotRun(error.to_string())
+        }
+        Err(error) => ProbeResult::NoAnswer(error.to_string()),
+    }
+}

@@ -1,0 +1,343 @@
+//! After a start: what was checkpointed is compared with what the machine holds.
+//!
+//! A container whose supervisor is the recorded one and runs is adopted; anything else in this agent's cgroups is
+//! destroyed, and its end told if it has a checkpoint. Invariant: processes are known by boot, start time and group,
+//! never by pid alone, and nothing outside this agent's instance is looked at.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_isolators::{
+    BootId, ContainerName, Demand, DriftKind, ProcessIdentity, Recovered, is_shortage,
+};
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::ContainerId;
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use super::inspection::InspectionLimits;
+use super::supervision::AGAIN_MIN;
+use super::{Containerizer, LiveContainer, limitation_file};
+use crate::checkpoint::{Image, LogEntry, RunImage};
+use crate::core::{Found, Limitation, Recovery, demand_of_run, demand_of_task, is_terminal};
+use crate::error_chain::chain;
+
+/// How long the start waits for orphaned containers to be gone.
+const ORPHANS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is to be done with a container of before, once the core knows of it.
+#[derive(Debug)]
+pub(crate) enum Adoption {
+    /// It runs: watch it, or end it for the limit that it was found beyond.
+    Alive(LiveContainer, Option<Limitation>),
+    /// It ended: take it apart and tell how.
+    Ended(ContainerId, Demand),
+    /// An orphan: destroy it.
+    Orphan(ContainerName, Option<ProcessIdentity>),
+}
+
+impl Adoption {
+    /// Does it; with a handle to wait for, where there is nothing to be told afterwards.
+    pub(crate) fn carry_out(self, containerizer: &Containerizer) -> Option<JoinHandle<()>> {
+        match self {
+            Self::Alive(live, limitation) => containerizer.adopt(live, limitation),
+            Self::Ended(container, demand) => containerizer.adopt_ended(container, demand),
+            Self::Orphan(name, supervisor) => {
+                return Some(containerizer.remove_orphan(name, supervisor));
+            }
+        }
+        None
+    }
+
+    /// Whether the core has no part in it.
+    pub(crate) fn is_orphan(&self) -> bool {
+        matches!(self, Self::Orphan(..))
+    }
+}
+
+/// What belongs to nobody goes before the master hears of the agent, which would offer its resources
+/// again; but one that cannot die does not hold the others up.
+pub(crate) async fn remove_orphans(orphans: Vec<Adoption>, containerizer: &Containerizer) {
+    let removals = orphans
+        .into_iter()
+        .filter_map(|orphan| orphan.carry_out(containerizer));
+    let all = async {
+        for removal in removals.collect::<Vec<_>>() {
+            let _ = removal.await;
+        }
+    };
+    if tokio::time::timeout(ORPHANS_TIMEOUT, all).await.is_err() {
+        warn!("orphaned containers are not gone yet; going on without waiting for them");
+    }
+}
+
+/// Looks for every container; what is to be done with them comes after the core has heard of them.
+pub(crate) fn recover(
+    image: Image,
+    boot: &BootId,
+    containerizer: &Containerizer,
+) -> (Recovery, Vec<Adoption>) {
+    let rebooted = image
+        .boot_id
+        .as_deref()
+        .is_some_and(|before| before != boot.as_str());
+    if rebooted {
+        info!("the machine was booted since; the tasks of before are over");
+    }
+    let mut on_machine = machine_state(containerizer);
+    let mut containers = BTreeMap::new();
+    let mut adoptions = Vec::new();
+    for run in image
+        .frameworks
+        .iter()
+        .flat_map(|framework| &framework.runs)
+    {
+        for expected in expected(run) {
+            let found = on_machine.remove(expected.container.as_str());
+            let settled = settle(
+                run,
+                &expected,
+                found,
+                rebooted,
+                containerizer,
+                &mut adoptions,
+            );
+            if let Some(found) = settled {
+                containers.insert(expected.container, found);
+            }
+        }
+    }
+    for (name, orphan) in on_machine {
+        info!(container_id = name, "destroying an orphaned container");
+        adoptions.push(Adoption::Orphan(orphan.name, orphan.supervisor));
+    }
+    let recovery = Recovery {
+        image,
+        rebooted,
+        containers,
+    };
+    (recovery, adoptions)
+}
+
+fn machine_state(containerizer: &Containerizer) -> BTreeMap<String, Recovered> {
+    match when_possible(|| containerizer.containers().recover()) {
+        Ok(found) => found
+            .into_iter()
+            .map(|found| (found.name.as_str().to_owned(), found))
+            .collect(),
+        Err(error) => {
+            warn!(error = %chain(&error), "cannot list the containers of before");
+            BTreeMap::new()
+        }
+    }
+}
+
+/// What `read` gives once we have the descriptors and the memory that it takes: nothing is taken for gone
+/// because we could not look.
+fn when_possible<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut has_logged = false;
+    loop {
+        match read() {
+            Err(error) if is_shortage(&error) => {
+                if !std::mem::replace(&mut has_logged, true) {
+                    warn!(%error, "cannot read the state of earlier containers yet; trying again");
+                }
+                std::thread::sleep(AGAIN_MIN);
+            }
+            attempt => return attempt,
+        }
+    }
+}
+
+fn settle(
+    run: &RunImage,
+    expected: &ExpectedContainer,
+    found: Option<Recovered>,
+    rebooted: bool,
+    containerizer: &Containerizer,
+    adoptions: &mut Vec<Adoption>,
+) -> Option<Found> {
+    let over = expected.over;
+    let container = expected.container.clone();
+    if over || rebooted {
+        if let Some(found) = found {
+            adoptions.push(Adoption::Orphan(found.name, found.supervisor));
+        }
+        return None;
+    }
+    let recorded = expected.recorded.clone();
+    if found.is_none() && recorded.is_none() {
+        return None;
+    }
+    let on_record = found.and_then(|found| found.supervisor);
+    let demand = expected.demand;
+    match alive(&container, on_record, recorded, containerizer) {
+        Some(supervisor) => {
+            if expected.own_limits {
+                restore_limits(&container, &demand, containerizer);
+            }
+            let live = LiveContainer {
+                run: Arc::new(run.key.clone()),
+                container: container.clone(),
+                supervisor: supervisor.clone(),
+                demand,
+                inspection_limits: inspection_limits_of(run, expected, containerizer),
+                volumes: None,
+                change_lock: Arc::new(tokio::sync::Mutex::new(true)),
+            };
+            let name = ContainerName::new(container.as_str()).ok();
+            let limitation = name.and_then(|name| {
+                let containers = containerizer.containers();
+                when_possible(|| limitation_file::kept(containers, &name)).ok()?
+            });
+            adoptions.push(Adoption::Alive(live, limitation));
+            Some(Found::Alive(supervisor))
+        }
+        None => {
+            adoptions.push(Adoption::Ended(container, demand));
+            Some(Found::Ending)
+        }
+    }
+}
+
+/// The supervisor, if it runs: by the runtime folder's word, or by the checkpoint's alone when that
+/// folder was wiped.
+fn alive(
+    container: &ContainerId,
+    on_record: Option<ProcessIdentity>,
+    checkpointed: Option<ProcessIdentity>,
+    containerizer: &Containerizer,
+) -> Option<ProcessIdentity> {
+    match (on_record, checkpointed) {
+        (Some(found), None) => Some(found),
+        (Some(found), Some(recorded)) if found == recorded => Some(found),
+        (found, Some(recorded)) => {
+            if found.is_some() {
+                warn!(container_id = %container, "a supervisor is not the one that was recorded");
+            }
+            let watched = containerizer.containers().watch(&recorded);
+            // Whoever cannot be looked at is not taken for dead.
+            (!matches!(watched, Ok(None))).then_some(recorded)
+        }
+        (None, None) => None,
+    }
+}
+
+/// A container that may be on the machine.
+#[derive(Debug)]
+struct ExpectedContainer {
+    container: ContainerId,
+    /// The supervisor that was checkpointed.
+    recorded: Option<ProcessIdentity>,
+    /// Whether the last word about what was in it was said.
+    over: bool,
+    demand: Demand,
+    /// Whether it has limits of its own; what is nested may share those around it.
+    own_limits: bool,
+}
+
+/// The containers of a run: its own, and those nested in it, which come first.
+fn expected(run: &RunImage) -> Vec<ExpectedContainer> {
+    let mut all = Vec::new();
+    for task in &run.tasks {
+        let nested = task.record.nested_container.as_deref();
+        if let Some(container) = nested.and_then(|id| ContainerId::new(id).ok()) {
+            all.push(ExpectedContainer {
+                container,
+                recorded: started(&task.log),
+                over: is_over(&task.log),
+                demand: demand_of_task(&task.record.info),
+                own_limits: has_own_limits(&task.record.info),
+            });
+        }
+    }
+    let recorded = match &run.executor {
+        Some(executor) => started(&executor.log),
+        None => run.tasks.iter().find_map(|task| started(&task.log)),
+    };
+    all.push(ExpectedContainer {
+        container: run.key.container.clone(),
+        recorded,
+        // An executor may live on when its tasks are over.
+        over: run.executor.is_none() && run.tasks.iter().all(|task| is_over(&task.log)),
+        demand: demand_of_run(run),
+        own_limits: true,
+    });
+    all
+}
+
+/// Whether a task of a group has groups of its own (`share_cgroups`).
+fn has_own_limits(task: &pb::TaskInfo) -> bool {
+    let container = task.container.as_ref();
+    let linux = container.and_then(|container| container.linux_info.as_ref());
+    linux.is_some_and(|linux| !linux.share_cgroups())
+}
+
+/// The claims of a run's own container; what is nested in it has none.
+fn inspection_limits_of(
+    run: &RunImage,
+    expected: &ExpectedContainer,
+    containerizer: &Containerizer,
+) -> InspectionLimits {
+    if expected.container != run.key.container {
+        return InspectionLimits::default();
+    }
+    let own = run.executor.iter();
+    let own = own.flat_map(|executor| &executor.record.info.resources);
+    let live = run.tasks.iter().filter(|task| !is_over(&task.log));
+    let of_tasks = live.flat_map(|task| &task.record.info.resources);
+    let messages: Vec<_> = own.chain(of_tasks).cloned().collect();
+    InspectionLimits::of_messages(&messages, containerizer.layout())
+}
+
+/// Limits are a function of the checkpoint: what differs in the kernel is told and set right.
+fn restore_limits(container: &ContainerId, demand: &Demand, containerizer: &Containerizer) {
+    let containers = containerizer.containers();
+    let Ok(name) = ContainerName::new(container.as_str()) else {
+        return;
+    };
+    match containers.verify(&name, demand) {
+        Ok(drifts) if drifts.is_empty() => {}
+        // It began under other isolators, and has no group where these would write.
+        Ok(drifts) if drifts.iter().any(|drift| drift.kind == DriftKind::Missing) => {
+            let files: Vec<_> = drifts.iter().map(|drift| drift.file).collect();
+            info!(container_id = %container, ?files, "limits of a container of other isolators stay as they are");
+        }
+        Ok(drifts) => {
+            let found = drifts.iter().map(|drift| {
+                let found = drift.found.as_deref().unwrap_or("nothing");
+                format!("{} is {found} instead of {}", drift.file, drift.requested)
+            });
+            let found = found.collect::<Vec<_>>().join("; ");
+            warn!(container_id = %container, found, "limits are not what was asked for; setting them");
+            let higher = drifts.iter().any(|drift| drift.kind == DriftKind::Higher);
+            let set = containers
+                .update(&name, demand)
+                .and_then(|()| match higher {
+                    true => containers.shrink_memory(&name, demand).map(drop),
+                    false => Ok(()),
+                });
+            if let Err(error) = set {
+                warn!(container_id = %container, error = %chain(&error), "cannot set limits");
+            }
+        }
+        Err(error) => {
+            warn!(container_id = %container, error = %chain(&error), "cannot compare limits");
+        }
+    }
+}
+
+/// Whether its last word was said.
+fn is_over(log: &[LogEntry]) -> bool {
+    log.iter()
+        .any(|entry| matches!(entry, LogEntry::Update(status) if is_terminal(status.state)))
+}
+
+fn started(log: &[LogEntry]) -> Option<ProcessIdentity> {
+    log.iter().rev().find_map(|entry| match entry {
+        LogEntry::Started(started) => ProcessIdentity::from_text(&started.supervisor),
+        _ => None,
+    })
+}

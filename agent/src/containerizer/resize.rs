@@ -1,0 +1,260 @@
+//! Resizes of running containers; also fetching and probes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use meseta_isolators::{ContainerError, ContainerName, Demand, ProcessIdentity, Shrink};
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::{ContainerId, Resources};
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::inspection::InspectionLimits;
+use super::{Containerizer, Entry, Options, blocking};
+use crate::checkpoint::inside;
+use crate::core::{Input, LaunchPlan, Probe, ProbeResult};
+use crate::error_chain::chain;
+use crate::fetch;
+use crate::spec::volumes;
+use crate::spec::{Prepared, container_spec};
+
+/// How often a hard memory limit is tried again below which what runs does not fit.
+const SHRINK_AGAIN: Duration = Duration::from_secs(5);
+/// How long the end of a task waits for its memory to be taken back.
+const SHRINK_WAIT: Duration = Duration::from_secs(1);
+
+/// What a container is to have from now on.
+#[derive(Debug)]
+pub(super) struct ResizeRequest {
+    pub(super) demand: Demand,
+    pub(super) resources: Resources,
+    pub(super) volumes: Vec<pb::Resource>,
+}
+
+impl Containerizer {
+    /// Makes the sandbox and fetches into it what the command names.
+    pub(super) async fn fetch(
+        &self,
+        plan: LaunchPlan,
+        cancel: Arc<fetch::Cancel>,
+    ) -> Result<Prepared, String> {
+        let inner = self.inner.clone();
+        let fetched = blocking(move || {
+            let prepared = container_spec(&inner.options, &plan)?;
+            let uris = plan.command().map(|command| command.uris.clone());
+            let options = &inner.options;
+            let request = fetch::Request {
+                uris: uris.unwrap_or_default(),
+                outer: options.layout.sandbox(&plan.run),
+                sandbox: inside(plan.container()),
+                owner: prepared.spec.credentials.clone(),
+                limits: fetch::Limits {
+                    stall: options.fetcher_stall_timeout,
+                    ..fetch::Limits::default()
+                },
+                host_paths: options.rights.host_paths.clone(),
+                cancel,
+            };
+            fetch::fetch(request).map_err(|error| error.to_string())?;
+            Ok(prepared)
+        });
+        let fetched = fetched.await.unwrap_or_else(|panic| Err(panic.to_string()));
+        let counter = match &fetched {
+            Ok(_) => &self.inner.fetches_succeeded,
+            Err(_) => &self.inner.fetches_failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        fetched
+    }
+
+    /// How containers are run here.
+    pub(crate) fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// Who keeps a container that runs.
+    pub(crate) fn supervisor_of(&self, container: &ContainerId) -> Option<ProcessIdentity> {
+        match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
+            _ => None,
+        }
+    }
+
+    /// Containers whose fetches succeeded, and failed.
+    pub(crate) fn fetches(&self) -> (u64, u64) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (
+            read(&self.inner.fetches_succeeded),
+            read(&self.inner.fetches_failed),
+        )
+    }
+
+    pub(super) fn resize(&self, container: ContainerId, request: ResizeRequest) {
+        if let Some(Entry::Running(live)) = self.inner.table().get_mut(&container) {
+            let live = Arc::make_mut(live);
+            live.demand = request.demand;
+            live.inspection_limits =
+                InspectionLimits::of(&request.resources, &self.inner.options.layout);
+            live.volumes = Some(request.volumes);
+        }
+        let this = self.clone();
+        tokio::spawn(async move {
+            let failed = this.resize_now(&container).await.err();
+            let resized = Input::Resized { container, failed };
+            this.inner.tell(resized).await;
+        });
+    }
+
+    /// Brings a container to what it is to have by now: of several resizes at once each finds what the
+    /// last one wants.
+    async fn resize_now(&self, container: &ContainerId) -> Result<(), String> {
+        let change_lock = match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => live.change_lock.clone(),
+            // What ends has no use for limits.
+            _ => return Ok(()),
+        };
+        let mut may_have_volumes = change_lock.lock().await;
+        let live = match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => live.clone(),
+            _ => return Ok(()),
+        };
+        let name = ContainerName::new(container.as_str()).map_err(|error| chain(&error))?;
+        let inner = self.inner.clone();
+        let volumes_requested = live.volumes.clone().unwrap_or_default();
+        let with_volumes = *may_have_volumes || !volumes_requested.is_empty();
+        let has_some = !volumes_requested.is_empty();
+        let demand = live.demand;
+        let asked = name.clone();
+        let updated = blocking(move || {
+            let (name, containers) = (asked, &inner.containers);
+            containers
+                .update(&name, &demand)
+                .map_err(|error| chain(&error))?;
+            if !with_volumes {
+                return Ok(());
+            }
+            let options = &inner.options;
+            let layout = &options.layout;
+            let context =
+                volumes::VolumeContext::new(layout, &live.run, &live.container, &options.rights);
+            let volumes_requested =
+                volumes::of_resources(layout, &volumes_requested).map_err(|error| chain(&error))?;
+            let owner = volumes::owner(&context, options.switch_user)?;
+            let (supervisor, owner) = (&live.supervisor, owner.as_ref());
+            volumes::change(
+                containers,
+                &name,
+                supervisor,
+                &context,
+                &volumes_requested,
+                owner,
+            )
+        });
+        let updated = updated.await;
+        updated.unwrap_or_else(|panic| Err(panic.to_string()))?;
+        *may_have_volumes = has_some;
+        let attempted = self.shrink(container.clone(), name, demand);
+        // The end of a task is not held up for as long as the kernel may need to write pages back.
+        let _ = tokio::time::timeout(SHRINK_WAIT, attempted).await;
+        Ok(())
+    }
+
+    pub(super) fn probe(&self, probe: Probe) {
+        let live = match self.inner.table().get(&probe.container) {
+            Some(Entry::Running(live)) => Some(live.clone()),
+            _ => None,
+        };
+        let this = self.clone();
+        tokio::spawn(async move {
+            let (id, container) = (probe.id, probe.container.clone());
+            let result = match live {
+                Some(live) => {
+                    let permit = this.inner.probe_permits.take(&live.run.framework).await;
+                    let supervisor = live.supervisor.clone();
+                    let inner = this.inner.clone();
+                    let probed_result = blocking(move || {
+                        super::probe::run(&inner.containers, &inner.options, &probe, &supervisor)
+                    });
+                    let probed_result = probed_result.await;
+                    drop(permit);
+                    probed_result.unwrap_or_else(|panic| ProbeResult::NotRun(panic.to_string()))
+                }
+                None => ProbeResult::NotRun("its container does not run".to_owned()),
+            };
+            let probed = Input::Probed {
+                container,
+                id,
+                result,
+            };
+            this.inner.tell(probed).await;
+        });
+    }
+
+    /// Lowers a container's hard memory limit as far as what runs fits below it: now, or as soon as it
+    /// does. What is returned ends with the first attempt.
+    pub(super) fn shrink(
+        &self,
+        container: ContainerId,
+        name: ContainerName,
+        demand: Demand,
+    ) -> oneshot::Receiver<()> {
+        let (first, attempted) = oneshot::channel();
+        let this = self.clone();
+        tokio::spawn(async move { this.shrink_until_done(container, name, demand, first).await });
+        attempted
+    }
+
+    async fn shrink_until_done(
+        self,
+        container: ContainerId,
+        name: ContainerName,
+        demand: Demand,
+        first: oneshot::Sender<()>,
+    ) {
+        let mut first = Some(first);
+        let mut this = self;
+        while this.demand_of(&container) == Some(demand) {
+            let (inner, asked) = (this.inner.clone(), name.clone());
+            let shrunk = blocking(move || inner.containers.shrink_memory(&asked, &demand)).await;
+            if let Some(newer) = this.demand_of(&container).filter(|now| *now != demand) {
+                // More was given meanwhile, and may just have been taken away again.
+                let (inner, asked) = (this.inner.clone(), name.clone());
+                let _ = blocking(move || inner.containers.update(&asked, &newer)).await;
+                return;
+            }
+            match shrunk {
+                Ok(Ok(Shrink::InUse { usage_bytes })) => {
+                    if first.take().is_some() {
+                        info!(
+                            container_id = %container, usage_bytes, wanted_bytes = demand.mem_bytes,
+                            "a container uses more memory than its new limit; the limit is lowered once it fits"
+                        );
+                    }
+                }
+                Ok(Ok(Shrink::Done { .. } | Shrink::NotLower)) | Err(_) => return,
+                // It began under other isolators, or is gone.
+                Ok(Err(ContainerError::Unknown(_))) => return,
+                Ok(Err(error)) => {
+                    return warn!(container_id = %container, error = %chain(&error), "a memory limit is higher than it should be");
+                }
+            }
+            // Nobody's end waits for this.
+            let others = Arc::downgrade(&this.inner);
+            drop(this);
+            tokio::time::sleep(SHRINK_AGAIN).await;
+            let Some(inner) = others.upgrade() else {
+                return;
+            };
+            this = Self { inner };
+        }
+    }
+
+    /// What a container that runs is to have.
+    fn demand_of(&self, container: &ContainerId) -> Option<Demand> {
+        match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => Some(live.demand),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The descriptors that the agent may have, and how they are divided.
+//!
+//! It takes all that its hard limit allows. Invariant: what grows with the number of clients and of containers leaves a
+//! part to what must always go on.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tracing::warn;
+
+/// Connections at a time, however many descriptors there are.
+const CONNECTIONS_MAX: u64 = 16_384;
+
+/// How many descriptors may be held by what grows with the number of clients and of containers. An eighth each is
+/// for control files that are kept open and for watching containers, half is for connections; the rest is left
+/// for what must always go on: kills, ends, checkpoints, launches.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) struct DescriptorShares {
+    /// Connections to the agent.
+    pub(crate) connections: usize,
+    /// Supervisors, and limits, that are watched; further ones are looked at now and then.
+    pub(crate) watched: usize,
+}
+
+impl DescriptorShares {
+    /// Of what this process may have.
+    pub(crate) fn of_process() -> Self {
+        Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+    }
+
+    fn of(limit: u64) -> Self {
+        let count = |share: u64| usize::try_from(share).unwrap_or(usize::MAX);
+        Self {
+            connections: count((limit / 2).min(CONNECTIONS_MAX)),
+            watched: count(limit / 8),
+        }
+    }
+}
+
+/// What of so many descriptors may be kept open to be read again and again. `others_max` are more than anything
+/// else ever takes.
+pub(crate) fn kept_open(limit: u64, others_max: u64) -> usize {
+    let kept = limit - others_max.min(limit - limit / 8);
+    usize::try_from(kept).unwrap_or(usize::MAX)
+}
+
+/// Raises this process's soft limit to its hard one: control files of containers stay open.
+pub(crate) fn take_all() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        warn!(%error, "the limit on descriptors stays low; sampling is dearer");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_there_is_a_quarter_is_left_for_what_must_go_on() {
+        for limit in [64, 256, 1_024, 4_096, 20_000, 1 << 20] {
+            let DescriptorShares {
+                connections,
+                watched,
+            } = DescriptorShares::of(limit);
+            let held = connections + watched + kept_open(limit, 7_000);
+            let limit = usize::try_from(limit).expect("few");
+            assert!(held <= limit - limit / 4 || limit >= 20_000, "{limit}");
+            assert!(connections >= 32 && watched >= 8);
+        }
+        assert_eq!(DescriptorShares::of(1 << 20).connections, 16_384);
+        assert_eq!(kept_open(20_000, 7_000), 13_000);
+    }
+}

@@ -1,0 +1,444 @@
+//! Old sandboxes go: after `--gc_delay`, or sooner as the disk fills.
+//!
+//! A run's sandbox waits from its end; it goes once it is older than
+//! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is. Nothing is
+//! kept over a restart: what lies on the disk and belongs to no run is found again, its age being that
+//! of its last change. Invariant: the sandbox of a run that is not over is never touched, and nothing
+//! mounted in one is followed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use meseta_isolators::beneath::Folder;
+use tracing::{info, warn};
+
+use crate::checkpoint::{Image, Layout};
+use crate::clock::unix_now;
+
+/// Before a sandbox that could not be removed is tried again.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(600);
+
+/// Frameworks whose sandboxes are removed side by side.
+const FRAMEWORKS_AT_ONCE: usize = 4;
+
+/// What the operator wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// The value of `--gc_delay`.
+    pub(crate) delay: Duration,
+    /// `--gc_disk_headroom`, from 0 to 1.
+    pub(crate) headroom: f64,
+    /// The value of `--disk_watch_interval`.
+    pub(crate) interval: Duration,
+}
+
+/// The queue of what is to go.
+#[derive(Clone, Debug)]
+pub(crate) struct Gc {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: Options,
+    layout: Layout,
+    sandboxes: Mutex<Known>,
+    removed: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The sandboxes that are known.
+#[derive(Debug, Default)]
+struct Known {
+    /// Those of runs that are over, with the time since which they wait, counted from 1970.
+    waiting: BTreeMap<PathBuf, Duration>,
+    /// When those that could not be removed are tried again.
+    again: BTreeMap<PathBuf, Duration>,
+    /// Those of runs that are not, whether they are made yet or not.
+    live: BTreeSet<PathBuf>,
+}
+
+/// How much there is to do, and was done.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) pending: usize,
+    pub(crate) removed: u64,
+    pub(crate) failed: u64,
+}
+
+impl Gc {
+    pub(crate) fn new(options: Options, layout: Layout) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                options,
+                layout,
+                sandboxes: Mutex::default(),
+                removed: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// A run is about to begin: its sandbox is kept.
+    pub(crate) fn keep(&self, sandbox: PathBuf) {
+        let mut known = self.known();
+        known.waiting.remove(&sandbox);
+        known.again.remove(&sandbox);
+        known.live.insert(sandbox);
+    }
+
+    /// A run is over: its sandbox waits from now.
+    pub(crate) fn discard(&self, sandbox: PathBuf) {
+        let mut known = self.known();
+        known.live.remove(&sandbox);
+        known.waiting.insert(sandbox, unix_now());
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            pending: self.known().waiting.len(),
+            removed: self.inner.removed.load(Ordering::Relaxed),
+            failed: self.inner.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How old a sandbox may become now.
+    pub(crate) fn age_allowed(&self) -> Duration {
+        let used = disk_used(self.inner.layout.work_dir()).unwrap_or_default();
+        age_allowed(&self.inner.options, used)
+    }
+
+    /// Finds what earlier lives of the agent left, then looks again and again.
+    pub(crate) async fn run(self) {
+        let this = self.clone();
+        let _ = tokio::task::spawn_blocking(move || this.find()).await;
+        let mut ticks = tokio::time::interval(self.inner.options.interval);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let this = self.clone();
+            let _ = tokio::task::spawn_blocking(move || this.prune(unix_now())).await;
+        }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        let known = self.inner.sandboxes.lock();
+        known.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self) {
+        let agents = self.inner.layout.work_dir().join("slaves");
+        // slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>
+        let levels = [None, Some("frameworks"), Some("executors"), Some("runs")];
+        let mut folders = vec![agents];
+        for level in levels {
+            let inside = folders.iter().map(|folder| match level {
+                Some(name) => folder.join(name),
+                None => folder.clone(),
+            });
+            folders = inside.flat_map(|folder| folders_in(&folder)).collect();
+        }
+        let mut known = self.known();
+        for sandbox in folders {
+            let changed = std::fs::symlink_metadata(&sandbox).and_then(|stat| stat.modified());
+            let since = changed.ok().and_then(|changed| {
+                let since = changed.duration_since(std::time::SystemTime::UNIX_EPOCH);
+                since.ok()
+            });
+            if let Some(since) = since.filter(|_| !known.live.contains(&sandbox)) {
+                known.waiting.entry(sandbox).or_insert(since);
+            }
+        }
+    }
+
+    /// Removes what is too old, some frameworks' side by side: a sandbox takes as long as its tasks have made it take.
+    fn prune(&self, now: Duration) {
+        let mut frameworks: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+        for sandbox in self.due(now) {
+            // frameworks/<framework>/executors/<executor>/runs/<container>
+            let framework = sandbox.ancestors().nth(4).unwrap_or(&sandbox).to_owned();
+            frameworks.entry(framework).or_default().push(sandbox);
+        }
+        let threads = frameworks.len().min(FRAMEWORKS_AT_ONCE);
+        let waiting = Mutex::new(frameworks.into_values());
+        let next = || {
+            waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .next()
+        };
+        let work = || {
+            while let Some(sandboxes) = next() {
+                sandboxes
+                    .iter()
+                    .for_each(|sandbox| self.prune_one(sandbox, now));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+    }
+
+    fn due(&self, now: Duration) -> Vec<PathBuf> {
+        let allowed = self.age_allowed();
+        let known = self.known();
+        let waiting = known.waiting.iter();
+        let is_due = |path: &Path, since: Duration| {
+            let pauses = known.again.get(path).is_some_and(|again| now < *again);
+            now.saturating_sub(since) >= allowed && !pauses
+        };
+        let due = waiting.filter(|(path, since)| is_due(path, **since));
+        due.map(|(path, _)| path.clone()).collect()
+    }
+
+    fn prune_one(&self, path: &Path, now: Duration) {
+        if !self.known().waiting.contains_key(path) {
+            // Kept meanwhile.
+            return;
+        }
+        if let Err(error) = self.remove(path) {
+            warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
+            self.inner.failed.fetch_add(1, Ordering::Relaxed);
+            let mut known = self.known();
+            if known.waiting.contains_key(path) {
+                known
+                    .again
+                    .insert(path.to_owned(), now + PAUSE_AFTER_FAILURE);
+            }
+            return;
+        }
+        info!(path = %path.display(), "removed an old sandbox");
+        self.inner.removed.fetch_add(1, Ordering::Relaxed);
+        let mut known = self.known();
+        known.again.remove(path);
+        known.waiting.remove(path);
+    }
+
+    fn remove(&self, sandbox: &Path) -> std::io::Result<()> {
+        detach_mounts(sandbox)?;
+        match (sandbox.parent().map(Folder::open), sandbox.file_name()) {
+            (Some(Ok(runs)), Some(name)) => runs.remove(Path::new(name))?,
+            (Some(Err(error)), _) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error);
+            }
+            _ => {}
+        }
+        // What held nothing else goes with it; each of these fails on a folder that does.
+        let top = self.inner.layout.work_dir().join("slaves");
+        if let Some(runs) = sandbox.parent() {
+            let latest = runs.join("latest");
+            if !latest.exists() {
+                let _ = std::fs::remove_file(latest);
+            }
+        }
+        for folder in sandbox.ancestors().skip(1) {
+            if folder == top || std::fs::remove_dir(folder).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folders in a folder, links left out.
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
+}
+
+/// The age by the formula of Mesos.
+fn age_allowed(options: &Options, used: f64) -> Duration {
+    let share = (1.0 - options.headroom - used).clamp(0.0, 1.0);
+    options.delay.mul_f64(share)
+}
+
+/// The used share of the file system that holds a path.
+fn disk_used(path: &Path) -> Option<f64> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    if stat.f_blocks == 0 {
+        return None;
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a share of a disk, for a rule of thumb"
+    )]
+    let free = stat.f_bfree as f64 / stat.f_blocks as f64;
+    Some(1.0 - free)
+}
+
+/// Whatever was left mounted in a sandbox is not the sandbox's to lose.
+fn detach_mounts(sandbox: &Path) -> std::io::Result<()> {
+    let mounts = procfs::process::Process::myself()
+        .and_then(|own| own.mountinfo())
+        .map_err(std::io::Error::other)?;
+    let mut inside: Vec<_> = mounts
+        .into_iter()
+        .map(|mount| mount.mount_point)
+        .filter(|point| point.starts_with(sandbox))
+        .collect();
+    // Deepest first.
+    inside.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
+    for point in inside {
+        warn!(path = %point.display(), "detaching what was left mounted in an old sandbox");
+        // Other tasks of its user may put links in the way.
+        let inner = point.strip_prefix(sandbox).unwrap_or(Path::new(""));
+        let mount_point = Folder::open(sandbox)?.open_at(inner, nix::fcntl::OFlag::O_PATH)?;
+        let mount_point = format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&mount_point)
+        );
+        rustix::mount::unmount(mount_point, rustix::mount::UnmountFlags::DETACH)?;
+    }
+    Ok(())
+}
+
+/// Keeps the sandboxes of runs that are not over.
+pub(crate) fn keep_those_of(gc: &Gc, image: &Image, layout: &Layout) {
+    let frameworks = image.frameworks.iter();
+    for run in frameworks.flat_map(|framework| &framework.runs) {
+        gc.keep(layout.sandbox(&run.key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+    fn options() -> Options {
+        Options {
+            delay: WEEK,
+            headroom: 0.1,
+            interval: Duration::from_secs(60),
+        }
+    }
+
+    #[test]
+    fn the_age_falls_as_the_disk_fills() {
+        for (used, days) in [(0.0, 6.3), (0.5, 2.8), (0.9, 0.0), (1.0, 0.0)] {
+            let allowed = age_allowed(&options(), used).as_secs_f64() / 86_400.0;
+            assert!((allowed - days).abs() < 1e-6, "{used}: {allowed}");
+        }
+    }
+
+    fn site() -> (tempfile::TempDir, Gc, PathBuf) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = std::fs::canonicalize(dir.path()).expect("a path");
+        let gc = Gc::new(options(), Layout::new(&path));
+        let runs = path.join("slaves/S0/frameworks/F/executors/e/runs");
+        for run in ["old", "new"] {
+            std::fs::create_dir_all(runs.join(run)).expect("made");
+            std::fs::write(runs.join(run).join("stdout"), "text").expect("written");
+        }
+        std::os::unix::fs::symlink("new", runs.join("latest")).expect("linked");
+        (dir, gc, runs)
+    }
+
+    #[test]
+    fn what_is_over_goes_after_the_delay_and_what_lives_stays() {
+        let (_dir, gc, runs) = site();
+        gc.keep(runs.join("new"));
+        gc.find();
+        assert_eq!(gc.counts().pending, 1);
+        gc.prune(unix_now());
+        assert!(runs.join("old").exists());
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(!runs.join("old").exists());
+        assert!(runs.join("new/stdout").exists());
+        let done = Counts {
+            pending: 0,
+            removed: 1,
+            failed: 0,
+        };
+        assert_eq!(gc.counts(), done);
+    }
+
+    /// The walk may meet a sandbox that was made since it began, or before the run was heard to begin.
+    #[test]
+    fn a_run_that_began_during_the_walk_keeps_its_sandbox() {
+        let (_dir, gc, runs) = site();
+        gc.keep(runs.join("new"));
+        gc.find();
+        assert_eq!(gc.counts().pending, 1);
+        // Found, and kept before it goes.
+        gc.keep(runs.join("old"));
+        gc.find();
+        assert_eq!(gc.counts().pending, 0);
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(runs.join("old/stdout").exists() && runs.join("new/stdout").exists());
+        gc.discard(runs.join("old"));
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(!runs.join("old").exists());
+    }
+
+    #[test]
+    fn with_the_last_run_its_executor_framework_and_agent_go() {
+        let (dir, gc, runs) = site();
+        gc.discard(runs.join("old"));
+        gc.discard(runs.join("new"));
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(!dir.path().join("slaves/S0").exists());
+        assert!(dir.path().join("slaves").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_tried_again_after_a_pause() {
+        let (_dir, gc, runs) = site();
+        gc.discard(runs.join("old"));
+        // A sandbox is not beneath a file.
+        let hidden = runs.with_file_name("hidden");
+        std::fs::rename(&runs, &hidden).expect("moved");
+        std::fs::write(&runs, "in the way").expect("written");
+        let later = unix_now() + WEEK + WEEK;
+        gc.prune(later);
+        assert_eq!((gc.counts().pending, gc.counts().failed), (1, 1));
+        std::fs::remove_file(&runs).expect("removed");
+        std::fs::rename(&hidden, &runs).expect("moved back");
+        gc.prune(later + PAUSE_AFTER_FAILURE / 2);
+        assert!(runs.join("old").exists(), "not at once");
+        gc.prune(later + PAUSE_AFTER_FAILURE);
+        assert!(!runs.join("old").exists());
+        assert_eq!((gc.counts().pending, gc.counts().removed), (0, 1));
+    }
+
+    #[test]
+    fn sandboxes_of_many_frameworks_are_all_removed() {
+        let (dir, gc, _) = site();
+        let runs = |framework: usize| {
+            let path = format!("slaves/S0/frameworks/{framework}/executors/e/runs");
+            std::fs::canonicalize(dir.path())
+                .expect("a path")
+                .join(path)
+        };
+        for framework in 0..10 {
+            for run in ["a", "b"] {
+                std::fs::create_dir_all(runs(framework).join(run).join("deep")).expect("made");
+                gc.discard(runs(framework).join(run));
+            }
+        }
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert_eq!(gc.counts().removed, 20);
+        assert!((0..10).all(|framework| !runs(framework).exists()));
+    }
+
+    #[test]
+    fn links_in_a_sandbox_are_not_followed() {
+        let (dir, gc, runs) = site();
+        let precious = dir.path().join("precious");
+        std::fs::create_dir(&precious).expect("made");
+        std::fs::write(precious.join("file"), "text").expect("written");
+        std::os::unix::fs::symlink(&precious, runs.join("old/link")).expect("linked");
+        gc.discard(runs.join("old"));
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(!runs.join("old").exists());
+        assert!(precious.join("file").exists());
+    }
+}

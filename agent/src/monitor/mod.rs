@@ -1,0 +1,219 @@
+//! Samples what every container uses, once per interval, and keeps the last sample of each.
+//!
+//! The only place that reads usage from the kernel: scrapes, operators, estimators and controllers
+//! are answered from [`Samples`]. A sample, and a container's history, goes with its container.
+//!
+//! ```text
+//! host.rs     the machine, from /proc
+//! history.rs  a container's last minute
+//! ```
+
+mod history;
+mod host;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use meseta_isolators::{ContainerName, ContainerUsage, DiskUsage, Sampler};
+use meseta_resources::ContainerId;
+use tracing::debug;
+
+use crate::clock::unix_now;
+use crate::containerizer::{Containerizer, LiveContainer};
+use crate::descriptors::kept_open;
+use crate::error_chain::chain;
+pub(crate) use history::History;
+use host::HostReader;
+pub(crate) use host::HostSample;
+
+/// The last sample of one container.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) container: Arc<LiveContainer>,
+    pub(crate) usage: ContainerUsage,
+    /// What its folders held when they were last measured, the sandbox first.
+    pub(crate) disks: Option<Arc<[DiskUsage]>>,
+    /// CPUs used on average over [`USED_WINDOW`].
+    pub(crate) cpus_used: Option<f64>,
+}
+
+/// Over how long [`Sample::cpus_used`] is taken.
+const USED_WINDOW: Duration = Duration::from_secs(10);
+
+/// The last sample of every container that runs, and of the machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples {
+    last: Arc<RwLock<Arc<BTreeMap<ContainerId, Sample>>>>,
+    host: Arc<RwLock<Arc<HostSample>>>,
+    history: Arc<RwLock<BTreeMap<ContainerId, History>>>,
+    sweep: Arc<tokio::sync::Notify>,
+    /// Milliseconds between two sweeps that somebody who watches closely asked for; 0 if nobody did.
+    watched_ms: Arc<AtomicU64>,
+}
+
+impl Samples {
+    /// Asks for sweeps no further apart than this, or for none but the usual ones.
+    pub(crate) fn watch(&self, interval_max: Option<Duration>) {
+        let millis = interval_max.map_or(0, |interval| {
+            u64::try_from(interval.as_millis())
+                .unwrap_or(u64::MAX)
+                .max(1)
+        });
+        self.watched_ms.store(millis, Ordering::Relaxed);
+    }
+
+    /// From one sweep to the next.
+    fn pace(&self, usual: Duration) -> Duration {
+        match self.watched_ms.load(Ordering::Relaxed) {
+            0 => usual,
+            millis => usual.min(Duration::from_millis(millis)),
+        }
+    }
+
+    /// Waits for the end of a sweep; one that ended since the last wait counts.
+    pub(crate) async fn swept(&self) {
+        self.sweep.notified().await;
+    }
+
+    /// All of them, as of the last sweep.
+    pub(crate) fn last(&self) -> Arc<BTreeMap<ContainerId, Sample>> {
+        self.last
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The machine, as of the last sweep.
+    pub(crate) fn host(&self) -> Arc<HostSample> {
+        self.host
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// What a container used over the last minute; `None` for one that has not been sampled yet.
+    #[allow(dead_code, reason = "for estimators, which read it when they are on")]
+    pub(crate) fn history(&self, container: &ContainerId) -> Option<History> {
+        let histories = self.history.read().unwrap_or_else(PoisonError::into_inner);
+        histories.get(container).cloned()
+    }
+
+    fn replace(&self, host: HostSample, mut samples: BTreeMap<ContainerId, Sample>) {
+        {
+            let mut histories = self.history.write().unwrap_or_else(PoisonError::into_inner);
+            histories.retain(|container, _| samples.contains_key(container));
+            for (container, sample) in &mut samples {
+                if !histories.contains_key(container) {
+                    histories.insert(container.clone(), History::default());
+                }
+                if let Some(history) = histories.get_mut(container) {
+                    history.push(&sample.usage);
+                    sample.cpus_used = history.cpus_over(USED_WINDOW);
+                }
+            }
+        }
+        *self.host.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(host);
+        *self.last.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(samples);
+        self.sweep.notify_one();
+    }
+}
+
+/// Of the descriptors that this process may have, what stays free of control files at most: two for each
+/// container, and connections. With few of them only an eighth is kept open.
+const OTHER_DESCRIPTORS_MAX: u64 = 7_000;
+
+/// Runs the sweeps for ever.
+pub(crate) async fn run(containerizer: Containerizer, samples: Samples, interval: Duration) {
+    let mut readers = Readers::new();
+    let mut due = tokio::time::Instant::now();
+    loop {
+        tokio::time::sleep_until(due).await;
+        // A sweep that comes late puts the next ones off: two at once would tell nothing.
+        due = tokio::time::Instant::now() + samples.pace(interval);
+        let containerizer = containerizer.clone();
+        let sweep = move || {
+            let began = Instant::now();
+            let mut host = readers.host.read();
+            let swept = sweep(&containerizer, &mut readers.sampler);
+            host.sweep = Some(began.elapsed());
+            (readers, host, swept)
+        };
+        match tokio::task::spawn_blocking(sweep).await {
+            Ok((back, host, swept)) => {
+                readers = back;
+                samples.replace(host, swept);
+            }
+            Err(_) => readers = Readers::new(),
+        }
+    }
+}
+
+/// What stays open from one sweep to the next.
+#[derive(Debug)]
+struct Readers {
+    host: HostReader,
+    sampler: Sampler,
+}
+
+impl Readers {
+    fn new() -> Self {
+        use rustix::process::{Resource, getrlimit};
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self {
+            host: HostReader::at(Path::new("/proc")),
+            sampler: Sampler::new(kept_open(limit, OTHER_DESCRIPTORS_MAX)),
+        }
+    }
+}
+
+fn sweep(containerizer: &Containerizer, sampler: &mut Sampler) -> BTreeMap<ContainerId, Sample> {
+    sampler.begin_sweep();
+    let sample = |live: Arc<LiveContainer>| {
+        let container = live.container.clone();
+        let name = ContainerName::new(container.as_str()).ok()?;
+        let containers = containerizer.containers();
+        match sampler.sample(containers, &name, Some(&live.supervisor), unix_now()) {
+            Ok(usage) => {
+                let sample = Sample {
+                    container: live,
+                    usage,
+                    disks: containerizer.measured().of(&container),
+                    cpus_used: None,
+                };
+                Some((container, sample))
+            }
+            Err(error) => {
+                // It ended under our hands, most likely; the next sweep knows.
+                debug!(container_id = %container, error = %chain(&error), "no sample");
+                None
+            }
+        }
+    };
+    // Collected, a tree is packed: filled one by one in order, half of it would be empty.
+    containerizer
+        .live()
+        .into_iter()
+        .filter_map(sample)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_watches_closely_makes_sweeps_come_sooner_never_later() {
+        let samples = Samples::default();
+        let usual = Duration::from_secs(1);
+        let half = Duration::from_millis(500);
+        assert_eq!(samples.pace(usual), usual);
+        samples.watch(Some(half));
+        assert_eq!(samples.pace(usual), half);
+        assert_eq!(samples.pace(half / 5), half / 5);
+        samples.watch(None);
+        assert_eq!(samples.pace(usual), usual);
+    }
+}

@@ -1,0 +1,585 @@
+//! Containers that are asked for over the agent's own API, inside those of executors and tasks.
+//!
+//! A session runs a command in a container that lives and streams what it prints; others have a sandbox of their own.
+//! They are not checkpointed: a restarted agent destroys them. Invariant: none outlives the container around it, nor a
+//! session the connection that asked for it.
+//!
+//! ```text
+//! table.rs            the containers by id, and how many of a framework there may be
+//! pipes.rs            a session on pipes, and what is read from them
+//! terminal.rs         a session at a terminal
+//! output.rs           who reads what a container prints
+//! api_concurrency.rs  launches and removals at a time
+//! ```
+
+mod api_concurrency;
+pub(crate) mod output;
+mod pipes;
+mod table;
+pub(crate) mod terminal;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use meseta_isolators::{
+    ContainerName, ContainerSpec, Destination, DestroyOptions, ExitCause, Inside, KillOutcome,
+    KillRequest, Launched, ProcessIdentity, TaskIsolation,
+};
+use meseta_resources::{ContainerId, FrameworkId};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::containerizer::{Containerizer, supervision};
+use crate::core::LaunchPlan;
+use crate::error_chain::chain;
+use crate::spec::isolation::task_isolation;
+use crate::spec::sandbox::NestedSandbox;
+use crate::spec::{Prepared, container_spec, spec_inside};
+use api_concurrency::ApiConcurrency;
+use output::{Output, OutputReceiver, Stream};
+use pipes::{Pipes, Source, pump, remove_pipes};
+use table::NestedTable;
+use terminal::{Terminal, WindowSize};
+
+/// Between a signal that is not SIGKILL and SIGKILL: for ever, as far as anybody waits.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+const SIGKILL: i32 = 9;
+
+/// Why a nested container cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NestedError {
+    /// One of that id runs.
+    #[error("it is there already")]
+    Exists,
+    /// There is none of that id.
+    #[error("it cannot be found")]
+    Unknown,
+    /// The container is running.
+    #[error("Nested container has not terminated yet")]
+    Running,
+    /// Nothing can be typed into it.
+    #[error("its standard input is closed")]
+    NoInput,
+    /// Somebody else types into it.
+    #[error("Multiple input connections are not allowed")]
+    Taken,
+    /// As many as may read what it prints already.
+    #[error("Too many connections read its output already")]
+    Crowded,
+    /// It could not be launched, or reached.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// How one ended, as wait(2) tells it; unknown if nobody saw it.
+pub(crate) type Ended = Option<i32>;
+
+#[derive(Debug)]
+struct Nested {
+    framework: FrameworkId,
+    supervisor: ProcessIdentity,
+    /// Its own sandbox, if it has one.
+    sandbox: Option<NestedSandbox>,
+    input: tokio::sync::Mutex<Option<Input>>,
+    /// Held by whoever is attached to the input.
+    attached: Arc<tokio::sync::Mutex<()>>,
+    output: Output,
+    ended: watch::Receiver<Option<Ended>>,
+}
+
+/// Where what is typed goes.
+#[derive(Debug)]
+enum Input {
+    Pipe(pipe::Sender),
+    Terminal(Arc<Terminal>),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NestedContainers {
+    table: Arc<Mutex<NestedTable<Arc<Nested>>>>,
+    api_concurrency: ApiConcurrency,
+}
+
+/// An id that is taken for a launch, until the container is kept.
+#[derive(Debug)]
+struct Reserved {
+    all: NestedContainers,
+    id: Option<ContainerId>,
+    framework: FrameworkId,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.all.table().remove(&id);
+        }
+    }
+}
+
+/// A session, for whoever asked for it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// What its command prints.
+    pub(crate) chunks: OutputReceiver,
+    /// Its container goes with this.
+    pub(crate) reader: Reader,
+}
+
+/// Whoever a session runs for: without one its container is killed.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    all: NestedContainers,
+    containerizer: Containerizer,
+    id: Option<ContainerId>,
+}
+
+impl Reader {
+    /// All was read: the container ends by itself.
+    pub(crate) fn has_read_all(mut self) {
+        self.id.take();
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let (all, containerizer) = (self.all.clone(), self.containerizer.clone());
+        runtime.spawn(async move {
+            // Nobody is left who would read what it prints.
+            let _ = all.kill(&containerizer, &id, SIGKILL).await;
+        });
+    }
+}
+
+impl NestedContainers {
+    fn table(&self) -> MutexGuard<'_, NestedTable<Arc<Nested>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: &ContainerId) -> Result<Arc<Nested>, NestedError> {
+        let found = self.table().get(id).cloned();
+        found.ok_or(NestedError::Unknown)
+    }
+
+    /// Takes the id, so that nobody else launches under it.
+    fn reserve(
+        &self,
+        containerizer: &Containerizer,
+        plan: &LaunchPlan,
+    ) -> Result<Reserved, NestedError> {
+        let is_live = |container: &ContainerId| containerizer.supervisor_of(container).is_some();
+        let has_ended = |one: &Arc<Nested>| one.ended.borrow().is_some();
+        self.table()
+            .reserve(plan.container(), &plan.run, has_ended, is_live)?;
+        Ok(Reserved {
+            all: self.clone(),
+            id: Some(plan.container().clone()),
+            framework: plan.run.framework.clone(),
+        })
+    }
+
+    /// Runs a container with a sandbox of its own inside another. Once its turn has come it is launched and
+    /// kept, whatever becomes of whoever asked.
+    pub(crate) async fn launch(
+        &self,
+        containerizer: &Containerizer,
+        plan: LaunchPlan,
+    ) -> Result<(), NestedError> {
+        let permit = self.api_concurrency.launch(&plan.run.framework).await;
+        let (this, containerizer) = (self.clone(), containerizer.clone());
+        to_its_end(async move {
+            let _permit = permit;
+            let reserved = this.reserve(&containerizer, &plan)?;
+            let shared = containerizer.clone();
+            let launched = tokio::task::spawn_blocking(move || {
+                let options = shared.options();
+                let sandbox = NestedSandbox::of(&options.layout, &plan);
+                let rights = &options.rights;
+                let isolation = task_isolation(rights, &plan)?;
+                let Prepared { spec, mounts } = container_spec(options, &plan)?;
+                let isolation = TaskIsolation {
+                    mounts,
+                    ..isolation
+                };
+                let launched = shared.containers().launch_with(&spec, &isolation);
+                let launched = launched.map_err(|error| {
+                    sandbox.undo();
+                    chain(&error)
+                })?;
+                Ok((sandbox, launched))
+            });
+            let (sandbox, launched) = flatten(launched.await)?;
+            let ends = NestedIo {
+                sandbox: Some(sandbox),
+                ..NestedIo::default()
+            };
+            this.keep(&containerizer, reserved, launched, ends);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Runs a command in a container that lives, at a terminal of that size or on pipes. If whoever asked has
+    /// gone meanwhile, so does the container.
+    pub(crate) async fn session(
+        &self,
+        containerizer: &Containerizer,
+        plan: LaunchPlan,
+        parent: &ContainerId,
+        terminal: Option<Option<WindowSize>>,
+    ) -> Result<Session, NestedError> {
+        let supervisor = containerizer
+            .supervisor_of(parent)
+            .ok_or(NestedError::Unknown)?;
+        let permit = self.api_concurrency.launch(&plan.run.framework).await;
+        let (this, containerizer) = (self.clone(), containerizer.clone());
+        let parent = parent.clone();
+        to_its_end(async move {
+            let _permit = permit;
+            let id = plan.container().clone();
+            let reserved = this.reserve(&containerizer, &plan)?;
+            let shared = containerizer.clone();
+            let launched = tokio::task::spawn_blocking(move || match terminal {
+                Some(size) => at_terminal(&shared, &plan, &parent, supervisor, size),
+                None => on_pipes(&shared, &plan, &parent, supervisor),
+            });
+            let (ends, launched) = flatten(launched.await)?;
+            let chunks = ends.output.attach();
+            this.keep(&containerizer, reserved, launched, ends);
+            let reader = Reader {
+                all: this,
+                containerizer,
+                id: Some(id),
+            };
+            let chunks = chunks.ok().flatten().ok_or(NestedError::Unknown)?;
+            Ok(Session { chunks, reader })
+        })
+        .await
+    }
+
+    /// What it prints from now on.
+    pub(crate) fn attach_output(
+        &self,
+        id: &ContainerId,
+    ) -> Result<Option<OutputReceiver>, NestedError> {
+        let attached = self.find(id)?.output.attach();
+        attached.map_err(|_| NestedError::Crowded)
+    }
+
+    /// Remembers one that runs, and watches for its end.
+    fn keep(
+        &self,
+        containerizer: &Containerizer,
+        mut reserved: Reserved,
+        launched: Launched,
+        ends: NestedIo,
+    ) {
+        let Some(id) = reserved.id.take() else {
+            return;
+        };
+        let (told, ended) = watch::channel(None);
+        let nested = Arc::new(Nested {
+            framework: reserved.framework.clone(),
+            supervisor: launched.supervisor.clone(),
+            sandbox: ends.sandbox,
+            input: tokio::sync::Mutex::new(ends.input),
+            attached: Arc::default(),
+            output: ends.output.clone(),
+            ended,
+        });
+        info!(container_id = %id, "a nested container runs");
+        self.table().keep(&id, nested.clone());
+        let output = ends.output;
+        let pumps: Vec<_> = ends
+            .sources
+            .into_iter()
+            .map(|source| tokio::spawn(pump(source, output.clone())))
+            .collect();
+        let containerizer = containerizer.clone();
+        tokio::spawn(async move {
+            let status = await_end(&containerizer, &id, launched.supervisor).await;
+            info!(container_id = %id, ?status, "a nested container ended");
+            // First, because whoever waits for room in its input holds that until then.
+            let _ = told.send(Some(status));
+            nested.input.lock().await.take();
+            if let Some(pipes) = ends.pipes {
+                let _ = tokio::task::spawn_blocking(move || remove_pipes(&pipes)).await;
+            }
+        });
+        tokio::spawn(async move {
+            for pump in pumps {
+                let _ = pump.await;
+            }
+            output.close();
+        });
+    }
+
+    /// The containers that are running.
+    pub(crate) fn running(&self) -> Vec<ContainerId> {
+        let table = self.table();
+        let running = table.iter().filter(|(_, one)| one.ended.borrow().is_none());
+        running.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn wait(&self, id: &ContainerId) -> Result<Ended, NestedError> {
+        let mut ended = self.find(id)?.ended.clone();
+        let seen = ended.wait_for(Option::is_some).await;
+        seen.map(|status| (*status).flatten())
+            .map_err(|_| NestedError::Failed("its exit is not watched any more".to_owned()))
+    }
+
+    /// Sends it a signal; SIGKILL ends all of it.
+    pub(crate) async fn kill(
+        &self,
+        containerizer: &Containerizer,
+        id: &ContainerId,
+        signal: i32,
+    ) -> Result<(), NestedError> {
+        let supervisor = self.find(id)?.supervisor.clone();
+        let grace = if signal == SIGKILL {
+            Duration::ZERO
+        } else {
+            NEVER
+        };
+        let shared = containerizer.clone();
+        let killed = tokio::task::spawn_blocking(move || {
+            let request = KillRequest { signal, grace };
+            shared.containers().kill(&supervisor, request)
+        });
+        match killed.await {
+            Ok(Ok(KillOutcome::Delivered | KillOutcome::AlreadyGone)) => Ok(()),
+            Ok(Err(error)) => Err(NestedError::Failed(error.to_string())),
+            Err(panic) => Err(NestedError::Failed(panic.to_string())),
+        }
+    }
+
+    /// Forgets one that ended, with its sandbox.
+    pub(crate) async fn remove(&self, id: &ContainerId) -> Result<(), NestedError> {
+        let nested = self.find(id)?;
+        if nested.ended.borrow().is_none() {
+            return Err(NestedError::Running);
+        }
+        let _permit = self.api_concurrency.remove(&nested.framework).await;
+        self.table().remove(id);
+        if let Some(sandbox) = nested.sandbox.clone() {
+            let removed = tokio::task::spawn_blocking(move || sandbox.remove());
+            if let Ok(Err(error)) = removed.await {
+                warn!(container_id = %id, %error, "a sandbox is left over");
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches to its standard input, which one alone can be.
+    pub(crate) async fn attach_input(&self, id: &ContainerId) -> Result<Attached, NestedError> {
+        let nested = self.find(id)?;
+        if nested.input.lock().await.is_none() {
+            return Err(NestedError::NoInput);
+        }
+        let lock = nested.attached.clone().try_lock_owned();
+        let lock = lock.map_err(|_| NestedError::Taken)?;
+        Ok(Attached {
+            nested,
+            _lock: lock,
+        })
+    }
+}
+
+/// Somebody at the standard input of a container.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    nested: Arc<Nested>,
+    _lock: tokio::sync::OwnedMutexGuard<()>,
+}
+
+impl Attached {
+    /// Writes; nothing at all ends a pipe, and is nothing at a terminal, which has a key for it.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> Result<(), NestedError> {
+        let mut input = self.nested.input.lock().await;
+        if bytes.is_empty() && matches!(*input, Some(Input::Pipe(_))) {
+            input.take();
+            return Ok(());
+        }
+        let mut ended = self.nested.ended.clone();
+        let writing = async {
+            match input.as_mut() {
+                Some(Input::Pipe(pipe)) => pipe.write_all(bytes).await,
+                Some(Input::Terminal(terminal)) => terminal.write(bytes).await,
+                None => Err(std::io::Error::other("its standard input is closed")),
+            }
+        };
+        tokio::select! {
+            written = writing => written.map_err(|error| NestedError::Failed(error.to_string())),
+            // Nobody reads any more.
+            _ = ended.wait_for(Option::is_some) => Ok(()),
+        }
+    }
+
+    /// Tells the command how large its terminal is.
+    pub(crate) async fn resize(&self, size: WindowSize) -> std::io::Result<()> {
+        match &*self.nested.input.lock().await {
+            Some(Input::Terminal(terminal)) => terminal.resize(size),
+            _ => Err(rustix::io::Errno::NOTTY.into()),
+        }
+    }
+
+    /// Completes when the container has ended.
+    pub(crate) async fn ended(&self) {
+        let _ = self.nested.ended.clone().wait_for(Option::is_some).await;
+    }
+}
+
+/// Does something to its end, also if nobody waits for that any more; what comes of it is dropped then.
+async fn to_its_end<T: Send + 'static>(
+    doing: impl Future<Output = Result<T, NestedError>> + Send + 'static,
+) -> Result<T, NestedError> {
+    let done = tokio::spawn(doing).await;
+    done.unwrap_or_else(|panic| Err(NestedError::Failed(panic.to_string())))
+}
+
+fn flatten<T>(done: Result<Result<T, String>, tokio::task::JoinError>) -> Result<T, NestedError> {
+    done.unwrap_or_else(|panic| Err(panic.to_string()))
+        .map_err(NestedError::Failed)
+}
+
+/// What goes in and out of a container, and where it is kept meanwhile.
+#[derive(Debug, Default)]
+struct NestedIo {
+    sandbox: Option<NestedSandbox>,
+    input: Option<Input>,
+    output: Output,
+    sources: Vec<Source>,
+    /// The folder of its pipes.
+    pipes: Option<PathBuf>,
+}
+
+/// Runs a command inside, with pipes for what it reads and prints.
+fn on_pipes(
+    containerizer: &Containerizer,
+    plan: &LaunchPlan,
+    parent: &ContainerId,
+    supervisor: ProcessIdentity,
+) -> Result<(NestedIo, Launched), String> {
+    let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
+    let pipes = Pipes::make(&containerizer.containers().sessions_dir(&name))
+        .map_err(|error| format!("failed to make pipes: {error}"))?;
+    let mut spec = spec_inside(containerizer.options(), plan, parent)?;
+    spec.stdout = Destination::Endpoint(pipes.path("out"));
+    spec.stderr = Destination::Endpoint(pipes.path("err"));
+    let inside = Inside {
+        supervisor,
+        stdin: Some(pipes.path("in")),
+        terminal: false,
+    };
+    let launched = launch_inside(containerizer, &spec, &inside)?;
+    let ends = NestedIo {
+        input: Some(Input::Pipe(pipes.input)),
+        output: Output::open(),
+        sources: vec![
+            Source::Pipe(pipes.output, Stream::Output),
+            Source::Pipe(pipes.errors, Stream::Error),
+        ],
+        pipes: Some(pipes.folder),
+        sandbox: None,
+    };
+    Ok((ends, launched))
+}
+
+/// Runs a command inside, at a terminal of its own.
+fn at_terminal(
+    containerizer: &Containerizer,
+    plan: &LaunchPlan,
+    parent: &ContainerId,
+    supervisor: ProcessIdentity,
+    size: Option<WindowSize>,
+) -> Result<(NestedIo, Launched), String> {
+    let opened = Terminal::open(size);
+    let (terminal, path) = opened.map_err(|error| format!("failed to open a terminal: {error}"))?;
+    let mut spec = spec_inside(containerizer.options(), plan, parent)?;
+    spec.stdout = Destination::Endpoint(path.clone());
+    spec.stderr.clone_from(&spec.stdout);
+    let inside = Inside {
+        supervisor,
+        stdin: Some(path),
+        terminal: true,
+    };
+    let launched = launch_inside(containerizer, &spec, &inside)?;
+    let terminal = Arc::new(terminal);
+    let ends = NestedIo {
+        input: Some(Input::Terminal(terminal.clone())),
+        output: Output::open(),
+        sources: vec![Source::Terminal(terminal)],
+        ..NestedIo::default()
+    };
+    Ok((ends, launched))
+}
+
+fn launch_inside(
+    containerizer: &Containerizer,
+    spec: &ContainerSpec,
+    inside: &Inside,
+) -> Result<Launched, String> {
+    containerizer
+        .containers()
+        .launch_inside(spec, &TaskIsolation::default(), inside)
+        .map_err(|error| chain(&error))
+}
+
+/// Waits for the supervisor's end and leaves nothing of the container.
+async fn await_end(
+    containerizer: &Containerizer,
+    id: &ContainerId,
+    supervisor: ProcessIdentity,
+) -> Ended {
+    let name = ContainerName::new(id.as_str()).ok()?;
+    supervision::ended(containerizer, id, &supervisor).await;
+    let shared = containerizer.clone();
+    let ended = tokio::task::spawn_blocking(move || {
+        let containers = shared.containers();
+        let record = containers.exit_record(&name).ok().flatten();
+        let options = DestroyOptions::default();
+        if let Err(error) = containers.destroy(&name, Some(&supervisor), options) {
+            warn!(error = %chain(&error), "a nested container is not gone");
+        }
+        let _ = containers.forget(&name);
+        record.and_then(|record| match record.cause {
+            ExitCause::Exited(code) => Some((code & 0xff) << 8),
+            ExitCause::Signaled(signal) => Some(signal),
+            ExitCause::LaunchFailed { .. } => None,
+        })
+    });
+    ended.await.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_begun_goes_to_its_end_though_nobody_waits() {
+        let (go, going) = oneshot::channel::<()>();
+        let (told, done) = oneshot::channel();
+        let mut doing = Box::pin(to_its_end(async move {
+            let _ = going.await;
+            let _ = told.send(());
+            Ok(())
+        }));
+        let is_waiting =
+            std::future::poll_fn(|context| Poll::Ready(doing.as_mut().poll(context).is_pending()));
+        assert!(is_waiting.await);
+        drop(doing);
+        go.send(()).expect("it goes on");
+        done.await.expect("it went to its end");
+    }
+}

@@ -1,0 +1,365 @@
+//! The service task that owns the core; all others use a [`Handle`].
+//!
+//! [`Service::run`] takes one input at a time, hands writes to the writer thread and the other effects to what carries
+//! them out. Effects that wait for a write are released in order, per destination, when it is durable.
+//!
+//! ```text
+//! executor_streams.rs  the queues of events to executors
+//! ```
+//!
+//! [`Handle`]: crate::handle::Handle
+
+pub(crate) mod executor_streams;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use meseta_daemon::outbox::{Limits, Outbox, QueuedSize};
+use meseta_proto::meseta::v1::agent_frame;
+
+use crate::budgets::Budgets;
+use crate::checkpoint::Layout;
+use crate::checkpoint::pending_writes::PendingWrites;
+use crate::checkpoint::writer::Writer;
+use crate::clock::Clock;
+use crate::containerizer::Containerizer;
+use crate::core::{Action, AgentCore, Destination, Effect, ExitReason, Input, Snapshot};
+use crate::gc::Gc;
+use crate::handle::Mailbox;
+use crate::link::Links;
+use crate::link::outgoing::Dropped;
+use executor_streams::ExecutorStreams;
+
+/// Inputs taken between two looks at everything else.
+const INPUTS_PER_TURN: usize = 64;
+
+/// How much may wait for the disk before the core takes nothing new, as with a full queue of writes: neither
+/// inputs nor timers, until some of it is durable. What one input leads to is all that comes on top.
+#[derive(Copy, Clone, Debug)]
+struct Backlog {
+    bytes: usize,
+    actions: usize,
+}
+
+/// Actions that may wait for the disk.
+const ACTIONS_MAX: usize = 32_768;
+
+impl Backlog {
+    fn of_bytes(bytes: usize) -> Self {
+        Self {
+            bytes,
+            actions: ACTIONS_MAX,
+        }
+    }
+
+    fn is_reached<D: Ord + Clone, A: QueuedSize>(self, outbox: &Outbox<D, A>) -> bool {
+        outbox.queued_bytes() >= self.bytes || outbox.len() >= self.actions
+    }
+}
+
+const UNBOUNDED: Limits = Limits {
+    per_destination: usize::MAX,
+    total: usize::MAX,
+    bytes_per_destination: usize::MAX,
+    bytes_total: usize::MAX,
+};
+
+#[derive(Debug)]
+pub(crate) struct Service {
+    core: AgentCore,
+    mailbox: Mailbox,
+    writer: Writer,
+    /// What it has not made durable.
+    pending_writes: PendingWrites,
+    backlog: Backlog,
+    links: Links,
+    containerizer: Containerizer,
+    streams: ExecutorStreams,
+    gc: Gc,
+    layout: Layout,
+    /// What waits for its write.
+    outbox: Outbox<Destination, Action>,
+    /// Since when nothing new is taken because of the disk.
+    behind_since: Option<Instant>,
+    clock: Clock,
+    /// Bytes in it of messages between frameworks and their executors.
+    messages_bytes: usize,
+    /// How many there may be; one more is dropped.
+    messages_bytes_max: usize,
+    dropped: Dropped,
+    /// Shared by those who ask while nothing happens. Not kept for others: what changes would be there twice.
+    shared: Weak<Snapshot>,
+}
+
+impl Service {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "its parts, each made elsewhere and named once"
+    )]
+    pub(crate) fn new(
+        core: AgentCore,
+        mailbox: Mailbox,
+        writer: Writer,
+        links: Links,
+        containerizer: Containerizer,
+        streams: ExecutorStreams,
+        gc: Gc,
+        layout: Layout,
+        dropped: Dropped,
+        budgets: Budgets,
+    ) -> Self {
+        Self {
+            core,
+            mailbox,
+            writer,
+            pending_writes: PendingWrites::new(budgets.writes()),
+            backlog: Backlog::of_bytes(budgets.outbox()),
+            links,
+            containerizer,
+            streams,
+            gc,
+            layout,
+            outbox: Outbox::new(UNBOUNDED),
+            behind_since: None,
+            messages_bytes: 0,
+            messages_bytes_max: budgets.messages(),
+            dropped,
+            clock: Clock::new(),
+            shared: Weak::new(),
+        }
+    }
+
+    /// Until the core says that it is over.
+    pub(crate) async fn run(self) -> ExitReason {
+        let beating = tokio::spawn(self.clock.clone().run_heartbeat());
+        let reason = self.run_loop().await;
+        beating.abort();
+        reason
+    }
+
+    async fn run_loop(mut self) -> ExitReason {
+        let mut taken = Vec::new();
+        let mut inputs = VecDeque::new();
+        loop {
+            while !self.is_behind()
+                && let Some(input) = inputs.pop_front()
+            {
+                self.step(input);
+            }
+            if let Some(reason) = self.release() {
+                return reason;
+            }
+            let is_behind = self.is_behind();
+            self.note_behind(is_behind);
+            if !is_behind && !inputs.is_empty() {
+                continue;
+            }
+            let deadline = self.clock.instant(self.core.next_deadline());
+            tokio::select! {
+                count = self.mailbox.inputs.recv_many(&mut taken, INPUTS_PER_TURN),
+                    if !is_behind =>
+                {
+                    if count == 0 {
+                        return ExitReason::Stopped;
+                    }
+                    inputs.extend(taken.drain(..));
+                }
+                () = self.writer.progress() => {}
+                Some(query) = self.mailbox.queries.recv() => {
+                    let snapshot = self.snapshot();
+                    let _ = query.send(snapshot);
+                }
+                () = sleep_until(deadline), if !is_behind => self.step(Input::Tick),
+            }
+        }
+    }
+
+    /// Whether so much waits for the disk that nothing new is taken.
+    fn is_behind(&self) -> bool {
+        self.pending_writes.is_full() || self.backlog.is_reached(&self.outbox)
+    }
+
+    /// While nothing is taken nobody is heard: for the core that is a pause.
+    fn note_behind(&mut self, is_behind: bool) {
+        match self.behind_since {
+            None if is_behind => {
+                tracing::error!(
+                    "too many writes are pending; input is paused until the disk catches up"
+                );
+                self.behind_since = Some(Instant::now());
+            }
+            Some(since) if !is_behind => {
+                self.behind_since = None;
+                self.clock.stood_still(since.elapsed());
+            }
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, input: Input) {
+        let (now, paused) = self.clock.now();
+        if let Some(lasted) = paused {
+            let effects = self.core.step(now, Input::Paused { lasted });
+            self.take(effects);
+        }
+        let effects = self.core.step(now, input);
+        self.take(effects);
+    }
+
+    fn snapshot(&mut self) -> Arc<Snapshot> {
+        let shared = self.shared.upgrade();
+        let fresh = shared.filter(|shared| shared.sequence == self.core.sequence());
+        fresh.unwrap_or_else(|| {
+            let snapshot = Arc::new(self.core.snapshot());
+            self.shared = Arc::downgrade(&snapshot);
+            snapshot
+        })
+    }
+
+    /// Hands writes to the writer and queues what follows them.
+    fn take(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Persist { lsn, write } => {
+                    self.pending_writes.add(lsn, write.bytes());
+                    if !self.writer.write(lsn, write) {
+                        tracing::error!(
+                            "the checkpoint thread is gone; ending at once, tasks go on"
+                        );
+                        std::process::abort();
+                    }
+                }
+                Effect::Perform { after, to, action } => {
+                    let bytes = message_bytes(&action);
+                    let messages_bytes = self.messages_bytes.saturating_add(bytes);
+                    if bytes > 0 && messages_bytes > self.messages_bytes_max {
+                        // Nobody is promised that a message arrives.
+                        self.dropped.count();
+                        continue;
+                    }
+                    self.messages_bytes = messages_bytes;
+                    // Has no limit of its own: see [`Backlog`].
+                    if let Err(overflow) = self.outbox.push(to, after.0, action) {
+                        tracing::error!(%overflow, "an action was lost");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries out what waits no longer.
+    fn release(&mut self) -> Option<ExitReason> {
+        let durable = self.writer.durable();
+        self.pending_writes.durable(durable);
+        self.core.durable(durable);
+        for (to, action) in self.outbox.durable(durable.0) {
+            if let Some(reason) = self.carry_out(&to, action) {
+                return Some(reason);
+            }
+        }
+        None
+    }
+
+    fn carry_out(&mut self, to: &Destination, action: Action) -> Option<ExitReason> {
+        let bytes = message_bytes(&action);
+        self.messages_bytes = self.messages_bytes.saturating_sub(bytes);
+        match action {
+            Action::Connect { link } => self.links.connect(link),
+            Action::Disconnect { link } => self.links.disconnect(link),
+            Action::Send { link, message } => self.links.send(link, *message),
+            Action::Tell { connection, event } => self.streams.tell(connection, *event),
+            Action::HangUp { connection } => self.streams.hang_up(connection),
+            Action::Discard { run } => self.gc.discard(self.layout.sandbox(&run)),
+            Action::Exit(reason) => return Some(reason),
+            action => {
+                if let Action::Launch(plan) = &action {
+                    // Before it is made, so that no walk takes it for one of before.
+                    self.gc.keep(self.layout.sandbox(&plan.run));
+                }
+                let of_containers = matches!(
+                    to,
+                    Destination::Container(_) | Destination::Overdue(_) | Destination::Revocable
+                );
+                debug_assert!(of_containers, "{to:?}");
+                self.containerizer.carry_out(action);
+            }
+        }
+        None
+    }
+}
+
+/// The size of a message between a framework and its executor.
+fn message_bytes(action: &Action) -> usize {
+    match action {
+        Action::Send { message, .. } => match &**message {
+            agent_frame::Message::ExecutorMessage(message) => message.data.len().max(1),
+            _ => 0,
+        },
+        Action::Tell { event, .. } => {
+            let message = event.message.as_ref();
+            message.map_or(0, |message| message.data.len().max(1))
+        }
+        _ => 0,
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::meseta::v1 as protocol;
+
+    use super::*;
+    use crate::core::LinkId;
+
+    fn message(bytes: usize) -> Action {
+        let message = protocol::ExecutorMessage {
+            data: vec![0; bytes],
+            ..protocol::ExecutorMessage::default()
+        };
+        Action::Send {
+            link: LinkId(1),
+            message: Box::new(agent_frame::Message::ExecutorMessage(message)),
+        }
+    }
+
+    #[test]
+    fn nothing_new_is_taken_while_too_much_waits_for_the_disk() {
+        const MIB: usize = 1 << 20;
+        let backlog = Backlog::of_bytes(32 * MIB);
+        let mut outbox: Outbox<Destination, Action> = Outbox::new(UNBOUNDED);
+        for lsn in 1..=32 {
+            assert!(!backlog.is_reached(&outbox), "{lsn}");
+            outbox
+                .push(Destination::Master, lsn, message(MIB))
+                .expect("it has no limit of its own");
+        }
+        assert!(backlog.is_reached(&outbox));
+        // What one input leads to comes on top, and is not lost.
+        outbox
+            .push(Destination::Master, 33, message(8 * MIB))
+            .expect("it has no limit of its own");
+        // The disk comes after: what was made durable leaves room again.
+        assert_eq!(outbox.durable(20).len(), 20);
+        assert!(!backlog.is_reached(&outbox));
+        assert_eq!(outbox.durable(33).len(), 13);
+        assert_eq!(outbox.queued_bytes(), 0);
+        let few = Backlog {
+            actions: 3,
+            ..Backlog::of_bytes(usize::MAX)
+        };
+        for lsn in 34..37 {
+            assert!(!few.is_reached(&outbox));
+            outbox
+                .push(Destination::Master, lsn, message(0))
+                .expect("it has no limit of its own");
+        }
+        assert!(few.is_reached(&outbox), "many small ones");
+    }
+}

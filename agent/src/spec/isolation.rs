@@ -1,0 +1,311 @@
+//! Translates a task's ContainerInfo into isolation settings.
+//!
+//! Pure. What the node does not allow, or could not do, refuses the launch: a task that asked for fewer
+//! rights must not run with more.
+
+use meseta_isolators::{CapabilityRequest, SeccompChoice, TaskIsolation};
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::linux_info::IpcMode;
+
+use crate::core::{LaunchPlan, Subject};
+use crate::isolation::{TaskRights, capability_set};
+
+const BYTES_PER_MEGABYTE: u64 = 1 << 20;
+
+/// What a container asks for, or why it cannot have it.
+pub(crate) fn task_isolation(
+    rights: &TaskRights,
+    plan: &LaunchPlan,
+) -> Result<TaskIsolation, String> {
+    let is_nested = matches!(plan.subject, Subject::Nested(_));
+    let mut isolation = requested(rights, plan.container_info(), is_nested)?;
+    isolation.capabilities.granted = rights.grants.of(&plan.user, plan.role.as_ref());
+    Ok(isolation)
+}
+
+fn requested(
+    rights: &TaskRights,
+    container: Option<&pb::ContainerInfo>,
+    is_nested: bool,
+) -> Result<TaskIsolation, String> {
+    let Some(linux) = container.and_then(|container| container.linux_info.as_ref()) else {
+        return Ok(TaskIsolation::default());
+    };
+    let (share_ipc_namespace, shm_bytes) = ipc(rights, linux)?;
+    if linux.share_pid_namespace() && !rights.share_pid {
+        return Err(
+            "sharing the agent's pid namespace is not allowed here; its operator can allow it \
+             (--disallow_sharing_agent_pid_namespace=false)"
+                .to_owned(),
+        );
+    }
+    for (asked, namespace) in [
+        (linux.share_pid_namespace(), "pid"),
+        (share_ipc_namespace, "ipc"),
+    ] {
+        // It would be the agent's, not that of the container around it, which is what is asked for.
+        if asked && is_nested {
+            return Err(format!(
+                "a nested container cannot share the {namespace} namespace of the container around it: leave \
+                 that out, and it has one of its own"
+            ));
+        }
+    }
+    Ok(TaskIsolation {
+        seccomp: seccomp(rights, linux.seccomp.as_ref())?,
+        capabilities: capabilities(rights, linux)?,
+        shm_bytes,
+        share_pid_namespace: linux.share_pid_namespace(),
+        share_ipc_namespace,
+        own_limits: !linux.share_cgroups(),
+        ..TaskIsolation::default()
+    })
+}
+
+fn seccomp(rights: &TaskRights, asked: Option<&pb::SeccompInfo>) -> Result<SeccompChoice, String> {
+    let Some(asked) = asked else {
+        return Ok(SeccompChoice::Node);
+    };
+    match (&asked.profile_name, asked.unconfined()) {
+        (Some(_), true) => {
+            Err("a seccomp profile was named for a container that is to be unconfined".to_owned())
+        }
+        (None, true) if rights.seccomp && !rights.unconfined => Err(
+            "no system call filter was asked for, which this agent does not allow; its operator can \
+             (--allow_unconfined_seccomp)"
+                .to_owned(),
+        ),
+        (None, true) => Ok(SeccompChoice::Unconfined),
+        (None, false) => Ok(SeccompChoice::Node),
+        (Some(name), false) if !rights.seccomp => Err(format!(
+            "the seccomp profile {name:?} was asked for, and this agent's isolation has no linux/seccomp"
+        )),
+        (Some(name), false) => match rights.profiles.get(name) {
+            Some(profile) => Ok(SeccompChoice::Profile(profile.clone())),
+            None => Err(format!("this agent has no seccomp profile {name:?}")),
+        },
+    }
+}
+
+fn capabilities(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<CapabilityRequest, String> {
+    // Older frameworks say it so.
+    let older = linux.capability_info.as_ref();
+    let effective = match (older, &linux.effective_capabilities) {
+        (Some(_), Some(_)) => {
+            return Err(
+                "only one of 'capability_info' and 'effective_capabilities' may be set".into(),
+            );
+        }
+        (one, other) => one.or(other.as_ref()),
+    };
+    let bounding = linux.bounding_capabilities.as_ref();
+    if (effective.is_some() || bounding.is_some()) && !rights.capabilities {
+        return Err(
+            "capabilities were asked for, and this agent's isolation has no linux/capabilities"
+                .into(),
+        );
+    }
+    Ok(CapabilityRequest {
+        bounding: bounding.map(capability_set).transpose()?,
+        effective: effective.map(capability_set).transpose()?,
+        ..CapabilityRequest::default()
+    })
+}
+
+/// Whether the host's objects are shared, and how large `/dev/shm` is to be.
+fn ipc(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<(bool, Option<u64>), String> {
+    let mode = linux.ipc_mode();
+    let share = mode == IpcMode::ShareParent;
+    if share && !rights.share_ipc {
+        return Err(
+            "sharing the agent's ipc namespace is not allowed here; its operator can allow it \
+             (--disallow_sharing_agent_ipc_namespace=false)"
+                .to_owned(),
+        );
+    }
+    if mode == IpcMode::Private && !rights.ipc {
+        return Err(
+            "a private ipc namespace was asked for, and this agent's isolation has no namespaces/ipc"
+                .to_owned(),
+        );
+    }
+    let Some(megabytes) = linux.shm_size else {
+        return Ok((share, None));
+    };
+    if mode != IpcMode::Private {
+        return Err("'shm_size' can be set only with 'ipc_mode' PRIVATE".to_owned());
+    }
+    if !rights.shm {
+        return Err(
+            "'shm_size' was set, and this agent's isolation has no filesystem/shm".to_owned(),
+        );
+    }
+    Ok((false, Some(u64::from(megabytes) * BYTES_PER_MEGABYTE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use meseta_isolators::{SeccompAction, SeccompProfile};
+    use meseta_proto::mesos::v1::capability_info::Capability;
+
+    use super::*;
+
+    fn all_rights() -> TaskRights {
+        let profile = SeccompProfile::of(SeccompAction::Allow);
+        TaskRights {
+            profiles: Arc::new(BTreeMap::from([("open.json".to_owned(), profile)])),
+            share_pid: true,
+            share_ipc: true,
+            capabilities: true,
+            seccomp: true,
+            unconfined: true,
+            shm: true,
+            ipc: true,
+            mounts: true,
+            ..TaskRights::default()
+        }
+    }
+
+    fn asked(rights: &TaskRights, linux: pb::LinuxInfo) -> Result<TaskIsolation, String> {
+        let container = pb::ContainerInfo {
+            r#type: pb::container_info::Type::Mesos.into(),
+            linux_info: Some(linux),
+            ..pb::ContainerInfo::default()
+        };
+        requested(rights, Some(&container), false)
+    }
+
+    fn capability(one: Capability) -> Option<pb::CapabilityInfo> {
+        let capabilities = vec![one.into()];
+        Some(pb::CapabilityInfo { capabilities })
+    }
+
+    #[test]
+    fn requests_are_passed_on() {
+        let rights = all_rights();
+        let nothing = requested(&rights, None, false);
+        assert_eq!(nothing, Ok(TaskIsolation::default()));
+        let all = asked(
+            &rights,
+            pb::LinuxInfo {
+                effective_capabilities: capability(Capability::Kill),
+                share_pid_namespace: Some(true),
+                seccomp: Some(pb::SeccompInfo {
+                    profile_name: Some("open.json".to_owned()),
+                    unconfined: None,
+                }),
+                ipc_mode: Some(IpcMode::Private.into()),
+                shm_size: Some(8),
+                ..pb::LinuxInfo::default()
+            },
+        );
+        let all = all.expect("allowed");
+        assert!(all.share_pid_namespace && !all.share_ipc_namespace);
+        assert_eq!(all.shm_bytes, Some(8 << 20));
+        assert!(
+            all.capabilities
+                .effective
+                .is_some_and(|set| set.has("KILL"))
+        );
+        assert!(matches!(all.seccomp, SeccompChoice::Profile(_)));
+    }
+
+    #[test]
+    fn a_nested_container_does_not_share_what_is_the_agents() {
+        for (linux, namespace) in [
+            (
+                pb::LinuxInfo {
+                    share_pid_namespace: Some(true),
+                    ..pb::LinuxInfo::default()
+                },
+                "pid namespace",
+            ),
+            (
+                pb::LinuxInfo {
+                    ipc_mode: Some(IpcMode::ShareParent.into()),
+                    ..pb::LinuxInfo::default()
+                },
+                "ipc namespace",
+            ),
+        ] {
+            assert!(asked(&all_rights(), linux.clone()).is_ok());
+            let container = pb::ContainerInfo {
+                linux_info: Some(linux),
+                ..pb::ContainerInfo::default()
+            };
+            let error = requested(&all_rights(), Some(&container), true).expect_err(namespace);
+            assert!(error.contains(namespace), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_allowed_or_makes_no_sense_is_refused() {
+        let seccomp = |name: Option<&str>, unconfined| pb::LinuxInfo {
+            seccomp: Some(pb::SeccompInfo {
+                profile_name: name.map(str::to_owned),
+                unconfined: Some(unconfined),
+            }),
+            ..pb::LinuxInfo::default()
+        };
+        let ipc = |mode: IpcMode, shm_size| pb::LinuxInfo {
+            ipc_mode: Some(mode.into()),
+            shm_size,
+            ..pb::LinuxInfo::default()
+        };
+        let shared = pb::LinuxInfo {
+            share_pid_namespace: Some(true),
+            ..pb::LinuxInfo::default()
+        };
+        let less = pb::LinuxInfo {
+            bounding_capabilities: capability(Capability::Kill),
+            ..pb::LinuxInfo::default()
+        };
+        let none = TaskRights::default();
+        let free = pb::LinuxInfo {
+            seccomp: Some(pb::SeccompInfo {
+                profile_name: None,
+                unconfined: Some(true),
+            }),
+            ..pb::LinuxInfo::default()
+        };
+        let confined = TaskRights {
+            unconfined: false,
+            ..all_rights()
+        };
+        let allowed = asked(&all_rights(), free.clone()).expect("allowed");
+        assert_eq!(allowed.seccomp, SeccompChoice::Unconfined);
+        for (rights, linux, complaint) in [
+            (confined, free, "--allow_unconfined_seccomp"),
+            (all_rights(), seccomp(Some("open.json"), true), "unconfined"),
+            (
+                all_rights(),
+                seccomp(Some("../x"), false),
+                "no seccomp profile",
+            ),
+            (none.clone(), seccomp(Some("x"), false), "no linux/seccomp"),
+            (none.clone(), shared, "pid namespace is not allowed"),
+            (
+                none.clone(),
+                ipc(IpcMode::ShareParent, None),
+                "ipc namespace is not allowed",
+            ),
+            (
+                all_rights(),
+                ipc(IpcMode::ShareParent, Some(1)),
+                "only with 'ipc_mode' PRIVATE",
+            ),
+            (
+                none.clone(),
+                ipc(IpcMode::Private, None),
+                "no namespaces/ipc",
+            ),
+            (none, less, "no linux/capabilities"),
+        ] {
+            let error = asked(&rights, linux).expect_err(complaint);
+            assert!(error.contains(complaint), "{error}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! From a launch plan to what the kernel side is told: user, sandbox, environment, command, limits.
+//!
+//! Makes the sandbox on the way, because that is where the paths come from; everything else is a
+//! function of the plan. Blocking.
+//!
+//! ```text
+//! sandbox.rs      the directory that a task calls its own
+//! volumes/        what is mounted in it
+//! environment.rs  the variables of a task
+//! isolation.rs    namespaces, capabilities, seccomp, shared memory
+//! rlimits.rs      resource limits of its processes
+//! ```
+
+pub(crate) mod environment;
+pub(crate) mod isolation;
+mod rlimits;
+pub(crate) mod sandbox;
+pub(crate) mod volumes;
+
+use std::path::{Path, PathBuf};
+
+use meseta_isolators::{
+    Command, ContainerName, ContainerSpec, Credentials, Destination, MountStep,
+};
+use meseta_resources::ContainerId;
+
+use crate::checkpoint::{inside, nested_names};
+use crate::containerizer::Options;
+use crate::core::{LaunchPlan, Subject};
+use crate::error_chain::chain;
+use crate::log_flags::Logs;
+use environment::task_environment;
+use rlimits::{rlimits_of, with_usual_limits};
+use sandbox::NestedSandbox;
+
+/// What is launched, and what it is to see in its sandbox.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) spec: ContainerSpec,
+    pub(crate) mounts: Vec<MountStep>,
+}
+
+/// What is launched for a plan, or why nothing can be.
+pub(crate) fn container_spec(options: &Options, plan: &LaunchPlan) -> Result<Prepared, String> {
+    let credentials = credentials(options, plan)?;
+    let sandbox = sandbox::create(&options.layout, plan, credentials.as_ref())
+        .map_err(|error| chain(&error))?;
+    let prepared = prepare(options, plan, credentials, sandbox);
+    if prepared.is_err() && matches!(plan.subject, Subject::Nested(_)) {
+        // Nobody waits for it, and its id may be used again.
+        NestedSandbox::of(&options.layout, plan).undo();
+    }
+    prepared
+}
+
+fn prepare(
+    options: &Options,
+    plan: &LaunchPlan,
+    credentials: Option<Credentials>,
+    sandbox: PathBuf,
+) -> Result<Prepared, String> {
+    let (layout, rights) = (&options.layout, &options.rights);
+    let context = volumes::VolumeContext::new(layout, &plan.run, plan.container(), rights);
+    let mounts = volumes::of_plan(layout, plan)
+        .and_then(|volumes| volumes::provide(&context, &volumes, credentials.as_ref()))
+        .map_err(|error| chain(&error))?;
+    let inner = inside(plan.container());
+    let spec = spec_in(options, plan, credentials, sandbox, &inner)?;
+    Ok(Prepared { spec, mounts })
+}
+
+/// What is launched beside a task that runs, in its sandbox; where files may grow, what it prints is in the
+/// task's.
+pub(crate) fn spec_inside(
+    options: &Options,
+    plan: &LaunchPlan,
+    task: &ContainerId,
+) -> Result<ContainerSpec, String> {
+    let credentials = credentials(options, plan)?;
+    let sandbox = options.layout.sandbox_of(&plan.run, task);
+    let mut spec = spec_in(options, plan, credentials, sandbox, &inside(task))?;
+    spec.stdout.clone_from(&spec.stderr);
+    Ok(spec)
+}
+
+/// Where a check's output goes that is kept to a size: a file beside the task's own, one for each kind of check.
+pub(crate) fn check_output(
+    options: &Options,
+    plan: &LaunchPlan,
+    task: &ContainerId,
+) -> Destination {
+    let name = nested_names(plan.container()).last().unwrap_or_default();
+    let kind = name.rsplit_once('-').map_or(name, |(kind, _)| kind);
+    Destination::File {
+        beneath: options.layout.sandbox(&plan.run),
+        path: inside(task).join(format!("{kind}.log")),
+    }
+}
+
+/// What is kept of a container's output.
+pub(crate) fn logs_of(options: &Options, plan: &LaunchPlan) -> Result<Logs, String> {
+    let own_variable = |name: &str| {
+        let variables = &plan.command()?.environment.as_ref()?.variables;
+        let found = variables.iter().find(|variable| variable.name == name);
+        found.and_then(|variable| variable.value.clone())
+    };
+    options.logs.with(own_variable)
+}
+
+fn credentials(options: &Options, plan: &LaunchPlan) -> Result<Option<Credentials>, String> {
+    let wanted = options.switch_user.then(|| Credentials::lookup(&plan.user));
+    wanted.transpose().map_err(|error| chain(&error))
+}
+
+fn spec_in(
+    options: &Options,
+    plan: &LaunchPlan,
+    credentials: Option<Credentials>,
+    sandbox: PathBuf,
+    inner: &Path,
+) -> Result<ContainerSpec, String> {
+    let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
+    let env =
+        task_environment(&options.environment, plan, &sandbox).map_err(|error| chain(&error))?;
+    // The run's own folder is the last on the way that no task can move.
+    let output = |stream: &str| Destination::File {
+        beneath: options.layout.sandbox(&plan.run),
+        path: inner.join(stream),
+    };
+    Ok(ContainerSpec {
+        name,
+        command: command_of(plan),
+        env,
+        credentials,
+        stdout: output("stdout"),
+        stderr: output("stderr"),
+        hostname: hostname_of(plan),
+        rlimits: with_usual_limits(rlimits_of(plan)?),
+        demand: plan.demand,
+        working_dir: sandbox,
+    })
+}
+
+/// What keeps the place of a group of tasks: nothing, for as long as it takes.
+const PAUSE: &str = "exec sleep infinity";
+
+fn command_of(plan: &LaunchPlan) -> Command {
+    let Some(command) = plan.command().cloned() else {
+        return Command::Shell(PAUSE.to_owned());
+    };
+    let value = command.value.unwrap_or_default();
+    if command.shell.unwrap_or(true) {
+        Command::Shell(value)
+    } else {
+        let mut args: Vec<_> = command.arguments.into_iter().map(Into::into).collect();
+        if args.is_empty() {
+            args.push(value.clone().into());
+        }
+        Command::Argv {
+            program: value.into(),
+            args,
+        }
+    }
+}
+
+fn hostname_of(plan: &LaunchPlan) -> Option<String> {
+    plan.container_info()?.hostname.clone()
+}

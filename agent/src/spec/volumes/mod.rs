@@ -1,0 +1,550 @@
+//! Volumes: what lies elsewhere on the machine and is mounted at a path of the container.
+//!
+//! [`of_plan`] and [`of_resources`] read what is wanted, [`provide`] makes the places and says what is
+//! to be mounted there, in the container's own mount namespace, so that the machine's mounts never
+//! change and nothing is left to be cleaned up. Where there is no such namespace a link stands in.
+//! Invariants: nothing is made outside of the sandbox, whatever the task does to it meanwhile, and
+//! persistent data survives the container.
+
+mod points;
+mod running;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use meseta_isolators::{Credentials, MountAction, MountSource, MountStep};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
+use meseta_resources::{Resource, VolumeMode};
+use rustix::fs::{FileType, OFlags};
+use tracing::warn;
+
+use crate::checkpoint::{Layout, RunKey, inside, volume_path};
+use crate::core::{LaunchPlan, Subject};
+use crate::file_user;
+use crate::host_paths::HostPaths;
+use crate::isolation::TaskRights;
+use points::Kind;
+pub(crate) use running::change;
+
+/// Places of the machine that show the kernel and not files; over them nothing is mounted.
+const KERNEL_FOLDERS: [&str; 2] = ["/proc", "/sys"];
+
+/// A volume cannot be provided.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum VolumeError {
+    /// Its place is not in the sandbox.
+    #[error("{volume} is to be at {path:?}: give a relative path that stays in the sandbox")]
+    Point { volume: String, path: String },
+    /// Its place is not one where something can be mounted.
+    #[error("{volume} is to be at {path}: {reason}")]
+    HostPath {
+        volume: String,
+        path: PathBuf,
+        /// What is wrong with that.
+        reason: String,
+    },
+    /// Two are to be at one place.
+    #[error("{0} and {1} would hide each other")]
+    Overlap(String, String),
+    /// It makes no sense, or cannot be had here.
+    #[error("{volume}: {reason}")]
+    Refused { volume: String, reason: String },
+    /// A system call has failed.
+    #[error("failed to {doing} {path}")]
+    Io {
+        /// The call, as a verb.
+        doing: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
+    let path = path.to_owned();
+    move |source| VolumeError::Io {
+        doing,
+        path,
+        source,
+    }
+}
+
+/// One volume of a container.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Volume {
+    /// A name for error messages.
+    name: String,
+    from: Origin,
+    /// Where it is to be seen, as it was given.
+    container_path: String,
+    writable: bool,
+}
+
+/// What is seen there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Origin {
+    /// A persistent volume, which is its user's, or its first user's if it is shared.
+    Data { path: PathBuf, shared: bool },
+    /// Something of the machine's, as it is.
+    Host(PathBuf),
+    /// Something in a sandbox; a folder is made if nothing is there.
+    Sandbox { beneath: PathBuf, path: PathBuf },
+}
+
+impl Volume {
+    fn refused(&self, reason: impl Into<String>) -> VolumeError {
+        refused(&self.name, reason)
+    }
+}
+
+fn refused(volume: &str, reason: impl Into<String>) -> VolumeError {
+    VolumeError::Refused {
+        volume: volume.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+/// Context in which volumes are mounted: sandbox, mount namespace, host path rules.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumeContext {
+    /// The sandbox of the outermost container: nobody but us can move that.
+    root: PathBuf,
+    /// The container's own, relative to that.
+    inside: PathBuf,
+    /// Whether the container has a mount namespace of its own.
+    mounts: bool,
+    /// What of the machine's it may be shown.
+    host_paths: Arc<HostPaths>,
+}
+
+impl VolumeContext {
+    /// Of a container of this run.
+    pub(crate) fn new(
+        layout: &Layout,
+        run: &RunKey,
+        container: &meseta_resources::ContainerId,
+        rights: &TaskRights,
+    ) -> Self {
+        Self {
+            root: layout.sandbox(run),
+            inside: inside(container),
+            mounts: rights.mounts,
+            host_paths: rights.host_paths.clone(),
+        }
+    }
+}
+
+/// Whose a container's sandbox is; nobody's where users are not switched.
+pub(crate) fn owner(
+    context: &VolumeContext,
+    switch_user: bool,
+) -> Result<Option<Credentials>, String> {
+    if !switch_user {
+        return Ok(None);
+    }
+    let meta = fs::symlink_metadata(&context.root);
+    let meta = meta.map_err(|error| format!("failed to stat the sandbox: {error}"))?;
+    Ok(Some(Credentials {
+        uid: meta.uid(),
+        gid: meta.gid(),
+        groups: Vec::new(),
+    }))
+}
+
+/// What a container that is to be launched wants to see.
+pub(crate) fn of_plan(layout: &Layout, plan: &LaunchPlan) -> Result<Vec<Volume>, VolumeError> {
+    // In the place of a group nothing runs; each of its tasks has its own.
+    if matches!(plan.subject, Subject::Group(_)) {
+        return Ok(Vec::new());
+    }
+    let mut volumes = of_resources(layout, &plan.volumes)?;
+    let info = plan.container_info();
+    for volume in info.map_or(&[][..], |info| info.volumes.as_slice()) {
+        volumes.push(of_message(layout, plan, volume)?);
+    }
+    Ok(volumes)
+}
+
+/// The persistent volumes among resources.
+pub(crate) fn of_resources(
+    layout: &Layout,
+    messages: &[pb::Resource],
+) -> Result<Vec<Volume>, VolumeError> {
+    let mut volumes: Vec<Volume> = Vec::new();
+    // They were checked when they were taken.
+    let resources = messages
+        .iter()
+        .filter_map(|one| convert::resource(one).ok());
+    for resource in resources.filter(Resource::is_persistent_volume) {
+        let disk = resource.disk();
+        let id = disk.and_then(|disk| disk.persistence.as_ref());
+        let id = id.map(|persistence| persistence.id.to_string());
+        let name = format!("persistent volume {}", id.unwrap_or_default());
+        let mount = disk.and_then(|disk| disk.volume.as_ref());
+        let path = volume_path(layout, &resource)
+            .ok_or_else(|| refused(&name, "it is on a device and has no directory"))?;
+        let volume = Volume {
+            from: Origin::Data {
+                path,
+                shared: resource.is_shared(),
+            },
+            container_path: mount
+                .map(|mount| mount.container_path.clone())
+                .unwrap_or_default(),
+            writable: mount.is_none_or(|mount| mount.mode == VolumeMode::ReadWrite),
+            name,
+        };
+        // Several tasks of one executor may share it.
+        if !volumes.contains(&volume) {
+            volumes.push(volume);
+        }
+    }
+    Ok(volumes)
+}
+
+/// A volume that a container asks for beside its resources.
+fn of_message(
+    layout: &Layout,
+    plan: &LaunchPlan,
+    message: &pb::Volume,
+) -> Result<Volume, VolumeError> {
+    let name = format!("volume {}", message.container_path);
+    let source = message.source.as_ref();
+    let kind = source.and_then(|source| source.r#type);
+    let kind = kind.and_then(|kind| SourceType::try_from(kind).ok());
+    let from = match (&message.host_path, kind, source) {
+        (Some(path), _, _) if Path::new(path).is_absolute() => Origin::Host(path.into()),
+        // The older way to say so.
+        (Some(path), _, _) => own_sandbox(layout, plan, &name, path, &message.container_path)?,
+        (None, Some(SourceType::HostPath), Some(source)) => {
+            let given = source.host_path.clone().unwrap_or_default();
+            let mode = given.mount_propagation.unwrap_or_default().mode();
+            if mode == pb::mount_propagation::Mode::Bidirectional {
+                let reason = "mounts made in a container cannot be shown to the machine";
+                return Err(refused(&name, reason));
+            }
+            if !Path::new(&given.path).is_absolute() {
+                let reason = format!("path '{}' in HOST_PATH volume is not absolute", given.path);
+                return Err(refused(&name, reason));
+            }
+            Origin::Host(given.path.into())
+        }
+        (None, Some(SourceType::SandboxPath), Some(source)) => {
+            let given = source.sandbox_path.clone().unwrap_or_default();
+            match given.r#type() {
+                sandbox_path::Type::Parent => parent_sandbox(layout, plan, &name, &given.path)?,
+                sandbox_path::Type::Self_ => {
+                    own_sandbox(layout, plan, &name, &given.path, &message.container_path)?
+                }
+                sandbox_path::Type::Unknown => {
+                    return Err(refused(&name, "unknown SANDBOX_PATH volume type"));
+                }
+            }
+        }
+        (None, kind, _) => {
+            let kind = kind.map_or("IMAGE", |kind| kind.as_str_name());
+            let reason = format!("volumes of type {kind} are not supported by this agent");
+            return Err(refused(&name, reason));
+        }
+    };
+    Ok(Volume {
+        name,
+        from,
+        container_path: message.container_path.clone(),
+        writable: message.mode() == pb::volume::Mode::Rw,
+    })
+}
+
+/// The parts of a path that stays where it begins; `None` for one that does not, or has none.
+fn parts(path: &str) -> Option<PathBuf> {
+    let mut parts = PathBuf::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(name) => parts.push(name),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    (!parts.as_os_str().is_empty()).then_some(parts)
+}
+
+fn sandbox_parts(name: &str, path: &str) -> Result<PathBuf, VolumeError> {
+    parts(path).ok_or_else(|| {
+        let reason = format!("path '{path}' in SANDBOX_PATH volume does not stay in the sandbox");
+        refused(name, reason)
+    })
+}
+
+fn own_sandbox(
+    layout: &Layout,
+    plan: &LaunchPlan,
+    name: &str,
+    path: &str,
+    container_path: &str,
+) -> Result<Origin, VolumeError> {
+    if !Path::new(container_path).is_absolute() {
+        let reason = "'container_path' is relative for SANDBOX_PATH volume SELF type";
+        return Err(refused(name, reason));
+    }
+    let own = inside(&plan.container);
+    Ok(Origin::Sandbox {
+        beneath: layout.sandbox(&plan.run),
+        path: own.join(sandbox_parts(name, path)?),
+    })
+}
+
+fn parent_sandbox(
+    layout: &Layout,
+    plan: &LaunchPlan,
+    name: &str,
+    path: &str,
+) -> Result<Origin, VolumeError> {
+    let own = inside(&plan.container);
+    // Its parent's is two parts up: `containers` and its own name.
+    let Some(above) = own.ancestors().nth(2) else {
+        let reason = "SANDBOX_PATH volume PARENT type only works for nested container";
+        return Err(refused(name, reason));
+    };
+    let path = sandbox_parts(name, path)?;
+    // What is mounted in there is seen in that container only: here it is looked for where it lies.
+    for volume in of_resources(layout, &plan.parent_volumes)? {
+        let point = parts(&volume.container_path);
+        let rest = point.and_then(|point| path.strip_prefix(point).ok().map(Path::to_owned));
+        if let (Some(rest), Origin::Data { path: data, shared }) = (rest, volume.from) {
+            if rest.as_os_str().is_empty() {
+                return Ok(Origin::Data { path: data, shared });
+            }
+            return Ok(Origin::Sandbox {
+                beneath: data,
+                path: rest,
+            });
+        }
+    }
+    Ok(Origin::Sandbox {
+        beneath: layout.sandbox(&plan.run),
+        path: above.join(path),
+    })
+}
+
+/// Where a volume goes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Point {
+    /// In the sandbox, relative to it.
+    Sandbox(PathBuf),
+    /// Over something of the machine's, without a link in its path.
+    Host(PathBuf),
+}
+
+impl Point {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Sandbox(path) | Self::Host(path) => path,
+        }
+    }
+}
+
+fn point_of(context: &VolumeContext, volume: &Volume) -> Result<Point, VolumeError> {
+    let path = Path::new(&volume.container_path);
+    if !path.is_absolute() {
+        let inside = parts(&volume.container_path).map(Point::Sandbox);
+        return inside.ok_or_else(|| VolumeError::Point {
+            volume: volume.name.clone(),
+            path: volume.container_path.clone(),
+        });
+    }
+    let wrong = |reason: &str| VolumeError::HostPath {
+        volume: volume.name.clone(),
+        path: path.to_owned(),
+        reason: reason.to_owned(),
+    };
+    if !context.mounts {
+        return Err(wrong(
+            "an absolute path needs namespaces/mnt, which this agent's isolation does not have",
+        ));
+    }
+    let found = path.canonicalize().map_err(|_| {
+        wrong("it is an absolute path; it must exist if the container shares the host filesystem")
+    })?;
+    let is_kernels = KERNEL_FOLDERS
+        .iter()
+        .any(|folder| found.starts_with(folder));
+    if is_kernels || found == Path::new("/") {
+        return Err(wrong("nothing is mounted over that"));
+    }
+    Ok(Point::Host(found))
+}
+
+/// Each volume with its place; refused if one would hide another.
+fn placed<'a>(
+    context: &VolumeContext,
+    volumes: &'a [Volume],
+) -> Result<Vec<(Point, &'a Volume)>, VolumeError> {
+    let mut placed: Vec<(Point, &Volume)> = Vec::new();
+    for volume in volumes {
+        let point = point_of(context, volume)?;
+        let hides = |other: &Point| {
+            let (one, other) = (point.path(), other.path());
+            one.starts_with(other) || other.starts_with(one)
+        };
+        if let Some((_, other)) = placed.iter().find(|(other, _)| hides(other)) {
+            return Err(VolumeError::Overlap(
+                other.name.clone(),
+                volume.name.clone(),
+            ));
+        }
+        placed.push((point, volume));
+    }
+    Ok(placed)
+}
+
+/// Lets volumes appear in a sandbox: makes their places, and links where nothing can be mounted. What
+/// comes back is to be mounted.
+pub(crate) fn provide(
+    context: &VolumeContext,
+    volumes: &[Volume],
+    owner: Option<&Credentials>,
+) -> Result<Vec<MountStep>, VolumeError> {
+    let mut steps = Vec::new();
+    for (point, volume) in placed(context, volumes)? {
+        steps.extend(provide_one(context, &point, volume, owner)?);
+    }
+    Ok(steps)
+}
+
+fn provide_one(
+    context: &VolumeContext,
+    point: &Point,
+    volume: &Volume,
+    owner: Option<&Credentials>,
+) -> Result<Option<MountStep>, VolumeError> {
+    let (source, kind) = source_of(context, volume, owner)?;
+    match point {
+        Point::Host(path) => {
+            let there = fs::metadata(path).map_err(failed("look at", path))?;
+            if Kind::of(&there) != kind {
+                return Err(VolumeError::HostPath {
+                    volume: volume.name.clone(),
+                    path: path.clone(),
+                    reason: "a file goes onto a file only, and a folder onto a folder".to_owned(),
+                });
+            }
+            if source.beneath.is_none() && source.path == *path && volume.writable {
+                // It is seen there already.
+                return Ok(None);
+            }
+            Ok(Some(bind(path.clone(), None, source, volume.writable)))
+        }
+        Point::Sandbox(path) => {
+            let path = context.inside.join(path);
+            let in_sandbox = context.root.join(&path);
+            if context.mounts {
+                points::make(&context.root, &path, kind, owner)
+                    .map_err(failed("make a mount point for a volume at", &in_sandbox))?;
+                let beneath = Some(context.root.clone());
+                return Ok(Some(bind(path, beneath, source, volume.writable)));
+            }
+            if matches!(volume.from, Origin::Host(_)) {
+                return Err(volume.refused(
+                    "a volume of the host's needs namespaces/mnt, which this agent's isolation does \
+                     not have",
+                ));
+            }
+            if !volume.writable {
+                warn!(
+                    volume = volume.name,
+                    "a link stands in for a read-only volume, which can be written to"
+                );
+            }
+            let target = source.beneath.unwrap_or_default().join(source.path);
+            points::link(&context.root, &path, &target, owner)
+                .map_err(failed("link", &in_sandbox))?;
+            Ok(None)
+        }
+    }
+}
+
+fn bind(path: PathBuf, beneath: Option<PathBuf>, source: MountSource, writable: bool) -> MountStep {
+    MountStep {
+        path,
+        action: MountAction::Bind {
+            source,
+            beneath,
+            writable,
+        },
+    }
+}
+
+/// Where a volume lies and what it is; made ready for its user.
+fn source_of(
+    context: &VolumeContext,
+    volume: &Volume,
+    owner: Option<&Credentials>,
+) -> Result<(MountSource, Kind), VolumeError> {
+    match &volume.from {
+        Origin::Data { path, shared } => {
+            let meta = fs::metadata(path).map_err(failed("find the volume", path))?;
+            if let Some(owner) = owner
+                && (!shared || meta.uid() == rustix::process::geteuid().as_raw())
+            {
+                std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid))
+                    .map_err(failed("give away", path))?;
+            }
+            let source = MountSource {
+                path: path.clone(),
+                ..MountSource::default()
+            };
+            Ok((source, Kind::Folder))
+        }
+        Origin::Host(path) => {
+            host_source(context, path, owner).map_err(|reason| volume.refused(reason))
+        }
+        Origin::Sandbox { beneath, path } => {
+            let kind = points::find_or_make(beneath, path)
+                .map_err(failed("find a mount point in", &beneath.join(path)))?;
+            let source = MountSource {
+                beneath: Some(beneath.clone()),
+                path: path.clone(),
+                ..MountSource::default()
+            };
+            Ok((source, kind))
+        }
+    }
+}
+
+/// Where something of the machine's really is, as far as the task's user can get there and the rules of
+/// the node allow it. It is opened again, as the user and through no link, when it is mounted.
+fn host_source(
+    context: &VolumeContext,
+    path: &Path,
+    owner: Option<&Credentials>,
+) -> Result<(MountSource, Kind), String> {
+    let named = path.display();
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => format!("path '{named}' in HOST_PATH volume does not exist"),
+        _ => format!("path '{named}' in HOST_PATH volume, opened as the task's user: {error}"),
+    };
+    let opened = file_user::as_user(owner, || file_user::open(path, OFlags::PATH));
+    let opened = opened.map_err(failed)?;
+    let stat = rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?;
+    let real = file_user::path_of(&opened).map_err(failed)?;
+    let allowed = context.host_paths.check_volume(&real);
+    allowed.map_err(|why| format!("path '{named}' in HOST_PATH volume: {why}"))?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Kind::Folder,
+        _ => Kind::File,
+    };
+    let source = MountSource {
+        path: real,
+        by_user: true,
+        ..MountSource::default()
+    };
+    Ok((source, kind))
+}
+
+#[cfg(test)]
+mod tests;
