@@ -1,14 +1,66 @@
-//! Destroys a container, retrying with warnings until nothing is left.
+//! Ends containers: by a signal, by destroying their cgroups, and by removing what the machine kept of them.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use meseta_isolators::{ContainerName, DestroyOptions, ProcessIdentity};
-use tracing::error;
+use meseta_isolators::{ContainerName, DestroyOptions, KillRequest, ProcessIdentity};
+use meseta_resources::ContainerId;
+use tracing::{error, warn};
 
-use super::{Containerizer, DESTROY_RETRY_MAX, DESTROY_RETRY_MIN, ENDING_QUICK, blocking};
+use super::state::Entry;
+use super::{Containerizer, blocking};
 use crate::error_chain::chain;
 
+/// First pause before a destroy that left something is tried again; doubles up to the second.
+const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
+const DESTROY_RETRY_MAX: Duration = Duration::from_secs(30);
+/// How long one of these places may be held; what takes longer goes on without one.
+const ENDING_QUICK: Duration = Duration::from_secs(1);
+const SIGTERM: i32 = 15;
+
 impl Containerizer {
+    pub(super) fn kill(&self, container: &ContainerId, grace: Duration) {
+        let supervisor = match self.inner.table().get_mut(container) {
+            Some(Entry::Queued { cancelled }) => {
+                cancelled.cancel();
+                return;
+            }
+            Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor.clone(),
+            Some(Entry::Launching { fetch }) => {
+                // The core kills again what it hears to have started.
+                fetch.cancel();
+                return;
+            }
+            // What ends needs no kill.
+            Some(Entry::Ending) | None => return,
+        };
+        let (inner, container) = (self.inner.clone(), container.clone());
+        tokio::task::spawn_blocking(move || {
+            let request = KillRequest {
+                signal: SIGTERM,
+                grace,
+            };
+            if let Err(error) = inner.containers.kill(&supervisor, request) {
+                // Destroyed by the core's own timer if nothing else helps.
+                error!(container_id = %container, %error, "failed to ask a supervisor for a kill");
+            }
+        });
+    }
+
+    pub(super) fn destroy(&self, container: &ContainerId) {
+        let Ok(name) = ContainerName::new(container.as_str()) else {
+            return;
+        };
+        let supervisor = match self.inner.table().get(container) {
+            Some(Entry::Running(live) | Entry::Limited(live, _)) => Some(live.supervisor.clone()),
+            Some(Entry::Queued { .. } | Entry::Launching { .. } | Entry::Ending) => return,
+            None => None,
+        };
+        let this = self.clone();
+        // The watch sees the supervisor's end and tells the core.
+        tokio::spawn(async move { this.destroy_until_gone(&name, supervisor).await });
+    }
+
     /// Destroys until nothing is left: a process that cannot die keeps its container alive, and says
     /// so in the log.
     pub(super) async fn destroy_until_gone(
@@ -57,5 +109,31 @@ impl Containerizer {
         destroyed
             .await
             .unwrap_or_else(|panic| Err(panic.to_string()))
+    }
+
+    pub(super) fn forget(&self, container: ContainerId) {
+        let Ok(name) = ContainerName::new(container.as_str()) else {
+            return;
+        };
+        let inner = self.inner.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = inner.containers.forget(&name) {
+                warn!(container_id = %container, %error, "a container's runtime folder is left over");
+            }
+        });
+    }
+
+    /// A container without a checkpoint is destroyed and forgotten.
+    pub(crate) fn remove_orphan(
+        &self,
+        name: ContainerName,
+        supervisor: Option<ProcessIdentity>,
+    ) -> tokio::task::JoinHandle<()> {
+        let this = self.clone();
+        tokio::spawn(async move {
+            this.destroy_until_gone(&name, supervisor).await;
+            let inner = this.inner.clone();
+            let _ = blocking(move || inner.containers.forget(&name)).await;
+        })
     }
 }

@@ -2,43 +2,16 @@
 
 use std::io;
 
-use meseta_isolators::{
-    ContainerName, Containers, Demand, ExitCause, Launched, StatusError, TaskIsolation, is_shortage,
-};
+use meseta_isolators::{ContainerName, Containers, Demand, ExitCause, StatusError, is_shortage};
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
 use tracing::warn;
 
 use super::inspection::megabytes;
 use super::supervision::{AGAIN_MAX, AGAIN_MIN};
-use super::{Containerizer, Inner, blocking, limitation_file};
-use crate::core::{Ending, Exit, LaunchPlan, Limitation};
+use super::{Containerizer, blocking, limitation_file};
+use crate::core::{Ending, Exit, Limitation};
 use crate::error_chain::chain;
-use crate::spec::isolation::task_isolation;
-use crate::spec::{Prepared, container_spec, logs_of};
-
-pub(super) fn launch_now(
-    inner: &Inner,
-    plan: &LaunchPlan,
-    prepared: Option<Prepared>,
-) -> Result<Launched, String> {
-    let logs = logs_of(&inner.options, plan)?;
-    let isolation = task_isolation(&inner.options.rights, plan)?;
-    let Prepared { spec, mounts } = match prepared {
-        Some(prepared) => prepared,
-        None => container_spec(&inner.options, plan)?,
-    };
-    let isolation = TaskIsolation {
-        stdout_log: logs.stdout,
-        stderr_log: logs.stderr,
-        mounts,
-        ..isolation
-    };
-    inner
-        .containers
-        .launch_with(&spec, &isolation)
-        .map_err(|error| chain(&error))
-}
 
 /// What the supervisor and the kernel recorded of a container whose supervisor has ended, and what was known
 /// before of a limit. An error is want of ours, which is waited out.

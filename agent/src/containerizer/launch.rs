@@ -1,21 +1,37 @@
 //! Launches containers: fetch, queue for a permit, launch; cancelled by a kill.
+//!
+//! Invariant: of a container whose launch failed nothing is left in the table, and the core is told why.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use meseta_daemon::server::CancellationToken;
-use meseta_isolators::Launched;
+use meseta_isolators::{Demand, Launched, TaskIsolation};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tracing::warn;
 
-use super::exit_status::launch_now;
 use super::inspection::InspectionLimits;
-use super::{Begun, Containerizer, Entry, LiveContainer, blocking};
+use super::state::{Entry, Inner, LiveContainer};
+use super::{Containerizer, blocking};
+use crate::checkpoint::{RunKey, inside};
 use crate::core::{Input, LaunchPlan};
-use crate::fetch::Cancel;
+use crate::error_chain::chain;
+use crate::fetch::{self, Cancel};
+use crate::spec::isolation::task_isolation;
+use crate::spec::{Prepared, container_spec, logs_of};
 
 /// Why nothing was launched that was killed while it waited.
 const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
+
+/// A container that is being launched.
+#[derive(Debug)]
+struct Begun {
+    run: Arc<RunKey>,
+    container: ContainerId,
+    demand: Demand,
+    inspection_limits: InspectionLimits,
+}
 
 impl Containerizer {
     pub(super) fn launch(&self, plan: LaunchPlan) {
@@ -75,6 +91,37 @@ impl Containerizer {
         }
     }
 
+    /// Makes the sandbox and fetches into it what the command names.
+    async fn fetch(&self, plan: LaunchPlan, cancel: Arc<Cancel>) -> Result<Prepared, String> {
+        let inner = self.inner.clone();
+        let fetched = blocking(move || {
+            let prepared = container_spec(&inner.options, &plan)?;
+            let uris = plan.command().map(|command| command.uris.clone());
+            let options = &inner.options;
+            let request = fetch::Request {
+                uris: uris.unwrap_or_default(),
+                outer: options.layout.sandbox(&plan.run),
+                sandbox: inside(plan.container()),
+                owner: prepared.spec.credentials.clone(),
+                limits: fetch::Limits {
+                    stall: options.fetcher_stall_timeout,
+                    ..fetch::Limits::default()
+                },
+                host_paths: options.rights.host_paths.clone(),
+                cancel,
+            };
+            fetch::fetch(request).map_err(|error| error.to_string())?;
+            Ok(prepared)
+        });
+        let fetched = fetched.await.unwrap_or_else(|panic| Err(panic.to_string()));
+        let counter = match &fetched {
+            Ok(_) => &self.inner.fetches_succeeded,
+            Err(_) => &self.inner.fetches_failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        fetched
+    }
+
     async fn not_launched(&self, container: ContainerId, cause: String) {
         self.inner.table().remove(&container);
         warn!(container_id = %container, cause, "launch failed");
@@ -125,4 +172,27 @@ impl Containerizer {
         // A task of its own: this one holds all that a launch needs, and would for the container's life.
         tokio::spawn(async move { self.watch(live).await });
     }
+}
+
+fn launch_now(
+    inner: &Inner,
+    plan: &LaunchPlan,
+    prepared: Option<Prepared>,
+) -> Result<Launched, String> {
+    let logs = logs_of(&inner.options, plan)?;
+    let isolation = task_isolation(&inner.options.rights, plan)?;
+    let Prepared { spec, mounts } = match prepared {
+        Some(prepared) => prepared,
+        None => container_spec(&inner.options, plan)?,
+    };
+    let isolation = TaskIsolation {
+        stdout_log: logs.stdout,
+        stderr_log: logs.stderr,
+        mounts,
+        ..isolation
+    };
+    inner
+        .containers
+        .launch_with(&spec, &isolation)
+        .map_err(|error| chain(&error))
 }

@@ -1,4 +1,4 @@
-//! Runs one probe of a task: by a command in its container, by HTTP, by TCP. Blocking.
+//! Runs probes of tasks: by a command in the container, by HTTP, by TCP.
 //!
 //! Everything is looked at from where the task is: a command runs in its namespaces and groups, and the network is its
 //! own. A probe that times out is cancelled and leaves nothing.
@@ -12,8 +12,9 @@ use meseta_isolators::{
 };
 use tracing::warn;
 
-use super::Options;
-use crate::core::{LaunchPlan, Probe, ProbeMethod, ProbeResult};
+use super::state::{Entry, Options};
+use super::{Containerizer, blocking};
+use crate::core::{Input, LaunchPlan, Probe, ProbeMethod, ProbeResult};
 use crate::error_chain::chain;
 use crate::file_user::become_user;
 use crate::spec::{check_output, logs_of, spec_inside};
@@ -21,7 +22,41 @@ use crate::spec::{check_output, logs_of, spec_inside};
 /// How much of an answer is read; only its status counts.
 const REDIRECTS_MAX: u32 = 10;
 
-pub(super) fn run(
+impl Containerizer {
+    pub(super) fn probe(&self, probe: Probe) {
+        let live = match self.inner.table().get(&probe.container) {
+            Some(Entry::Running(live)) => Some(live.clone()),
+            _ => None,
+        };
+        let this = self.clone();
+        tokio::spawn(async move {
+            let (id, container) = (probe.id, probe.container.clone());
+            let result = match live {
+                Some(live) => {
+                    let permit = this.inner.probe_permits.take(&live.run.framework).await;
+                    let supervisor = live.supervisor.clone();
+                    let inner = this.inner.clone();
+                    let probed_result = blocking(move || {
+                        run(&inner.containers, &inner.options, &probe, &supervisor)
+                    });
+                    let probed_result = probed_result.await;
+                    drop(permit);
+                    probed_result.unwrap_or_else(|panic| ProbeResult::NotRun(panic.to_string()))
+                }
+                None => ProbeResult::NotRun("its container does not run".to_owned()),
+            };
+            let probed = Input::Probed {
+                container,
+                id,
+                result,
+            };
+            this.inner.tell(probed).await;
+        });
+    }
+}
+
+/// Runs one probe. Blocking.
+fn run(
     containers: &Containers,
     options: &Options,
     probe: &Probe,

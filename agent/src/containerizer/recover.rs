@@ -18,8 +18,9 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::inspection::InspectionLimits;
+use super::state::{Entry, LiveContainer};
 use super::supervision::AGAIN_MIN;
-use super::{Containerizer, LiveContainer, limitation_file};
+use super::{Containerizer, limitation_file};
 use crate::checkpoint::{Image, LogEntry, RunImage};
 use crate::core::{Found, Limitation, Recovery, demand_of_run, demand_of_task, is_terminal};
 use crate::error_chain::chain;
@@ -54,6 +55,32 @@ impl Adoption {
     /// Whether the core has no part in it.
     pub(crate) fn is_orphan(&self) -> bool {
         matches!(self, Self::Orphan(..))
+    }
+}
+
+impl Containerizer {
+    /// Takes a container of an earlier agent up; it ends if that agent had found it beyond a limit.
+    fn adopt(&self, live: LiveContainer, limitation: Option<Limitation>) {
+        let live = Arc::new(live);
+        let container = live.container.clone();
+        let running = Entry::Running(live.clone());
+        self.inner.table().insert(container.clone(), running);
+        if let Some(limitation) = limitation {
+            self.limit(&container, limitation);
+        }
+        // One that was to shrink once it fitted has been waiting since before the restart.
+        let name = ContainerName::new(container.as_str()).ok();
+        if let Some(name) = name.filter(|name| name.nesting().is_none()) {
+            drop(self.shrink(container, name, live.demand));
+        }
+        let this = self.clone();
+        tokio::spawn(async move { this.watch(live).await });
+    }
+
+    /// Destroys what is left of a container and tells its end.
+    fn adopt_ended(&self, container: ContainerId, demand: Demand) {
+        let this = self.clone();
+        tokio::spawn(async move { this.end(container, None, demand).await });
     }
 }
 

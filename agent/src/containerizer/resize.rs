@@ -1,23 +1,22 @@
-//! Resizes of running containers; also fetching and probes.
+//! Gives running containers other limits and volumes.
+//!
+//! Invariant: of several resizes the newest holds in the end; a hard memory limit is lowered once what runs fits below it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use meseta_isolators::{ContainerError, ContainerName, Demand, ProcessIdentity, Shrink};
+use meseta_isolators::{ContainerError, ContainerName, Demand, Shrink};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{ContainerId, Resources};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::inspection::InspectionLimits;
-use super::{Containerizer, Entry, Options, blocking};
-use crate::checkpoint::inside;
-use crate::core::{Input, LaunchPlan, Probe, ProbeResult};
+use super::state::Entry;
+use super::{Containerizer, blocking};
+use crate::core::Input;
 use crate::error_chain::chain;
-use crate::fetch;
 use crate::spec::volumes;
-use crate::spec::{Prepared, container_spec};
 
 /// How often a hard memory limit is tried again below which what runs does not fit.
 const SHRINK_AGAIN: Duration = Duration::from_secs(5);
@@ -26,71 +25,14 @@ const SHRINK_WAIT: Duration = Duration::from_secs(1);
 
 /// What a container is to have from now on.
 #[derive(Debug)]
-pub(super) struct ResizeRequest {
+pub(super) struct Resize {
     pub(super) demand: Demand,
     pub(super) resources: Resources,
     pub(super) volumes: Vec<pb::Resource>,
 }
 
 impl Containerizer {
-    /// Makes the sandbox and fetches into it what the command names.
-    pub(super) async fn fetch(
-        &self,
-        plan: LaunchPlan,
-        cancel: Arc<fetch::Cancel>,
-    ) -> Result<Prepared, String> {
-        let inner = self.inner.clone();
-        let fetched = blocking(move || {
-            let prepared = container_spec(&inner.options, &plan)?;
-            let uris = plan.command().map(|command| command.uris.clone());
-            let options = &inner.options;
-            let request = fetch::Request {
-                uris: uris.unwrap_or_default(),
-                outer: options.layout.sandbox(&plan.run),
-                sandbox: inside(plan.container()),
-                owner: prepared.spec.credentials.clone(),
-                limits: fetch::Limits {
-                    stall: options.fetcher_stall_timeout,
-                    ..fetch::Limits::default()
-                },
-                host_paths: options.rights.host_paths.clone(),
-                cancel,
-            };
-            fetch::fetch(request).map_err(|error| error.to_string())?;
-            Ok(prepared)
-        });
-        let fetched = fetched.await.unwrap_or_else(|panic| Err(panic.to_string()));
-        let counter = match &fetched {
-            Ok(_) => &self.inner.fetches_succeeded,
-            Err(_) => &self.inner.fetches_failed,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        fetched
-    }
-
-    /// How containers are run here.
-    pub(crate) fn options(&self) -> &Options {
-        &self.inner.options
-    }
-
-    /// Who keeps a container that runs.
-    pub(crate) fn supervisor_of(&self, container: &ContainerId) -> Option<ProcessIdentity> {
-        match self.inner.table().get(container) {
-            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
-            _ => None,
-        }
-    }
-
-    /// Containers whose fetches succeeded, and failed.
-    pub(crate) fn fetches(&self) -> (u64, u64) {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (
-            read(&self.inner.fetches_succeeded),
-            read(&self.inner.fetches_failed),
-        )
-    }
-
-    pub(super) fn resize(&self, container: ContainerId, request: ResizeRequest) {
+    pub(super) fn resize(&self, container: ContainerId, request: Resize) {
         if let Some(Entry::Running(live)) = self.inner.table().get_mut(&container) {
             let live = Arc::make_mut(live);
             live.demand = request.demand;
@@ -158,37 +100,6 @@ impl Containerizer {
         // The end of a task is not held up for as long as the kernel may need to write pages back.
         let _ = tokio::time::timeout(SHRINK_WAIT, attempted).await;
         Ok(())
-    }
-
-    pub(super) fn probe(&self, probe: Probe) {
-        let live = match self.inner.table().get(&probe.container) {
-            Some(Entry::Running(live)) => Some(live.clone()),
-            _ => None,
-        };
-        let this = self.clone();
-        tokio::spawn(async move {
-            let (id, container) = (probe.id, probe.container.clone());
-            let result = match live {
-                Some(live) => {
-                    let permit = this.inner.probe_permits.take(&live.run.framework).await;
-                    let supervisor = live.supervisor.clone();
-                    let inner = this.inner.clone();
-                    let probed_result = blocking(move || {
-                        super::probe::run(&inner.containers, &inner.options, &probe, &supervisor)
-                    });
-                    let probed_result = probed_result.await;
-                    drop(permit);
-                    probed_result.unwrap_or_else(|panic| ProbeResult::NotRun(panic.to_string()))
-                }
-                None => ProbeResult::NotRun("its container does not run".to_owned()),
-            };
-            let probed = Input::Probed {
-                container,
-                id,
-                result,
-            };
-            this.inner.tell(probed).await;
-        });
     }
 
     /// Lowers a container's hard memory limit as far as what runs fits below it: now, or as soon as it

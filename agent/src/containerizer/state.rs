@@ -1,0 +1,226 @@
+//! What the containerizer knows of each container, and the limits on its work.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use meseta_daemon::server::CancellationToken;
+use meseta_isolators::{Containers, Demand, ProcessIdentity};
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::ContainerId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::Containerizer;
+use super::fair_semaphore::{FairSemaphore, PermitLimits};
+use super::inspection::{InspectionLimits, Measured};
+use super::throttle::ThrottleWriter;
+use crate::checkpoint::{Layout, RunKey};
+use crate::core::{Input, Limitation};
+use crate::descriptors::DescriptorShares;
+use crate::fetch::Cancel;
+use crate::isolation::TaskRights;
+use crate::log_flags::Logs;
+use crate::spec::environment::AgentEnvironment;
+
+/// Containers destroyed at once: each holds a thread, and the kernel gains nothing by more.
+const ENDINGS_AT_ONCE: usize = 16;
+/// Containers fetched for at once: each holds two threads, and the network gains nothing by more. Half of
+/// them are left to others by a framework whose sources send nothing.
+const FETCHES_AT_ONCE: PermitLimits = PermitLimits {
+    all: 16,
+    each: 8,
+    spare: 16,
+};
+/// Probes run at once, each of which holds a thread for up to its timeout; others wait. Half of them are left to
+/// others by a framework whose checks hang.
+const PROBES_AT_ONCE: PermitLimits = PermitLimits {
+    all: 128,
+    each: 64,
+    spare: 64,
+};
+
+/// How containers are run here.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// The layout of the work directory.
+    pub(crate) layout: Layout,
+    /// What all tasks are told.
+    pub(crate) environment: AgentEnvironment,
+    /// `--switch_user`, and whether we could.
+    pub(crate) switch_user: bool,
+    /// What tasks may ask of their isolation.
+    pub(crate) rights: TaskRights,
+    /// What is kept of their output.
+    pub(crate) logs: Logs,
+    /// Launches under way at once.
+    pub(crate) launches_at_once: usize,
+    /// The value of `--cgroups_destroy_timeout`.
+    pub(crate) destroy_timeout: Duration,
+    /// The value of `--fetcher_stall_timeout`.
+    pub(crate) fetcher_stall_timeout: Duration,
+}
+
+/// A container as the monitor and the operators see it.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveContainer {
+    /// The run that it belongs to.
+    pub(crate) run: Arc<RunKey>,
+    /// Which: the run's own, or one nested in that.
+    pub(crate) container: ContainerId,
+    /// The supervisor process of the container.
+    pub(crate) supervisor: ProcessIdentity,
+    /// Requests and limits of resources.
+    pub(crate) demand: Demand,
+    /// What it may hold and listen on.
+    pub(crate) inspection_limits: InspectionLimits,
+    /// The persistent volumes that it is to see; those of its launch if absent.
+    pub(crate) volumes: Option<Vec<pb::Resource>>,
+    /// Serialises changes to it; holds whether volumes may be mounted in it.
+    pub(crate) change_lock: Arc<tokio::sync::Mutex<bool>>,
+}
+
+/// How far a container is.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// Waits for a place to be launched, until it is cancelled.
+    Queued {
+        cancelled: CancellationToken,
+    },
+    /// Is being fetched for or launched; the fetching can be stopped.
+    Launching {
+        fetch: Arc<Cancel>,
+    },
+    Running(Arc<LiveContainer>),
+    /// It is being ended for this.
+    Limited(Arc<LiveContainer>, Limitation),
+    Ending,
+}
+
+/// The state that all tasks of the containerizer share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) options: Options,
+    pub(super) containers: Containers,
+    pub(super) inputs: mpsc::Sender<Input>,
+    pub(super) launch_permits: Semaphore,
+    pub(super) destroy_permits: Semaphore,
+    /// For descriptors that wait for what happens to a container.
+    pub(super) watches: Arc<Semaphore>,
+    pub(super) table: Mutex<BTreeMap<ContainerId, Entry>>,
+    pub(super) measured: Measured,
+    pub(super) fetch_permits: FairSemaphore,
+    pub(super) probe_permits: FairSemaphore,
+    pub(super) fetches_succeeded: AtomicU64,
+    pub(super) fetches_failed: AtomicU64,
+    pub(super) destroy_errors: AtomicU64,
+    pub(super) throttle_writer: ThrottleWriter,
+}
+
+impl Inner {
+    pub(super) fn new(
+        options: Options,
+        containers: Containers,
+        inputs: mpsc::Sender<Input>,
+    ) -> Self {
+        let launch_permits = Semaphore::new(options.launches_at_once.max(1));
+        Self {
+            options,
+            containers,
+            inputs,
+            launch_permits,
+            destroy_permits: Semaphore::new(ENDINGS_AT_ONCE),
+            watches: Arc::new(Semaphore::new(
+                DescriptorShares::of_process()
+                    .watched
+                    .min(Semaphore::MAX_PERMITS),
+            )),
+            table: Mutex::new(BTreeMap::new()),
+            measured: Measured::default(),
+            fetch_permits: FairSemaphore::new(FETCHES_AT_ONCE),
+            probe_permits: FairSemaphore::new(PROBES_AT_ONCE),
+            fetches_succeeded: AtomicU64::new(0),
+            fetches_failed: AtomicU64::new(0),
+            destroy_errors: AtomicU64::new(0),
+            throttle_writer: ThrottleWriter::default(),
+        }
+    }
+
+    pub(super) fn table(&self) -> MutexGuard<'_, BTreeMap<ContainerId, Entry>> {
+        // The table is consistent between any two statements, so a panic elsewhere spoils nothing.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn tell(&self, input: Input) {
+        // The core is gone only when the process is about to be.
+        let _ = self.inputs.send(input).await;
+    }
+}
+
+impl Containerizer {
+    /// The kernel side, for recovery and sampling.
+    pub(crate) fn containers(&self) -> &Containers {
+        &self.inner.containers
+    }
+
+    /// What containers' folders hold.
+    pub(crate) fn measured(&self) -> &Measured {
+        &self.inner.measured
+    }
+
+    /// The layout of the work directory.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.inner.options.layout
+    }
+
+    /// Permit for a descriptor that stays open while a container runs; `None` at the limit.
+    pub(super) fn watch_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.inner.watches.clone().try_acquire_owned().ok()
+    }
+
+    pub(super) fn throttle_writer(&self) -> &ThrottleWriter {
+        &self.inner.throttle_writer
+    }
+
+    /// Destroys that left something, counted per attempt.
+    pub(crate) fn destroy_errors(&self) -> u64 {
+        let errors = &self.inner.destroy_errors;
+        errors.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing runs, begins or ends.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.inner.table().is_empty()
+    }
+
+    /// Those that run now.
+    pub(crate) fn live(&self) -> Vec<Arc<LiveContainer>> {
+        let running = |entry: &Entry| match entry {
+            Entry::Running(live) | Entry::Limited(live, _) => Some(live.clone()),
+            _ => None,
+        };
+        self.inner.table().values().filter_map(running).collect()
+    }
+
+    /// How containers are run here.
+    pub(crate) fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// Who keeps a container that runs.
+    pub(crate) fn supervisor_of(&self, container: &ContainerId) -> Option<ProcessIdentity> {
+        match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
+            _ => None,
+        }
+    }
+
+    /// Containers whose fetches succeeded, and failed.
+    pub(crate) fn fetches(&self) -> (u64, u64) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (
+            read(&self.inner.fetches_succeeded),
+            read(&self.inner.fetches_failed),
+        )
+    }
+}
