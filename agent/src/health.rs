@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::context::Context;
 use crate::core::State;
-use crate::http::Context;
 
 /// Asks the running agent how it is. Cheap to clone.
 #[derive(Clone, Debug)]

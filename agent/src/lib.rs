@@ -7,17 +7,20 @@
 
 mod access_flags;
 mod budgets;
+mod byte_semaphore;
 mod capability_grants;
 mod check;
 pub mod checkpoint;
 mod clock;
 mod configuration;
 mod containerizer;
+mod context;
 pub mod core;
 mod descriptors;
 mod detect;
 mod directories;
 mod error_chain;
+mod executor_connections;
 mod executor_tokens;
 mod fetch;
 mod file_user;
@@ -27,7 +30,6 @@ mod handle;
 mod health;
 mod host_paths;
 mod http;
-mod intake;
 mod isolation;
 mod isolation_flags;
 mod link;
@@ -37,6 +39,7 @@ mod monitor;
 mod nested;
 mod oversubscription;
 mod permission;
+mod routes;
 mod run;
 mod sandbox_files;
 mod seccomp_profile;
@@ -59,7 +62,7 @@ pub use run::{CancellationToken, RunEnv, RunError, run};
 
 /// The paths that are served, for tests that try them all.
 pub fn routes() -> impl Iterator<Item = &'static str> {
-    http::ROUTES.iter().map(|(path, _)| *path)
+    routes::ROUTES.iter().map(|(path, _)| *path)
 }
 
 /// Turns this process into the launcher of containers if it was started as one. Must be the first

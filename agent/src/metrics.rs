@@ -18,8 +18,8 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Registry, TextEncoder};
 
+use crate::context::Context;
 use crate::core::{Snapshot, State};
-use crate::http::Context;
 use crate::monitor::HostSample;
 
 pub use families::{FAMILIES, Family};

@@ -6,13 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use http::StatusCode;
 use meseta_access::{Action, Approver, Forbidden};
 use meseta_daemon::authentication::{Caller, Realm};
 use meseta_proto::mesos::v1::agent::call::Type;
 
 use crate::core::{Executor, Framework, Snapshot, Task};
-use crate::http::{Reply, Route};
+use crate::routes::Route;
 
 /// What a route or call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,17 +121,10 @@ pub(crate) fn container(kind: Type) -> (Action, Action) {
     }
 }
 
-/// The answer to an unauthorized request.
-pub(crate) fn refused(forbidden: &Forbidden) -> Reply {
-    Reply::text(StatusCode::FORBIDDEN, &forbidden.to_string())
-}
-
 /// Rejects a caller without the permission for the whole endpoint.
-pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Reply> {
+pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Forbidden> {
     match need {
-        Need::Permission(action, object) => caller
-            .check(action, object)
-            .map_err(|forbidden| refused(&forbidden)),
+        Need::Permission(action, object) => caller.check(action, object),
         Need::Nothing | Need::Filtered | Need::ByObject => Ok(()),
     }
 }

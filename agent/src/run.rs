@@ -39,6 +39,7 @@ use crate::configuration::{self, Configuration};
 use crate::containerizer::inspection;
 use crate::containerizer::recover::{self, Adoption};
 use crate::containerizer::{self, Containerizer};
+use crate::context::Context;
 use crate::core::{AgentCore, Enforceable, ExitReason, Input, Options};
 use crate::descriptors;
 use crate::directories::{
@@ -50,7 +51,7 @@ use crate::flags::Flags;
 use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};
 use crate::health::Health;
-use crate::http::{self, Context};
+use crate::http;
 use crate::isolation::{InspectionSettings, IsolationSettings, TaskRights};
 use crate::link::{Links, MasterAddress};
 use crate::monitor;

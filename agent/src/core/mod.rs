@@ -5,6 +5,7 @@
 //! the same effects. For command tasks and task groups the core itself is the executor.
 //!
 //! ```text
+//! input.rs, effect.rs, ids.rs, launch_plan.rs  what goes in and what comes out
 //! registration.rs  RECOVERING → DISCONNECTED → RUNNING → TERMINATING, backoff, epochs, pings
 //! accept.rs        RUN_TASK, RUN_TASK_GROUP → checked → intent → launch
 //! launch.rs        containers that started → STARTING, RUNNING
@@ -29,13 +30,16 @@ mod check_rules;
 mod checks;
 mod demand;
 mod drain;
+mod effect;
 mod ending;
 mod executors;
 mod fields;
 mod history;
-mod io;
+mod ids;
+mod input;
 mod kill;
 mod launch;
+mod launch_plan;
 mod lifetimes;
 mod model;
 mod operation_updates;
@@ -66,12 +70,12 @@ use meseta_resources::{
 pub use checks::{CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
 pub use demand::Enforceable;
 pub use demand::{demand_of_run, demand_of_task};
+pub use effect::{Action, Destination, Effect, ExitReason};
 pub(crate) use fields::volumes_among;
-pub use io::{
-    Action, ConnectionId, Destination, Effect, Ending, Exit, ExitReason, Input, LaunchPlan,
-    Limitation, LinkId, Lsn, SharedTaskKey, Subject,
-};
+pub use ids::{ConnectionId, LinkId, Lsn, SharedTaskKey};
+pub use input::{Ending, Exit, Input, Limitation};
 pub use launch::container_message;
+pub use launch_plan::{LaunchPlan, Subject};
 pub use model::{
     Container, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, TaskRef,
     TerminationReason, command_executor_name,

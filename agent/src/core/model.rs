@@ -15,11 +15,11 @@ use meseta_proto::schema;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
 
 use super::checks::CheckState;
-use super::io::ConnectionId;
+use super::ids::ConnectionId;
 use super::states::{has_capability, is_terminal};
 use super::update_streams::StreamKey;
+use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, RunKey, TaskKey};
-use crate::intake::Permit;
 
 /// A framework with work here, or with updates to be acknowledged.
 #[derive(Clone, Debug)]
@@ -156,7 +156,7 @@ pub struct ExecutorLink {
     pub was_given: bool,
     /// Resizes of its container that are under way.
     pub resizes: u32,
-    /// Terminal updates delayed until these resizes are done, each with its intake permit.
+    /// Terminal updates delayed until these resizes are done, each with the permit for its bytes.
     pub delayed_updates: Vec<(pb::TaskStatus, Arc<Permit>)>,
     /// The persistent volumes that its container was last given; unknown in a new life of the agent.
     pub volumes: Option<Vec<pb::Resource>>,

@@ -18,8 +18,8 @@ use super::demand::{combined, demand};
 use super::fields::{unix_ns, volumes_among};
 use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
 use super::{Action, AgentCore, Destination};
+use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, LogEntry, RunKey, TaskKey, Write};
-use crate::intake::Permit;
 
 impl AgentCore {
     /// Performs the pending steps of an executor.

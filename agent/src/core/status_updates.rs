@@ -17,8 +17,8 @@ use super::model::{ExecutorKind, TaskRef};
 use super::states::is_terminal;
 use super::update_streams::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
 use super::{Action, AgentCore, Destination};
+use crate::byte_semaphore::Permit;
 use crate::checkpoint::{LogEntry, RunKey, TaskKey, Write};
-use crate::intake::Permit;
 
 /// Frameworks without work that are still shown.
 const COMPLETED_FRAMEWORKS_MAX: usize = 50;

@@ -15,7 +15,7 @@ use meseta_proto::schema;
 use meseta_resources::{FrameworkId, Moment, TaskId};
 
 use super::states::is_terminal;
-use crate::intake::Permit;
+use crate::byte_semaphore::Permit;
 
 /// First pause before an unacknowledged update is sent again.
 pub const RETRY_INTERVAL_MIN: Duration = Duration::from_secs(10);

@@ -13,11 +13,12 @@ use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
 
-use super::resource_statistics;
 use super::statistics::{container_status, sampled};
-use super::{Context, Reply, containers, files, read_call};
+use super::{Reply, containers, files, read_call};
 use crate::checkpoint::outermost;
+use crate::context::Context;
 use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot, container_message};
+use crate::monitor::statistics::resource_statistics;
 use crate::permission;
 
 pub(super) async fn call(

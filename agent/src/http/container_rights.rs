@@ -5,8 +5,9 @@ use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent::call::Type;
 
+use super::Reply;
 use super::containers::{NestedRequest, find, own_id};
-use super::{Context, Reply};
+use crate::context::Context;
 use crate::core::Snapshot;
 use crate::permission;
 
@@ -40,7 +41,7 @@ pub(super) async fn authorize(
             outcome.as_deref().unwrap_or("allowed"),
         );
     }
-    decision.map_err(|forbidden| permission::refused(&forbidden))
+    Ok(decision?)
 }
 
 /// Whether a container is nested in that of the executor that calls.
@@ -88,5 +89,5 @@ pub(super) fn authorize_launch(
     let outcome = decision.as_ref().err().map(ToString::to_string);
     let outcome = outcome.as_deref().unwrap_or("allowed");
     caller.audit(under_parent.key(), &request.id.value, outcome);
-    decision.map_err(|forbidden| permission::refused(&forbidden))
+    Ok(decision?)
 }

@@ -25,9 +25,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::container_rights::{authorize, authorize_launch};
-use super::{Context, Reply, undecodable};
+use super::{Reply, undecodable};
 use crate::checkpoint::nested_id;
 use crate::containerizer::Containerizer;
+use crate::context::{Context, Unavailable};
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
 use crate::nested::output::{OutputReceiver, Stream};
 use crate::nested::terminal::WindowSize;
@@ -87,7 +88,7 @@ fn checked(id: &pb::ContainerId) -> Result<ContainerId, Reply> {
 
 fn containerizer(context: &Context) -> Result<&Containerizer, Reply> {
     let ready = context.containerizer.get();
-    ready.ok_or_else(|| Reply::text(StatusCode::SERVICE_UNAVAILABLE, super::RECOVERING))
+    ready.ok_or_else(|| Unavailable::Recovering.into())
 }
 
 /// What a client wants to run.

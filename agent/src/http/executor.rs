@@ -21,11 +21,11 @@ use meseta_resources::{ExecutorId, FrameworkId};
 use prost::Message as _;
 use tokio::sync::mpsc;
 
-use super::executor_caller::ExecutorCaller;
-use super::executor_connections::register;
-use super::{Context, Reply, undecodable};
+use super::executor_caller::{ExecutorCaller, register};
+use super::{Reply, undecodable};
+use crate::byte_semaphore::{ByteSemaphore, Permit, TooManyWaiters};
+use crate::context::Context;
 use crate::core::{ConnectionId, Executor, Input};
-use crate::intake::{Intake, Permit, TooManyWaiters};
 use crate::service::executor_streams::Events;
 
 /// How often an executor that hears nothing else hears that the agent is there.
@@ -234,7 +234,7 @@ fn truncated_id(id: &str) -> &str {
 /// What each of a subscriber's unacknowledged updates takes of the room for those. Nobody waits for it: an
 /// executor says again, when it subscribes anew, what has not been acknowledged to it.
 fn permits_for(
-    unacknowledged: &Intake,
+    unacknowledged: &ByteSemaphore,
     group: &str,
     sender: &str,
     subscribe: &call::Subscribe,
@@ -317,7 +317,7 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::intake::UNACKNOWLEDGED_BYTES;
+    use crate::byte_semaphore::UNACKNOWLEDGED_BYTES;
     use crate::service::executor_streams::ExecutorStreams;
 
     #[tokio::test]
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn what_a_subscriber_repeats_takes_room_as_well() {
-        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+        let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let update = call::Update {
             status: pb::TaskStatus {
                 data: Some(vec![0; 3 << 20]),
@@ -371,13 +371,13 @@ mod tests {
             unacknowledged_updates: vec![update.clone(); count],
             ..call::Subscribe::default()
         };
-        let taken = permits_for(&intake, "f", "a", &subscribe(4));
+        let taken = permits_for(&semaphore, "f", "a", &subscribe(4));
         let found: Vec<_> = taken.iter().map(Option::is_some).collect();
         assert_eq!(found, [true, true, false, false], "a sender's part");
-        assert!(permits_for(&intake, "f", "a", &subscribe(1))[0].is_none());
-        assert!(permits_for(&intake, "g", "b", &subscribe(1))[0].is_some());
+        assert!(permits_for(&semaphore, "f", "a", &subscribe(1))[0].is_none());
+        assert!(permits_for(&semaphore, "g", "b", &subscribe(1))[0].is_some());
         drop(taken);
-        assert!(permits_for(&intake, "f", "a", &subscribe(1))[0].is_some());
+        assert!(permits_for(&semaphore, "f", "a", &subscribe(1))[0].is_some());
     }
 
     #[test]

@@ -13,11 +13,12 @@ use meseta_daemon::authentication::Caller;
 use meseta_daemon::owner::SocketOwner;
 use meseta_daemon::server::Peer;
 use meseta_proto::mesos::v1::executor::Call;
-use meseta_resources::FrameworkId;
+use meseta_resources::{ContainerId, FrameworkId};
 
-use super::executor_connections::register;
-use super::{Context, Reply, Route};
+use super::Reply;
+use crate::context::Context;
 use crate::core::{Executor, ExecutorKind};
+use crate::routes::Route;
 
 /// What is asked for, as Mesos words it.
 const CHALLENGE: &str = "Bearer realm=\"mesos-agent-executor\"";
@@ -36,7 +37,7 @@ pub(super) enum ExecutorCaller {
 }
 
 impl ExecutorCaller {
-    /// Key of the intake limit that the caller counts against.
+    /// Sender that the caller's bytes count against.
     pub(super) fn sender(&self) -> String {
         match self {
             Self::Trusted => "trusted".to_owned(),
@@ -184,6 +185,23 @@ fn unauthorized() -> Reply {
 fn not_claimed(claim: &str, what: &str) -> Reply {
     let text = format!("The token does not contain a '{claim}' claim with the {what} of the call");
     Reply::text(StatusCode::FORBIDDEN, &text)
+}
+
+/// Takes note that a caller has proven to be the executor in a container.
+pub(super) async fn register(context: &Context, container: &ContainerId, peer: &Peer) {
+    if !peer.is_unauthenticated() {
+        return;
+    }
+    let Ok(snapshot) = context.snapshot().await else {
+        return;
+    };
+    let is_there = |container: &ContainerId| {
+        let mut executors = snapshot.executors();
+        executors.any(|executor| executor.key.container == *container)
+    };
+    context
+        .executor_connections
+        .register(container, peer, is_there);
 }
 
 #[cfg(test)]

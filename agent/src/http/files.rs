@@ -11,10 +11,10 @@ use meseta_proto::mesos::v1::agent as api;
 use serde_json::{Value, json};
 
 use super::reply::List;
-use super::{Context, Query, Reply};
+use super::{Query, Reply};
 use crate::checkpoint::RunKey;
+use crate::context::Context;
 use crate::core::Snapshot;
-use crate::permission;
 use crate::sandbox_files::{Entry, FilesError, Sandboxes};
 
 impl From<FilesError> for Reply {
@@ -28,7 +28,7 @@ impl From<FilesError> for Reply {
             FilesError::NotAFile => {
                 Self::text(StatusCode::BAD_REQUEST, "Only regular files can be read.\n")
             }
-            FilesError::Forbidden(forbidden) => permission::refused(&forbidden),
+            FilesError::Forbidden(forbidden) => forbidden.into(),
             FilesError::Io(error) => Self::text(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 &format!("Failed to read: {error}.\n"),
@@ -54,9 +54,7 @@ async fn on_disk<T: Send + 'static>(
             // All files are the agent's own: what is known is as whom they were made.
             let run = sandboxes.run(path);
             let user = run.and_then(|run| user_of(&snapshot, &run));
-            caller
-                .check(Action::AccessSandbox, user.as_deref())
-                .map_err(|forbidden| permission::refused(&forbidden))?;
+            caller.check(Action::AccessSandbox, user.as_deref())?;
         }
     }
     let read = context.file_reads.run(move || work(sandboxes)).await;

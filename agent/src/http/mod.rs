@@ -9,156 +9,36 @@ mod container_rights;
 mod containers;
 mod executor;
 mod executor_caller;
-mod executor_connections;
 mod files;
 mod query;
 mod reply;
 mod state;
 mod statistics;
 
-pub(crate) use executor_connections::ExecutorConnections;
-pub(crate) use statistics::resource_statistics;
-
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use http::{Method, Request, Response, StatusCode};
 use meseta_access::Action;
-use meseta_daemon::authentication::{self, Authentication, Caller};
+use meseta_daemon::authentication::{self, Caller};
 use meseta_daemon::body;
-use meseta_daemon::files::FileReads;
-use meseta_daemon::request::{self, READ};
-use meseta_daemon::server::{CancellationToken, Peer};
-use meseta_daemon::verbosity::Verbosity;
+use meseta_daemon::request;
+use meseta_daemon::server::Peer;
 use meseta_proto::WireMessage;
-use meseta_proto::budget::{Budget, Charge, Shares};
+use meseta_proto::budget::Charge;
 use meseta_proto::media::{self, ChargedError, MediaType};
 
-use crate::budgets::Budgets;
-use crate::checkpoint::Layout;
-use crate::containerizer::Containerizer;
-use crate::core::{self, Snapshot};
-use crate::executor_tokens::ExecutorTokens;
-use crate::gc::Gc;
-use crate::handle::Handle;
-use crate::intake::Intake;
-use crate::link::outgoing::Dropped;
-use crate::metrics::Metrics;
-use crate::monitor::Samples;
-use crate::nested::NestedContainers;
+use crate::context::{Context, memory_owner};
 use crate::permission;
-use crate::service::executor_streams::ExecutorStreams;
+use crate::routes::{ROUTES, Route};
 
 pub(crate) use query::Query;
 pub(crate) use reply::Reply;
 
-/// What is answered before the core knows what there is.
-const RECOVERING: &str = "Agent has not finished recovery";
-/// The core answers at once unless it waits for the disk.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Answers below this are not counted: each connection has one at a time.
 const COUNTED_ANSWER_BYTES: usize = 16 * 1024;
-
-/// State shared by the handlers.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) core: Handle,
-    /// Set once the core is about to hear of what was recovered.
-    pub(crate) recovered: AtomicBool,
-    /// The last sample of each container.
-    pub(crate) samples: Samples,
-    /// The streams to executors.
-    pub(crate) streams: ExecutorStreams,
-    /// Containers that were asked for over the API.
-    pub(crate) nested: NestedContainers,
-    /// The garbage collection of old sandboxes.
-    pub(crate) gc: Gc,
-    /// Cancelled when streams are to end with the agent.
-    pub(crate) shutdown: CancellationToken,
-    /// Set when containers can be run.
-    pub(crate) containerizer: std::sync::OnceLock<Containerizer>,
-    /// The layout of the work directory.
-    pub(crate) layout: Layout,
-    /// The flags in force, for `/flags` and `/state`.
-    pub(crate) flags: BTreeMap<String, String>,
-    /// How the agent is called by Mesos clients: `slave(1)@ip:port`.
-    pub(crate) pid: String,
-    /// When the agent was started, since the epoch.
-    pub(crate) start_time: Duration,
-    /// The same on the monotonic clock.
-    pub(crate) started: Instant,
-    /// How long recovery took, once it is over.
-    pub(crate) recovery: std::sync::OnceLock<Duration>,
-    /// Whether requests cap the CPUs of containers.
-    pub(crate) enable_cfs: bool,
-    /// Calls of plug-ins that came to nothing.
-    pub(crate) plugin_failures: crate::oversubscription::Failures,
-    pub(crate) metrics: Metrics,
-    /// Whose tokens executors have; none if nobody asks them.
-    pub(crate) tokens: Option<ExecutorTokens>,
-    /// Messages of executors that the master did not take.
-    pub(crate) dropped: Dropped,
-    /// Room for calls of executors that are being read.
-    pub(crate) reading: Intake,
-    /// Room for updates that wait to be among those that are not acknowledged.
-    pub(crate) waiting: Intake,
-    /// Room for updates that are not acknowledged.
-    pub(crate) unacknowledged: Intake,
-    /// Connections authenticated as executors'.
-    pub(crate) executor_connections: ExecutorConnections,
-    pub(crate) authentication: Authentication,
-    /// How the budget of memory is divided.
-    pub(crate) budgets: Budgets,
-    /// Calls while they are decoded and done, by caller.
-    pub(crate) bodies: Shares<String>,
-    /// Answers that are not sent, by caller.
-    pub(crate) answers: Shares<String>,
-    /// Files that are read for clients.
-    pub(crate) file_reads: FileReads,
-    /// How much is logged.
-    pub(crate) verbosity: Verbosity,
-}
-
-impl Context {
-    /// The core as far as somebody may see it; see [`Context::snapshot`].
-    pub(crate) async fn view(&self, caller: &Caller) -> Result<Arc<Snapshot>, Reply> {
-        let snapshot = self.snapshot().await?;
-        Ok(permission::filtered(snapshot, &caller.approver))
-    }
-
-    /// The containers that somebody may see; see [`Context::snapshot`].
-    pub(crate) async fn containers(&self, caller: &Caller) -> Result<Arc<Snapshot>, Reply> {
-        let snapshot = self.snapshot().await?;
-        Ok(permission::containers_of(snapshot, &caller.approver))
-    }
-
-    /// What one call of a caller may take, of what all of the caller's may.
-    fn body_of(&self, caller: &Caller) -> Budget {
-        let all = self.bodies.of(memory_owner(caller));
-        all.share(all.limit(), 0)
-    }
-
-    /// The core as it is, unless the agent is still recovering or already ending.
-    pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Reply> {
-        if !self.recovered.load(Ordering::Acquire) {
-            return Err(Reply::text(StatusCode::SERVICE_UNAVAILABLE, RECOVERING));
-        }
-        let unavailable = |text| Reply::text(StatusCode::SERVICE_UNAVAILABLE, text);
-        match tokio::time::timeout(SNAPSHOT_TIMEOUT, self.core.snapshot()).await {
-            Ok(Some(snapshot)) if snapshot.state == core::State::Recovering => {
-                Err(unavailable(RECOVERING))
-            }
-            Ok(Some(snapshot)) => Ok(snapshot),
-            Ok(None) => Err(unavailable("Agent is shutting down")),
-            Err(_) => Err(unavailable("Agent is waiting for its disk")),
-        }
-    }
-}
 
 /// The routes, over what they share.
 pub(crate) fn router(context: Arc<Context>) -> Router {
@@ -209,7 +89,7 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
         }
     };
     let checked = check_method(route, request.method())
-        .and_then(|()| permission::check(&caller, permission::route(route)));
+        .and_then(|()| permission::check(&caller, permission::route(route)).map_err(Reply::from));
     let reply = match checked {
         Ok(()) => answer(&context, &caller, route, &query, request).await,
         Err(rejection) => Err(rejection),
@@ -223,17 +103,6 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
         _ => reply,
     };
     reply.into_response(&query)
-}
-
-/// Who shares memory with whom: a container, a principal, or else an address.
-fn memory_owner(caller: &Caller) -> String {
-    match (&caller.container, caller.approver.principal()) {
-        (Some(container), _) => format!("container {container}"),
-        (None, Some(principal)) => format!("principal {principal}"),
-        (None, None) => caller
-            .address
-            .map_or_else(String::new, |address| address.ip().to_string()),
-    }
 }
 
 fn check_length(uri: &http::Uri, query: &Query) -> Result<(), Reply> {
@@ -262,89 +131,6 @@ fn is_disabled(context: &Context, path: &str) -> bool {
                     .authentication
                     .is_disabled(&format!("/slave(1){name}"))
         })
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    Health,
-    Version,
-    Flags,
-    State,
-    Statistics,
-    Containers,
-    Metrics,
-    MetricsSnapshot,
-    Browse,
-    Read,
-    Download,
-    Debug,
-    Operator,
-    Executor,
-    Libprocess,
-}
-
-pub(crate) const ROUTES: &[(&str, Route)] = &[
-    ("/health", Route::Health),
-    ("/version", Route::Version),
-    ("/flags", Route::Flags),
-    ("/state", Route::State),
-    ("/monitor/statistics", Route::Statistics),
-    ("/containers", Route::Containers),
-    ("/metrics", Route::Metrics),
-    ("/metrics/snapshot", Route::MetricsSnapshot),
-    ("/files/browse", Route::Browse),
-    ("/files/read", Route::Read),
-    ("/files/download", Route::Download),
-    ("/files/debug", Route::Debug),
-    ("/api/v1", Route::Operator),
-    ("/api/v1/executor", Route::Executor),
-];
-
-impl Route {
-    fn find(path: &str) -> Option<Self> {
-        if path.contains("/..") {
-            return None;
-        }
-        let path = route(path);
-        if path.starts_with("/mesos.internal.") {
-            return Some(Self::Libprocess);
-        }
-        let found = ROUTES.iter().find(|(known, _)| *known == path);
-        found.map(|(_, route)| *route)
-    }
-
-    /// None if any will do.
-    fn methods(self) -> Option<&'static [Method]> {
-        match self {
-            Self::Operator | Self::Executor => Some(&[Method::POST]),
-            Self::Libprocess => None,
-            Self::Health
-            | Self::Version
-            | Self::Flags
-            | Self::State
-            | Self::Statistics
-            | Self::Containers
-            | Self::Metrics
-            | Self::MetricsSnapshot
-            | Self::Browse
-            | Self::Read
-            | Self::Download
-            | Self::Debug => Some(READ),
-        }
-    }
-}
-
-/// The path without what names the process, as libprocess routes it.
-fn route(path: &str) -> &str {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    let path = path.strip_prefix("/slave(1)").unwrap_or(path);
-    if path == "/api/v1/executor" || path.starts_with("/api/v1/executor/") {
-        return "/api/v1/executor";
-    }
-    if path == "/api/v1" || path.starts_with("/api/v1/") {
-        return "/api/v1";
-    }
-    path
 }
 
 async fn answer(
@@ -428,46 +214,4 @@ fn undecodable(error: &ChargedError) -> Reply {
         ChargedError::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
     };
     Reply::text(status, &error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::{READ, ROUTES, route};
-
-    #[test]
-    fn every_route_is_in_the_reference_with_its_methods_and_nothing_else_is() {
-        let page = include_str!("../../../docs/endpoints.md");
-        let of_agent = page.split("## Agent").nth(1).expect("a part");
-        let rows = of_agent
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
-        let listed: BTreeSet<(&str, &str)> = rows
-            .map(|(path, rest)| (path, rest.split(" |").next().unwrap_or_default()))
-            .collect();
-        let known = ROUTES.iter().map(|(path, route)| {
-            let methods = route.methods().expect("a list");
-            (*path, if methods == READ { "read" } else { "POST" })
-        });
-        assert_eq!(listed, known.collect(), "docs/endpoints.md");
-    }
-
-    #[test]
-    fn paths_are_routed_as_libprocess_does() {
-        for (path, routed) in [
-            ("/state", "/state"),
-            ("/state/", "/state"),
-            ("/slave(1)/state", "/state"),
-            ("/slave(1)/monitor/statistics", "/monitor/statistics"),
-            ("/api/v1", "/api/v1"),
-            ("/slave(1)/api/v1", "/api/v1"),
-            ("/api/v1/operator", "/api/v1"),
-            ("/slave(1)/api/v1/executor", "/api/v1/executor"),
-            ("/api/v1x", "/api/v1x"),
-            ("/", ""),
-        ] {
-            assert_eq!(route(path), routed, "{path}");
-        }
-    }
 }

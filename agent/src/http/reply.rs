@@ -4,11 +4,13 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
+use meseta_access::Forbidden;
 use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::media::MESSAGE_CONTENT_TYPE;
 use serde::{Serialize, Serializer};
 
 use super::Query;
+use crate::context::Unavailable;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -37,6 +39,19 @@ enum Content {
         /// What its records are in, if they are framed.
         records: Option<&'static str>,
     },
+}
+
+impl From<Unavailable> for Reply {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::text(StatusCode::SERVICE_UNAVAILABLE, &unavailable.to_string())
+    }
+}
+
+/// The answer to an unauthorized request.
+impl From<Forbidden> for Reply {
+    fn from(forbidden: Forbidden) -> Self {
+        Self::text(StatusCode::FORBIDDEN, &forbidden.to_string())
+    }
 }
 
 impl Reply {

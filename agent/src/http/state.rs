@@ -13,8 +13,9 @@ use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{Attributes, Resources};
 use serde::{Serialize, Serializer};
 
+use super::Reply;
 use super::reply::List;
-use super::{Context, Reply};
+use crate::context::Context;
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot, Task};
 
 /// The answer to `/version`.

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use meseta_isolators::Limit;
 
 use super::{FAMILIES, Family, number};
+use crate::context::Context;
 use crate::core::Snapshot;
-use crate::http::Context;
 use crate::monitor::Sample;
 
 /// One series of every container.

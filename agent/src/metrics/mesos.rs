@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{count, number, scalar, tasks_by_state};
+use crate::context::Context;
 use crate::core::{Snapshot, State};
-use crate::http::Context;
 use crate::monitor::HostSample;
 
 /// Answers requests for `/metrics/snapshot`.

@@ -6,8 +6,8 @@ use meseta_estimators::Level;
 
 use super::families::{counter, gauge};
 use super::{Family, MetricsBuilder, count, number, scalar};
+use crate::context::Context;
 use crate::core::Snapshot;
-use crate::http::Context;
 use crate::oversubscription::Role;
 
 /// Kinds of resources that can be oversubscribed.

@@ -4,12 +4,14 @@
 //! are answered from [`Samples`]. A sample, and a container's history, goes with its container.
 //!
 //! ```text
-//! host.rs     the machine, from /proc
-//! history.rs  a container's last minute
+//! host.rs        the machine, from /proc
+//! history.rs     a container's last minute
+//! statistics.rs  a sample as Mesos tells it
 //! ```
 
 mod history;
 mod host;
+pub(crate) mod statistics;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -10,8 +10,8 @@ use meseta_resources::{ContainerId, Resources};
 
 use crate::clock::unix_now;
 use crate::core::{Executor, Snapshot};
-use crate::http::resource_statistics;
 use crate::monitor::Sample;
+use crate::monitor::statistics::resource_statistics;
 
 /// What Mesos's modules are given, with the machine beside it.
 pub(super) fn message(

@@ -14,15 +14,16 @@ use meseta_proto::budget::{Budget, Shares};
 
 use super::{RunError, gc_options};
 use crate::budgets::Budgets;
+use crate::byte_semaphore::ByteSemaphore;
 use crate::checkpoint::Layout;
 use crate::clock::unix_now;
+use crate::context::Context;
 use crate::descriptors::DescriptorShares;
+use crate::executor_connections::ExecutorConnections;
 use crate::executor_tokens::ExecutorTokens;
 use crate::flags::Flags;
 use crate::gc::Gc;
 use crate::handle::Handle;
-use crate::http::{Context, ExecutorConnections};
-use crate::intake::Intake;
 use crate::link::outgoing::Dropped;
 use crate::metrics::Metrics;
 use crate::monitor::Samples;
@@ -72,9 +73,9 @@ pub(super) fn context(
         plugin_failures: Failures::default(),
         tokens,
         dropped: Dropped::default(),
-        reading: Intake::new(budgets.reading()),
-        waiting: Intake::new(budgets.waiting()),
-        unacknowledged: Intake::new(budgets.unacknowledged()),
+        reading: ByteSemaphore::new(budgets.reading()),
+        waiting: ByteSemaphore::new(budgets.waiting()),
+        unacknowledged: ByteSemaphore::new(budgets.unacknowledged()),
         executor_connections: ExecutorConnections::new(connections_max(budgets)),
         verbosity,
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,

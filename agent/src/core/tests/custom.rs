@@ -16,8 +16,8 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
 
 use super::simulation::{FRAMEWORK, Seen, Simulation, framework_id, scalar, task, task_id};
+use crate::byte_semaphore::{ByteSemaphore, Permit, UNACKNOWLEDGED_BYTES};
 use crate::core::{ConnectionId, Ending, Exit, Input, Limitation, State};
-use crate::intake::{Intake, Permit, UNACKNOWLEDGED_BYTES};
 
 const SECOND: Duration = Duration::from_secs(1);
 pub(super) const EXECUTOR: &str = "e";
@@ -219,8 +219,8 @@ fn a_container_grows_before_a_task_comes_and_shrinks_before_its_end_is_told() {
 
 #[test]
 fn an_end_keeps_its_room_while_it_waits_and_until_it_is_acknowledged() {
-    let intake = Intake::new(UNACKNOWLEDGED_BYTES);
-    let take = || intake.try_take("f", "executor", 8 << 20);
+    let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
+    let take = || semaphore.try_take("f", "executor", 8 << 20);
     let (mut simulation, _) = Simulation::with_executor();
     simulation.run_custom("b", false);
     simulation.resize(None);

@@ -8,11 +8,11 @@ use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskRunning, 
 use meseta_resources::{FrameworkId, Moment, TaskId};
 
 use super::simulation::{Simulation, task};
+use crate::byte_semaphore::{ByteSemaphore, Permit, UNACKNOWLEDGED_BYTES};
 use crate::checkpoint::LogEntry;
 use crate::core::{
     Acknowledged, Exit, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
-use crate::intake::{Intake, Permit, UNACKNOWLEDGED_BYTES};
 
 fn states(updates: &[meseta_proto::meseta::v1::StatusUpdate]) -> Vec<pb::TaskState> {
     updates.iter().map(|update| update.status.state()).collect()
@@ -310,9 +310,9 @@ fn a_scheduler_that_took_over_is_told_again() {
 
 #[tokio::test]
 async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
-    let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+    let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
     let take = async || -> Arc<Permit> {
-        let taken = intake.take("f", "executor", 8 << 20).await;
+        let taken = semaphore.take("f", "executor", 8 << 20).await;
         taken.expect("room, or a place to wait for it").into()
     };
     let is_free = async || {

@@ -34,7 +34,7 @@ pub(crate) struct TooManyWaiters;
 
 /// Byte-counting semaphore, fair between groups. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Intake {
+pub(crate) struct ByteSemaphore {
     table: Arc<Mutex<Table>>,
 }
 
@@ -46,7 +46,7 @@ pub struct Permit {
 
 #[derive(Debug)]
 struct Taken {
-    intake: Intake,
+    semaphore: ByteSemaphore,
     group: Arc<str>,
     sender: Arc<str>,
     bytes: usize,
@@ -149,7 +149,7 @@ impl Table {
     }
 }
 
-impl Intake {
+impl ByteSemaphore {
     pub(crate) fn new(bytes_max: usize) -> Self {
         let table = Table {
             bytes_max,
@@ -179,7 +179,7 @@ impl Intake {
         table.add(&group, &sender, bytes);
         drop(table);
         let taken = Some(Taken {
-            intake: self.clone(),
+            semaphore: self.clone(),
             group,
             sender,
             bytes,
@@ -210,7 +210,7 @@ impl Intake {
             }
         };
         let taken = Taken {
-            intake: self.clone(),
+            semaphore: self.clone(),
             group,
             sender,
             bytes,
@@ -262,7 +262,7 @@ impl Drop for Waits {
         let Some(taken) = self.taken.take() else {
             return;
         };
-        let mut table = taken.intake.table();
+        let mut table = taken.semaphore.table();
         let mut waiters = table.waiters.iter();
         match waiters.position(|one| one.number == self.number) {
             Some(index) => drop(table.waiters.remove(index)),
@@ -287,7 +287,7 @@ impl Permit {
             // What was given is given, whatever others have taken since.
             return Ok(());
         }
-        let mut table = taken.intake.table();
+        let mut table = taken.semaphore.table();
         if !table.has_capacity(&taken.group, &taken.sender, bytes) {
             return Err(Exhausted::Total {
                 bytes,
@@ -305,7 +305,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(taken) = self.taken.take() {
-            let mut table = taken.intake.table();
+            let mut table = taken.semaphore.table();
             table.give_back(&taken);
             table.admit();
         }
@@ -328,16 +328,21 @@ mod tests {
     }
 
     /// Whether there is room at once.
-    async fn has_capacity(intake: &Intake, group: &str, sender: &str, bytes: usize) -> bool {
-        let mut taking = Box::pin(intake.take(group, sender, bytes));
+    async fn has_capacity(
+        semaphore: &ByteSemaphore,
+        group: &str,
+        sender: &str,
+        bytes: usize,
+    ) -> bool {
+        let mut taking = Box::pin(semaphore.take(group, sender, bytes));
         std::future::poll_fn(|context| {
             Poll::Ready(matches!(taking.as_mut().poll(context), Poll::Ready(Ok(_))))
         })
         .await
     }
 
-    fn is_empty(intake: &Intake) -> bool {
-        let table = intake.table();
+    fn is_empty(semaphore: &ByteSemaphore) -> bool {
+        let table = semaphore.table();
         table.all == 0
             && table.groups.is_empty()
             && table.senders.is_empty()
@@ -346,69 +351,72 @@ mod tests {
 
     #[tokio::test]
     async fn an_executor_waits_for_itself_and_not_for_others() {
-        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
-        let first = intake.take("f", "a", 6 * MIB).await.expect("room");
-        assert!(!has_capacity(&intake, "f", "a", 6 * MIB).await);
-        assert!(has_capacity(&intake, "f", "a", MIB).await);
-        assert!(has_capacity(&intake, "g", "b", 6 * MIB).await);
+        let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
+        let first = semaphore.take("f", "a", 6 * MIB).await.expect("room");
+        assert!(!has_capacity(&semaphore, "f", "a", 6 * MIB).await);
+        assert!(has_capacity(&semaphore, "f", "a", MIB).await);
+        assert!(has_capacity(&semaphore, "g", "b", 6 * MIB).await);
         drop(first);
         assert!(
-            has_capacity(&intake, "f", "a", usize::MAX).await,
+            has_capacity(&semaphore, "f", "a", usize::MAX).await,
             "a whole part"
         );
-        assert!(is_empty(&intake));
+        assert!(is_empty(&semaphore));
     }
 
     #[tokio::test]
     async fn executors_of_silent_frameworks_leave_room_to_others() {
-        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+        let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let mut kept = Vec::new();
         for framework in ["silent-1", "silent-2", "silent-3"] {
             for executor in 0..8 {
                 let sender = format!("{framework}-{executor}");
-                while has_capacity(&intake, framework, &sender, MIB).await {
-                    kept.push(intake.take(framework, &sender, MIB).await.expect("room"));
+                while has_capacity(&semaphore, framework, &sender, MIB).await {
+                    kept.push(semaphore.take(framework, &sender, MIB).await.expect("room"));
                 }
             }
         }
         assert!(kept.len() >= 12, "what is free is used: {}", kept.len());
-        assert!(has_capacity(&intake, "other", "o", 5 * MIB).await);
-        assert!(intake.table().all <= UNACKNOWLEDGED_BYTES);
+        assert!(has_capacity(&semaphore, "other", "o", 5 * MIB).await);
+        assert!(semaphore.table().all <= UNACKNOWLEDGED_BYTES);
         // Small ones pass even when nothing is left.
-        while intake.table().all < UNACKNOWLEDGED_BYTES {
+        while semaphore.table().all < UNACKNOWLEDGED_BYTES {
             let name = format!("more-{}", kept.len());
-            let left = UNACKNOWLEDGED_BYTES - intake.table().all;
-            kept.push(intake.take(&name, &name, left).await.expect("room"));
+            let left = UNACKNOWLEDGED_BYTES - semaphore.table().all;
+            kept.push(semaphore.take(&name, &name, left).await.expect("room"));
         }
-        assert!(!has_capacity(&intake, "other", "o", MIB).await);
-        assert!(has_capacity(&intake, "silent-1", "silent-1-9", 64 * KIB).await);
+        assert!(!has_capacity(&semaphore, "other", "o", MIB).await);
+        assert!(has_capacity(&semaphore, "silent-1", "silent-1-9", 64 * KIB).await);
         drop(kept);
-        assert!(is_empty(&intake));
+        assert!(is_empty(&semaphore));
     }
 
     #[tokio::test]
     async fn what_waits_is_bounded_by_sender() {
-        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
-        let _held = intake.take("f", "a", 8 * MIB).await.expect("room");
+        let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
+        let _held = semaphore.take("f", "a", 8 * MIB).await.expect("room");
         let mut waiting = Vec::new();
         for _ in 0..WAITERS_PER_SENDER_MAX {
-            let mut taking = Box::pin(intake.take("f", "a", KIB));
+            let mut taking = Box::pin(semaphore.take("f", "a", KIB));
             assert!(is_waiting(taking.as_mut()).await);
             waiting.push(taking);
         }
-        assert_eq!(intake.take("f", "a", KIB).await.err(), Some(TooManyWaiters));
-        assert!(!has_capacity(&intake, "f", "a", 64 * KIB).await);
-        assert!(has_capacity(&intake, "f", "b", 64 * KIB).await);
+        assert_eq!(
+            semaphore.take("f", "a", KIB).await.err(),
+            Some(TooManyWaiters)
+        );
+        assert!(!has_capacity(&semaphore, "f", "a", 64 * KIB).await);
+        assert!(has_capacity(&semaphore, "f", "b", 64 * KIB).await);
     }
 
     #[tokio::test]
     async fn who_waits_is_told_in_order_and_who_stops_is_passed_over() {
-        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
-        let held = intake.take("f", "a", 5 * MIB).await.expect("room");
-        let kept = intake.take("f", "a", MIB).await.expect("room");
-        let mut gone = Box::pin(intake.take("f", "a", 5 * MIB));
-        let mut next = Box::pin(intake.take("f", "a", 5 * MIB));
-        let mut last = Box::pin(intake.take("f", "a", 3 * MIB));
+        let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
+        let held = semaphore.take("f", "a", 5 * MIB).await.expect("room");
+        let kept = semaphore.take("f", "a", MIB).await.expect("room");
+        let mut gone = Box::pin(semaphore.take("f", "a", 5 * MIB));
+        let mut next = Box::pin(semaphore.take("f", "a", 5 * MIB));
+        let mut last = Box::pin(semaphore.take("f", "a", 3 * MIB));
         for taking in [&mut gone, &mut next] {
             assert!(is_waiting(taking.as_mut()).await);
         }
@@ -421,22 +429,22 @@ mod tests {
         drop(last.await.expect("room"));
         drop(kept);
         // One that was given room and stops before it knows.
-        let held = intake.take("f", "a", 8 * MIB).await.expect("room");
-        let mut gone = Box::pin(intake.take("f", "a", 8 * MIB));
+        let held = semaphore.take("f", "a", 8 * MIB).await.expect("room");
+        let mut gone = Box::pin(semaphore.take("f", "a", 8 * MIB));
         assert!(is_waiting(gone.as_mut()).await);
         drop(held);
-        assert!(!is_empty(&intake));
+        assert!(!is_empty(&semaphore));
         drop(gone);
-        assert!(is_empty(&intake));
+        assert!(is_empty(&semaphore));
     }
 
     #[tokio::test]
     async fn what_was_given_is_not_refused_once_others_have_taken_theirs() {
-        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
-        let mut given = intake.take("f", "a", 8 * MIB).await.expect("room");
+        let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
+        let mut given = semaphore.take("f", "a", 8 * MIB).await.expect("room");
         let _others = [
-            intake.take("g", "b", 8 * MIB).await.expect("room"),
-            intake.take("h", "c", 8 * MIB).await.expect("room"),
+            semaphore.take("g", "b", 8 * MIB).await.expect("room"),
+            semaphore.take("h", "c", 8 * MIB).await.expect("room"),
         ];
         given.grow(0).expect("it is given");
         assert!(given.grow(1).is_err());
@@ -444,20 +452,20 @@ mod tests {
 
     #[tokio::test]
     async fn room_grows_with_what_comes_and_waits_for_nobody() {
-        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
-        let mut first = intake.take("f", "a", 0).await.expect("room");
+        let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
+        let mut first = semaphore.take("f", "a", 0).await.expect("room");
         for _ in 0..6 {
             first.grow(MIB).expect("room");
         }
         assert!(first.grow(3 * MIB).is_err(), "more than a sender's part");
-        assert_eq!(intake.table().all, 6 * MIB);
-        let mut second = intake.take("g", "b", 0).await.expect("room");
+        assert_eq!(semaphore.table().all, 6 * MIB);
+        let mut second = semaphore.take("g", "b", 0).await.expect("room");
         let mut grown = 0;
         while grown < 64 && second.grow(MIB).is_ok() {
             grown += 1;
         }
         assert_eq!(grown, 6, "half of what is free");
         drop((first, second));
-        assert!(is_empty(&intake));
+        assert!(is_empty(&semaphore));
     }
 }

@@ -9,8 +9,6 @@ use std::sync::{Mutex, PoisonError};
 use meseta_daemon::server::{Connection, Peer};
 use meseta_resources::ContainerId;
 
-use super::Context;
-
 /// Of one container: its stream of events, calls beside it, and what an earlier life of it left.
 const OF_CONTAINER_MAX: usize = 8;
 
@@ -31,7 +29,7 @@ impl ExecutorConnections {
 
     /// Marks a connection as the executor's of this container, up to a limit. Those of containers that are gone are
     /// closed.
-    fn register(
+    pub(crate) fn register(
         &self,
         container: &ContainerId,
         peer: &Peer,
@@ -56,23 +54,6 @@ impl ExecutorConnections {
             peer.set_authenticated();
         }
     }
-}
-
-/// Takes note that a caller has proven to be the executor in a container.
-pub(super) async fn register(context: &Context, container: &ContainerId, peer: &Peer) {
-    if !peer.is_unauthenticated() {
-        return;
-    }
-    let Ok(snapshot) = context.snapshot().await else {
-        return;
-    };
-    let is_there = |container: &ContainerId| {
-        let mut executors = snapshot.executors();
-        executors.any(|executor| executor.key.container == *container)
-    };
-    context
-        .executor_connections
-        .register(container, peer, is_there);
 }
 
 #[cfg(test)]

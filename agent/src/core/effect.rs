@@ -1,0 +1,157 @@
+//! Everything that the agent does.
+//!
+//! An effect that others can see waits for the write that it follows ([`Effect::Perform`] after an [`Lsn`]); the
+//! service releases those of one [`Destination`] in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_daemon::outbox::QueuedSize;
+use meseta_isolators::Demand;
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::executor;
+use meseta_resources::{ContainerId, Resources};
+use prost::Message as _;
+
+use super::checks::Probe;
+use super::ids::{ConnectionId, LinkId, Lsn};
+use super::launch_plan::LaunchPlan;
+use crate::checkpoint::{RunKey, Write};
+
+/// Something is to be done.
+#[derive(Debug)]
+pub enum Effect {
+    Persist {
+        /// Its place in the order.
+        lsn: Lsn,
+        write: Write,
+    },
+    /// Perform an action once all writes up to `after` are durable.
+    Perform {
+        /// The last write that must come before.
+        after: Lsn,
+        /// Whom it goes to; order is kept per destination.
+        to: Destination,
+        action: Action,
+    },
+}
+
+/// Whom an action concerns.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum Destination {
+    /// The connection to the master.
+    Master,
+    /// The same, for what waits for no disk: connecting, disconnecting, signs of life.
+    Liveness,
+    Container(ContainerId),
+    /// The same, for a kill that cannot wait any longer for what comes before it.
+    Overdue(ContainerId),
+    /// The executor in this container.
+    Executor(ContainerId),
+    /// All containers with revocable CPUs together.
+    Revocable,
+    Agent,
+}
+
+/// What is done outside.
+#[derive(Debug)]
+pub enum Action {
+    /// Try to reach the master, once; answered by `LinkUp` or `LinkDown`.
+    Connect {
+        /// The name of the connection.
+        link: LinkId,
+    },
+    /// Give a connection up; not answered.
+    Disconnect { link: LinkId },
+    Send {
+        /// On this connection; if it is gone, to nobody.
+        link: LinkId,
+        message: Box<wire::agent_frame::Message>,
+    },
+    /// Launch a container; answered by `ContainerStarted` and later `ContainerEnded`, or by
+    /// `LaunchFailed`.
+    Launch(Box<LaunchPlan>),
+    /// Give a container other limits; answered by `Resized`.
+    Resize {
+        container: ContainerId,
+        demand: Demand,
+        /// What is behind it.
+        resources: Resources,
+        /// The persistent volumes in it, each as it was asked for.
+        volumes: Vec<pb::Resource>,
+    },
+    /// Look at a task; answered by `Probed`.
+    Probe(Box<Probe>),
+    /// Say something to an executor.
+    Tell {
+        /// On this stream; if it is gone, to nobody.
+        connection: ConnectionId,
+        event: Box<executor::Event>,
+    },
+    /// End a stream to an executor; not answered.
+    HangUp { connection: ConnectionId },
+    /// A run is over and nothing refers to it: its sandbox may go in its time.
+    Discard { run: Arc<RunKey> },
+    /// End a container: a signal, then after the grace SIGKILL. One that has not begun to be
+    /// launched is not launched any more, which is answered by `LaunchFailed`.
+    Kill {
+        container: ContainerId,
+        /// Time between SIGTERM and SIGKILL.
+        grace: Duration,
+    },
+    /// The grace period is over and the container still exists: destroy it.
+    Destroy { container: ContainerId },
+    /// Stop all processes of a container where they are, or let them go on.
+    Freeze {
+        container: ContainerId,
+        /// Whether they are to stand still.
+        frozen: bool,
+    },
+    /// Throttle all containers with revocable CPUs together; `None` lifts a limit.
+    ThrottleRevocable {
+        /// Thousandths of a processor for all of them.
+        cpus_millis: Option<u64>,
+        /// Memory that they are to be kept below by reclaiming.
+        memory_ceiling_bytes: Option<u64>,
+    },
+    /// The end of a container is durable: what the machine kept of it may go.
+    Forget { container: ContainerId },
+    /// End the agent's process.
+    Exit(ExitReason),
+}
+
+impl QueuedSize for Action {
+    fn bytes(&self) -> usize {
+        /// What an action about a container takes, more or less.
+        const SMALL: usize = 1_024;
+        match self {
+            Self::Send { message, .. } => message.encoded_len().saturating_add(SMALL),
+            Self::Tell { event, .. } => event.encoded_len().saturating_add(SMALL),
+            Self::Launch(_)
+            | Self::Resize { .. }
+            | Self::Probe(_)
+            | Self::Connect { .. }
+            | Self::Disconnect { .. }
+            | Self::HangUp { .. }
+            | Self::Discard { .. }
+            | Self::Kill { .. }
+            | Self::Destroy { .. }
+            | Self::Freeze { .. }
+            | Self::ThrottleRevocable { .. }
+            | Self::Forget { .. }
+            | Self::Exit(_) => SMALL,
+        }
+    }
+}
+
+/// Why the agent's process ends.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ExitReason {
+    /// It was asked to.
+    Stopped,
+    /// The master asked for it.
+    Shutdown(String),
+    /// The master will not have it, for good.
+    Refused(String),
+}
