@@ -16,7 +16,6 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use meseta_daemon::outbox::{Limits, Outbox, QueuedSize};
-use meseta_proto::meseta::v1::agent_frame;
 
 use crate::budgets::Budgets;
 use crate::checkpoint::Layout;
@@ -24,7 +23,9 @@ use crate::checkpoint::pending_writes::PendingWrites;
 use crate::checkpoint::writer::Writer;
 use crate::clock::Clock;
 use crate::containerizer::Containerizer;
-use crate::core::{Action, AgentCore, Destination, Effect, ExitReason, Input, Snapshot};
+use crate::core::{
+    AgentCore, ContainerAction, Destination, Effect, ExitReason, Input, Output, Snapshot,
+};
 use crate::gc::Gc;
 use crate::handle::Mailbox;
 use crate::link::Links;
@@ -39,22 +40,22 @@ const INPUTS_PER_TURN: usize = 64;
 #[derive(Copy, Clone, Debug)]
 struct Backlog {
     bytes: usize,
-    actions: usize,
+    outputs: usize,
 }
 
-/// Actions that may wait for the disk.
-const ACTIONS_MAX: usize = 32_768;
+/// Outputs that may wait for the disk.
+const OUTPUTS_MAX: usize = 32_768;
 
 impl Backlog {
     fn of_bytes(bytes: usize) -> Self {
         Self {
             bytes,
-            actions: ACTIONS_MAX,
+            outputs: OUTPUTS_MAX,
         }
     }
 
     fn is_reached<D: Ord + Clone, A: QueuedSize>(self, outbox: &Outbox<D, A>) -> bool {
-        outbox.queued_bytes() >= self.bytes || outbox.len() >= self.actions
+        outbox.queued_bytes() >= self.bytes || outbox.len() >= self.outputs
     }
 }
 
@@ -79,7 +80,7 @@ pub(crate) struct Service {
     gc: Gc,
     layout: Layout,
     /// What waits for its write.
-    outbox: Outbox<Destination, Action>,
+    outbox: Outbox<Destination, Output>,
     /// Since when nothing new is taken because of the disk.
     behind_since: Option<Instant>,
     clock: Clock,
@@ -230,8 +231,8 @@ impl Service {
                         std::process::abort();
                     }
                 }
-                Effect::Perform { after, to, action } => {
-                    let bytes = message_bytes(&action);
+                Effect::Output { after, to, output } => {
+                    let bytes = output.message_bytes();
                     let messages_bytes = self.messages_bytes.saturating_add(bytes);
                     if bytes > 0 && messages_bytes > self.messages_bytes_max {
                         // Nobody is promised that a message arrives.
@@ -240,7 +241,7 @@ impl Service {
                     }
                     self.messages_bytes = messages_bytes;
                     // Has no limit of its own: see [`Backlog`].
-                    if let Err(overflow) = self.outbox.push(to, after.0, action) {
+                    if let Err(overflow) = self.outbox.push(to, after.0, output) {
                         tracing::error!(%overflow, "an action was lost");
                     }
                 }
@@ -253,54 +254,37 @@ impl Service {
         let durable = self.writer.durable();
         self.pending_writes.durable(durable);
         self.core.durable(durable);
-        for (to, action) in self.outbox.durable(durable.0) {
-            if let Some(reason) = self.carry_out(&to, action) {
+        for (to, output) in self.outbox.durable(durable.0) {
+            if let Some(reason) = self.carry_out(&to, output) {
                 return Some(reason);
             }
         }
         None
     }
 
-    fn carry_out(&mut self, to: &Destination, action: Action) -> Option<ExitReason> {
-        let bytes = message_bytes(&action);
+    /// The one place where outputs part: each goes to what it is for.
+    fn carry_out(&mut self, to: &Destination, output: Output) -> Option<ExitReason> {
+        let bytes = output.message_bytes();
         self.messages_bytes = self.messages_bytes.saturating_sub(bytes);
-        match action {
-            Action::Connect { link } => self.links.connect(link),
-            Action::Disconnect { link } => self.links.disconnect(link),
-            Action::Send { link, message } => self.links.send(link, *message),
-            Action::Tell { connection, event } => self.streams.tell(connection, *event),
-            Action::HangUp { connection } => self.streams.hang_up(connection),
-            Action::Discard { run } => self.gc.discard(self.layout.sandbox(&run)),
-            Action::Exit(reason) => return Some(reason),
-            action => {
-                if let Action::Launch(plan) = &action {
-                    // Before it is made, so that no walk takes it for one of before.
-                    self.gc.keep(self.layout.sandbox(&plan.run));
-                }
+        match output {
+            Output::Link(action) => self.links.carry_out(action),
+            Output::Executor(action) => self.streams.carry_out(action),
+            Output::Container(action) => {
                 let of_containers = matches!(
                     to,
                     Destination::Container(_) | Destination::Overdue(_) | Destination::Revocable
                 );
                 debug_assert!(of_containers, "{to:?}");
+                if let ContainerAction::Launch(plan) = &action {
+                    // Before it is made, so that no walk takes it for one of before.
+                    self.gc.keep(self.layout.sandbox(&plan.run));
+                }
                 self.containerizer.carry_out(action);
             }
+            Output::DiscardSandbox { run } => self.gc.discard(self.layout.sandbox(&run)),
+            Output::Exit(reason) => return Some(reason),
         }
         None
-    }
-}
-
-/// The size of a message between a framework and its executor.
-fn message_bytes(action: &Action) -> usize {
-    match action {
-        Action::Send { message, .. } => match &**message {
-            agent_frame::Message::ExecutorMessage(message) => message.data.len().max(1),
-            _ => 0,
-        },
-        Action::Tell { event, .. } => {
-            let message = event.message.as_ref();
-            message.map_or(0, |message| message.data.len().max(1))
-        }
-        _ => 0,
     }
 }
 
@@ -314,26 +298,27 @@ async fn sleep_until(deadline: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use meseta_proto::meseta::v1 as protocol;
+    use meseta_proto::meseta::v1::agent_frame;
 
     use super::*;
-    use crate::core::LinkId;
+    use crate::core::{LinkAction, LinkId};
 
-    fn message(bytes: usize) -> Action {
+    fn message(bytes: usize) -> Output {
         let message = protocol::ExecutorMessage {
             data: vec![0; bytes],
             ..protocol::ExecutorMessage::default()
         };
-        Action::Send {
+        Output::Link(LinkAction::Send {
             link: LinkId(1),
             message: Box::new(agent_frame::Message::ExecutorMessage(message)),
-        }
+        })
     }
 
     #[test]
     fn nothing_new_is_taken_while_too_much_waits_for_the_disk() {
         const MIB: usize = 1 << 20;
         let backlog = Backlog::of_bytes(32 * MIB);
-        let mut outbox: Outbox<Destination, Action> = Outbox::new(UNBOUNDED);
+        let mut outbox: Outbox<Destination, Output> = Outbox::new(UNBOUNDED);
         for lsn in 1..=32 {
             assert!(!backlog.is_reached(&outbox), "{lsn}");
             outbox
@@ -351,7 +336,7 @@ mod tests {
         assert_eq!(outbox.durable(33).len(), 13);
         assert_eq!(outbox.queued_bytes(), 0);
         let few = Backlog {
-            actions: 3,
+            outputs: 3,
             ..Backlog::of_bytes(usize::MAX)
         };
         for lsn in 34..37 {

@@ -46,7 +46,7 @@ use meseta_isolators::Containers;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::core::{Action, Input};
+use crate::core::{ContainerAction, Input};
 use crate::error_chain::chain;
 use resize::Resize;
 use state::Inner;
@@ -80,18 +80,18 @@ impl Containerizer {
     }
 
     /// Carries out what concerns a container.
-    pub(crate) fn carry_out(&self, action: Action) {
+    pub(crate) fn carry_out(&self, action: ContainerAction) {
         match action {
-            Action::Launch(plan) => self.launch(*plan),
-            Action::Kill { container, grace } => self.kill(&container, grace),
-            Action::Destroy { container } => self.destroy(&container),
-            Action::Forget { container } => self.forget(container),
-            Action::Freeze { container, frozen } => self.freeze(container, frozen),
-            Action::ThrottleRevocable {
+            ContainerAction::Launch(plan) => self.launch(*plan),
+            ContainerAction::Kill { container, grace } => self.kill(&container, grace),
+            ContainerAction::Destroy { container } => self.destroy(&container),
+            ContainerAction::Forget { container } => self.forget(container),
+            ContainerAction::Freeze { container, frozen } => self.freeze(container, frozen),
+            ContainerAction::ThrottleRevocable {
                 cpus_millis,
                 memory_ceiling_bytes,
             } => self.throttle_revocable(cpus_millis, memory_ceiling_bytes),
-            Action::Resize {
+            ContainerAction::Resize {
                 container,
                 demand,
                 resources,
@@ -104,14 +104,7 @@ impl Containerizer {
                 };
                 self.resize(container, request);
             }
-            Action::Probe(probe) => self.probe(*probe),
-            Action::Tell { .. }
-            | Action::HangUp { .. }
-            | Action::Discard { .. }
-            | Action::Connect { .. }
-            | Action::Disconnect { .. }
-            | Action::Send { .. }
-            | Action::Exit(_) => {}
+            ContainerAction::Probe(probe) => self.probe(*probe),
         }
     }
 

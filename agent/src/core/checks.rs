@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::kill::grace_of_task;
 use super::model::{Phase, TaskRef};
-use super::{Action, AgentCore, Destination, LaunchPlan, Subject, Timer};
+use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::{KillCause, nested_id};
 
 /// Two looks are never closer than this, whatever a task asks for.
@@ -182,9 +182,9 @@ impl AgentCore {
             method,
             timeout: times.timeout,
         };
-        self.perform_now(
+        self.output_now(
             Destination::Container(container.clone()),
-            Action::Probe(Box::new(probe)),
+            ContainerAction::Probe(Box::new(probe)),
         );
     }
 

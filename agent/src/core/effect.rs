@@ -1,6 +1,6 @@
 //! Everything that the agent does.
 //!
-//! An effect that others can see waits for the write that it follows ([`Effect::Perform`] after an [`Lsn`]); the
+//! An effect that others can see waits for the write that it follows ([`Effect::Output`] after an [`Lsn`]); the
 //! service releases those of one [`Destination`] in order.
 
 use std::sync::Arc;
@@ -27,17 +27,17 @@ pub enum Effect {
         lsn: Lsn,
         write: Write,
     },
-    /// Perform an action once all writes up to `after` are durable.
-    Perform {
+    /// Carry this out once all writes up to `after` are durable.
+    Output {
         /// The last write that must come before.
         after: Lsn,
-        /// Whom it goes to; order is kept per destination.
+        /// Whom it concerns; order is kept per destination.
         to: Destination,
-        action: Action,
+        output: Output,
     },
 }
 
-/// Whom an action concerns.
+/// Whom an output concerns.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum Destination {
     /// The connection to the master.
@@ -54,9 +54,24 @@ pub enum Destination {
     Agent,
 }
 
-/// What is done outside.
+/// What leaves the core, by what carries it out.
 #[derive(Debug)]
-pub enum Action {
+pub enum Output {
+    /// For the link to the master.
+    Link(LinkAction),
+    /// For the streams to executors.
+    Executor(ExecutorAction),
+    /// For the containerizer.
+    Container(ContainerAction),
+    /// A run is over and nothing refers to it: its sandbox may go in its time.
+    DiscardSandbox { run: Arc<RunKey> },
+    /// End the agent's process.
+    Exit(ExitReason),
+}
+
+/// What the link to the master is to do.
+#[derive(Debug)]
+pub enum LinkAction {
     /// Try to reach the master, once; answered by `LinkUp` or `LinkDown`.
     Connect {
         /// The name of the connection.
@@ -69,6 +84,24 @@ pub enum Action {
         link: LinkId,
         message: Box<wire::agent_frame::Message>,
     },
+}
+
+/// What a stream to an executor is to do.
+#[derive(Debug)]
+pub enum ExecutorAction {
+    /// Send an event to an executor.
+    Send {
+        /// On this stream; if it is gone, to nobody.
+        connection: ConnectionId,
+        event: Box<executor::Event>,
+    },
+    /// End a stream after what was sent on it; not answered.
+    Finish { connection: ConnectionId },
+}
+
+/// What the containerizer is to do.
+#[derive(Debug)]
+pub enum ContainerAction {
     /// Launch a container; answered by `ContainerStarted` and later `ContainerEnded`, or by
     /// `LaunchFailed`.
     Launch(Box<LaunchPlan>),
@@ -83,16 +116,6 @@ pub enum Action {
     },
     /// Look at a task; answered by `Probed`.
     Probe(Box<Probe>),
-    /// Say something to an executor.
-    Tell {
-        /// On this stream; if it is gone, to nobody.
-        connection: ConnectionId,
-        event: Box<executor::Event>,
-    },
-    /// End a stream to an executor; not answered.
-    HangUp { connection: ConnectionId },
-    /// A run is over and nothing refers to it: its sandbox may go in its time.
-    Discard { run: Arc<RunKey> },
     /// End a container: a signal, then after the grace SIGKILL. One that has not begun to be
     /// launched is not launched any more, which is answered by `LaunchFailed`.
     Kill {
@@ -117,29 +140,63 @@ pub enum Action {
     },
     /// The end of a container is durable: what the machine kept of it may go.
     Forget { container: ContainerId },
-    /// End the agent's process.
-    Exit(ExitReason),
 }
 
-impl QueuedSize for Action {
+impl From<LinkAction> for Output {
+    fn from(action: LinkAction) -> Self {
+        Self::Link(action)
+    }
+}
+
+impl From<ExecutorAction> for Output {
+    fn from(action: ExecutorAction) -> Self {
+        Self::Executor(action)
+    }
+}
+
+impl From<ContainerAction> for Output {
+    fn from(action: ContainerAction) -> Self {
+        Self::Container(action)
+    }
+}
+
+impl Output {
+    /// The size of a message between a framework and its executor; nobody is promised that one arrives. 0 for
+    /// anything else.
+    pub(crate) fn message_bytes(&self) -> usize {
+        match self {
+            Self::Link(LinkAction::Send { message, .. }) => match &**message {
+                wire::agent_frame::Message::ExecutorMessage(message) => message.data.len().max(1),
+                _ => 0,
+            },
+            Self::Executor(ExecutorAction::Send { event, .. }) => {
+                let message = event.message.as_ref();
+                message.map_or(0, |message| message.data.len().max(1))
+            }
+            Self::Link(LinkAction::Connect { .. } | LinkAction::Disconnect { .. })
+            | Self::Executor(ExecutorAction::Finish { .. })
+            | Self::Container(_)
+            | Self::DiscardSandbox { .. }
+            | Self::Exit(_) => 0,
+        }
+    }
+}
+
+impl QueuedSize for Output {
     fn bytes(&self) -> usize {
         /// What an action about a container takes, more or less.
         const SMALL: usize = 1_024;
         match self {
-            Self::Send { message, .. } => message.encoded_len().saturating_add(SMALL),
-            Self::Tell { event, .. } => event.encoded_len().saturating_add(SMALL),
-            Self::Launch(_)
-            | Self::Resize { .. }
-            | Self::Probe(_)
-            | Self::Connect { .. }
-            | Self::Disconnect { .. }
-            | Self::HangUp { .. }
-            | Self::Discard { .. }
-            | Self::Kill { .. }
-            | Self::Destroy { .. }
-            | Self::Freeze { .. }
-            | Self::ThrottleRevocable { .. }
-            | Self::Forget { .. }
+            Self::Link(LinkAction::Send { message, .. }) => {
+                message.encoded_len().saturating_add(SMALL)
+            }
+            Self::Executor(ExecutorAction::Send { event, .. }) => {
+                event.encoded_len().saturating_add(SMALL)
+            }
+            Self::Link(LinkAction::Connect { .. } | LinkAction::Disconnect { .. })
+            | Self::Executor(ExecutorAction::Finish { .. })
+            | Self::Container(_)
+            | Self::DiscardSandbox { .. }
             | Self::Exit(_) => SMALL,
         }
     }

@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::model::{Kill, Phase, TaskRef};
 use super::states::signal_name;
-use super::{Action, AgentCore, Destination, Ending, Exit, Limitation};
+use super::{AgentCore, ContainerAction, Destination, Ending, Exit, Limitation};
 use crate::checkpoint::KillCause;
 
 pub(super) const NOT_LAUNCHED: &str = "The agent was restarted before the task could be launched";
@@ -118,9 +118,9 @@ impl AgentCore {
     pub(super) fn forget(&mut self, container: &ContainerId) {
         self.forget_revocable(container);
         let container = container.clone();
-        self.perform(
+        self.output(
             Destination::Container(container.clone()),
-            Action::Forget { container },
+            ContainerAction::Forget { container },
         );
     }
 }

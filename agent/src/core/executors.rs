@@ -20,7 +20,7 @@ use super::launch::container_message;
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
 use super::states::{gone_or_lost, is_terminal};
 use super::update_streams::{Pushed, StreamKey};
-use super::{Action, AgentCore, ConnectionId, Destination};
+use super::{AgentCore, ConnectionId, Destination, ExecutorAction};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, LogEntry, RunKey, Write};
 
@@ -41,19 +41,19 @@ impl AgentCore {
         permits: Vec<Option<Permit>>,
     ) {
         let Some(executor) = self.custom(framework, executor) else {
-            return self.perform_now(Destination::Agent, Action::HangUp { connection });
+            return self.output_now(Destination::Agent, ExecutorAction::Finish { connection });
         };
         info!(
             framework_id = %executor.key.framework, executor_id = %executor.key.executor,
             "executor subscribed"
         );
         if let Some(earlier) = executor.link.connection.filter(|old| *old != connection) {
-            let hang_up = Action::HangUp {
+            let finish = ExecutorAction::Finish {
                 connection: earlier,
             };
-            self.perform_now(
+            self.output_now(
                 Destination::Executor(executor.key.container.clone()),
-                hang_up,
+                finish,
             );
         }
         self.change_executor(&executor.key, |executor| {
@@ -173,9 +173,9 @@ impl AgentCore {
         connection: ConnectionId,
         event: Event,
     ) {
-        self.perform(
+        self.output(
             Destination::Executor(executor.key.container.clone()),
-            Action::Tell {
+            ExecutorAction::Send {
                 connection,
                 event: Box::new(event),
             },

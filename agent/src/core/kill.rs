@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::fields::{duration, unix_ns};
 use super::model::{Executor, ExecutorKind, Kill, Phase, TaskRef, TerminationReason};
 use super::registration::stream_key;
-use super::{Action, AgentCore, Destination, ExitReason, Lsn, State, Timer};
+use super::{AgentCore, ContainerAction, Destination, ExitReason, Lsn, Output, State, Timer};
 use crate::checkpoint::{KillCause, KillRequested, LogEntry, Write};
 
 /// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
@@ -104,7 +104,7 @@ impl AgentCore {
         });
         if during_launch {
             // Not launched any more if it has not begun; else killed as soon as it has.
-            self.perform_kill(now, &container.id, Duration::ZERO);
+            self.output_kill(now, &container.id, Duration::ZERO);
             return;
         }
         // It ran, but the agent may have fallen before it could say so.
@@ -167,19 +167,19 @@ impl AgentCore {
                 kill.grace = grace;
             }
         });
-        self.perform_kill(now, container, grace);
+        self.output_kill(now, container, grace);
         self.set_timer(
             deadline + KILL_OVERDUE,
             Timer::KillOverdue(container.clone()),
         );
     }
 
-    fn perform_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
+    fn output_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
         self.thaw_to_end(container);
         let container = container.clone();
-        self.perform(
+        self.output(
             Destination::Container(container.clone()),
-            Action::Kill {
+            ContainerAction::Kill {
                 container: container.clone(),
                 grace,
             },
@@ -202,9 +202,9 @@ impl AgentCore {
         };
         warn!(container_id = %container, "the disk takes too long; killing before that is written");
         let left = kill.deadline.map(|at| at.saturating_since(now.moment));
-        self.perform_now(
+        self.output_now(
             Destination::Overdue(container.clone()),
-            Action::Kill {
+            ContainerAction::Kill {
                 container: container.clone(),
                 grace: left.unwrap_or_default(),
             },
@@ -219,9 +219,9 @@ impl AgentCore {
         };
         if phase == Phase::Running {
             warn!(container_id = %container, "a container is still running after its kill; destroying it");
-            self.perform(
+            self.output(
                 Destination::Container(container.clone()),
-                Action::Destroy {
+                ContainerAction::Destroy {
                     container: container.clone(),
                 },
             );
@@ -395,7 +395,7 @@ impl AgentCore {
             return;
         }
         if let Some(reason) = self.exit.take() {
-            self.perform(Destination::Agent, Action::Exit(reason));
+            self.output(Destination::Agent, Output::Exit(reason));
         }
     }
 }

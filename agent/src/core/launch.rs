@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::fields::{duration, unix_ns, volumes_among};
 use super::model::{Executor, ExecutorKind, Framework, Phase, Task, TaskRef};
-use super::{Action, AgentCore, Destination, LaunchPlan, Subject, Timer};
+use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::{
     FrameworkRecord, LogEntry, RunKey, Started, Write, nested_names, outermost,
 };
@@ -55,9 +55,9 @@ impl AgentCore {
             },
             None => plan,
         };
-        self.perform(
+        self.output(
             Destination::Container(plan.container.clone()),
-            Action::Launch(Box::new(plan)),
+            ContainerAction::Launch(Box::new(plan)),
         );
     }
 
@@ -124,9 +124,9 @@ impl AgentCore {
         let Some(executor) = self.executor_of(container) else {
             // Nobody's: what was launched must not live on.
             warn!(container_id = %container, "a container started that is not known");
-            return self.perform(
+            return self.output(
                 Destination::Container(container.clone()),
-                Action::Destroy {
+                ContainerAction::Destroy {
                     container: container.clone(),
                 },
             );

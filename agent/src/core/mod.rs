@@ -70,7 +70,9 @@ use meseta_resources::{
 pub use checks::{CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
 pub use demand::Enforceable;
 pub use demand::{demand_of_run, demand_of_task};
-pub use effect::{Action, Destination, Effect, ExitReason};
+pub use effect::{
+    ContainerAction, Destination, Effect, ExecutorAction, ExitReason, LinkAction, Output,
+};
 pub(crate) use fields::volumes_among;
 pub use ids::{ConnectionId, LinkId, Lsn, SharedTaskKey};
 pub use input::{Ending, Exit, Input, Limitation};
@@ -373,28 +375,28 @@ impl AgentCore {
     }
 
     /// An action that follows all writes so far.
-    fn perform(&mut self, to: Destination, action: Action) {
-        self.effects.push(Effect::Perform {
+    fn output(&mut self, to: Destination, output: impl Into<Output>) {
+        self.effects.push(Effect::Output {
             after: self.lsn,
             to,
-            action,
+            output: output.into(),
         });
     }
 
-    /// An action that waits for no write, but for what goes to the same destination before it.
-    fn perform_now(&mut self, to: Destination, action: Action) {
-        self.effects.push(Effect::Perform {
+    /// An output that waits for no write, but for what goes to the same destination before it.
+    fn output_now(&mut self, to: Destination, output: impl Into<Output>) {
+        self.effects.push(Effect::Output {
             after: Lsn::default(),
             to,
-            action,
+            output: output.into(),
         });
     }
 
     fn send(&mut self, message: Message) {
         let link = self.link.id;
-        self.perform(
+        self.output(
             Destination::Master,
-            Action::Send {
+            LinkAction::Send {
                 link,
                 message: Box::new(message),
             },

@@ -17,7 +17,7 @@ use meseta_resources::{ContainerId, Moment, Now, Resources};
 use tracing::{info, warn};
 
 use super::model::{Executor, Phase, TaskRef, TerminationReason};
-use super::{Action, AgentCore, Destination, State};
+use super::{AgentCore, ContainerAction, Destination, State};
 use crate::checkpoint::KillCause;
 
 const MILLIS_PER_CPU: f64 = 1000.0;
@@ -189,9 +189,9 @@ impl AgentCore {
         state.memory_ceiling_bytes = memory_ceiling_bytes;
         if !same {
             let cpus_millis = after.map(millis);
-            self.perform_now(
+            self.output_now(
                 Destination::Revocable,
-                Action::ThrottleRevocable {
+                ContainerAction::ThrottleRevocable {
                     cpus_millis,
                     memory_ceiling_bytes,
                 },
@@ -250,9 +250,9 @@ impl AgentCore {
         } else {
             self.oversubscription.frozen.remove(container);
         }
-        self.perform_now(
+        self.output_now(
             Destination::Container(container.clone()),
-            Action::Freeze {
+            ContainerAction::Freeze {
                 container: container.clone(),
                 frozen,
             },
@@ -322,11 +322,11 @@ impl AgentCore {
 
     /// Lifts all throttles after a restart; the controller decides anew.
     pub(super) fn release_revocable(&mut self) {
-        let throttle_revocable = Action::ThrottleRevocable {
+        let throttle_revocable = ContainerAction::ThrottleRevocable {
             cpus_millis: None,
             memory_ceiling_bytes: None,
         };
-        self.perform_now(Destination::Revocable, throttle_revocable);
+        self.output_now(Destination::Revocable, throttle_revocable);
         let held: Vec<_> = self
             .all_executors()
             .filter(|executor| executor.is_live() && !executor.allocated().revocable().is_empty())

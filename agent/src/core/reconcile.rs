@@ -17,7 +17,7 @@ use tracing::{error, info};
 use super::demand::{combined, demand};
 use super::fields::{unix_ns, volumes_among};
 use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
-use super::{Action, AgentCore, Destination};
+use super::{AgentCore, ContainerAction, Destination};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, LogEntry, RunKey, TaskKey, Write};
 
@@ -77,9 +77,9 @@ impl AgentCore {
             executor.link.volumes = Some(volumes.clone());
             executor.link.resizes += 1;
         });
-        self.perform(
+        self.output(
             Destination::Container(container.clone()),
-            Action::Resize {
+            ContainerAction::Resize {
                 container,
                 demand: required,
                 resources: executor.allocated(),

@@ -18,7 +18,9 @@ use tracing::{error, info, warn};
 
 use super::reregistration::divide;
 use super::states::dropped_or_lost;
-use super::{Action, AgentCore, Destination, ExitReason, LinkId, State, StreamKey, Timer};
+use super::{
+    AgentCore, Destination, ExitReason, LinkAction, LinkId, Output, State, StreamKey, Timer,
+};
 use crate::checkpoint::{AgentRecord, Write};
 
 /// Pauses between attempts do not grow beyond this, so that a master that comes back is found soon.
@@ -74,7 +76,7 @@ impl AgentCore {
             return;
         }
         self.link.phase = LinkPhase::Connecting;
-        self.perform_now(Destination::Liveness, Action::Connect { link });
+        self.output_now(Destination::Liveness, LinkAction::Connect { link });
     }
 
     pub(super) fn link_up(&mut self, now: Now, link: LinkId) {
@@ -195,7 +197,7 @@ impl AgentCore {
     /// Gives the present link up and tries again after a pause, or at once.
     fn reconnect(&mut self, now: Now, pause: Option<Duration>) {
         let link = self.link.id;
-        self.perform_now(Destination::Liveness, Action::Disconnect { link });
+        self.output_now(Destination::Liveness, LinkAction::Disconnect { link });
         self.lose_master();
         let next = self.next_link();
         match pause {
@@ -378,7 +380,7 @@ impl AgentCore {
             sequence: ping.sequence,
         }));
         let link = self.link.id;
-        self.perform_now(Destination::Liveness, Action::Send { link, message });
+        self.output_now(Destination::Liveness, LinkAction::Send { link, message });
         if !ping.connected && self.link.phase == LinkPhase::Registered {
             warn!("the master holds this agent for disconnected; registering anew");
             self.reconnect(now, None);
@@ -404,7 +406,7 @@ impl AgentCore {
         self.lose_master();
         self.state = State::Terminating;
         self.exit = None;
-        self.perform(Destination::Agent, Action::Exit(reason));
+        self.output(Destination::Agent, Output::Exit(reason));
     }
 }
 

@@ -16,7 +16,7 @@ use super::history::task_bytes;
 use super::model::{ExecutorKind, TaskRef};
 use super::states::is_terminal;
 use super::update_streams::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
-use super::{Action, AgentCore, Destination};
+use super::{AgentCore, Destination, Output};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{LogEntry, RunKey, TaskKey, Write};
 
@@ -235,9 +235,9 @@ impl AgentCore {
         self.persist(Write::Retire {
             key: (**key).clone(),
         });
-        self.perform(
+        self.output(
             Destination::Container(key.container.clone()),
-            Action::Discard { run: key.clone() },
+            Output::DiscardSandbox { run: key.clone() },
         );
         self.complete(key);
     }

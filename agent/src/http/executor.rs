@@ -329,7 +329,7 @@ mod tests {
             let event = event::Error {
                 message: "early".to_owned(),
             };
-            streams.tell(
+            streams.send(
                 connection,
                 Event {
                     error: Some(event),
@@ -343,7 +343,7 @@ mod tests {
         let large = event::Error {
             message: "x".repeat(17 << 20),
         };
-        streams.tell(
+        streams.send(
             connection,
             Event {
                 error: Some(large),

@@ -24,7 +24,7 @@ use tracing::{debug, info};
 
 use crate::access_flags::Identity;
 use crate::budgets::Budgets;
-use crate::core::{Input, LinkId};
+use crate::core::{Input, LinkAction, LinkId};
 use crate::error_chain::chain;
 use outgoing::{Dropped, Outgoing, Queue, outgoing};
 
@@ -144,8 +144,17 @@ impl Links {
         }
     }
 
+    /// Carries out what concerns the link.
+    pub(crate) fn carry_out(&mut self, action: LinkAction) {
+        match action {
+            LinkAction::Connect { link } => self.connect(link),
+            LinkAction::Disconnect { link } => self.disconnect(link),
+            LinkAction::Send { link, message } => self.send(link, *message),
+        }
+    }
+
     /// Tries once to reach the master.
-    pub(crate) fn connect(&mut self, link: LinkId) {
+    fn connect(&mut self, link: LinkId) {
         self.close();
         let (inputs, dropped) = (self.inputs.clone(), self.dropped.clone());
         let (frames, queue) = outgoing(link, inputs, dropped, self.budgets.outgoing());
@@ -162,7 +171,7 @@ impl Links {
     }
 
     /// Ends a connection, if it is the present one.
-    pub(crate) fn disconnect(&mut self, link: LinkId) {
+    fn disconnect(&mut self, link: LinkId) {
         if self
             .current
             .as_ref()
@@ -173,7 +182,7 @@ impl Links {
     }
 
     /// Sends on a connection, if it is the present one.
-    pub(crate) fn send(&mut self, link: LinkId, message: protocol::agent_frame::Message) {
+    fn send(&mut self, link: LinkId, message: protocol::agent_frame::Message) {
         let Some(current) = self.current.as_ref().filter(|current| current.link == link) else {
             return;
         };

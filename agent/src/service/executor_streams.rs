@@ -14,7 +14,7 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use crate::core::ConnectionId;
+use crate::core::{ConnectionId, ExecutorAction};
 
 /// Events that one executor may have waiting.
 const EVENTS_MAX: usize = 1024;
@@ -154,8 +154,16 @@ impl ExecutorStreams {
         (connection, Events { queue, ended })
     }
 
-    /// Says something on a stream; to nobody if it is gone.
-    pub(crate) fn tell(&self, connection: ConnectionId, event: Event) {
+    /// Carries out what concerns a stream.
+    pub(crate) fn carry_out(&self, action: ExecutorAction) {
+        match action {
+            ExecutorAction::Send { connection, event } => self.send(connection, *event),
+            ExecutorAction::Finish { connection } => self.finish(connection),
+        }
+    }
+
+    /// Sends an event on a stream; to nobody if it is gone.
+    pub(crate) fn send(&self, connection: ConnectionId, event: Event) {
         let bytes = event.encoded_len();
         let is_message = event.r#type() == event::Type::Message;
         let mut table = locked(&self.streams);
@@ -211,8 +219,8 @@ impl ExecutorStreams {
         );
     }
 
-    /// Says no more on a stream; what was said before is still told.
-    pub(crate) fn hang_up(&self, connection: ConnectionId) {
+    /// Ends a stream; what was sent before still arrives.
+    fn finish(&self, connection: ConnectionId) {
         if let Some(stream) = locked(&self.streams).get_mut(&connection) {
             stream.events = None;
         }
@@ -269,7 +277,7 @@ mod tests {
         let streams = ExecutorStreams::new(48 * MIB);
         let (connection, mut events) = streams.open();
         for _ in 0..100 {
-            streams.tell(connection, message(MIB));
+            streams.send(connection, message(MIB));
         }
         assert!(waiting(&streams) <= streams.limits.messages);
         assert_eq!(streams.ended(), 0);
@@ -280,7 +288,7 @@ mod tests {
         }
         assert_eq!(streams.dropped() + read, 100);
         assert_eq!(waiting(&streams), 0, "what was read counts no more");
-        streams.tell(connection, message(6 * MIB));
+        streams.send(connection, message(6 * MIB));
         assert!(events.queue.try_recv().is_ok(), "one alone may be larger");
     }
 
@@ -289,7 +297,7 @@ mod tests {
         let streams = ExecutorStreams::new(48 * MIB);
         let (connection, mut events) = streams.open();
         for _ in 0..100 {
-            streams.tell(connection, error(MIB));
+            streams.send(connection, error(MIB));
             assert!(waiting(&streams) <= streams.limits.stream);
         }
         assert_eq!(streams.ended(), 1);
@@ -298,7 +306,7 @@ mod tests {
         while events.queue.try_recv().is_ok() {}
         assert_eq!(waiting(&streams), 0);
         let (again, mut events) = streams.open();
-        streams.tell(again, error(1));
+        streams.send(again, error(1));
         assert!(events.queue.try_recv().is_ok());
     }
 
@@ -306,12 +314,12 @@ mod tests {
     fn all_together_have_a_limit_and_whoever_has_most_goes() {
         let streams = ExecutorStreams::new(48 * MIB);
         let (patient, mut kept) = streams.open();
-        streams.tell(patient, error(1));
+        streams.send(patient, error(1));
         let mut open = Vec::new();
         for _ in 0..10 {
             let (connection, events) = streams.open();
             for _ in 0..14 {
-                streams.tell(connection, error(MIB));
+                streams.send(connection, error(MIB));
             }
             // Those that were ended do not go: their connections stand still.
             open.push(events);
@@ -320,10 +328,10 @@ mod tests {
         assert_eq!(streams.ended(), 7, "one for each that is too much");
         let is_open = |events: &&Events| !events.ended.is_cancelled();
         assert_eq!(open.iter().filter(is_open).count(), 3);
-        streams.tell(patient, error(1));
+        streams.send(patient, error(1));
         assert!(kept.queue.try_recv().is_ok() && kept.queue.try_recv().is_ok());
         let dropped = streams.dropped();
-        streams.tell(patient, message(1));
+        streams.send(patient, message(1));
         assert_eq!(streams.dropped(), dropped + 1, "messages first");
     }
 }

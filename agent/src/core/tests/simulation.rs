@@ -15,8 +15,9 @@ use meseta_resources::{ContainerId, Moment, Now, Resources, Role};
 
 use crate::checkpoint::{Layout, LogEntry, Store, Write, read};
 use crate::core::{
-    Action, AgentCore, ConnectionId, Destination, Effect, Ending, Enforceable, Exit, ExitReason,
-    Found, Input, LinkId, Options, Probe, Recovery, State,
+    AgentCore, ConnectionId, ContainerAction, Destination, Effect, Ending, Enforceable,
+    ExecutorAction, Exit, ExitReason, Found, Input, LinkAction, LinkId, Options, Output, Probe,
+    Recovery, State,
 };
 
 pub(super) const AGENT: &str = "S0";
@@ -53,7 +54,7 @@ pub(super) struct Simulation {
     store: Store,
     /// Written but not yet durable, with their places in the order.
     pending: Vec<(u64, Write)>,
-    outbox: Outbox<Destination, Action>,
+    outbox: Outbox<Destination, Output>,
     /// Whether writes become durable at once.
     pub(super) quick_disk: bool,
     pub(super) link: Option<LinkId>,
@@ -185,13 +186,13 @@ impl Simulation {
                 Effect::Persist { lsn, write } => {
                     self.pending.push((self.written_before + lsn.0, write));
                 }
-                Effect::Perform { after, to, action } => {
+                Effect::Output { after, to, output } => {
                     let after = if after.0 == 0 {
                         0
                     } else {
                         self.written_before + after.0
                     };
-                    self.outbox.push(to, after, action).expect("room");
+                    self.outbox.push(to, after, output).expect("room");
                 }
             }
         }
@@ -223,54 +224,70 @@ impl Simulation {
     fn release(&mut self, lsn: u64) {
         let own = lsn.saturating_sub(self.written_before);
         self.core.durable(crate::core::Lsn(own));
-        for (_, action) in self.outbox.durable(lsn) {
-            self.carry_out(action);
+        for (_, output) in self.outbox.durable(lsn) {
+            self.carry_out(output);
         }
     }
 
-    fn carry_out(&mut self, action: Action) {
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Link(action) => self.carry_out_link(action),
+            Output::Executor(ExecutorAction::Send { connection, event }) => {
+                self.seen.push(Seen::Told(connection, *event));
+            }
+            Output::Executor(ExecutorAction::Finish { connection }) => {
+                self.seen.push(Seen::HungUp(connection));
+            }
+            Output::Container(action) => self.carry_out_container(action),
+            Output::DiscardSandbox { .. } => {}
+            Output::Exit(reason) => self.seen.push(Seen::Exit(reason)),
+        }
+    }
+
+    fn carry_out_link(&mut self, action: LinkAction) {
         match action {
-            Action::Connect { link } => {
+            LinkAction::Connect { link } => {
                 self.link = Some(link);
                 self.seen.push(Seen::Connect);
             }
-            Action::Disconnect { .. } => self.seen.push(Seen::Disconnect),
-            Action::Send { link, message } => {
+            LinkAction::Disconnect { .. } => self.seen.push(Seen::Disconnect),
+            LinkAction::Send { link, message } => {
                 if self.link == Some(link) {
                     self.check_durable(&message);
                     self.frames.push(*message);
                 }
             }
-            Action::Launch(plan) => self.seen.push(Seen::Launch(plan.container().clone())),
-            Action::Kill { container, grace } => {
+        }
+    }
+
+    fn carry_out_container(&mut self, action: ContainerAction) {
+        match action {
+            ContainerAction::Launch(plan) => {
+                self.seen.push(Seen::Launch(plan.container().clone()));
+            }
+            ContainerAction::Kill { container, grace } => {
                 self.killed.push(container);
                 self.seen.push(Seen::Kill(grace));
             }
-            Action::Destroy { container } => {
+            ContainerAction::Destroy { container } => {
                 self.killed.push(container.clone());
                 self.seen.push(Seen::Destroy(container));
             }
-            Action::Freeze { container, frozen } => {
+            ContainerAction::Freeze { container, frozen } => {
                 self.seen.push(Seen::Freeze(container, frozen));
             }
-            Action::ThrottleRevocable { cpus_millis, .. } => {
-                self.seen.push(Seen::ThrottleRevocable(cpus_millis))
+            ContainerAction::ThrottleRevocable { cpus_millis, .. } => {
+                self.seen.push(Seen::ThrottleRevocable(cpus_millis));
             }
-            Action::Forget { container } => {
+            ContainerAction::Forget { container } => {
                 self.machine.remove(&container);
             }
-            Action::Exit(reason) => self.seen.push(Seen::Exit(reason)),
-            Action::Tell { connection, event } => {
-                self.seen.push(Seen::Told(connection, *event));
-            }
-            Action::HangUp { connection } => self.seen.push(Seen::HungUp(connection)),
-            Action::Probe(probe) => self.seen.push(Seen::Probe(probe)),
-            Action::Resize {
+            ContainerAction::Probe(probe) => self.seen.push(Seen::Probe(probe)),
+            ContainerAction::Resize {
                 container, demand, ..
             } => {
                 self.seen.push(Seen::Resize(container, demand));
             }
-            Action::Discard { .. } => {}
         }
     }
 
