@@ -15,7 +15,7 @@ pub mod exposure;
 pub mod rate_limits;
 
 pub use acl::{AclError, Acls};
-pub use action::Action;
+pub use action::{Action, PATHS};
 pub use authorizer::{Approver, Authorizer, Forbidden};
 pub use credentials::{Credential, CredentialError, Credentials, SecretHash};
 pub use executor_token::{Claims, TokenKey};

@@ -39,7 +39,6 @@ mod monitor;
 mod nested;
 mod oversubscription;
 mod permission;
-mod routes;
 mod run;
 mod sandbox_files;
 mod seccomp_profile;
@@ -61,8 +60,9 @@ pub use oversubscription::{ModulesError, OversubscriptionError};
 pub use run::{CancellationToken, RunEnv, RunError, run};
 
 /// The paths that are served, for tests that try them all.
-pub fn routes() -> impl Iterator<Item = &'static str> {
-    routes::ROUTES.iter().map(|(path, _)| *path)
+pub fn routes() -> impl Iterator<Item = String> {
+    let routes = http::ROUTES.list.iter();
+    routes.map(|route| format!("/{}", route.path))
 }
 
 /// Turns this process into the launcher of containers if it was started as one. Must be the first

@@ -1,66 +1,17 @@
-//! What a permission is needed for on a node: each route and each call; and what a reader may see.
+//! What a permission is needed for on a node: each call; and what a reader may see.
 //!
-//! The compiler holds the tables complete. Lists are not refused but filtered ([`filtered`]). Invariant: a
-//! framework that is hidden hides its executors and tasks.
+//! What routes need is in their table. The compiler holds the lists complete. Lists are not refused but filtered
+//! ([`filtered`]). Invariant: a framework that is hidden hides its executors and tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_access::{Action, Approver, Forbidden};
-use meseta_daemon::authentication::{Caller, Realm};
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::routes::Need;
 use meseta_proto::mesos::v1::agent::call::Type;
 
 use crate::core::{Executor, Framework, Snapshot, Task};
-use crate::routes::Route;
-
-/// What a route or call needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// Nothing is told that matters.
-    Nothing,
-    /// A permission for the whole, with its object.
-    Permission(Action, Option<&'static str>),
-    /// Any authenticated caller; hidden entries are left out.
-    Filtered,
-    /// What it is about says what is needed, and is looked at where it is understood.
-    ByObject,
-}
-
-/// The realm of a route, as Mesos has it.
-pub(crate) fn realm(route: Route) -> Realm {
-    match route {
-        Route::Health | Route::Version | Route::Libprocess => Realm::Open,
-        Route::Executor => Realm::Executor,
-        Route::Operator => Realm::Readwrite,
-        Route::Flags
-        | Route::State
-        | Route::Statistics
-        | Route::Containers
-        | Route::Metrics
-        | Route::MetricsSnapshot
-        | Route::Browse
-        | Route::Read
-        | Route::Download
-        | Route::Debug => Realm::Readonly,
-    }
-}
-
-/// What a route needs.
-pub(crate) fn route(route: Route) -> Need {
-    match route {
-        Route::Health | Route::Version | Route::Libprocess => Need::Nothing,
-        Route::Flags => Need::Permission(Action::ViewFlags, None),
-        Route::State => Need::Filtered,
-        Route::Statistics => Need::Permission(Action::GetEndpoint, Some("/monitor/statistics")),
-        Route::Containers => Need::Permission(Action::GetEndpoint, Some("/containers")),
-        Route::Metrics => Need::Permission(Action::GetEndpoint, Some("/metrics")),
-        Route::MetricsSnapshot => Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot")),
-        Route::Debug => Need::Permission(Action::GetEndpoint, Some("/files/debug")),
-        Route::Browse | Route::Read | Route::Download | Route::Operator | Route::Executor => {
-            Need::ByObject
-        }
-    }
-}
 
 /// What a call of the operator API needs.
 pub(crate) fn call(kind: Type) -> Need {

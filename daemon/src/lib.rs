@@ -1,8 +1,8 @@
 //! What both daemons are made of: server and client, TLS, authentication, admission, outbox, log level.
 //!
 //! One [`server`] with [`authentication`] and one [`client`], over HTTP in the clear or over [`tls`], for both daemons,
-//! the command line and the tests. Neither knows what is spoken over it: routes are the daemons', messages are in
-//! [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable, [`fair_semaphore`] shares a limit
+//! the command line and the tests. Neither knows what is spoken over it: handlers are the daemons', in a table of
+//! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable, [`fair_semaphore`] shares a limit
 //! among peers. Invariant: no handler runs before its request is authenticated, and no part of a request is read
 //! without a bound.
 
@@ -15,7 +15,9 @@ pub mod files;
 pub mod messages;
 pub mod outbox;
 pub mod owner;
+pub mod query;
 pub mod request;
+pub mod routes;
 pub mod server;
 pub mod tls;
 pub mod verbosity;

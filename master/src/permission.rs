@@ -1,103 +1,17 @@
-//! What a permission is needed for: each endpoint, each call, each request of an operator.
+//! What a permission is needed for: each call, each request of an operator. What endpoints need is in their table.
 //!
-//! One table for what is asked about the master ([`endpoint`], [`question`]), one for what is to be changed
-//! ([`request`], [`operation`]). The compiler holds them complete. Lists are not refused but filtered:
+//! One list for what is asked about the master ([`question`]), one for what is to be changed ([`request`],
+//! [`operation`]). The compiler holds them complete. Lists are not refused but filtered:
 //! see [`crate::view_filter`].
 
-use http::Method;
 use meseta_access::{Action, Forbidden};
-use meseta_daemon::authentication::{Caller, Realm};
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::routes::Need;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
 
 use crate::core::{Request, authorization};
-use crate::http::Endpoint;
-
-/// The permission that an endpoint needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// Nothing is told that matters.
-    Nothing,
-    /// A permission for the whole, with its object.
-    Permission(Action, Option<&'static str>),
-    /// Any authenticated caller; hidden entries are left out.
-    Filtered,
-    /// What is to be changed says what is needed, and is looked at where it is understood.
-    ByObject,
-}
-
-/// The realm of an endpoint, as Mesos has it.
-pub(crate) fn realm(endpoint: Endpoint) -> Realm {
-    match endpoint {
-        Endpoint::Health
-        | Endpoint::Version
-        | Endpoint::OpenApi
-        | Endpoint::Redirect
-        | Endpoint::Libprocess => Realm::Open,
-        Endpoint::Scheduler => Realm::Scheduler,
-        Endpoint::Operator
-        | Endpoint::Teardown
-        | Endpoint::Quota
-        | Endpoint::Weights
-        | Endpoint::Reservation(_)
-        | Endpoint::Schedule
-        | Endpoint::MaintenanceStatus
-        | Endpoint::LoggingToggle
-        | Endpoint::MachineUp
-        | Endpoint::MachineDown => Realm::Readwrite,
-        Endpoint::State
-        | Endpoint::StateSummary
-        | Endpoint::Slaves
-        | Endpoint::Frameworks
-        | Endpoint::Tasks
-        | Endpoint::Roles
-        | Endpoint::Flags
-        | Endpoint::Explain
-        | Endpoint::OfferConstraints
-        | Endpoint::Metrics
-        | Endpoint::MetricsSnapshot
-        | Endpoint::Files(_) => Realm::Readonly,
-    }
-}
-
-/// What an endpoint needs.
-pub(crate) fn endpoint(endpoint: Endpoint, method: &Method) -> Need {
-    let is_read = matches!(*method, Method::GET | Method::HEAD);
-    match endpoint {
-        Endpoint::Health
-        | Endpoint::Version
-        | Endpoint::OpenApi
-        | Endpoint::Redirect
-        | Endpoint::Libprocess => Need::Nothing,
-        Endpoint::LoggingToggle => Need::Permission(Action::GetEndpoint, Some("/logging/toggle")),
-        Endpoint::Flags => Need::Permission(Action::ViewFlags, None),
-        Endpoint::Metrics => Need::Permission(Action::GetEndpoint, Some("/metrics")),
-        Endpoint::MetricsSnapshot => {
-            Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot"))
-        }
-        Endpoint::Files(_) => Need::Permission(Action::AccessMesosLog, None),
-        Endpoint::State
-        | Endpoint::StateSummary
-        | Endpoint::Slaves
-        | Endpoint::Frameworks
-        | Endpoint::Tasks
-        | Endpoint::Roles
-        | Endpoint::Explain
-        | Endpoint::OfferConstraints
-        | Endpoint::MaintenanceStatus => Need::Filtered,
-        Endpoint::Quota | Endpoint::Weights | Endpoint::Schedule if is_read => Need::Filtered,
-        Endpoint::Quota
-        | Endpoint::Weights
-        | Endpoint::Schedule
-        | Endpoint::Scheduler
-        | Endpoint::Operator
-        | Endpoint::Teardown
-        | Endpoint::Reservation(_)
-        | Endpoint::MachineUp
-        | Endpoint::MachineDown => Need::ByObject,
-    }
-}
 
 /// What a call of the operator API needs.
 pub(crate) fn question(kind: CallType) -> Need {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use http::{Request, StatusCode};
+use http::StatusCode;
 use meseta_daemon::authentication::Caller;
 use meseta_proto::json;
 use meseta_proto::media::{self, MESSAGE_CONTENT_TYPE, MediaType};
@@ -13,6 +12,7 @@ use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
 
+use super::routes::Permitted;
 use super::statistics::{container_status, sampled};
 use super::{Reply, containers, files, read_call};
 use crate::checkpoint::outermost;
@@ -21,11 +21,9 @@ use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot, container_
 use crate::monitor::statistics::resource_statistics;
 use crate::permission;
 
-pub(super) async fn call(
-    context: &Arc<Context>,
-    caller: &Caller,
-    request: Request<Body>,
-) -> Result<Reply, Reply> {
+pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
+    let (context, caller) = (&permitted.context, &permitted.caller);
+    let request = permitted.request;
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
     let streams = request.headers().get(http::header::CONTENT_TYPE);
     if streams.is_some_and(|kind| kind == MediaType::RecordIo.as_str()) {

@@ -22,6 +22,7 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 
 use super::executor_caller::{ExecutorCaller, register};
+use super::routes::Permitted;
 use super::{Reply, undecodable};
 use crate::byte_semaphore::{ByteSemaphore, Permit, TooManyWaiters};
 use crate::context::Context;
@@ -37,7 +38,11 @@ const ID_CHARACTERS_MAX: usize = 255;
 /// What a call takes, decoded, besides its body, and more for none but odd ones.
 const DECODED_BYTES_USUAL: usize = 64 * 1024;
 
-pub(super) async fn call(context: &Arc<Context>, request: Request<Body>) -> Result<Reply, Reply> {
+pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
+    let Permitted {
+        context, request, ..
+    } = permitted;
+    let context = &context;
     let peer = request.extensions().get::<Peer>().cloned();
     let caller = ExecutorCaller::of(context, request.headers(), peer.clone()).await?;
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());

@@ -16,9 +16,9 @@ use meseta_proto::mesos::v1::executor::Call;
 use meseta_resources::{ContainerId, FrameworkId};
 
 use super::Reply;
+use super::routes::{self, Route};
 use crate::context::Context;
 use crate::core::{Executor, ExecutorKind};
-use crate::routes::Route;
 
 /// What is asked for, as Mesos words it.
 const CHALLENGE: &str = "Bearer realm=\"mesos-agent-executor\"";
@@ -135,11 +135,11 @@ impl ExecutorCaller {
 /// its own, as Mesos lets it.
 pub(super) async fn operator(
     context: &Context,
-    route: Route,
+    route: &Route,
     headers: &HeaderMap,
     peer: Option<&Peer>,
 ) -> Option<Caller> {
-    if route != Route::Operator || context.tokens.is_none() {
+    if route.path != routes::OPERATOR || context.tokens.is_none() {
         return None;
     }
     let caller = ExecutorCaller::of(context, headers, peer.cloned())

@@ -10,12 +10,14 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use serde_json::{Value, json};
 
+use super::Reply;
 use super::reply::List;
-use super::{Query, Reply};
+use super::routes::Permitted;
 use crate::checkpoint::RunKey;
 use crate::context::Context;
 use crate::core::Snapshot;
 use crate::sandbox_files::{Entry, FilesError, Sandboxes};
+use meseta_daemon::query::Query;
 
 impl From<FilesError> for Reply {
     fn from(error: FilesError) -> Self {
@@ -86,12 +88,9 @@ fn bad(text: &str) -> Reply {
 }
 
 /// Answers requests for `/files/browse`.
-pub(super) async fn browse(
-    context: &Arc<Context>,
-    caller: &Caller,
-    query: &Query,
-) -> Result<Reply, Reply> {
-    let path = path_of(query)?;
+pub(super) async fn browse(permitted: Permitted) -> Result<Reply, Reply> {
+    let (context, caller) = (&permitted.context, &permitted.caller);
+    let path = path_of(&permitted.query)?;
     let entries = on_disk(context, caller, &path.clone(), move |sandboxes| {
         sandboxes.list(&path)
     })
@@ -112,11 +111,8 @@ fn entry_value(entry: &Entry) -> Value {
 }
 
 /// Answers requests for `/files/read`.
-pub(super) async fn read(
-    context: &Arc<Context>,
-    caller: &Caller,
-    query: &Query,
-) -> Result<Reply, Reply> {
+pub(super) async fn read(permitted: Permitted) -> Result<Reply, Reply> {
+    let (context, caller, query) = (&permitted.context, &permitted.caller, &permitted.query);
     let path = path_of(query)?;
     let offset = number(query, "offset")?.unwrap_or(-1);
     let length = number(query, "length")?.filter(|length| *length != -1);
@@ -155,12 +151,9 @@ fn number(query: &Query, name: &str) -> Result<Option<i64>, Reply> {
 }
 
 /// Answers requests for `/files/download`.
-pub(super) async fn download(
-    context: &Arc<Context>,
-    caller: &Caller,
-    query: &Query,
-) -> Result<Reply, Reply> {
-    let path = path_of(query)?;
+pub(super) async fn download(permitted: Permitted) -> Result<Reply, Reply> {
+    let (context, caller) = (&permitted.context, &permitted.caller);
+    let path = path_of(&permitted.query)?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
     let (file, size) = on_disk(context, caller, &path.clone(), move |sandboxes| {
         sandboxes.open(&path)
@@ -174,7 +167,8 @@ pub(super) async fn download(
 }
 
 /// `/files/debug`: the virtual paths and what they stand for.
-pub(super) async fn debug(context: &Arc<Context>) -> Result<Reply, Reply> {
+pub(super) async fn debug(permitted: Permitted) -> Result<Reply, Reply> {
+    let context = &permitted.context;
     let snapshot = context.snapshot().await?;
     let mut paths = serde_json::Map::new();
     for executor in snapshot.executors() {

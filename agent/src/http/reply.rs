@@ -9,8 +9,8 @@ use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::media::MESSAGE_CONTENT_TYPE;
 use serde::{Serialize, Serializer};
 
-use super::Query;
 use crate::context::Unavailable;
+use meseta_daemon::query::Query;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use meseta_access::Action;
 use meseta_proto::INTERFACE_VERSION as VERSION;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
@@ -15,6 +16,7 @@ use serde::{Serialize, Serializer};
 
 use super::Reply;
 use super::reply::List;
+use super::routes::Permitted;
 use crate::context::Context;
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot, Task};
 
@@ -79,7 +81,14 @@ struct State<'a, C, F, D> {
     completed_frameworks: D,
 }
 
-pub(super) fn state(context: &Context, snapshot: &Snapshot, with_flags: bool) -> Reply {
+/// Answers requests for `/state`.
+pub(super) async fn page(permitted: Permitted) -> Result<Reply, Reply> {
+    let snapshot = permitted.context.view(&permitted.caller).await?;
+    let may_see_flags = permitted.caller.check(Action::ViewFlags, None).is_ok();
+    Ok(state(&permitted.context, &snapshot, may_see_flags))
+}
+
+fn state(context: &Context, snapshot: &Snapshot, with_flags: bool) -> Reply {
     let allocated = snapshot.allocated();
     let unreserved = snapshot.resources.unreserved();
     let unreserved_allocated = allocated.unreserved();

@@ -3,11 +3,11 @@
 use meseta_proto::mesos::v1 as pb;
 use serde::Serialize;
 
-use super::Query;
 use crate::context::Context;
 use crate::core::{Executor, Snapshot};
 use crate::monitor::Sample;
 use crate::monitor::statistics::resource_statistics;
+use meseta_daemon::query::Query;
 
 /// The status of an executor's container.
 pub(super) fn container_status(executor: &Executor) -> pb::ContainerStatus {

@@ -17,8 +17,8 @@ use meseta_daemon::server::Peer;
 use tokio::time::Instant;
 
 use super::buffered_response::SendPermit;
-use super::{Context, ENDPOINTS, Endpoint, text};
-use crate::permission;
+use super::routes::ROUTES;
+use super::{Context, text};
 
 /// Frames of agents that are not counted while they are read: most of what an agent says that has little to tell.
 const SMALL_FRAME_BYTES: u32 = 8 * 1024;
@@ -35,9 +35,9 @@ async fn authenticate(
 ) -> Response {
     let path = request.uri().path();
     let grpc = grpc_realm(path);
-    let endpoint = Endpoint::find(path);
+    let route = ROUTES.find(path);
     let query = request.uri().query();
-    let changes_by_get = endpoint.is_some_and(|endpoint| endpoint.changes_by_get(query));
+    let changes_by_get = route.is_some_and(|route| route.changes_by_get(query));
     let source = match context
         .authentication
         .check_browser_request(&request, changes_by_get)
@@ -46,11 +46,11 @@ async fn authenticate(
         Err(rejection) if grpc.is_some() => return rejection.status_of_grpc().into_http(),
         Err(rejection) => return rejection.response(),
     };
-    if is_disabled(&context, path) {
+    if ROUTES.is_disabled(&context.authentication, path) {
         let message = format!("Endpoint '{path}' is disabled");
         return text(StatusCode::FORBIDDEN, message);
     }
-    let realm = grpc.or_else(|| endpoint.map(permission::realm));
+    let realm = grpc.or_else(|| route.map(|route| route.realm));
     // An unknown path needs no authentication.
     let realm = realm.unwrap_or(Realm::Open);
     let peer = request.extensions().get::<Peer>();
@@ -83,21 +83,6 @@ fn counted(context: &Context, caller: &Caller, realm: Realm, body: Body) -> Body
         return limited_messages(body, frame_buffer, caller.host().into(), SMALL_FRAME_BYTES);
     }
     messages(body::charged(body, context.request_of(caller)), true)
-}
-
-/// Firewall rules name an endpoint with the process or without; a path below one is the endpoint's too.
-fn is_disabled(context: &Context, path: &str) -> bool {
-    let found = Endpoint::find(path);
-    let mut endpoints = ENDPOINTS.iter();
-    let name = endpoints.find(|(_, endpoint)| Some(*endpoint) == found);
-    let name = name.map(|(name, _)| format!("/{name}"));
-    context.authentication.is_disabled(path)
-        || name.is_some_and(|name| {
-            context.authentication.is_disabled(&name)
-                || context
-                    .authentication
-                    .is_disabled(&format!("/master{name}"))
-        })
 }
 
 /// The realm of a method's path; `None` if it is none of gRPC.

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use axum::response::{IntoResponse, Response};
-use meseta_daemon::authentication::Caller;
 use meseta_resources::{AgentId, FrameworkId, Role};
 use serde::Serialize;
 
-use super::Context;
+use super::routes::Permitted;
 use crate::view_cache::ViewScope;
 
 #[derive(Serialize)]
@@ -23,8 +22,11 @@ struct Framework<'a> {
 }
 
 /// Frameworks that the caller may not see are left out.
-pub(super) async fn handle(context: &Context, caller: &Caller) -> Response {
-    let view = match context.handle.view(caller, ViewScope::Cluster).await {
+pub(super) async fn handle(permitted: Permitted) -> Response {
+    let Permitted {
+        context, caller, ..
+    } = permitted;
+    let view = match context.handle.view(&caller, ViewScope::Cluster).await {
         Ok(view) => view,
         Err(closed) => return closed.into(),
     };

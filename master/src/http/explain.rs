@@ -1,24 +1,28 @@
 //! `/explain`: why a framework or role got no offer of an agent. Mesos has no such endpoint.
 
-use std::collections::BTreeMap;
-
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use meseta_allocator::Explanation;
-use meseta_daemon::authentication::Caller;
 use serde_json::json;
 
-use super::{Context, output, text};
+use super::routes::Permitted;
+use super::text;
 use crate::core::ExplainQuery;
 
-pub(super) async fn handle(context: &Context, caller: &Caller, query: Option<&str>) -> Response {
-    let mut query: BTreeMap<String, String> = output::collect_query(query.unwrap_or_default());
+pub(super) async fn handle(permitted: Permitted) -> Response {
+    let query = permitted.query();
+    let given = |name: &str| query.get(name).map(str::to_owned);
     let question = ExplainQuery {
-        framework_id: query.remove("framework_id"),
-        role: query.remove("role"),
-        agent_id: query.remove("slave_id").or(query.remove("agent_id")),
+        framework_id: given("framework_id"),
+        role: given("role"),
+        agent_id: given("slave_id").or_else(|| given("agent_id")),
     };
-    let explanations = match context.handle.explain(caller, question).await {
+    let explanations = match permitted
+        .context
+        .handle
+        .explain(&permitted.caller, question)
+        .await
+    {
         Ok(Ok(explanations)) => explanations,
         Ok(Err(message)) => return text(StatusCode::BAD_REQUEST, message),
         Err(closed) => return closed.into(),

@@ -1,15 +1,16 @@
 //! `/files/browse`, `/files/read`, `/files/download`, `/files/debug`: the master's log.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::files::TooManyReads;
+use meseta_daemon::query::Query;
 use meseta_proto::mesos::v1::FileInfo;
 use serde_json::{Value, json};
 
+use super::routes::Permitted;
 use super::{Context, output, text};
 use crate::files::{self, Files, FilesError};
 
@@ -25,15 +26,11 @@ pub(crate) enum FileRequest {
     Debug,
 }
 
-pub(super) async fn handle(
-    context: &Context,
-    caller: &Caller,
-    file_request: FileRequest,
-    query: Option<&str>,
-) -> Response {
-    let query = output::collect_query(query.unwrap_or_default());
+pub(super) async fn handle(permitted: Permitted, file_request: FileRequest) -> Response {
+    let query = permitted.query();
+    let context = &permitted.context;
     if file_request == FileRequest::Download {
-        return download(context, caller, &query).await;
+        return download(context, &permitted.caller, &query).await;
     }
     let files = context.files.clone();
     let content = context
@@ -46,7 +43,7 @@ fn crowded(crowded: TooManyReads) -> Response {
     text(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
 }
 
-fn show(files: &Files, file_request: FileRequest, query: &BTreeMap<String, String>) -> Response {
+fn show(files: &Files, file_request: FileRequest, query: &Query) -> Response {
     if file_request == FileRequest::Debug {
         let all = files.all();
         let paths = all.iter().map(|(name, file_path)| {
@@ -78,11 +75,7 @@ fn refused(error: FilesError) -> Response {
 }
 
 /// The whole file as it is now, piece by piece: a log may be larger than the memory.
-async fn download(
-    context: &Context,
-    caller: &Caller,
-    query: &BTreeMap<String, String>,
-) -> Response {
+async fn download(context: &Context, caller: &Caller, query: &Query) -> Response {
     let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
         return text(StatusCode::BAD_REQUEST, PATH_MISSING);
     };
@@ -122,11 +115,7 @@ async fn download(
     response
 }
 
-fn read(
-    files: &Files,
-    path: &str,
-    query: &BTreeMap<String, String>,
-) -> Result<Response, FilesError> {
+fn read(files: &Files, path: &str, query: &Query) -> Result<Response, FilesError> {
     let number = |name: &str| match query.get(name) {
         None => Ok(None),
         Some(text) => text

@@ -7,7 +7,8 @@ use http::{HeaderValue, Method, StatusCode, header};
 use meseta_daemon::authentication::Caller;
 use meseta_resources::parse_duration;
 
-use super::{Context, output, text};
+use super::routes::Permitted;
+use super::{Context, text};
 
 impl Context {
     /// More of the log for a while, and a line of who wanted it.
@@ -17,13 +18,9 @@ impl Context {
     }
 }
 
-pub(super) fn toggle(
-    context: &Context,
-    caller: &Caller,
-    method: &Method,
-    query: Option<&str>,
-) -> Response {
-    let query = output::collect_query(query.unwrap_or_default());
+pub(super) fn toggle(permitted: &Permitted) -> Response {
+    let context = &permitted.context;
+    let query = permitted.query();
     let (level, duration) = match (query.get("level"), query.get("duration")) {
         (None, None) => return text(StatusCode::OK, format!("{}\n", context.verbosity.level())),
         (Some(level), Some(duration)) => (level, duration),
@@ -53,7 +50,7 @@ pub(super) fn toggle(
         });
     match parsed {
         // A task's check is a GET, too, and so is a picture on a page.
-        Ok(_) if *method != Method::POST => {
+        Ok(_) if *permitted.request.method() != Method::POST => {
             let reason = "Expecting 'POST' to change the level, as with curl -X POST.\n";
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, reason);
             let allow = HeaderValue::from_static("POST");
@@ -61,7 +58,7 @@ pub(super) fn toggle(
             response
         }
         Ok((level, duration)) => {
-            context.raise_logging(caller, level, duration);
+            context.raise_logging(&permitted.caller, level, duration);
             StatusCode::OK.into_response()
         }
         Err(message) => text(StatusCode::BAD_REQUEST, message),

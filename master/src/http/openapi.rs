@@ -18,10 +18,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use http::Method;
-    use meseta_daemon::request::READ;
+    use meseta_access::{Action, PATHS};
+    use meseta_daemon::routes::Need;
     use serde_json::Value;
 
-    use super::super::{ENDPOINTS, Endpoint};
+    use super::super::routes::ROUTES;
     use super::*;
 
     /// Messages of these are described by the protocol's own files.
@@ -46,25 +47,30 @@ mod tests {
 
     #[test]
     fn every_endpoint_is_described_with_its_methods_and_nothing_else_is() {
-        for (path, endpoint) in ENDPOINTS {
-            if BY_PROTOCOL.contains(path) {
+        for route in ROUTES.list {
+            if BY_PROTOCOL.contains(&route.path) {
                 continue;
             }
-            let taken: BTreeSet<_> = endpoint
-                .methods()
+            let taken: BTreeSet<_> = route
+                .methods
                 .iter()
                 .map(|method| method.as_str().to_owned())
                 .collect();
-            let is_read_only = endpoint.methods().contains(&Method::HEAD);
+            let is_read_only = route.methods.contains(&Method::HEAD);
             let expected: BTreeSet<_> = if is_read_only {
                 BTreeSet::from(["GET".to_owned()])
             } else {
                 taken
             };
-            assert_eq!(methods_of(path), expected, "{path} in docs/openapi.json");
+            assert_eq!(
+                methods_of(route.path),
+                expected,
+                "{} in docs/openapi.json",
+                route.path
+            );
         }
         for path in described()["paths"].as_object().unwrap().keys() {
-            assert!(Endpoint::find(path).is_some(), "{path} is not an endpoint");
+            assert!(ROUTES.find(path).is_some(), "{path} is not an endpoint");
         }
     }
 
@@ -73,29 +79,19 @@ mod tests {
         let page = include_str!("../../../docs/endpoints.md");
         let of_master = page.split("## Master").nth(1).unwrap();
         let of_master = of_master.split("## Agent").next().unwrap();
-        let rows = of_master
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `/")?.split_once("` | "));
-        let listed: BTreeSet<(&str, String)> = rows
-            .map(|(path, rest)| {
-                let methods = rest.split(" |").next().unwrap_or_default();
-                (path, methods.replace(", ETag", ""))
-            })
-            .collect();
-        let known = ENDPOINTS.iter().map(|(path, endpoint)| {
-            let methods = endpoint.methods();
-            let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
-            let is_read = methods == READ;
-            (
-                *path,
-                if is_read {
-                    "read".to_owned()
-                } else {
-                    names.join(", ")
-                },
-            )
-        });
-        assert_eq!(listed, known.collect(), "docs/endpoints.md");
+        let rows = of_master.lines().filter(|line| line.starts_with("| `/"));
+        let rows: String = rows.map(|row| format!("{row}\n")).collect();
+        assert_eq!(rows, ROUTES.reference(), "docs/endpoints.md");
+    }
+
+    #[test]
+    fn what_get_endpoints_names_is_known_to_the_rules() {
+        for route in ROUTES.list {
+            if let Need::Permission(Action::GetEndpoint, path) = route.need {
+                assert!(PATHS.contains(&path.unwrap()), "{}", route.path);
+                assert_eq!(path, Some(&*format!("/{}", route.path)));
+            }
+        }
     }
 
     #[test]

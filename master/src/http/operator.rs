@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, header};
@@ -18,7 +17,8 @@ use meseta_proto::recordio;
 use tokio::sync::mpsc;
 
 use super::buffered_response::{BufferedResponses, InitialMessage};
-use super::{BODY_MAX, Context, answered, peer_of, text};
+use super::routes::Permitted;
+use super::{Context, answered, peer_of, text};
 use crate::core::{HEARTBEAT_INTERVAL, Snapshot};
 use crate::events::STALL_MAX;
 use crate::operator::{self, CallOutcome, Checked, lists, stream};
@@ -28,14 +28,17 @@ use crate::view_filter::EventFilter;
 /// Records that are encoded and not yet sent.
 const RECORDS_MAX: usize = 16;
 
-pub(super) async fn handle(context: &Arc<Context>, caller: &Caller, request: Request) -> Response {
-    let (parts, request_body) = request.into_parts();
+pub(super) async fn handle(permitted: Permitted) -> Response {
+    let body_bytes_max = permitted.route.body_bytes_max;
+    let (context, caller) = (&permitted.context, &permitted.caller);
+    let (parts, request_body) = permitted.request.into_parts();
     let media = match media::content_type(&parts.headers, &MediaType::MESSAGES) {
         Ok(media) => media,
         Err(error) => return text(error.status(), error.to_string()),
     };
     let budget = context.request_of(caller);
-    let (bytes, body_charge) = match body::read_charged(request_body, BODY_MAX, &budget).await {
+    let read = body::read_charged(request_body, body_bytes_max, &budget);
+    let (bytes, body_charge) = match read.await {
         Ok(read) => read,
         Err(error) => return error.response(),
     };

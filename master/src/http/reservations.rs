@@ -3,21 +3,18 @@
 //! Both only say what is asked for; the core checks it, takes back the offers in its way and applies
 //! it. 202 means that: what the agent made of it is seen in the agent's own state.
 
-use std::sync::Arc;
-
-use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
-use meseta_daemon::authentication::Caller;
+use meseta_daemon::query::Query;
 use meseta_proto::json;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
 
-use super::output::{collect_query, repeated_parameter};
-use super::{Context, answered, text};
+use super::routes::{Asker, Permitted};
+use super::{answered, text};
 
 /// Which of the four endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,41 +60,41 @@ impl Change {
 }
 
 /// One of the endpoints, with its form.
-pub(super) async fn endpoint(
-    context: &Arc<Context>,
-    caller: &Caller,
-    change: Change,
-    request: Request,
-) -> Response {
+pub(super) async fn handle(permitted: Permitted, change: Change) -> Response {
     let read = |bytes: &Bytes| form(change, &String::from_utf8_lossy(bytes));
-    let (form, _, _charge) = match context.json_body(caller, request.into_body(), read).await {
+    let (asker, form, _) = match permitted.read_body(read).await {
         Ok(read) => read,
         Err(refused) => return refused,
     };
     match form {
-        Ok((agent, operation)) => answered(context.handle.operate(caller, agent, operation).await),
+        Ok((agent, operation)) => {
+            let Asker {
+                context, caller, ..
+            } = &asker;
+            answered(context.handle.operate(caller, agent, operation).await)
+        }
         Err(message) => text(StatusCode::BAD_REQUEST, message),
     }
 }
 
 fn form(change: Change, body: &str) -> Result<(String, Operation), String> {
-    if let Some(name) = repeated_parameter(body) {
+    let form = Query::parse(body);
+    if let Some(name) = form.repeated() {
         return Err(format!(
             "The parameter '{}' is given more than once in the request body",
             name.escape_debug()
         ));
     }
-    let mut form = collect_query(body);
     let missing = |name: &str| format!("Missing '{name}' query parameter in the request body");
-    let agent = form.remove("slaveId").ok_or_else(|| missing("slaveId"))?;
+    let agent = form.get("slaveId").ok_or_else(|| missing("slaveId"))?;
     let name = change.parameter();
-    let resources = form.remove(name).ok_or_else(|| missing(name))?;
-    let resources = list(change, name, &resources)?;
-    let source = match form.remove("source") {
-        Some(source) if change == Change::Reserve => list(change, "source", &source)?,
+    let resources = form.get(name).ok_or_else(|| missing(name))?;
+    let resources = list(change, name, resources)?;
+    let source = match form.get("source") {
+        Some(source) if change == Change::Reserve => list(change, "source", source)?,
         _ => Vec::new(),
     };
-    Ok((agent, change.operation(resources, source)))
+    Ok((agent.to_owned(), change.operation(resources, source)))
 }
 
 fn list(change: Change, name: &str, value: &str) -> Result<Vec<v1::Resource>, String> {

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -18,7 +17,8 @@ use meseta_proto::media::{self, ChargedError, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
 use tokio::sync::mpsc;
 
-use super::{Context, SCHEDULER_BODY_MAX, answered, authentication, text};
+use super::routes::Permitted;
+use super::{Context, answered, authentication, text};
 use crate::core::call::{Action, Checked, Subscribe, check};
 use crate::core::{ConnectionId, READ_AT_ONCE, authorization, is_answer};
 use crate::events::{self, EventSource, STALL_MAX};
@@ -33,15 +33,17 @@ const RECORDS_BYTES_MAX: usize = 1024 * 1024;
 /// A body that takes long enough to read that others would notice.
 const LARGE_BODY: usize = 256 * 1024;
 
-pub(super) async fn handle(context: &Arc<Context>, caller: &Caller, request: Request) -> Response {
-    let (parts, request_body) = request.into_parts();
+pub(super) async fn handle(permitted: Permitted) -> Response {
+    let body_bytes_max = permitted.route.body_bytes_max;
+    let (context, caller) = (&permitted.context, &permitted.caller);
+    let (parts, request_body) = permitted.request.into_parts();
     let headers = parts.headers;
     let media = match media::content_type(&headers, &MediaType::MESSAGES) {
         Ok(media) => media,
         Err(error) => return text(error.status(), error.to_string()),
     };
     let budget = context.request_of(caller);
-    let read = body::read_charged(request_body, SCHEDULER_BODY_MAX, &budget).await;
+    let read = body::read_charged(request_body, body_bytes_max, &budget).await;
     let (bytes, body_charge) = match read {
         Ok(read) => read,
         Err(error) => return error.response(),

@@ -13,60 +13,99 @@ use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
+use meseta_daemon::query::Query;
 use meseta_daemon::request;
 
 use super::chunked_response::{Document, once};
-use super::output::collect_query;
+use super::routes::Permitted;
 use super::views::write;
-use super::{Compressible, Context, Endpoint, answered, text, views};
+use super::{Compressible, Context, answered, text, views};
 use crate::core::Snapshot;
 use crate::measures::Measures;
 use crate::metrics::Metrics;
 use crate::service::Closed;
 use crate::view_cache::ViewScope;
 
-/// Paths that may be asked again and again: what they show has a number that stays while it does.
-const fn is_polled(endpoint: Endpoint) -> bool {
-    matches!(
-        endpoint,
-        Endpoint::State
-            | Endpoint::StateSummary
-            | Endpoint::Slaves
-            | Endpoint::Frameworks
-            | Endpoint::Tasks
-            | Endpoint::Roles
-            | Endpoint::Quota
-            | Endpoint::Weights
-            | Endpoint::Schedule
-            | Endpoint::MaintenanceStatus
-    )
+/// What a path shows of a snapshot.
+#[derive(Debug)]
+pub(super) struct Page {
+    /// What of the cluster it reads.
+    scope: ViewScope,
+    content: Content,
 }
 
-/// What of the cluster an endpoint reads.
-const fn view_scope(endpoint: Endpoint) -> ViewScope {
-    match endpoint {
-        Endpoint::Version
-        | Endpoint::Flags
-        | Endpoint::Quota
-        | Endpoint::Weights
-        | Endpoint::Schedule => ViewScope::Policies,
-        _ => ViewScope::Cluster,
+#[derive(Debug)]
+enum Content {
+    /// Written in one go.
+    Small(fn(&Context, &Snapshot, &mut Vec<u8>)),
+    /// Written in chunks, which may be rendered on several threads.
+    Large(fn(&Context, &Arc<Snapshot>, &Plan) -> Document),
+    Metrics,
+}
+
+impl Page {
+    const fn small(scope: ViewScope, write: fn(&Context, &Snapshot, &mut Vec<u8>)) -> Self {
+        let content = Content::Small(write);
+        Self { scope, content }
+    }
+
+    const fn large(document: fn(&Context, &Arc<Snapshot>, &Plan) -> Document) -> Self {
+        Self {
+            scope: ViewScope::Cluster,
+            content: Content::Large(document),
+        }
     }
 }
 
+pub(super) static VERSION: Page = Page::small(ViewScope::Policies, |context, _, out| {
+    write(out, &views::version(&context.identity));
+});
+pub(super) static FLAGS: Page = Page::small(ViewScope::Policies, |context, _, out| {
+    write(out, &BTreeMap::from([("flags", &context.flags)]));
+});
+pub(super) static QUOTA: Page = Page::small(ViewScope::Policies, |_, snapshot, out| {
+    write(out, &views::quota(snapshot));
+});
+pub(super) static WEIGHTS: Page = Page::small(ViewScope::Policies, |_, snapshot, out| {
+    write(out, &views::weights(snapshot));
+});
+pub(super) static MAINTENANCE_SCHEDULE: Page =
+    Page::small(ViewScope::Policies, |_, snapshot, out| {
+        write(out, &views::maintenance_schedule(snapshot));
+    });
+pub(super) static MAINTENANCE_STATUS: Page = Page::small(ViewScope::Cluster, |_, snapshot, out| {
+    write(out, &views::maintenance_status(snapshot));
+});
+pub(super) static ROLES: Page = Page::small(ViewScope::Cluster, |_, snapshot, out| {
+    write(out, &views::roles(snapshot));
+});
+pub(super) static STATE: Page =
+    Page::large(|context, snapshot, _| views::state(snapshot, flags_for(context, snapshot)));
+pub(super) static STATE_SUMMARY: Page = Page::large(|_, snapshot, _| views::summary(snapshot));
+pub(super) static SLAVES: Page =
+    Page::large(|_, snapshot, plan| views::slaves(snapshot, plan.filter("slave_id")));
+pub(super) static FRAMEWORKS: Page =
+    Page::large(|_, snapshot, plan| views::frameworks(snapshot, plan.filter("framework_id")));
+pub(super) static TASKS: Page =
+    Page::large(|_, snapshot, plan| views::tasks(snapshot, &plan.query, &plan.paging));
+pub(super) static METRICS_SNAPSHOT: Page = Page {
+    scope: ViewScope::Cluster,
+    content: Content::Metrics,
+};
+
 /// What of a request matters for reading.
 #[derive(Debug)]
-pub(super) struct ReadRequest {
-    query: BTreeMap<String, String>,
+struct ReadRequest {
+    query: Query,
     /// The versions that the client has already.
     if_none_match: Option<String>,
 }
 
 impl ReadRequest {
-    pub(super) fn of(request: &Request) -> Self {
+    fn of(request: &Request) -> Self {
         let known = request.headers().get(header::IF_NONE_MATCH);
         Self {
-            query: collect_query(request.uri().query().unwrap_or_default()),
+            query: Query::of(request.uri()),
             if_none_match: known
                 .and_then(|value| value.to_str().ok())
                 .map(ToOwned::to_owned),
@@ -83,21 +122,19 @@ impl ReadRequest {
     }
 }
 
-pub(super) async fn read(
-    context: &Arc<Context>,
-    caller: &Caller,
-    endpoint: Endpoint,
-    read_request: ReadRequest,
-) -> Response {
-    let source = match Source::of(context, caller, endpoint).await {
+pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Response {
+    let Permitted {
+        context,
+        caller,
+        route,
+        request,
+    } = permitted;
+    let source = match Source::of(&context, &caller, page).await {
         Ok(source) => source,
         Err(closed) => return closed.into(),
     };
-    let plan = match Plan::of(endpoint, &read_request) {
-        Ok(plan) => plan,
-        Err(message) => return text(StatusCode::BAD_REQUEST, message),
-    };
-    let version = is_polled(endpoint).then(|| {
+    let read_request = ReadRequest::of(&request);
+    let version = route.has_etag.then(|| {
         // Weak: the same content, in whatever encoding.
         let (id, changed) = (&source.snapshot.identity.id, source.snapshot.changed);
         // Others see other things, and the same one too once the rules are others.
@@ -109,9 +146,13 @@ pub(super) async fn read(
         let is_known = read_request.knows(&version);
         Some((HeaderValue::from_str(&version).ok()?, is_known))
     });
+    let plan = match Plan::of(page, read_request.query) {
+        Ok(plan) => plan,
+        Err(message) => return text(StatusCode::BAD_REQUEST, message),
+    };
     let mut response = match &version {
         Some((_, true)) => StatusCode::NOT_MODIFIED.into_response(),
-        _ => rendered(context, endpoint, source, plan, read_request.query).await,
+        _ => rendered(&context, page, source, plan).await,
     };
     if let Some((version, _)) = version {
         response.headers_mut().insert(header::ETAG, version);
@@ -125,27 +166,32 @@ struct Plan {
     /// The function that a script wants it to be handed to.
     callback: Option<String>,
     paging: views::Paging,
+    query: Query,
 }
 
 impl Plan {
-    fn of(endpoint: Endpoint, read_request: &ReadRequest) -> Result<Self, String> {
-        let callback = read_request.query.get("jsonp").cloned();
+    fn of(page: &Page, query: Query) -> Result<Self, String> {
+        let callback = query.get("jsonp").map(str::to_owned);
         if callback
             .as_ref()
             .is_some_and(|callback| callback.len() > request::CALLBACK_BYTES_MAX)
         {
             return Err(request::callback_too_long());
         }
-        if let (Endpoint::MetricsSnapshot, Some(timeout)) =
-            (endpoint, read_request.query.get("timeout"))
-        {
+        if let (Content::Metrics, Some(timeout)) = (&page.content, query.get("timeout")) {
             // All is at hand: there is nothing to wait for.
             request::timeout(timeout)?;
         }
         Ok(Self {
             callback,
-            paging: views::Paging::of(&read_request.query)?,
+            paging: views::Paging::of(&query)?,
+            query,
         })
+    }
+
+    /// The entry that the query names.
+    fn filter(&self, name: &str) -> Option<&str> {
+        self.query.get(name)
     }
 }
 
@@ -157,12 +203,13 @@ struct Source {
 }
 
 impl Source {
-    async fn of(context: &Context, caller: &Caller, endpoint: Endpoint) -> Result<Self, Closed> {
-        let (snapshot, measures) = if endpoint == Endpoint::MetricsSnapshot {
-            context.handle.measures(caller).await?
-        } else {
-            let snapshot = context.handle.view(caller, view_scope(endpoint)).await?;
-            (snapshot, Measures::default())
+    async fn of(context: &Context, caller: &Caller, page: &Page) -> Result<Self, Closed> {
+        let (snapshot, measures) = match page.content {
+            Content::Metrics => context.handle.measures(caller).await?,
+            Content::Small(_) | Content::Large(_) => {
+                let snapshot = context.handle.view(caller, page.scope).await?;
+                (snapshot, Measures::default())
+            }
         };
         Ok(Self { snapshot, measures })
     }
@@ -170,24 +217,26 @@ impl Source {
 
 async fn rendered(
     context: &Arc<Context>,
-    endpoint: Endpoint,
+    page: &'static Page,
     source: Source,
     plan: Plan,
-    query: BTreeMap<String, String>,
 ) -> Response {
     let content_type = if plan.callback.is_some() {
         "text/javascript"
     } else {
         "application/json"
     };
-    let body = if is_small(endpoint) && plan.callback.is_none() {
-        let (context, renderer) = (context.clone(), context.renderer.clone());
-        let write = move |out: &mut Vec<u8>| small(&context, endpoint, &source.snapshot, out);
-        renderer.render_small(write).await
-    } else {
-        let document = document(context, endpoint, source, &query, &plan);
-        let document = document.with_callback(plan.callback.as_deref());
-        context.renderer.answer(document).await
+    let body = match (&page.content, &plan.callback) {
+        (Content::Small(write), None) => {
+            let (context, renderer) = (context.clone(), context.renderer.clone());
+            let write = move |out: &mut Vec<u8>| write(&context, &source.snapshot, out);
+            renderer.render_small(write).await
+        }
+        (content, callback) => {
+            let document = document(context, content, source, &plan);
+            let document = document.with_callback(callback.as_deref());
+            context.renderer.answer(document).await
+        }
     };
     let body = match body {
         Ok(body) => body,
@@ -203,55 +252,17 @@ async fn rendered(
 
 fn document(
     context: &Arc<Context>,
-    endpoint: Endpoint,
+    content: &'static Content,
     source: Source,
-    query: &BTreeMap<String, String>,
     plan: &Plan,
 ) -> Document {
-    let snapshot = &source.snapshot;
-    let filter = |name: &str| query.get(name).map(String::as_str);
-    match endpoint {
-        Endpoint::State => views::state(snapshot, flags_for(context, snapshot)),
-        Endpoint::StateSummary => views::summary(snapshot),
-        Endpoint::Slaves => views::slaves(snapshot, filter("slave_id")),
-        Endpoint::Frameworks => views::frameworks(snapshot, filter("framework_id")),
-        Endpoint::Tasks => views::tasks(snapshot, query, &plan.paging),
-        Endpoint::MetricsSnapshot => {
-            Metrics::document(&context.metrics, &source.snapshot, source.measures)
-        }
-        _ => {
+    match content {
+        Content::Small(write) => {
             let (context, snapshot) = (context.clone(), source.snapshot);
-            let small = once(1, move |out| small(&context, endpoint, &snapshot, out));
-            Document::of(vec![small])
+            Document::of(vec![once(1, move |out| write(&context, &snapshot, out))])
         }
-    }
-}
-
-/// Whether all of it is written by [`small`].
-const fn is_small(endpoint: Endpoint) -> bool {
-    matches!(
-        endpoint,
-        Endpoint::Version
-            | Endpoint::Roles
-            | Endpoint::Quota
-            | Endpoint::Weights
-            | Endpoint::Schedule
-            | Endpoint::MaintenanceStatus
-            | Endpoint::Flags
-    )
-}
-
-/// What is written in one go.
-fn small(context: &Context, endpoint: Endpoint, snapshot: &Snapshot, out: &mut Vec<u8>) {
-    match endpoint {
-        Endpoint::Version => write(out, &views::version(&context.identity)),
-        Endpoint::Roles => write(out, &views::roles(snapshot)),
-        Endpoint::Quota => write(out, &views::quota(snapshot)),
-        Endpoint::Weights => write(out, &views::weights(snapshot)),
-        Endpoint::Schedule => write(out, &views::maintenance_schedule(snapshot)),
-        Endpoint::MaintenanceStatus => write(out, &views::maintenance_status(snapshot)),
-        Endpoint::Flags => write(out, &BTreeMap::from([("flags", &context.flags)])),
-        _ => {}
+        Content::Large(document) => document(context, &source.snapshot, plan),
+        Content::Metrics => Metrics::document(&context.metrics, &source.snapshot, source.measures),
     }
 }
 
@@ -264,12 +275,12 @@ fn flags_for<'a>(
     is_shown.then_some(&context.flags)
 }
 
-pub(super) async fn prometheus(context: &Arc<Context>) -> Response {
+pub(super) async fn prometheus(permitted: Permitted) -> Response {
+    let context = permitted.context;
     let snapshot = match context.handle.snapshot().await {
         Ok(snapshot) => snapshot,
         Err(closed) => return closed.into(),
     };
-    let context = context.clone();
     let rendered = background::spawn(move || context.metrics.prometheus(&snapshot)).await;
     match rendered {
         Ok(Ok(body)) => {
@@ -281,14 +292,10 @@ pub(super) async fn prometheus(context: &Arc<Context>) -> Response {
     }
 }
 
-pub(super) async fn teardown(
-    context: &Arc<Context>,
-    caller: &Caller,
-    request: Request,
-) -> Response {
-    let read = |bytes: &Bytes| collect_query(&String::from_utf8_lossy(bytes));
-    let form = match context.json_body(caller, request.into_body(), read).await {
-        Ok((form, ..)) => form,
+pub(super) async fn teardown(permitted: Permitted) -> Response {
+    let read = |bytes: &Bytes| Query::parse(&String::from_utf8_lossy(bytes));
+    let (asker, form, _) = match permitted.read_body(read).await {
+        Ok(read) => read,
         Err(refused) => return refused,
     };
     let Some(framework_id) = form.get("frameworkId") else {
@@ -297,5 +304,6 @@ pub(super) async fn teardown(
             "Missing 'frameworkId' query parameter in the request body",
         );
     };
-    answered(context.handle.teardown(caller, framework_id.clone()).await)
+    let (handle, caller) = (&asker.context.handle, &asker.caller);
+    answered(handle.teardown(caller, framework_id.to_owned()).await)
 }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_access::Approver;
+use meseta_daemon::query::Query;
 use meseta_proto::mesos::v1::{DomainInfo, TaskState};
 use serde::Serialize;
 
@@ -81,7 +82,7 @@ pub(super) struct Paging {
 }
 
 impl Paging {
-    pub(super) fn of(query: &BTreeMap<String, String>) -> Result<Self, String> {
+    pub(super) fn of(query: &Query) -> Result<Self, String> {
         const LIMIT_DEFAULT: i64 = 100;
         let number = |name: &str, default: i64| match query.get(name) {
             None => Ok(default),
@@ -90,7 +91,7 @@ impl Paging {
                 .map_err(|error| format!("Failed to parse '{name}' as a number: {error}")),
         };
         let limit = number("limit", LIMIT_DEFAULT)?;
-        let ascending = match query.get("order").map(String::as_str) {
+        let ascending = match query.get("order") {
             None | Some("des" | "desc") => false,
             Some("asc") => true,
             Some(other) => {

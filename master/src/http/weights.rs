@@ -1,34 +1,21 @@
 //! `/weights`: what roles are due in comparison with each other.
 
-use std::sync::Arc;
-
-use axum::extract::Request as HttpRequest;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use meseta_daemon::authentication::Caller;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::WeightInfo;
 
-use super::{Context, Endpoint, answered, not_json, text, v0};
+use super::routes::Permitted;
+use super::{not_json, text, v0};
 use crate::operator;
 
-pub(super) async fn handle(
-    context: &Arc<Context>,
-    caller: &Caller,
-    request: HttpRequest,
-) -> Response {
-    if request.method() != Method::PUT {
-        return v0::read(
-            context,
-            caller,
-            Endpoint::Weights,
-            v0::ReadRequest::of(&request),
-        )
-        .await;
+pub(super) async fn handle(permitted: Permitted) -> Response {
+    if permitted.request.method() != Method::PUT {
+        return v0::read(permitted, &v0::WEIGHTS).await;
     }
     let read = |bytes: &Bytes| json::many_from_slice::<WeightInfo>(bytes);
-    let (infos, bytes, _charge) = match context.json_body(caller, request.into_body(), read).await {
+    let (asker, infos, bytes) = match permitted.read_body(read).await {
         Ok(read) => read,
         Err(refused) => return refused,
     };
@@ -36,12 +23,7 @@ pub(super) async fn handle(
         Ok(infos) => infos,
         Err(error) => return invalid(&bytes, &error),
     };
-    answered(
-        context
-            .handle
-            .administer(caller, operator::weights(infos))
-            .await,
-    )
+    asker.administer(operator::weights(infos)).await
 }
 
 fn invalid(body: &[u8], error: &json::Error) -> Response {

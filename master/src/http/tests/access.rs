@@ -13,7 +13,9 @@ use prost::Message as _;
 use tempfile::TempDir;
 
 use super::*;
-use crate::permission::{self, Need};
+use crate::http::routes::{ROUTES, Route};
+use crate::permission;
+use meseta_daemon::routes::Need;
 
 /// Those who ask, with what they show.
 pub(super) struct Principals {
@@ -100,45 +102,22 @@ pub(super) fn authentication_with(dir: &TempDir, acls: &str) -> Authentication {
 }
 
 /// A body that an endpoint understands, so that it is the permission that decides.
-fn body_for(endpoint: Endpoint, method: &Method) -> &'static str {
-    match endpoint {
-        Endpoint::Quota if *method == Method::POST => {
+fn body_for(route: &Route, method: &Method) -> &'static str {
+    match (route.path, method) {
+        ("quota", &Method::POST) => {
             r#"{"role":"ads","guarantee":[{"name":"cpus","type":"SCALAR","scalar":{"value":1}}],"force":true}"#
         }
-        Endpoint::Weights if *method == Method::PUT => r#"[{"role":"ads","weight":2}]"#,
-        Endpoint::Schedule if *method == Method::POST => r#"{"windows":[]}"#,
-        Endpoint::MachineUp | Endpoint::MachineDown => r#"[{"hostname":"a"}]"#,
-        Endpoint::Teardown => "frameworkId=f",
-        Endpoint::Reservation(Change::Reserve | Change::Unreserve) => {
+        ("weights", &Method::PUT) => r#"[{"role":"ads","weight":2}]"#,
+        ("maintenance/schedule", &Method::POST) => r#"{"windows":[]}"#,
+        ("machine/up" | "machine/down", _) => r#"[{"hostname":"a"}]"#,
+        ("teardown", _) => "frameworkId=f",
+        ("reserve" | "unreserve", _) => {
             r#"slaveId=a&resources=[{"name":"cpus","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads","principal":"right"}]}]"#
         }
-        Endpoint::Reservation(Change::Create | Change::Destroy) => {
+        ("create-volumes" | "destroy-volumes", _) => {
             r#"slaveId=a&volumes=[{"name":"disk","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads"}],"disk":{"persistence":{"id":"v","principal":"right"},"volume":{"mode":"RW","container_path":"p"}}}]"#
         }
-        Endpoint::Scheduler
-        | Endpoint::Operator
-        | Endpoint::Health
-        | Endpoint::Version
-        | Endpoint::State
-        | Endpoint::StateSummary
-        | Endpoint::Slaves
-        | Endpoint::Frameworks
-        | Endpoint::Tasks
-        | Endpoint::Roles
-        | Endpoint::Flags
-        | Endpoint::Explain
-        | Endpoint::OfferConstraints
-        | Endpoint::Metrics
-        | Endpoint::MetricsSnapshot
-        | Endpoint::LoggingToggle
-        | Endpoint::OpenApi
-        | Endpoint::Redirect
-        | Endpoint::Libprocess
-        | Endpoint::Quota
-        | Endpoint::Weights
-        | Endpoint::Schedule
-        | Endpoint::MaintenanceStatus
-        | Endpoint::Files(_) => "",
+        _ => "",
     }
 }
 
@@ -165,19 +144,20 @@ async fn every_route_is_authenticated_and_authorized() {
         Recovered::default(),
     ));
     let principals = Principals::new();
-    for (path, endpoint) in ENDPOINTS {
-        if matches!(endpoint, Endpoint::Operator | Endpoint::Scheduler) {
+    for route in ROUTES.list {
+        // What these need depends on the call.
+        if ["api/v1", "api/v1/scheduler"].contains(&route.path) {
             continue;
         }
-        let realm = permission::realm(*endpoint);
-        for method in endpoint.methods() {
-            let need = permission::endpoint(*endpoint, method);
-            let path = match (endpoint, method) {
-                (Endpoint::Quota, &Method::DELETE) => "/quota/ads".to_owned(),
-                _ => format!("/master/{path}"),
+        let realm = route.realm;
+        for method in route.methods {
+            let need = route.need(method);
+            let path = match (route.path, method) {
+                ("quota", &Method::DELETE) => "/quota/ads".to_owned(),
+                (path, _) => format!("/master/{path}"),
             };
             for who in [NOBODY, WRONG, READER, RIGHT] {
-                let body = body_for(*endpoint, method);
+                let body = body_for(route, method);
                 let response = ask(&router, &principals, who, (method, &path), (&[], body)).await;
                 let status = response.status();
                 let request = format!("{method} {path} by {}: {status}", principals.headers[who].0);

@@ -1,5 +1,6 @@
 //! Floods: whoever sends or leaves unread more than is kept for it is told or closed, and others go on.
 
+use bytes::Bytes;
 use meseta_daemon::owner::SocketOwner;
 use meseta_daemon::server::Peer;
 use meseta_proto::meseta::v1::{self as meseta, agent_frame};

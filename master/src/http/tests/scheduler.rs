@@ -1,6 +1,7 @@
 //! The scheduler API: the status-code matrix, the stream, and what hostile clients send.
 
 use super::*;
+use bytes::Bytes;
 
 /// Headers and body, then status and text.
 type Case<'a> = (Vec<(&'a str, &'a str)>, String, u16, &'a str);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use meseta_daemon::query::Query;
 use meseta_proto::mesos::v1::value::Scalar;
 use meseta_proto::mesos::v1::{
     self, ContainerInfo, ContainerStatus, DiscoveryInfo, HealthCheck, Label, Labels,
@@ -222,10 +223,10 @@ impl Status {
 /// the previous master that are not back yet, if there are any: a task that is not listed may be there.
 pub(in super::super) fn tasks(
     snapshot: &Arc<Snapshot>,
-    query: &BTreeMap<String, String>,
+    query: &Query,
     paging: &Paging,
 ) -> Document {
-    let requested = |name: &str| query.get(name).cloned();
+    let requested = |name: &str| query.get(name).map(str::to_owned);
     let (framework, id) = (requested("framework_id"), requested("task_id"));
     let (snapshot, paging) = (snapshot.clone(), paging.clone());
     let rest = move || {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use meseta_access::Approver;
+use meseta_daemon::query::Query;
 use meseta_proto::convert::parse_resources;
 use meseta_proto::mesos::v1::{self, TaskStatus};
 use meseta_resources::time::{Moment, Now};
@@ -175,7 +176,7 @@ pub(crate) fn many_frameworks(agents: usize, frameworks: usize) -> Arc<Snapshot>
 }
 
 fn documents(snapshot: &Arc<Snapshot>) -> Vec<(&'static str, Document)> {
-    let all = BTreeMap::from([("limit".to_owned(), "-1".to_owned())]);
+    let all = Query::parse("limit=-1");
     let paging = Paging::of(&all).unwrap();
     vec![
         ("state", state(snapshot, None)),

@@ -1,0 +1,230 @@
+//! The agent's routes: which path is answered by which handler, and what it takes to be answered.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Method, Request, StatusCode};
+use meseta_access::Action;
+use meseta_daemon::authentication::{Caller, Realm};
+use meseta_daemon::query::Query;
+use meseta_daemon::request;
+use meseta_daemon::routes::{self, Need};
+
+use super::reply::List;
+use super::{Reply, api, executor, files, state, statistics};
+use crate::context::Context;
+use crate::metrics;
+
+/// A request of a caller who is authenticated and has the permission that the route needs.
+#[derive(Debug)]
+pub(crate) struct Permitted {
+    pub(super) context: Arc<Context>,
+    pub(super) caller: Caller,
+    /// The parameters of the URL.
+    pub(super) query: Query,
+    pub(super) request: Request<Body>,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Reply, Reply>> + Send>>;
+
+pub(crate) type Route = routes::Route<fn(Permitted) -> Answer>;
+
+/// The path of the operator API, which executors call too.
+pub(super) const OPERATOR: &str = "api/v1";
+
+const fn endpoint(path: &'static str) -> Need {
+    Need::Permission(Action::GetEndpoint, Some(path))
+}
+
+static LIST: &[Route] = &[
+    Route::change(
+        OPERATOR,
+        &[Method::POST],
+        |permitted| Box::pin(api::call(permitted)),
+        "the agent's operator API, and its containers",
+    ),
+    Route::change(
+        "api/v1/executor",
+        &[Method::POST],
+        |permitted| Box::pin(executor::call(permitted)),
+        "the executor API",
+    )
+    .realm(Realm::Executor),
+    Route::open(
+        "health",
+        |_| Box::pin(async { Ok(Reply::empty(StatusCode::OK)) }),
+        "200 while the agent serves",
+    )
+    .alone(),
+    Route::open(
+        "version",
+        |_| Box::pin(async { Ok(Reply::json(&state::version())) }),
+        "as the master's",
+    )
+    .alone(),
+    Route::read(
+        "flags",
+        Need::Permission(Action::ViewFlags, None),
+        |permitted| Box::pin(async move { Ok(Reply::json(&state::flags(&permitted.context))) }),
+        "the flags in force",
+    )
+    .alone(),
+    Route::read(
+        "state",
+        Need::Filtered,
+        |permitted| Box::pin(state::page(permitted)),
+        "everything",
+    )
+    .alone(),
+    Route::read(
+        "monitor/statistics",
+        endpoint("/monitor/statistics"),
+        |permitted| Box::pin(monitor_statistics(permitted)),
+        "what containers use",
+    )
+    .alone(),
+    Route::read(
+        "containers",
+        endpoint("/containers"),
+        |permitted| Box::pin(containers(permitted)),
+        "containers with what they use; `container_id`",
+    )
+    .alone(),
+    Route::read(
+        "metrics",
+        endpoint("/metrics"),
+        |permitted| Box::pin(prometheus(permitted)),
+        "for Prometheus",
+    )
+    .alone(),
+    Route::read(
+        "metrics/snapshot",
+        endpoint("/metrics/snapshot"),
+        |permitted| Box::pin(metrics_snapshot(permitted)),
+        "under the names of Mesos",
+    )
+    .alone(),
+    Route::read(
+        "files/browse",
+        Need::ByObject,
+        |permitted| Box::pin(files::browse(permitted)),
+        "sandboxes and the log",
+    )
+    .alone(),
+    Route::read(
+        "files/read",
+        Need::ByObject,
+        |permitted| Box::pin(files::read(permitted)),
+        "`path`, `offset`, `length`: a part of a file; without `offset` its size",
+    )
+    .alone(),
+    Route::read(
+        "files/download",
+        Need::ByObject,
+        |permitted| Box::pin(files::download(permitted)),
+        "`path`: all of it",
+    )
+    .alone(),
+    Route::read(
+        "files/debug",
+        endpoint("/files/debug"),
+        |permitted| Box::pin(files::debug(permitted)),
+        "which names stand for which files",
+    )
+    .alone(),
+];
+
+static LIBPROCESS: Route = Route::open(
+    "mesos.internal",
+    |_| {
+        Box::pin(async {
+            Err(Reply::text(
+                StatusCode::NOT_IMPLEMENTED,
+                "This agent speaks to its master over gRPC; frameworks use /api/v1/scheduler of the master",
+            ))
+        })
+    },
+    "messages of libprocess, which is not spoken here",
+)
+.methods(routes::ANY_METHOD);
+
+pub(crate) static ROUTES: routes::Routes<fn(Permitted) -> Answer> = routes::Routes {
+    process: "slave(1)",
+    list: LIST,
+    libprocess: &LIBPROCESS,
+};
+
+async fn monitor_statistics(permitted: Permitted) -> Result<Reply, Reply> {
+    let context = &permitted.context;
+    let snapshot = context.containers(&permitted.caller).await?;
+    let entries = statistics::statistics(context, &snapshot);
+    Ok(Reply::json(&List(entries)))
+}
+
+async fn containers(permitted: Permitted) -> Result<Reply, Reply> {
+    let context = &permitted.context;
+    let snapshot = context.containers(&permitted.caller).await?;
+    let entries = statistics::containers(context, &snapshot, &permitted.query);
+    Ok(Reply::json(&List(entries)))
+}
+
+async fn prometheus(permitted: Permitted) -> Result<Reply, Reply> {
+    let context = &permitted.context;
+    Ok(Reply::prometheus(context.metrics.text(context).await))
+}
+
+async fn metrics_snapshot(permitted: Permitted) -> Result<Reply, Reply> {
+    if let Some(timeout) = permitted.query.get("timeout") {
+        // All is at hand: there is nothing to wait for.
+        request::timeout(timeout)
+            .map_err(|reason| Reply::text(StatusCode::BAD_REQUEST, &reason))?;
+    }
+    Ok(Reply::json(&metrics::mesos_keys(&permitted.context).await))
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_access::PATHS;
+
+    use super::*;
+
+    #[test]
+    fn every_route_is_in_the_reference_and_nothing_else_is() {
+        let page = include_str!("../../../docs/endpoints.md");
+        let of_agent = page.split("## Agent").nth(1).expect("a part");
+        let rows = of_agent.lines().filter(|line| line.starts_with("| `/"));
+        let rows: String = rows.map(|row| format!("{row}\n")).collect();
+        assert_eq!(rows, ROUTES.reference(), "docs/endpoints.md");
+    }
+
+    #[test]
+    fn what_get_endpoints_names_is_known_to_the_rules() {
+        for route in ROUTES.list {
+            if let Need::Permission(Action::GetEndpoint, path) = route.need {
+                assert!(PATHS.contains(&path.expect("a path")), "{}", route.path);
+                assert_eq!(path, Some(&*format!("/{}", route.path)));
+            }
+        }
+    }
+
+    #[test]
+    fn paths_are_routed_as_libprocess_does() {
+        for (path, routed) in [
+            ("/state", Some("state")),
+            ("/state/", Some("state")),
+            ("/state/below", None),
+            ("/slave(1)/state", Some("state")),
+            ("/slave(1)/monitor/statistics", Some("monitor/statistics")),
+            ("/api/v1", Some("api/v1")),
+            ("/slave(1)/api/v1", Some("api/v1")),
+            ("/api/v1/operator", Some("api/v1")),
+            ("/slave(1)/api/v1/executor", Some("api/v1/executor")),
+            ("/api/v1x", None),
+            ("/", None),
+        ] {
+            let found = ROUTES.find(path).map(|route| route.path);
+            assert_eq!(found, routed, "{path}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The table of a daemon's routes: all that holds for a path is said in one place.
+//!
+//! Dispatch, authentication, authorization, the firewall, the reference pages and the tests of access read
+//! [`Routes`]. Invariant: what is not in the table is answered by no handler.
+
+use http::{Method, header};
+use meseta_access::{Action, browser};
+
+use crate::authentication::{Authentication, Realm};
+use crate::request::READ;
+
+/// The methods of a route that answers any of them.
+pub const ANY_METHOD: &[Method] = &[
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::DELETE,
+];
+
+/// The permission that a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing is told that matters.
+    Nothing,
+    /// A permission for the whole, with its object.
+    Permission(Action, Option<&'static str>),
+    /// Any authenticated caller; hidden entries are left out.
+    Filtered,
+    /// What is to be changed says what is needed, and is looked at where it is understood.
+    ByObject,
+}
+
+/// The type that the bodies of a route have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyType {
+    Json,
+    Form,
+}
+
+/// A path, and all that holds for it. `H` answers its requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Route<H> {
+    /// Without the slash before it, such as `maintenance/status`.
+    pub path: &'static str,
+    pub methods: &'static [Method],
+    pub realm: Realm,
+    /// The permission for a request.
+    pub need: Need,
+    /// The permission for GET and HEAD, where it is another.
+    pub need_of_reads: Option<Need>,
+    /// A parameter by which a request changes something, whatever its method.
+    pub changed_by: Option<&'static str>,
+    /// The type of the bodies, where a page's form could send another.
+    pub body_type: Option<BodyType>,
+    /// The longest body.
+    pub body_bytes_max: usize,
+    /// Whether paths below it are its own, as libprocess routes them.
+    pub takes_paths_below: bool,
+    /// Whether what it shows has a number (`ETag`) that stays while it does.
+    pub has_etag: bool,
+    pub handler: H,
+    /// Its row in `docs/endpoints.md`.
+    pub text: &'static str,
+}
+
+impl<H: Copy> Route<H> {
+    /// A route that changes nothing, for those who may read.
+    #[must_use]
+    pub const fn read(path: &'static str, need: Need, handler: H, text: &'static str) -> Self {
+        Self {
+            path,
+            methods: READ,
+            realm: Realm::Readonly,
+            need,
+            need_of_reads: None,
+            changed_by: None,
+            body_type: None,
+            body_bytes_max: 0,
+            takes_paths_below: true,
+            has_etag: false,
+            handler,
+            text,
+        }
+    }
+
+    /// A route that changes what its requests name.
+    #[must_use]
+    pub const fn change(
+        path: &'static str,
+        methods: &'static [Method],
+        handler: H,
+        text: &'static str,
+    ) -> Self {
+        Self {
+            methods,
+            realm: Realm::Readwrite,
+            ..Self::read(path, Need::ByObject, handler, text)
+        }
+    }
+
+    /// A route that needs no authentication.
+    #[must_use]
+    pub const fn open(path: &'static str, handler: H, text: &'static str) -> Self {
+        Self::read(path, Need::Nothing, handler, text).realm(Realm::Open)
+    }
+
+    #[must_use]
+    pub const fn realm(self, realm: Realm) -> Self {
+        Self { realm, ..self }
+    }
+
+    #[must_use]
+    pub const fn methods(self, methods: &'static [Method]) -> Self {
+        Self { methods, ..self }
+    }
+
+    /// GET shows what the caller may see.
+    #[must_use]
+    pub const fn filters_reads(self) -> Self {
+        Self {
+            need_of_reads: Some(Need::Filtered),
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub const fn changed_by(self, parameter: &'static str) -> Self {
+        Self {
+            changed_by: Some(parameter),
+            ..self
+        }
+    }
+
+    /// The longest body, and its type where a page's form could send another.
+    #[must_use]
+    pub const fn body(self, body_bytes_max: usize, body_type: Option<BodyType>) -> Self {
+        Self {
+            body_bytes_max,
+            body_type,
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub const fn with_etag(self) -> Self {
+        Self {
+            has_etag: true,
+            ..self
+        }
+    }
+
+    /// Paths below it are unknown.
+    #[must_use]
+    pub const fn alone(self) -> Self {
+        Self {
+            takes_paths_below: false,
+            ..self
+        }
+    }
+
+    /// The permission for a request of this method.
+    #[must_use]
+    pub fn need(&self, method: &Method) -> Need {
+        let is_read = matches!(*method, Method::GET | Method::HEAD);
+        self.need_of_reads.filter(|_| is_read).unwrap_or(self.need)
+    }
+
+    /// Whether a request may change something although it is a GET.
+    #[must_use]
+    pub fn changes_by_get(&self, query: Option<&str>) -> bool {
+        let is_named = |parameter| query.is_some_and(|query| query.contains(parameter));
+        self.changed_by.is_some_and(is_named)
+    }
+
+    /// Why the body is refused, if it is of a type that only a page's form has. Nothing else is asked of the type, as in
+    /// Mesos: `curl -d` says that it sends a form.
+    #[must_use]
+    pub fn wrong_body_type<B>(&self, request: &http::Request<B>) -> Option<String> {
+        let expected = match self.body_type? {
+            BodyType::Json => "application/json",
+            BodyType::Form => "application/x-www-form-urlencoded",
+        };
+        let mut given = request.headers().get_all(header::CONTENT_TYPE).iter();
+        let given = given.find(|kind| {
+            let kind = String::from_utf8_lossy(kind.as_bytes());
+            browser::is_type_of_forms(&kind)
+        })?;
+        let given = String::from_utf8_lossy(given.as_bytes());
+        Some(format!(
+            "Expecting 'Content-Type' of {expected}, not '{}'",
+            given.escape_debug()
+        ))
+    }
+
+    /// The methods as a row of the reference names them.
+    #[must_use]
+    pub fn methods_text(&self) -> String {
+        let mut names: Vec<&str> = match self.methods == READ {
+            true => vec!["read"],
+            false => self.methods.iter().map(Method::as_str).collect(),
+        };
+        if self.has_etag {
+            names.push("ETag");
+        }
+        names.join(", ")
+    }
+}
+
+/// All routes of a daemon.
+#[derive(Debug)]
+pub struct Routes<H: 'static> {
+    /// The name of the process in libprocess, below which each path is found too: `master`.
+    pub process: &'static str,
+    pub list: &'static [Route<H>],
+    /// What answers messages of libprocess, at `/mesos.internal.…`.
+    pub libprocess: &'static Route<H>,
+}
+
+impl<H: Copy> Routes<H> {
+    /// The route with the longest path that the request's begins with.
+    #[must_use]
+    pub fn find(&self, path: &str) -> Option<&'static Route<H>> {
+        if path.split('/').any(|segment| segment == "..") {
+            return None;
+        }
+        let path = self.without_process(path);
+        if path.starts_with("mesos.internal.") {
+            return Some(self.libprocess);
+        }
+        let mut rest = path;
+        loop {
+            if let Some(route) = self.list.iter().find(|route| route.path == rest) {
+                let is_exact = rest.len() == path.len();
+                return (is_exact || route.takes_paths_below).then_some(route);
+            }
+            rest = rest.rsplit_once('/')?.0;
+        }
+    }
+
+    /// A path without slashes around it and the process before it.
+    fn without_process<'a>(&self, path: &'a str) -> &'a str {
+        let path = path.trim_start_matches('/').trim_end_matches('/');
+        let below = path
+            .strip_prefix(self.process)
+            .and_then(|rest| rest.strip_prefix('/'));
+        below.unwrap_or(path)
+    }
+
+    /// Firewall rules name a route with the process or without; a path below one is the route's too.
+    #[must_use]
+    pub fn is_disabled(&self, authentication: &Authentication, path: &str) -> bool {
+        authentication.is_disabled(path)
+            || self.find(path).is_some_and(|route| {
+                let (process, name) = (self.process, route.path);
+                authentication.is_disabled(&format!("/{name}"))
+                    || authentication.is_disabled(&format!("/{process}/{name}"))
+            })
+    }
+
+    /// The rows of `docs/endpoints.md`.
+    #[must_use]
+    pub fn reference(&self) -> String {
+        let rows = self.list.iter().map(|route| {
+            let (path, methods, text) = (route.path, route.methods_text(), route.text);
+            format!("| `/{path}` | {methods} | {text} |\n")
+        });
+        rows.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIBPROCESS: Route<u8> = Route::open("", 9, "");
+
+    static ROUTES: Routes<u8> = Routes {
+        process: "master",
+        list: &[
+            Route::read("state", Need::Filtered, 1, "everything"),
+            Route::change("api/v1", &[Method::POST], 2, "calls"),
+            Route::change("api/v1/scheduler", &[Method::POST], 3, "calls"),
+            Route::change("quota", &[Method::GET, Method::POST], 4, "quota").filters_reads(),
+            Route::open("redirect", 5, "elsewhere").alone(),
+        ],
+        libprocess: &LIBPROCESS,
+    };
+
+    #[test]
+    fn paths_are_found_as_libprocess_does() {
+        for (path, expected) in [
+            ("/state", Some(1)),
+            ("/state/", Some(1)),
+            ("/master/state", Some(1)),
+            ("/masterstate", None),
+            ("/state/below", Some(1)),
+            ("/api/v1", Some(2)),
+            ("/api/v1/other", Some(2)),
+            ("/api/v1x", None),
+            ("/master/api/v1/scheduler", Some(3)),
+            ("/redirect", Some(5)),
+            ("/redirect/below", None),
+            ("/master/mesos.internal.Ping", Some(9)),
+            ("/state/../quota", None),
+            ("/", None),
+            ("", None),
+        ] {
+            let found = ROUTES.find(path).map(|route| route.handler);
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_read_of_what_may_be_changed_is_filtered() {
+        let quota = ROUTES.find("/quota/ads").unwrap();
+        assert_eq!(quota.need(&Method::GET), Need::Filtered);
+        assert_eq!(quota.need(&Method::POST), Need::ByObject);
+        assert!(
+            ROUTES
+                .reference()
+                .contains("| `/quota` | GET, POST | quota |\n")
+        );
+        assert!(
+            ROUTES
+                .reference()
+                .starts_with("| `/state` | read | everything |\n")
+        );
+    }
+}

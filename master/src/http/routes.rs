@@ -1,0 +1,350 @@
+//! The master's routes: which path is answered by which handler, and what it takes to be answered.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use meseta_access::Action;
+use meseta_daemon::authentication::{Caller, Realm};
+use meseta_daemon::body;
+use meseta_daemon::query::Query;
+use meseta_daemon::routes::{self, BodyType, Need};
+use meseta_proto::budget::Charge;
+use meseta_proto::json;
+
+use super::files::FileRequest;
+use super::reservations::Change;
+use super::{
+    Context, answered, constraints, explain, files, logging, maintenance, not_json, openapi,
+    operator, quota, redirect, reservations, scheduler, text, v0, weights,
+};
+use crate::core;
+
+/// Bodies of scheduler calls.
+pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
+/// Bodies of everything else.
+pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
+
+/// A request of a caller who is authenticated and has the permission that the route needs.
+#[derive(Debug)]
+pub(crate) struct Permitted {
+    pub(super) context: Arc<Context>,
+    pub(super) caller: Caller,
+    pub(super) route: &'static Route,
+    pub(super) request: Request,
+}
+
+/// Whose permitted request was read, and what it takes until the answer is made.
+#[derive(Debug)]
+pub(super) struct Asker {
+    pub(super) context: Arc<Context>,
+    pub(super) caller: Caller,
+    _charge: Charge,
+}
+
+impl Asker {
+    /// Has the core carry out what an operator asks for.
+    pub(super) async fn administer(&self, request: core::Request) -> Response {
+        answered(self.context.handle.administer(&self.caller, request).await)
+    }
+}
+
+impl Permitted {
+    /// Reads the body as `read` understands it.
+    pub(super) async fn read_body<T>(
+        self,
+        read: impl FnOnce(&Bytes) -> T,
+    ) -> Result<(Asker, T, Bytes), Response> {
+        let budget = self.context.request_of(&self.caller);
+        let max = self.route.body_bytes_max;
+        let read_whole = body::read_charged(self.request.into_body(), max, &budget).await;
+        let (bytes, charge) = read_whole.map_err(body::BodyError::response)?;
+        let (content, charge) = json::charged(charge, || read(&bytes)).map_err(body::no_memory)?;
+        let asker = Asker {
+            context: self.context,
+            caller: self.caller,
+            _charge: charge,
+        };
+        Ok((asker, content, bytes))
+    }
+
+    /// Reads a body of JSON; `what` it is names it in the answer to one that is not.
+    pub(super) async fn read_json<T>(
+        self,
+        what: &str,
+        read: impl FnOnce(&[u8]) -> Result<T, json::Error>,
+    ) -> Result<(Asker, T), Response> {
+        let (asker, content, bytes) = self.read_body(|bytes| read(bytes)).await?;
+        let content = content.map_err(|error| not_json(what, &bytes, &error))?;
+        Ok((asker, content))
+    }
+
+    /// The parameters of the URL.
+    pub(super) fn query(&self) -> Query {
+        Query::of(self.request.uri())
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+pub(crate) type Route = routes::Route<fn(Permitted) -> Answer>;
+
+const POST: &[Method] = &[Method::POST];
+const JSON: Option<BodyType> = Some(BodyType::Json);
+const FORM: Option<BodyType> = Some(BodyType::Form);
+
+const fn endpoint(path: &'static str) -> Need {
+    Need::Permission(Action::GetEndpoint, Some(path))
+}
+
+static LIST: &[Route] = &[
+    Route::change(
+        "api/v1/scheduler",
+        POST,
+        |permitted| Box::pin(scheduler::handle(permitted)),
+        "the scheduler API: a stream of events for SUBSCRIBE, 202 for other calls; JSON and protobuf",
+    )
+    .realm(Realm::Scheduler)
+    .body(SCHEDULER_BODY_MAX, None),
+    Route::change(
+        "api/v1",
+        POST,
+        |permitted| Box::pin(operator::handle(permitted)),
+        "the operator API: questions, changes, and the event stream of SUBSCRIBE; JSON and protobuf",
+    )
+    .body(BODY_MAX, None),
+    Route::open(
+        "health",
+        |_| Box::pin(async { StatusCode::OK.into_response() }),
+        "200 while the master serves",
+    ),
+    Route::open(
+        "version",
+        |permitted| Box::pin(v0::read(permitted, &v0::VERSION)),
+        "the version of Mesos whose interface this is; `meseta --version` and `meseta_master_build_info` tell Meseta's own",
+    ),
+    Route::read(
+        "flags",
+        Need::Permission(Action::ViewFlags, None),
+        |permitted| Box::pin(v0::read(permitted, &v0::FLAGS)),
+        "the flags in force",
+    ),
+    Route::read(
+        "state",
+        Need::Filtered,
+        |permitted| Box::pin(v0::read(permitted, &v0::STATE)),
+        "everything",
+    )
+    .with_etag(),
+    Route::read(
+        "state-summary",
+        Need::Filtered,
+        |permitted| Box::pin(v0::read(permitted, &v0::STATE_SUMMARY)),
+        "agents and frameworks with counts of their tasks",
+    )
+    .with_etag(),
+    Route::read(
+        "slaves",
+        Need::Filtered,
+        |permitted| Box::pin(v0::read(permitted, &v0::SLAVES)),
+        "agents with their resources in full; `slave_id`",
+    )
+    .with_etag(),
+    Route::read(
+        "frameworks",
+        Need::Filtered,
+        |permitted| Box::pin(v0::read(permitted, &v0::FRAMEWORKS)),
+        "frameworks with tasks, offers, executors; `framework_id`",
+    )
+    .with_etag(),
+    Route::read(
+        "tasks",
+        Need::Filtered,
+        |permitted| Box::pin(v0::read(permitted, &v0::TASKS)),
+        "tasks by age; `framework_id`, `task_id`, `limit` (100; negative for all), `offset`, `order` (`asc`, `desc`)",
+    )
+    .with_etag(),
+    Route::read(
+        "roles",
+        Need::Filtered,
+        |permitted| Box::pin(v0::read(permitted, &v0::ROLES)),
+        "roles in use and those above them",
+    )
+    .with_etag(),
+    Route::change(
+        "quota",
+        &[Method::GET, Method::POST, Method::DELETE],
+        |permitted| Box::pin(quota::handle(permitted)),
+        "what is set; sets for a role that has none; `DELETE /quota/ROLE` removes",
+    )
+    .filters_reads()
+    .with_etag()
+    .body(BODY_MAX, JSON),
+    Route::change(
+        "weights",
+        &[Method::GET, Method::PUT],
+        |permitted| Box::pin(weights::handle(permitted)),
+        "what is set; sets for the roles that are named",
+    )
+    .filters_reads()
+    .with_etag()
+    .body(BODY_MAX, JSON),
+    Route::change(
+        "reserve",
+        POST,
+        |permitted| Box::pin(reservations::handle(permitted, Change::Reserve)),
+        "form `slaveId`, `resources`, and `source` for a reservation that is to be another",
+    )
+    .body(BODY_MAX, FORM),
+    Route::change(
+        "unreserve",
+        POST,
+        |permitted| Box::pin(reservations::handle(permitted, Change::Unreserve)),
+        "form `slaveId`, `resources`",
+    )
+    .body(BODY_MAX, FORM),
+    Route::change(
+        "create-volumes",
+        POST,
+        |permitted| Box::pin(reservations::handle(permitted, Change::Create)),
+        "form `slaveId`, `volumes`",
+    )
+    .body(BODY_MAX, FORM),
+    Route::change(
+        "destroy-volumes",
+        POST,
+        |permitted| Box::pin(reservations::handle(permitted, Change::Destroy)),
+        "form `slaveId`, `volumes`",
+    )
+    .body(BODY_MAX, FORM),
+    Route::change(
+        "teardown",
+        POST,
+        |permitted| Box::pin(v0::teardown(permitted)),
+        "form `frameworkId`: ends a framework",
+    )
+    .body(BODY_MAX, FORM),
+    Route::change(
+        "maintenance/schedule",
+        &[Method::GET, Method::POST],
+        |permitted| Box::pin(maintenance::schedule(permitted)),
+        "the schedule; replaces it",
+    )
+    .filters_reads()
+    .with_etag()
+    .body(BODY_MAX, JSON),
+    Route::read(
+        "maintenance/status",
+        Need::Filtered,
+        |permitted| Box::pin(v0::read(permitted, &v0::MAINTENANCE_STATUS)),
+        "machines that are to go down, and those that are",
+    )
+    .realm(Realm::Readwrite)
+    .with_etag(),
+    Route::change(
+        "machine/down",
+        POST,
+        |permitted| Box::pin(maintenance::machines(permitted, core::Request::StartMaintenance)),
+        "takes scheduled machines down",
+    )
+    .body(BODY_MAX, JSON),
+    Route::change(
+        "machine/up",
+        POST,
+        |permitted| Box::pin(maintenance::machines(permitted, core::Request::StopMaintenance)),
+        "takes them out of maintenance",
+    )
+    .body(BODY_MAX, JSON),
+    Route::read(
+        "explain",
+        Need::Filtered,
+        |permitted| Box::pin(explain::handle(permitted)),
+        "why a framework or role gets no offer: `framework_id`, `role`, `slave_id`",
+    ),
+    Route::read(
+        "hierarchical-allocator(1)/offer_constraints_debug",
+        Need::Filtered,
+        |permitted| Box::pin(constraints::handle(permitted)),
+        "the agents that each framework's offer constraints rule out, by role, and the roles that it has suppressed",
+    ),
+    Route::read(
+        "metrics",
+        endpoint("/metrics"),
+        |permitted| Box::pin(v0::prometheus(permitted)),
+        "for Prometheus: [metrics.md](metrics.md)",
+    )
+    .methods(&[Method::GET, Method::HEAD])
+    .alone(),
+    Route::read(
+        "metrics/snapshot",
+        endpoint("/metrics/snapshot"),
+        |permitted| Box::pin(v0::read(permitted, &v0::METRICS_SNAPSHOT)),
+        "under the names of Mesos; `timeout` is accepted",
+    ),
+    Route::read(
+        "logging/toggle",
+        endpoint("/logging/toggle"),
+        |permitted| Box::pin(async move { logging::toggle(&permitted) }),
+        "more of the log for a while: `level`, `duration`, by POST",
+    )
+    .realm(Realm::Readwrite)
+    .changed_by("level"),
+    Route::open(
+        "redirect",
+        |permitted| Box::pin(async move { redirect(&permitted.context) }),
+        "307 to the leader",
+    )
+    .alone(),
+    Route::read(
+        "files/browse",
+        Need::Permission(Action::AccessMesosLog, None),
+        |permitted| Box::pin(files::handle(permitted, FileRequest::Browse)),
+        "`path`: what is there",
+    ),
+    Route::read(
+        "files/read",
+        Need::Permission(Action::AccessMesosLog, None),
+        |permitted| Box::pin(files::handle(permitted, FileRequest::Read)),
+        "`path`, `offset`, `length`: a part of a file; without `offset` its size",
+    ),
+    Route::read(
+        "files/download",
+        Need::Permission(Action::AccessMesosLog, None),
+        |permitted| Box::pin(files::handle(permitted, FileRequest::Download)),
+        "`path`: all of it",
+    ),
+    Route::read(
+        "files/debug",
+        Need::Permission(Action::AccessMesosLog, None),
+        |permitted| Box::pin(files::handle(permitted, FileRequest::Debug)),
+        "which names stand for which files",
+    ),
+    Route::open(
+        "openapi.json",
+        |_| Box::pin(async { openapi::answer() }),
+        "the description of these endpoints for programs",
+    ),
+];
+
+static LIBPROCESS: Route = Route::open(
+    "mesos.internal",
+    |_| {
+        Box::pin(async {
+            text(
+                StatusCode::NOT_IMPLEMENTED,
+                "The libprocess protocol is not spoken here: use the HTTP API at /api/v1/scheduler",
+            )
+        })
+    },
+    "messages of libprocess, which is not spoken here",
+)
+.methods(routes::ANY_METHOD);
+
+pub(crate) static ROUTES: routes::Routes<fn(Permitted) -> Answer> = routes::Routes {
+    process: "master",
+    list: LIST,
+    libprocess: &LIBPROCESS,
+};
