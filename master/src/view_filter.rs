@@ -124,8 +124,7 @@ pub(crate) fn policies(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
         whitelisted_roles: snapshot.whitelisted_roles.clone(),
         identity: snapshot.identity.clone(),
         counters: snapshot.counters.clone(),
-        sorted: OnceLock::new(),
-        counted: OnceLock::new(),
+        derived: Arc::default(),
         ..*snapshot
     }
 }
@@ -148,6 +147,7 @@ fn whole(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
         recovered_agents: snapshot.recovered_agents.clone(),
         unreachable_agents: snapshot.unreachable_agents.clone(),
         gone_agents: snapshot.gone_agents.clone(),
+        derived: snapshot.derived.clone(),
         ..policies(snapshot, approver)
     }
 }

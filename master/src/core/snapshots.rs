@@ -1,6 +1,6 @@
 //! Takes snapshots for readers, and keeps them until the next step.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use meseta_access::Approver;
 use meseta_allocator::RoleGauges;
@@ -65,6 +65,7 @@ impl MasterCore {
         let agents = self
             .agents
             .views(|agent| view(agent, offers, deactivations));
+        let offers: Vec<_> = self.offers.values().cloned().collect();
         let frameworks = self
             .frameworks
             .views(|framework| FrameworkView::of(framework, false));
@@ -87,7 +88,10 @@ impl MasterCore {
                 .collect(),
             frameworks,
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
-            offers: self.offers.values().cloned().collect(),
+            derived: self
+                .cached_snapshots
+                .derived(self.agents.views_version(), &offers),
+            offers,
             ..self.take_policies()
         }
     }
@@ -115,8 +119,7 @@ impl MasterCore {
             whitelisted_roles: self.config.roles.clone(),
             counters: self.counters.clone(),
             pending_mutations: self.pending.len(),
-            sorted: OnceLock::new(),
-            counted: OnceLock::new(),
+            derived: Arc::default(),
         }
     }
 

@@ -11,7 +11,6 @@ use super::effect::{Effect, Output};
 use super::ids::ConnectionId;
 use super::input::Input;
 use super::master::MasterCore;
-use super::views::snapshot::CachedSnapshots;
 
 impl MasterCore {
     /// When to step next if nothing happens before; what comes much later comes after a pause.
@@ -73,7 +72,7 @@ impl MasterCore {
             );
         }
         self.sequence += 1;
-        self.cached_snapshots = CachedSnapshots::default();
+        self.cached_snapshots.forget();
         self.dirty |= !is_routine(&input);
         self.fire_timers();
         self.dispatch(input);

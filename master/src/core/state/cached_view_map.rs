@@ -24,6 +24,8 @@ pub(in crate::core) struct CachedViewMap<K, T, W> {
     /// Entries that have changed, each once; not kept while entries have come or gone.
     stale: Vec<K>,
     keys_changed: bool,
+    /// Counts the changes of the views.
+    views_version: u64,
     /// Watched entries that may have changed.
     watched_changes: Vec<K>,
 }
@@ -42,6 +44,7 @@ impl<K, T, W> Default for CachedViewMap<K, T, W> {
             views: Arc::default(),
             stale: Vec::new(),
             keys_changed: false,
+            views_version: 0,
             watched_changes: Vec::new(),
         }
     }
@@ -155,8 +158,14 @@ impl<K: Ord + Clone, T, W: View<Key = K>> CachedViewMap<K, T, W> {
         self.views.clone()
     }
 
+    /// Another number than before if the last [`Self::views`] were others than those before them.
+    pub(in crate::core) fn views_version(&self) -> u64 {
+        self.views_version
+    }
+
     /// Takes over the views that are still good, in the new order.
     fn rebuild_views(&mut self, make: impl Fn(&T) -> W) {
+        self.views_version += 1;
         let mut old = self.views.iter().peekable();
         let mut views = Vec::with_capacity(self.entries.len());
         for (key, entry) in &mut self.entries {
@@ -173,6 +182,7 @@ impl<K: Ord + Clone, T, W: View<Key = K>> CachedViewMap<K, T, W> {
 
     /// Replaces the stale views in place. A list that a reader still holds is copied first.
     fn refresh_stale_views(&mut self, make: impl Fn(&T) -> W) {
+        self.views_version += 1;
         let views = Arc::make_mut(&mut self.views);
         for key in self.stale.drain(..) {
             let Some(entry) = self.entries.get_mut(&key) else {

@@ -64,9 +64,15 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Registry mutations that are not durable yet.
     pub pending_mutations: usize,
-    /// Made for the first reader who needs it, and kept for the others.
-    pub(crate) sorted: OnceLock<ByFramework>,
-    pub(crate) counted: OnceLock<TaskStatesByFramework>,
+    /// Shared by snapshots of the same agents and offers.
+    pub(crate) derived: Arc<DerivedViews>,
+}
+
+/// What is found out of a snapshot for the first reader who needs it, and kept for the others.
+#[derive(Debug, Default)]
+pub(crate) struct DerivedViews {
+    by_framework: OnceLock<ByFramework>,
+    states: OnceLock<TaskStatesByFramework>,
 }
 
 /// Snapshots of the newest step, made when first requested.
@@ -75,17 +81,49 @@ pub(in crate::core) struct CachedSnapshots {
     pub(in crate::core) full: Option<Arc<Snapshot>>,
     /// Without agents, frameworks and offers.
     pub(in crate::core) policies: Option<Arc<Snapshot>>,
+    derived: Arc<DerivedViews>,
+    /// What that is derived from: the version of the agents' views, and the offers.
+    derived_from: (u64, Vec<Arc<Offer>>),
+}
+
+impl CachedSnapshots {
+    /// Drops the snapshots of a step that is over.
+    pub(in crate::core) fn forget(&mut self) {
+        (self.full, self.policies) = (None, None);
+    }
+
+    /// What was found out of the snapshot before, if neither agents nor offers have changed since.
+    pub(in crate::core) fn derived(
+        &mut self,
+        agents_version: u64,
+        offers: &[Arc<Offer>],
+    ) -> Arc<DerivedViews> {
+        let (known_version, known_offers) = &self.derived_from;
+        let is_same = *known_version == agents_version
+            && known_offers.len() == offers.len()
+            && known_offers
+                .iter()
+                .zip(offers)
+                .all(|(known, offer)| Arc::ptr_eq(known, offer));
+        if !is_same {
+            self.derived = Arc::default();
+            self.derived_from = (agents_version, offers.to_vec());
+        }
+        self.derived.clone()
+    }
 }
 
 impl Snapshot {
     /// What belongs to each framework. Takes a while when it is first asked for.
     pub fn by_framework(&self) -> &ByFramework {
-        self.sorted.get_or_init(|| ByFramework::of(self))
+        let sorted = &self.derived.by_framework;
+        sorted.get_or_init(|| ByFramework::of(self))
     }
 
     /// In which states the tasks of each framework are: much sooner found than the tasks themselves.
     pub fn states(&self) -> &TaskStatesByFramework {
-        self.counted.get_or_init(|| TaskStatesByFramework::of(self))
+        let counted = &self.derived.states;
+        counted.get_or_init(|| TaskStatesByFramework::of(self))
     }
 }
 

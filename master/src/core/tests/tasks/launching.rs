@@ -502,7 +502,13 @@ fn a_snapshot_is_not_touched_by_what_follows() {
         Arc::ptr_eq(&before, &world.core.snapshot()),
         "shared until the next step"
     );
+    world.input(Input::Tick);
+    let after = world.core.snapshot();
+    assert!(!Arc::ptr_eq(&before, &after));
+    let tasks = |snapshot: &Snapshot| std::ptr::from_ref(snapshot.by_framework());
+    assert_eq!(tasks(&before), tasks(&after), "found once");
     world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
+    assert_ne!(tasks(&before), tasks(&world.core.snapshot()));
     let state = |snapshot: &Snapshot| snapshot.agents[0].tasks.values().next().unwrap().state;
     assert_eq!(state(&before), TaskState::TaskStaging);
     assert_eq!(state(&world.core.snapshot()), TaskState::TaskRunning);
