@@ -10,8 +10,8 @@ use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1::{self, agent, executor, maintenance, master, quota, scheduler};
 use meseta_proto::{WireMessage, json, media, meseta, protobuf, recordio};
 use meseta_resources::{
-    AgentId, Attributes, ByteSize, ContainerId, FrameworkId, ResourceLimits, ResourceQuantities,
-    Resources, Role, TaskId, format_duration, parse_duration,
+    AgentId, Attributes, ByteSize, ContainerId, FrameworkId, ResourceQuantities, Resources, Role,
+    TaskId, format_duration, parse_duration,
 };
 
 /// Records longer than this are refused by the decoder.
@@ -146,7 +146,6 @@ pub fn plain_texts(data: &[u8]) {
     }
     let _refused = Attributes::from_str(text).map_err(text_of);
     let _refused = ResourceQuantities::from_str(text).map_err(text_of);
-    let _refused = ResourceLimits::from_str(text).map_err(text_of);
     let _refused = TaskId::new(text).map_err(text_of);
     let _refused = AgentId::new(text).map_err(text_of);
     let _refused = FrameworkId::new(text).map_err(text_of);

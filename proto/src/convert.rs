@@ -16,7 +16,7 @@ pub use framework::{FrameworkCapabilities, FrameworkRolesError, framework_roles,
 pub use operation::{OperationError, operation, to_operation};
 pub use resource::{
     Format, NotRepresentable, ResourcesError, ResourcesTextError, parse_resources, quantities,
-    raw_resource, resource, resources, to_quantities, to_resource, to_resources,
+    raw_resource, resource, resources, to_resource, to_resources,
 };
 
 #[cfg(test)]

@@ -34,21 +34,9 @@ impl ByteSize {
         Self(bytes)
     }
 
-    /// Converts megabytes, and saturates at the largest size.
-    #[must_use]
-    pub const fn from_megabytes(megabytes: u64) -> Self {
-        Self(megabytes.saturating_mul(1 << 20))
-    }
-
     #[must_use]
     pub const fn as_bytes(self) -> u64 {
         self.0
-    }
-
-    /// The rest is cut off.
-    #[must_use]
-    pub const fn as_megabytes(self) -> u64 {
-        self.0 >> 20
     }
 }
 

@@ -4,10 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::name::{CPUS, DISK, GPUS, MEM, PORTS};
 use crate::resources::Entry;
-use crate::{
-    Ranges, Resource, ResourceLimits, ResourceName, ResourceQuantities, Resources, Role, Scalar,
-    Value,
-};
+use crate::{Ranges, Resource, ResourceName, ResourceQuantities, Resources, Role, Scalar};
 
 impl Resources {
     #[must_use]
@@ -29,36 +26,9 @@ impl Resources {
         })
     }
 
-    /// Reserved to exactly this role.
-    #[must_use]
-    pub fn reserved_to(&self, role: &Role) -> Self {
-        self.reserved(Some(role))
-    }
-
     #[must_use]
     pub fn unreserved(&self) -> Self {
         self.filter(Resource::is_unreserved)
-    }
-
-    #[must_use]
-    pub fn dynamically_reserved(&self) -> Self {
-        self.filter(Resource::is_dynamically_reserved)
-    }
-
-    /// Unreserved, or reserved to `role` or to a role above it.
-    #[must_use]
-    pub fn allocatable_to(&self, role: &Role) -> Self {
-        self.filter(|resource| resource.is_allocatable_to(role))
-    }
-
-    #[must_use]
-    pub fn reserved_in_subtree_of(&self, role: &Role) -> Self {
-        self.filter(|resource| resource.is_reserved_in_subtree_of(role))
-    }
-
-    #[must_use]
-    pub fn allocated_in_subtree_of(&self, role: &Role) -> Self {
-        self.filter(|resource| resource.is_allocated_in_subtree_of(role))
     }
 
     #[must_use]
@@ -205,49 +175,21 @@ impl Resources {
             .collect()
     }
 
-    /// Whether there is at least so much of each name, whatever it is reserved or allocated to.
-    #[must_use]
-    pub fn contains_quantities(&self, quantities: &ResourceQuantities) -> bool {
-        self.quantities().contains(quantities)
-    }
-
     /// As much of the scalars as fits into the quantities; what is not named is dropped. What cannot
     /// be divided is taken whole or not at all, in the order of the collection.
     #[must_use]
     pub fn shrink_to(&self, quantities: &ResourceQuantities) -> Self {
-        self.cut(|name, taken| Some(quantities.get(name).floor_sub(taken.get(name))))
-    }
-
-    /// As [`Resources::shrink_to`], but what is not limited is kept.
-    #[must_use]
-    pub fn shrink_to_limits(&self, limits: &ResourceLimits) -> Self {
-        self.cut(|name, taken| Some(limits.get(name)?.floor_sub(taken.get(name))))
-    }
-
-    /// Takes of each scalar what is left to take; all of it if that is `None`.
-    fn cut(&self, left: impl Fn(&str, &ResourceQuantities) -> Option<Scalar>) -> Self {
         let mut kept = Self::new();
         let mut taken = ResourceQuantities::new();
         for Entry { resource, copies } in self.entries() {
             let mut resource = resource.clone();
-            let fits = match left(resource.name().as_str(), &taken) {
-                Some(left) => resource.shrink_to(left),
-                None => true,
-            };
-            if fits {
+            let name = resource.name().as_str();
+            let left = quantities.get(name).floor_sub(taken.get(name));
+            if resource.shrink_to(left) {
                 taken.increase(resource.name(), resource.value().quantity());
                 kept.add_copies(resource, *copies);
             }
         }
         kept
-    }
-
-    /// The same amounts of every scalar, without reservations, allocations, disks or revocability.
-    #[must_use]
-    pub fn stripped_scalars(&self) -> Self {
-        self.iter()
-            .filter_map(|resource| Some((resource.name(), resource.scalar()?)))
-            .map(|(name, scalar)| Resource::plain(name.clone(), Value::Scalar(scalar)))
-            .collect()
     }
 }

@@ -3,8 +3,6 @@
 //! They become directory names verbatim, so each is valid by construction: not empty, at most
 //! [`ID_BYTES_MAX`], not `.` or `..`, no control characters, slashes or backslashes.
 
-use std::borrow::Borrow;
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -102,29 +100,7 @@ macro_rules! id {
             }
         }
 
-        impl Borrow<str> for $name {
-            fn borrow(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl AsRef<str> for $name {
-            fn as_ref(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&*self.0, f)
-            }
-        }
+        crate::display::text!($name);
     };
 }
 

@@ -111,8 +111,4 @@ impl fmt::Display for Labels {
     }
 }
 
-impl fmt::Debug for Labels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::display::debug_as_display!(Labels);

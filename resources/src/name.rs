@@ -1,7 +1,5 @@
 //! Names of resources; the well-known ones are shared, so comparing them is comparing pointers.
 
-use std::borrow::Borrow;
-use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 pub const CPUS: &str = "cpus";
@@ -89,38 +87,4 @@ impl ResourceName {
     }
 }
 
-impl Borrow<str> for ResourceName {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl AsRef<str> for ResourceName {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl PartialEq<str> for ResourceName {
-    fn eq(&self, that: &str) -> bool {
-        &*self.0 == that
-    }
-}
-
-impl PartialEq<&str> for ResourceName {
-    fn eq(&self, that: &&str) -> bool {
-        &*self.0 == *that
-    }
-}
-
-impl fmt::Display for ResourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ResourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
-    }
-}
+crate::display::text!(ResourceName, compared);

@@ -31,21 +31,6 @@ fn position(amounts: &[Amount], name: &str) -> Result<usize, usize> {
 }
 
 impl ResourceQuantities {
-    #[must_use]
-    pub const fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// The amount of a resource; zero if absent.
     #[must_use]
     pub fn get(&self, name: &str) -> Scalar {
@@ -86,11 +71,6 @@ impl ResourceQuantities {
         }
         debug_assert!(sorted.is_sorted_by(|(before, _), (after, _)| before < after));
         Self(sorted)
-    }
-
-    /// In the order of the names.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&ResourceName, Scalar)> {
-        self.0.iter().map(|(name, amount)| (name, *amount))
     }
 
     /// Whether there is at least as much of everything.
@@ -202,23 +182,6 @@ impl FromIterator<Amount> for ResourceQuantities {
 }
 
 impl ResourceLimits {
-    /// No limit on anything.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    /// Whether nothing is limited.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// None if not limited.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Scalar> {
@@ -232,44 +195,12 @@ impl ResourceLimits {
         }
     }
 
-    /// In the order of the names.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&ResourceName, Scalar)> {
-        self.0.iter().map(|(name, limit)| (name, *limit))
-    }
-
     /// Whether the quantities are within the limits.
     #[must_use]
     pub fn allows(&self, quantities: &ResourceQuantities) -> bool {
         self.0
             .iter()
             .all(|(name, limit)| quantities.get(name.as_str()) <= *limit)
-    }
-
-    /// Whether these limits are nowhere tighter than those.
-    #[must_use]
-    pub fn contains(&self, that: &Self) -> bool {
-        self.0.iter().all(|(name, limit)| {
-            that.get(name.as_str())
-                .is_some_and(|theirs| theirs <= *limit)
-        })
-    }
-}
-
-/// What is left of the limits when so much is used; a limit does not go below zero.
-impl SubAssign<&ResourceQuantities> for ResourceLimits {
-    fn sub_assign(&mut self, used: &ResourceQuantities) {
-        for (name, limit) in &mut self.0 {
-            *limit = limit.floor_sub(used.get(name.as_str()));
-        }
-    }
-}
-
-impl Sub<&ResourceQuantities> for &ResourceLimits {
-    type Output = ResourceLimits;
-    fn sub(self, used: &ResourceQuantities) -> ResourceLimits {
-        let mut left = self.clone();
-        left -= used;
-        left
     }
 }
 
@@ -293,26 +224,39 @@ fn write_amounts(f: &mut fmt::Formatter<'_>, amounts: &[Amount]) -> fmt::Result 
     crate::display::separated(f, text, "; ")
 }
 
-impl fmt::Display for ResourceQuantities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_amounts(f, &self.0)
-    }
+macro_rules! amounts {
+    ($name:ident) => {
+        impl $name {
+            #[must_use]
+            pub const fn new() -> Self {
+                Self(Vec::new())
+            }
+
+            #[must_use]
+            pub const fn is_empty(&self) -> bool {
+                self.0.is_empty()
+            }
+
+            #[must_use]
+            pub const fn len(&self) -> usize {
+                self.0.len()
+            }
+
+            /// In the order of the names.
+            pub fn iter(&self) -> impl ExactSizeIterator<Item = (&ResourceName, Scalar)> {
+                self.0.iter().map(|(name, amount)| (name, *amount))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_amounts(f, &self.0)
+            }
+        }
+
+        crate::display::debug_as_display!($name);
+    };
 }
 
-impl fmt::Debug for ResourceQuantities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_amounts(f, &self.0)
-    }
-}
-
-impl fmt::Display for ResourceLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_amounts(f, &self.0)
-    }
-}
-
-impl fmt::Debug for ResourceLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_amounts(f, &self.0)
-    }
-}
+amounts!(ResourceQuantities);
+amounts!(ResourceLimits);

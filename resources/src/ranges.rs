@@ -67,11 +67,7 @@ impl fmt::Display for Range {
     }
 }
 
-impl fmt::Debug for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::display::debug_as_display!(Range);
 
 /// A set of whole numbers. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -113,12 +109,6 @@ impl Ranges {
 
     pub fn iter(&self) -> std::iter::Copied<std::slice::Iter<'_, Range>> {
         self.0.iter().copied()
-    }
-
-    #[must_use]
-    pub fn contains_value(&self, value: u64) -> bool {
-        let next = self.0.partition_point(|range| range.end < value);
-        self.0.get(next).is_some_and(|range| range.begin <= value)
     }
 
     /// Whether `that` is a subset.
@@ -228,8 +218,4 @@ impl fmt::Display for Ranges {
     }
 }
 
-impl fmt::Debug for Ranges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::display::debug_as_display!(Ranges);

@@ -341,18 +341,6 @@ impl Resource {
     }
 
     #[must_use]
-    pub fn is_reserved_in_subtree_of(&self, role: &Role) -> bool {
-        self.reservation_role()
-            .is_some_and(|owner| owner.is_in_subtree_of(role))
-    }
-
-    #[must_use]
-    pub fn is_allocated_in_subtree_of(&self, role: &Role) -> bool {
-        self.allocation_role()
-            .is_some_and(|owner| owner.is_in_subtree_of(role))
-    }
-
-    #[must_use]
     pub fn is_persistent_volume(&self) -> bool {
         self.disk().is_some_and(|disk| disk.persistence.is_some())
     }
@@ -559,8 +547,4 @@ impl fmt::Display for Resource {
     }
 }
 
-impl fmt::Debug for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::display::debug_as_display!(Resource);

@@ -559,8 +559,4 @@ impl fmt::Display for Entry {
     }
 }
 
-impl fmt::Debug for Resources {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::display::debug_as_display!(Resources);

@@ -3,8 +3,6 @@
 //! A [`Role`] is valid by construction. `*` is the role of nobody in particular: it can be offered
 //! to and subscribed with, never reserved for.
 
-use std::borrow::Borrow;
-use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
@@ -170,38 +168,4 @@ impl Default for Role {
     }
 }
 
-impl Borrow<str> for Role {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl AsRef<str> for Role {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl PartialEq<str> for Role {
-    fn eq(&self, that: &str) -> bool {
-        &*self.0 == that
-    }
-}
-
-impl PartialEq<&str> for Role {
-    fn eq(&self, that: &&str) -> bool {
-        &*self.0 == *that
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
-    }
-}
+crate::display::text!(Role, compared);

@@ -226,8 +226,4 @@ impl fmt::Display for Scalar {
     }
 }
 
-impl fmt::Debug for Scalar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::display::debug_as_display!(Scalar);

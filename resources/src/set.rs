@@ -84,8 +84,4 @@ impl fmt::Display for ItemSet {
     }
 }
 
-impl fmt::Debug for ItemSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::display::debug_as_display!(ItemSet);

@@ -48,21 +48,4 @@ impl Resources {
             Ok(changed) => changed,
         }
     }
-
-    /// What both sides were before their reservations parted: `self`, with reservations popped until
-    /// the stacks are the same. Each side must be reserved alike throughout.
-    #[must_use]
-    pub fn reservation_ancestor(&self, that: &Self) -> Self {
-        let (Some(mine), Some(theirs)) = (self.iter().next(), that.iter().next()) else {
-            return self.clone();
-        };
-        let mut ancestor = self.clone();
-        for _ in common_reservations([mine, theirs])..mine.reservations().len() {
-            match ancestor.pop_reservation() {
-                Ok(popped) => ancestor = popped,
-                Err(_) => break,
-            }
-        }
-        ancestor
-    }
 }

@@ -6,8 +6,8 @@
 use crate::command_line::TypeConflict;
 use crate::{
     EmptyName, InvertedRange, ItemSet, Range, Ranges, Reservation, Resource, ResourceError,
-    ResourceLimits, ResourceName, ResourceParts, ResourceQuantities, Resources, Role, RoleError,
-    Scalar, ScalarError, Value, ValueKind,
+    ResourceName, ResourceParts, ResourceQuantities, Resources, Role, RoleError, Scalar,
+    ScalarError, Value, ValueKind,
 };
 
 /// A list could not be read.
@@ -51,8 +51,6 @@ pub enum ParseReason {
     TypeConflict(#[from] TypeConflict),
     #[error("only scalar values are allowed for {0}; write a number that is not negative")]
     NotScalar(String),
-    #[error("duplicate names are not allowed: '{0}' is there twice")]
-    DuplicateName(String),
     #[error("invalid attribute; write name:value, neither of them empty, with ';' between")]
     Attribute,
     #[error("Bad type for attribute {0}: sets are not supported; write a number, ranges or text")]
@@ -313,27 +311,13 @@ fn parse_amount(piece: &str) -> Result<(ResourceName, Scalar), ParseReason> {
 
 impl std::str::FromStr for ResourceQuantities {
     type Err = ParseError;
-    /// `name:number;...`; what is named twice adds up, zero is dropped.
+    /// `name:number;...`, or `{}` for nothing; what is named twice adds up, zero is dropped.
     fn from_str(text: &str) -> Result<Self, ParseError> {
+        if text == "{}" {
+            return Ok(Self::new());
+        }
         Ok(each_piece(text, &[';'], parse_amount)?
             .into_iter()
             .collect())
-    }
-}
-
-impl std::str::FromStr for ResourceLimits {
-    type Err = ParseError;
-    /// `name:number;...`, each name once; zero is a limit.
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        let mut limits = Self::new();
-        each_piece(text, &[';'], |piece| {
-            let (name, limit) = parse_amount(piece)?;
-            if limits.get(name.as_str()).is_some() {
-                return Err(ParseReason::DuplicateName(name.to_string()));
-            }
-            limits.set(&name, limit);
-            Ok(())
-        })?;
-        Ok(limits)
     }
 }

@@ -59,14 +59,6 @@ impl Value {
         }
     }
 
-    #[must_use]
-    pub const fn as_set(&self) -> Option<&ItemSet> {
-        match self {
-            Self::Set(set) => Some(set),
-            Self::Scalar(_) | Self::Ranges(_) => None,
-        }
-    }
-
     /// Nothing, or less than nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -159,8 +151,4 @@ impl fmt::Display for Value {
     }
 }
 
-impl fmt::Debug for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::display::debug_as_display!(Value);

@@ -94,10 +94,7 @@ fn note_missing(body: &mut Value, needed: &ResourceQuantities) {
 
 /// What is needed beyond what could be had; none if all of it could, or if amounts are not what it is about.
 fn missing(explanation: &Value, needed: &ResourceQuantities) -> Option<ResourceQuantities> {
-    let available = match explanation.get("available")?.as_str()? {
-        "{}" => ResourceQuantities::new(),
-        amounts => amounts.parse().ok()?,
-    };
+    let available: ResourceQuantities = explanation.get("available")?.as_str()?.parse().ok()?;
     Some(needed - &available).filter(|missing| !missing.is_empty())
 }
 

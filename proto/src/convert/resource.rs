@@ -374,16 +374,3 @@ pub fn quantities(
     }
     Ok(out)
 }
-
-#[must_use]
-pub fn to_quantities(quantities: &res::ResourceQuantities) -> BTreeMap<String, value::Scalar> {
-    let entry = |(name, amount): (&res::ResourceName, res::Scalar)| {
-        (
-            name.as_str().to_owned(),
-            value::Scalar {
-                value: amount.to_f64(),
-            },
-        )
-    };
-    quantities.iter().map(entry).collect()
-}

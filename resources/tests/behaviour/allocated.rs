@@ -36,7 +36,6 @@ fn allocated_resources_by_role_and_back() {
         resources.unallocate(),
         all("cpus:3;mem:3072;cpus(role2):3;mem(role2):3096")
     );
-    assert_eq!(resources.allocated_in_subtree_of(&role("role1")), first);
     assert_eq!(
         first.to_string(),
         "cpus(allocated: role1):2; mem(allocated: role1):2048"

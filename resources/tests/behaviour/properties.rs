@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meseta_resources::{
-    Attributes, ByteSize, DiskSource, ItemSet, Range, Ranges, Resource, ResourceLimits,
-    ResourceName, ResourceQuantities, Resources, Role, Scalar, Value, format_duration,
-    parse_duration,
+    Attributes, ByteSize, DiskSource, ItemSet, Range, Ranges, Resource, ResourceName,
+    ResourceQuantities, Resources, Role, Scalar, Value, format_duration, parse_duration,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -78,7 +77,11 @@ fn any_resources() -> impl Strategy<Value = Resources> {
 
 fn bitmap(ranges: &Ranges) -> u128 {
     (0..BITS)
-        .filter(|bit| ranges.contains_value(*bit))
+        .filter(|bit| {
+            ranges
+                .iter()
+                .any(|range| (range.begin()..=range.end()).contains(bit))
+        })
         .fold(0, |bits, bit| bits | 1 << bit)
 }
 
@@ -236,7 +239,6 @@ proptest! {
         prop_assert_eq!((&a + &b).quantities(), apart.clone());
         apart -= &b.quantities();
         prop_assert_eq!(apart, a.quantities());
-        prop_assert!(a.contains_quantities(&a.quantities()));
     }
 
     #[test]
@@ -244,11 +246,6 @@ proptest! {
         let target = b.quantities();
         let kept = a.unshared().shrink_to(&target);
         prop_assert!(target.contains(&kept.quantities()));
-        let mut limits = ResourceLimits::new();
-        for (name, amount) in target.iter() {
-            limits.set(name, amount);
-        }
-        prop_assert!(limits.allows(&a.unshared().shrink_to_limits(&limits).quantities()));
     }
 
     #[test]
@@ -302,7 +299,6 @@ proptest! {
             prop_assert!(text[error.offset..].starts_with(&error.piece));
         }
         let _ = text.parse::<ResourceQuantities>();
-        let _ = text.parse::<ResourceLimits>();
         let _ = parse_duration(&text);
         let _ = text.parse::<ByteSize>();
         let _ = Role::new(&text);

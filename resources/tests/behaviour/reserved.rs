@@ -118,38 +118,10 @@ fn pushing_and_popping_whole_collections() {
     assert!(pushed.iter().all(Resource::is_dynamically_reserved));
     assert_eq!(pushed.pop_reservation().unwrap(), unreserved);
     assert!(unreserved.pop_reservation().is_err());
-    assert_eq!(pushed.dynamically_reserved(), pushed);
     // Popping can bring together what was apart.
     let both = unreserved.push_reservation(&dynamic("a", "q")).unwrap() + &pushed;
     assert_eq!(
         both.pop_reservation().unwrap(),
         all("cpus:2;mem:4;ports:[1-2]")
     );
-}
-
-#[test]
-fn resources_reservation_ancestor() {
-    let push = |resources: &Resources, to: &str| {
-        resources
-            .push_reservation(&Reservation::dynamic(role(to), None))
-            .unwrap()
-    };
-    let base = all("cpus:2;mem:10");
-    let foo = push(&base, "foo");
-    let (bar, baz) = (push(&foo, "foo/bar"), push(&foo, "foo/baz"));
-    for (left, right, expected) in [
-        (&base, &base, &base),
-        (&foo, &foo, &foo),
-        (&foo, &base, &base),
-        (&base, &foo, &base),
-        (&bar, &foo, &foo),
-        (&foo, &bar, &foo),
-        (&bar, &baz, &foo),
-    ] {
-        assert_eq!(
-            left.reservation_ancestor(right),
-            *expected,
-            "{left} {right}"
-        );
-    }
 }

@@ -269,8 +269,9 @@ impl Model {
         if !self.agents[agent].active || (total.has("gpus") && !capabilities.gpu_resources) {
             return None;
         }
-        let offer = self.free(agent).allocatable_to(role).filtered(|resource| {
-            (capabilities.revocable_resources || !resource.is_revocable())
+        let offer = self.free(agent).filtered(|resource| {
+            resource.is_allocatable_to(role)
+                && (capabilities.revocable_resources || !resource.is_revocable())
                 && (capabilities.reservation_refinement || !resource.has_refined_reservations())
                 && (!resource.is_shared()
                     || (capabilities.shared_resources
@@ -305,7 +306,9 @@ impl Model {
         let reserved: i64 = self
             .agents
             .values()
-            .map(|agent| amount(&agent.total.reserved_in_subtree_of(role), kind))
+            .flat_map(|agent| agent.total.reservations())
+            .filter(|(owner, _)| owner.is_in_subtree_of(role))
+            .map(|(_, reserved)| amount(&reserved, kind))
             .sum();
         let mut used = 0;
         for ((_, _, other), held) in &self.held {

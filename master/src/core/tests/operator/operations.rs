@@ -318,7 +318,7 @@ fn principals_keep_reservations_of_one_role_apart() {
         assert_eq!(world.operate(&node.id, reserve(&one)), Answer::Accepted);
     }
     let ads = Role::new("ads").unwrap();
-    assert_eq!(world.agent_total(&node).reserved_to(&ads).len(), 3);
+    assert_eq!(world.agent_total(&node).reserved(Some(&ads)).len(), 3);
 }
 
 #[test]
