@@ -2,11 +2,13 @@
 //!
 //! `cargo bench --bench instructions -- decline 10000 1000` prints times. With valgrind:
 //! `valgrind --tool=callgrind --toggle-collect='*measured_sweep*' <the binary> decline 1000 50 3`.
+#![expect(clippy::disallowed_methods, reason = "a benchmark takes the time")]
 
 mod shapes;
 
 use std::time::Instant;
 
+use meseta_resources::Resources;
 use shapes::{Cluster, FOREVER, quota, resources, role};
 
 fn main() {
@@ -112,17 +114,19 @@ fn measured_add_agents(cluster: &mut Cluster, agents: usize) {
 #[inline(never)]
 fn measured_update_agents(cluster: &mut Cluster) {
     let revocable = resources("cpus:10");
-    let revocable = revocable
+    let revocable: Resources = revocable
         .iter()
         .map(|resource| resource.with_revocable(true))
         .collect();
-    let ids = cluster.agents.clone();
-    timed("update agents", ids.len(), || {
-        for id in &ids {
-            cluster
-                .allocator
-                .update_revocable_total(id, &revocable)
-                .expect("known");
+    let total = |id| cluster.allocator.agent_total(id).expect("known");
+    let ids = cluster.agents.iter();
+    let totals: Vec<_> = ids
+        .map(|id| (id.clone(), &total(id) + &revocable))
+        .collect();
+    timed("update agents", totals.len(), || {
+        for (id, total) in &totals {
+            let updated = cluster.allocator.update_agent(id, None, Some(total));
+            updated.expect("known");
         }
     });
 }

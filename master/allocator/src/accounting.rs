@@ -3,11 +3,14 @@
 //! Invariant: what the sorter, the role tree and the headroom say follows from the agents' totals and
 //! holdings alone. A shared volume counts once for each framework and role that has copies of it.
 
+use std::borrow::Cow;
+
 use meseta_resources::ReservationKind;
 
 use crate::Allocator;
 use crate::agents::{AgentKey, Holding};
 use crate::bundle::{Bundle, ClassKey};
+use crate::class::Classes;
 use crate::roles::{RoleKey, SlotKey};
 use crate::slab::at;
 use crate::sorter::Kind;
@@ -20,38 +23,16 @@ impl Allocator {
 
     /// What is free, after it was left alone for a while; it must not have been counted.
     pub(crate) fn compute_free(&mut self, agent: AgentKey) {
-        let Self {
-            agents, classes, ..
-        } = self;
-        agents[agent].compute_free(classes);
+        self.agents[agent].compute_free(&self.classes);
         self.count_headroom(agent, 1);
     }
 
     /// Hands out all that is free, of an agent with nothing but regular resources.
     pub(crate) fn hold_all(&mut self, agent: AgentKey, slot: SlotKey) {
         let all = std::mem::take(&mut self.agents[agent].free);
-        let Self {
-            agents,
-            classes,
-            headroom,
-            ..
-        } = self;
-        if agents[agent].is_offerable() {
-            for (class, amount) in &all.scalars {
-                bump(headroom, classes[*class].kind, -amount);
-            }
-        }
+        self.change_headroom(agent, &all, -1);
         self.account(agent, slot, &all, 1, 1);
-        let holdings = &mut self.agents[agent].holdings;
-        if let Some(holding) = holdings.iter_mut().find(|holding| holding.slot == slot) {
-            holding.resources.add(&all);
-        } else {
-            holdings.push(Holding {
-                slot,
-                resources: all,
-            });
-            self.slots[slot].holdings += 1;
-        }
+        self.add_to_holding(agent, slot, Cow::Owned(all));
     }
 
     /// Hands out a part of what is free: a new offer, or more of one, which is no allocation of its own.
@@ -62,40 +43,29 @@ impl Allocator {
         offer: &Bundle,
         allocations: u64,
     ) {
-        let Self {
-            agents,
-            classes,
-            headroom,
-            ..
-        } = self;
-        let entry = &mut agents[agent];
-        let counted = entry.is_offerable();
+        let entry = &mut self.agents[agent];
         if entry.is_mixed {
-            let unshared = unshared(offer, classes);
-            entry.free.subtract(&unshared);
+            entry.free.subtract(&unshared(offer, &self.classes));
         } else {
             entry.free.subtract(offer);
         }
-        if counted {
-            for (class, amount) in &offer.scalars {
-                let class = &classes[*class];
-                if class.regular && !class.shared {
-                    bump(headroom, class.kind, -amount);
-                }
-            }
-        }
+        self.change_headroom(agent, offer, -1);
         self.add_holding(agent, slot, offer, allocations);
     }
 
     fn add_holding(&mut self, agent: AgentKey, slot: SlotKey, added: &Bundle, allocations: u64) {
         self.account(agent, slot, added, 1, allocations);
+        self.add_to_holding(agent, slot, Cow::Borrowed(added));
+    }
+
+    fn add_to_holding(&mut self, agent: AgentKey, slot: SlotKey, added: Cow<'_, Bundle>) {
         let holdings = &mut self.agents[agent].holdings;
         if let Some(holding) = holdings.iter_mut().find(|holding| holding.slot == slot) {
-            holding.resources.add(added);
+            holding.resources.add(&added);
         } else {
             holdings.push(Holding {
                 slot,
-                resources: added.clone(),
+                resources: added.into_owned(),
             });
             self.slots[slot].holdings += 1;
         }
@@ -117,50 +87,33 @@ impl Allocator {
                 entry.free = resources;
                 self.relaxed = true;
                 self.account(agent, slot, released, -1, 0);
-                self.raise_headroom(agent, released);
+                self.change_headroom(agent, released, 1);
                 return;
             }
         } else {
             entry.holdings[position].resources.subtract(released);
         }
         self.account(agent, slot, released, -1, 0);
-        let Self {
-            agents, classes, ..
-        } = self;
-        let entry = &mut agents[agent];
+        let entry = &mut self.agents[agent];
         if entry.overallocated {
             self.count_headroom(agent, -1);
-            let Self {
-                agents, classes, ..
-            } = self;
-            agents[agent].compute_free(classes);
+            self.agents[agent].compute_free(&self.classes);
             self.count_headroom(agent, 1);
         } else {
             if entry.is_mixed {
-                let unshared = unshared(released, classes);
-                entry.free.add(&unshared);
+                entry.free.add(&unshared(released, &self.classes));
             } else {
                 entry.free.add(released);
             }
-            self.raise_headroom(agent, released);
+            self.change_headroom(agent, released, 1);
         }
         self.relaxed = true;
     }
 
-    fn raise_headroom(&mut self, agent: AgentKey, released: &Bundle) {
-        let Self {
-            agents,
-            classes,
-            headroom,
-            ..
-        } = self;
-        if agents[agent].is_offerable() {
-            for (class, amount) in &released.scalars {
-                let class = &classes[*class];
-                if class.regular && !class.shared {
-                    bump(headroom, class.kind, *amount);
-                }
-            }
+    /// Changes what may serve guarantees by what of an agent's free resources comes or goes.
+    fn change_headroom(&mut self, agent: AgentKey, changed: &Bundle, sign: i64) {
+        if self.agents[agent].is_offerable() {
+            change_headroom(&mut self.headroom, &self.classes, changed, sign);
         }
     }
 
@@ -174,10 +127,7 @@ impl Allocator {
             total.subtract(consumed);
             total.add(produced);
         }
-        let Self {
-            agents, classes, ..
-        } = self;
-        agents[agent].compute_free(classes);
+        self.agents[agent].compute_free(&self.classes);
         self.account_total(agent, 1);
         self.count_headroom(agent, 1);
         for (_, consumed, _) in steps {
@@ -212,12 +162,9 @@ impl Allocator {
     pub(crate) fn replace_total(&mut self, agent: AgentKey, total: Bundle) {
         self.account_total(agent, -1);
         self.count_headroom(agent, -1);
-        let Self {
-            agents, classes, ..
-        } = self;
-        let entry = &mut agents[agent];
+        let entry = &mut self.agents[agent];
         let before = std::mem::replace(&mut entry.total, total);
-        entry.compute_free(classes);
+        entry.compute_free(&self.classes);
         self.agents[agent].has_gpus = self.has_gpus(agent);
         self.account_total(agent, 1);
         self.count_headroom(agent, 1);
@@ -266,36 +213,18 @@ impl Allocator {
 
     /// Forgets the roles that only reservations of an earlier total kept in existence.
     pub(crate) fn prune_owners(&mut self, total: &Bundle) {
-        let Self {
-            classes,
-            sorter,
-            roles,
-            ..
-        } = self;
         for (class, _) in &total.scalars {
-            if let Some(owner) = classes[*class].owner {
-                roles.prune(sorter, owner);
+            if let Some(owner) = self.classes[*class].owner {
+                self.roles.prune(&mut self.sorter, owner);
             }
         }
     }
 
     /// Adds an agent's free resources to, or takes them from, what may serve guarantees.
     pub(crate) fn count_headroom(&mut self, agent: AgentKey, sign: i64) {
-        let Self {
-            agents,
-            classes,
-            headroom,
-            ..
-        } = self;
-        let agent = &agents[agent];
-        if !agent.is_offerable() {
-            return;
-        }
-        for (class, amount) in &agent.free.scalars {
-            let class = &classes[*class];
-            if class.regular && !class.shared {
-                bump(headroom, class.kind, amount * sign);
-            }
+        let agent = &self.agents[agent];
+        if agent.is_offerable() {
+            change_headroom(&mut self.headroom, &self.classes, &agent.free, sign);
         }
     }
 
@@ -407,6 +336,16 @@ impl Allocator {
     }
 }
 
+/// Only what is regular and not shared may serve guarantees.
+fn change_headroom(headroom: &mut Vec<i64>, classes: &Classes, changed: &Bundle, sign: i64) {
+    for (class, amount) in &changed.scalars {
+        let class = &classes[*class];
+        if class.regular && !class.shared {
+            bump(headroom, class.kind, amount * sign);
+        }
+    }
+}
+
 #[inline]
 fn bump(amounts: &mut Vec<i64>, kind: Kind, change: i64) {
     if amounts.len() <= at(kind) {
@@ -415,7 +354,7 @@ fn bump(amounts: &mut Vec<i64>, kind: Kind, change: i64) {
     amounts[at(kind)] = amounts[at(kind)].saturating_add(change);
 }
 
-fn unshared(bundle: &Bundle, classes: &crate::class::Classes) -> Bundle {
+fn unshared(bundle: &Bundle, classes: &Classes) -> Bundle {
     let mut unshared = bundle.clone();
     unshared
         .scalars

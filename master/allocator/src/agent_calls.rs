@@ -100,15 +100,9 @@ impl Allocator {
         }
         self.count_headroom(key, -1);
         self.account_total(key, -1);
-        let Self {
-            agents,
-            filters,
-            slots,
-            constrained,
-            ..
-        } = self;
-        agents[key].filters.clear(filters, key);
-        for (_, slot) in slots.iter_mut().take_while(|_| *constrained > 0) {
+        self.agents[key].filters.clear(&mut self.filters, key);
+        let constrained = self.constrained > 0;
+        for (_, slot) in self.slots.iter_mut().take_while(|_| constrained) {
             if let Some(excluded) = &mut slot.excluded {
                 excluded.remove(key);
             }
@@ -169,52 +163,15 @@ impl Allocator {
         let (whitelisted, is_remote) =
             (self.is_whitelisted(&facts.hostname), self.is_remote(&facts));
         self.count_headroom(key, -1);
-        let Self {
-            agents, filters, ..
-        } = self;
-        let agent = &mut agents[key];
+        let agent = &mut self.agents[key];
         agent.facts = facts;
         (agent.whitelisted, agent.is_remote) = (whitelisted, is_remote);
         if selects {
-            agent.filters.clear(filters, key);
+            agent.filters.clear(&mut self.filters, key);
         }
         self.count_headroom(key, 1);
         self.relaxed = true;
         self.apply_constraints(key);
-    }
-
-    /// Replaces the revocable part of an agent's total. False if it was the same.
-    ///
-    /// # Errors
-    /// When the agent is not known, or something is allocated or not revocable.
-    pub fn update_revocable_total(
-        &mut self,
-        id: &AgentId,
-        revocable: &Resources,
-    ) -> Result<bool, Error> {
-        let key = self.agent_key(id)?;
-        check_unallocated(revocable)?;
-        if let Some(other) = revocable.iter().find(|resource| !resource.is_revocable()) {
-            return Err(Error::NotRevocable(other.clone()));
-        }
-        let Self {
-            agents,
-            classes,
-            roles,
-            ..
-        } = self;
-        let mut total = agents[key].total.clone();
-        total
-            .scalars
-            .retain(|(class, _)| !classes[*class].revocable);
-        total.items.retain(|(class, _)| !classes[*class].revocable);
-        total.add(&classes.bundle(roles, revocable));
-        if total == agents[key].total {
-            return Ok(false);
-        }
-        self.replace_total(key, total);
-        self.mark_dirty(key);
-        Ok(true)
     }
 
     /// Adds what a resource provider of the agent brings, and what of it is used already.
@@ -307,10 +264,9 @@ impl Allocator {
         if self.constrained == 0 {
             return;
         }
-        let Self { agents, slots, .. } = self;
-        for (_, slot) in slots.iter_mut() {
+        for (_, slot) in self.slots.iter_mut() {
             if let Some(excluded) = &mut slot.excluded {
-                if slot.constraints.allow(&agents[key].facts) {
+                if slot.constraints.allow(&self.agents[key].facts) {
                     excluded.remove(key);
                 } else {
                     excluded.insert(key);

@@ -4,6 +4,20 @@
 //! weighted dominant share. During one agent the order stands still; between agents it follows the
 //! allocations. Invariant: what a cycle leaves free on an agent that it visited, nobody can have until
 //! something happens that dirties the agent: within a cycle claims, slack and surplus only shrink.
+//!
+//! What a cycle visits, and what it passes over, is remembered in these, all of them caches of an answer that
+//! [`Allocator::sweep`] finds without them:
+//!
+//! | mark | says | set | cleared |
+//! |---|---|---|---|
+//! | `dirty`, `all_dirty` | agents that may have more to offer than in the last cycle | by each call that frees, adds or unblocks something | by the next cycle |
+//! | `deferred` | agents that gain only by what was declined or passed by | by a decline, and for shared volumes | by the next tick, which visits them |
+//! | `held_back` | agents of which a quota kept something back | by a visit | by the next cycle after `relaxed`, or a visit |
+//! | `relaxed` | what quotas leave may have grown | by each release and each change of totals or quota | by the next cycle |
+//! | `starved` (of a role) | limits leave the role nothing that makes an offer; none: not known | by the first look | by each change of the role's quota or use |
+//! | `tried`, `all_starved` (of a cycle) | a role was looked at on this agent; on an agent none was, so no plain one has to be walked | by a visit | with the cycle |
+//! | `blocking` (of filters) | filters refuse a framework all that the agent has | by `refresh`, for a free `basis` | when `basis` does not hold any more |
+//! | `open` (of filters) | some filter is not blocking, so that less free may make it so | by `add` and `refresh` | by `refresh` and `clear` |
 
 use meseta_resources::{AgentId, Moment};
 
@@ -13,7 +27,6 @@ use crate::bits::Bits;
 use crate::bundle::Bundle;
 use crate::compose::{OfferVisibility, Stage};
 use crate::error::Error;
-use crate::framework::FrameworkKey;
 use crate::roles::{RoleKey, RoleTree, SlotKey};
 use crate::slab::{Key, KeyMap};
 use crate::sorter::{NodeKey, Sorter};
@@ -130,12 +143,9 @@ impl Allocator {
 
     fn expire(&mut self, now: Moment) {
         while let Some(agent) = self.filters.pop_expired(now) {
-            let Self {
-                agents, filters, ..
-            } = self;
-            let entry = &mut agents[agent];
+            let entry = &mut self.agents[agent];
             entry.filters.next_expiry = Moment::NEVER;
-            if entry.filters.expire(filters, agent, now) {
+            if entry.filters.expire(&mut self.filters, agent, now) {
                 self.mark_dirty(agent);
             }
         }
@@ -443,14 +453,12 @@ impl Allocator {
         }
         let entry = &self.agents[agent];
         if !entry.filters.is_empty() {
-            let Self { slots, .. } = self;
-            let slot = &slots[slot];
-            if entry.filters.has(slot.role, slot.local)
-                && entry
-                    .filters
-                    .refuses(slot.filters, &cycle.offer, self.counts_items())
-                    .is_some()
-            {
+            let slot = &self.slots[slot];
+            let refuses = || {
+                let filters = &entry.filters;
+                filters.refuses(slot.filters, &cycle.offer, self.counts_items())
+            };
+            if entry.filters.has(slot.role, slot.local) && refuses().is_some() {
                 return Attempt::Refused;
             }
         }
@@ -555,8 +563,7 @@ impl Allocator {
                 living.insert(class);
             }
         }
-        let Self { classes, roles, .. } = self;
-        classes.sweep(roles, &living);
+        self.classes.sweep(&mut self.roles, &living);
     }
 
     /// Something on the agent may be offered now.
@@ -568,8 +575,8 @@ impl Allocator {
         self.deferred.insert(agent);
     }
 
-    /// Something may be offered to the framework that was not before, on any agent.
-    pub(crate) fn mark_all_dirty(&mut self, _for: FrameworkKey) {
+    /// Something may be offered to some framework that was not before, on any agent.
+    pub(crate) fn mark_all_dirty(&mut self) {
         self.all_dirty = true;
     }
 }

@@ -26,8 +26,6 @@ pub enum Error {
     },
     #[error("{requested} is not available on agent {agent}")]
     NotAvailable { agent: AgentId, requested: Resource },
-    #[error("{requested} is not among the resources of agent {agent}")]
-    NotOnAgent { agent: AgentId, requested: Resource },
     #[error("the weight of role '{role}' must be a finite number above 0, not {weight}")]
     Weight { role: Role, weight: f64 },
     #[error("role '{role}' has {depth} levels, more than the {max} that are supported")]
@@ -67,8 +65,6 @@ pub enum Error {
         guarantee: Scalar,
         sum: Scalar,
     },
-    #[error("revocable resources were expected, and {0} is not")]
-    NotRevocable(Resource),
     #[error("no maintenance is planned for agent {0}")]
     NoMaintenance(AgentId),
     #[error("the constraints of role '{role}' hold {what}")]

@@ -40,7 +40,7 @@ pub use constraints::{
 pub use error::Error;
 pub use explain::{Blocker, Explanation};
 pub use maintenance::{InverseAnswer, InverseOffer};
-pub use quota::{CapacityError, Quota, check_capacity, check_quota_tree, guaranteed, quantities};
+pub use quota::{Quota, check_quota_tree, guaranteed, quantities};
 pub use rescind::{OfferView, Outstanding};
 pub use spec::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocation, Domain, FrameworkCapabilities,

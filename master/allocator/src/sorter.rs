@@ -200,7 +200,7 @@ impl Sorter {
         self.touch(node);
     }
 
-    /// As [`Sorter::add_allocated`] for several kinds, and [`Sorter::count_allocation`] as often as said.
+    /// As [`Sorter::add_allocated`] for several kinds, with so many more allocations: among equal shares, fewer come first.
     #[inline]
     pub fn add_all(&mut self, node: NodeKey, changes: &[(Kind, i64)], allocations: u64) {
         let entry = &mut self.nodes[node];
@@ -215,13 +215,6 @@ impl Sorter {
             entry.touched = true;
             self.touched.push(node);
         }
-    }
-
-    /// Notes that an allocation was made to the node: among equal shares, fewer come first.
-    #[inline]
-    pub fn count_allocation(&mut self, node: NodeKey) {
-        self.nodes[node].count += 1;
-        self.touch(node);
     }
 
     #[must_use]

@@ -286,11 +286,6 @@ impl Allocator {
         self.agent_keys.contains_key(agent)
     }
 
-    #[must_use]
-    pub fn contains_framework(&self, framework: &FrameworkId) -> bool {
-        self.framework_key(framework).is_ok()
-    }
-
     /// Active roles in the order in which they would be offered to, each with its active frameworks in
     /// theirs. A random sorter draws anew each time.
     pub fn order(&mut self) -> Vec<(Role, Vec<FrameworkId>)> {

@@ -151,14 +151,6 @@ const CALLS: &[(&str, Call)] = &[
     ("deactivate an unknown agent", |it| {
         it.deactivate_agent(&agent("b"))
     }),
-    ("a revocable total that is not", |it| {
-        it.update_revocable_total(&agent("a"), &resources("cpus:1"))
-            .map(drop)
-    }),
-    ("a revocable total of an unknown agent", |it| {
-        it.update_revocable_total(&agent("b"), &Resources::new())
-            .map(drop)
-    }),
     ("a provider of an unknown agent", |it| {
         it.add_provider(&agent("b"), &resources("cpus:1"), &BTreeMap::new())
     }),

@@ -2,7 +2,7 @@
 //! of its own. `REGENERATE_SCENARIOS=1` writes what came out, to be read as a diff.
 //!
 //! `scenarios/allocator` and `scenarios/sorter` hold the scenarios of Mesos's own test suites under the
-//! names that those have there; `expected.txt` beside them lists all names, so that none goes missing.
+//! names that those have there; `allocator.names` and `sorter.names` list all of these, so that none goes missing.
 
 mod support;
 

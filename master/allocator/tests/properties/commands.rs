@@ -278,17 +278,13 @@ impl World {
         };
         if b & 2048 != 0 {
             known.total = known.total.unrevocable();
-            let revocable = short::parse(&format!("cpus!:{}", c % 4));
-            self.allocator
-                .update_revocable_total(&id, &revocable)
-                .expect("revocable");
-            known.total += revocable;
+            known.total += short::parse(&format!("cpus!:{}", c % 4));
         } else {
             known.total = total(b, c);
-            self.allocator
-                .update_agent(&id, None, Some(&known.total))
-                .expect("known");
         }
+        self.allocator
+            .update_agent(&id, None, Some(&known.total))
+            .expect("known");
     }
 
     /// An operator reserves, or takes a reservation back.

@@ -79,9 +79,11 @@ impl Script {
                 self.client_command(&words)
             }
             "revocable" => {
-                let (id, total) = (agent(words.at(1)), parse(words.at(2)));
+                let id = agent(words.at(1));
+                let regular = self.allocator().agent_total(&id)?.unrevocable();
+                let total = &regular + &parse(words.at(2));
                 self.allocator()
-                    .update_revocable_total(&id, &total)
+                    .update_agent(&id, None, Some(&total))
                     .map(changed)
             }
             "provider" => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use meseta_allocator::{Outstanding, check_capacity};
+use meseta_allocator::Outstanding;
 use meseta_resources::{FrameworkId, OfferId, ResourceQuantities, Resources, Role};
 
 use super::super::resources::{parse, write};
@@ -139,9 +139,10 @@ impl Script {
         let allocator = self.allocator();
         let capacity = allocator.quota_capacity(words.at(1) == "seed");
         let guaranteed = allocator.guaranteed(Some(&name));
-        Ok(match check_capacity(&capacity, &guaranteed, &request) {
-            Ok(()) => "enough".into(),
-            Err(error) => error.to_string(),
+        let total = &guaranteed + &request;
+        Ok(match capacity.contains(&total) {
+            true => "enough".into(),
+            false => format!("'{total}' exceeds '{capacity}'"),
         })
     }
 
