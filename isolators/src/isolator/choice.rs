@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::namespaces::Namespace;
 use super::{
     Isolator, IsolatorOptions, NodeOptions, blkio, capabilities, cpu, cpuset, devices, disk,
     filesystem, hugetlb, mem, namespaces, nnp, perf_event, pids, ports, posix, rlimits, seccomp,
@@ -279,16 +280,16 @@ fn build(
         "filesystem/shm" => Box::new(filesystem::Shm::new(node.shm_bytes)),
         "linux/capabilities" => Box::new(capabilities::Capabilities::new(node)),
         "linux/seccomp" => Box::new(seccomp::Seccomp::new(node)),
-        "namespaces/net" => Box::new(namespaces::Network),
+        "namespaces/net" => Box::new(Namespace::Network),
         "network/ports" => Box::new(ports::Ports::new(node.isolated_ports.clone())),
         "cgroups/mem" => Box::new(mem::Memory::new(options)),
         "cgroups/pids" => Box::new(pids::Pids::new(options)),
         "linux/nnp" => Box::new(nnp::NoNewPrivs),
         "namespaces/cgroup" => Box::new(namespaces::Cgroup::new(trees)),
-        "namespaces/ipc" => Box::new(namespaces::Ipc),
-        "namespaces/mnt" => Box::new(namespaces::Mount),
-        "namespaces/pid" => Box::new(namespaces::Pid),
-        "namespaces/uts" => Box::new(namespaces::Uts),
+        "namespaces/ipc" => Box::new(Namespace::Ipc),
+        "namespaces/mnt" => Box::new(Namespace::Mount),
+        "namespaces/pid" => Box::new(Namespace::Pid),
+        "namespaces/uts" => Box::new(Namespace::Uts),
         "posix/cpu" => Box::new(posix::PosixCpu),
         "posix/mem" => Box::new(posix::PosixMem),
         "posix/rlimits" => Box::new(rlimits::Rlimits),

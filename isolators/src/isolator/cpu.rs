@@ -289,14 +289,7 @@ mod tests {
     use std::path::Path;
 
     fn groups(version: Version, dir: &Path) -> Groups {
-        let controllers = CONTROLLERS.to_vec();
-        Groups {
-            dirs: vec![GroupDir {
-                version,
-                dir: dir.into(),
-                controllers: controllers.into(),
-            }],
-        }
+        super::super::testing::group_at(version, dir, &CONTROLLERS)
     }
 
     fn plan(options: IsolatorOptions, demand: &Demand, version: Version, quota: bool) -> String {

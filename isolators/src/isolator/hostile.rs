@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Isolator, IsolatorOptions, UsageSource, blkio, cpu, mem, pids};
-use crate::cgroup::{Controller, Files, GroupDir, Groups, Version};
+use crate::cgroup::{Controller, Files, Groups, Version};
 use crate::usage::ContainerUsage;
 
 const V2: &[(&str, &str)] = &[
@@ -96,14 +96,7 @@ const DAMAGE: &[Option<&[u8]>] = &[
 ];
 
 fn group(version: Version, dir: &Path) -> Groups {
-    let controllers = Controller::ALL.to_vec();
-    Groups {
-        dirs: vec![GroupDir {
-            version,
-            dir: dir.into(),
-            controllers: controllers.into(),
-        }],
-    }
+    super::testing::group_at(version, dir, &Controller::ALL)
 }
 
 fn read(groups: &Groups, files: &Files) -> ContainerUsage {

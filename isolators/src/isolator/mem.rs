@@ -333,14 +333,7 @@ mod tests {
     const MB: u64 = 1 << 20;
 
     fn groups(version: Version, dir: &Path) -> Groups {
-        let controllers = CONTROLLERS.to_vec();
-        Groups {
-            dirs: vec![GroupDir {
-                version,
-                dir: dir.into(),
-                controllers: controllers.into(),
-            }],
-        }
+        super::super::testing::group_at(version, dir, &CONTROLLERS)
     }
 
     fn plan(demand: &Demand, version: Version, observed: &Observed, limit_swap: bool) -> String {

@@ -77,18 +77,10 @@ fn processes(source: &UsageSource<'_>, dir: &Arc<Path>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::GroupDir;
     use std::fs;
 
     fn groups(dir: &Path) -> Groups {
-        let controllers = CONTROLLERS.to_vec();
-        Groups {
-            dirs: vec![GroupDir {
-                version: Version::V2,
-                dir: dir.into(),
-                controllers: controllers.into(),
-            }],
-        }
+        super::super::testing::group_at(Version::V2, dir, &CONTROLLERS)
     }
 
     #[test]

@@ -23,11 +23,16 @@ pub(super) fn usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsa
 
 /// One group of one controller, nowhere.
 pub(super) fn group_of(version: Version, controller: Controller) -> Groups {
+    group_at(version, Path::new("/nowhere"), &[controller])
+}
+
+/// One group of these controllers.
+pub(super) fn group_at(version: Version, dir: &Path, controllers: &[Controller]) -> Groups {
     Groups {
         dirs: vec![GroupDir {
             version,
-            dir: Path::new("/nowhere").into(),
-            controllers: [controller].into(),
+            dir: dir.into(),
+            controllers: controllers.into(),
         }],
     }
 }

@@ -6,10 +6,11 @@
 use std::fs::File;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use super::{made, result};
 use crate::isolator::{DeviceKind, DeviceRule};
 
 const BPF_PROG_LOAD: libc::c_long = 5;
@@ -151,20 +152,14 @@ fn load(code: &[u64]) -> io::Result<OwnedFd> {
     };
     // SAFETY: the attributes are a valid prefix of `union bpf_attr` with its size; the code and the
     // license live over the call.
-    let fd = unsafe {
+    made(unsafe {
         libc::syscall(
             libc::SYS_bpf,
             BPF_PROG_LOAD,
             &raw const attributes,
             mem::size_of::<LoadAttributes>(),
         )
-    };
-    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor, close-on-exec; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    })
 }
 
 fn attach(group: &File, program: &OwnedFd) -> io::Result<()> {
@@ -175,19 +170,14 @@ fn attach(group: &File, program: &OwnedFd) -> io::Result<()> {
         flags: BPF_F_ALLOW_MULTI,
     };
     // SAFETY: as for loading; both descriptors are open over the call.
-    let result = unsafe {
+    result(unsafe {
         libc::syscall(
             libc::SYS_bpf,
             BPF_PROG_ATTACH,
             &raw const attributes,
             mem::size_of::<AttachAttributes>(),
         )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    })
 }
 
 fn address(pointer: *const libc::c_void) -> u64 {

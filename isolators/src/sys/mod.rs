@@ -1,4 +1,4 @@
-//! Raw system calls that nix does not offer, each behind a safe or sharply documented function.
+//! Raw system calls that neither nix nor rustix offers, each behind a safe or sharply documented function.
 //!
 //! The only module of the crate with `unsafe` in it. Everything that may run between a clone and an
 //! exec says so and is async-signal-safe: it allocates nothing and takes no lock.
@@ -12,6 +12,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 mod bpf;
 mod groups;
@@ -29,6 +31,25 @@ pub(crate) use signals::{
     KillPayload, SignalEvent, SignalQueue, block_all_signals, ignore_children, reset_signals,
     send_kill_request, send_signal, wait_readable,
 };
+
+/// What a call says that answers 0 or -1.
+fn result(code: libc::c_long) -> io::Result<()> {
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The descriptor that a call has just made.
+fn made(code: libc::c_long) -> io::Result<OwnedFd> {
+    result(code.min(0))?;
+    let Ok(fd) = RawFd::try_from(code) else {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    };
+    // SAFETY: just made by the kernel, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
 
 /// `CLONE_INTO_CGROUP`. libc's constant of that name overflows to 0 and would silently be ignored.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -144,13 +165,7 @@ pub(crate) fn reap_any() -> Reaped {
 /// Opens a pidfd; close-on-exec by the kernel's own rule.
 pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor, nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    made(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
 
 /// Marks every descriptor from `first` on close-on-exec. Async-signal-safe.
@@ -166,12 +181,7 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
 
 fn close_range(first: u32, flags: u32) -> io::Result<()> {
     // SAFETY: no memory is passed. Callers answer for descriptors they still own.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    result(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) })
 }
 
 /// Makes descriptor number `to` a close-on-exec copy of `from`. Async-signal-safe.
@@ -180,23 +190,17 @@ pub(crate) fn duplicate_cloexec(from: BorrowedFd<'_>, to: RawFd) -> io::Result<(
         return Ok(());
     }
     // SAFETY: no memory is passed; what `to` referred to is closed, as the caller intends.
-    let result = unsafe { libc::dup3(from.as_raw_fd(), to, libc::O_CLOEXEC) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    result(
+        unsafe { libc::dup3(from.as_raw_fd(), to, libc::O_CLOEXEC) }
+            .min(0)
+            .into(),
+    )
 }
 
 /// Makes descriptor number `to` (0, 1 or 2) an inheritable copy of `from`. Async-signal-safe.
 pub(crate) fn duplicate_stdio(from: BorrowedFd<'_>, to: RawFd) -> io::Result<()> {
     // SAFETY: no memory is passed; what `to` referred to is closed, as the caller intends.
-    let result = unsafe { libc::dup2(from.as_raw_fd(), to) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    result(unsafe { libc::dup2(from.as_raw_fd(), to) }.min(0).into())
 }
 
 /// Borrows a descriptor number that this process is known to hold open, such as 0.
@@ -252,12 +256,7 @@ pub(crate) fn exit_now(code: i32) -> ! {
 /// Makes the terminal on standard input the one that rules this session. Async-signal-safe.
 pub(crate) fn take_terminal() -> io::Result<()> {
     // SAFETY: the request takes a number, and touches no memory of ours.
-    let result = unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    result(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }.into())
 }
 
 /// Sets a resource limit. Async-signal-safe.
@@ -267,7 +266,7 @@ pub(crate) fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> 
         rlim_max: hard,
     };
     // SAFETY: the structure lives over the call; a null old-limit pointer is allowed.
-    let result = unsafe {
+    result(unsafe {
         libc::syscall(
             libc::SYS_prlimit64,
             0,
@@ -275,12 +274,7 @@ pub(crate) fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> 
             &raw const limit,
             ptr::null_mut::<libc::rlimit64>(),
         )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    })
 }
 
 /// The hard limit of this process; none if there is no such limit.
@@ -305,34 +299,19 @@ pub(crate) fn hard_limit(resource: u32) -> Option<u64> {
 /// Sets the supplementary groups of this one-threaded process. Async-signal-safe.
 pub(crate) fn set_groups(groups: &[u32]) -> io::Result<()> {
     // SAFETY: pointer and length describe the slice.
-    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    result(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })
 }
 
 /// Sets all three group ids of this one-threaded process. Async-signal-safe.
 pub(crate) fn set_gid(gid: u32) -> io::Result<()> {
     // SAFETY: no memory is passed. The raw call changes this thread only, which is all there is.
-    let result = unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    result(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })
 }
 
 /// Sets all three user ids of this one-threaded process. Async-signal-safe.
 pub(crate) fn set_uid(uid: u32) -> io::Result<()> {
     // SAFETY: as for `set_gid`.
-    let result = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    result(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })
 }
 
 /// Sets whose rights on files this thread has, and nothing else of its identity. Leaving root takes the
@@ -404,24 +383,13 @@ impl SharedPair {
 
 /// Writes all of `bytes` in one call to a descriptor. Async-signal-safe.
 pub(crate) fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
-    // SAFETY: pointer and length describe the slice.
-    let written = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
-    if written < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    rustix::io::write(fd, bytes)?;
+    Ok(())
 }
 
 /// Opens an existing file for writing and writes `bytes` in one call. Async-signal-safe.
 pub(crate) fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
-    // SAFETY: the path is NUL-terminated.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, owned by nobody else.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     write_once(file.as_fd(), bytes)
 }
 
@@ -441,32 +409,10 @@ pub(crate) fn normal_scheduling() {
 /// Never through a magic link: `/proc/self/fd/<n>` would lead to a folder of ours that is still open
 /// before exec.
 pub(crate) fn change_dir(path: &CStr) -> io::Result<()> {
-    // SAFETY: all-zero is a valid `open_how`.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = u64::from((libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).unsigned_abs());
-    how.resolve = libc::RESOLVE_NO_MAGICLINKS;
-    // SAFETY: the path is NUL-terminated; the structure lives over the call with its size.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            &raw const how,
-            std::mem::size_of::<libc::open_how>(),
-        )
-    };
-    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, owned by nobody else.
-    let dir = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the descriptor is open.
-    if unsafe { libc::fchdir(dir.as_raw_fd()) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_MAGICLINKS;
+    let dir = rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)?;
+    Ok(rustix::process::fchdir(&dir)?)
 }
 
 /// Takes ownership of a descriptor that the kernel has just handed to this process.

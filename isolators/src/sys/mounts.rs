@@ -1,34 +1,20 @@
-//! Mounts and the loopback interface by raw calls, for the time between a clone and an exec.
+//! Mounts and the loopback interface, for the time between a clone and an exec.
 //!
-//! Everything here is async-signal-safe. `mount_setattr` (Linux 5.12) changes a whole tree in one
+//! Everything here is async-signal-safe: rustix makes the system calls itself and copies no path that is a C string. `mount_setattr` (Linux 5.12) changes a whole tree in one
 //! call, where `mount` would have to be told of every mount below.
 
 use std::ffi::CStr;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+
+use super::{made, result};
 
 /// `AT_RECURSIVE`, unsigned as the call wants it.
 const AT_RECURSIVE: libc::c_uint = 0x8000;
-
-fn result(code: libc::c_long) -> io::Result<()> {
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-/// A descriptor that a call has just made.
-fn made(code: libc::c_long) -> io::Result<OwnedFd> {
-    result(code.min(0))?;
-    let Ok(fd) = RawFd::try_from(code) else {
-        return Err(io::Error::from_raw_os_error(libc::EBADF));
-    };
-    // SAFETY: just made by the kernel, owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
 
 /// Makes a mount read-only, with all below it if asked. Async-signal-safe.
 pub(crate) fn read_only(path: &CStr, recursive: bool) -> io::Result<()> {
@@ -58,49 +44,34 @@ fn set_read_only(dir: RawFd, path: &CStr, flags: libc::c_uint) -> io::Result<()>
 
 /// Mounts a file or folder over another one. Async-signal-safe.
 pub(crate) fn mount_bind(from: &CStr, onto: &CStr) -> io::Result<()> {
-    // SAFETY: both paths are NUL-terminated; type and data may be null for a bind.
-    result(libc::c_long::from(unsafe {
-        libc::mount(
-            from.as_ptr(),
-            onto.as_ptr(),
-            ptr::null(),
-            libc::MS_BIND | libc::MS_REC,
-            ptr::null(),
-        )
-    }))
+    Ok(rustix::mount::mount_bind_recursive(from, onto)?)
 }
 
 /// Opens a place for nothing but to name it. Below `beneath`, if given, no link is followed and nothing
 /// above it is reached, whatever others do to the folders meanwhile. Async-signal-safe.
 pub(crate) fn open_path(beneath: Option<&CStr>, path: &CStr) -> io::Result<OwnedFd> {
     let Some(beneath) = beneath else {
-        return open_how(libc::AT_FDCWD, path, 0);
+        return open_place(CWD, path, ResolveFlags::empty());
     };
-    let root = open_how(libc::AT_FDCWD, beneath, 0)?;
-    let confined = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
-    open_how(root.as_raw_fd(), path, confined)
+    let root = open_place(CWD, beneath, ResolveFlags::empty())?;
+    let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    open_place(root.as_fd(), path, confined)
 }
 
 /// The same for a path from the root of all, with no link on the way. Async-signal-safe.
 pub(crate) fn open_linkless(path: &CStr) -> io::Result<OwnedFd> {
-    open_how(libc::AT_FDCWD, path, libc::RESOLVE_NO_SYMLINKS)
+    open_place(CWD, path, ResolveFlags::NO_SYMLINKS)
 }
 
-fn open_how(dir: RawFd, path: &CStr, resolve: u64) -> io::Result<OwnedFd> {
-    // SAFETY: all-zero is a valid `open_how`.
-    let mut how: libc::open_how = unsafe { mem::zeroed() };
-    how.flags = u64::from((libc::O_PATH | libc::O_CLOEXEC).unsigned_abs());
-    how.resolve = resolve;
-    // SAFETY: the path is NUL-terminated and the structure lives over the call with its size.
-    made(unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            dir,
-            path.as_ptr(),
-            &raw const how,
-            mem::size_of::<libc::open_how>(),
-        )
-    })
+fn open_place(dir: BorrowedFd<'_>, path: &CStr, resolve: ResolveFlags) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat2(
+        dir,
+        path,
+        flags,
+        Mode::empty(),
+        resolve,
+    )?)
 }
 
 /// Lets what is at one place be seen at another too, with what is mounted below it. Files go onto files
@@ -110,96 +81,60 @@ pub(crate) fn bind_mount_fd(
     onto: BorrowedFd<'_>,
     writable: bool,
 ) -> io::Result<()> {
-    const EMPTY_PATH: libc::c_uint = libc::AT_EMPTY_PATH.unsigned_abs();
-    /// The value of `MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH`.
-    const BOTH_EMPTY: libc::c_uint = 0x4 | 0x40;
-    /// The value of `OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC`.
-    const CLONE: libc::c_uint = 0x1 | libc::O_CLOEXEC.unsigned_abs();
-    // SAFETY: the descriptor is open and the path is NUL-terminated.
-    let tree = made(unsafe {
-        libc::syscall(
-            libc::SYS_open_tree,
-            from.as_raw_fd(),
-            c"".as_ptr(),
-            CLONE | EMPTY_PATH | AT_RECURSIVE,
-        )
-    })?;
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    let tree = rustix::mount::open_tree(from, c"", clone)?;
     if !writable {
-        set_read_only(tree.as_raw_fd(), c"", EMPTY_PATH | AT_RECURSIVE)?;
+        let empty_path = libc::AT_EMPTY_PATH.unsigned_abs();
+        set_read_only(tree.as_raw_fd(), c"", empty_path | AT_RECURSIVE)?;
     }
-    // SAFETY: both descriptors are open and both paths are NUL-terminated.
-    result(unsafe {
-        libc::syscall(
-            libc::SYS_move_mount,
-            tree.as_raw_fd(),
-            c"".as_ptr(),
-            onto.as_raw_fd(),
-            c"".as_ptr(),
-            BOTH_EMPTY,
-        )
-    })
+    let both_empty =
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(
+        &tree, c"", onto, c"", both_empty,
+    )?)
 }
 
 /// Takes away what is mounted at a folder, lazily (MNT_DETACH). Changes the working directory. Async-signal-safe.
 pub(crate) fn unmount_folder(place: BorrowedFd<'_>) -> io::Result<()> {
     // By the working directory, because a path could lead elsewhere by now.
-    // SAFETY: the descriptor is open; the second path is NUL-terminated.
-    result(libc::c_long::from(unsafe {
-        libc::fchdir(place.as_raw_fd())
-    }))?;
-    // SAFETY: the path is NUL-terminated.
-    result(libc::c_long::from(unsafe {
-        libc::umount2(c".".as_ptr(), libc::MNT_DETACH)
-    }))
+    rustix::process::fchdir(place)?;
+    Ok(rustix::mount::unmount(c".", UnmountFlags::DETACH)?)
 }
+
+/// What is mounted in a container gives no rights.
+const POWERLESS: MountFlags = MountFlags::NOSUID
+    .union(MountFlags::NODEV)
+    .union(MountFlags::NOEXEC);
 
 /// Mounts a new tmpfs. Async-signal-safe.
 pub(crate) fn mount_tmpfs(onto: &CStr, options: &CStr, writable: bool) -> io::Result<()> {
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    let flags = if writable {
-        flags
-    } else {
-        flags | libc::MS_RDONLY
-    };
-    // SAFETY: all strings are NUL-terminated.
-    result(libc::c_long::from(unsafe {
-        libc::mount(
-            c"tmpfs".as_ptr(),
-            onto.as_ptr(),
-            c"tmpfs".as_ptr(),
-            flags,
-            options.as_ptr().cast(),
-        )
-    }))
+    let mut flags = POWERLESS;
+    flags.set(MountFlags::RDONLY, !writable);
+    Ok(rustix::mount::mount(
+        c"tmpfs", onto, c"tmpfs", flags, options,
+    )?)
 }
 
 /// Mounts a cgroup tree as this process's cgroup namespace shows it, read-only, in the place of the one that is
 /// there: the v1 hierarchy of these controllers, or the v2 tree if there are none. Async-signal-safe.
 pub(crate) fn mount_cgroup(onto: &CStr, controllers: &CStr) -> io::Result<()> {
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_RDONLY;
     let (kind, options) = if controllers.is_empty() {
-        (c"cgroup2", ptr::null())
+        (c"cgroup2", None)
     } else {
-        (c"cgroup", controllers.as_ptr())
+        (c"cgroup", Some(controllers))
     };
     // The kernel mounts no filesystem on itself, and there may be several mounts on top of each other, as a unit's
     // protection of /sys makes them. What is not a mount is none to be rid of.
     for _ in 0..STACKED_MAX {
-        // SAFETY: the path is NUL-terminated.
-        if unsafe { libc::umount2(onto.as_ptr(), libc::MNT_DETACH) } != 0 {
+        if rustix::mount::unmount(onto, UnmountFlags::DETACH).is_err() {
             break;
         }
     }
-    // SAFETY: all strings are NUL-terminated; the options may be null.
-    result(libc::c_long::from(unsafe {
-        libc::mount(
-            kind.as_ptr(),
-            onto.as_ptr(),
-            kind.as_ptr(),
-            flags,
-            options.cast(),
-        )
-    }))
+    let flags = POWERLESS | MountFlags::RDONLY;
+    Ok(rustix::mount::mount(kind, onto, kind, flags, options)?)
 }
 
 /// Mounts of one tree on one folder: more are nobody's.
@@ -209,11 +144,7 @@ const STACKED_MAX: usize = 8;
 pub(crate) fn loopback_up() -> io::Result<()> {
     // SAFETY: no memory is passed.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just made, owned by nobody else; it closes when this ends.
-    let _owner = unsafe { OwnedFd::from_raw_fd(socket) };
+    let socket = made(socket.into())?;
     // SAFETY: all-zero is a valid `ifreq`: an empty name and no flags.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(c"lo".to_bytes_with_nul()) {
@@ -222,7 +153,7 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     request.ifr_ifru.ifru_flags = UP_AND_RUNNING;
     // SAFETY: the request lives over the call and has the layout that this ioctl reads.
     result(libc::c_long::from(unsafe {
-        libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request)
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)
     }))
 }
 

@@ -5,9 +5,16 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::result;
 
 /// The real-time signal that carries a kill request. 32 and 33 belong to the C library.
 const KILL_REQUEST_SIGNAL: i32 = 40;
@@ -53,20 +60,9 @@ pub(crate) enum SignalEvent {
     Other(i32),
 }
 
-fn full_set() -> libc::sigset_t {
-    // SAFETY: all-zero is a valid sigset_t, and sigfillset only writes into it.
-    unsafe {
-        let mut set = mem::zeroed();
-        libc::sigfillset(&raw mut set);
-        set
-    }
-}
-
 /// Blocks every signal that can be blocked.
 pub(crate) fn block_all_signals() {
-    let set = full_set();
-    // SAFETY: the set is initialised; the old mask is not asked for.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut()) };
+    let _ = SigSet::all().thread_set_mask();
 }
 
 /// Has the kernel reap children by itself.
@@ -104,18 +100,13 @@ pub(crate) fn reset_signals() {
             )
         };
     }
-    // SAFETY: an all-zero set is the empty one, and it is initialised before use.
-    unsafe {
-        let mut set: libc::sigset_t = mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut());
-    }
+    let _ = SigSet::empty().thread_set_mask();
 }
 
 /// Sends a plain signal through a pidfd.
 pub(crate) fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: a null siginfo is allowed.
-    let result = unsafe {
+    result(unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
             pidfd.as_raw_fd(),
@@ -123,12 +114,7 @@ pub(crate) fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> 
             ptr::null::<libc::siginfo_t>(),
             0,
         )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    })
 }
 
 /// The head of the kernel's `siginfo_t` for a queued signal (64-bit layout), padded to its 128 bytes.
@@ -160,7 +146,7 @@ pub(crate) fn send_kill_request(pidfd: BorrowedFd<'_>, payload: KillPayload) -> 
         rest: [0; 12],
     };
     // SAFETY: the structure has the size and layout of siginfo_t and lives over the call.
-    let result = unsafe {
+    result(unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
             pidfd.as_raw_fd(),
@@ -168,57 +154,34 @@ pub(crate) fn send_kill_request(pidfd: BorrowedFd<'_>, payload: KillPayload) -> 
             &raw const info,
             0,
         )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    })
 }
 
 /// Waits until one of these can be read or has ended, at most so long (`None`: for ever).
 pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let mut polled: Vec<_> = fds
         .iter()
-        .map(|fd| libc::pollfd {
-            fd: fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        })
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();
-    let limit = timeout.map(|timeout| libc::timespec {
+    let limit = timeout.map(|timeout| Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(timeout.subsec_nanos()),
     });
-    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let count = libc::nfds_t::try_from(polled.len()).unwrap_or(0);
-    // SAFETY: the pollfds are described by pointer and count; the timeout lives over the call or is
-    // null; a null mask leaves the mask alone.
-    let ready = unsafe { libc::ppoll(polled.as_mut_ptr(), count, limit, ptr::null()) };
-    if ready < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    rustix::event::poll(&mut polled, limit.as_ref())?;
     Ok(())
 }
 
 /// All signals of this process as a descriptor. They must be blocked.
 #[derive(Debug)]
 pub(crate) struct SignalQueue {
-    fd: OwnedFd,
+    fd: SignalFd,
 }
 
 impl SignalQueue {
     pub(crate) fn new() -> io::Result<Self> {
         set_disposition(libc::SIGCHLD, libc::SIG_DFL);
-        let set = full_set();
-        // SAFETY: the set is initialised; -1 asks for a new descriptor.
-        let fd =
-            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just made, owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let fd = SignalFd::with_flags(&SigSet::all(), flags)?;
         Ok(Self { fd })
     }
 
@@ -237,21 +200,11 @@ impl SignalQueue {
     }
 
     fn read(&self) -> io::Result<Option<SignalEvent>> {
-        let size = mem::size_of::<libc::signalfd_siginfo>();
-        // SAFETY: all-zero is a valid value of this plain structure, and the kernel writes at most
-        // `size` bytes into it.
-        let (read, info) = unsafe {
-            let mut info: libc::signalfd_siginfo = mem::zeroed();
-            let read = libc::read(self.fd.as_fd().as_raw_fd(), (&raw mut info).cast(), size);
-            (read, info)
+        let info = match self.fd.read_signal() {
+            Ok(Some(info)) => info,
+            Ok(None) | Err(Errno::EINTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
         };
-        if read < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-                _ => Err(error),
-            };
-        }
         let signal = i32::try_from(info.ssi_signo).unwrap_or(0);
         Ok(Some(match signal {
             libc::SIGCHLD => SignalEvent::Child,

@@ -1,15 +1,66 @@
-//! namespaces/*: what a container does not share with the host. One file each.
+//! namespaces/*: what a container does not share with the host. `cgroup` is a file of its own.
 
 mod cgroup;
-mod ipc;
-mod mnt;
-mod net;
-mod pid;
-mod uts;
+
+use super::{Isolator, TaskIsolation};
+use crate::containers::ContainerSpec;
+use crate::launcher::LaunchIsolation;
 
 pub(super) use cgroup::Cgroup;
-pub(super) use ipc::Ipc;
-pub(super) use mnt::Mount;
-pub(super) use net::Network;
-pub(super) use pid::Pid;
-pub(super) use uts::Uts;
+
+/// The namespaces that are asked of the launch and need nothing else.
+#[derive(Debug)]
+pub(super) enum Namespace {
+    /// Its own System V objects and POSIX message queues.
+    Ipc,
+    /// Its own mounts, that the host never sees and that die with it; with a pid namespace its own `/proc`.
+    Mount,
+    /// Its own network, with the loopback interface and nothing else; also its own abstract sockets.
+    Network,
+    /// Its own process numbers; the supervisor is the first process, and its end is the end of all.
+    Pid,
+    /// Its own host name.
+    Uts,
+}
+
+impl Isolator for Namespace {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Ipc => "namespaces/ipc",
+            Self::Mount => "namespaces/mnt",
+            Self::Network => "namespaces/net",
+            Self::Pid => "namespaces/pid",
+            Self::Uts => "namespaces/uts",
+        }
+    }
+
+    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+        match self {
+            Self::Ipc => launch.ipc_namespace = true,
+            Self::Mount => launch.mount_namespace = true,
+            Self::Network => launch.network_namespace = true,
+            Self::Pid => launch.pid_namespace = true,
+            Self::Uts => {
+                launch.uts_namespace = true;
+                launch.hostname.clone_from(&spec.hostname);
+            }
+        }
+    }
+
+    fn launch_task(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+        launch: &mut LaunchIsolation,
+    ) -> Result<(), String> {
+        let is_shared = match self {
+            Self::Ipc => task.share_ipc_namespace,
+            Self::Pid => task.share_pid_namespace,
+            Self::Mount | Self::Network | Self::Uts => false,
+        };
+        if !is_shared {
+            self.launch(spec, launch);
+        }
+        Ok(())
+    }
+}
