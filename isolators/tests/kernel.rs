@@ -4,6 +4,21 @@
 //! that no process, group or mount is left. A test whose prerequisite is missing shows as ignored,
 //! with the reason; it never passes silently.
 
+/// Fails the test with a text unless it is so.
+macro_rules! check {
+    ($so:expr, $($text:tt)+) => {
+        let so: bool = $so;
+        if !so {
+            return Err(format!($($text)+).into());
+        }
+    };
+}
+
+/// Tests under the names of their functions.
+macro_rules! tests {
+    ($($name:ident),+ $(,)?) => { &[$((stringify!($name), $name)),+] };
+}
+
 #[path = "kernel/ending.rs"]
 mod ending;
 #[path = "kernel/hardening.rs"]
@@ -137,7 +152,8 @@ fn documented_tests_exist(names: &[String]) -> Result<(), Failed> {
             return Err(format!("docs/isolation.md names {name}, which is no test").into());
         }
     }
-    test_node::check(count > 50, || format!("only {count} names were found"))
+    check!(count > 50, "only {count} names were found");
+    Ok(())
 }
 
 /// The machine seen as one of that kind, or why it is none.

@@ -7,31 +7,22 @@ use libtest_mimic::Failed;
 use meseta_isolators::{ExitCause, KillOutcome, KillRequest, Launched, ProcessIdentity};
 
 use crate::Test;
-use crate::test_node::{TestNode, check, name, same, wait_pidfd};
+use crate::test_node::{TestNode, name, same, wait_pidfd};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("a_polite_task_ends_by_its_signal", polite),
-    ("a_task_that_ignores_sigterm_is_gone_by_grace", stubborn),
-    ("a_stopped_task_is_gone_by_grace", stopped),
-    (
-        "the_grace_is_kept_while_the_agent_is_down",
-        grace_without_agent,
-    ),
-    ("signals_that_are_none_are_refused", bad_signals),
-    (
-        "a_stopped_launcher_does_not_hold_the_agent",
-        stopped_launcher,
-    ),
-    ("a_later_kill_shortens_the_grace", shortened),
-    ("a_kill_for_another_process_reaches_nobody", wrong_identity),
-    ("a_double_forked_daemon_ends_with_its_task", daemon),
-    (
-        "a_killed_supervisor_takes_its_task_along",
-        killed_supervisor,
-    ),
-    ("a_frozen_container_is_destroyed", frozen),
-    ("a_restarted_agent_finds_and_ends_its_containers", restarted),
-    ("sweep_leaves_neighbours_alone", sweep),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    a_polite_task_ends_by_its_signal,
+    a_task_that_ignores_sigterm_is_gone_by_grace,
+    a_stopped_task_is_gone_by_grace,
+    the_grace_is_kept_while_the_agent_is_down,
+    signals_that_are_none_are_refused,
+    a_stopped_launcher_does_not_hold_the_agent,
+    a_later_kill_shortens_the_grace,
+    a_kill_for_another_process_reaches_nobody,
+    a_double_forked_daemon_ends_with_its_task,
+    a_killed_supervisor_takes_its_task_along,
+    a_frozen_container_is_destroyed,
+    a_restarted_agent_finds_and_ends_its_containers,
+    sweep_leaves_neighbours_alone,
 ];
 
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 1; done";
@@ -42,7 +33,7 @@ fn kill(test_node: &TestNode, launched: &Launched, grace: Duration) -> Result<()
     same(outcome, KillOutcome::Delivered)
 }
 
-fn polite(test_node: &TestNode) -> Result<(), Failed> {
+fn a_polite_task_ends_by_its_signal(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec(
         "c",
         "trap 'exit 7' TERM; echo ready; while :; do sleep 1; done",
@@ -77,22 +68,20 @@ fn expect_killed(test_node: &TestNode, command: &str, grace: Duration) -> Result
         (ExitCause::Signaled(9), true),
     )?;
     let in_time = took >= grace && took <= grace + Duration::from_secs(2);
-    check(in_time, || {
-        format!("took {took:?} with a grace of {grace:?}")
-    })?;
+    check!(in_time, "took {took:?} with a grace of {grace:?}");
     test_node.destroy(&spec, &launched)
 }
 
-fn stubborn(test_node: &TestNode) -> Result<(), Failed> {
+fn a_task_that_ignores_sigterm_is_gone_by_grace(test_node: &TestNode) -> Result<(), Failed> {
     expect_killed(test_node, STUBBORN, Duration::from_millis(500))
 }
 
-fn stopped(test_node: &TestNode) -> Result<(), Failed> {
+fn a_stopped_task_is_gone_by_grace(test_node: &TestNode) -> Result<(), Failed> {
     let command = "trap '' TERM; echo ready; while :; do kill -STOP $$; done";
     expect_killed(test_node, command, Duration::from_millis(300))
 }
 
-fn grace_without_agent(test_node: &TestNode) -> Result<(), Failed> {
+fn the_grace_is_kept_while_the_agent_is_down(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", STUBBORN);
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "ready")?;
@@ -108,7 +97,7 @@ fn grace_without_agent(test_node: &TestNode) -> Result<(), Failed> {
     )
 }
 
-fn bad_signals(test_node: &TestNode) -> Result<(), Failed> {
+fn signals_that_are_none_are_refused(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     for signal in [0, -1, 32, 64, 300] {
@@ -117,17 +106,14 @@ fn bad_signals(test_node: &TestNode) -> Result<(), Failed> {
             grace: Duration::ZERO,
         };
         let refused = test_node.with(|containers| containers.kill(&launched.supervisor, request));
-        check(refused.is_err(), || format!("signal {signal} was taken"))?;
+        check!(refused.is_err(), "signal {signal} was taken");
     }
     // A grace beyond all measure is no error, and a shorter one still counts.
     kill(test_node, &launched, Duration::MAX)?;
-    same(
-        test_node.wait_end(&spec, &launched)?.cause,
-        ExitCause::Signaled(15),
-    )
+    test_node.wait_cause(&spec, &launched, ExitCause::Signaled(15))
 }
 
-fn stopped_launcher(test_node: &TestNode) -> Result<(), Failed> {
+fn a_stopped_launcher_does_not_hold_the_agent(test_node: &TestNode) -> Result<(), Failed> {
     let launcher = test_node
         .with(|containers| containers.launcher_pid())
         .ok_or("no launcher")?;
@@ -135,12 +121,15 @@ fn stopped_launcher(test_node: &TestNode) -> Result<(), Failed> {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
     let began = Instant::now();
     test_node.close();
-    check(began.elapsed() < Duration::from_secs(10), || {
-        format!("closing took {:?}", began.elapsed())
-    })
+    check!(
+        began.elapsed() < Duration::from_secs(10),
+        "closing took {:?}",
+        began.elapsed()
+    );
+    Ok(())
 }
 
-fn shortened(test_node: &TestNode) -> Result<(), Failed> {
+fn a_later_kill_shortens_the_grace(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", STUBBORN);
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "ready")?;
@@ -148,16 +137,16 @@ fn shortened(test_node: &TestNode) -> Result<(), Failed> {
     kill(test_node, &launched, Duration::from_secs(600))?;
     kill(test_node, &launched, Duration::from_millis(100))?;
     kill(test_node, &launched, Duration::from_secs(600))?;
-    same(
-        test_node.wait_end(&spec, &launched)?.cause,
-        ExitCause::Signaled(9),
-    )?;
-    check(began.elapsed() < Duration::from_secs(5), || {
-        format!("{:?}", began.elapsed())
-    })
+    test_node.wait_cause(&spec, &launched, ExitCause::Signaled(9))?;
+    check!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    Ok(())
 }
 
-fn wrong_identity(test_node: &TestNode) -> Result<(), Failed> {
+fn a_kill_for_another_process_reaches_nobody(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     let right = launched.supervisor.clone();
@@ -178,16 +167,16 @@ fn wrong_identity(test_node: &TestNode) -> Result<(), Failed> {
         let outcome = test_node.with(|containers| containers.kill(&wrong, request))?;
         same(outcome, KillOutcome::AlreadyGone)?;
     }
-    check(
+    check!(
         test_node
             .with(|containers| containers.watch(&right))?
             .is_some(),
-        || "killed".to_owned(),
-    )?;
+        "killed"
+    );
     test_node.destroy(&spec, &launched)
 }
 
-fn daemon(test_node: &TestNode) -> Result<(), Failed> {
+fn a_double_forked_daemon_ends_with_its_task(test_node: &TestNode) -> Result<(), Failed> {
     let gate = test_node.sandbox().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
     let command =
@@ -195,7 +184,7 @@ fn daemon(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", command);
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "forked")?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let mut pidfds = Vec::new();
     for dir in groups.process_dirs() {
         for line in fs::read_to_string(dir.join("cgroup.procs"))?.lines() {
@@ -203,7 +192,7 @@ fn daemon(test_node: &TestNode) -> Result<(), Failed> {
             pidfds.extend(open_process(line.parse()?)?);
         }
     }
-    check(pidfds.len() >= 2, || format!("{} processes", pidfds.len()))?;
+    check!(pidfds.len() >= 2, "{} processes", pidfds.len());
     fs::write(&gate, "\n")?;
     test_node.wait_end(&spec, &launched)?;
     for pidfd in &pidfds {
@@ -234,7 +223,7 @@ fn open_process(pid: i32) -> Result<Option<std::os::fd::OwnedFd>, Failed> {
     .open()?)
 }
 
-fn killed_supervisor(test_node: &TestNode) -> Result<(), Failed> {
+fn a_killed_supervisor_takes_its_task_along(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     let task = open_process(launched.task_pid)?.ok_or("the task is gone")?;
@@ -247,16 +236,14 @@ fn killed_supervisor(test_node: &TestNode) -> Result<(), Failed> {
             .is_ok_and(|fd| fd.is_none())
     })?;
     let record = test_node.with(|containers| containers.exit_record(&spec.name))?;
-    check(record.is_none(), || {
-        format!("nobody can know, yet: {record:?}")
-    })?;
+    check!(record.is_none(), "nobody can know, yet: {record:?}");
     test_node.destroy(&spec, &launched)
 }
 
-fn frozen(test_node: &TestNode) -> Result<(), Failed> {
+fn a_frozen_container_is_destroyed(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     for group in &groups.dirs {
         for (file, value) in [("freezer.state", "FROZEN"), ("cgroup.freeze", "1")] {
             let knob = group.dir.join(file);
@@ -267,12 +254,15 @@ fn frozen(test_node: &TestNode) -> Result<(), Failed> {
     }
     let began = Instant::now();
     test_node.destroy(&spec, &launched)?;
-    check(began.elapsed() < Duration::from_secs(2), || {
-        format!("{:?}", began.elapsed())
-    })
+    check!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
+    Ok(())
 }
 
-fn restarted(test_node: &TestNode) -> Result<(), Failed> {
+fn a_restarted_agent_finds_and_ends_its_containers(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "echo ready; exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "ready")?;
@@ -296,18 +286,15 @@ fn restarted(test_node: &TestNode) -> Result<(), Failed> {
     })?;
     same(usage.pids.processes, Some(1))?;
     kill(test_node, &launched, Duration::from_secs(20))?;
-    same(
-        test_node.wait_end(&spec, &launched)?.cause,
-        ExitCause::Signaled(15),
-    )?;
+    test_node.wait_cause(&spec, &launched, ExitCause::Signaled(15))?;
     test_node.destroy(&spec, &launched)
 }
 
-fn sweep(test_node: &TestNode) -> Result<(), Failed> {
+fn sweep_leaves_neighbours_alone(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
-    let stale = test_node.with(|containers| containers.groups(&name("stale")));
-    let neighbour = test_node.with(|containers| containers.groups(&name("x")));
+    let stale = test_node.groups(&name("stale"));
+    let neighbour = test_node.groups(&name("x"));
     let neighbours: Vec<_> = neighbour
         .dirs
         .iter()
@@ -324,13 +311,11 @@ fn sweep(test_node: &TestNode) -> Result<(), Failed> {
         fs::remove_dir(dir.parent().ok_or("no parent")?)?;
     }
     same(swept, 1)?;
-    check(!stale.exist(), || "the stale groups are left".to_owned())?;
-    check(untouched, || "a neighbour's group was removed".to_owned())?;
-    check(
-        test_node
-            .with(|containers| containers.groups(&spec.name))
-            .exist(),
-        || "a living container's groups were removed".to_owned(),
-    )?;
+    check!(!stale.exist(), "the stale groups are left");
+    check!(untouched, "a neighbour's group was removed");
+    check!(
+        test_node.groups(&spec.name).exist(),
+        "a living container's groups were removed"
+    );
     test_node.destroy(&spec, &launched)
 }

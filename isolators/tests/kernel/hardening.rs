@@ -19,28 +19,19 @@ use nix::unistd::Pid;
 
 use crate::Test;
 use crate::probe;
-use crate::test_node::{PATIENCE, TestNode, chain, check, same};
+use crate::test_node::{PATIENCE, TestNode, chain, same};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("a_hostile_task_of_root_finds_no_way_out", hostile_root),
-    ("a_hostile_task_of_a_user_finds_no_way_out", hostile_user),
-    ("the_ways_out_are_open_without_isolators", open_ways),
-    ("set_user_id_programs_give_nothing", set_user_id),
-    ("capabilities_are_what_is_allowed", capabilities),
-    ("system_call_filters_are_per_task", filters),
-    ("cgroups_around_a_container_are_hidden", hidden_groups),
-    (
-        "cgroups_are_hidden_from_what_comes_after_the_tasks_end",
-        hidden_after_the_end,
-    ),
-    (
-        "a_working_directory_behind_a_descriptor_is_refused",
-        magic_directory,
-    ),
-    (
-        "changing_mounts_runs_nothing_that_the_container_shows",
-        changing_mounts,
-    ),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    a_hostile_task_of_root_finds_no_way_out,
+    a_hostile_task_of_a_user_finds_no_way_out,
+    the_ways_out_are_open_without_isolators,
+    set_user_id_programs_give_nothing,
+    capabilities_are_what_is_allowed,
+    system_call_filters_are_per_task,
+    cgroups_around_a_container_are_hidden,
+    cgroups_are_hidden_from_what_comes_after_the_tasks_end,
+    a_working_directory_behind_a_descriptor_is_refused,
+    changing_mounts_runs_nothing_that_the_container_shows,
 ];
 
 const NOBODY: u32 = 65534;
@@ -70,7 +61,7 @@ fn probed(
     let address = format!("meseta-{}", test_node.root().display());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&address)?)?;
     let shared = tempfile::NamedTempFile::new_in("/dev/shm")?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let dirs: Vec<_> = groups.process_dirs();
     // As the host names them, and where a cgroup namespace shows them; nowhere else are those the host's.
     let trees = test_node.host().trees().into_iter();
@@ -94,16 +85,16 @@ fn probed(
     };
     let (record, output) = test_node.run(&spec)?;
     drop(listener);
-    check(record.success(), || format!("{record:?}: {output}"))?;
+    check!(record.success(), "{record:?}: {output}");
     let lines = |kind: &'static str| {
         output
             .lines()
             .filter_map(move |line| line.strip_prefix(kind))
     };
-    check(
+    check!(
         lines("blocked ").count() + lines("open ").count() > 40,
-        || output.clone(),
-    )?;
+        "{output}"
+    );
     let status = lines("status ").filter_map(|line| line.split_once(':'));
     let status = status.map(|(name, value)| (name.to_owned(), value.to_owned()));
     Ok((
@@ -132,14 +123,12 @@ fn expect_status(
         ("Seccomp", "2".to_owned()),
     ] {
         let found = status.get(name).cloned().unwrap_or_default();
-        check(found == expected, || {
-            format!("{name} is {found}, not {expected}")
-        })?;
+        check!(found == expected, "{name} is {found}, not {expected}");
     }
     Ok(())
 }
 
-fn hostile_root(test_node: &TestNode) -> Result<(), Failed> {
+fn a_hostile_task_of_root_finds_no_way_out(test_node: &TestNode) -> Result<(), Failed> {
     harden(test_node, &NodeOptions::default())?;
     let (open, status) = probed(test_node, test_node.spec("c", ""), true)?;
     same(open, Vec::new())?;
@@ -147,7 +136,7 @@ fn hostile_root(test_node: &TestNode) -> Result<(), Failed> {
     expect_status(&status, standard, standard)
 }
 
-fn hostile_user(test_node: &TestNode) -> Result<(), Failed> {
+fn a_hostile_task_of_a_user_finds_no_way_out(test_node: &TestNode) -> Result<(), Failed> {
     harden(test_node, &NodeOptions::default())?;
     let mut spec = test_node.spec("c", "");
     spec.credentials = nobody();
@@ -157,7 +146,7 @@ fn hostile_user(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 /// The probe can tell: without the isolators most of it goes through.
-fn open_ways(test_node: &TestNode) -> Result<(), Failed> {
+fn the_ways_out_are_open_without_isolators(test_node: &TestNode) -> Result<(), Failed> {
     let (open, status) = probed(test_node, test_node.spec("c", ""), false)?;
     same(status.get("Seccomp").map(String::as_str), Some("0"))?;
     for name in [
@@ -176,17 +165,18 @@ fn open_ways(test_node: &TestNode) -> Result<(), Failed> {
         let found = open
             .iter()
             .any(|line| line.split(": ").next() == Some(name));
-        check(found, || format!("{name} is not open: {open:?}"))?;
+        check!(found, "{name} is not open: {open:?}");
     }
     let groups = test_node.with(|containers| containers.groups(&test_node.spec("c", "").name));
     let writable = groups.process_dirs().iter().all(|dir| {
         let file = dir.join("cgroup.procs").to_string_lossy().into_owned();
         open.contains(&file)
     });
-    check(writable, || format!("{open:?}"))
+    check!(writable, "{open:?}");
+    Ok(())
 }
 
-fn set_user_id(test_node: &TestNode) -> Result<(), Failed> {
+fn set_user_id_programs_give_nothing(test_node: &TestNode) -> Result<(), Failed> {
     harden(test_node, &NodeOptions::default())?;
     let program = test_node.sandbox().join("id");
     fs::copy("/usr/bin/id", &program)?;
@@ -197,7 +187,7 @@ fn set_user_id(test_node: &TestNode) -> Result<(), Failed> {
     same(test_node.run(&spec)?.1, format!("{NOBODY}\n"))
 }
 
-fn capabilities(test_node: &TestNode) -> Result<(), Failed> {
+fn capabilities_are_what_is_allowed(test_node: &TestNode) -> Result<(), Failed> {
     let allowed = CapabilitySet::from_names(["CHOWN", "KILL", "NET_BIND_SERVICE"])?;
     let node = NodeOptions {
         capabilities: allowed,
@@ -242,9 +232,10 @@ fn capabilities(test_node: &TestNode) -> Result<(), Failed> {
             ("CapAmb", ambient),
         ] {
             let line = format!("{name}:\t{}", hex(set));
-            check(output.lines().any(|one| one == line), || {
-                format!("{number}: no {line} in {output}")
-            })?;
+            check!(
+                output.lines().any(|one| one == line),
+                "{number}: no {line} in {output}"
+            );
         }
     }
     let admin = CapabilitySet::from_names(["SYS_ADMIN"])?;
@@ -256,16 +247,16 @@ fn capabilities(test_node: &TestNode) -> Result<(), Failed> {
         let mut spec = test_node.spec("more", "true");
         spec.credentials = user;
         let refused = test_node.with(|containers| containers.launch_with(&spec, &task));
-        check(
+        check!(
             matches!(&refused, Err(LaunchError::Invalid { reason, .. }) if reason.contains(named)),
-            || format!("{refused:?}"),
-        )?;
+            "{refused:?}"
+        );
     }
     Ok(())
 }
 
 /// Neither the task nor what is put into its container learns where its groups are, and both find its limits.
-fn hidden_groups(test_node: &TestNode) -> Result<(), Failed> {
+fn cgroups_around_a_container_are_hidden(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("namespaces/cgroup", &NodeOptions::default())?;
     let seen = "cat /proc/self/cgroup /proc/self/mountinfo; readlink /proc/self/ns/cgroup";
     let outer = test_node.spec("outer", &format!("{seen}; exec sleep 1000"));
@@ -274,7 +265,7 @@ fn hidden_groups(test_node: &TestNode) -> Result<(), Failed> {
     let output = test_node.output(&outer);
     let namespace = output.lines().last().unwrap_or_default().to_owned();
     let ours = fs::read_link("/proc/self/ns/cgroup")?;
-    check(*namespace != *ours.to_string_lossy(), || output.clone())?;
+    check!(*namespace != *ours.to_string_lossy(), "{output}");
     let inside = Inside {
         supervisor: launched.supervisor.clone(),
         stdin: None,
@@ -286,22 +277,20 @@ fn hidden_groups(test_node: &TestNode) -> Result<(), Failed> {
         .map_err(|error| Failed::from(chain(&error)))?;
     test_node.wait_end(&spec, &inner)?;
     let within = test_node.output(&spec);
-    check(within.ends_with(&format!("{namespace}\n")), || {
-        within.clone()
-    })?;
+    check!(within.ends_with(&format!("{namespace}\n")), "{within}");
     let root = test_node.root().to_string_lossy().into_owned();
     for text in [&output, &within] {
-        check(!text.contains(&root), || text.clone())?;
+        check!(!text.contains(&root), "{text}");
     }
-    let groups = test_node.with(|containers| containers.groups(&outer.name));
+    let groups = test_node.groups(&outer.name);
     let own = groups
         .dirs
         .iter()
         .filter(|group| group.version == Version::V1);
-    check(
+    check!(
         own.clone().count() == 0 || output.contains("memory:/\n"),
-        || output.clone(),
-    )?;
+        "{output}"
+    );
     test_node.destroy(&spec, &inner)?;
     test_node.destroy(&outer, &launched)?;
     let memory = test_node.host().v1.iter();
@@ -316,7 +305,9 @@ fn hidden_groups(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 /// A check may be put into a container whose task has just ended, and whose supervisor has not noticed yet.
-fn hidden_after_the_end(test_node: &TestNode) -> Result<(), Failed> {
+fn cgroups_are_hidden_from_what_comes_after_the_tasks_end(
+    test_node: &TestNode,
+) -> Result<(), Failed> {
     test_node.open_more("namespaces/cgroup", &NodeOptions::default())?;
     let outer = test_node.spec("outer", "echo runs; exec sleep 1000");
     let launched = test_node.launch(&outer)?;
@@ -335,7 +326,7 @@ fn hidden_after_the_end(test_node: &TestNode) -> Result<(), Failed> {
     while !has_ended() && Instant::now() < deadline {
         std::thread::yield_now();
     }
-    check(has_ended(), || "the task goes on".to_owned())?;
+    check!(has_ended(), "the task goes on");
     let inside = Inside {
         supervisor: launched.supervisor.clone(),
         stdin: None,
@@ -349,15 +340,15 @@ fn hidden_after_the_end(test_node: &TestNode) -> Result<(), Failed> {
     kill(supervisor, Signal::SIGCONT)?;
     let within = test_node.output(&spec);
     let root = test_node.root().to_string_lossy().into_owned();
-    check(
+    check!(
         within.ends_with("seen\n") && !within.contains(&root),
-        || within.clone(),
-    )?;
+        "{within}"
+    );
     test_node.destroy(&spec, &inner)?;
     test_node.destroy(&outer, &launched)
 }
 
-fn filters(test_node: &TestNode) -> Result<(), Failed> {
+fn system_call_filters_are_per_task(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("linux/seccomp", &NodeOptions::default())?;
     let task = |seccomp| TaskIsolation {
         seccomp,
@@ -402,10 +393,11 @@ fn filters(test_node: &TestNode) -> Result<(), Failed> {
             ..
         })
     );
-    check(told, || format!("{failed:?}"))
+    check!(told, "{failed:?}");
+    Ok(())
 }
 
-fn magic_directory(test_node: &TestNode) -> Result<(), Failed> {
+fn a_working_directory_behind_a_descriptor_is_refused(test_node: &TestNode) -> Result<(), Failed> {
     for number in 0..64 {
         let mut spec = test_node.spec(&format!("c{number}"), "pwd");
         spec.working_dir = format!("/proc/self/fd/{number}").into();
@@ -417,13 +409,15 @@ fn magic_directory(test_node: &TestNode) -> Result<(), Failed> {
                 ..
             })
         );
-        check(told, || format!("{number}: {failed:?}"))?;
+        check!(told, "{number}: {failed:?}");
     }
     Ok(())
 }
 
 /// A container may cover programs that it sees: root's process that changes its mounts runs none.
-fn changing_mounts(test_node: &TestNode) -> Result<(), Failed> {
+fn changing_mounts_runs_nothing_that_the_container_shows(
+    test_node: &TestNode,
+) -> Result<(), Failed> {
     test_node.open_more("linux/capabilities", &NodeOptions::default())?;
     let (covered, trap) = (
         fs::canonicalize("/bin/sh")?,
@@ -468,7 +462,9 @@ fn changing_mounts(test_node: &TestNode) -> Result<(), Failed> {
     test_node
         .with(|containers| containers.destroy(&spec.name, Some(&launched.supervisor), options))?;
     changed?;
-    check(covered_ran.is_none(), || {
-        format!("a program of the container's ran as user {covered_ran:?}")
-    })
+    check!(
+        covered_ran.is_none(),
+        "a program of the container's ran as user {covered_ran:?}"
+    );
+    Ok(())
 }

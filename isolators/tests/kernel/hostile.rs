@@ -13,24 +13,24 @@ use meseta_isolators::cgroup::{Groups, KnobWrite};
 use meseta_isolators::isolator::Observed;
 use meseta_isolators::{
     ContainerSpec, Containers, Controller, Credentials, Demand, DestroyOptions, ExitCause, Host,
-    Isolation, Isolator, Launched, Limit, Options, TaskIsolation,
+    Isolation, Isolator, Limit, Options, TaskIsolation,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, check, name, same};
+use crate::test_node::{TestNode, chain, name, same};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("a_missing_controller_is_named", missing_controller),
-    ("a_tree_that_cannot_be_written_costs_one_launch", read_only),
-    ("a_refused_write_is_told_with_its_file", refused_write),
-    ("a_group_that_is_busy_is_removed_later", busy_group),
-    ("a_strangers_group_is_left_alone", stranger),
-    ("a_full_runtime_folder_costs_one_launch", no_inodes),
-    ("a_full_disk_costs_no_exit_record", full_disk),
-    ("a_missing_capability_is_named", missing_capability),
-    ("limits_beyond_reason_are_clamped", beyond_reason),
-    ("nested_limits_stay_within_the_outer_ones", nested_limits),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    a_missing_controller_is_named,
+    a_tree_that_cannot_be_written_costs_one_launch,
+    a_refused_write_is_told_with_its_file,
+    a_group_that_is_busy_is_removed_later,
+    a_strangers_group_is_left_alone,
+    a_full_runtime_folder_costs_one_launch,
+    a_full_disk_costs_no_exit_record,
+    a_missing_capability_is_named,
+    limits_beyond_reason_are_clamped,
+    nested_limits_stay_within_the_outer_ones,
 ];
 
 const SLEEP: &str = "exec sleep 1000";
@@ -73,11 +73,6 @@ impl Drop for Stranger {
     }
 }
 
-fn lives(test_node: &TestNode, launched: &Launched) -> Result<bool, Failed> {
-    let watched = test_node.with(|containers| containers.watch(&launched.supervisor))?;
-    Ok(watched.is_some())
-}
-
 /// A launch that fails leaves no group and no folder, and says all of this.
 fn refused(test_node: &TestNode, spec: &ContainerSpec, says: &[&str]) -> Result<(), Failed> {
     let text = match test_node.with(|containers| containers.launch(spec)) {
@@ -85,15 +80,17 @@ fn refused(test_node: &TestNode, spec: &ContainerSpec, says: &[&str]) -> Result<
         Err(error) => chain(&error),
     };
     for part in says {
-        check(text.contains(part), || format!("{text:?} lacks {part:?}"))?;
+        check!(text.contains(part), "{text:?} lacks {part:?}");
     }
     let folder = test_node.with(|containers| containers.runtime_dir(&spec.name));
-    check(!folder.exists(), || format!("{} is left", folder.display()))
+    check!(!folder.exists(), "{} is left", folder.display());
+    Ok(())
 }
 
 fn gone(test_node: &TestNode, spec: &ContainerSpec) -> Result<(), Failed> {
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
-    check(!groups.exist(), || format!("groups are left: {groups:?}"))
+    let groups = test_node.groups(&spec.name);
+    check!(!groups.exist(), "groups are left: {groups:?}");
+    Ok(())
 }
 
 fn runs_well(test_node: &TestNode, spec: &ContainerSpec) -> Result<(), Failed> {
@@ -101,11 +98,10 @@ fn runs_well(test_node: &TestNode, spec: &ContainerSpec) -> Result<(), Failed> {
     let record = test_node.wait_end(spec, &launched)?;
     same(record.cause, ExitCause::Exited(0))?;
     test_node.destroy(spec, &launched)?;
-    test_node.with(|containers| containers.forget(&spec.name))?;
-    Ok(())
+    test_node.forget(spec)
 }
 
-fn missing_controller(test_node: &TestNode) -> Result<(), Failed> {
+fn a_missing_controller_is_named(test_node: &TestNode) -> Result<(), Failed> {
     let mut host: Host = test_node.host().clone();
     host.v1
         .retain(|tree| !tree.controllers.contains(&Controller::Memory));
@@ -121,12 +117,13 @@ fn missing_controller(test_node: &TestNode) -> Result<(), Failed> {
         return Err("opened without a memory controller".into());
     };
     let text = chain(&error);
-    check(text.contains("memory"), || text.clone())
+    check!(text.contains("memory"), "{text}");
+    Ok(())
 }
 
 /// The mounts of all trees that are used.
 fn trees(test_node: &TestNode) -> Vec<PathBuf> {
-    let groups = test_node.with(|containers| containers.groups(&name("c")));
+    let groups = test_node.groups(&name("c"));
     let mounts = test_node.host().v1.iter().map(|tree| tree.mount.clone());
     let mounts = mounts.chain(
         test_node
@@ -140,7 +137,7 @@ fn trees(test_node: &TestNode) -> Vec<PathBuf> {
 }
 
 /// One tree after the other can be read only, and only below our own root.
-fn read_only(test_node: &TestNode) -> Result<(), Failed> {
+fn a_tree_that_cannot_be_written_costs_one_launch(test_node: &TestNode) -> Result<(), Failed> {
     let neighbour_spec = test_node.spec("neighbour", SLEEP);
     let neighbour = test_node.launch(&neighbour_spec)?;
     for tree in trees(test_node) {
@@ -157,9 +154,7 @@ fn read_only(test_node: &TestNode) -> Result<(), Failed> {
             &["Read-only file system", &root.to_string_lossy()],
         )?;
         gone(test_node, &spec)?;
-        check(lives(test_node, &neighbour)?, || {
-            "the neighbour ended".to_owned()
-        })?;
+        check!(test_node.lives(&neighbour)?, "the neighbour ended");
         // What runs there cannot be taken away, and that is said; it is not forgotten either.
         let quick = DestroyOptions {
             freeze: Duration::from_millis(50),
@@ -170,15 +165,13 @@ fn read_only(test_node: &TestNode) -> Result<(), Failed> {
         let stuck =
             test_node.with(|containers| containers.destroy(&held_spec.name, supervisor, quick));
         let text = stuck.err().map(|error| chain(&error)).unwrap_or_default();
-        check(text.contains("Read-only file system"), || text.clone())?;
+        check!(text.contains("Read-only file system"), "{text}");
         drop(mounted);
         test_node.destroy(&held_spec, &held)?;
-        test_node.with(|containers| containers.forget(&held_spec.name))?;
+        test_node.forget(&held_spec)?;
         runs_well(test_node, &spec)?;
     }
-    check(lives(test_node, &neighbour)?, || {
-        "the neighbour ended".to_owned()
-    })?;
+    check!(test_node.lives(&neighbour)?, "the neighbour ended");
     test_node.destroy(&neighbour_spec, &neighbour)
 }
 
@@ -203,7 +196,7 @@ impl Isolator for Unreasonable {
     }
 }
 
-fn refused_write(test_node: &TestNode) -> Result<(), Failed> {
+fn a_refused_write_is_told_with_its_file(test_node: &TestNode) -> Result<(), Failed> {
     let isolation = Isolation::default_for(test_node.host());
     let custom: Vec<Box<dyn Isolator>> = vec![Box::new(Unreasonable)];
     test_node.open_custom(isolation, &Default::default(), custom)?;
@@ -216,23 +209,21 @@ fn refused_write(test_node: &TestNode) -> Result<(), Failed> {
     let updated =
         test_node.with(|containers| containers.update(&neighbour_spec.name, &spec.demand));
     let text = updated.err().map(|error| chain(&error)).unwrap_or_default();
-    check(
+    check!(
         text.contains("failed to resize container neighbour"),
-        || text.clone(),
-    )?;
-    check(lives(test_node, &neighbour)?, || {
-        "the neighbour ended".to_owned()
-    })?;
+        "{text}"
+    );
+    check!(test_node.lives(&neighbour)?, "the neighbour ended");
     test_node.with(|containers| containers.update(&neighbour_spec.name, &neighbour_spec.demand))?;
     spec.demand.cpus_millis = 100;
     runs_well(test_node, &spec)?;
     test_node.destroy(&neighbour_spec, &neighbour)
 }
 
-fn busy_group(test_node: &TestNode) -> Result<(), Failed> {
+fn a_group_that_is_busy_is_removed_later(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", SLEEP);
     let launched = test_node.launch(&spec)?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let dir = &groups.dirs.first().ok_or("no group")?.dir;
     // The kernel does not remove what something is mounted on.
     let mounted = bind(dir)?;
@@ -244,7 +235,7 @@ fn busy_group(test_node: &TestNode) -> Result<(), Failed> {
     let stuck = test_node.with(|containers| containers.destroy(&spec.name, supervisor, quick));
     let text = stuck.err().map(|error| chain(&error)).unwrap_or_default();
     for part in ["c is not gone", &dir.to_string_lossy() as &str, "busy"] {
-        check(text.contains(part), || format!("{text:?} lacks {part:?}"))?;
+        check!(text.contains(part), "{text:?} lacks {part:?}");
     }
     // Another container is not in the way of that.
     runs_well(test_node, &test_node.spec("other", "true"))?;
@@ -252,9 +243,9 @@ fn busy_group(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&spec, &launched)
 }
 
-fn stranger(test_node: &TestNode) -> Result<(), Failed> {
+fn a_strangers_group_is_left_alone(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "true");
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let dir = groups.dirs.first().ok_or("no group")?.dir.clone();
     let inner = dir.join("theirs");
     fs::create_dir_all(&inner)?;
@@ -266,8 +257,8 @@ fn stranger(test_node: &TestNode) -> Result<(), Failed> {
         &spec,
         &["is in use already", &dir.to_string_lossy()],
     )?;
-    check(stranger.lives()?, || "the stranger was killed".to_owned())?;
-    check(inner.exists(), || "the stranger's group is gone".to_owned())?;
+    check!(stranger.lives()?, "the stranger was killed");
+    check!(inner.exists(), "the stranger's group is gone");
     drop(stranger);
     // Empty folders are nobody's.
     test_node.eventually("the stranger's group is empty", || {
@@ -282,12 +273,12 @@ fn stranger(test_node: &TestNode) -> Result<(), Failed> {
         Ok(_) => return Err("launched over somebody's folder".into()),
         Err(error) => chain(&error),
     };
-    check(text.contains("File exists"), || text.clone())?;
+    check!(text.contains("File exists"), "{text}");
     same(
         fs::read_to_string(folder.join("theirs"))?,
         "kept".to_owned(),
     )?;
-    test_node.with(|containers| containers.forget(&spec.name))?;
+    test_node.forget(&spec)?;
     runs_well(test_node, &spec)
 }
 
@@ -316,7 +307,7 @@ fn small_disk(test_node: &TestNode, options: &str) -> Result<(PathBuf, Mounted),
     Ok((dir.clone(), Mounted(dir)))
 }
 
-fn no_inodes(test_node: &TestNode) -> Result<(), Failed> {
+fn a_full_runtime_folder_costs_one_launch(test_node: &TestNode) -> Result<(), Failed> {
     let (dir, mounted) = small_disk(test_node, "size=1m,nr_inodes=40")?;
     test_node.open(|options| options.runtime_dir = dir.join("run"))?;
     let neighbour_spec = test_node.spec("neighbour", SLEEP);
@@ -336,21 +327,19 @@ fn no_inodes(test_node: &TestNode) -> Result<(), Failed> {
         &["No space left on device", "run/containers/c"],
     )?;
     gone(test_node, &spec)?;
-    check(lives(test_node, &neighbour)?, || {
-        "the neighbour ended".to_owned()
-    })?;
+    check!(test_node.lives(&neighbour)?, "the neighbour ended");
     for filler in fillers {
         fs::remove_file(filler)?;
     }
     runs_well(test_node, &spec)?;
     test_node.destroy(&neighbour_spec, &neighbour)?;
-    test_node.with(|containers| containers.forget(&neighbour_spec.name))?;
+    test_node.forget(&neighbour_spec)?;
     test_node.close();
     drop(mounted);
     Ok(())
 }
 
-fn full_disk(test_node: &TestNode) -> Result<(), Failed> {
+fn a_full_disk_costs_no_exit_record(test_node: &TestNode) -> Result<(), Failed> {
     let (dir, mounted) = small_disk(test_node, "size=256k")?;
     test_node.open(|options| options.runtime_dir = dir.join("run"))?;
     let gate = test_node.sandbox().join("gate");
@@ -359,23 +348,20 @@ fn full_disk(test_node: &TestNode) -> Result<(), Failed> {
     let launched = test_node.launch(&spec)?;
     let filler = dir.join("filler");
     let full = fs::write(&filler, vec![0; 1 << 20]).is_err();
-    check(full, || "the disk has room for ever".to_owned())?;
+    check!(full, "the disk has room for ever");
     fs::write(&gate, "\n")?;
     // Its room was taken when there was some.
-    same(
-        test_node.wait_end(&spec, &launched)?.cause,
-        ExitCause::Exited(7),
-    )?;
+    test_node.wait_cause(&spec, &launched, ExitCause::Exited(7))?;
     fs::remove_file(&filler)?;
     test_node.destroy(&spec, &launched)?;
-    test_node.with(|containers| containers.forget(&spec.name))?;
+    test_node.forget(&spec)?;
     test_node.close();
     drop(mounted);
     Ok(())
 }
 
 /// The set of a thread goes to what it executes; the thread ends with this test.
-fn missing_capability(test_node: &TestNode) -> Result<(), Failed> {
+fn a_missing_capability_is_named(test_node: &TestNode) -> Result<(), Failed> {
     let host = test_node.host().clone();
     let user = Credentials::lookup("nobody");
     let Ok(user) = user else {
@@ -403,10 +389,11 @@ fn missing_capability(test_node: &TestNode) -> Result<(), Failed> {
             .ok_or_else(|| "launched without CAP_SETUID".to_owned())
     });
     let text = weak.join().map_err(|_| "the thread panicked")??;
-    check(text.contains("CAP_SETUID"), || text.clone())
+    check!(text.contains("CAP_SETUID"), "{text}");
+    Ok(())
 }
 
-fn beyond_reason(test_node: &TestNode) -> Result<(), Failed> {
+fn limits_beyond_reason_are_clamped(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open(|options| options.enable_cfs = true)?;
     for (number, demand) in [
         Demand {
@@ -434,7 +421,7 @@ fn beyond_reason(test_node: &TestNode) -> Result<(), Failed> {
     Ok(())
 }
 
-fn nested_limits(test_node: &TestNode) -> Result<(), Failed> {
+fn nested_limits_stay_within_the_outer_ones(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open(|options| options.enable_cfs = true)?;
     let mut outer_spec = test_node.spec("outer", SLEEP);
     outer_spec.demand.cpus_millis = 500;
@@ -458,26 +445,14 @@ fn nested_limits(test_node: &TestNode) -> Result<(), Failed> {
         Vec::new(),
     )?;
     let record = test_node.wait_end(&spec, &launched)?;
-    check(!record.success(), || "the greedy task succeeded".to_owned())?;
-    let told = test_node.with(|containers| {
-        containers
-            .limitation(&spec.name, &spec.demand)
-            .ok()
-            .flatten()
-    });
+    check!(!record.success(), "the greedy task succeeded");
+    let told = test_node.limitation(&spec);
     let text = format!("{told:?}");
-    check(text.contains("Requested: 64MB"), || text.clone())?;
+    check!(text.contains("Requested: 64MB"), "{text}");
     // Nobody else's affair.
-    let outers = test_node.with(|containers| {
-        containers
-            .limitation(&outer_spec.name, &outer_spec.demand)
-            .ok()
-            .flatten()
-    });
+    let outers = test_node.limitation(&outer_spec);
     same(outers, None)?;
-    check(lives(test_node, &outer)?, || {
-        "the outer one ended".to_owned()
-    })?;
+    check!(test_node.lives(&outer)?, "the outer one ended");
     test_node.destroy(&spec, &launched)?;
     test_node.destroy(&outer_spec, &outer)
 }

@@ -12,42 +12,42 @@ use meseta_isolators::{
 };
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, check, name, same};
+use crate::test_node::{TestNode, chain, name, same};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("exit_status_is_persisted", exit_status),
-    ("deadly_signals_are_persisted", deadly_signals),
-    ("namespaces_differ_from_the_hosts", namespaces),
-    ("hostname_is_the_containers_own", hostname),
-    ("processes_of_the_host_are_invisible", invisible_host),
-    ("task_is_in_its_own_cgroups", own_cgroups),
-    ("task_has_only_fds_0_to_2", only_three_fds),
-    ("no_new_privs_is_set", no_new_privs),
-    ("rlimits_are_set", rlimits),
-    ("oom_score_is_the_tasks_own", oom_score),
-    ("mounts_of_a_task_stay_inside", mounts_stay_inside),
-    ("environment_is_exactly_what_was_given", exact_environment),
-    ("signal_mask_and_dispositions_are_default", default_signals),
-    ("user_and_groups_are_changed", other_user),
-    ("long_environment_arrives", long_environment),
-    ("missing_program_is_reported_with_errno", missing_program),
-    ("every_failing_step_is_named", failing_steps),
-    ("symlinked_output_is_refused", symlinked_output),
-    ("output_follows_no_swapped_folder", swapped_folder),
-    ("output_is_a_plain_file_of_the_tasks_user", plain_output),
-    ("output_goes_where_the_agent_sees_it", mounted_over),
-    ("a_name_in_use_is_refused", name_in_use),
-    ("launcher_death_costs_no_container", launcher_death),
-    ("supervisor_runs_from_a_sealed_image", sealed_image),
-    ("supervisor_is_small", small_supervisor),
-    ("a_hundred_launches_leak_no_descriptor", no_leak),
-    ("groups_that_were_removed_are_made_again", removed_root),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    exit_status_is_persisted,
+    deadly_signals_are_persisted,
+    namespaces_differ_from_the_hosts,
+    hostname_is_the_containers_own,
+    processes_of_the_host_are_invisible,
+    task_is_in_its_own_cgroups,
+    task_has_only_fds_0_to_2,
+    no_new_privs_is_set,
+    rlimits_are_set,
+    oom_score_is_the_tasks_own,
+    mounts_of_a_task_stay_inside,
+    environment_is_exactly_what_was_given,
+    signal_mask_and_dispositions_are_default,
+    user_and_groups_are_changed,
+    long_environment_arrives,
+    missing_program_is_reported_with_errno,
+    every_failing_step_is_named,
+    symlinked_output_is_refused,
+    output_follows_no_swapped_folder,
+    output_is_a_plain_file_of_the_tasks_user,
+    output_goes_where_the_agent_sees_it,
+    a_name_in_use_is_refused,
+    launcher_death_costs_no_container,
+    supervisor_runs_from_a_sealed_image,
+    supervisor_is_small,
+    a_hundred_launches_leak_no_descriptor,
+    groups_that_were_removed_are_made_again,
 ];
 
 /// Somebody tidies up underneath us.
-fn removed_root(test_node: &TestNode) -> Result<(), Failed> {
+fn groups_that_were_removed_are_made_again(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     for group in &groups.dirs {
         let above: Vec<_> = group.dir.ancestors().skip(1).take(2).collect();
         for dir in above.first().into_iter().flat_map(fs::read_dir) {
@@ -65,17 +65,15 @@ fn removed_root(test_node: &TestNode) -> Result<(), Failed> {
         .iter()
         .find(|group| group.version == Version::V2);
     if let Some(instance) = unified.and_then(|group| group.dir.parent()) {
-        check(!instance.exists(), || {
-            format!("{} is in use", instance.display())
-        })?;
+        check!(!instance.exists(), "{} is in use", instance.display());
     }
     let launched = test_node.launch(&spec)?;
     let again = groups.dirs.iter().all(|group| group.dir.is_dir());
-    check(again, || format!("{groups:?}"))?;
+    check!(again, "{groups:?}");
     test_node.destroy(&spec, &launched)
 }
 
-fn exit_status(test_node: &TestNode) -> Result<(), Failed> {
+fn exit_status_is_persisted(test_node: &TestNode) -> Result<(), Failed> {
     for code in [0, 3, 255] {
         let spec = test_node.spec(&format!("exit{code}"), &format!("exit {code}"));
         let (record, _) = test_node.run(&spec)?;
@@ -85,12 +83,12 @@ fn exit_status(test_node: &TestNode) -> Result<(), Failed> {
         let file = test_node
             .with(|containers| containers.runtime_dir(&spec.name))
             .join("status");
-        check(file.is_file(), || format!("{} is no file", file.display()))?;
+        check!(file.is_file(), "{} is no file", file.display());
     }
     Ok(())
 }
 
-fn deadly_signals(test_node: &TestNode) -> Result<(), Failed> {
+fn deadly_signals_are_persisted(test_node: &TestNode) -> Result<(), Failed> {
     // 40 is a real-time signal, which has no name in most libraries.
     for signal in [9, 15, 11, 40] {
         let spec = test_node.spec(&format!("signal{signal}"), &format!("kill -{signal} $$"));
@@ -99,7 +97,7 @@ fn deadly_signals(test_node: &TestNode) -> Result<(), Failed> {
     Ok(())
 }
 
-fn namespaces(test_node: &TestNode) -> Result<(), Failed> {
+fn namespaces_differ_from_the_hosts(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec(
         "c",
         "for n in pid mnt ipc uts; do readlink /proc/self/ns/$n; done",
@@ -109,15 +107,13 @@ fn namespaces(test_node: &TestNode) -> Result<(), Failed> {
     same(inside.len(), 4)?;
     for (kind, inside) in ["pid", "mnt", "ipc", "uts"].into_iter().zip(inside) {
         let outside = fs::read_link(format!("/proc/self/ns/{kind}"))?;
-        check(inside.starts_with(kind), || format!("{kind}: {inside}"))?;
-        check(Path::new(inside) != outside, || {
-            format!("{kind} is shared: {inside}")
-        })?;
+        check!(inside.starts_with(kind), "{kind}: {inside}");
+        check!(Path::new(inside) != outside, "{kind} is shared: {inside}");
     }
     Ok(())
 }
 
-fn hostname(test_node: &TestNode) -> Result<(), Failed> {
+fn hostname_is_the_containers_own(test_node: &TestNode) -> Result<(), Failed> {
     let before = nix::unistd::gethostname()?;
     let mut spec = test_node.spec("named", "uname -n");
     spec.hostname = Some("within".to_owned());
@@ -130,7 +126,7 @@ fn hostname(test_node: &TestNode) -> Result<(), Failed> {
     same(nix::unistd::gethostname()?, before)
 }
 
-fn invisible_host(test_node: &TestNode) -> Result<(), Failed> {
+fn processes_of_the_host_are_invisible(test_node: &TestNode) -> Result<(), Failed> {
     let shown = "ls -d /proc/[0-9]*; cat /proc/1/comm; tr '\\0' ' ' < /proc/1/cmdline; true";
     let spec = test_node.spec("c", shown);
     let (_, output) = test_node.run(&spec)?;
@@ -139,15 +135,16 @@ fn invisible_host(test_node: &TestNode) -> Result<(), Failed> {
         .filter(|line| line.starts_with("/proc/"))
         .count();
     // The supervisor, the shell, ls.
-    check(processes <= 3, || output.clone())?;
-    check(output.contains("meseta-init"), || output.clone())?;
-    check(!output.contains("launcher.lock"), || output.clone())
+    check!(processes <= 3, "{output}");
+    check!(output.contains("meseta-init"), "{output}");
+    check!(!output.contains("launcher.lock"), "{output}");
+    Ok(())
 }
 
-fn own_cgroups(test_node: &TestNode) -> Result<(), Failed> {
+fn task_is_in_its_own_cgroups(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "cat /proc/self/cgroup");
     let (_, output) = test_node.run(&spec)?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let v1 = test_node
         .host()
         .v1
@@ -170,24 +167,25 @@ fn own_cgroups(test_node: &TestNode) -> Result<(), Failed> {
         same(path, Some(expected.as_str()))?;
     }
     if test_node.host().unified.is_some() {
-        check(output.contains(&format!("0::{expected}/leaf\n")), || {
-            output.clone()
-        })?;
+        check!(
+            output.contains(&format!("0::{expected}/leaf\n")),
+            "{output}"
+        );
     }
     Ok(())
 }
 
-fn only_three_fds(test_node: &TestNode) -> Result<(), Failed> {
+fn task_has_only_fds_0_to_2(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; true");
     same(test_node.run(&spec)?.1, "0\n1\n2\n/dev/null\n".to_owned())
 }
 
-fn no_new_privs(test_node: &TestNode) -> Result<(), Failed> {
+fn no_new_privs_is_set(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "grep NoNewPrivs /proc/self/status");
     same(test_node.run(&spec)?.1, "NoNewPrivs:\t1\n".to_owned())
 }
 
-fn rlimits(test_node: &TestNode) -> Result<(), Failed> {
+fn rlimits_are_set(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "ulimit -Sn; ulimit -Hn; ulimit -c");
     let nofile = Rlimit {
         resource: 7,
@@ -203,18 +201,20 @@ fn rlimits(test_node: &TestNode) -> Result<(), Failed> {
     same(test_node.run(&spec)?.1, "77\n99\n0\n".to_owned())
 }
 
-fn oom_score(test_node: &TestNode) -> Result<(), Failed> {
+fn oom_score_is_the_tasks_own(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "cat /proc/self/oom_score_adj");
     same(test_node.run(&spec)?.1, "0\n".to_owned())?;
     spec = test_node.spec("burst", "cat /proc/self/oom_score_adj");
     spec.demand.mem_limit = Some(Limit::Unlimited);
     let score: i32 = test_node.run(&spec)?.1.trim().parse()?;
-    check((900..=1000).contains(&score), || {
-        format!("{score} for a small task that may burst")
-    })
+    check!(
+        (900..=1000).contains(&score),
+        "{score} for a small task that may burst"
+    );
+    Ok(())
 }
 
-fn mounts_stay_inside(test_node: &TestNode) -> Result<(), Failed> {
+fn mounts_of_a_task_stay_inside(test_node: &TestNode) -> Result<(), Failed> {
     let inner = test_node.sandbox().join("inner");
     fs::create_dir(&inner)?;
     let command = "mount -t tmpfs none inner && echo x >inner/file && echo mounted; read x < gate";
@@ -225,19 +225,18 @@ fn mounts_stay_inside(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", command);
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "mounted")?;
-    check(!inner.join("file").exists(), || {
-        "the host sees the task's mount".to_owned()
-    })?;
+    check!(
+        !inner.join("file").exists(),
+        "the host sees the task's mount"
+    );
     let table = fs::read_to_string("/proc/self/mountinfo")?;
-    check(!table.contains("inner"), || {
-        "the mount is in the host's table".to_owned()
-    })?;
+    check!(!table.contains("inner"), "the mount is in the host's table");
     fs::write(test_node.sandbox().join("gate"), "\n")?;
     test_node.wait_end(&spec, &launched)?;
     test_node.destroy(&spec, &launched)
 }
 
-fn exact_environment(test_node: &TestNode) -> Result<(), Failed> {
+fn environment_is_exactly_what_was_given(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "");
     spec.command = Command::Argv {
         program: "env".into(),
@@ -254,7 +253,7 @@ fn exact_environment(test_node: &TestNode) -> Result<(), Failed> {
     )
 }
 
-fn default_signals(test_node: &TestNode) -> Result<(), Failed> {
+fn signal_mask_and_dispositions_are_default(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "");
     let args = ["grep", "-E", "Sig(Blk|Ign|Cgt)|ShdPnd", "/proc/self/status"];
     let args = args.into_iter().map(Into::into).collect();
@@ -267,12 +266,12 @@ fn default_signals(test_node: &TestNode) -> Result<(), Failed> {
         // grep itself catches nothing but stack overflows.
         let bits = line.rsplit('\t').next().unwrap_or_default();
         let clean = bits == "0000000000000000" || line.starts_with("SigCgt");
-        check(clean, || output.clone())?;
+        check!(clean, "{output}");
     }
     same(output.lines().count(), 4)
 }
 
-fn other_user(test_node: &TestNode) -> Result<(), Failed> {
+fn user_and_groups_are_changed(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "id -u; id -g; id -G; umask");
     spec.credentials = Some(Credentials {
         uid: 65534,
@@ -287,7 +286,7 @@ fn other_user(test_node: &TestNode) -> Result<(), Failed> {
     same((owner.uid(), owner.gid()), (65534, 65533))
 }
 
-fn long_environment(test_node: &TestNode) -> Result<(), Failed> {
+fn long_environment_arrives(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "printf %s \"$V0$V1$V2\" | wc -c");
     for number in 0..3 {
         spec.env
@@ -299,7 +298,7 @@ fn long_environment(test_node: &TestNode) -> Result<(), Failed> {
     )
 }
 
-fn missing_program(test_node: &TestNode) -> Result<(), Failed> {
+fn missing_program_is_reported_with_errno(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "");
     spec.command = Command::Argv {
         program: "/no/such/program".into(),
@@ -318,13 +317,14 @@ fn missing_program(test_node: &TestNode) -> Result<(), Failed> {
     same(step, LaunchStep::Exec)?;
     same(source.raw_os_error(), Some(2))?;
     same(detail, "/no/such/program".to_owned())?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
-    check(!groups.exist(), || "groups are left".to_owned())?;
+    let groups = test_node.groups(&spec.name);
+    check!(!groups.exist(), "groups are left");
     let folder = test_node.with(|containers| containers.runtime_dir(&spec.name));
-    check(!folder.exists(), || "the runtime folder is left".to_owned())
+    check!(!folder.exists(), "the runtime folder is left");
+    Ok(())
 }
 
-fn failing_steps(test_node: &TestNode) -> Result<(), Failed> {
+fn every_failing_step_is_named(test_node: &TestNode) -> Result<(), Failed> {
     let plain = test_node.sandbox().join("plain");
     fs::write(&plain, "#!/bin/sh\n")?;
     let mut cases = Vec::new();
@@ -366,15 +366,13 @@ fn failing_steps(test_node: &TestNode) -> Result<(), Failed> {
             return Err(format!("{}: {error:?}", spec.name).into());
         };
         same((*step, source.raw_os_error()), (expected, Some(errno)))?;
-        let groups = test_node.with(|containers| containers.groups(&spec.name));
-        check(!groups.exist(), || {
-            format!("groups of {} are left", spec.name)
-        })?;
+        let groups = test_node.groups(&spec.name);
+        check!(!groups.exist(), "groups of {} are left", spec.name);
     }
     Ok(())
 }
 
-fn symlinked_output(test_node: &TestNode) -> Result<(), Failed> {
+fn symlinked_output_is_refused(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "echo written");
     let victim = test_node.sandbox().join("victim");
     fs::write(&victim, "untouched")?;
@@ -385,7 +383,7 @@ fn symlinked_output(test_node: &TestNode) -> Result<(), Failed> {
         Some(LaunchError::Step { step: LaunchStep::OpenStdio, source, .. })
             if source.raw_os_error() == Some(libc::ELOOP)
     );
-    check(refused, || format!("{error:?}"))?;
+    check!(refused, "{error:?}");
     same(fs::read_to_string(victim)?, "untouched".to_owned())
 }
 
@@ -395,7 +393,8 @@ fn refused_stdio(error: Option<LaunchError>, errno: i32) -> Result<(), Failed> {
         Some(LaunchError::Step { step: LaunchStep::OpenStdio, source, .. })
             if source.raw_os_error() == Some(errno)
     );
-    check(refused, || format!("{error:?}"))
+    check!(refused, "{error:?}");
+    Ok(())
 }
 
 /// Whether the supervisor carries the output or the task writes it itself.
@@ -413,7 +412,7 @@ fn both_ways() -> [TaskIsolation; 2] {
 }
 
 /// The sandbox is a task's: any folder in it may be a link by now.
-fn swapped_folder(test_node: &TestNode) -> Result<(), Failed> {
+fn output_follows_no_swapped_folder(test_node: &TestNode) -> Result<(), Failed> {
     let outside = test_node.sandbox().with_file_name("outside");
     fs::create_dir_all(outside.join("c"))?;
     fs::write(outside.join("c/err"), "theirs")?;
@@ -433,7 +432,7 @@ fn swapped_folder(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 /// Pipes keep nobody waiting, and what somebody else owns stays theirs.
-fn plain_output(test_node: &TestNode) -> Result<(), Failed> {
+fn output_is_a_plain_file_of_the_tasks_user(test_node: &TestNode) -> Result<(), Failed> {
     let theirs = test_node.sandbox().with_file_name("theirs");
     fs::write(&theirs, "theirs")?;
     let nobody = Credentials {
@@ -472,7 +471,7 @@ fn plain_output(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 /// A task has mounted a folder of its own over that which the output's path leads through.
-fn mounted_over(test_node: &TestNode) -> Result<(), Failed> {
+fn output_goes_where_the_agent_sees_it(test_node: &TestNode) -> Result<(), Failed> {
     let evil = test_node.sandbox().with_file_name("evil");
     fs::create_dir(&evil)?;
     let task = TaskIsolation {
@@ -511,20 +510,21 @@ fn mounted_over(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&outer, &launched)
 }
 
-fn name_in_use(test_node: &TestNode) -> Result<(), Failed> {
+fn a_name_in_use_is_refused(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "echo first; exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     let again = test_node.with(|containers| containers.launch(&spec)).err();
-    check(matches!(again, Some(LaunchError::Invalid { .. })), || {
-        format!("{again:?}")
-    })?;
+    check!(
+        matches!(again, Some(LaunchError::Invalid { .. })),
+        "{again:?}"
+    );
     // The one that runs is not hurt by the refusal.
     let alive = test_node.with(|containers| containers.watch(&launched.supervisor))?;
-    check(alive.is_some(), || "the first container is gone".to_owned())?;
+    check!(alive.is_some(), "the first container is gone");
     test_node.destroy(&spec, &launched)
 }
 
-fn launcher_death(test_node: &TestNode) -> Result<(), Failed> {
+fn launcher_death_costs_no_container(test_node: &TestNode) -> Result<(), Failed> {
     let gate = test_node.sandbox().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
     let spec = test_node.spec("c", "read line < gate; echo $line; exit 3");
@@ -542,34 +542,27 @@ fn launcher_death(test_node: &TestNode) -> Result<(), Failed> {
     let successor = test_node
         .with(|containers| containers.launcher_pid())
         .ok_or("no launcher")?;
-    check(successor != launcher, || {
-        "the launcher was not replaced".to_owned()
-    })?;
+    check!(successor != launcher, "the launcher was not replaced");
     fs::write(&gate, "through\n")?;
-    same(
-        test_node.wait_end(&spec, &launched)?.cause,
-        ExitCause::Exited(3),
-    )?;
+    test_node.wait_cause(&spec, &launched, ExitCause::Exited(3))?;
     same(test_node.output(&spec), "through\n".to_owned())
 }
 
-fn sealed_image(test_node: &TestNode) -> Result<(), Failed> {
+fn supervisor_runs_from_a_sealed_image(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     let exe = format!("/proc/{}/exe", launched.supervisor.pid);
     let target = fs::read_link(&exe)?;
-    check(
+    check!(
         target.to_string_lossy().contains("memfd:meseta-launcher"),
-        || format!("{target:?}"),
-    )?;
+        "{target:?}"
+    );
     let opened = fs::OpenOptions::new().write(true).open(&exe);
-    check(opened.is_err(), || {
-        "the image can be opened for writing".to_owned()
-    })?;
+    check!(opened.is_err(), "the image can be opened for writing");
     test_node.destroy(&spec, &launched)
 }
 
-fn small_supervisor(test_node: &TestNode) -> Result<(), Failed> {
+fn supervisor_is_small(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", launched.supervisor.pid))?;
@@ -578,13 +571,11 @@ fn small_supervisor(test_node: &TestNode) -> Result<(), Failed> {
         .filter(|line| line.starts_with("Private_"))
         .filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
         .sum();
-    check(kilobytes > 0 && kilobytes <= 1024, || {
-        format!("{kilobytes} KB private")
-    })?;
+    check!(kilobytes > 0 && kilobytes <= 1024, "{kilobytes} KB private");
     test_node.destroy(&spec, &launched)
 }
 
-fn no_leak(test_node: &TestNode) -> Result<(), Failed> {
+fn a_hundred_launches_leak_no_descriptor(test_node: &TestNode) -> Result<(), Failed> {
     let count = || fs::read_dir("/proc/self/fd").map(Iterator::count);
     let launcher = test_node
         .with(|containers| containers.launcher_pid())
@@ -601,5 +592,6 @@ fn no_leak(test_node: &TestNode) -> Result<(), Failed> {
     }
     same(of_launcher()?, before)?;
     // Other tests run in this process; they hold some, but not a hundred.
-    check(count()? < 100, || "descriptors are left open".to_owned())
+    check!(count()? < 100, "descriptors are left open");
+    Ok(())
 }

@@ -5,16 +5,16 @@ use meseta_isolators::{Controller, Demand, Limit, Limitation};
 use std::time::Duration;
 
 use crate::Test;
-use crate::test_node::{TestNode, check, same, wait_pidfd};
+use crate::test_node::{TestNode, same, wait_pidfd};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("memory_over_the_limit_is_killed_and_told", memory),
-    ("an_oom_is_told_after_a_restart_too", memory_after_restart),
-    ("an_oom_is_seen_while_the_task_goes_on", oom_event),
-    ("a_fork_bomb_stays_in_its_container", fork_bomb),
-    ("cfs_quota_throttles", cfs),
-    ("limits_of_a_living_container_change", resize),
-    ("usage_is_counted", usage),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    memory_over_the_limit_is_killed_and_told,
+    an_oom_is_told_after_a_restart_too,
+    an_oom_is_seen_while_the_task_goes_on,
+    a_fork_bomb_stays_in_its_container,
+    cfs_quota_throttles,
+    limits_of_a_living_container_change,
+    usage_is_counted,
 ];
 
 const MB: u64 = 1 << 20;
@@ -22,17 +22,11 @@ const MB: u64 = 1 << 20;
 /// Buffers 200 MB in one process, in a container of 64.
 const GREEDY: &str = "head -c 209715200 /dev/zero | tail >/dev/null; exit $?";
 
-fn memory(test_node: &TestNode) -> Result<(), Failed> {
+fn memory_over_the_limit_is_killed_and_told(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", GREEDY);
     let (record, _) = test_node.run(&spec)?;
-    check(!record.success(), || "the greedy task succeeded".to_owned())?;
-    let limitation = test_node.with(|containers| {
-        containers
-            .limitation(&spec.name, &spec.demand)
-            .ok()
-            .flatten()
-    });
-    expect_oom(limitation)
+    check!(!record.success(), "the greedy task succeeded");
+    expect_oom(test_node.limitation(&spec))
 }
 
 fn expect_oom(limitation: Option<Limitation>) -> Result<(), Failed> {
@@ -45,17 +39,16 @@ fn expect_oom(limitation: Option<Limitation>) -> Result<(), Failed> {
     else {
         return Err("no limitation was found".into());
     };
-    check(oom_kills >= 1, || format!("{oom_kills} kills"))?;
+    check!(oom_kills >= 1, "{oom_kills} kills");
     same(limit_bytes, Some(64 * MB))?;
     let used = max_usage_bytes.unwrap_or(0);
-    check((60 * MB..=64 * MB).contains(&used), || {
-        format!("{used} bytes at most")
-    })?;
+    check!((60 * MB..=64 * MB).contains(&used), "{used} bytes at most");
     let begin = "Memory limit exceeded: Requested: 64MB Maximum Used: ";
-    check(message.starts_with(begin), || message.clone())
+    check!(message.starts_with(begin), "{message}");
+    Ok(())
 }
 
-fn memory_after_restart(test_node: &TestNode) -> Result<(), Failed> {
+fn an_oom_is_told_after_a_restart_too(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", GREEDY);
     let launched = test_node.launch(&spec)?;
     // The agent is down while it happens.
@@ -64,9 +57,10 @@ fn memory_after_restart(test_node: &TestNode) -> Result<(), Failed> {
     test_node.wait_end(&spec, &launched)?;
     let found = test_node.with(|containers| containers.recover())?;
     same(found.len(), 1)?;
-    check(found[0].exit.is_some_and(|exit| !exit.success()), || {
-        format!("{found:?}")
-    })?;
+    check!(
+        found[0].exit.is_some_and(|exit| !exit.success()),
+        "{found:?}"
+    );
     expect_oom(test_node.with(|containers| {
         containers
             .limitation(&spec.name, &Demand::default())
@@ -75,7 +69,7 @@ fn memory_after_restart(test_node: &TestNode) -> Result<(), Failed> {
     }))
 }
 
-fn oom_event(test_node: &TestNode) -> Result<(), Failed> {
+fn an_oom_is_seen_while_the_task_goes_on(test_node: &TestNode) -> Result<(), Failed> {
     let gate = test_node.sandbox().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
     let greedy = GREEDY.trim_end_matches("; exit $?");
@@ -83,72 +77,44 @@ fn oom_event(test_node: &TestNode) -> Result<(), Failed> {
     let launched = test_node.launch(&spec)?;
     let watched = test_node.with(|containers| containers.watch_limits(&spec.name))?;
     same(watched.len(), 1)?;
-    same(
-        test_node.with(|containers| {
-            containers
-                .limitation(&spec.name, &spec.demand)
-                .ok()
-                .flatten()
-        }),
-        None,
-    )?;
+    same(test_node.limitation(&spec), None)?;
     std::fs::write(&gate, "\n")?;
     wait_pidfd(&watched[0])?;
-    test_node.eventually("a counted kill", || {
-        let limitation = test_node.with(|containers| {
-            containers
-                .limitation(&spec.name, &spec.demand)
-                .ok()
-                .flatten()
-        });
-        limitation.is_some()
-    })?;
+    test_node.eventually("a counted kill", || test_node.limitation(&spec).is_some())?;
     test_node.destroy(&spec, &launched)
 }
 
-fn fork_bomb(test_node: &TestNode) -> Result<(), Failed> {
+fn a_fork_bomb_stays_in_its_container(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "b() { b | b & }; b; b; exec sleep 1000");
     spec.demand.pids_limit = Some(Limit::At(32));
     let launched = test_node.launch(&spec)?;
     let usage = || {
-        let read = |containers: &meseta_isolators::Containers| {
-            containers.usage(&spec.name, None, Duration::ZERO)
-        };
-        test_node
-            .with(read)
-            .map(|usage| usage.pids)
-            .unwrap_or_default()
+        let usage = test_node.usage(&spec);
+        usage.map(|usage| usage.pids).unwrap_or_default()
     };
     test_node.eventually("a refused fork", || {
         usage().refused.is_some_and(|refused| refused > 0)
     })?;
     let now = usage();
     same(now.limit, Some(32))?;
-    check(now.threads.is_some_and(|threads| threads <= 32), || {
-        format!("{now:?}")
-    })?;
+    check!(now.threads.is_some_and(|threads| threads <= 32), "{now:?}");
     // The machine still forks.
-    check(
+    check!(
         std::process::Command::new("true").status()?.success(),
-        || "no fork".to_owned(),
-    )?;
+        "no fork"
+    );
     test_node.destroy(&spec, &launched)
 }
 
-fn cfs(test_node: &TestNode) -> Result<(), Failed> {
+fn cfs_quota_throttles(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open(|options| options.enable_cfs = true)?;
     let mut spec = test_node.spec("c", "while :; do :; done");
     // So little that a busy machine can spare it in every period.
     spec.demand.cpus_millis = 50;
     let launched = test_node.launch(&spec)?;
     let usage = || {
-        let read = |containers: &meseta_isolators::Containers| {
-            containers.usage(&spec.name, None, Duration::ZERO)
-        };
-        test_node
-            .with(read)
-            .map(|usage| usage.cpu)
-            .unwrap_or_default()
+        let usage = test_node.usage(&spec);
+        usage.map(|usage| usage.cpu).unwrap_or_default()
     };
     test_node.eventually("thirty periods", || {
         usage().nr_periods.is_some_and(|count| count >= 30)
@@ -157,24 +123,20 @@ fn cfs(test_node: &TestNode) -> Result<(), Failed> {
     same(now.limit_cpus, Some(0.05))?;
     let (periods, throttled) = (now.nr_periods.unwrap_or(0), now.nr_throttled.unwrap_or(0));
     // Neighbours may take the processor away in some periods; nine in ten is the bar when idle.
-    check(throttled * 10 >= periods * 7, || {
-        format!("{throttled} of {periods} periods")
-    })?;
-    check(now.throttled_secs.is_some_and(|secs| secs > 0.5), || {
-        format!("{now:?}")
-    })?;
+    check!(
+        throttled * 10 >= periods * 7,
+        "{throttled} of {periods} periods"
+    );
+    check!(now.throttled_secs.is_some_and(|secs| secs > 0.5), "{now:?}");
     test_node.destroy(&spec, &launched)
 }
 
-fn resize(test_node: &TestNode) -> Result<(), Failed> {
+fn limits_of_a_living_container_change(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     let update = |demand: Demand| {
         test_node.with(|containers| containers.update(&spec.name, &demand))?;
-        let read = |containers: &meseta_isolators::Containers| {
-            containers.usage(&spec.name, None, Duration::ZERO)
-        };
-        Ok::<_, Failed>(test_node.with(read)?)
+        test_node.usage(&spec)
     };
     let demand = |mem: u64, cpus: Option<Limit>| Demand {
         cpus_millis: 500,
@@ -192,12 +154,11 @@ fn resize(test_node: &TestNode) -> Result<(), Failed> {
     same(smaller.cpu.limit_cpus, None)?;
     test_node.destroy(&spec, &launched)?;
     let gone = test_node.with(|containers| containers.update(&spec.name, &spec.demand));
-    check(gone.is_err(), || {
-        "a container that is gone was resized".to_owned()
-    })
+    check!(gone.is_err(), "a container that is gone was resized");
+    Ok(())
 }
 
-fn usage(test_node: &TestNode) -> Result<(), Failed> {
+fn usage_is_counted(test_node: &TestNode) -> Result<(), Failed> {
     let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo worked; exec sleep 1000";
     let spec = test_node.spec("c", work);
     let launched = test_node.launch(&spec)?;
@@ -207,19 +168,20 @@ fn usage(test_node: &TestNode) -> Result<(), Failed> {
         .with(|containers| containers.usage(&spec.name, Some(&launched.supervisor), at))?;
     same(usage.timestamp, at)?;
     let used = usage.cpu.user_secs.unwrap_or(0.0) + usage.cpu.system_secs.unwrap_or(0.0);
-    check(used > 0.0, || format!("{used} s used"))?;
+    check!(used > 0.0, "{used} s used");
     same(usage.memory.limit_bytes, Some(64 * MB))?;
     same(usage.memory.oom_kills, Some(0))?;
-    check(
+    check!(
         usage.memory.total_bytes.is_some_and(|bytes| bytes > 0),
-        || format!("{usage:?}"),
-    )?;
+        "{usage:?}"
+    );
     same(usage.pids.processes, Some(1))?;
     same(usage.pids.threads, Some(1))?;
     let has_pressure = test_node.host().unified.is_some();
     same(usage.pressure.cpu_some_secs.is_some(), has_pressure)?;
-    check(test_node.host().offers(Controller::Cpu), || {
-        "cpu is not offered".to_owned()
-    })?;
+    check!(
+        test_node.host().offers(Controller::Cpu),
+        "cpu is not offered"
+    );
     test_node.destroy(&spec, &launched)
 }

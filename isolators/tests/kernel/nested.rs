@@ -9,21 +9,15 @@ use meseta_isolators::{
 };
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, check};
+use crate::test_node::{TestNode, chain};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("nested_ends_alone", nested_ends_alone),
-    (
-        "nested_ends_with_the_outer_one",
-        nested_ends_with_the_outer_one,
-    ),
-    ("nested_shares_the_limit", nested_shares_the_limit),
-    (
-        "inside_sees_what_the_container_sees",
-        inside_sees_what_the_container_sees,
-    ),
-    ("nested_rights_are_its_own", nested_rights_are_its_own),
-    ("nothing_nests_in_nothing", nothing_nests_in_nothing),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    nested_ends_alone,
+    nested_ends_with_the_outer_one,
+    nested_shares_the_limit,
+    inside_sees_what_the_container_sees,
+    nested_rights_are_its_own,
+    nothing_nests_in_nothing,
 ];
 
 const OUTER: &str = "exec sleep 1000";
@@ -42,30 +36,20 @@ fn destroy(test_node: &TestNode, container: &str, launched: &Launched) -> Result
     Ok(())
 }
 
-fn lives(test_node: &TestNode, launched: &Launched) -> Result<bool, Failed> {
-    Ok(test_node
-        .with(|containers| containers.watch(&launched.supervisor))?
-        .is_some())
-}
-
 fn nested_ends_alone(test_node: &TestNode) -> Result<(), Failed> {
     let outer = test_node.launch(&test_node.spec("outer", OUTER))?;
     let one = test_node.launch(&test_node.spec("outer+one", OUTER))?;
     let two = test_node.launch(&test_node.spec("outer+two", OUTER))?;
-    let of_outer = test_node.with(|c| c.groups(&ContainerName::new("outer").expect("valid")));
-    let of_one = test_node.with(|c| c.groups(&ContainerName::new("outer+one").expect("valid")));
+    let of_outer = test_node.groups(&name("outer")?);
+    let of_one = test_node.groups(&name("outer+one")?);
     for (outer, inner) in of_outer.dirs.iter().zip(&of_one.dirs) {
-        check(inner.dir.starts_with(&outer.dir), || format!("{inner:?}"))?;
-        check(inner.dir.exists(), || format!("{inner:?} is not there"))?;
+        check!(inner.dir.starts_with(&outer.dir), "{inner:?}");
+        check!(inner.dir.exists(), "{inner:?} is not there");
     }
     destroy(test_node, "outer+one", &one)?;
-    check(!of_one.exist(), || "its groups are left over".to_owned())?;
-    check(lives(test_node, &outer)?, || {
-        "the outer one ended too".to_owned()
-    })?;
-    check(lives(test_node, &two)?, || {
-        "its sibling ended too".to_owned()
-    })?;
+    check!(!of_one.exist(), "its groups are left over");
+    check!(test_node.lives(&outer)?, "the outer one ended too");
+    check!(test_node.lives(&two)?, "its sibling ended too");
     destroy(test_node, "outer+two", &two)?;
     destroy(test_node, "outer", &outer)
 }
@@ -76,9 +60,7 @@ fn nested_ends_with_the_outer_one(test_node: &TestNode) -> Result<(), Failed> {
     let inner = test_node.launch(&spec)?;
     destroy(test_node, "outer", &outer)?;
     let record = test_node.wait_end(&spec, &inner)?;
-    check(record.cause == ExitCause::Signaled(9), || {
-        format!("{record:?}")
-    })?;
+    check!(record.cause == ExitCause::Signaled(9), "{record:?}");
     destroy(test_node, "outer+in", &inner)
 }
 
@@ -89,13 +71,11 @@ fn nested_shares_the_limit(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("outer+hog", hog);
     let inner = test_node.launch(&spec)?;
     let record = test_node.wait_end(&spec, &inner)?;
-    check(record.cause != ExitCause::Exited(0), || {
-        format!("{record:?}")
-    })?;
-    let hog = name("outer+hog")?;
-    let limited =
-        test_node.with(|containers| containers.limitation(&hog, &spec.demand).ok().flatten());
-    check(limited.is_some(), || "nobody knows why it ended".to_owned())?;
+    check!(record.cause != ExitCause::Exited(0), "{record:?}");
+    check!(
+        test_node.limitation(&spec).is_some(),
+        "nobody knows why it ended"
+    );
     destroy(test_node, "outer+hog", &inner)?;
     destroy(test_node, "outer", &outer)
 }
@@ -114,9 +94,7 @@ fn inside_sees_what_the_container_sees(test_node: &TestNode) -> Result<(), Faile
         .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
         .map_err(|error| Failed::from(chain(&error)))?;
     let record = test_node.wait_end(&spec, &launched)?;
-    check(record.cause == ExitCause::Exited(0), || {
-        format!("{record:?}")
-    })?;
+    check!(record.cause == ExitCause::Exited(0), "{record:?}");
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut seen = test_node.output(&outer_spec);
     while seen.lines().count() < 3 && Instant::now() < deadline {
@@ -124,9 +102,10 @@ fn inside_sees_what_the_container_sees(test_node: &TestNode) -> Result<(), Faile
         seen = test_node.output(&outer_spec);
     }
     let printed = test_node.output(&spec);
-    check(printed == format!("{seen}meseta-init\n"), || {
-        format!("{printed:?} is not what the container sees: {seen:?}")
-    })?;
+    check!(
+        printed == format!("{seen}meseta-init\n"),
+        "{printed:?} is not what the container sees: {seen:?}"
+    );
     destroy(test_node, "outer+debug", &launched)?;
     destroy(test_node, "outer", &outer)
 }
@@ -155,11 +134,11 @@ fn nested_rights_are_its_own(test_node: &TestNode) -> Result<(), Failed> {
     };
     let (_, output) = test_node.run_with(&spec, &task)?;
     let expected = "123\nCapEff:\t0000000000000020\ndone\n";
-    check(output == expected, || output.clone())?;
+    check!(output == expected, "{output}");
     test_node.wait_output(&outer_spec, "done")?;
     let output = test_node.output(&outer_spec);
-    check(output.starts_with("321\n"), || output.clone())?;
-    check(!output.contains("0000000000000020"), || output.clone())?;
+    check!(output.starts_with("321\n"), "{output}");
+    check!(!output.contains("0000000000000020"), "{output}");
     destroy(test_node, "outer", &outer)
 }
 
@@ -170,5 +149,6 @@ fn nothing_nests_in_nothing(test_node: &TestNode) -> Result<(), Failed> {
         return Err("it was launched".into());
     };
     let text = chain(&error);
-    check(text.contains("around it is not there"), || text.clone())
+    check!(text.contains("around it is not there"), "{text}");
+    Ok(())
 }

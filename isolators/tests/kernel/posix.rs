@@ -6,23 +6,23 @@ use libtest_mimic::Failed;
 use meseta_isolators::{Credentials, ExitCause, KillRequest, LaunchError, LaunchStep};
 
 use crate::Test;
-use crate::test_node::{TestNode, check, same};
+use crate::test_node::{TestNode, same};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("exit_status_is_persisted", exit_status),
-    ("failure_is_told", failure),
-    ("a_user_may_name_itself", own_user),
-    ("kill_reaches_daemons", daemons),
-    ("usage_is_of_the_process_tree", usage),
-    ("destroy_ends_everything", destroy),
-    ("restart_finds_the_container", restarted),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    exit_status_is_persisted,
+    failure_is_told,
+    a_user_may_name_itself,
+    kill_reaches_daemons,
+    usage_is_of_the_process_tree,
+    destroy_ends_everything,
+    restart_finds_the_container,
 ];
 
 /// A shell that ignores SIGTERM, with a daemon that has left its session.
 const WITH_DAEMON: &str =
     "(setsid sh -c 'echo forked; exec sleep 1000' &); trap '' TERM; while :; do sleep 1; done";
 
-fn exit_status(test_node: &TestNode) -> Result<(), Failed> {
+fn exit_status_is_persisted(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "echo out; echo err >&2; exit 3");
     let (record, output) = test_node.run(&spec)?;
     same(record.cause, ExitCause::Exited(3))?;
@@ -33,7 +33,7 @@ fn exit_status(test_node: &TestNode) -> Result<(), Failed> {
     )
 }
 
-fn failure(test_node: &TestNode) -> Result<(), Failed> {
+fn failure_is_told(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "true");
     spec.working_dir = test_node.sandbox().join("gone");
     let error = test_node.with(|containers| containers.launch(&spec)).err();
@@ -44,10 +44,11 @@ fn failure(test_node: &TestNode) -> Result<(), Failed> {
             ..
         })
     );
-    check(told, || format!("{error:?}"))
+    check!(told, "{error:?}");
+    Ok(())
 }
 
-fn own_user(test_node: &TestNode) -> Result<(), Failed> {
+fn a_user_may_name_itself(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "id -u");
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
     spec.credentials = Some(Credentials {
@@ -58,7 +59,7 @@ fn own_user(test_node: &TestNode) -> Result<(), Failed> {
     same(test_node.run(&spec)?.1, format!("{uid}\n"))
 }
 
-fn daemons(test_node: &TestNode) -> Result<(), Failed> {
+fn kill_reaches_daemons(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", WITH_DAEMON);
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "forked")?;
@@ -68,17 +69,17 @@ fn daemons(test_node: &TestNode) -> Result<(), Failed> {
         grace: Duration::from_millis(300),
     };
     test_node.with(|containers| containers.kill(&launched.supervisor, request))?;
-    same(
-        test_node.wait_end(&spec, &launched)?.cause,
-        ExitCause::Signaled(9),
-    )?;
-    check(began.elapsed() < Duration::from_millis(2300), || {
-        format!("{:?}", began.elapsed())
-    })
+    test_node.wait_cause(&spec, &launched, ExitCause::Signaled(9))?;
+    check!(
+        began.elapsed() < Duration::from_millis(2300),
+        "{:?}",
+        began.elapsed()
+    );
+    Ok(())
     // That the daemon is gone is checked when the site is left.
 }
 
-fn usage(test_node: &TestNode) -> Result<(), Failed> {
+fn usage_is_of_the_process_tree(test_node: &TestNode) -> Result<(), Failed> {
     let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo worked; exec sleep 1000";
     let spec = test_node.spec("c", work);
     let launched = test_node.launch(&spec)?;
@@ -90,28 +91,28 @@ fn usage(test_node: &TestNode) -> Result<(), Failed> {
     };
     let usage = read()?;
     same(usage.pids.processes, Some(1))?;
-    check(usage.cpu.user_secs.is_some_and(|secs| secs > 0.0), || {
-        format!("{usage:?}")
-    })?;
-    check(
+    check!(
+        usage.cpu.user_secs.is_some_and(|secs| secs > 0.0),
+        "{usage:?}"
+    );
+    check!(
         usage.memory.rss_bytes.is_some_and(|bytes| bytes > 0),
-        || format!("{usage:?}"),
-    )?;
+        "{usage:?}"
+    );
     same(usage.memory.limit_bytes, None)?;
     test_node.destroy(&spec, &launched)?;
-    check(read().is_err(), || {
-        "usage of a container that is gone".to_owned()
-    })
+    check!(read().is_err(), "usage of a container that is gone");
+    Ok(())
 }
 
-fn destroy(test_node: &TestNode) -> Result<(), Failed> {
+fn destroy_ends_everything(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", WITH_DAEMON);
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "forked")?;
     test_node.destroy(&spec, &launched)
 }
 
-fn restarted(test_node: &TestNode) -> Result<(), Failed> {
+fn restart_finds_the_container(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "echo ready; exec sleep 1000");
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "ready")?;

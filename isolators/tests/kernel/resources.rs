@@ -2,39 +2,38 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
 
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
-    Breach, Command, ContainerSpec, ContainerUsage, Controller, Demand, DiskArea, DriftKind, Host,
-    Isolator, KnobWrite, Limit, NodeOptions, PortRange, Shrink, TaskIsolation,
+    Breach, Command, ContainerSpec, Controller, Demand, DiskArea, DriftKind, Host, Isolator,
+    KnobWrite, Limit, NodeOptions, PortRange, Shrink, TaskIsolation,
 };
 
 use crate::Test;
 use crate::probe;
-use crate::test_node::{TestNode, check, same};
+use crate::test_node::{TestNode, same};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("devices_are_denied_but_for_the_list", devices),
-    ("cpuset_is_the_parents_or_the_operators", cpuset),
-    ("block_io_is_counted", block_io),
-    ("cgroups_all_is_all_that_is_here", cgroups_all),
-    ("shared_memory_is_its_own_and_bounded", shared_memory),
-    ("a_network_of_its_own_has_loopback", loopback),
-    ("listening_ports_are_found_and_judged", ports),
-    ("disk_use_is_measured_and_judged", disk),
-    ("memory_is_lowered_where_nobody_dies_of_it", shrink),
-    ("revocable_containers_may_be_idle", idle),
-    ("limits_are_compared_after_a_restart", drift),
-    ("an_isolator_of_the_callers_own_is_applied", custom),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    devices_are_denied_but_for_the_list,
+    cpuset_is_the_parents_or_the_operators,
+    block_io_is_counted,
+    cgroups_all_is_all_that_is_here,
+    shared_memory_is_its_own_and_bounded,
+    a_network_of_its_own_has_loopback,
+    listening_ports_are_found_and_judged,
+    disk_use_is_measured_and_judged,
+    memory_is_lowered_where_nobody_dies_of_it,
+    revocable_containers_may_be_idle,
+    limits_are_compared_after_a_restart,
+    an_isolator_of_the_callers_own_is_applied,
 ];
 
 /// Those that need the v2 tree beside or instead of v1.
-pub(crate) const V2_TESTS: &[(&str, Test)] = &[
-    ("devices_are_denied_by_a_program", devices_v2),
-    ("huge_pages_have_a_ceiling", hugetlb),
-    ("perf_event_needs_no_hierarchy_of_its_own", perf_event),
+pub(crate) const V2_TESTS: &[(&str, Test)] = tests![
+    devices_are_denied_by_a_program,
+    huge_pages_have_a_ceiling,
+    perf_event_needs_no_hierarchy_of_its_own,
 ];
 
 const MB: u64 = 1 << 20;
@@ -47,10 +46,6 @@ fn probe_command(test_node: &TestNode, spec: &mut ContainerSpec, what: &str) -> 
     Ok(())
 }
 
-fn usage(test_node: &TestNode, spec: &ContainerSpec) -> Result<ContainerUsage, Failed> {
-    Ok(test_node.with(|containers| containers.usage(&spec.name, None, Duration::ZERO))?)
-}
-
 /// A file of the container's group.
 fn knob(
     test_node: &TestNode,
@@ -58,14 +53,14 @@ fn knob(
     of: Controller,
     file: &str,
 ) -> Result<String, Failed> {
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let group = groups.of(of).ok_or("no group")?;
     let path = group.dir.join(file);
     let text = fs::read_to_string(&path).map_err(|error| format!("{path:?}: {error}"))?;
     Ok(text.trim().to_owned())
 }
 
-fn devices(test_node: &TestNode) -> Result<(), Failed> {
+fn devices_are_denied_but_for_the_list(test_node: &TestNode) -> Result<(), Failed> {
     let node = NodeOptions {
         devices: vec!["c 1:11 r".parse()?],
         ..NodeOptions::default()
@@ -88,17 +83,17 @@ fn devices(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 /// The same on a machine whose device hierarchy we do not see.
-fn devices_v2(test_node: &TestNode) -> Result<(), Failed> {
+fn devices_are_denied_by_a_program(test_node: &TestNode) -> Result<(), Failed> {
     let mut host: Host = test_node.host().clone();
     host.v1
         .retain(|tree| !tree.controllers.contains(&Controller::Devices));
     let other = TestNode::new(host, true)?;
-    let result = devices(&other);
+    let result = devices_are_denied_but_for_the_list(&other);
     other.finish()?;
     result
 }
 
-fn cpuset(test_node: &TestNode) -> Result<(), Failed> {
+fn cpuset_is_the_parents_or_the_operators(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("cgroups/cpuset", &NodeOptions::default())?;
     let spec = test_node.spec("usual", "grep Cpus_allowed_list /proc/self/status");
     let ours = fs::read_to_string("/proc/self/status")?;
@@ -121,7 +116,7 @@ fn cpuset(test_node: &TestNode) -> Result<(), Failed> {
     )
 }
 
-fn block_io(test_node: &TestNode) -> Result<(), Failed> {
+fn block_io_is_counted(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("cgroups/blkio", &NodeOptions::default())?;
     nix::unistd::mkfifo(
         &test_node.sandbox().join("gate"),
@@ -131,7 +126,7 @@ fn block_io(test_node: &TestNode) -> Result<(), Failed> {
         echo written; exec sleep 1000";
     let spec = test_node.spec("c", command);
     let launched = test_node.launch(&spec)?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let group = groups.of(Controller::Blkio).ok_or("no group")?;
     let device = fs::metadata(test_node.sandbox())?.dev();
     let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
@@ -140,32 +135,30 @@ fn block_io(test_node: &TestNode) -> Result<(), Failed> {
     }
     if group.version == Version::V1 {
         // Without a rule v1 counts nothing, and then there must be no figure.
-        same(usage(test_node, &spec)?.io.write_bytes, None)?;
+        same(test_node.usage(&spec)?.io.write_bytes, None)?;
         let rule = format!("{major}:{minor} 1073741824");
         fs::write(group.dir.join("blkio.throttle.write_bps_device"), rule)?;
     }
     fs::write(test_node.sandbox().join("gate"), "\n")?;
     test_node.wait_output(&spec, "written")?;
-    let io = usage(test_node, &spec)?.io;
-    check(io.write_bytes.is_some_and(|bytes| bytes >= 4 * MB), || {
-        format!("{io:?}")
-    })?;
-    check(io.writes.is_some_and(|count| count > 0), || {
-        format!("{io:?}")
-    })?;
+    let io = test_node.usage(&spec)?.io;
+    check!(
+        io.write_bytes.is_some_and(|bytes| bytes >= 4 * MB),
+        "{io:?}"
+    );
+    check!(io.writes.is_some_and(|count| count > 0), "{io:?}");
     test_node.destroy(&spec, &launched)
 }
 
-fn cgroups_all(test_node: &TestNode) -> Result<(), Failed> {
+fn cgroups_all_is_all_that_is_here(test_node: &TestNode) -> Result<(), Failed> {
     let isolation =
         meseta_isolators::Isolation::parse("cgroups/all,namespaces/pid,namespaces/mnt")?;
-    check(isolation.has("cgroups/mem"), || {
-        "not meant by all".to_owned()
-    })?;
+    check!(isolation.has("cgroups/mem"), "not meant by all");
     let resolved = isolation.resolved(test_node.host());
-    check(!resolved.names().any(|name| name == "cgroups/all"), || {
-        format!("{resolved:?}")
-    })?;
+    check!(
+        !resolved.names().any(|name| name == "cgroups/all"),
+        "{resolved:?}"
+    );
     // Huge pages have a test of their own, since on v2 the whole tree must be told of them.
     let names: Vec<_> = resolved
         .names()
@@ -192,12 +185,12 @@ fn cgroups_all(test_node: &TestNode) -> Result<(), Failed> {
             controller.name(),
             test_node.root().display()
         );
-        check(output.contains(&line), || format!("no {line} in {output}"))?;
+        check!(output.contains(&line), "no {line} in {output}");
     }
     Ok(())
 }
 
-fn shared_memory(test_node: &TestNode) -> Result<(), Failed> {
+fn shared_memory_is_its_own_and_bounded(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("filesystem/shm", &NodeOptions::default())?;
     let ours = tempfile::NamedTempFile::new_in("/dev/shm")?;
     let command = "ls /dev/shm | wc -l; head -c 2097152 /dev/zero >/dev/shm/x || echo full; \
@@ -208,22 +201,20 @@ fn shared_memory(test_node: &TestNode) -> Result<(), Failed> {
         ..TaskIsolation::default()
     };
     let output = test_node.run_with(&spec, &task)?.1;
-    check(output.starts_with("0\nfull\n1048576:644 "), || {
-        output.clone()
-    })?;
-    check(output.contains(":1777"), || output.clone())?;
+    check!(output.starts_with("0\nfull\n1048576:644 "), "{output}");
+    check!(output.contains(":1777"), "{output}");
     drop(ours);
     Ok(())
 }
 
-fn loopback(test_node: &TestNode) -> Result<(), Failed> {
+fn a_network_of_its_own_has_loopback(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("namespaces/net", &NodeOptions::default())?;
     let mut spec = test_node.spec("c", "");
     probe_command(test_node, &mut spec, "loopback")?;
     same(test_node.run(&spec)?.1, "through lo\n".to_owned())
 }
 
-fn ports(test_node: &TestNode) -> Result<(), Failed> {
+fn listening_ports_are_found_and_judged(test_node: &TestNode) -> Result<(), Failed> {
     for (own_network, names) in [
         (false, "network/ports"),
         (true, "network/ports,namespaces/net"),
@@ -264,7 +255,7 @@ fn ports(test_node: &TestNode) -> Result<(), Failed> {
     Ok(())
 }
 
-fn disk(test_node: &TestNode) -> Result<(), Failed> {
+fn disk_use_is_measured_and_judged(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("disk/du", &NodeOptions::default())?;
     let sandbox = test_node.sandbox().join("box");
     fs::create_dir_all(sandbox.join("volume"))?;
@@ -285,7 +276,7 @@ fn disk(test_node: &TestNode) -> Result<(), Failed> {
     let found = inspect(&[area(4 * MB)])?;
     same(found.breaches, Vec::new())?;
     let used = found.disk.first().map_or(0, |usage| usage.used_bytes);
-    check((3 * MB..4 * MB).contains(&used), || format!("{used}"))?;
+    check!((3 * MB..4 * MB).contains(&used), "{used}");
     let gone = DiskArea {
         path: sandbox.join("gone"),
         ..area(1)
@@ -308,18 +299,20 @@ fn demand(mem: u64) -> Demand {
     }
 }
 
-fn shrink(test_node: &TestNode) -> Result<(), Failed> {
+fn memory_is_lowered_where_nobody_dies_of_it(test_node: &TestNode) -> Result<(), Failed> {
     // Holds 50 MB that nobody can take back, in tail's buffer.
     let command = "(head -c 52428800 /dev/zero; echo ready >&2; exec sleep 1000) | tail >/dev/null";
     let mut spec = test_node.spec("c", command);
     spec.demand = demand(256);
     let launched = test_node.launch(&spec)?;
     test_node.eventually("fifty megabytes in use", || {
-        usage(test_node, &spec).is_ok_and(|usage| usage.memory.rss_bytes.unwrap_or(0) > 45 * MB)
+        test_node
+            .usage(&spec)
+            .is_ok_and(|usage| usage.memory.rss_bytes.unwrap_or(0) > 45 * MB)
     })?;
     let shrink =
         |mem| test_node.with(|containers| containers.shrink_memory(&spec.name, &demand(mem)));
-    let limit = || usage(test_node, &spec).map(|usage| usage.memory.limit_bytes);
+    let limit = || test_node.usage(&spec).map(|usage| usage.memory.limit_bytes);
     same(shrink(512)?, Shrink::NotLower)?;
     same(
         shrink(128)?,
@@ -329,10 +322,10 @@ fn shrink(test_node: &TestNode) -> Result<(), Failed> {
     )?;
     same(limit()?, Some(128 * MB))?;
     let refused = shrink(32)?;
-    check(
+    check!(
         matches!(refused, Shrink::InUse { usage_bytes } if usage_bytes > 32 * MB),
-        || format!("{refused:?}"),
-    )?;
+        "{refused:?}"
+    );
     same(limit()?, Some(128 * MB))?;
     same(
         test_node.with(|containers| containers.oom_kills(&spec.name).ok().flatten()),
@@ -341,7 +334,7 @@ fn shrink(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&spec, &launched)
 }
 
-fn idle(test_node: &TestNode) -> Result<(), Failed> {
+fn revocable_containers_may_be_idle(test_node: &TestNode) -> Result<(), Failed> {
     let node = NodeOptions {
         revocable_cpu_idle: true,
         ..NodeOptions::default()
@@ -368,15 +361,13 @@ fn idle(test_node: &TestNode) -> Result<(), Failed> {
     update(false)?;
     same(state()?, "0".to_owned())?;
     let found = drift(&spec.demand)?;
-    check(found.iter().any(|one| one.file == "cpu.idle"), || {
-        format!("{found:?}")
-    })?;
+    check!(found.iter().any(|one| one.file == "cpu.idle"), "{found:?}");
     update(true)?;
     same(state()?, "1".to_owned())?;
     test_node.destroy(&spec, &launched)
 }
 
-fn drift(test_node: &TestNode) -> Result<(), Failed> {
+fn limits_are_compared_after_a_restart(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open(|options| options.enable_cfs = true)?;
     let mut spec = test_node.spec("c", "exec sleep 1000");
     spec.demand.pids_limit = Some(Limit::At(50));
@@ -385,7 +376,7 @@ fn drift(test_node: &TestNode) -> Result<(), Failed> {
     let verify =
         |demand: &Demand| test_node.with(|containers| containers.verify(&spec.name, demand));
     same(verify(&spec.demand)?, Vec::new())?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     groups.write(&KnobWrite::new(Controller::Pids, "pids.max", "max"))?;
     let found = verify(&spec.demand)?;
     let told: Vec<_> = found.iter().map(|one| (one.file, one.kind)).collect();
@@ -397,10 +388,10 @@ fn drift(test_node: &TestNode) -> Result<(), Failed> {
         ..spec.demand
     };
     let found = verify(&less)?;
-    check(
+    check!(
         found.iter().any(|one| one.kind == DriftKind::Higher),
-        || format!("{found:?}"),
-    )?;
+        "{found:?}"
+    );
     test_node.destroy(&spec, &launched)
 }
 
@@ -427,7 +418,7 @@ impl Isolator for Frugal {
     }
 }
 
-fn custom(test_node: &TestNode) -> Result<(), Failed> {
+fn an_isolator_of_the_callers_own_is_applied(test_node: &TestNode) -> Result<(), Failed> {
     let isolation = meseta_isolators::Isolation::default_for(test_node.host());
     test_node.open_custom(isolation, &NodeOptions::default(), vec![Box::new(Frugal)])?;
     let mut spec = test_node.spec("c", "exec sleep 1000");
@@ -444,7 +435,7 @@ fn custom(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&spec, &launched)
 }
 
-fn hugetlb(test_node: &TestNode) -> Result<(), Failed> {
+fn huge_pages_have_a_ceiling(test_node: &TestNode) -> Result<(), Failed> {
     if !test_node.host().offers(Controller::Hugetlb) {
         return Err("the v2 tree has no hugetlb controller".into());
     }
@@ -474,12 +465,12 @@ fn hugetlb(test_node: &TestNode) -> Result<(), Failed> {
     result
 }
 
-fn perf_event(test_node: &TestNode) -> Result<(), Failed> {
+fn perf_event_needs_no_hierarchy_of_its_own(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("cgroups/perf_event", &NodeOptions::default())?;
     let spec = test_node.spec("c", "exec sleep 1000");
     let launched = test_node.launch(&spec)?;
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let group = groups.of(Controller::PerfEvent).ok_or("no group")?;
-    check(group.dir.is_dir(), || format!("{group:?}"))?;
+    check!(group.dir.is_dir(), "{group:?}");
     test_node.destroy(&spec, &launched)
 }

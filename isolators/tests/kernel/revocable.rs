@@ -7,12 +7,12 @@ use libtest_mimic::Failed;
 use meseta_isolators::{ContainerSpec, Controller, Limit};
 
 use crate::Test;
-use crate::test_node::{TestNode, check, same};
+use crate::test_node::{TestNode, same};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("revocable_containers_share_a_parent", parent),
-    ("a_throttle_binds_containers_with_higher_limits", throttle),
-    ("a_frozen_container_stands_still_and_goes_on", freeze),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    revocable_containers_share_a_parent,
+    a_throttle_binds_containers_with_higher_limits,
+    a_frozen_container_stands_still_and_goes_on,
 ];
 
 fn oversubscribed(
@@ -32,12 +32,12 @@ fn dir(
     spec: &ContainerSpec,
     controller: Controller,
 ) -> Result<PathBuf, Failed> {
-    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.groups(&spec.name);
     let group = groups.of(controller).ok_or("no group")?;
     Ok(group.dir.to_path_buf())
 }
 
-fn parent(test_node: &TestNode) -> Result<(), Failed> {
+fn revocable_containers_share_a_parent(test_node: &TestNode) -> Result<(), Failed> {
     let regular = test_node.spec("regular", "exec sleep 1000");
     let revocable = oversubscribed(test_node, "revocable", "exec sleep 1000", None);
     let (one, other) = (test_node.launch(&regular)?, test_node.launch(&revocable)?);
@@ -56,9 +56,10 @@ fn parent(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open(|_| ())?;
     let found = test_node.with(|containers| containers.recover())?;
     same(found.len(), 2)?;
-    check(found.iter().all(|one| one.supervisor.is_some()), || {
-        format!("{found:?}")
-    })?;
+    check!(
+        found.iter().all(|one| one.supervisor.is_some()),
+        "{found:?}"
+    );
     same(dir(test_node, &revocable, Controller::Cpu)?, below)?;
     // What was low becomes equal again when that is asked for.
     test_node.close();
@@ -71,19 +72,21 @@ fn parent(test_node: &TestNode) -> Result<(), Failed> {
     } else {
         "cpu.weight"
     };
-    check(weight(file).trim().parse::<u64>()? >= 100, || weight(file))?;
+    check!(
+        weight(file).trim().parse::<u64>()? >= 100,
+        "{}",
+        weight(file)
+    );
     test_node.destroy(&regular, &one)?;
     test_node.destroy(&revocable, &other)
 }
 
 /// The quota in force on a group, in thousandths of a processor.
 fn quota(test_node: &TestNode, spec: &ContainerSpec) -> Result<Option<f64>, Failed> {
-    let usage = test_node
-        .with(|containers| containers.usage(&spec.name, None, std::time::Duration::ZERO))?;
-    Ok(usage.cpu.limit_cpus)
+    Ok(test_node.usage(spec)?.cpu.limit_cpus)
 }
 
-fn throttle(test_node: &TestNode) -> Result<(), Failed> {
+fn a_throttle_binds_containers_with_higher_limits(test_node: &TestNode) -> Result<(), Failed> {
     let wide = oversubscribed(test_node, "wide", "exec sleep 1000", Some(1500));
     let launched = test_node.launch(&wide)?;
     let throttled = |millis| test_node.with(|containers| containers.throttle_revocable(millis));
@@ -116,7 +119,7 @@ fn throttle(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&late, &late_launched)
 }
 
-fn freeze(test_node: &TestNode) -> Result<(), Failed> {
+fn a_frozen_container_stands_still_and_goes_on(test_node: &TestNode) -> Result<(), Failed> {
     let spec = oversubscribed(
         test_node,
         "c",

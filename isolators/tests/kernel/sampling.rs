@@ -7,17 +7,17 @@ use libtest_mimic::Failed;
 use meseta_isolators::{ContainerError, SLOW_EVERY, Sampler};
 
 use crate::Test;
-use crate::test_node::{TestNode, check, same};
+use crate::test_node::{TestNode, same};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("samples_are_the_kernels_figures", figures),
-    ("pressure_on_memory_is_counted_by_level", pressure),
-    ("a_container_that_ends_disturbs_no_other", ending),
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    samples_are_the_kernels_figures,
+    pressure_on_memory_is_counted_by_level,
+    a_container_that_ends_disturbs_no_other,
 ];
 
 const DESCRIPTORS: usize = 64;
 
-fn figures(test_node: &TestNode) -> Result<(), Failed> {
+fn samples_are_the_kernels_figures(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "for i in 1 2 3; do sleep 1000 & done; wait");
     let launched = test_node.launch(&spec)?;
     test_node.eventually("all of them run", || {
@@ -38,16 +38,15 @@ fn figures(test_node: &TestNode) -> Result<(), Failed> {
         same(sampled.pids.clone(), read.pids.clone())?;
         same(sampled.memory.limit_bytes, read.memory.limit_bytes)?;
         same(sampled.memory.oom_kills, read.memory.oom_kills)?;
-        check(sampled.cpu.user_secs.is_some(), || "no time".to_owned())?;
-        check(sampled.cpu.user_secs <= read.cpu.user_secs, || {
-            format!("{sampled:?}, then {read:?}")
-        })?;
-        check(sampled.memory.total_bytes > Some(0), || {
-            format!("{:?}", sampled.memory)
-        })?;
+        check!(sampled.cpu.user_secs.is_some(), "no time");
+        check!(
+            sampled.cpu.user_secs <= read.cpu.user_secs,
+            "{sampled:?}, then {read:?}"
+        );
+        check!(sampled.memory.total_bytes > Some(0), "{:?}", sampled.memory);
         // Only a sampler watches for it, where the kernel tells.
         let told = sampled.memory.low_pressure.is_some();
-        let group = test_node.with(|containers| containers.groups(&spec.name));
+        let group = test_node.groups(&spec.name);
         let offers = group
             .dirs
             .iter()
@@ -58,7 +57,7 @@ fn figures(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 /// A container reads more than fits below its limit, again and again.
-fn pressure(test_node: &TestNode) -> Result<(), Failed> {
+fn pressure_on_memory_is_counted_by_level(test_node: &TestNode) -> Result<(), Failed> {
     let command = "head -c 134217728 /dev/zero > big; while cat big >/dev/null; do :; done";
     let spec = test_node.spec("c", command);
     let launched = test_node.launch(&spec)?;
@@ -77,21 +76,23 @@ fn pressure(test_node: &TestNode) -> Result<(), Failed> {
                 memory.medium_pressure,
                 memory.critical_pressure,
             ];
-            let groups = test_node.with(|containers| containers.groups(&spec.name));
+            let groups = test_node.groups(&spec.name);
             let mut dirs = groups.dirs.iter();
             if !dirs.any(|group| group.dir.join("memory.pressure_level").exists()) {
                 same(levels, [None; 3])?;
                 break;
             }
-            check(levels.is_sorted_by(|lower, higher| lower >= higher), || {
-                format!("{levels:?}")
-            })?;
+            check!(
+                levels.is_sorted_by(|lower, higher| lower >= higher),
+                "{levels:?}"
+            );
             if levels[0] > Some(0) {
                 break;
             }
-            check(std::time::Instant::now() < deadline, || {
-                format!("no pressure was told, restarted: {restarted}")
-            })?;
+            check!(
+                std::time::Instant::now() < deadline,
+                "no pressure was told, restarted: {restarted}"
+            );
             std::thread::yield_now();
         }
         test_node.close();
@@ -100,7 +101,7 @@ fn pressure(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&spec, &launched)
 }
 
-fn ending(test_node: &TestNode) -> Result<(), Failed> {
+fn a_container_that_ends_disturbs_no_other(test_node: &TestNode) -> Result<(), Failed> {
     let (one, other) = (
         test_node.spec("one", "exec sleep 1000"),
         test_node.spec("other", "exec sleep 1000"),
@@ -112,15 +113,13 @@ fn ending(test_node: &TestNode) -> Result<(), Failed> {
         test_node
             .with(|containers| sampler.sample(containers, &spec.name, None, Duration::ZERO))?;
     }
-    check(kept(test_node)? > 2, || "nothing is kept".to_owned())?;
+    check!(kept(test_node)? > 2, "nothing is kept");
     test_node.destroy(&one, &first)?;
     for _ in 0..2 {
         sampler.begin_sweep();
         let gone = test_node
             .with(|containers| sampler.sample(containers, &one.name, None, Duration::ZERO));
-        check(matches!(gone, Err(ContainerError::Unknown(_))), || {
-            format!("{gone:?}")
-        })?;
+        check!(matches!(gone, Err(ContainerError::Unknown(_))), "{gone:?}");
         let there = test_node
             .with(|containers| sampler.sample(containers, &other.name, None, Duration::ZERO))?;
         same(there.pids.processes, Some(1))?;

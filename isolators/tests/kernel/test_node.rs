@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
+use meseta_isolators::cgroup::Groups;
 use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, Containers, Controller, Demand, Destination,
-    DestroyOptions, ExitRecord, Host, Isolation, Isolator, Launched, NodeOptions, Options,
-    TaskIsolation,
+    Command, ContainerName, ContainerSpec, ContainerUsage, Containers, Controller, Demand,
+    Destination, DestroyOptions, ExitCause, ExitRecord, Host, Isolation, Isolator, Launched,
+    Limitation, NodeOptions, Options, TaskIsolation,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -218,6 +219,41 @@ impl TestNode {
         fs::read_to_string(spec.stdout.path()).unwrap_or_default()
     }
 
+    /// What it uses now, as far as its groups tell.
+    pub(crate) fn usage(&self, spec: &ContainerSpec) -> Result<ContainerUsage, Failed> {
+        Ok(self.with(|containers| containers.usage(&spec.name, None, Duration::ZERO))?)
+    }
+
+    /// The limit that it has run into, if any.
+    pub(crate) fn limitation(&self, spec: &ContainerSpec) -> Option<Limitation> {
+        let limitation = self.with(|containers| containers.limitation(&spec.name, &spec.demand));
+        limitation.ok().flatten()
+    }
+
+    /// Whether its supervisor does.
+    pub(crate) fn lives(&self, launched: &Launched) -> Result<bool, Failed> {
+        let watched = self.with(|containers| containers.watch(&launched.supervisor))?;
+        Ok(watched.is_some())
+    }
+
+    pub(crate) fn forget(&self, spec: &ContainerSpec) -> Result<(), Failed> {
+        Ok(self.with(|containers| containers.forget(&spec.name))?)
+    }
+
+    pub(crate) fn groups(&self, name: &ContainerName) -> Groups {
+        self.with(|containers| containers.groups(name))
+    }
+
+    /// Waits for its end, which must have this cause.
+    pub(crate) fn wait_cause(
+        &self,
+        spec: &ContainerSpec,
+        launched: &Launched,
+        cause: ExitCause,
+    ) -> Result<(), Failed> {
+        same(self.wait_end(spec, launched)?.cause, cause)
+    }
+
     /// Waits for the supervisor's end and reads what it left.
     pub(crate) fn wait_end(
         &self,
@@ -337,13 +373,8 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Fails with a message unless so.
-pub(crate) fn check(so: bool, message: impl FnOnce() -> String) -> Result<(), Failed> {
-    if so { Ok(()) } else { Err(message().into()) }
-}
-
+/// Fails unless both are equal.
 pub(crate) fn same<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Result<(), Failed> {
-    check(found == expected, || {
-        format!("found {found:?}, expected {expected:?}")
-    })
+    check!(found == expected, "found {found:?}, expected {expected:?}");
+    Ok(())
 }
