@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, StatusCode, header};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -149,17 +149,17 @@ pub fn no_memory(exhausted: Exhausted) -> Response {
 
 /// A body that is charged for what has come of it, until it is dropped. While it comes it may be given up for others.
 pub fn charged(body: Body, budget: Budget) -> Body {
-    Body::new(Charged {
-        body,
+    let mut charged = Charged {
         budget,
         body_read: None,
         revoked: None,
         charge: None,
-    })
+    };
+    let poll = move |body: Pin<&mut Body>, context: &mut Context<'_>| charged.poll(body, context);
+    Body::new(PolledBody::new(body, poll))
 }
 
 struct Charged {
-    body: Body,
     budget: Budget,
     body_read: Option<BodyRead>,
     revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
@@ -185,43 +185,67 @@ impl Charged {
             exhausted.into()
         })
     }
-}
 
-impl http_body::Body for Charged {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
+    fn poll(&mut self, body: Pin<&mut Body>, context: &mut Context<'_>) -> PolledFrame<Body> {
         let failed = |error: BodyError| {
             let status = error.status_of_grpc();
             Poll::Ready(Some(Err(axum::Error::new(status))))
         };
-        if let Some(revoked) = &mut this.revoked
+        if let Some(revoked) = &mut self.revoked
             && revoked.as_mut().poll(context).is_ready()
         {
             return failed(BodyError::GivenUp);
         }
-        let frame = std::task::ready!(Pin::new(&mut this.body).poll_frame(context));
+        let frame = std::task::ready!(body.poll_frame(context));
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref()
-                    && let Err(error) = this.count(data.len())
+                    && let Err(error) = self.count(data.len())
                 {
                     return failed(error);
                 }
             }
             Some(Err(_)) => {}
             None => {
-                this.revoked = None;
-                let complete = this.body_read.take().and_then(BodyRead::finish);
-                this.charge = this.charge.take().or(complete);
+                self.revoked = None;
+                let complete = self.body_read.take().and_then(BodyRead::finish);
+                self.charge = self.charge.take().or(complete);
             }
         }
         Poll::Ready(frame)
+    }
+}
+
+/// What a body of this type answers when it is asked for more.
+pub(crate) type PolledFrame<B> = Poll<Option<Result<Frame<Bytes>, <B as http_body::Body>::Error>>>;
+
+/// A body whose frames are asked of it by a function; its end and its length are its own.
+pub(crate) struct PolledBody<B, F> {
+    body: B,
+    poll: F,
+}
+
+impl<B, F> PolledBody<B, F>
+where
+    F: FnMut(Pin<&mut B>, &mut Context<'_>) -> PolledFrame<B>,
+    B: http_body::Body<Data = Bytes>,
+{
+    pub(crate) fn new(body: B, poll: F) -> Self {
+        Self { body, poll }
+    }
+}
+
+impl<B, F> http_body::Body for PolledBody<B, F>
+where
+    F: FnMut(Pin<&mut B>, &mut Context<'_>) -> PolledFrame<B> + Unpin,
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> PolledFrame<B> {
+        let this = &mut *self;
+        (this.poll)(Pin::new(&mut this.body), context)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -229,44 +253,22 @@ impl http_body::Body for Charged {
     }
 
     fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
+        self.body.size_hint()
     }
 }
 
 /// A response body that keeps a guard until it is sent or dropped.
-#[derive(Debug)]
-pub struct GuardedBody<T> {
+pub fn guarded<T: Unpin + Send + 'static>(
     body: Body,
-    _guard: T,
-}
-
-impl<T> GuardedBody<T> {
-    pub fn new(body: Body, guard: T) -> Self {
-        Self {
-            body,
-            _guard: guard,
-        }
-    }
-}
-
-impl<T: Unpin> http_body::Body for GuardedBody<T> {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        http_body::Body::is_end_stream(&self.body)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
-    }
+    guard: T,
+) -> impl http_body::Body<Data = Bytes, Error = axum::Error> {
+    PolledBody::new(
+        body,
+        move |body: Pin<&mut Body>, context: &mut Context<'_>| {
+            let _guard = &guard;
+            body.poll_frame(context)
+        },
+    )
 }
 
 /// Reads a body, chunked or not.

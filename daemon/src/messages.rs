@@ -7,19 +7,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::Body as _;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 
-use super::body::{BodyError, MinRate};
+use super::body::{BodyError, MinRate, PolledBody, PolledFrame};
 use crate::fair_semaphore::{FairSemaphore, Group, Permit, QueueFull};
 
 /// The body of a gRPC call, each of whose messages has to come in time once it has begun; the first, if
 /// `is_awaited`, from now on.
 pub fn messages(body: Body, is_awaited: bool) -> Body {
-    Body::new(Messages::new(body, is_awaited, None))
+    Messages::new(is_awaited, None).of(body)
 }
 
 /// The same of a stream whose messages of more than `small_bytes` take room of the sender's group, from their
@@ -36,7 +35,7 @@ pub fn limited_messages(
         small_bytes,
         state: State::Free,
     };
-    Body::new(Messages::new(body, false, Some(semaphore)))
+    Messages::new(false, Some(semaphore)).of(body)
 }
 
 /// Before each message of a gRPC body: whether it is compressed, and its length.
@@ -88,7 +87,6 @@ impl LargeMessageLimit {
 }
 
 struct Messages {
-    body: Body,
     /// What has come of a message's prefix.
     prefix: Vec<u8>,
     /// What is still to come of a message.
@@ -100,9 +98,8 @@ struct Messages {
 }
 
 impl Messages {
-    fn new(body: Body, is_awaited: bool, semaphore: Option<LargeMessageLimit>) -> Self {
+    fn new(is_awaited: bool, semaphore: Option<LargeMessageLimit>) -> Self {
         Self {
-            body,
             prefix: Vec::with_capacity(PREFIX_BYTES),
             left: 0,
             min_rate: is_awaited.then(|| MinRate::new(Instant::now())),
@@ -169,45 +166,41 @@ impl Messages {
         }
         semaphore.poll(context)
     }
-}
 
-impl http_body::Body for Messages {
-    type Data = Bytes;
-    type Error = axum::Error;
+    fn of(mut self, body: Body) -> Body {
+        let poll = move |body: Pin<&mut Body>, context: &mut Context<'_>| self.poll(body, context);
+        Body::new(PolledBody::new(body, poll))
+    }
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        if let Err(status) = ready!(this.poll_permit(context)) {
+    fn poll(&mut self, body: Pin<&mut Body>, context: &mut Context<'_>) -> PolledFrame<Body> {
+        if let Err(status) = ready!(self.poll_permit(context)) {
             return Poll::Ready(Some(Err(axum::Error::new(status))));
         }
-        if let Some(min_rate) = &mut this.min_rate {
+        if let Some(min_rate) = &mut self.min_rate {
             min_rate.resume(Instant::now());
         }
-        match Pin::new(&mut this.body).poll_frame(context) {
+        match body.poll_frame(context) {
             Poll::Ready(frame) => {
                 let now = Instant::now();
                 if let Some(Ok(frame)) = &frame
                     && let Some(data) = frame.data_ref()
                 {
-                    this.take(data, now);
+                    self.take(data, now);
                 }
                 // Until it is asked for more, the sender may be kept from sending.
-                if let Some(min_rate) = &mut this.min_rate {
+                if let Some(min_rate) = &mut self.min_rate {
                     min_rate.rest(now);
                 }
                 Poll::Ready(frame)
             }
             Poll::Pending => {
-                let Some(min_rate) = this.min_rate else {
-                    this.timer = None;
+                let Some(min_rate) = self.min_rate else {
+                    self.timer = None;
                     return Poll::Pending;
                 };
                 let deadline = min_rate.deadline();
                 let new = || Box::pin(tokio::time::sleep_until(deadline));
-                let timer = this.timer.get_or_insert_with(new);
+                let timer = self.timer.get_or_insert_with(new);
                 if timer.deadline() != deadline {
                     timer.as_mut().reset(deadline);
                 }
@@ -218,20 +211,13 @@ impl http_body::Body for Messages {
             }
         }
     }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use bytes::Bytes;
     use http_body_util::BodyExt as _;
     use tokio::sync::mpsc;
 

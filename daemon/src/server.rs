@@ -8,7 +8,9 @@ mod peer;
 mod stall;
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -31,7 +33,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
 use super::authentication::browser_check::RESOURCE_POLICY;
-use super::body::GuardedBody;
+use super::body::{PolledBody, guarded};
 use super::owner::SocketOwner;
 use super::tls::{PeerCertificate, Served};
 pub(crate) use admission::Network;
@@ -325,24 +327,21 @@ async fn call(
     router: Router,
     request: Request<Incoming>,
     in_use: Arc<InUse>,
-) -> Result<Response<GuardedBody<Arc<InUse>>>, Infallible> {
+) -> Result<Response<impl http_body::Body<Data = Bytes, Error = axum::Error>>, Infallible> {
     const GRPC: &[u8] = b"application/grpc";
     let kind = request.headers().get(CONTENT_TYPE);
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
     if request.body().is_end_stream() {
         in_use.start();
     }
-    let request = request.map(|body| RequestBody {
-        body,
-        in_use: Arc::downgrade(&in_use),
-    });
-    let mut response = router.oneshot(request.map(Body::new)).await?;
+    let request = request.map(|body| started_when_read(body, Arc::downgrade(&in_use)));
+    let mut response = router.oneshot(request).await?;
     in_use.start();
     if !is_grpc {
         add_browser_headers(&mut response);
     }
     // Until the answer is sent, its connection is in use.
-    Ok(response.map(|body| GuardedBody::new(body, in_use)))
+    Ok(response.map(|body| guarded(body, in_use)))
 }
 
 /// Tells browsers to take an answer for nothing but what it says it is, and to give it to no other page.
@@ -354,36 +353,18 @@ fn add_browser_headers(response: &mut Response<Body>) {
 }
 
 /// The body of a request. Once it is here the request is being answered.
-struct RequestBody {
-    body: Incoming,
-    in_use: Weak<InUse>,
-}
-
-impl http_body::Body for RequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = std::pin::Pin::new(&mut self.body).poll_frame(context);
-        let is_last = matches!(polled, std::task::Poll::Ready(None));
-        if (is_last || self.body.is_end_stream())
-            && let Some(in_use) = self.in_use.upgrade()
+fn started_when_read(body: Incoming, in_use: Weak<InUse>) -> Body {
+    let poll = move |mut body: Pin<&mut Incoming>, context: &mut Context<'_>| {
+        let polled = body.as_mut().poll_frame(context);
+        let is_last = matches!(polled, Poll::Ready(None));
+        if (is_last || body.is_end_stream())
+            && let Some(in_use) = in_use.upgrade()
         {
             in_use.start();
         }
         polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
+    };
+    Body::new(PolledBody::new(body, poll))
 }
 
 /// A body that is what `records` yields until its sender is dropped or `shutdown` is cancelled.
@@ -397,7 +378,7 @@ pub fn stream_body(records: mpsc::Receiver<Bytes>, shutdown: CancellationToken) 
 
 struct StreamBody {
     records: mpsc::Receiver<Bytes>,
-    shutdown: std::pin::Pin<Box<tokio_util::sync::WaitForCancellationFutureOwned>>,
+    shutdown: Pin<Box<tokio_util::sync::WaitForCancellationFutureOwned>>,
 }
 
 impl http_body::Body for StreamBody {
@@ -405,11 +386,10 @@ impl http_body::Body for StreamBody {
     type Error = Infallible;
 
     fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         use std::future::Future as _;
-        use std::task::Poll;
         match self.records.poll_recv(context) {
             Poll::Ready(record) => return Poll::Ready(record.map(|bytes| Ok(Frame::data(bytes)))),
             Poll::Pending => {}

@@ -13,7 +13,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
-use meseta_daemon::body::GuardedBody;
+use meseta_daemon::body::guarded;
 use meseta_daemon::fair_semaphore::{FairSemaphore, Permit, QueueFull, Rules};
 use meseta_daemon::server::Connection;
 use tokio::sync::mpsc;
@@ -206,7 +206,7 @@ impl SendPermit {
                 () = tokio::time::sleep(ANSWER_MAX) => close(self.connection.as_ref()),
             }
         });
-        Body::new(GuardedBody::new(body, guard))
+        Body::new(guarded(body, guard))
     }
 }
 
