@@ -12,7 +12,7 @@ mod roles;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
@@ -51,7 +51,7 @@ impl Metrics {
     /// The text exposition format.
     pub(crate) fn prometheus(&self, snapshot: &Snapshot) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
-        registry.register(Box::new(SnapshotCollector(families(snapshot)?)))?;
+        registry.register(Box::new(SnapshotCollector(families(snapshot)?.into())))?;
         let mut text = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut text)?;
         Ok(text)
@@ -81,8 +81,8 @@ impl Metrics {
     }
 }
 
-/// What one snapshot amounts to.
-struct SnapshotCollector(Vec<MetricFamily>);
+/// What one snapshot amounts to, which is collected once.
+struct SnapshotCollector(Mutex<Vec<MetricFamily>>);
 
 impl Collector for SnapshotCollector {
     fn desc(&self) -> Vec<&Desc> {
@@ -90,7 +90,7 @@ impl Collector for SnapshotCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.0.clone()
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
