@@ -10,6 +10,7 @@ use meseta_resources::ByteSize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::memory::Relief;
 use crate::{logging, memory, service_manager};
 
 /// Runs the master until it is told to stop.
@@ -86,44 +87,32 @@ async fn release_memory_regularly(budget: ByteSize) {
             tokio::time::sleep(memory::TRIM_INTERVAL).await;
         }
     };
-    tokio::join!(tidied, release_memory_under_pressure(budget, memory::tidy));
+    let pressure = memory::Pressure::new(budget.as_bytes(), memory::tidy);
+    tokio::join!(tidied, relieve_when_needed(pressure));
 }
 
-/// Whatever nears its budget.
-async fn release_memory_under_pressure(budget: ByteSize, tidy: fn()) {
-    let mut pressure = memory::Pressure::new(budget.as_bytes());
-    loop {
-        tokio::time::sleep(memory::PRESSURE_CHECK_INTERVAL).await;
-        if !pressure.is_high() {
-            continue;
-        }
-        let relief = tokio::task::spawn_blocking(move || {
-            pressure.relieve(tidy);
-            pressure
-        });
-        let Ok(relieved) = relief.await else { return };
-        pressure = relieved;
-    }
-}
-
-/// The master's heap, whenever what was freed of it may be much.
+/// The master's heap, whenever what was freed of it may be much, and before it nears its budget.
 async fn trim_regularly(budget: ByteSize) {
     tokio::join!(
-        trim_when_due(),
-        release_memory_under_pressure(budget, memory::trim)
+        relieve_when_needed(memory::Trims::new()),
+        relieve_when_needed(memory::Pressure::new(budget.as_bytes(), memory::trim))
     );
 }
 
-async fn trim_when_due() {
-    let mut trims = memory::Trims::new();
+async fn relieve_when_needed<R: Relief>(mut relief: R) {
     loop {
-        tokio::time::sleep(memory::TRIM_INTERVAL).await;
-        let trimming = tokio::task::spawn_blocking(move || {
-            trims.trim_if_due();
-            trims
+        tokio::time::sleep(R::INTERVAL).await;
+        if !relief.is_needed() {
+            continue;
+        }
+        let relieving = tokio::task::spawn_blocking(move || {
+            relief.relieve();
+            relief
         });
-        let Ok(trimmed) = trimming.await else { return };
-        trims = trimmed;
+        let Ok(relieved) = relieving.await else {
+            return;
+        };
+        relief = relieved;
     }
 }
 

@@ -309,7 +309,6 @@ fn heading(flag: &str) -> &'static str {
                 "estimator",
                 "reserved_",
                 "revocable",
-                "lend",
                 "roles",
                 "weights",
                 "allocation_",

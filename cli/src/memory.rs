@@ -4,7 +4,7 @@
 //! registration; of the binary's 30 MB of text and constants it touches little, but the kernel maps sixteen pages for
 //! each that is touched, so some 16 MB stay resident of which a daemon at work uses one. What is needed again is
 //! mapped again from the page cache, without a read. [`few_arenas`] and [`large_pieces_go_back`] keep freed memory from
-//! staying with the allocator, [`tidy`] does all that from time to time, and [`Trims`] says when a large heap is worth it.
+//! staying with the allocator, [`tidy`] does all that from time to time, and each [`Relief`] says when it is worth it.
 //! Invariant: a mapping with a page of its own (data, relocated constants) is not touched.
 
 #![expect(
@@ -61,6 +61,16 @@ pub(crate) fn large_pieces_go_back() {
     };
 }
 
+/// What decides when freed memory goes back to the kernel.
+pub(crate) trait Relief: Send + 'static {
+    /// How long it is until the next look.
+    const INTERVAL: Duration;
+    /// Whether to give back now; quick.
+    fn is_needed(&mut self) -> bool;
+    /// Gives back, which may take some milliseconds.
+    fn relieve(&mut self);
+}
+
 /// A heap below this is not worth a trim.
 const SMALL_HEAP_BYTES: u64 = 64 << 20;
 /// Growth since the last look after which there may be something to give back soon.
@@ -106,21 +116,23 @@ impl Trims {
         self.waited = Duration::ZERO;
         self.after = after;
     }
+}
 
-    /// Gives freed memory back if that is due; to be called each [`TRIM_INTERVAL`].
-    pub(crate) fn trim_if_due(&mut self) {
+impl Relief for Trims {
+    const INTERVAL: Duration = TRIM_INTERVAL;
+
+    fn is_needed(&mut self) -> bool {
+        resident("RssAnon:").is_some_and(|heap| self.is_due(heap))
+    }
+
+    fn relieve(&mut self) {
         let Some(before) = resident("RssAnon:") else {
             return;
         };
-        if self.is_due(before) {
-            trim();
-            self.done(before, resident("RssAnon:").unwrap_or(before));
-        }
+        trim();
+        self.done(before, resident("RssAnon:").unwrap_or(before));
     }
 }
-
-/// Between two looks at how far a heap is below its daemon's `--memory_budget`.
-pub(crate) const PRESSURE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// When freed memory goes back before its usual time: with more than three eighths of the budget resident, as soon as
 /// that has grown by a thirty-second part. What is freed in small pieces, after a large call or answer, otherwise stays
@@ -128,28 +140,36 @@ pub(crate) const PRESSURE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Pressure {
     budget: u64,
+    /// How it gives back.
+    tidy: fn(),
     /// The least since the last trim, in bytes.
     least: u64,
 }
 
 impl Pressure {
-    pub(crate) const fn new(budget: u64) -> Self {
-        Self { budget, least: 0 }
+    pub(crate) const fn new(budget: u64, tidy: fn()) -> Self {
+        Self {
+            budget,
+            tidy,
+            least: 0,
+        }
     }
 
     fn is_due(&mut self, heap: u64) -> bool {
         self.least = self.least.min(heap);
         heap > self.budget / 8 * 3 && heap - self.least > self.budget / 32
     }
+}
 
-    /// Whether to [`relieve`](Self::relieve) now; to be asked each [`PRESSURE_CHECK_INTERVAL`].
-    pub(crate) fn is_high(&mut self) -> bool {
+impl Relief for Pressure {
+    const INTERVAL: Duration = Duration::from_millis(500);
+
+    fn is_needed(&mut self) -> bool {
         resident("VmRSS:").is_some_and(|heap| self.is_due(heap))
     }
 
-    /// Gives back by `tidy`.
-    pub(crate) fn relieve(&mut self, tidy: fn()) {
-        tidy();
+    fn relieve(&mut self) {
+        (self.tidy)();
         self.least = resident("VmRSS:").unwrap_or(self.budget);
     }
 }
@@ -281,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_heap_near_its_budget_is_trimmed_as_it_grows() {
-        let mut pressure = Pressure::new(160);
+        let mut pressure = Pressure::new(160, || {});
         assert!(!pressure.is_due(60), "three eighths of it");
         assert!(pressure.is_due(61));
         pressure.least = 61;

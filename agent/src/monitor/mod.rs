@@ -27,7 +27,7 @@ use crate::clock::unix_now;
 use crate::containerizer::{Containerizer, LiveContainer};
 use crate::descriptors::kept_open;
 use crate::error_chain::chain;
-pub(crate) use history::History;
+use history::History;
 use host::HostReader;
 pub(crate) use host::HostSample;
 
@@ -94,13 +94,6 @@ impl Samples {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
-    }
-
-    /// What a container used over the last minute; `None` for one that has not been sampled yet.
-    #[allow(dead_code, reason = "for estimators, which read it when they are on")]
-    pub(crate) fn history(&self, container: &ContainerId) -> Option<History> {
-        let histories = self.history.read().unwrap_or_else(PoisonError::into_inner);
-        histories.get(container).cloned()
     }
 
     fn replace(&self, host: HostSample, mut samples: BTreeMap<ContainerId, Sample>) {

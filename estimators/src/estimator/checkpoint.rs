@@ -117,23 +117,12 @@ impl<'a> Decoder<'a> {
     /// Finite and not negative, as everything that is counted here.
     pub(super) fn f32(&mut self, what: &'static str) -> Result<f32, CheckpointError> {
         let value = f32::from_le_bytes(self.array()?);
-        let sound = value.is_finite() && value >= 0.0;
-        if sound {
-            Ok(value)
-        } else {
-            Err(CheckpointError::Invalid(what))
-        }
+        sound(value.into(), what).map(|_| value)
     }
 
     /// Decodes a number as [`Decoder::f32`] does.
     pub(super) fn f64(&mut self, what: &'static str) -> Result<f64, CheckpointError> {
-        let value = f64::from_le_bytes(self.array()?);
-        let sound = value.is_finite() && value >= 0.0;
-        if sound {
-            Ok(value)
-        } else {
-            Err(CheckpointError::Invalid(what))
-        }
+        sound(f64::from_le_bytes(self.array()?), what)
     }
 
     pub(super) fn duration(&mut self) -> Result<Duration, CheckpointError> {
@@ -191,4 +180,11 @@ impl<'a> Decoder<'a> {
             bytes => Err(CheckpointError::Trailing(bytes)),
         }
     }
+}
+
+fn sound(value: f64, what: &'static str) -> Result<f64, CheckpointError> {
+    let is_sound = value.is_finite() && value >= 0.0;
+    is_sound
+        .then_some(value)
+        .ok_or(CheckpointError::Invalid(what))
 }
