@@ -30,99 +30,61 @@ fn without_acls_everything_is_allowed() {
 }
 
 #[test]
-fn any_principal_runs_as_a_user() {
-    // Nobody may run as root; everybody may run as guest.
-    let rules = authorizer(
-        r#"{"run_tasks":[
-            {"principals":{"type":"ANY"},"users":{"values":["guest"]}},
-            {"principals":{"type":"ANY"},"users":{"type":"NONE"}}]}"#,
-    );
-    expect(
-        &rules,
-        A::RunTask,
-        &[
-            (Some("foo"), Some("guest"), true),
-            (Some("foo"), Some("root"), false),
-            (Some("foo"), ANY, false),
-            (None, Some("guest"), true),
-        ],
-    );
-}
-
-#[test]
-fn no_principal_runs_as_a_user() {
-    let rules =
-        authorizer(r#"{"run_tasks":[{"principals":{"type":"NONE"},"users":{"values":["root"]}}]}"#);
-    expect(
-        &rules,
-        A::RunTask,
-        &[
-            (Some("foo"), Some("root"), false),
-            (None, Some("root"), false),
-            (Some("foo"), Some("guest"), true),
-        ],
-    );
-}
-
-#[test]
-fn a_principal_runs_as_any_user() {
-    let rules =
-        authorizer(r#"{"run_tasks":[{"principals":{"values":["foo"]},"users":{"type":"ANY"}}]}"#);
-    expect(
-        &rules,
-        A::RunTask,
-        &[(Some("foo"), Some("root"), true), (Some("foo"), ANY, true)],
-    );
-}
-
-#[test]
-fn any_principal_runs_as_any_user() {
-    let rules =
-        authorizer(r#"{"run_tasks":[{"principals":{"type":"ANY"},"users":{"type":"ANY"}}]}"#);
-    expect(
-        &rules,
-        A::RunTask,
-        &[(None, ANY, true), (Some("foo"), Some("root"), true)],
-    );
-}
-
-#[test]
-fn only_some_principals_run_as_some_users() {
-    let rules = authorizer(
-        r#"{"run_tasks":[
-            {"principals":{"values":["foo","bar"]},"users":{"values":["root","guest"]}},
-            {"principals":{"type":"NONE"},"users":{"values":["root","guest"]}}]}"#,
-    );
-    expect(
-        &rules,
-        A::RunTask,
-        &[
-            (Some("foo"), Some("root"), true),
-            (Some("bar"), Some("guest"), true),
-            (Some("baz"), Some("root"), false),
-            (Some("baz"), Some("guest"), false),
-            (Some("baz"), Some("www"), true),
-            (Some("foo"), Some("www"), true),
-        ],
-    );
-}
-
-#[test]
-fn some_principal_runs_as_some_user_only() {
-    let rules = authorizer(
-        r#"{"run_tasks":[
-            {"principals":{"values":["foo"]},"users":{"values":["guest"]}},
-            {"principals":{"values":["foo"]},"users":{"type":"NONE"}}]}"#,
-    );
-    expect(
-        &rules,
-        A::RunTask,
-        &[
-            (Some("foo"), Some("guest"), true),
-            (Some("foo"), Some("root"), false),
-            (Some("bar"), Some("root"), true),
-        ],
-    );
+fn principals_run_as_users() {
+    let (foo, bar, baz) = (Some("foo"), Some("bar"), Some("baz"));
+    let (root, guest, www) = (Some("root"), Some("guest"), Some("www"));
+    type Row = (Option<&'static str>, Option<&'static str>, bool);
+    let table: [(&str, &[Row]); 6] = [
+        // Any principal as a user: nobody may run as root; everybody may run as guest.
+        (
+            r#"{"principals":{"type":"ANY"},"users":{"values":["guest"]}},
+               {"principals":{"type":"ANY"},"users":{"type":"NONE"}}"#,
+            &[
+                (foo, guest, true),
+                (foo, root, false),
+                (foo, ANY, false),
+                (None, guest, true),
+            ],
+        ),
+        // No principal as a user.
+        (
+            r#"{"principals":{"type":"NONE"},"users":{"values":["root"]}}"#,
+            &[(foo, root, false), (None, root, false), (foo, guest, true)],
+        ),
+        // A principal as any user.
+        (
+            r#"{"principals":{"values":["foo"]},"users":{"type":"ANY"}}"#,
+            &[(foo, root, true), (foo, ANY, true)],
+        ),
+        // Any principal as any user.
+        (
+            r#"{"principals":{"type":"ANY"},"users":{"type":"ANY"}}"#,
+            &[(None, ANY, true), (foo, root, true)],
+        ),
+        // Only some principals as some users.
+        (
+            r#"{"principals":{"values":["foo","bar"]},"users":{"values":["root","guest"]}},
+               {"principals":{"type":"NONE"},"users":{"values":["root","guest"]}}"#,
+            &[
+                (foo, root, true),
+                (bar, guest, true),
+                (baz, root, false),
+                (baz, guest, false),
+                (baz, www, true),
+                (foo, www, true),
+            ],
+        ),
+        // Some principal as some user only.
+        (
+            r#"{"principals":{"values":["foo"]},"users":{"values":["guest"]}},
+               {"principals":{"values":["foo"]},"users":{"type":"NONE"}}"#,
+            &[(foo, guest, true), (foo, root, false), (bar, root, true)],
+        ),
+    ];
+    for (acls, rows) in table {
+        let rules = authorizer(&format!(r#"{{"run_tasks":[{acls}]}}"#));
+        expect(&rules, A::RunTask, rows);
+    }
 }
 
 #[test]
