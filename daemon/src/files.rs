@@ -397,13 +397,13 @@ mod tests {
         let reads = FileReads::default();
         let (release, released) = std::sync::mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
-        let (told, mut at_work) = mpsc::unbounded_channel();
+        let (told, mut at_work) = mpsc::channel(3 * READS_AT_ONCE);
         let working: Vec<_> = (0..3 * READS_AT_ONCE)
             .map(|_| {
                 let (reads, released, told) = (reads.clone(), released.clone(), told.clone());
                 tokio::spawn(async move {
                     let work = move || {
-                        told.send(()).unwrap();
+                        told.try_send(()).unwrap();
                         let _ = released.lock().unwrap().recv();
                     };
                     reads.run(work).await

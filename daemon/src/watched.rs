@@ -67,13 +67,13 @@ mod tests {
         std::fs::write(&path, "a").unwrap();
         let watched = Watched::new([path.clone()]);
         std::fs::write(&path, "longer").unwrap();
-        let (sender, mut offered) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut offered) = tokio::sync::mpsc::channel(8);
         let shutdown = CancellationToken::new();
         let following = watched.follow(Duration::from_secs(1), shutdown.clone(), {
             let mut offers = 0;
             move || {
                 offers += 1;
-                sender.send(offers).unwrap();
+                sender.try_send(offers).unwrap();
                 offers != 1
             }
         });

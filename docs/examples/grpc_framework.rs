@@ -2,7 +2,10 @@
 //!
 //! `cargo run -p meseta-tests --example grpc_framework -- 127.0.0.1:5050 'echo hello'` runs one
 //! command as a task, acknowledges its updates and ends with 0 when the task finished.
-
+#![expect(
+    clippy::disallowed_macros,
+    reason = "a program of its own, whose runtime is the usual one"
+)]
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::process::ExitCode;

@@ -4,7 +4,10 @@
 //! Oversubscribes a share of what regular executors were allocated in cpus, and evicts every executor that
 //! borrowed while the load of five minutes is above a threshold. To be used as
 //! `meseta agent --resource_estimator=unix:///run/plugin.sock --qos_controller=unix:///run/plugin.sock`.
-
+#![expect(
+    clippy::disallowed_macros,
+    reason = "a program of its own, whose runtime is the usual one"
+)]
 #![expect(clippy::print_stdout, reason = "an example speaks to whoever runs it")]
 
 use std::error::Error;

@@ -99,6 +99,10 @@ impl<U: WireMessage> tonic::codec::Decoder for Decoder<U> {
         }
         let read = || protobuf::from_slice(&bytes);
         let message = if bytes.len() > LARGE_BYTES && may_block() {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a codec answers at once and cannot give its bytes away to wait for them"
+            )]
             tokio::task::block_in_place(read)
         } else {
             read()

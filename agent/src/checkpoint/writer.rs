@@ -28,6 +28,10 @@ pub(crate) struct Writer {
 
 /// Starts the thread, which makes what the start found necessary durable before anything else.
 pub(crate) fn start(store: Store, first: Vec<Write>) -> io::Result<Writer> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "bounded by whoever writes, who must not wait here: `PendingWrites`"
+    )]
     let (queue, writes) = mpsc::unbounded_channel();
     let (done, durable) = watch::channel(Lsn::default());
     let first: Vec<_> = first

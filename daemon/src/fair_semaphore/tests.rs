@@ -153,7 +153,7 @@ async fn the_next_is_of_a_group_that_awaits_the_least() {
         waiting_max: 5,
     });
     let first = semaphore.take(Group::from("a"), 1).await.unwrap();
-    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut order) = tokio::sync::mpsc::channel(8);
     for (number, (group, rank)) in [("a", 0), ("a", 0), ("a", 0), ("a", 0), ("b", 5), ("c", 0)]
         .into_iter()
         .enumerate()
@@ -161,7 +161,7 @@ async fn the_next_is_of_a_group_that_awaits_the_least() {
         let (semaphore, sender) = (semaphore.clone(), sender.clone());
         tokio::spawn(async move {
             let taken = semaphore.take_after(Group::from(group), 1, rank).await;
-            sender.send((number, taken.is_ok())).unwrap();
+            sender.try_send((number, taken.is_ok())).unwrap();
         });
         tokio::task::yield_now().await;
     }
@@ -213,12 +213,12 @@ async fn with_newest_first_the_last_waiter_is_served_first() {
         waiting_max: 3,
     });
     let first = semaphore.take(Group::from("a"), 1).await.unwrap();
-    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut order) = tokio::sync::mpsc::channel(8);
     for group in ["b", "c", "d", "e"] {
         let (semaphore, sender) = (semaphore.clone(), sender.clone());
         tokio::spawn(async move {
             let taken = semaphore.take(Group::from(group), 1).await;
-            sender.send((group, taken.is_ok())).unwrap();
+            sender.try_send((group, taken.is_ok())).unwrap();
         });
         tokio::task::yield_now().await;
     }

@@ -7,7 +7,10 @@
 //! `... acls [AGENTS] [TASKS] [ROLES]` the same where there are rules on who sees what,
 //! `... watched [TASKS]` the memory of the master while such readers follow what happens, and
 //! `... reconcile [AGENTS] [TASKS]` offers while one framework asks for all its tasks in one call.
-
+#![expect(
+    clippy::disallowed_macros,
+    reason = "a program of its own, whose runtime is the usual one"
+)]
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod acls;
