@@ -118,6 +118,11 @@ fn hour() {
     });
     let nobody = complaint(&cluster, "logs", &["nosuch"]);
     assert!(nobody.contains("there is no task \"nosuch\""), "{nobody}");
+    let no_file = complaint(&cluster, "logs", &["t1", "--file=nope"]);
+    assert!(
+        no_file.contains("there is no file \"nope\" in the sandbox of task \"t1\""),
+        "{no_file}"
+    );
     verb(&cluster, "deactivate", &[&id]);
     assert!(verb(&cluster, "agents", &[]).contains("deactivated"));
     verb(&cluster, "reactivate", &[&id]);
