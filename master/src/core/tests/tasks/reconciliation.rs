@@ -132,6 +132,42 @@ fn implicit_reconciliation_tells_what_is_live_or_unacknowledged() {
     );
 }
 
+/// Tasks that are launched meanwhile take no answer from those that were there, and none is told of without end.
+#[test]
+fn implicit_reconciliation_ends_with_the_task_that_was_the_last() {
+    let mut world = World::new();
+    let nodes = [5051, 5052].map(|port| world.agent(port, "cpus:4;mem:1024"));
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offers = world.offers(&scheduler);
+    let launch_on = |world: &mut World, node: &Node, ids: &[String]| {
+        let offer = offers.iter().find(|offer| offer.agent_id.value == node.id);
+        let infos = ids.iter().map(|id| task(node, id, "cpus:0.01;mem:1"));
+        let launched = world.call(&scheduler, accept(&[offer.unwrap()], infos.collect()));
+        assert_eq!(launched, Answer::Accepted);
+    };
+    let there: Vec<String> = (0..300).map(|number| format!("t-{number}")).collect();
+    launch_on(&mut world, &nodes[0], &there);
+    world.take_events(scheduler.connection);
+    world.call(&scheduler, reconcile(&[]));
+    let mut told = world.updates(&scheduler);
+    assert!(told.len() < there.len(), "not all in one step");
+    let last = there.iter().max().unwrap();
+    let mut later: Vec<String> = (0..20).map(|number| format!("t-8-{number}")).collect();
+    later.extend((0..20).map(|number| format!("{last}-{number}")));
+    launch_on(&mut world, &nodes[1], &later);
+    while !world.core.pending_reconciles.is_empty() {
+        world.advance(Duration::ZERO);
+    }
+    told.extend(world.updates(&scheduler));
+    let told: BTreeSet<String> = told
+        .into_iter()
+        .map(|status| status.task_id.value)
+        .collect();
+    let untold: Vec<_> = there.iter().filter(|id| !told.contains(*id)).collect();
+    assert!(untold.is_empty(), "{untold:?}");
+    assert!(!told.iter().any(|id| id > last), "{told:?}");
+}
+
 #[test]
 fn a_known_task_is_told_with_what_is_known_of_it() {
     let mut world = World::new();
