@@ -230,6 +230,8 @@ fn environment() {
         "{text}"
     );
     assert!(text.contains("MESOS_RECOVERY_TIMEOUT=15mins\n"), "{text}");
+    // Whatever the framework asked for: its executors are to stay when the agent restarts.
+    assert!(text.contains("MESOS_CHECKPOINT=1\n"), "{text}");
 }
 
 fn unknown_user() {
