@@ -57,11 +57,11 @@ pub enum Destination {
 /// What leaves the core, by what carries it out.
 #[derive(Debug)]
 pub enum Output {
-    /// For the link to the master.
+    /// Done by the link to the master.
     Link(LinkAction),
-    /// For the streams to executors.
+    /// Done by the streams to executors.
     Executor(ExecutorAction),
-    /// For the containerizer.
+    /// Done by the containerizer, to a container.
     Container(ContainerAction),
     /// A run is over and nothing refers to it: its sandbox may go in its time.
     DiscardSandbox { run: Arc<RunKey> },
