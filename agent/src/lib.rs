@@ -4,6 +4,24 @@
 //! pure; what must survive a crash is in [`checkpoint`]; `service` owns the core and hands its effects
 //! to what touches the machine and the network. Invariant: nothing is visible outside before what it says
 //! is durable, and the agent's own end touches no task unless it was told so.
+//!
+//! ```text
+//! run.rs             start and end of the daemon
+//! flags.rs, configuration.rs, isolation.rs  what the operator gives, checked
+//! service.rs         owns the core; handle.rs is the way in to it
+//! core/              decides
+//! checkpoint/        what survives a crash, and the thread that writes it
+//! link/              the stream to the master
+//! containerizer/     containers, from launch to end
+//! spec/              what a container is launched with
+//! fetch/             what a task wants fetched into its sandbox
+//! nested/            containers that are asked for over the API
+//! monitor/           what containers and the machine use
+//! oversubscription/  estimators and QoS controllers
+//! gc.rs              old sandboxes
+//! http/              the API; routes.rs has its paths, permission.rs who may what, context.rs what handlers share
+//! metrics.rs         every metric
+//! ```
 
 mod access_flags;
 mod budgets;

@@ -57,6 +57,7 @@ use crate::link::{Links, MasterAddress};
 use crate::monitor;
 use crate::oversubscription::{self, Configured, ServiceContext};
 use crate::service::Service;
+use crate::spec::LaunchSettings;
 use crate::spec::environment::AgentEnvironment;
 
 /// What the process around the daemon gives it.
@@ -285,14 +286,16 @@ impl Node {
         let flags = &self.flags;
         let containerizer = Containerizer::new(
             containerizer::Options {
-                layout: self.layout.clone(),
-                environment: AgentEnvironment {
-                    tokens: self.context.tokens.clone(),
-                    ..task_environment(flags, &self.configuration, self.advertised)
+                settings: LaunchSettings {
+                    layout: self.layout.clone(),
+                    environment: AgentEnvironment {
+                        tokens: self.context.tokens.clone(),
+                        ..task_environment(flags, &self.configuration, self.advertised)
+                    },
+                    switch_user: flags.switch_user && privileged,
+                    rights,
+                    logs: self.configuration.logs,
                 },
-                switch_user: flags.switch_user && privileged,
-                rights,
-                logs: self.configuration.logs,
                 launches_at_once: flags.launches_at_once,
                 destroy_timeout: flags.cgroups_destroy_timeout,
                 fetcher_stall_timeout: flags.fetcher_stall_timeout,

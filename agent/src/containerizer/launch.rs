@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use meseta_daemon::server::CancellationToken;
-use meseta_isolators::{Demand, Launched, TaskIsolation};
+use meseta_isolators::{Launched, TaskIsolation};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tracing::warn;
@@ -14,7 +14,7 @@ use tracing::warn;
 use super::inspection::InspectionLimits;
 use super::state::{Entry, Inner, LiveContainer};
 use super::{Containerizer, blocking};
-use crate::checkpoint::{RunKey, inside};
+use crate::checkpoint::inside;
 use crate::core::{Input, LaunchPlan};
 use crate::error_chain::chain;
 use crate::fetch::{self, Cancel};
@@ -23,15 +23,6 @@ use crate::spec::{Prepared, container_spec, logs_of};
 
 /// Why nothing was launched that was killed while it waited.
 const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
-
-/// A container that is being launched.
-#[derive(Debug)]
-struct Begun {
-    run: Arc<RunKey>,
-    container: ContainerId,
-    demand: Demand,
-    inspection_limits: InspectionLimits,
-}
 
 impl Containerizer {
     pub(super) fn launch(&self, plan: LaunchPlan) {
@@ -76,17 +67,12 @@ impl Containerizer {
                 .not_launched(container, KILLED_BEFORE_LAUNCH.to_owned())
                 .await;
         };
-        let begun = Begun {
-            run: plan.run.clone(),
-            container: container.clone(),
-            demand: plan.demand,
-            inspection_limits: InspectionLimits::of_plan(&plan, &self.inner.options.layout),
-        };
-        let inner = self.inner.clone();
-        let launched = blocking(move || launch_now(&inner, &plan, prepared)).await;
+        let plan = Arc::new(plan);
+        let (inner, wanted) = (self.inner.clone(), plan.clone());
+        let launched = blocking(move || launch_now(&inner, &wanted, prepared)).await;
         drop(permit);
         match launched.unwrap_or_else(|panic| Err(panic.to_string())) {
-            Ok(launched) => self.running(begun, launched).await,
+            Ok(launched) => self.running(&plan, launched).await,
             Err(cause) => self.not_launched(container, cause).await,
         }
     }
@@ -95,19 +81,19 @@ impl Containerizer {
     async fn fetch(&self, plan: LaunchPlan, cancel: Arc<Cancel>) -> Result<Prepared, String> {
         let inner = self.inner.clone();
         let fetched = blocking(move || {
-            let prepared = container_spec(&inner.options, &plan)?;
+            let settings = &inner.options.settings;
+            let prepared = container_spec(settings, &plan)?;
             let uris = plan.command().map(|command| command.uris.clone());
-            let options = &inner.options;
             let request = fetch::Request {
                 uris: uris.unwrap_or_default(),
-                outer: options.layout.sandbox(&plan.run),
+                outer: settings.layout.sandbox(&plan.run),
                 sandbox: inside(plan.container()),
                 owner: prepared.spec.credentials.clone(),
                 limits: fetch::Limits {
-                    stall: options.fetcher_stall_timeout,
+                    stall: inner.options.fetcher_stall_timeout,
                     ..fetch::Limits::default()
                 },
-                host_paths: options.rights.host_paths.clone(),
+                host_paths: settings.rights.host_paths.clone(),
                 cancel,
             };
             fetch::fetch(request).map_err(|error| error.to_string())?;
@@ -148,15 +134,15 @@ impl Containerizer {
         }
     }
 
-    async fn running(self, begun: Begun, launched: Launched) {
-        let container = begun.container.clone();
+    async fn running(self, plan: &LaunchPlan, launched: Launched) {
+        let container = plan.container.clone();
         let supervisor = launched.supervisor.clone();
         let live = Arc::new(LiveContainer {
-            run: begun.run,
-            container: begun.container,
+            run: plan.run.clone(),
+            container: container.clone(),
             supervisor: supervisor.clone(),
-            demand: begun.demand,
-            inspection_limits: begun.inspection_limits,
+            demand: plan.demand,
+            inspection_limits: InspectionLimits::of_plan(plan, self.layout()),
             volumes: None,
             change_lock: Arc::new(tokio::sync::Mutex::new(true)),
         });
@@ -179,11 +165,12 @@ fn launch_now(
     plan: &LaunchPlan,
     prepared: Option<Prepared>,
 ) -> Result<Launched, String> {
-    let logs = logs_of(&inner.options, plan)?;
-    let isolation = task_isolation(&inner.options.rights, plan)?;
+    let settings = &inner.options.settings;
+    let logs = logs_of(settings, plan)?;
+    let isolation = task_isolation(&settings.rights, plan)?;
     let Prepared { spec, mounts } = match prepared {
         Some(prepared) => prepared,
-        None => container_spec(&inner.options, plan)?,
+        None => container_spec(settings, plan)?,
     };
     let isolation = TaskIsolation {
         stdout_log: logs.stdout,

@@ -48,7 +48,6 @@ use tracing::warn;
 
 use crate::core::{ContainerAction, Input};
 use crate::error_chain::chain;
-use resize::Resize;
 use state::Inner;
 pub(crate) use state::{LiveContainer, Options};
 
@@ -96,14 +95,7 @@ impl Containerizer {
                 demand,
                 resources,
                 volumes,
-            } => {
-                let request = Resize {
-                    demand,
-                    resources,
-                    volumes,
-                };
-                self.resize(container, request);
-            }
+            } => self.resize(container, demand, &resources, volumes),
             ContainerAction::Probe(probe) => self.probe(*probe),
         }
     }

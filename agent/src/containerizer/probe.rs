@@ -12,12 +12,12 @@ use meseta_isolators::{
 };
 use tracing::warn;
 
-use super::state::{Entry, Options};
+use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::core::{Input, LaunchPlan, Probe, ProbeMethod, ProbeResult};
 use crate::error_chain::chain;
 use crate::file_user::become_user;
-use crate::spec::{check_output, logs_of, spec_inside};
+use crate::spec::{LaunchSettings, check_output, logs_of, spec_inside};
 
 /// How much of an answer is read; only its status counts.
 const REDIRECTS_MAX: u32 = 10;
@@ -37,7 +37,12 @@ impl Containerizer {
                     let supervisor = live.supervisor.clone();
                     let inner = this.inner.clone();
                     let probed_result = blocking(move || {
-                        run(&inner.containers, &inner.options, &probe, &supervisor)
+                        run(
+                            &inner.containers,
+                            &inner.options.settings,
+                            &probe,
+                            &supervisor,
+                        )
                     });
                     let probed_result = probed_result.await;
                     drop(permit);
@@ -58,23 +63,23 @@ impl Containerizer {
 /// Runs one probe. Blocking.
 fn run(
     containers: &Containers,
-    options: &Options,
+    settings: &LaunchSettings,
     probe: &Probe,
     supervisor: &ProcessIdentity,
 ) -> ProbeResult {
     let timeout = probe.timeout;
     match &probe.method {
         ProbeMethod::Command(plan) => {
-            let seen = by_command(containers, options, probe, plan, supervisor);
+            let seen = by_command(containers, settings, probe, plan, supervisor);
             seen.unwrap_or_else(ProbeResult::NotRun)
         }
         ProbeMethod::Http { url } => {
             let url = url.clone();
-            over_its_network(options, probe, supervisor, move || by_http(&url, timeout))
+            over_its_network(settings, probe, supervisor, move || by_http(&url, timeout))
         }
         ProbeMethod::Tcp { address } => {
             let address = *address;
-            over_its_network(options, probe, supervisor, move || {
+            over_its_network(settings, probe, supervisor, move || {
                 match std::net::TcpStream::connect_timeout(&address, timeout) {
                     Err(error) if is_shortage(&error) => ProbeResult::NotRun(error.to_string()),
                     connected => ProbeResult::Connected(connected.is_ok()),
@@ -86,16 +91,16 @@ fn run(
 
 fn by_command(
     containers: &Containers,
-    options: &Options,
+    settings: &LaunchSettings,
     probe: &Probe,
     plan: &LaunchPlan,
     supervisor: &ProcessIdentity,
 ) -> Result<ProbeResult, String> {
-    let mut spec = spec_inside(options, plan, &probe.container)?;
-    let log = logs_of(options, plan)?.stderr;
+    let mut spec = spec_inside(settings, plan, &probe.container)?;
+    let log = logs_of(settings, plan)?.stderr;
     if log.is_some() {
         // Only one process can keep a file to its size, and that of the task's own output is another.
-        spec.stdout = check_output(options, plan, &probe.container);
+        spec.stdout = check_output(settings, plan, &probe.container);
         spec.stderr.clone_from(&spec.stdout);
     }
     let isolation = TaskIsolation {
@@ -182,12 +187,12 @@ fn wait(pidfd: &std::os::fd::OwnedFd, at_most: Duration) -> bool {
 
 /// Looks as the task's user, from where the container's network is: whoever is asked takes it for the task.
 fn over_its_network(
-    options: &Options,
+    settings: &LaunchSettings,
     probe: &Probe,
     supervisor: &ProcessIdentity,
     run_probe: impl FnOnce() -> ProbeResult + Send + 'static,
 ) -> ProbeResult {
-    let user = options
+    let user = settings
         .switch_user
         .then(|| Credentials::lookup(&probe.user));
     match user.transpose() {

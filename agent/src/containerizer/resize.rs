@@ -23,22 +23,20 @@ const SHRINK_AGAIN: Duration = Duration::from_secs(5);
 /// How long the end of a task waits for its memory to be taken back.
 const SHRINK_WAIT: Duration = Duration::from_secs(1);
 
-/// What a container is to have from now on.
-#[derive(Debug)]
-pub(super) struct Resize {
-    pub(super) demand: Demand,
-    pub(super) resources: Resources,
-    pub(super) volumes: Vec<pb::Resource>,
-}
-
 impl Containerizer {
-    pub(super) fn resize(&self, container: ContainerId, request: Resize) {
+    /// Gives a container what it is to have from now on.
+    pub(super) fn resize(
+        &self,
+        container: ContainerId,
+        demand: Demand,
+        resources: &Resources,
+        volumes: Vec<pb::Resource>,
+    ) {
         if let Some(Entry::Running(live)) = self.inner.table().get_mut(&container) {
             let live = Arc::make_mut(live);
-            live.demand = request.demand;
-            live.inspection_limits =
-                InspectionLimits::of(&request.resources, &self.inner.options.layout);
-            live.volumes = Some(request.volumes);
+            live.demand = demand;
+            live.inspection_limits = InspectionLimits::of(resources, self.layout());
+            live.volumes = Some(volumes);
         }
         let this = self.clone();
         tokio::spawn(async move {
@@ -76,13 +74,13 @@ impl Containerizer {
             if !with_volumes {
                 return Ok(());
             }
-            let options = &inner.options;
-            let layout = &options.layout;
+            let settings = &inner.options.settings;
+            let layout = &settings.layout;
             let context =
-                volumes::VolumeContext::new(layout, &live.run, &live.container, &options.rights);
+                volumes::VolumeContext::new(layout, &live.run, &live.container, &settings.rights);
             let volumes_requested =
                 volumes::of_resources(layout, &volumes_requested).map_err(|error| chain(&error))?;
-            let owner = volumes::owner(&context, options.switch_user)?;
+            let owner = volumes::owner(&context, settings.switch_user)?;
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());
             volumes::change(
                 containers,

@@ -19,9 +19,7 @@ use crate::checkpoint::{Layout, RunKey};
 use crate::core::{Input, Limitation};
 use crate::descriptors::DescriptorShares;
 use crate::fetch::Cancel;
-use crate::isolation::TaskRights;
-use crate::log_flags::Logs;
-use crate::spec::environment::AgentEnvironment;
+use crate::spec::LaunchSettings;
 
 /// Containers destroyed at once: each holds a thread, and the kernel gains nothing by more.
 const ENDINGS_AT_ONCE: usize = 16;
@@ -43,16 +41,8 @@ const PROBES_AT_ONCE: PermitLimits = PermitLimits {
 /// How containers are run here.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// The layout of the work directory.
-    pub(crate) layout: Layout,
-    /// What all tasks are told.
-    pub(crate) environment: AgentEnvironment,
-    /// `--switch_user`, and whether we could.
-    pub(crate) switch_user: bool,
-    /// What tasks may ask of their isolation.
-    pub(crate) rights: TaskRights,
-    /// What is kept of their output.
-    pub(crate) logs: Logs,
+    /// What is the same for all containers.
+    pub(crate) settings: LaunchSettings,
     /// Launches under way at once.
     pub(crate) launches_at_once: usize,
     /// The value of `--cgroups_destroy_timeout`.
@@ -170,7 +160,7 @@ impl Containerizer {
 
     /// The layout of the work directory.
     pub(crate) fn layout(&self) -> &Layout {
-        &self.inner.options.layout
+        &self.inner.options.settings.layout
     }
 
     /// Permit for a descriptor that stays open while a container runs; `None` at the limit.
@@ -202,9 +192,9 @@ impl Containerizer {
         self.inner.table().values().filter_map(running).collect()
     }
 
-    /// How containers are run here.
-    pub(crate) fn options(&self) -> &Options {
-        &self.inner.options
+    /// What is the same for all containers.
+    pub(crate) fn settings(&self) -> &LaunchSettings {
+        &self.inner.options.settings
     }
 
     /// Who keeps a container that runs.

@@ -50,7 +50,7 @@ async fn on_disk<T: Send + 'static>(
     let mut sandboxes = Sandboxes::new(context.layout.clone(), snapshot.agent_id.clone());
     if !caller.approver.allows_everything() {
         let containerizer = context.containerizer.get();
-        if containerizer.is_some_and(|containerizer| containerizer.options().switch_user) {
+        if containerizer.is_some_and(|containerizer| containerizer.settings().switch_user) {
             sandboxes = sandboxes.read_by(caller.approver.clone());
         } else {
             // All files are the agent's own: what is known is as whom they were made.

@@ -198,11 +198,11 @@ impl NestedContainers {
             let reserved = this.reserve(&containerizer, &plan)?;
             let shared = containerizer.clone();
             let launched = tokio::task::spawn_blocking(move || {
-                let options = shared.options();
-                let sandbox = NestedSandbox::of(&options.layout, &plan);
-                let rights = &options.rights;
+                let settings = shared.settings();
+                let sandbox = NestedSandbox::of(&settings.layout, &plan);
+                let rights = &settings.rights;
                 let isolation = task_isolation(rights, &plan)?;
-                let Prepared { spec, mounts } = container_spec(options, &plan)?;
+                let Prepared { spec, mounts } = container_spec(settings, &plan)?;
                 let isolation = TaskIsolation {
                     mounts,
                     ..isolation
@@ -470,7 +470,7 @@ fn on_pipes(
     let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
     let pipes = Pipes::make(&containerizer.containers().sessions_dir(&name))
         .map_err(|error| format!("failed to make pipes: {error}"))?;
-    let mut spec = spec_inside(containerizer.options(), plan, parent)?;
+    let mut spec = spec_inside(containerizer.settings(), plan, parent)?;
     spec.stdout = Destination::Endpoint(pipes.path("out"));
     spec.stderr = Destination::Endpoint(pipes.path("err"));
     let inside = Inside {
@@ -502,7 +502,7 @@ fn at_terminal(
 ) -> Result<(NestedIo, Launched), String> {
     let opened = Terminal::open(size);
     let (terminal, path) = opened.map_err(|error| format!("failed to open a terminal: {error}"))?;
-    let mut spec = spec_inside(containerizer.options(), plan, parent)?;
+    let mut spec = spec_inside(containerizer.settings(), plan, parent)?;
     spec.stdout = Destination::Endpoint(path.clone());
     spec.stderr.clone_from(&spec.stdout);
     let inside = Inside {

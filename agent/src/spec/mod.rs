@@ -24,14 +24,29 @@ use meseta_isolators::{
 };
 use meseta_resources::ContainerId;
 
-use crate::checkpoint::{inside, nested_names};
-use crate::containerizer::Options;
+use crate::checkpoint::{Layout, inside, nested_names};
 use crate::core::{LaunchPlan, Subject};
 use crate::error_chain::chain;
+use crate::isolation::TaskRights;
 use crate::log_flags::Logs;
-use environment::task_environment;
+use environment::{AgentEnvironment, task_environment};
 use rlimits::{rlimits_of, with_usual_limits};
 use sandbox::NestedSandbox;
+
+/// What is the same for all containers of an agent.
+#[derive(Debug)]
+pub(crate) struct LaunchSettings {
+    /// The layout of the work directory.
+    pub(crate) layout: Layout,
+    /// What all tasks are told.
+    pub(crate) environment: AgentEnvironment,
+    /// `--switch_user`, and whether we could.
+    pub(crate) switch_user: bool,
+    /// What tasks may ask of their isolation.
+    pub(crate) rights: TaskRights,
+    /// What is kept of their output.
+    pub(crate) logs: Logs,
+}
 
 /// What is launched, and what it is to see in its sandbox.
 #[derive(Debug)]
@@ -41,79 +56,87 @@ pub(crate) struct Prepared {
 }
 
 /// What is launched for a plan, or why nothing can be.
-pub(crate) fn container_spec(options: &Options, plan: &LaunchPlan) -> Result<Prepared, String> {
-    let credentials = credentials(options, plan)?;
-    let sandbox = sandbox::create(&options.layout, plan, credentials.as_ref())
+pub(crate) fn container_spec(
+    settings: &LaunchSettings,
+    plan: &LaunchPlan,
+) -> Result<Prepared, String> {
+    let credentials = credentials(settings, plan)?;
+    let sandbox = sandbox::create(&settings.layout, plan, credentials.as_ref())
         .map_err(|error| chain(&error))?;
-    let prepared = prepare(options, plan, credentials, sandbox);
+    let prepared = prepare(settings, plan, credentials, sandbox);
     if prepared.is_err() && matches!(plan.subject, Subject::Nested(_)) {
         // Nobody waits for it, and its id may be used again.
-        NestedSandbox::of(&options.layout, plan).undo();
+        NestedSandbox::of(&settings.layout, plan).undo();
     }
     prepared
 }
 
 fn prepare(
-    options: &Options,
+    settings: &LaunchSettings,
     plan: &LaunchPlan,
     credentials: Option<Credentials>,
     sandbox: PathBuf,
 ) -> Result<Prepared, String> {
-    let (layout, rights) = (&options.layout, &options.rights);
+    let (layout, rights) = (&settings.layout, &settings.rights);
     let context = volumes::VolumeContext::new(layout, &plan.run, plan.container(), rights);
     let mounts = volumes::of_plan(layout, plan)
         .and_then(|volumes| volumes::provide(&context, &volumes, credentials.as_ref()))
         .map_err(|error| chain(&error))?;
     let inner = inside(plan.container());
-    let spec = spec_in(options, plan, credentials, sandbox, &inner)?;
+    let spec = spec_in(settings, plan, credentials, sandbox, &inner)?;
     Ok(Prepared { spec, mounts })
 }
 
 /// What is launched beside a task that runs, in its sandbox; where files may grow, what it prints is in the
 /// task's.
 pub(crate) fn spec_inside(
-    options: &Options,
+    settings: &LaunchSettings,
     plan: &LaunchPlan,
     task: &ContainerId,
 ) -> Result<ContainerSpec, String> {
-    let credentials = credentials(options, plan)?;
-    let sandbox = options.layout.sandbox_of(&plan.run, task);
-    let mut spec = spec_in(options, plan, credentials, sandbox, &inside(task))?;
+    let credentials = credentials(settings, plan)?;
+    let sandbox = settings.layout.sandbox_of(&plan.run, task);
+    let mut spec = spec_in(settings, plan, credentials, sandbox, &inside(task))?;
     spec.stdout.clone_from(&spec.stderr);
     Ok(spec)
 }
 
 /// Where a check's output goes that is kept to a size: a file beside the task's own, one for each kind of check.
 pub(crate) fn check_output(
-    options: &Options,
+    settings: &LaunchSettings,
     plan: &LaunchPlan,
     task: &ContainerId,
 ) -> Destination {
     let name = nested_names(plan.container()).last().unwrap_or_default();
     let kind = name.rsplit_once('-').map_or(name, |(kind, _)| kind);
     Destination::File {
-        beneath: options.layout.sandbox(&plan.run),
+        beneath: settings.layout.sandbox(&plan.run),
         path: inside(task).join(format!("{kind}.log")),
     }
 }
 
 /// What is kept of a container's output.
-pub(crate) fn logs_of(options: &Options, plan: &LaunchPlan) -> Result<Logs, String> {
+pub(crate) fn logs_of(settings: &LaunchSettings, plan: &LaunchPlan) -> Result<Logs, String> {
     let own_variable = |name: &str| {
         let variables = &plan.command()?.environment.as_ref()?.variables;
         let found = variables.iter().find(|variable| variable.name == name);
         found.and_then(|variable| variable.value.clone())
     };
-    options.logs.with(own_variable)
+    settings.logs.with(own_variable)
 }
 
-fn credentials(options: &Options, plan: &LaunchPlan) -> Result<Option<Credentials>, String> {
-    let wanted = options.switch_user.then(|| Credentials::lookup(&plan.user));
+fn credentials(
+    settings: &LaunchSettings,
+    plan: &LaunchPlan,
+) -> Result<Option<Credentials>, String> {
+    let wanted = settings
+        .switch_user
+        .then(|| Credentials::lookup(&plan.user));
     wanted.transpose().map_err(|error| chain(&error))
 }
 
 fn spec_in(
-    options: &Options,
+    settings: &LaunchSettings,
     plan: &LaunchPlan,
     credentials: Option<Credentials>,
     sandbox: PathBuf,
@@ -121,10 +144,10 @@ fn spec_in(
 ) -> Result<ContainerSpec, String> {
     let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
     let env =
-        task_environment(&options.environment, plan, &sandbox).map_err(|error| chain(&error))?;
+        task_environment(&settings.environment, plan, &sandbox).map_err(|error| chain(&error))?;
     // The run's own folder is the last on the way that no task can move.
     let output = |stream: &str| Destination::File {
-        beneath: options.layout.sandbox(&plan.run),
+        beneath: settings.layout.sandbox(&plan.run),
         path: inner.join(stream),
     };
     Ok(ContainerSpec {
