@@ -5,8 +5,7 @@
 //! allocations. Invariant: what a cycle leaves free on an agent that it visited, nobody can have until
 //! something happens that dirties the agent: within a cycle claims, slack and surplus only shrink.
 //!
-//! What a cycle visits, and what it passes over, is remembered in these, all of them caches of an answer that
-//! [`Allocator::sweep`] finds without them:
+//! What a cycle visits and passes over is remembered in these, caches of what [`Allocator::sweep`] finds without them:
 //!
 //! | mark | says | set | cleared |
 //! |---|---|---|---|
@@ -573,11 +572,6 @@ impl Allocator {
 
     pub(crate) fn mark_deferred(&mut self, agent: Key) {
         self.deferred.insert(agent);
-    }
-
-    /// Something may be offered to some framework that was not before, on any agent.
-    pub(crate) fn mark_all_dirty(&mut self) {
-        self.all_dirty = true;
     }
 }
 

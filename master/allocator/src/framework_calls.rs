@@ -52,7 +52,7 @@ impl Allocator {
             }
         }
         if active {
-            self.mark_all_dirty();
+            self.all_dirty = true;
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Allocator {
         let key = self.framework_key(id)?;
         check_spec(id, spec)?;
         self.apply_spec(key, spec);
-        self.mark_all_dirty();
+        self.all_dirty = true;
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl Allocator {
         for slot in self.frameworks[key].slots.clone() {
             self.place_slot(slot);
         }
-        self.mark_all_dirty();
+        self.all_dirty = true;
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Allocator {
             self.place_slot(slot);
         }
         self.clear_inverse_filters(key);
-        self.mark_all_dirty();
+        self.all_dirty = true;
         Ok(())
     }
 
