@@ -7,7 +7,7 @@ use clap::{ArgAction, Args, ValueHint};
 use meseta_access::rate_limits::RateLimits;
 use meseta_daemon::authentication::{self, Names, Realm, Settings};
 
-use crate::flags::FlagError;
+use crate::flag_error::FlagError;
 
 /// Flags of authentication, authorization and TLS.
 #[derive(Args, Clone, Debug)]

@@ -20,6 +20,7 @@ use meseta_resources::{
 use crate::access_flags::AccessFlags;
 use crate::budgets::MEMORY_BUDGET_MIN;
 use crate::core::{AllocatorConfig, QuotaSemantics};
+use crate::flag_error::FlagError;
 use crate::whitelist::Whitelist;
 
 /// Flags of `meseta master`.
@@ -230,25 +231,6 @@ pub struct Flags {
     /// Whether frameworks may run as root.
     #[arg(long, default_value_t = true, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub root_submissions: bool,
-}
-
-/// A flag whose value cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--{flag}={value}: {reason}")]
-pub struct FlagError {
-    pub flag: &'static str,
-    pub value: String,
-    pub reason: String,
-}
-
-impl FlagError {
-    pub(crate) fn new(flag: &'static str, value: &str, reason: impl ToString) -> Self {
-        Self {
-            flag,
-            value: value.to_owned(),
-            reason: reason.to_string(),
-        }
-    }
 }
 
 /// The flags that need understanding, understood.

@@ -17,8 +17,9 @@ use meseta_proto::schema::{self, WireMessage};
 use tonic::Status;
 use tonic::service::Routes;
 
+use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
 use crate::core::Answer;
-use crate::http::{BODY_MAX, Context, SCHEDULER_BODY_MAX, authentication};
+use crate::http::authentication;
 
 /// One frame to an agent.
 const FRAME_MAX: usize = 64 * 1024 * 1024;

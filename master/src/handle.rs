@@ -2,6 +2,7 @@
 //!
 //! Invariant: a bounded queue of commands; callers wait when it is full, and are told when the master ends.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +15,7 @@ use meseta_proto::mesos::v1::offer::Operation;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::budgets::{Budgets, Peer};
+use crate::closed::Closed;
 use crate::core::call::{Action, Subscribe};
 use crate::core::{
     Answer, ConnectionId, Excluded, ExplainQuery, Input, OperationUuid, Request, Snapshot,
@@ -23,7 +25,6 @@ use crate::measures::Measures;
 use crate::operation_outcomes::OperationOutcome;
 use crate::view_cache::{ViewCache, ViewScope};
 use crate::watchers::WatchReceiver;
-use crate::whitelist::Whitelist;
 
 /// Commands that wait for the core; above it callers wait.
 pub(crate) const COMMANDS_MAX: usize = 4_096;
@@ -41,11 +42,6 @@ pub(crate) struct Handle {
     /// What callers see, if that is not everything.
     pub(crate) views: Arc<ViewCache>,
 }
-
-/// The master is shutting down.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the master is shutting down")]
-pub(crate) struct Closed;
 
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -229,9 +225,8 @@ impl Handle {
     }
 
     /// Only agents on these hosts are offered from now on.
-    pub(crate) async fn whitelist(&self, whitelist: Whitelist) -> Result<(), Closed> {
-        let hosts = Some(whitelist.0);
-        let input = Input::Whitelist { hosts };
+    pub(crate) async fn whitelist(&self, hosts: Arc<BTreeSet<Arc<str>>>) -> Result<(), Closed> {
+        let input = Input::Whitelist { hosts: Some(hosts) };
         self.send(Command::Input(input, None)).await
     }
 

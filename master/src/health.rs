@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::service::Handle;
+use crate::handle::Handle;
 
 /// The core answers at once unless the machine is in trouble.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

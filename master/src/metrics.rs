@@ -21,8 +21,8 @@ use prometheus::{
     Counter, Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use crate::chunked_response::Document;
 use crate::core::{Snapshot, is_terminal, state_name};
-use crate::http::chunked_response::Document;
 use crate::measures::Measures;
 use mesos::MetricWriter;
 use process::ProcessStats;
@@ -486,7 +486,7 @@ fn to_f64(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::views::tests::many_frameworks;
+    use crate::views::tests::many_frameworks;
 
     /// Also those that a young master has no series of, and that a scrape does not show.
     #[test]

@@ -20,18 +20,20 @@ use tokio::time::Instant;
 use tower_http::services::ServeDir;
 
 use crate::budgets::Budgets;
+use crate::buffered_response::BufferedResponses;
+use crate::call_rate_limit::CallRateLimit;
+use crate::chunked_response::Renderer;
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::core::{Config, Identity, Lsn, MasterCore, Memory, Recovered};
 use crate::files::Files;
-use crate::flags::{FlagError, Flags, Options};
+use crate::flag_error::FlagError;
+use crate::flags::{Flags, Options};
+use crate::handle::Handle;
 use crate::health::Health;
-use crate::http::Context;
-use crate::http::authentication::CallRateLimit;
-use crate::http::buffered_response::BufferedResponses;
-use crate::http::chunked_response::Renderer;
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError, Registry};
-use crate::service::{Handle, Service};
+use crate::service::Service;
 use crate::{grpc, http, whitelist, work_dir};
 
 /// What a master gets from whoever starts it.

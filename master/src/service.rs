@@ -22,11 +22,10 @@ use crate::budgets::{Budgets, Peer};
 use crate::clock::Clock;
 use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, Output, ReplyId};
 use crate::events::{EventSink, Overflow, Sink, slowest};
-use crate::handle::{COMMANDS_MAX, Command, Query};
-pub(crate) use crate::handle::{Closed, FRAMES_MAX, Handle, WatchStart};
+use crate::handle::{COMMANDS_MAX, Command, Handle, Query, WatchStart};
 use crate::measures::Measures;
 use crate::operation_outcomes::OperationOutcomes;
-use crate::operator::stream;
+use crate::operator_messages::stream;
 use crate::registry::{QUEUE_MAX, Registry};
 use crate::watchers::Watchers;
 

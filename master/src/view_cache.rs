@@ -12,8 +12,8 @@ use meseta_access::Approver;
 use meseta_daemon::background;
 use tokio::time::Instant;
 
+use crate::closed::Closed;
 use crate::core::Snapshot;
-use crate::handle::Closed;
 use crate::view_filter::{self, FilterCost, PreviousView};
 
 /// Callers whose last view is kept: people and programs that poll.

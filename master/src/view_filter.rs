@@ -19,7 +19,7 @@ use crate::core::{
     AgentView, ExecutorRecord, Format, FrameworkView, OperationRecord, Snapshot, TaskRecord,
     to_wire,
 };
-use crate::operator::stream::StreamEvent;
+use crate::stream_event::StreamEvent;
 
 impl Snapshot {
     /// Whether the reader of this snapshot may see a role.

@@ -11,7 +11,7 @@ use meseta_proto::budget::waiting_bytes;
 use tokio::sync::{oneshot, watch};
 
 use crate::budgets::Peer;
-use crate::operator::stream::StreamEvent;
+use crate::stream_event::StreamEvent;
 
 /// The largest number of events that are kept.
 const KEPT_MAX: usize = 16_384;

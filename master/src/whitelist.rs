@@ -63,7 +63,7 @@ pub(crate) async fn watch(
                 }
                 tracing::info!(hosts = whitelist.0.len(), "the whitelist has changed");
                 known = whitelist.clone();
-                if handle.whitelist(whitelist).await.is_err() {
+                if handle.whitelist(whitelist.0).await.is_err() {
                     return;
                 }
             }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::events::{self, Source};
-use crate::service::{FRAMES_MAX, Handle};
+use crate::handle::{FRAMES_MAX, Handle};
 
 #[derive(Debug)]
 pub(super) struct Agents {

@@ -23,15 +23,17 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::status_of;
+use crate::buffered_response::{BufferedResponses, InitialMessage};
+use crate::context::{Context, peer_of};
 use crate::core::{Answer, ExplainQuery, Format, HEARTBEAT_INTERVAL, Snapshot, to_wire};
 use crate::events::STALL_MAX;
-use crate::http::buffered_response::{BufferedResponses, InitialMessage};
-use crate::http::{Context, peer_of, views};
+use crate::handle::{Handle, WatchStart};
 use crate::operation_outcomes;
-use crate::operator::{self, CallOutcome, stream};
-use crate::service::{Handle, WatchStart};
+use crate::operator::{self, CallOutcome};
+use crate::operator_messages::stream;
 use crate::view_cache::ViewScope;
 use crate::view_filter::EventFilter;
+use crate::views;
 
 /// Events that are taken out of the queue and not yet sent.
 const EVENTS_MAX: usize = 16;

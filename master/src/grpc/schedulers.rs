@@ -14,10 +14,11 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
+use crate::context::Context;
 use crate::core::call::{CallError, Checked, Subscribe, check};
 use crate::core::{Constraints, READ_AT_ONCE, authorization, is_answer};
 use crate::events::{self, STALL_MAX, Waiting};
-use crate::http::{Context, leave};
+use crate::http::leave;
 
 /// Names the stream in the metadata, as `Mesos-Stream-Id` does over HTTP.
 const STREAM_ID: &str = "mesos-stream-id";
@@ -139,7 +140,7 @@ impl Scheduler for Schedulers {
         let context = &self.context;
         if let Err(wait) = context
             .call_rate_limit
-            .take(context, &framework_id, &caller)
+            .take(&context.handle, &framework_id, &caller)
             .await
         {
             let text = format!("too many calls; the next one may come in {wait:?}");

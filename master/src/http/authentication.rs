@@ -1,6 +1,6 @@
 //! Authentication before all routes, HTTP and gRPC: no handler runs without it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -9,16 +9,15 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use meseta_access::rate_limits::{Limiter, RateLimits};
 use meseta_daemon::authentication::{Caller, Realm, allow_cross_origin};
 use meseta_daemon::body;
 use meseta_daemon::messages::{limited_messages, messages};
 use meseta_daemon::server::Peer;
-use tokio::time::Instant;
 
-use super::buffered_response::SendPermit;
+use super::responses::text;
 use super::routes::ROUTES;
-use super::{Context, text};
+use crate::buffered_response::SendPermit;
+use crate::context::Context;
 
 /// Frames of agents that are not counted while they are read: most of what an agent says that has little to tell.
 const SMALL_FRAME_BYTES: u32 = 8 * 1024;
@@ -102,52 +101,6 @@ fn grpc_realm(path: &str) -> Option<Realm> {
 /// The authenticated caller of a request.
 pub(crate) fn caller(request: &Request) -> Option<Caller> {
     request.extensions().get::<Caller>().cloned()
-}
-
-/// The rate limit of framework calls: `--rate_limits`.
-#[derive(Debug, Default)]
-pub(crate) struct CallRateLimit(Option<Limits>);
-
-#[derive(Debug)]
-struct Limits {
-    limiter: Mutex<Limiter>,
-    begin: Instant,
-}
-
-impl CallRateLimit {
-    pub(crate) fn new(limits: Option<&RateLimits>) -> Self {
-        Self(limits.map(|limits| Limits {
-            limiter: Mutex::new(Limiter::new(limits)),
-            begin: Instant::now(),
-        }))
-    }
-
-    /// Takes one call of a framework, or says how long the next has to wait. A framework is known by the
-    /// principal that it has proven or, without authentication, has given.
-    pub(crate) async fn take(
-        &self,
-        context: &Context,
-        framework_id: &str,
-        caller: &Caller,
-    ) -> Result<(), Duration> {
-        let Some(limits) = &self.0 else {
-            return Ok(());
-        };
-        let principal = match caller.owned_principal() {
-            Some(principal) => Some(principal),
-            None => context
-                .handle
-                .principal_of(framework_id)
-                .await
-                .unwrap_or_default(),
-        };
-        let now = limits.begin.elapsed();
-        let mut limiter = limits
-            .limiter
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        limiter.take(principal.as_deref(), now)
-    }
 }
 
 /// The answer to a call that came too early.

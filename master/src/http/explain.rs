@@ -5,8 +5,8 @@ use http::{StatusCode, header};
 use meseta_allocator::Explanation;
 use serde_json::json;
 
+use super::responses::text;
 use super::routes::Permitted;
-use super::text;
 use crate::core::ExplainQuery;
 
 pub(super) async fn handle(permitted: Permitted) -> Response {

@@ -10,8 +10,10 @@ use meseta_daemon::query::Query;
 use meseta_proto::mesos::v1::FileInfo;
 use serde_json::{Value, json};
 
+use super::output;
+use super::responses::text;
 use super::routes::Permitted;
-use super::{Context, output, text};
+use crate::context::Context;
 use crate::files::{self, Files, FilesError};
 
 /// The error text of Mesos.

@@ -7,8 +7,9 @@ use http::{HeaderValue, Method, StatusCode, header};
 use meseta_daemon::authentication::Caller;
 use meseta_resources::parse_duration;
 
+use super::responses::text;
 use super::routes::Permitted;
-use super::{Context, text};
+use crate::context::Context;
 
 impl Context {
     /// More of the log for a while, and a line of who wanted it.

@@ -16,13 +16,15 @@ use meseta_proto::mesos::v1::master::{Call, Response as Message};
 use meseta_proto::recordio;
 use tokio::sync::mpsc;
 
-use super::buffered_response::{BufferedResponses, InitialMessage};
+use super::responses::{answered, text};
 use super::routes::Permitted;
-use super::{Context, answered, peer_of, text};
+use crate::buffered_response::{BufferedResponses, InitialMessage};
+use crate::context::{Context, peer_of};
 use crate::core::{HEARTBEAT_INTERVAL, Snapshot};
 use crate::events::STALL_MAX;
-use crate::operator::{self, CallOutcome, Checked, lists, stream};
-use crate::service::{Handle, WatchStart};
+use crate::handle::{Handle, WatchStart};
+use crate::operator::{self, CallOutcome, Checked, lists};
+use crate::operator_messages::stream;
 use crate::view_filter::EventFilter;
 
 /// Records that are encoded and not yet sent.

@@ -6,8 +6,9 @@ use meseta_daemon::query::decode;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::quota::QuotaRequest;
 
+use super::responses::{answered, text};
 use super::routes::Permitted;
-use super::{answered, text, v0};
+use super::v0;
 use crate::core::{Answer, Request};
 
 pub(super) async fn handle(permitted: Permitted) -> Response {

@@ -16,17 +16,14 @@ use meseta_proto::budget::Charge;
 use meseta_proto::json;
 
 use super::files::FileRequest;
-use super::reservations::Change;
+use super::responses::{answered, not_json, text};
 use super::{
-    Context, answered, constraints, explain, files, logging, maintenance, not_json, openapi,
-    operator, quota, redirect, reservations, scheduler, text, v0, weights,
+    constraints, explain, files, logging, maintenance, openapi, operator, quota, redirect,
+    reservations, scheduler, v0, weights,
 };
+use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
 use crate::core;
-
-/// Bodies of scheduler calls.
-pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
-/// Bodies of everything else.
-pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
+use crate::operator::reservations::Change;
 
 /// A request of a caller who is authenticated and has the permission that the route needs.
 #[derive(Debug)]

@@ -17,12 +17,14 @@ use meseta_proto::media::{self, ChargedError, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
 use tokio::sync::mpsc;
 
+use super::authentication;
+use super::responses::{answered, text};
 use super::routes::Permitted;
-use super::{Context, answered, authentication, text};
+use crate::context::Context;
 use crate::core::call::{Action, Checked, Subscribe, check};
 use crate::core::{ConnectionId, READ_AT_ONCE, authorization, is_answer};
 use crate::events::{self, EventSource, STALL_MAX};
-use crate::service::Handle;
+use crate::handle::Handle;
 
 /// Records that are encoded and not yet sent; events wait unencoded in the subscriber's queue.
 const RECORDS_MAX: usize = 16;
@@ -72,7 +74,7 @@ pub(super) async fn handle(permitted: Permitted) -> Response {
         } => {
             if let Err(wait) = context
                 .call_rate_limit
-                .take(context, &framework_id, caller)
+                .take(&context.handle, &framework_id, caller)
                 .await
             {
                 return authentication::too_many_requests(wait);

@@ -1,4 +1,4 @@
-//! The doors, without sockets: a whole master but for its port, and how the tests speak to it.
+//! The endpoints, without sockets: a whole master but for its port, and how the tests speak to it.
 
 mod access;
 mod encoding;
@@ -8,21 +8,31 @@ mod overload;
 mod pages;
 mod scheduler;
 
+use std::collections::BTreeMap;
+
 use axum::body::Body;
 use axum::response::Response;
 use clap::Parser;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use meseta_daemon::authentication::Caller;
+use meseta_daemon::authentication::{Authentication, Caller};
+use meseta_daemon::files::FileReads;
+use meseta_daemon::verbosity::Verbosity;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
 use crate::budgets::Budgets;
+use crate::buffered_response::BufferedResponses;
+use crate::call_rate_limit::CallRateLimit;
+use crate::chunked_response::Renderer;
 use crate::clock::Clock;
+use crate::context::{BODY_MAX, SCHEDULER_BODY_MAX};
 use crate::core::{Lsn, MasterCore, Recovered};
+use crate::files::Files;
 use crate::flags::Flags;
+use crate::handle::Handle;
 use crate::registry::InMemory;
 use crate::service::Service;
 

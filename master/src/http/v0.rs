@@ -16,15 +16,18 @@ use meseta_daemon::background;
 use meseta_daemon::query::Query;
 use meseta_daemon::request;
 
-use super::chunked_response::{Document, once};
+use super::Compressible;
+use super::responses::{answered, text};
 use super::routes::Permitted;
-use super::views::write;
-use super::{Compressible, Context, answered, text, views};
+use crate::chunked_response::{Document, once};
+use crate::closed::Closed;
+use crate::context::Context;
 use crate::core::Snapshot;
 use crate::measures::Measures;
 use crate::metrics::Metrics;
-use crate::service::Closed;
 use crate::view_cache::ViewScope;
+use crate::views;
+use crate::views::write;
 
 /// What a path shows of a snapshot.
 #[derive(Debug)]

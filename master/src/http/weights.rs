@@ -6,8 +6,9 @@ use http::{Method, StatusCode};
 use meseta_proto::json;
 use meseta_proto::mesos::v1::WeightInfo;
 
+use super::responses::{not_json, text};
 use super::routes::Permitted;
-use super::{not_json, text, v0};
+use super::v0;
 use crate::operator;
 
 pub(super) async fn handle(permitted: Permitted) -> Response {

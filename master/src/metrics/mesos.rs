@@ -8,8 +8,8 @@ use meseta_resources::{ResourceName, ResourceQuantities};
 
 use super::{Metrics, Sums, live_tasks, to_f64};
 use crate::core::{Counters, Snapshot, operation_name, operation_state_name, state_name};
-use crate::http::views;
 use crate::measures::{Measures, Window};
+use crate::views;
 
 /// All but those of frameworks and principals.
 pub(super) fn visit(

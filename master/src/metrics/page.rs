@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::mesos::MetricWriter;
 use super::{Metrics, frameworks, mesos, to_f64};
+use crate::chunked_response::{Document, Items, Row, once, text};
 use crate::core::{FrameworkView, Snapshot};
-use crate::http::chunked_response::{Document, Items, Row, once, text};
-use crate::http::views::{write, write_text};
 use crate::measures::Measures;
+use crate::views::{write, write_text};
 
 /// What the keys of the master itself take, more or less.
 const MASTER_BYTES: usize = 16 * 1024;

@@ -4,7 +4,7 @@ use meseta_resources::{ResourceName, Role, Scalar};
 
 use super::{Families, MEGABYTE};
 use crate::core::Snapshot;
-use crate::http::views::{self, Tally};
+use crate::views::{self, Tally};
 
 /// Roles with series of their own: the first by name, so that series do not come and go with amounts.
 const ROLES_MAX: usize = 1_000;

@@ -5,7 +5,7 @@
 
 mod answers;
 pub(crate) mod lists;
-pub(crate) mod stream;
+pub(crate) mod reservations;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
 use meseta_proto::mesos::v1::master::{Call, Response};
 use meseta_proto::mesos::v1::offer::Operation;
 
+use crate::buffered_response::ResponsePermit;
+use crate::closed::Closed;
+use crate::context::Context;
 use crate::core::{Answer, Request};
 use crate::files::{Files, FilesError};
-use crate::http::buffered_response::ResponsePermit;
-use crate::http::{Context, reservations};
 use crate::permission;
-use crate::service::Closed;
 use crate::view_cache::ViewScope;
 
 /// What came of a call.

@@ -12,8 +12,9 @@ use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1::offer::Operation;
 use tokio::sync::oneshot;
 
-use super::{Closed, Command, Handle, Query};
+use crate::closed::Closed;
 use crate::core::{Answer, ExplainQuery, Request, Snapshot};
+use crate::handle::{Command, Handle, Query};
 use crate::permission;
 use crate::view_cache::ViewScope;
 

@@ -5,8 +5,8 @@ use meseta_proto::mesos::v1::master::event;
 use meseta_proto::mesos::v1::{TaskState, TaskStatus};
 
 use super::*;
-use crate::http::views::tests::{many_frameworks, task};
 use crate::view_cache::{ViewCache, ViewScope};
+use crate::views::tests::{many_frameworks, task};
 
 /// A cluster whose frameworks each have a user of their own: `u0`, `u1` and so on.
 fn cluster_of(agents: usize, frameworks: usize) -> Arc<Snapshot> {

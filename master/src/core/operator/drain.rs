@@ -3,6 +3,7 @@
 //! A drained agent's tasks are ended by the agent itself; when the last of them is acknowledged, the agent
 //! is drained, or gone if the operator wants that. Invariant: an agent that an operator deactivated is
 //! offered to nobody, across restarts of master and agent, until it is reactivated.
+
 use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};

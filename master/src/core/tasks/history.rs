@@ -3,6 +3,7 @@
 //! A framework's history is bounded in records and in bytes, and so are all together; what ended frameworks have
 //! said of themselves counts, too. Invariant: the oldest goes first, and a framework that remembers little is not
 //! made to forget by one that remembers much.
+
 use std::sync::Arc;
 
 use meseta_resources::{AgentId, FrameworkId, TaskId};

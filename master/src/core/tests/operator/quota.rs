@@ -611,7 +611,7 @@ fn a_quota_of_nothing_is_shown_as_it_was_set() {
     world.agent(1, "cpus:4;mem:1024");
     assert_eq!(world.administer(set("r", &[("cpus", 0.0)])), Answer::Done);
     let snapshot = world.core.snapshot();
-    let shown = crate::http::views::quota(&snapshot);
+    let shown = crate::views::quota(&snapshot);
     let shown = serde_json::to_value(shown).unwrap();
     let amount = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.0}, "role": "*"});
     assert_eq!(shown["infos"][0]["guarantee"], json!([amount]));

@@ -11,10 +11,10 @@ use meseta_proto::v0::Summary;
 use prost::Message;
 use serde::Serialize;
 
-use super::super::chunked_response::{Document, Items, Row, text};
 use super::agent::Owned;
 use super::task::{TASK_BYTES, Writer};
 use super::{between_lists, write};
+use crate::chunked_response::{Document, Items, Row, text};
 use crate::core::{ExecutorRecord, FrameworkEntities, FrameworkView, Offer, Snapshot};
 
 /// What every list of frameworks shows.
@@ -337,7 +337,7 @@ impl<'a> ExecutorView<'a> {
 }
 
 /// Answers requests for `/frameworks`.
-pub(in super::super) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>) -> Document {
+pub(crate) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>) -> Document {
     let requested = |all: &[Arc<FrameworkView>]| -> Vec<Arc<FrameworkView>> {
         let requested = all.iter();
         let requested =

@@ -19,10 +19,10 @@ use meseta_daemon::server::Connection;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::chunked_response::{ANSWER_MAX, CHUNK_BYTES, Chunk, StreamedBody};
+use crate::chunked_response::{ANSWER_MAX, CHUNK_BYTES, Chunk, StreamedBody};
 use crate::core::Snapshot;
 use crate::events::STALL_MAX;
-use crate::service::Handle;
+use crate::handle::Handle;
 use crate::view_cache::ViewScope;
 use crate::view_filter::EventFilter;
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use meseta_access::Approver;
 use meseta_proto::mesos::v1::master::{Event, event};
 
-use super::answers;
-use crate::core::{HEARTBEAT_INTERVAL, OperatorEvent, Snapshot, TaskUser};
+use super as answers;
+use crate::core::{HEARTBEAT_INTERVAL, OperatorEvent, Snapshot};
+use crate::stream_event::StreamEvent;
 
 fn typed(kind: event::Type) -> Event {
     Event {
@@ -28,14 +29,6 @@ pub(crate) fn subscribed(snapshot: &Snapshot) -> Event {
 
 pub(crate) fn heartbeat() -> Event {
     typed(event::Type::Heartbeat)
-}
-
-/// An event, and what decides who may hear of it that it does not say itself.
-#[derive(Debug, Default)]
-pub(crate) struct StreamEvent {
-    pub(crate) event: Event,
-    /// The user of the status's task.
-    pub(crate) task_user: TaskUser,
 }
 
 /// What has happened, as it is told.

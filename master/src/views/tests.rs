@@ -13,8 +13,8 @@ use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
 use prost::Message as _;
 
-use super::super::chunked_response::{Renderer, rendered_bytes};
 use super::*;
+use crate::chunked_response::{Renderer, rendered_bytes};
 use crate::core::{
     AgentProfile, Capabilities, Config, ExecutorRecord, MasterCore, Recovered, StatusRecord,
     TaskRecord,

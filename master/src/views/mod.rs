@@ -17,13 +17,13 @@ use meseta_daemon::query::Query;
 use meseta_proto::mesos::v1::{DomainInfo, TaskState};
 use serde::Serialize;
 
-pub(super) use agent::slaves;
-pub(super) use framework::frameworks;
+pub(crate) use agent::slaves;
+pub(crate) use framework::frameworks;
 pub(crate) use maintenance::{maintenance_schedule, maintenance_status};
 pub(crate) use roles::{Tally, quota, quota_status, roles, tallies, weights};
-pub(super) use task::tasks;
+pub(crate) use task::tasks;
 
-use super::chunked_response::{Document, Row, list, text};
+use crate::chunked_response::{Document, Row, list, text};
 use crate::core::{AgentView, FrameworkView, Identity, Snapshot};
 use agent::{Agent, RecoveredAgent};
 use framework::Frameworks;
@@ -74,7 +74,7 @@ fn between_lists(next: &str) -> Row {
 
 /// The numbers that say which page of `/tasks` is meant.
 #[derive(Clone, Debug)]
-pub(super) struct Paging {
+pub(crate) struct Paging {
     pub(super) offset: usize,
     /// The most entries; `None` for all.
     pub(super) limit: Option<usize>,
@@ -82,7 +82,7 @@ pub(super) struct Paging {
 }
 
 impl Paging {
-    pub(super) fn of(query: &Query) -> Result<Self, String> {
+    pub(crate) fn of(query: &Query) -> Result<Self, String> {
         const LIMIT_DEFAULT: i64 = 100;
         let number = |name: &str, default: i64| match query.get(name) {
             None => Ok(default),
@@ -110,7 +110,7 @@ impl Paging {
 }
 
 /// Answers requests for `/version`.
-pub(super) fn version(identity: &Identity) -> impl Serialize {
+pub(crate) fn version(identity: &Identity) -> impl Serialize {
     #[derive(Serialize)]
     struct Version {
         build_date: &'static str,
@@ -201,7 +201,7 @@ fn head(snapshot: &Snapshot, flags: Option<&BTreeMap<String, String>>) -> Vec<u8
 }
 
 /// The answer to `/state`, as a whole.
-pub(super) fn state(
+pub(crate) fn state(
     snapshot: &Arc<Snapshot>,
     flags: Option<&BTreeMap<String, String>>,
 ) -> Document {
@@ -283,7 +283,7 @@ impl TaskCounts {
 }
 
 /// Answers requests for `/state-summary`.
-pub(super) fn summary(snapshot: &Arc<Snapshot>) -> Document {
+pub(crate) fn summary(snapshot: &Arc<Snapshot>) -> Document {
     #[derive(Serialize)]
     struct Summary<'a> {
         hostname: &'a str,

@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::events::STALL_MAX;
 
 /// About so much is rendered at once: large enough to be cheap.
-pub(super) const CHUNK_BYTES: usize = 128 * 1024;
+pub(crate) const CHUNK_BYTES: usize = 128 * 1024;
 /// The same of the first piece: small enough for a first byte at once.
 const FIRST_CHUNK_BYTES: usize = 8 * 1024;
 /// Pieces of one answer that are under way while another is sent.
@@ -31,7 +31,7 @@ const CHUNKS_AHEAD: usize = 2;
 /// With more readers than this nothing is rendered ahead.
 const READERS_BUFFERED_MAX: usize = 16;
 /// An answer holds what it shows for as long as somebody reads it; that is enough for a slow line.
-pub(super) const ANSWER_MAX: Duration = Duration::from_secs(600);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
 
 /// A row of things to be written one after another.
 pub(crate) trait Items: Send + Sync + 'static {
@@ -245,9 +245,9 @@ impl Chunker {
 
 /// Rendered, and whether anything follows.
 #[derive(Debug)]
-pub(super) struct Chunk {
-    pub(super) bytes: Bytes,
-    pub(super) is_last: bool,
+pub(crate) struct Chunk {
+    pub(crate) bytes: Bytes,
+    pub(crate) is_last: bool,
 }
 
 /// The answer cannot be made, for a defect that was logged.
@@ -373,7 +373,7 @@ impl Renderer {
 }
 
 /// A body that is an error if it ends before its last chunk, so that a client never takes a part for the whole.
-pub(super) struct StreamedBody {
+pub(crate) struct StreamedBody {
     first: Option<Bytes>,
     chunks: mpsc::Receiver<Chunk>,
     /// Bytes that are still to come, if that is known.
@@ -383,7 +383,7 @@ pub(super) struct StreamedBody {
 
 impl StreamedBody {
     /// A body of so many bytes.
-    pub(super) fn of_length(chunks: mpsc::Receiver<Chunk>, bytes: usize) -> Body {
+    pub(crate) fn of_length(chunks: mpsc::Receiver<Chunk>, bytes: usize) -> Body {
         Body::new(Self {
             first: None,
             chunks,

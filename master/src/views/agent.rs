@@ -11,8 +11,8 @@ use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{AgentId, Attributes, Resources};
 use serde::{Serialize, Serializer};
 
-use super::super::chunked_response::{Document, list, text};
 use super::{AGENT_BYTES, between_lists, write};
+use crate::chunked_response::{Document, list, text};
 use crate::core::{AgentView, Drain, Snapshot, UnreachableAgent};
 use crate::view_filter;
 
@@ -178,7 +178,7 @@ impl<'a> RecoveredAgent<'a> {
 }
 
 /// Answers requests for `/slaves`.
-pub(in super::super) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Document {
+pub(crate) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Document {
     /// An agent with its resources in full.
     const FULL_BYTES: usize = 2_000;
     let is_requested = |candidate: &AgentId| id.is_none_or(|id| candidate.as_str() == id);

@@ -14,9 +14,9 @@ use meseta_resources::Resources;
 use prost::Message as _;
 use serde::Serialize;
 
-use super::super::chunked_response::{Document, list, text};
 use super::fields::{Field, Fields};
 use super::{Paging, write, write_text};
+use crate::chunked_response::{Document, list, text};
 use crate::core::{Snapshot, TaskRecord};
 
 /// What a task takes in a list, more or less.
@@ -221,11 +221,7 @@ impl Status {
 
 /// `/tasks`: live, lost and ended ones, by the time of their first status. Beside them the agents of
 /// the previous master that are not back yet, if there are any: a task that is not listed may be there.
-pub(in super::super) fn tasks(
-    snapshot: &Arc<Snapshot>,
-    query: &Query,
-    paging: &Paging,
-) -> Document {
+pub(crate) fn tasks(snapshot: &Arc<Snapshot>, query: &Query, paging: &Paging) -> Document {
     let requested = |name: &str| query.get(name).map(str::to_owned);
     let (framework, id) = (requested("framework_id"), requested("task_id"));
     let (snapshot, paging) = (snapshot.clone(), paging.clone());

@@ -1,0 +1,6 @@
+//! The error of whoever asks a master that is shutting down.
+
+/// The master is shutting down.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the master is shutting down")]
+pub(crate) struct Closed;

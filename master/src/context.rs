@@ -1,0 +1,61 @@
+//! The context of the server: what every endpoint has in common, over HTTP and gRPC.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meseta_daemon::authentication::{Authentication, Caller};
+use meseta_daemon::files::FileReads;
+use meseta_daemon::verbosity::Verbosity;
+use meseta_proto::budget::Budget;
+use tokio_util::sync::CancellationToken;
+use tower_http::services::ServeDir;
+
+use crate::budgets::Peer;
+use crate::buffered_response::BufferedResponses;
+use crate::call_rate_limit::CallRateLimit;
+use crate::chunked_response::Renderer;
+use crate::core::Identity;
+use crate::files::Files;
+use crate::handle::Handle;
+use crate::metrics::Metrics;
+
+/// Bodies of scheduler calls.
+pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
+
+/// Bodies of everything else.
+pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
+
+/// What the HTTP and gRPC APIs share.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) handle: Handle,
+    pub(crate) identity: Identity,
+    /// The flags in effect, as texts.
+    pub(crate) flags: BTreeMap<String, String>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) renderer: Renderer,
+    pub(crate) buffered_responses: BufferedResponses,
+    pub(crate) files: Files,
+    /// Files that are read for clients.
+    pub(crate) file_reads: FileReads,
+    pub(crate) authentication: Authentication,
+    /// What holds frameworks to their pace.
+    pub(crate) call_rate_limit: CallRateLimit,
+    pub(crate) verbosity: Verbosity,
+    /// Files of a page for people, served at the root.
+    pub(crate) webui: Option<ServeDir>,
+    /// Cancelled when all streams are to end.
+    pub(crate) shutdown: CancellationToken,
+}
+
+impl Context {
+    /// What a request of a caller may take, of what all of its group may.
+    pub(crate) fn request_of(&self, caller: &Caller) -> Budget {
+        self.handle.budgets.request_of(peer_of(caller))
+    }
+}
+
+/// Whose a caller's requests are.
+pub(crate) fn peer_of(caller: &Caller) -> Peer {
+    caller.group()
+}

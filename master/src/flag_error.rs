@@ -1,0 +1,20 @@
+//! What is wrong with a flag.
+
+/// A flag whose value cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag}={value}: {reason}")]
+pub struct FlagError {
+    pub flag: &'static str,
+    pub value: String,
+    pub reason: String,
+}
+
+impl FlagError {
+    pub(crate) fn new(flag: &'static str, value: &str, reason: impl ToString) -> Self {
+        Self {
+            flag,
+            value: value.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+}

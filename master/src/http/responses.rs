@@ -1,0 +1,56 @@
+//! Answers of the core and plain texts as responses.
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use meseta_proto::json;
+
+use crate::closed::Closed;
+use crate::core::Answer;
+
+/// What is wrong with a body that should have been JSON, and where.
+pub(super) fn not_json(what: &str, body: &[u8], error: &json::Error) -> Response {
+    /// What of a body is repeated in the answer.
+    const EXCERPT_MAX_CHARS: usize = 1_024;
+    let text_of_body = String::from_utf8_lossy(body);
+    let excerpt: String = text_of_body.chars().take(EXCERPT_MAX_CHARS).collect();
+    let message = match error {
+        json::Error::Syntax {
+            reason,
+            line,
+            column,
+        } => format!(
+            "Failed to parse {what} request JSON '{excerpt}': {reason} (line {line}, column {column})"
+        ),
+        json::Error::Convert { reason, .. } => {
+            format!("Failed to convert {what} request JSON to protobuf '{excerpt}': {reason}")
+        }
+    };
+    text(StatusCode::BAD_REQUEST, message)
+}
+
+/// What the core answered, as a status and a text.
+pub(super) fn answered(answer: Result<Answer, Closed>) -> Response {
+    let (status, message) = match answer {
+        Ok(Answer::Accepted | Answer::Applied(_)) => return StatusCode::ACCEPTED.into_response(),
+        Ok(Answer::Done) => return StatusCode::OK.into_response(),
+        Ok(Answer::Warned(message)) => (StatusCode::OK, message),
+        Ok(Answer::BadRequest(message)) => (StatusCode::BAD_REQUEST, message),
+        Ok(Answer::Forbidden(message)) => (StatusCode::FORBIDDEN, message),
+        Ok(Answer::NotFound(message)) => (StatusCode::NOT_FOUND, message),
+        Ok(Answer::Conflict(message)) => (StatusCode::CONFLICT, message),
+        Ok(Answer::Unavailable(message)) => (StatusCode::SERVICE_UNAVAILABLE, message),
+        Ok(Answer::NotImplemented(message)) => (StatusCode::NOT_IMPLEMENTED, message),
+        Err(closed) => return closed.into(),
+    };
+    text(status, message)
+}
+
+pub(super) fn text(status: StatusCode, message: impl Into<String>) -> Response {
+    (status, message.into()).into_response()
+}
+
+impl From<Closed> for Response {
+    fn from(closed: Closed) -> Self {
+        text(StatusCode::SERVICE_UNAVAILABLE, closed.to_string())
+    }
+}
