@@ -5,7 +5,7 @@ use std::sync::Arc;
 use meseta_access::Approver;
 use meseta_proto::mesos::v1::master::{Event, event};
 
-use super as answers;
+use super::{agent, lone_framework, state, task};
 use crate::core::{HEARTBEAT_INTERVAL, OperatorEvent, Snapshot};
 use crate::stream_event::StreamEvent;
 
@@ -20,7 +20,7 @@ fn typed(kind: event::Type) -> Event {
 pub(crate) fn subscribed(snapshot: &Snapshot) -> Event {
     Event {
         subscribed: Some(event::Subscribed {
-            get_state: Some(answers::state(snapshot)),
+            get_state: Some(state(snapshot)),
             heartbeat_interval_seconds: Some(HEARTBEAT_INTERVAL.as_secs_f64()),
         }),
         ..typed(event::Type::Subscribed)
@@ -41,7 +41,7 @@ pub(crate) fn event(note: OperatorEvent) -> Arc<StreamEvent> {
     let event = match note {
         OperatorEvent::TaskAdded(record) => Event {
             task_added: Some(event::TaskAdded {
-                task: answers::task(&record),
+                task: task(&record),
             }),
             ..typed(Type::TaskAdded)
         },
@@ -60,7 +60,7 @@ pub(crate) fn event(note: OperatorEvent) -> Arc<StreamEvent> {
         },
         OperatorEvent::AgentAdded(view) => Event {
             agent_added: Some(event::AgentAdded {
-                agent: answers::agent(&view, &Approver::default()),
+                agent: agent(&view, &Approver::default()),
             }),
             ..typed(Type::AgentAdded)
         },
@@ -72,13 +72,13 @@ pub(crate) fn event(note: OperatorEvent) -> Arc<StreamEvent> {
         },
         OperatorEvent::FrameworkAdded(view) => Event {
             framework_added: Some(event::FrameworkAdded {
-                framework: answers::lone_framework(&view),
+                framework: lone_framework(&view),
             }),
             ..typed(Type::FrameworkAdded)
         },
         OperatorEvent::FrameworkUpdated(view) => Event {
             framework_updated: Some(event::FrameworkUpdated {
-                framework: answers::lone_framework(&view),
+                framework: lone_framework(&view),
             }),
             ..typed(Type::FrameworkUpdated)
         },

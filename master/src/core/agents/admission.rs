@@ -10,11 +10,12 @@ use crate::core::authorization::NOT_AUTHORIZED;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile};
+use crate::core::state::rejection::Rejection;
 
 impl MasterCore {
     /// Rejects an agent with a domain if the master has none, or without one if --require_agent_domain is set. Not
     /// permanent: the agent retries.
-    pub(super) fn check_domain(&self, profile: &AgentProfile) -> Result<(), (String, bool)> {
+    pub(super) fn check_domain(&self, profile: &AgentProfile) -> Result<(), Rejection> {
         let reason = match &profile.info.domain {
             Some(_) if self.config.identity.domain.is_none() => {
                 "the agent has a --domain and this master has none, so that it cannot tell whether the \
@@ -26,7 +27,7 @@ impl MasterCore {
             }
             Some(_) | None => return Ok(()),
         };
-        Err((reason.to_owned(), false))
+        Err(Rejection::for_now(reason))
     }
 
     /// Offers that are out stay out, as in Mesos.
@@ -41,7 +42,7 @@ impl MasterCore {
         connection: ConnectionId,
         profile: &AgentProfile,
         id: Option<&AgentId>,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         self.check_agent_is_certified(connection, &profile.info.hostname, id)?;
         let Some(caller) = self.agent_callers.get(&connection) else {
             return Ok(());
@@ -68,7 +69,7 @@ impl MasterCore {
                 "{NOT_AUTHORIZED} to register an agent that provides {}: {forbidden}",
                 profile.total
             );
-            (text, false)
+            Rejection::for_now(text)
         })
     }
 
@@ -79,7 +80,7 @@ impl MasterCore {
         connection: ConnectionId,
         hostname: &str,
         id: Option<&AgentId>,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         let caller = self.agent_callers.get(&connection);
         let Some(certificate) = caller.and_then(|caller| caller.certificate.as_ref()) else {
             return Ok(());
@@ -90,13 +91,13 @@ impl MasterCore {
                  its certificate names, or a certificate for that host",
                 hostname.escape_debug()
             );
-            return Err((text, false));
+            return Err(Rejection::for_now(text));
         }
         match id.and_then(|id| self.host_of(id)) {
             Some(known) if !certificate.is_for(known) => {
                 let text = "the agent's certificate is not one for the host that this agent was \
                             admitted from";
-                Err((text.to_owned(), false))
+                Err(Rejection::for_now(text))
             }
             Some(_) | None => Ok(()),
         }

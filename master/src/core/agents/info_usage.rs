@@ -10,6 +10,7 @@ use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
 use crate::core::state::agent_info_usage::{AGENTS_PER_HOST_MAX, DescribedAgent, Origin, host_of};
 use crate::core::state::maintenance::Machine;
 use crate::core::state::pending::Pending;
+use crate::core::state::rejection::Rejection;
 
 impl MasterCore {
     /// Where the agent on a connection comes from, as far as that is proven.
@@ -35,7 +36,7 @@ impl MasterCore {
         &self,
         connection: ConnectionId,
         profile: &AgentProfile,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         let memory = &self.config.memory;
         let info_max = memory.agent_info.max(self.known_info_bytes(&profile.id));
         if profile.info_bytes > info_max {
@@ -45,7 +46,7 @@ impl MasterCore {
                  --memory_budget",
                 profile.info_bytes
             );
-            return Err((text, false));
+            return Err(Rejection::for_now(text));
         }
         let described = DescribedAgent {
             id: &profile.id,
@@ -56,7 +57,7 @@ impl MasterCore {
         let checked = self
             .agent_info_usage
             .check(described, profile.bytes, memory.agents);
-        checked.map_err(|text| (text, false))
+        checked.map_err(Rejection::for_now)
     }
 
     /// Counts what a registered agent oversubscribes beside its description, if there is room for it.
@@ -96,7 +97,7 @@ impl MasterCore {
         &self,
         connection: ConnectionId,
         hostname: &str,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         if !self.is_of_proven_host(connection) {
             return Ok(());
         }
@@ -107,7 +108,7 @@ impl MasterCore {
             "there are {AGENTS_PER_HOST_MAX} agents of this host, and a host has no more: stop \
              some, or mark those gone that will not come back"
         );
-        Err((text, false))
+        Err(Rejection::for_now(text))
     }
 
     /// The registered agents of a host.

@@ -14,6 +14,7 @@ use meseta_resources::time::Moment;
 use super::profile::profile;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
+use crate::core::state::rejection::Rejection;
 use crate::core::timers::Timer;
 
 /// Rejection of an agent id that this master has not assigned yet.
@@ -25,7 +26,7 @@ impl MasterCore {
         &mut self,
         connection: ConnectionId,
         mut part: meseta::ReregisterPart,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         let bytes = schema::bytes_of(&part);
         let now = self.timers.clock();
         let register = part.register.take();
@@ -57,19 +58,19 @@ impl MasterCore {
         connection: ConnectionId,
         register: Option<meseta::Register>,
         now: Moment,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         let Some(register) = register else {
             let text =
                 "the first part of a reregistration must contain the registration".to_owned();
-            return Err((text, true));
+            return Err(Rejection::permanent(text));
         };
         let id = register.agent_info.id.as_ref();
         let id = AgentId::new(id.map_or("", |id| id.value.as_str()));
-        let id = id.map_err(|error| (error.to_string(), true))?;
+        let id = id.map_err(Rejection::permanent)?;
         if self.is_future_agent(&id) {
-            return Err((NOT_GIVEN.to_owned(), true));
+            return Err(Rejection::permanent(NOT_GIVEN));
         }
-        let profile = profile(id.clone(), register).map_err(|reason| (reason, true))?;
+        let profile = profile(id.clone(), register).map_err(Rejection::permanent)?;
         self.check_agent_is_authorized(connection, &profile, Some(&id))?;
         let origin = self.origin_of(connection, &profile.info.hostname);
         // An agent begins anew when it has lost its connection, which this master may learn later.
@@ -77,7 +78,7 @@ impl MasterCore {
             if *from != origin {
                 let text =
                     "a reregistration of this agent is under way from another address".to_owned();
-                return Err((text, false));
+                return Err(Rejection::for_now(text));
             }
             let text = "a newer reregistration of the agent has begun".to_owned();
             self.reject_partial_reregistration(earlier, text);
@@ -111,7 +112,7 @@ impl MasterCore {
     /// The agent may come again.
     fn reject_partial_reregistration(&mut self, connection: ConnectionId, text: String) {
         self.forget_partial_reregistration(connection);
-        self.refuse_agent(connection, text, false);
+        self.refuse_agent(connection, Rejection::for_now(text));
     }
 
     /// A return with all that was told before it.

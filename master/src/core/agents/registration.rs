@@ -23,6 +23,7 @@ use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
+use crate::core::state::rejection::Rejection;
 use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::state::unknown_task_updates::UnknownTaskUpdates;
 use crate::core::timers::Timer;
@@ -41,8 +42,7 @@ impl MasterCore {
         if self.pending.len() >= PENDING_MUTATIONS_MAX {
             self.refuse_agent(
                 connection,
-                "the master is busy admitting others".to_owned(),
-                false,
+                Rejection::for_now("the master is busy admitting others"),
             );
             return;
         }
@@ -55,20 +55,21 @@ impl MasterCore {
             agent_frame::Message::ReregisterPart(part) => {
                 self.add_reregistration_part(connection, part)
             }
-            _ => Err(("the first frame must register the agent".to_owned(), true)),
+            _ => Err(Rejection::permanent(
+                "the first frame must register the agent",
+            )),
         };
-        if let Err((reason, permanent)) = result {
+        if let Err(rejection) = result {
             self.forget_partial_reregistration(connection);
-            self.refuse_agent(connection, reason, permanent);
+            self.refuse_agent(connection, rejection);
         }
     }
 
-    pub(super) fn refuse_agent(
-        &mut self,
-        connection: ConnectionId,
-        reason: String,
-        permanent: bool,
-    ) {
+    pub(super) fn refuse_agent(&mut self, connection: ConnectionId, rejection: Rejection) {
+        let Rejection {
+            reason,
+            is_permanent: permanent,
+        } = rejection;
         tracing::warn!(%connection, %reason, permanent, "agent refused");
         self.frame_to(
             connection,
@@ -84,10 +85,10 @@ impl MasterCore {
         &mut self,
         connection: ConnectionId,
         register: meseta::Register,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         let id = self.next_agent_id();
-        let id = id.map_err(|error| (error.to_string(), true))?;
-        let profile = profile(id, register.clone()).map_err(|reason| (reason, true))?;
+        let id = id.map_err(Rejection::permanent)?;
+        let profile = profile(id, register.clone()).map_err(Rejection::permanent)?;
         self.check_agent_is_authorized(connection, &profile, None)?;
         self.check_domain(&profile)?;
         self.check_machine_is_up(connection, &profile)?;
@@ -146,16 +147,16 @@ impl MasterCore {
         &mut self,
         connection: ConnectionId,
         report: meseta::Reregister,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         let id = report
             .register
             .agent_info
             .id
             .as_ref()
             .map_or("", |id| id.value.as_str());
-        let id = AgentId::new(id).map_err(|error| (error.to_string(), true))?;
+        let id = AgentId::new(id).map_err(Rejection::permanent)?;
         if self.is_future_agent(&id) {
-            return Err((NOT_GIVEN.to_owned(), true));
+            return Err(Rejection::permanent(NOT_GIVEN));
         }
         // An agent that is somebody else's must not learn what became of it.
         self.check_agent_is_certified(connection, &report.register.agent_info.hostname, Some(&id))?;
@@ -164,19 +165,17 @@ impl MasterCore {
                 reason: "the agent was marked gone".to_owned(),
             };
             self.frame_to(connection, master_frame::Message::Shutdown(shutdown));
-            return Err(("the agent was marked gone".to_owned(), true));
+            return Err(Rejection::permanent("the agent was marked gone"));
         }
-        let profile =
-            profile(id.clone(), report.register.clone()).map_err(|reason| (reason, true))?;
+        let profile = profile(id.clone(), report.register.clone()).map_err(Rejection::permanent)?;
         self.check_agent_is_authorized(connection, &profile, Some(&id))?;
         self.check_domain(&profile)?;
         self.check_machine_is_up(connection, &profile)?;
         let profile = Arc::new(profile);
         self.counters.agent_frame("reregister");
         if self.readmitting.contains(&id) {
-            return Err((
-                "an earlier return of this agent is still being admitted".to_owned(),
-                false,
+            return Err(Rejection::for_now(
+                "an earlier return of this agent is still being admitted",
             ));
         }
         let Some(agent) = self.agents.get(&id) else {
@@ -198,19 +197,15 @@ impl MasterCore {
             return Ok(());
         };
         if agent.removal_pending {
-            return Err((
-                "the agent is being marked unreachable or removed".to_owned(),
-                false,
+            return Err(Rejection::for_now(
+                "the agent is being marked unreachable or removed",
             ));
         }
         if agent.connection.is_some() && agent.profile.pid() != profile.pid() {
-            return Err((
-                format!(
-                    "an agent with this id is connected from {}",
-                    agent.profile.pid()
-                ),
-                false,
-            ));
+            return Err(Rejection::for_now(format!(
+                "an agent with this id is connected from {}",
+                agent.profile.pid()
+            )));
         }
         self.check_description(connection, &profile)?;
         if agent.profile.info == profile.info {
@@ -235,7 +230,7 @@ impl MasterCore {
         &mut self,
         connection: ConnectionId,
         profile: &AgentProfile,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         if !self.operator.maintenance.is_down(profile) {
             return Ok(());
         }
@@ -244,7 +239,7 @@ impl MasterCore {
             reason: reason.clone(),
         };
         self.frame_to(connection, master_frame::Message::Shutdown(shutdown));
-        Err((reason, true))
+        Err(Rejection::permanent(reason))
     }
 
     pub(in crate::core) fn admit_agent(
@@ -287,7 +282,7 @@ impl MasterCore {
             self.keep_former_description(&id);
             self.counters.invariant_violations += 1;
             let text = "there is an agent with this id".to_owned();
-            self.refuse_agent(connection, text, false);
+            self.refuse_agent(connection, Rejection::for_now(text));
             return false;
         }
         self.agent_connections.insert(connection, id.clone());
@@ -425,8 +420,7 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(&id) else {
             self.refuse_agent(
                 connection,
-                "the agent was removed meanwhile".to_owned(),
-                false,
+                Rejection::for_now("the agent was removed meanwhile"),
             );
             return;
         };

@@ -23,6 +23,7 @@
 //! - `pending`: what happens once a mutation is durable
 //! - `persisted`: what the registry keeps
 //! - `reconciliations`: questions about tasks that are still to be answered
+//! - `rejection`: why an agent is sent away, and whether it may come again
 //! - `resource_size`: how much resources may say of themselves, and what an agent's take
 //! - `task`: tasks and executors
 //! - `unknown_task_updates`: updates of tasks that the master does not know
@@ -50,6 +51,7 @@ pub(super) mod partial_reregistrations;
 pub(super) mod pending;
 pub(super) mod persisted;
 pub(super) mod reconciliations;
+pub(super) mod rejection;
 pub(super) mod resource_size;
 pub(super) mod task;
 pub(super) mod unknown_task_updates;

@@ -8,6 +8,7 @@ use meseta_resources::AgentId;
 use meseta_resources::time::Moment;
 
 use super::agent_info_usage::Origin;
+use super::rejection::Rejection;
 use crate::core::ids::ConnectionId;
 
 /// For how long a return may go on without one part of this size. Agents send parts of megabytes, one after
@@ -146,7 +147,7 @@ impl PartialReregistrations {
         part: meseta::ReregisterPart,
         bytes: usize,
         now: Moment,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         let (own_max, fits) = (self.own_max(), self.fits(bytes));
         let Some(pending) = self.pending.get_mut(&connection) else {
             return Ok(());
@@ -157,11 +158,11 @@ impl PartialReregistrations {
                 "the agent's return would take more than {own_max} bytes of memory, with those of other \
                  agents of its host or address that are on their way: raise the master's --memory_budget"
             );
-            return Err((text, false));
+            return Err(Rejection::for_now(text));
         }
         if !fits {
             let text = "the master is assembling the reregistrations of other agents".to_owned();
-            return Err((text, false));
+            return Err(Rejection::for_now(text));
         }
         *own += bytes;
         self.bytes += bytes;
@@ -227,7 +228,7 @@ mod tests {
         partial_reregistrations: &mut PartialReregistrations,
         connection: u64,
         at: Moment,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), Rejection> {
         partial_reregistrations.add(ConnectionId(connection), part(8), 1 << 20, at)
     }
 
@@ -249,7 +250,9 @@ mod tests {
             [7, 0, 8, 0],
             "by the host's limit, then by that of all"
         );
-        let (_, permanent) = add(&mut partial_reregistrations, 2, now).unwrap_err();
+        let permanent = add(&mut partial_reregistrations, 2, now)
+            .unwrap_err()
+            .is_permanent;
         assert!(!permanent, "it may try again");
         assert_eq!(partial_reregistrations.take(ConnectionId(1)).len(), 7);
         assert!(add(&mut partial_reregistrations, 4, now).is_ok());
