@@ -181,3 +181,11 @@ pub(super) fn total(offers: &[v1::Offer]) -> Resources {
         .map(|offer| convert::resources(&offer.resources).unwrap().unallocate())
         .fold(Resources::new(), |sum, resources| sum + resources)
 }
+
+/// Why an operator's request was refused.
+pub(super) fn rejection(answer: Answer) -> String {
+    match answer {
+        Answer::BadRequest(message) => message,
+        other => panic!("{other:?}"),
+    }
+}

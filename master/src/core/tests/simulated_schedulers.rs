@@ -3,6 +3,29 @@
 use super::*;
 
 impl World {
+    /// A new master, an agent, and a framework that is offered all of it.
+    pub(super) fn with_offer(
+        info: v1::FrameworkInfo,
+        resources: &str,
+    ) -> (Self, Node, Scheduler, v1::Offer) {
+        let mut world = Self::new();
+        let node = world.agent(5051, resources);
+        let scheduler = world.subscribe(info);
+        let offer = world.offers(&scheduler).pop().unwrap();
+        (world, node, scheduler, offer)
+    }
+
+    /// A new master, and a framework with the task `t` running on an agent.
+    pub(super) fn with_running_task(info: v1::FrameworkInfo) -> (Self, Node, Scheduler) {
+        let (mut world, node, scheduler, offer) = Self::with_offer(info, "cpus:4;mem:1024");
+        let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
+        world.call(&scheduler, accept(&[&offer], tasks));
+        world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
+        world.acknowledge(&node, &scheduler, "t", 1);
+        world.take_events(scheduler.connection);
+        (world, node, scheduler)
+    }
+
     pub(super) fn subscribe(&mut self, info: v1::FrameworkInfo) -> Scheduler {
         let connection = self.try_subscribe(info);
         let events = self.take_events(connection);

@@ -7,14 +7,7 @@ use crate::core::tests::frameworks::authorization::subscription_error;
 
 /// A framework with the task `t` on an honest agent, and another agent, which is false.
 fn begin() -> (World, Node, Scheduler, Node) {
-    let mut world = World::new();
-    let honest = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
-    let offer = world.offers(&scheduler).pop().unwrap();
-    let tasks = vec![task(&honest, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offer], tasks));
-    world.update(&honest, &scheduler, "t", TaskState::TaskRunning, 1);
-    world.acknowledge(&honest, &scheduler, "t", 1);
+    let (mut world, honest, scheduler) = World::with_running_task(aware(framework("f", &["dev"])));
     let malicious_agent = world.agent(6000, "cpus:4;mem:1024");
     world.take_events(scheduler.connection);
     world.take_frames(malicious_agent.connection);

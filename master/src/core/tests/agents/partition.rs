@@ -2,20 +2,6 @@
 
 use super::*;
 
-/// A framework with task `t` running on one agent.
-fn begin(info: v1::FrameworkInfo) -> (World, Node, Scheduler) {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(info);
-    let offer = world.offers(&scheduler).pop().unwrap();
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offer], tasks));
-    world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
-    world.acknowledge(&node, &scheduler, "t", 1);
-    world.take_events(scheduler.connection);
-    (world, node, scheduler)
-}
-
 fn partition_aware() -> v1::FrameworkInfo {
     aware(framework("f", &["dev"]))
 }
@@ -44,7 +30,7 @@ fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
         (partition_aware(), TaskState::TaskUnreachable),
         (framework("f", &["dev"]), TaskState::TaskLost),
     ] {
-        let (mut world, node, scheduler) = begin(info);
+        let (mut world, node, scheduler) = World::with_running_task(info);
         world.advance(100 * SECOND);
         let events = world.take_events(scheduler.connection);
         let status = updates_of(&events)[0].clone();
@@ -64,7 +50,7 @@ fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
 
 #[test]
 fn a_task_is_the_same_after_a_partition_in_which_the_master_was_replaced() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     world.take_events(scheduler.connection);
     let ask = |world: &mut World, scheduler: &Scheduler| {
@@ -89,7 +75,7 @@ fn a_task_is_the_same_after_a_partition_in_which_the_master_was_replaced() {
 
 #[test]
 fn an_orphaned_task_is_its_frameworks_again_when_that_subscribes() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     let info = own_info(&mut world);
     let mut world = world.restart();
@@ -107,7 +93,7 @@ fn an_orphaned_task_is_its_frameworks_again_when_that_subscribes() {
 
 #[test]
 fn a_framework_that_is_away_meanwhile_learns_the_truth_by_asking() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     world.live(50 * SECOND, &[&node]);
     world.input(Input::SchedulerGone {
@@ -129,7 +115,7 @@ fn a_framework_that_is_away_meanwhile_learns_the_truth_by_asking() {
 
 #[test]
 fn a_return_without_a_loss_changes_nothing_and_tells_nothing() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
     let node = world.reregister(&node, tasks, vec![info]);
@@ -142,7 +128,7 @@ fn a_return_without_a_loss_changes_nothing_and_tells_nothing() {
 
 #[test]
 fn what_an_agent_thought_lost_says_on_its_old_stream_is_ignored() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     assert!(world.closed.contains(&node.connection));
     world.take_events(scheduler.connection);
@@ -170,7 +156,7 @@ fn what_an_agent_thought_lost_says_on_its_old_stream_is_ignored() {
 #[test]
 fn a_task_that_ended_during_the_partition_is_told_to_have_ended() {
     for info in [partition_aware(), framework("f", &["dev"])] {
-        let (mut world, node, scheduler) = begin(info);
+        let (mut world, node, scheduler) = World::with_running_task(info);
         world.advance(100 * SECOND);
         world.take_events(scheduler.connection);
         let info = own_info(&mut world);
@@ -188,7 +174,7 @@ fn a_task_that_ended_during_the_partition_is_told_to_have_ended() {
 
 #[test]
 fn an_end_that_is_known_is_not_made_a_loss() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.update(&node, &scheduler, "t", TaskState::TaskFinished, 2);
     world.take_events(scheduler.connection);
     // Not acknowledged, and then the agent is cut off.
@@ -203,7 +189,7 @@ fn an_end_that_is_known_is_not_made_a_loss() {
 
 #[test]
 fn an_agent_that_comes_back_while_it_is_being_marked_is_asked_to_come_again() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.writes_at_once = false;
     world.advance(100 * SECOND);
     assert_eq!(
@@ -257,7 +243,7 @@ fn an_agent_pruned_from_the_list_while_it_comes_back_is_back() {
 
 #[test]
 fn a_recovered_agent_is_silent_until_the_registry_has_it_back() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     let mut world = world.restart();
     let again = world.subscribe(info.clone());
@@ -284,7 +270,7 @@ fn killing_what_is_unknown_is_answered_like_a_question() {
         (partition_aware(), TaskState::TaskUnknown),
         (framework("f", &["dev"]), TaskState::TaskLost),
     ] {
-        let (mut world, _, scheduler) = begin(info);
+        let (mut world, _, scheduler) = World::with_running_task(info);
         let kill = Action::Kill(call::Kill {
             task_id: v1::TaskId {
                 value: "nosuch".to_owned(),
@@ -300,7 +286,7 @@ fn killing_what_is_unknown_is_answered_like_a_question() {
 
 #[test]
 fn reconciliation_tells_the_state_of_the_update_and_not_the_latest() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     let status = TaskStatus {
         task_id: v1::TaskId {
             value: "t".to_owned(),
@@ -328,7 +314,7 @@ fn reconciliation_tells_the_state_of_the_update_and_not_the_latest() {
 fn a_framework_that_is_away_when_the_master_is_replaced_gains_no_time() {
     let mut info = partition_aware();
     info.failover_timeout = Some(7200.0);
-    let (mut world, node, scheduler) = begin(info);
+    let (mut world, node, scheduler) = World::with_running_task(info);
     let info = own_info(&mut world);
     world.input(Input::SchedulerGone {
         connection: scheduler.connection,
@@ -347,7 +333,7 @@ fn a_framework_that_is_away_when_the_master_is_replaced_gains_no_time() {
 
 #[test]
 fn a_framework_that_came_back_has_no_deadline_and_its_time_anew() {
-    let (mut world, _, scheduler) = begin(partition_aware());
+    let (mut world, _, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     world.input(Input::SchedulerGone {
         connection: scheduler.connection,
@@ -380,7 +366,7 @@ fn part(
 
 #[test]
 fn a_return_in_parts_is_one_return() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     world.take_events(scheduler.connection);
     let info = own_info(&mut world);
@@ -399,7 +385,7 @@ fn a_return_in_parts_is_one_return() {
 
 #[test]
 fn parts_without_a_beginning_are_refused_and_those_of_a_lost_connection_forgotten() {
-    let (mut world, node, scheduler) = begin(partition_aware());
+    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     world.take_events(scheduler.connection);
     let stray = world.handshake(part(&node, false, Vec::new(), Vec::new()));

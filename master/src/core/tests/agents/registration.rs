@@ -3,18 +3,7 @@
 use super::*;
 
 pub(in crate::core::tests) fn begin_running() -> (World, Node, Scheduler) {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
-    let offer = world.offers(&scheduler).pop().unwrap();
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
-    );
-    world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
-    world.acknowledge(&node, &scheduler, "t", 1);
-    world.take_events(scheduler.connection);
-    (world, node, scheduler)
+    World::with_running_task(aware(framework("f", &["dev"])))
 }
 
 #[test]

@@ -16,10 +16,7 @@ fn owned(principal: &str) -> v1::FrameworkInfo {
 
 /// A framework of `ada` with the task `t` on an agent.
 fn begin() -> (World, Node, Scheduler) {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(owned("ada"));
-    let offer = world.offers(&scheduler).pop().unwrap();
+    let (mut world, node, scheduler, offer) = World::with_offer(owned("ada"), "cpus:4;mem:1024");
     let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
     world.call(&scheduler, accept(&[&offer], tasks));
     (world, node, scheduler)

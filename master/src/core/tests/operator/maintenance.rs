@@ -47,13 +47,6 @@ fn up(machines: Vec<MachineId>) -> Request {
     Request::StopMaintenance(machines)
 }
 
-pub(in crate::core::tests) fn rejection(answer: Answer) -> String {
-    match answer {
-        Answer::BadRequest(message) => message,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// An agent that can be drained.
 fn drainable(world: &mut World, port: i32) -> Node {
     let mut register = register(port, "cpus:4;mem:1024");

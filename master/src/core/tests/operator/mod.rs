@@ -3,7 +3,7 @@
 mod events;
 pub(super) mod maintenance;
 mod operations;
-pub(super) mod quota;
+mod quota;
 mod weights;
 
 use super::*;

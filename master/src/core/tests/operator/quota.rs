@@ -68,13 +68,6 @@ fn head() -> World {
     World::with(config, recovered)
 }
 
-pub(in crate::core::tests) fn rejection(answer: Answer) -> String {
-    match answer {
-        Answer::BadRequest(message) => message,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn conflict(answer: Answer) -> String {
     match answer {
         Answer::Conflict(message) => message,

@@ -1,6 +1,5 @@
 //! Weights: what they may be, that they are kept, and that they move offers.
 
-use super::quota::rejection;
 use super::*;
 
 #[test]

@@ -3,10 +3,9 @@
 use super::*;
 
 fn begin() -> (World, Node, Scheduler, v1::Offer) {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024;disk:1024;ports:[31000-31009]");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offer = world.offers(&scheduler).pop().unwrap();
+    let resources = "cpus:4;mem:1024;disk:1024;ports:[31000-31009]";
+    let (mut world, node, scheduler, offer) =
+        World::with_offer(framework("f", &["dev"]), resources);
     world.take_frames(node.connection);
     (world, node, scheduler, offer)
 }

@@ -4,11 +4,8 @@ use super::*;
 
 /// A framework, an agent, and everything the agent has on offer.
 pub(in crate::core::tests) fn begin() -> (World, Node, Scheduler, v1::Offer) {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024;ports:[31000-31009]");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offer = world.offers(&scheduler).pop().unwrap();
-    (world, node, scheduler, offer)
+    let resources = "cpus:4;mem:1024;ports:[31000-31009]";
+    World::with_offer(framework("f", &["dev"]), resources)
 }
 
 pub(in crate::core::tests) fn runs(frames: &[master_frame::Message]) -> Vec<meseta::RunTask> {
