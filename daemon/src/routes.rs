@@ -1,7 +1,8 @@
 //! The table of a daemon's routes: all that holds for a path is said in one place.
 //!
 //! Dispatch, authentication, authorization, the firewall, the reference pages and the tests of access read
-//! [`Routes`]. Invariant: what is not in the table is answered by no handler.
+//! [`Routes`]. Invariant: what is not in the table is answered by no handler; gRPC and the files of a page for people
+//! are beside it.
 
 use http::{Method, header};
 use meseta_access::{Action, browser};
@@ -10,13 +11,7 @@ use crate::authentication::{Authentication, Realm};
 use crate::request::READ;
 
 /// The methods of a route that answers any of them.
-pub const ANY_METHOD: &[Method] = &[
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::DELETE,
-];
+pub const ANY_METHOD: &[Method] = &[];
 
 /// The permission that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +48,7 @@ pub struct Route<H> {
     pub changed_by: Option<&'static str>,
     /// The type of the bodies, where a page's form could send another.
     pub body_type: Option<BodyType>,
-    /// The longest body.
+    /// The length of the longest body.
     pub body_bytes_max: usize,
     /// Whether paths below it are its own, as libprocess routes them.
     pub takes_paths_below: bool,
@@ -157,6 +152,12 @@ impl<H: Copy> Route<H> {
             takes_paths_below: false,
             ..self
         }
+    }
+
+    /// Whether requests of this method are answered.
+    #[must_use]
+    pub fn takes(&self, method: &Method) -> bool {
+        self.methods.is_empty() || self.methods.contains(method)
     }
 
     /// The permission for a request of this method.
@@ -273,7 +274,7 @@ impl<H: Copy> Routes<H> {
 mod tests {
     use super::*;
 
-    const LIBPROCESS: Route<u8> = Route::open("", 9, "");
+    static LIBPROCESS: Route<u8> = Route::open("mesos.internal", 9, "").methods(ANY_METHOD);
 
     static ROUTES: Routes<u8> = Routes {
         process: "master",
@@ -316,6 +317,9 @@ mod tests {
         let quota = ROUTES.find("/quota/ads").unwrap();
         assert_eq!(quota.need(&Method::GET), Need::Filtered);
         assert_eq!(quota.need(&Method::POST), Need::ByObject);
+        assert!(quota.takes(&Method::POST) && !quota.takes(&Method::PATCH));
+        let internal = ROUTES.find("/mesos.internal.Ping").unwrap();
+        assert!(internal.takes(&Method::PATCH));
         assert!(
             ROUTES
                 .reference()

@@ -1,7 +1,8 @@
 //! Every metric of the master: names, units, help and values, for Prometheus and for Mesos.
 //!
 //! Nothing is counted here: both forms are made from a [`Snapshot`] when someone asks, in a
-//! registry of its own. Labels come from closed sets, so their number is bounded.
+//! registry of its own. Labels come from closed sets, so their number is bounded. `resource_sums` takes
+//! the kinds of resources from here, where their families are declared.
 
 mod frameworks;
 mod mesos;

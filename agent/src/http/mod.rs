@@ -1,6 +1,6 @@
 //! The agent's HTTP server: what Mesos clients, operators and Prometheus ask.
 //!
-//! One dispatch by path, as libprocess does it: a leading `/slave(1)` and a trailing slash are
+//! One dispatch by path, as libprocess does it: a leading `/slave(1)` and slashes around are
 //! ignored, and the longest known prefix of an API path answers; [`routes`] has the table. Answers are made from a snapshot of
 //! the core and from the last samples; nothing here reads usage from the kernel or holds the core up.
 
@@ -130,11 +130,10 @@ fn check_length(uri: &http::Uri, query: &Query) -> Result<(), Reply> {
 }
 
 fn check_method(route: &Route, method: &Method) -> Result<(), Reply> {
-    let allowed = route.methods;
-    if allowed.contains(method) {
+    if route.takes(method) {
         return Ok(());
     }
-    let (allow, reason) = request::method_not_allowed(method, allowed);
+    let (allow, reason) = request::method_not_allowed(method, route.methods);
     Err(Reply::text(StatusCode::METHOD_NOT_ALLOWED, &reason).allow(allow))
 }
 

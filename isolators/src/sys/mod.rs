@@ -1,4 +1,5 @@
-//! Raw system calls that neither nix nor rustix offers, each behind a safe or sharply documented function.
+//! System calls for the time around clone and exec, each behind a safe or sharply documented function: raw ones, and
+//! those of nix and rustix.
 //!
 //! The only module of the crate with `unsafe` in it. Everything that may run between a clone and an
 //! exec says so and is async-signal-safe: it allocates nothing and takes no lock.

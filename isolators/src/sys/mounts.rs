@@ -1,7 +1,7 @@
 //! Mounts and the loopback interface, for the time between a clone and an exec.
 //!
-//! Everything here is async-signal-safe: rustix makes the system calls itself and copies no path that is a C string. `mount_setattr` (Linux 5.12) changes a whole tree in one
-//! call, where `mount` would have to be told of every mount below.
+//! Everything here is async-signal-safe: rustix makes the system calls itself and copies no path that is a C string.
+//! `mount_setattr` (Linux 5.12) changes a whole tree in one call, where `mount` would have to be told of every mount below.
 
 use std::ffi::CStr;
 use std::io;

@@ -82,7 +82,7 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
     let Some(route) = ROUTES.find(request.uri().path()) else {
         return page(&context, request).await;
     };
-    if !route.methods.contains(request.method()) {
+    if !route.takes(request.method()) {
         return method_not_allowed(request.method(), route.methods);
     }
     let Some(caller) = authentication::caller(&request) else {

@@ -75,7 +75,7 @@ pub(crate) struct DerivedViews {
     states: OnceLock<TaskStatesByFramework>,
 }
 
-/// Snapshots of the newest step, made when first requested.
+/// Snapshots of the newest step, made when first requested, and what was found out of the last whole one.
 #[derive(Debug, Default)]
 pub(in crate::core) struct CachedSnapshots {
     pub(in crate::core) full: Option<Arc<Snapshot>>,
