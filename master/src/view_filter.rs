@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use meseta_access::{Action, Approver};
 use meseta_proto::convert;
@@ -16,8 +16,8 @@ use meseta_proto::mesos::v1::master::response::get_agents;
 use meseta_resources::{FrameworkId, Resource, Resources, Role};
 
 use crate::core::{
-    AgentView, ExecutorRecord, Format, FrameworkView, OperationRecord, Snapshot, TaskRecord,
-    to_wire,
+    AgentDigest, AgentView, ExecutorRecord, Format, FrameworkView, OperationRecord, Snapshot,
+    TaskRecord, to_wire,
 };
 use crate::stream_event::StreamEvent;
 
@@ -366,7 +366,7 @@ fn filter_agent(
         operations: Arc::new(operations.map(|(key, one)| (*key, one.clone())).collect()),
         tasks: Arc::new(tasks),
         executors: Arc::new(executors),
-        digested: OnceLock::new(),
+        digest: AgentDigest::default(),
         ..(**agent).clone()
     })
 }

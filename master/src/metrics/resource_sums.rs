@@ -73,7 +73,7 @@ impl Sums {
         let mut sums = Self::default();
         for agent in snapshot.agents.iter() {
             sums.total.add(&agent.profile.total);
-            sums.used.add(&agent.digest().used);
+            sums.used.add(agent.used_total());
             sums.offered.add(&agent.offered);
         }
         sums

@@ -106,7 +106,7 @@ pub(crate) fn agent(agent: &AgentView, viewer: &Approver) -> get_agents::Agent {
         registered_time: Some(time(agent.registered)),
         reregistered_time: agent.reregistered.map(time),
         total_resources: filtered(&profile.total),
-        allocated_resources: filtered(&agent.used_total()),
+        allocated_resources: filtered(agent.used_total()),
         offered_resources: filtered(&agent.offered),
         capabilities: profile
             .capabilities

@@ -111,7 +111,7 @@ impl<'a> Agent<'a> {
             registered_time: agent.registered.as_secs_f64(),
             reregistered_time: agent.reregistered.map(|time| time.as_secs_f64()),
             resources: Summary(&profile.total),
-            used_resources: Summary(&agent.digest().used),
+            used_resources: Summary(agent.used_total()),
             offered_resources: Summary(&agent.offered),
             reserved_resources: FilteredReserved(view_filter::reserved(&profile.total, viewer)),
             unreserved_resources: Owned(profile.total.unreserved()),
@@ -148,7 +148,7 @@ impl<'a> FullAgent<'a> {
             agent: Agent::of(agent, viewer),
             reserved_resources_full: FilteredReservedFull(view_filter::resources(total, viewer)),
             unreserved_resources_full: FilteredFull(Cow::Owned(total.unreserved())),
-            used_resources_full: FilteredFull(view_filter::resources(&agent.digest().used, viewer)),
+            used_resources_full: FilteredFull(view_filter::resources(agent.used_total(), viewer)),
             offered_resources_full: FilteredFull(view_filter::resources(&agent.offered, viewer)),
         }
     }

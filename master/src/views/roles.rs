@@ -35,7 +35,7 @@ pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
     for (role, amounts) in snapshot
         .agents
         .iter()
-        .flat_map(|agent| &agent.digest().roles)
+        .flat_map(|agent| agent.role_amounts())
     {
         let tally = tallies.entry(role.clone()).or_default();
         tally.allocated += &amounts.allocated;

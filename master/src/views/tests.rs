@@ -1,7 +1,6 @@
 //! What a cluster of many looks like, whole and in pieces.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
@@ -16,8 +15,8 @@ use prost::Message as _;
 use super::*;
 use crate::chunked_response::{Renderer, rendered_bytes};
 use crate::core::{
-    AgentProfile, Capabilities, Config, ExecutorRecord, MasterCore, Recovered, StatusRecord,
-    TaskRecord,
+    AgentDigest, AgentProfile, Capabilities, Config, ExecutorRecord, MasterCore, Recovered,
+    StatusRecord, TaskRecord,
 };
 
 fn resources(text: &str) -> Resources {
@@ -114,7 +113,7 @@ fn agent(number: usize, frameworks: usize, tasks: usize) -> AgentView {
         used: Arc::new(BTreeMap::from([(framework, resources("cpus:0.5;mem:64"))])),
         offered: Resources::new(),
         inverse_replies: BTreeMap::new(),
-        digested: OnceLock::new(),
+        digest: AgentDigest::default(),
     }
 }
 

@@ -45,11 +45,7 @@ pub struct TaskStatesByFramework(HashMap<FrameworkId, StateCounts>);
 impl TaskStatesByFramework {
     pub(in crate::core) fn of(snapshot: &Snapshot) -> Self {
         let mut all: HashMap<FrameworkId, StateCounts> = HashMap::new();
-        for (framework, counts) in snapshot
-            .agents
-            .iter()
-            .flat_map(|agent| &agent.digest().states)
-        {
+        for (framework, counts) in snapshot.agents.iter().flat_map(|agent| agent.task_states()) {
             match all.get_mut(framework) {
                 Some(known) => known.add_all(counts),
                 None => drop(all.insert(framework.clone(), counts.clone())),

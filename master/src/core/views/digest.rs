@@ -1,6 +1,8 @@
-//! What an agent's tables amount to, added up once for as long as the agent does not change.
+//! What an agent's tables amount to: each sum is added up for its first reader, and holds while the agent does not change.
 //!
-//! Entered through [`AgentView::digest`], by readers, never by the core.
+//! Entered through [`AgentView`], by readers, never by the core.
+
+use std::sync::OnceLock;
 
 use meseta_resources::{FrameworkId, ResourceQuantities, Resources, Role};
 
@@ -17,34 +19,48 @@ pub struct RoleAmounts {
     pub consumed: ResourceQuantities,
 }
 
-#[derive(Clone, Debug)]
+/// The sums of an agent that have been asked for.
+#[derive(Clone, Debug, Default)]
 pub struct AgentDigest {
-    /// The states of the tasks of each framework.
-    pub states: Vec<(FrameworkId, StateCounts)>,
-    /// What all frameworks together hold.
-    pub used: Resources,
-    pub roles: Vec<(Role, RoleAmounts)>,
+    states: OnceLock<Vec<(FrameworkId, StateCounts)>>,
+    used: OnceLock<Resources>,
+    roles: OnceLock<Vec<(Role, RoleAmounts)>>,
 }
 
-impl AgentDigest {
-    pub(in crate::core) fn of(agent: &AgentView) -> Self {
-        let mut states: Vec<(FrameworkId, StateCounts)> = Vec::new();
-        for ((framework, _), task) in agent.tasks.iter() {
-            match states.last_mut() {
-                Some((last, counts)) if last == framework => counts.add(task.state, 1),
-                _ => {
-                    let mut counts = StateCounts::default();
-                    counts.add(task.state, 1);
-                    states.push((framework.clone(), counts));
-                }
+impl AgentView {
+    /// The states of the tasks of each framework.
+    #[must_use]
+    pub fn task_states(&self) -> &[(FrameworkId, StateCounts)] {
+        self.digest.states.get_or_init(|| task_states(self))
+    }
+
+    /// What all frameworks together hold here.
+    #[must_use]
+    pub fn used_total(&self) -> &Resources {
+        let used = &self.digest.used;
+        used.get_or_init(|| self.used.values().sum())
+    }
+
+    /// What each role has of this agent.
+    #[must_use]
+    pub fn role_amounts(&self) -> &[(Role, RoleAmounts)] {
+        self.digest.roles.get_or_init(|| roles(self))
+    }
+}
+
+fn task_states(agent: &AgentView) -> Vec<(FrameworkId, StateCounts)> {
+    let mut states: Vec<(FrameworkId, StateCounts)> = Vec::new();
+    for ((framework, _), task) in agent.tasks.iter() {
+        match states.last_mut() {
+            Some((last, counts)) if last == framework => counts.add(task.state, 1),
+            _ => {
+                let mut counts = StateCounts::default();
+                counts.add(task.state, 1);
+                states.push((framework.clone(), counts));
             }
         }
-        Self {
-            states,
-            used: agent.used_total(),
-            roles: roles(agent),
-        }
     }
+    states
 }
 
 fn roles(agent: &AgentView) -> Vec<(Role, RoleAmounts)> {

@@ -144,8 +144,8 @@ pub struct AgentView {
     pub offered: Resources,
     /// What frameworks say to its planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, InverseReply>,
-    /// Made for the first reader who needs it, and kept as long as this view is.
-    pub(crate) digested: OnceLock<AgentDigest>,
+    /// Kept as long as this view is.
+    pub(crate) digest: AgentDigest,
 }
 
 impl AgentView {
@@ -158,17 +158,6 @@ impl AgentView {
     #[must_use]
     pub fn id(&self) -> &AgentId {
         &self.profile.id
-    }
-
-    /// What all this amounts to.
-    pub fn digest(&self) -> &AgentDigest {
-        self.digested.get_or_init(|| AgentDigest::of(self))
-    }
-
-    /// What all frameworks together hold here.
-    #[must_use]
-    pub fn used_total(&self) -> Resources {
-        self.used.values().sum()
     }
 }
 
@@ -252,7 +241,7 @@ pub(in crate::core) fn view(
             .map(|offer| &offer.resources)
             .sum(),
         inverse_replies: agent.inverse_replies.clone(),
-        digested: OnceLock::new(),
+        digest: AgentDigest::default(),
     }
 }
 
