@@ -15,6 +15,7 @@ pub mod recording;
 pub mod revocable;
 pub mod secure;
 pub mod state_check;
+pub mod trials;
 pub mod wait;
 
 pub use cluster::{Cluster, Setup};

@@ -15,17 +15,14 @@ mod bursting;
 mod clients;
 mod command_line;
 mod connections;
-mod conversation;
 mod enforcement;
 mod estimating;
 mod every_endpoint;
 mod execute;
 mod executors;
 mod faults;
-mod golden;
 mod hardening;
 mod ill_plugins;
-mod inverse_offers;
 mod launching;
 mod limits;
 mod local;
@@ -43,10 +40,6 @@ mod policies;
 mod probe;
 mod quota;
 mod readers;
-mod recorded;
-mod recorded_agent;
-mod recorded_executor;
-mod recorded_pages;
 mod reservations;
 mod reserved_use;
 mod resizing;
@@ -62,27 +55,16 @@ mod starved;
 mod task_exec;
 mod under_load;
 mod units;
-mod wire;
-mod wire_rules;
-mod wire_values;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use meseta_tests::Missing;
-
-/// A test with what it needs of the machine.
-type Scenario = (&'static str, fn() -> Missing, fn());
+use meseta_tests::trials::{self, Scenario, anywhere};
 
 fn main() -> ExitCode {
     if let Some(code) = probe::run_if_requested() {
         return code;
     }
-    meseta_tests::daemon::keep_umask_for_daemons();
-    let mut arguments = Arguments::from_args();
-    // One at a time: what a limit does can only be judged when nothing else wants the machine.
-    arguments.test_threads = arguments.test_threads.or(Some(1));
-    let groups: &[(&str, &[Scenario])] = &[
+    trials::run(&[
         ("execute", execute::ALL),
         ("executors", executors::ALL),
         ("limits", limits::ALL),
@@ -93,7 +75,6 @@ fn main() -> ExitCode {
         ("logs", logs::ALL),
         ("enforcement", enforcement::ALL),
         ("hardening", hardening::ALL),
-        ("conversation", conversation::ALL),
         ("shares", shares::ALL),
         ("shut", shut::ALL),
         ("metrics", metrics::ALL),
@@ -112,19 +93,10 @@ fn main() -> ExitCode {
         ("quota", quota::ALL),
         ("clients", clients::ALL),
         ("readers", readers::ALL),
-        ("golden", golden::ALL),
-        ("recorded", recorded::ALL),
-        ("recorded_agent", recorded_agent::ALL),
-        ("recorded_executor", recorded_executor::ALL),
-        ("recorded_pages", recorded_pages::ALL),
-        ("inverse_offers", inverse_offers::ALL),
         ("seeds", seeds::ALL),
         ("seed_reservations", seed_reservations::ALL),
         ("roles", roles::ALL),
         ("launching", launching::ALL),
-        ("wire", wire::ALL),
-        ("wire_rules", wire_rules::ALL),
-        ("wire_values", wire_values::ALL),
         ("reservations", reservations::ALL),
         ("reserved_use", reserved_use::ALL),
         ("task_exec", task_exec::ALL),
@@ -141,25 +113,5 @@ fn main() -> ExitCode {
         ("placement", placement::ALL),
         ("policies", policies::ALL),
         ("returned_memory", returned_memory::ALL),
-    ];
-    let trials = groups
-        .iter()
-        .flat_map(|(group, all)| all.iter().map(|scenario| trial(group, *scenario)))
-        .collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-fn trial(group: &str, (name, missing, body): Scenario) -> Trial {
-    Trial::ignorable_test(format!("{group}::{name}"), move || match missing() {
-        Some(reason) => Ok::<_, Failed>(Completion::ignored_with(format!("not run: {reason}"))),
-        None => {
-            body();
-            Ok(Completion::Completed)
-        }
-    })
-}
-
-/// Needs nothing in particular.
-fn anywhere() -> Missing {
-    None
+    ])
 }

@@ -1,6 +1,6 @@
 //! Rules of the wire beyond the scheduler API: what command lines, web pages and operators' clients rely on.
 //!
-//! As in `wire`, each is checked to the byte over a plain socket.
+//! As in `scheduler`, each is checked to the byte over a plain socket.
 
 use meseta_tests::Cluster;
 use meseta_tests::framework::task;

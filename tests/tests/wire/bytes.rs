@@ -1,31 +1,53 @@
 //! Messages recorded from genuine Mesos, in both encodings.
 //!
-//! Each line of `golden/*.jsonl` is a message's name, its JSON as it was on the wire, and its binary
+//! Each line of `tests/golden/messages/*.jsonl` is a message's name, its JSON as it was on the wire, and its binary
 //! form in base64, which prost-reflect vouches for. `MESETA_GOLDEN=write` writes the binary forms
 //! of lines that have none.
-
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1::{agent, executor, master, scheduler};
 use meseta_proto::{FILE_DESCRIPTOR_SET, WireMessage, json, media, protobuf};
+use meseta_tests::recording;
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::{Value, json};
 
-fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
-}
+use crate::{Scenario, anywhere};
 
-fn lines(file: &str) -> Vec<Value> {
-    let text = fs::read_to_string(directory().join(file)).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "scheduler_events_are_written_to_the_letter",
+        anywhere,
+        scheduler_events_are_written_to_the_letter,
+    ),
+    (
+        "executor_events_are_written_to_the_letter",
+        anywhere,
+        executor_events_are_written_to_the_letter,
+    ),
+    (
+        "master_events_are_the_same_values",
+        anywhere,
+        master_events_are_the_same_values,
+    ),
+    (
+        "answers_of_the_operator_api_are_the_same_values",
+        anywhere,
+        answers_of_the_operator_api_are_the_same_values,
+    ),
+    (
+        "calls_are_read_without_loss",
+        anywhere,
+        calls_are_read_without_loss,
+    ),
+    (
+        "errors_are_told_in_the_same_words",
+        anywhere,
+        errors_are_told_in_the_same_words,
+    ),
+];
 
 /// Both encodings of a message, read and written again.
 struct RoundTrip {
@@ -84,7 +106,7 @@ fn by_reflection(name: &str, text: &str) -> Vec<u8> {
 }
 
 fn check(file: &str, same: impl Fn(&str, &str) -> bool) {
-    let mut lines = lines(file);
+    let mut lines = recording::lines(file);
     for line in &mut lines {
         let (name, text) = (
             line["message"].as_str().unwrap(),
@@ -115,7 +137,7 @@ fn check(file: &str, same: impl Fn(&str, &str) -> bool) {
     }
     if std::env::var("MESETA_GOLDEN").as_deref() == Ok("write") {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        fs::write(directory().join(file), text).unwrap();
+        std::fs::write(recording::path(file), text).unwrap();
     }
 }
 
@@ -177,25 +199,21 @@ fn same_to_the_letter(given: &str, written: &str) -> bool {
     with_plain_numbers(given) == with_plain_numbers(written)
 }
 
-#[test]
 fn scheduler_events_are_written_to_the_letter() {
-    check("scheduler-events.jsonl", same_to_the_letter);
+    check("messages/scheduler-events.jsonl", same_to_the_letter);
 }
 
-#[test]
 fn executor_events_are_written_to_the_letter() {
-    check("executor-events.jsonl", same_to_the_letter);
+    check("messages/executor-events.jsonl", same_to_the_letter);
 }
 
-#[test]
 fn master_events_are_the_same_values() {
-    check("master-events.jsonl", same_but_for_extras);
+    check("messages/master-events.jsonl", same_but_for_extras);
 }
 
-#[test]
 fn answers_of_the_operator_api_are_the_same_values() {
-    check("master-responses.jsonl", same_but_for_extras);
-    check("agent-responses.jsonl", same_but_for_extras);
+    check("messages/master-responses.jsonl", same_but_for_extras);
+    check("messages/agent-responses.jsonl", same_but_for_extras);
 }
 
 /// Whether everything in `part` is in `whole`, numbers compared by value.
@@ -216,9 +234,8 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-#[test]
 fn calls_are_read_without_loss() {
-    check("calls.jsonl", |given, written| {
+    check("messages/calls.jsonl", |given, written| {
         let mut given = parsed(given);
         // What genuine Mesos drops, too.
         let fields = given.as_object_mut().unwrap();
@@ -234,9 +251,8 @@ fn read_error<T: WireMessage>(media: MediaType, body: &[u8]) -> String {
         .to_string()
 }
 
-#[test]
 fn errors_are_told_in_the_same_words() {
-    for line in lines("errors.jsonl") {
+    for line in recording::lines("messages/errors.jsonl") {
         let field = |name: &str| line[name].as_str().unwrap().to_owned();
         let media = MediaType::parse(&field("content_type")).unwrap();
         let body = field("body");

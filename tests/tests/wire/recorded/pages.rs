@@ -8,7 +8,7 @@ use meseta_tests::recording::{self, Events};
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, unless_root, wait};
 use serde_json::{Value, json};
 
-use crate::recorded_executor::{custom, launch_group};
+use super::executor::{custom, launch_group};
 use crate::{Scenario, anywhere, recorded};
 
 pub(crate) const ALL: &[Scenario] = &[

@@ -1,4 +1,12 @@
 //! Exchanges with a genuine Mesos, sent again: the same codes, texts, headers and keys.
+//!
+//! Here are those of operators; `scheduler`, `executor`, `agent`, `inverse_offers` and `pages` have the others.
+
+pub(crate) mod agent;
+pub(crate) mod executor;
+pub(crate) mod inverse_offers;
+pub(crate) mod pages;
+pub(crate) mod scheduler;
 
 use std::path::Path;
 use std::time::Duration;

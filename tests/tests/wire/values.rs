@@ -1,6 +1,6 @@
 //! Rules of the wire about values: how they are written in JSON, and what clients read in events.
 //!
-//! As in `wire`, each rule is a test of its own.
+//! As in `scheduler`, each rule is a test of its own.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use meseta_tests::raw::Raw;
 use meseta_tests::{Cluster, Encoding, Framework, http, wait};
 use serde_json::{Value, json};
 
-use crate::recorded_pages::oversubscribing;
+use crate::recorded::pages::oversubscribing;
 use crate::{Scenario, anywhere};
 
 pub(crate) const ALL: &[Scenario] = &[

@@ -1,0 +1,36 @@
+//! The wire: bytes alone, what clients rely on from the daemons, and answers beside those recorded from Mesos.
+//!
+//! - `bytes`: recorded messages in both encodings; no daemon runs
+//! - `scheduler`, `operator`: what clients of each API send and rely on in return, to the byte
+//! - `values`: how values are written, and what clients read in events
+//! - `conversation`: from an offer to the end of a task, in both encodings
+//! - `recorded`: exchanges, events and pages of a genuine Mesos (`tests/golden`), and ours beside them
+//!
+//! Run one with `cargo build && cargo test -p meseta-tests --test wire -- NAME`.
+
+mod bytes;
+mod conversation;
+mod operator;
+mod recorded;
+mod scheduler;
+mod values;
+
+use std::process::ExitCode;
+
+use meseta_tests::trials::{self, Scenario, anywhere};
+
+fn main() -> ExitCode {
+    trials::run(&[
+        ("bytes", bytes::ALL),
+        ("scheduler", scheduler::ALL),
+        ("operator", operator::ALL),
+        ("values", values::ALL),
+        ("conversation", conversation::ALL),
+        ("recorded", recorded::ALL),
+        ("recorded::scheduler", recorded::scheduler::ALL),
+        ("recorded::agent", recorded::agent::ALL),
+        ("recorded::executor", recorded::executor::ALL),
+        ("recorded::inverse_offers", recorded::inverse_offers::ALL),
+        ("recorded::pages", recorded::pages::ALL),
+    ])
+}
