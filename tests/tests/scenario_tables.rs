@@ -1,4 +1,4 @@
-//! The tables of scenarios in `docs/scenarios/`: each listed name has a row, and each named test exists.
+//! The tables of scenarios in `tests/ledger/`: each listed name has a row, and each named test exists.
 //!
 //! A page holds, once or more, a fenced list ```` ```names ```` with one scenario a line, and after it a table
 //! `| scenario | proven by |`. The second cell names tests in backticks, `target::path::test_name`, or says
@@ -241,7 +241,7 @@ fn every_scenario_has_a_test_or_a_reason() {
     let targets = Targets::read();
     let mut wrong = Vec::new();
     let mut pages = 0;
-    for entry in std::fs::read_dir(root().join("docs/scenarios")).expect("the folder is there") {
+    for entry in std::fs::read_dir(root().join("tests/ledger")).expect("the folder is there") {
         let path = entry.expect("readable").path();
         let name = path
             .file_name()
@@ -262,7 +262,7 @@ fn every_scenario_has_a_test_or_a_reason() {
     assert!(pages > 0, "no page found: the check would pass on nothing");
     assert!(
         wrong.is_empty(),
-        "docs/scenarios:\n  {}",
+        "tests/ledger:\n  {}",
         wrong.join("\n  ")
     );
 }
