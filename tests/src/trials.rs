@@ -9,6 +9,26 @@ use crate::{Missing, daemon};
 /// A test: its name, what it needs of the machine, what it does.
 pub type Scenario = (&'static str, fn() -> Missing, fn());
 
+/// The tests of a module: what they need of the machine, and the functions, after which they are named; `name = body`
+/// gives another body.
+#[macro_export]
+macro_rules! scenarios {
+    ($($need:path: $($test:path $(= $body:expr)?),+;)+) => {
+        pub(crate) const ALL: &[$crate::trials::Scenario] =
+            &[$($((stringify!($test), $need, $crate::scenarios!(@body $test $(= $body)?))),+),+];
+    };
+    (@body $test:path) => { $test };
+    (@body $test:path = $body:expr) => { $body };
+}
+
+/// Modules of tests, as groups of their names.
+#[macro_export]
+macro_rules! groups {
+    ($($($module:ident)::+),+ $(,)?) => {
+        &[$((stringify!($($module)::+), $($module)::+::ALL)),+]
+    };
+}
+
 /// Needs nothing in particular of the machine.
 pub fn anywhere() -> Missing {
     None
@@ -27,8 +47,10 @@ pub fn run(groups: &[(&str, &[Scenario])]) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trial(group: &str, (name, missing, body): Scenario) -> Trial {
-    Trial::ignorable_test(format!("{group}::{name}"), move || match missing() {
+fn trial(group: &str, (path, missing, body): Scenario) -> Trial {
+    let name = path.rsplit("::").next().unwrap_or(path);
+    let name = format!("{group}::{name}").replace(' ', "");
+    Trial::ignorable_test(name, move || match missing() {
         Some(reason) => Ok::<_, Failed>(Completion::ignored_with(format!("not run: {reason}"))),
         None => {
             body();

@@ -11,34 +11,19 @@ use meseta_tests::wait::eventually;
 use meseta_tests::{http, kernel};
 use tempfile::TempDir;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("the_matrix_of_starting", anywhere, starting),
-    ("a_shut_cluster_runs_a_task_for_who_may", anywhere, shut),
-    (
-        "verbs_reach_an_agent_that_is_certified_by_name_alone",
-        anywhere,
-        by_name,
-    ),
-    ("what_a_master_keeps_is_its_own", anywhere, own_files),
-    (
-        "credentials_that_are_open_or_plain_are_refused",
-        anywhere,
-        careless,
-    ),
-    (
-        "requests_that_say_two_things_are_refused",
-        anywhere,
-        smuggled,
-    ),
-    ("slow_headers_and_silence_hold_up_nobody", anywhere, slow),
-    (
-        "changed_credentials_and_rules_need_no_restart",
-        anywhere,
-        changed,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        the_matrix_of_starting,
+        a_shut_cluster_runs_a_task_for_who_may,
+        verbs_reach_an_agent_that_is_certified_by_name_alone,
+        what_a_master_keeps_is_its_own,
+        credentials_that_are_open_or_plain_are_refused,
+        requests_that_say_two_things_are_refused,
+        slow_headers_and_silence_hold_up_nobody,
+        changed_credentials_and_rules_need_no_restart;
+}
 
 /// Secrets that must turn up nowhere.
 const ADMIN: (&str, &str) = ("admin", "CANARY-admin-5f1c");
@@ -46,7 +31,7 @@ const READER: (&str, &str) = ("reader", "CANARY-reader-77aa");
 const NODE: (&str, &str) = ("node", "CANARY-node-90be");
 
 /// {loopback, elsewhere} × {authentication} × {TLS} × {`--insecure`}, with the real daemons.
-fn starting() {
+fn the_matrix_of_starting() {
     let dir = TempDir::new().expect("a directory");
     let authority = Authority::new(&dir.path().join("certificates"));
     let pair = authority.sign("served", &["127.0.0.1"]);
@@ -237,7 +222,7 @@ impl Shut {
     }
 }
 
-fn shut() {
+fn a_shut_cluster_runs_a_task_for_who_may() {
     let mut cluster = Shut::start();
     // Nobody, a guess, a reader, the administrator.
     let guess = Some((ADMIN.0, "guess"));
@@ -377,7 +362,7 @@ fn shut() {
 
 /// Verbs connect to the address that the master tells, which no certificate need name; output that cannot be read
 /// is never a success.
-fn by_name() {
+fn verbs_reach_an_agent_that_is_certified_by_name_alone() {
     let mut cluster = Shut::start();
     let agent = cluster.agent("named", "node1.example", &["node1.example"], true);
     cluster.agents.push(agent);
@@ -439,7 +424,7 @@ fn by_name() {
 }
 
 /// The registry and the endpoint file, whatever the umask was and whatever they were before.
-fn own_files() {
+fn what_a_master_keeps_is_its_own() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = TempDir::new().expect("a directory");
     let work_dir = dir.path().join("master");
@@ -512,7 +497,7 @@ fn no_secret_is_told(cluster: &Shut, agent_port: &str) {
     }
 }
 
-fn careless() {
+fn credentials_that_are_open_or_plain_are_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = TempDir::new().expect("a directory");
     let work_dir = dir.path().join("master");
@@ -558,7 +543,7 @@ fn careless() {
 }
 
 /// What two readers could understand as different requests is none.
-fn smuggled() {
+fn requests_that_say_two_things_are_refused() {
     let dir = TempDir::new().expect("a directory");
     let master = Daemon::start("master", dir.path(), &["--port=0".to_owned()]);
     for head in [
@@ -591,7 +576,7 @@ fn smuggled() {
 }
 
 /// Connections that begin a header and never end it are closed, and others are served meanwhile.
-fn slow() {
+fn slow_headers_and_silence_hold_up_nobody() {
     let dir = TempDir::new().expect("a directory");
     let master = Daemon::start("master", dir.path(), &["--port=0".to_owned()]);
     let mut silent: Vec<Raw> = (0..200)
@@ -613,7 +598,7 @@ fn slow() {
 
 /// Both files change under a running master: a broken one changes nothing and is complained of, a good one
 /// counts within seconds. Changes of the log are told in the log.
-fn changed() {
+fn changed_credentials_and_rules_need_no_restart() {
     let dir = TempDir::new().expect("a directory");
     let (people, acls) = (dir.path().join("people"), dir.path().join("acls"));
     credentials(&people, &[ADMIN, READER]);

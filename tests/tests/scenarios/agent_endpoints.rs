@@ -5,19 +5,16 @@ use meseta_tests::framework::task;
 use meseta_tests::raw::Raw;
 use serde_json::{Value, json};
 
+use crate::anywhere;
 use crate::every_endpoint::{chunked, nonsense, send_to};
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "refuse_wrong_methods_and_say_which_is_right",
-        anywhere,
-        methods,
-    ),
-    ("refuse_parameters_that_make_no_sense", anywhere, parameters),
-    ("refuse_bodies_that_make_no_sense", anywhere, bodies),
-    ("refuse_bodies_that_are_too_large", anywhere, large),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        refuse_wrong_methods_and_say_which_is_right,
+        refuse_parameters_that_make_no_sense,
+        refuse_bodies_that_make_no_sense,
+        refuse_bodies_that_are_too_large;
+}
 
 /// Paths that are read, and those that are posted to, as `docs/endpoints.md` lists them; a test of the agent
 /// holds that page to the code.
@@ -55,7 +52,7 @@ fn facts(cluster: &Cluster) -> Value {
            "flags": state["flags"]})
 }
 
-fn methods() {
+fn refuse_wrong_methods_and_say_which_is_right() {
     let cluster = busy();
     let before = facts(&cluster);
     let (read, posted) = endpoints();
@@ -79,7 +76,7 @@ fn methods() {
     assert_eq!(facts(&cluster), before);
 }
 
-fn parameters() {
+fn refuse_parameters_that_make_no_sense() {
     let cluster = busy();
     let before = facts(&cluster);
     let agent = cluster.agent();
@@ -136,7 +133,7 @@ fn parameters() {
     assert_eq!(facts(&cluster), before);
 }
 
-fn bodies() {
+fn refuse_bodies_that_make_no_sense() {
     let cluster = busy();
     let before = facts(&cluster);
     let (_, posted) = endpoints();
@@ -165,7 +162,7 @@ fn bodies() {
 }
 
 /// 100 MB, announced or in chunks.
-fn large() {
+fn refuse_bodies_that_are_too_large() {
     let cluster = busy();
     let before = facts(&cluster);
     let (_, posted) = endpoints();

@@ -6,23 +6,16 @@ use meseta_tests::framework::framework_info;
 use meseta_tests::{Cluster, Encoding, Framework, http};
 use serde_json::{Value, json};
 
+use crate::anywhere;
 use crate::reservations::agent_id;
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "schedulers_calls_without_their_parts",
-        anywhere,
-        of_schedulers,
-    ),
-    (
-        "executors_calls_without_their_parts",
-        anywhere,
-        of_executors,
-    ),
-    ("operators_calls_about_nobody", anywhere, about_nobody),
-    ("calls_with_a_key_twice", anywhere, twice),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        schedulers_calls_without_their_parts,
+        executors_calls_without_their_parts,
+        operators_calls_about_nobody,
+        calls_with_a_key_twice;
+}
 
 /// What a part may be instead.
 fn parts() -> [Value; 6] {
@@ -43,7 +36,7 @@ fn is_named(text: &str, part: &str) -> bool {
     text.contains(part) || text.contains("for field '")
 }
 
-fn of_schedulers() {
+fn schedulers_calls_without_their_parts() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -90,7 +83,7 @@ fn of_schedulers() {
     framework.offer();
 }
 
-fn of_executors() {
+fn executors_calls_without_their_parts() {
     let cluster = Cluster::default();
     let url = format!("{}/api/v1/executor", cluster.agent().url);
     let kinds = (1..32).filter_map(|kind| executor::call::Type::try_from(kind).ok());
@@ -130,7 +123,7 @@ fn of_executors() {
     );
 }
 
-fn about_nobody() {
+fn operators_calls_about_nobody() {
     let cluster = Cluster::default();
     let facts = || {
         let page = |path: &str| cluster.master.page(path).json();
@@ -272,7 +265,7 @@ fn about_nobody() {
 }
 
 /// Of a key that comes twice the last counts, as in Mesos; what it was before does no harm.
-fn twice() {
+fn calls_with_a_key_twice() {
     let cluster = Cluster::default();
     let json = [("content-type", "application/json")];
     let id = agent_id(&cluster);

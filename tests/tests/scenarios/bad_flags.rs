@@ -6,27 +6,22 @@ use std::time::Duration;
 use meseta_tests::daemon::{binary, refused};
 use meseta_tests::{kernel, unless_root, wait};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("ten_kinds_of_malformed_resources", anywhere, resources),
-    (
-        "an_unknown_flag_suggests_the_near_one",
-        anywhere,
-        unknown_flag,
-    ),
-    ("a_port_in_use", anywhere, port_in_use),
-    ("a_work_dir_that_cannot_be_written", anywhere, work_dir),
-    ("a_master_that_answers_nothing", anywhere, silent_master),
-    (
-        "an_address_beyond_loopback_needs_a_word",
-        anywhere,
-        beyond_loopback,
-    ),
-    ("values_out_of_range", anywhere, ranges),
-    ("a_cgroups_root_that_leads_out", unless_root, cgroups_root),
-    ("estimators_and_controllers", anywhere, oversubscription),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        ten_kinds_of_malformed_resources,
+        an_unknown_flag_suggests_the_near_one,
+        a_port_in_use,
+        a_work_dir_that_cannot_be_written,
+        a_master_that_answers_nothing,
+        an_address_beyond_loopback_needs_a_word,
+        values_out_of_range;
+    unless_root:
+        a_cgroups_root_that_leads_out;
+    anywhere:
+        estimators_and_controllers;
+}
 
 fn agent(flags: &[&str]) -> String {
     let dir = tempfile::tempdir().expect("a directory");
@@ -35,7 +30,7 @@ fn agent(flags: &[&str]) -> String {
     refused("agent", dir.path(), &all)
 }
 
-fn resources() {
+fn ten_kinds_of_malformed_resources() {
     for (text, word) in [
         ("cpus", "cpus"),
         ("cpus:", "cpus"),
@@ -70,7 +65,7 @@ fn resources() {
     }
 }
 
-fn unknown_flag() {
+fn an_unknown_flag_suggests_the_near_one() {
     let said = agent(&["--resorces=cpus:1"]);
     assert!(
         said.contains("--resorces") && said.contains("--resources"),
@@ -81,7 +76,7 @@ fn unknown_flag() {
     assert!(said.contains("--allocation_interval"), "{said}");
 }
 
-fn port_in_use() {
+fn a_port_in_use() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port();
     let flag = format!("--port={port}");
@@ -98,7 +93,7 @@ fn port_in_use() {
     }
 }
 
-fn work_dir() {
+fn a_work_dir_that_cannot_be_written() {
     // A file where the directory should be: not writable for root either.
     let file = tempfile::NamedTempFile::new().expect("a file");
     let dir = file.path().join("state");
@@ -115,7 +110,7 @@ fn work_dir() {
 }
 
 /// The agent does not give up: it says so and serves its own pages; so does a verb, which ends.
-fn silent_master() {
+fn a_master_that_answers_nothing() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let root = format!("meseta-test-silent-{}", std::process::id());
     let address = silent.local_addr().expect("an address").to_string();
@@ -162,7 +157,7 @@ fn silent_master() {
     );
 }
 
-fn beyond_loopback() {
+fn an_address_beyond_loopback_needs_a_word() {
     let dir = tempfile::tempdir().expect("a directory");
     for (verb, flags) in [
         ("master", vec!["--port=0", "--ip=0.0.0.0"]),
@@ -176,7 +171,7 @@ fn beyond_loopback() {
     }
 }
 
-fn ranges() {
+fn values_out_of_range() {
     let dir = tempfile::tempdir().expect("a directory");
     for (flag, word) in [
         ("--allocation_interval=soon", "soon"),
@@ -204,7 +199,7 @@ fn ranges() {
 }
 
 /// As an ordinary user there are no cgroups, and the flag means nothing.
-fn cgroups_root() {
+fn a_cgroups_root_that_leads_out() {
     for path in ["../up", "/absolute", "a/../b"] {
         let said = agent(&[&format!("--cgroups_root={path}")]);
         assert!(
@@ -215,7 +210,7 @@ fn cgroups_root() {
 }
 
 /// Estimators and controllers: unknown names, and parameters that make no sense.
-fn oversubscription() {
+fn estimators_and_controllers() {
     for (flag, words) in [
         ("--resource_estimator=slak", ["slak", "slack"]),
         (

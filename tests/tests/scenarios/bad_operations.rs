@@ -6,16 +6,17 @@ use meseta_tests::framework::task;
 use meseta_tests::{Framework, wait};
 use serde_json::{Value, json};
 
+use crate::anywhere;
 use crate::reservations::{
     cluster, dynamic, is, offer_where, operate, reserved_full, scalar, sum, volume_of, with,
 };
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("bad_operations_change_nothing", anywhere, operations),
-    ("bad_groups_and_checks_are_task_errors", anywhere, tasks),
-    ("a_thousand_operations_in_one_call", anywhere, thousand),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        bad_operations_change_nothing,
+        bad_groups_and_checks_are_task_errors,
+        a_thousand_operations_in_one_call;
+}
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -36,7 +37,7 @@ fn create(volume: Value) -> Value {
     json!({"type": "CREATE", "create": {"volumes": [volume]}})
 }
 
-fn operations() {
+fn bad_operations_change_nothing() {
     let cluster = cluster("cpus:3;cpus(dev):1;mem:1024;disk:1024;disk(dev):64");
     let before = cluster.agent().page("/state").json()["resources"].clone();
     let mut framework = cluster.framework();
@@ -116,7 +117,7 @@ fn refused(framework: &mut Framework, id: &str) -> String {
     status["message"].as_str().unwrap_or_default().to_owned()
 }
 
-fn tasks() {
+fn bad_groups_and_checks_are_task_errors() {
     let cluster = cluster("cpus:4;mem:1024");
     let mut framework = cluster.framework();
     let resources = [("cpus", 0.1), ("mem", 32.0)];
@@ -179,7 +180,7 @@ fn tasks() {
     );
 }
 
-fn thousand() {
+fn a_thousand_operations_in_one_call() {
     let cluster = cluster("cpus:4;mem:1024");
     let before = cluster.agent().page("/state").json()["resources"].clone();
     let mut framework = cluster.framework();

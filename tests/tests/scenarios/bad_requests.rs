@@ -9,20 +9,17 @@ use meseta_tests::http::{self, Answer};
 use meseta_tests::{Cluster, Encoding, Framework};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("bodies_that_are_broken_deep_or_huge", anywhere, bodies),
-    ("headers_that_are_wrong_or_missing", anywhere, headers),
-    ("ids_that_would_be_paths", anywhere, ids),
-    ("amounts_that_are_no_amounts", anywhere, amounts),
-    ("offers_that_are_not_there", anywhere, offers),
-    (
-        "a_task_that_asks_for_more_than_the_offer",
-        anywhere,
-        too_much,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        bodies_that_are_broken_deep_or_huge,
+        headers_that_are_wrong_or_missing,
+        ids_that_would_be_paths,
+        amounts_that_are_no_amounts,
+        offers_that_are_not_there,
+        a_task_that_asks_for_more_than_the_offer;
+}
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -44,7 +41,7 @@ fn refused(answer: &Answer, status: u16, words: &[&str]) {
     }
 }
 
-fn bodies() {
+fn bodies_that_are_broken_deep_or_huge() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     for url in [
@@ -136,7 +133,7 @@ fn huge(url: &str) {
     }
 }
 
-fn headers() {
+fn headers_that_are_wrong_or_missing() {
     let cluster = Cluster::default();
     let url = cluster.scheduler_url();
     let framework = Framework::subscribe(&url, Encoding::Json, &framework_info("dev"));
@@ -220,7 +217,7 @@ fn refused_task(framework: &mut Framework, change: impl FnOnce(&mut Value)) -> V
     status
 }
 
-fn ids() {
+fn ids_that_would_be_paths() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let before = facts(&cluster);
@@ -242,7 +239,7 @@ fn ids() {
     assert_eq!(cluster.master.page("/tasks").json()["tasks"], json!([]));
 }
 
-fn amounts() {
+fn amounts_that_are_no_amounts() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     for amount in [json!(-1.0), json!("Infinity"), json!(1e300), json!(0.0001)] {
@@ -293,7 +290,7 @@ fn not_a_number(cluster: &Cluster, framework: &mut Framework) {
     assert_eq!(status["state"], "TASK_ERROR", "{status:#}");
 }
 
-fn offers() {
+fn offers_that_are_not_there() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let mut offer = framework.offer();
@@ -321,7 +318,7 @@ fn offers() {
     framework.until_state("t2", "TASK_FINISHED");
 }
 
-fn too_much() {
+fn a_task_that_asks_for_more_than_the_offer() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let status = refused_task(&mut framework, |info| {

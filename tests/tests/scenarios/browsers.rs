@@ -6,15 +6,16 @@ use meseta_tests::Cluster;
 use meseta_tests::daemon::Daemon;
 use meseta_tests::raw::{Head, Raw};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("foreign_names_are_misdirected", anywhere, names),
-    ("foreign_pages_change_nothing", anywhere, pages),
-    ("a_get_of_a_browser_changes_nothing", anywhere, toggle),
-    ("answers_are_not_for_other_pages", anywhere, headers),
-    ("operators_name_hosts_and_origins", anywhere, allowed),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        foreign_names_are_misdirected,
+        foreign_pages_change_nothing,
+        a_get_of_a_browser_changes_nothing,
+        answers_are_not_for_other_pages,
+        operators_name_hosts_and_origins;
+}
 
 /// One request with exactly these header lines.
 fn ask(daemon: &Daemon, line: &str, headers: &[&str], body: &str) -> (Head, String) {
@@ -36,7 +37,7 @@ fn ask(daemon: &Daemon, line: &str, headers: &[&str], body: &str) -> (Head, Stri
 }
 
 /// A page elsewhere whose name is made to point here is told that it asks the wrong server.
-fn names() {
+fn foreign_names_are_misdirected() {
     let cluster = Cluster::default();
     let hostname = nix::unistd::gethostname().expect("a host name");
     let hostname = hostname.to_string_lossy().into_owned();
@@ -80,7 +81,7 @@ const FORM: &str = "Content-Type: application/x-www-form-urlencoded";
 const TEXT: &str = "Content-Type: text/plain;charset=UTF-8";
 
 /// Changes as a page elsewhere sends them, and as a command-line client does.
-fn pages() {
+fn foreign_pages_change_nothing() {
     let cluster = Cluster::default();
     let master = &cluster.master;
     let host = format!("Host: {}", master.address());
@@ -153,7 +154,7 @@ fn pages() {
 }
 
 /// `/logging/toggle` tells the level by GET, and changes it by POST alone.
-fn toggle() {
+fn a_get_of_a_browser_changes_nothing() {
     let cluster = Cluster::default();
     let master = &cluster.master;
     let host = format!("Host: {}", master.address());
@@ -181,7 +182,7 @@ fn toggle() {
 }
 
 /// No other page reads an answer, no answer is taken for a page.
-fn headers() {
+fn answers_are_not_for_other_pages() {
     let cluster = Cluster::default();
     for daemon in [&cluster.master, cluster.agent()] {
         let host = format!("Host: {}", daemon.address());
@@ -204,7 +205,7 @@ fn headers() {
 }
 
 /// What operators allow is allowed, and no more.
-fn allowed() {
+fn operators_name_hosts_and_origins() {
     let dir = tempfile::TempDir::new().expect("a directory");
     let flags = [
         "--port=0".to_owned(),

@@ -7,22 +7,13 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Framework, Setup, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
-use crate::Scenario;
-
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "without_limits_requests_are_the_limits",
-        unless_root,
-        requests,
-    ),
-    ("limits_stand_beside_requests", unless_root, limits),
-    ("limits_may_be_infinite", unless_root, infinite),
-    (
-        "limits_that_make_no_sense_are_refused",
-        unless_root,
-        refused,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        without_limits_requests_are_the_limits,
+        limits_stand_beside_requests,
+        limits_may_be_infinite,
+        limits_that_make_no_sense_are_refused;
+}
 
 const MB: u64 = 1 << 20;
 
@@ -130,7 +121,7 @@ fn end(mut framework: Framework) {
     framework.until_state("t", "TASK_KILLED");
 }
 
-fn requests() {
+fn without_limits_requests_are_the_limits() {
     let (_cluster, framework, limits) = launch(None);
     assert_eq!(limits.shares(), 512);
     assert_eq!(limits.cpu_quota_us(), Some(50_000));
@@ -140,7 +131,7 @@ fn requests() {
     end(framework);
 }
 
-fn limits() {
+fn limits_stand_beside_requests() {
     let requested = json!({"cpus": {"value": 1.5}, "mem": {"value": 256.0}});
     let (_cluster, framework, limits) = launch(Some(requested));
     assert_eq!(limits.shares(), 512);
@@ -153,7 +144,7 @@ fn limits() {
     end(framework);
 }
 
-fn infinite() {
+fn limits_may_be_infinite() {
     let requested = json!({"cpus": {"value": "Infinity"}, "mem": {"value": "Infinity"}});
     let (_cluster, framework, limits) = launch(Some(requested));
     assert_eq!(limits.shares(), 512);
@@ -164,7 +155,7 @@ fn infinite() {
     end(framework);
 }
 
-fn refused() {
+fn limits_that_make_no_sense_are_refused() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     for (id, limits) in [

@@ -8,25 +8,22 @@ use std::time::Duration;
 use meseta_tests::{Cluster, Missing, unless_installed, wait};
 use serde_json::Value;
 
-use crate::Scenario;
-
-pub(crate) const ALL: &[Scenario] = &[
-    ("pymesos_runs_unmodified", unless_pymesos, pymesos),
-    ("mesoshttp_runs_unmodified", unless_mesoshttp, || {
-        requests("mesoshttp");
-    }),
-    ("avmesos_runs_unmodified", unless_avmesos, || {
-        requests("avmesos");
-    }),
-    (
-        "mesos_framework_runs_unmodified",
-        unless_mesos_framework,
-        mesos_framework,
-    ),
-    ("the_example_in_curl", unless_curl, curl),
-    ("the_example_in_python", unless_python, python),
-    ("the_example_over_grpc", unless_example, grpc),
-];
+meseta_tests::scenarios! {
+    unless_pymesos:
+        pymesos_runs_unmodified;
+    unless_mesoshttp:
+        mesoshttp_runs_unmodified = || requests("mesoshttp");
+    unless_avmesos:
+        avmesos_runs_unmodified = || requests("avmesos");
+    unless_mesos_framework:
+        mesos_framework_runs_unmodified;
+    unless_curl:
+        the_example_in_curl;
+    unless_python:
+        the_example_in_python;
+    unless_example:
+        the_example_over_grpc;
+}
 
 /// For a whole client to do its work.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -125,25 +122,25 @@ fn example_finishes(what: &str, program: &Path) {
     assert_eq!(state["frameworks"], serde_json::json!([]));
 }
 
-fn curl() {
+fn the_example_in_curl() {
     example_finishes(
         "framework.sh",
         &repository().join("docs/examples/framework.sh"),
     );
 }
 
-fn python() {
+fn the_example_in_python() {
     example_finishes(
         "framework.py",
         &repository().join("docs/examples/framework.py"),
     );
 }
 
-fn grpc() {
+fn the_example_over_grpc() {
     example_finishes("grpc_framework", &example());
 }
 
-fn pymesos() {
+fn pymesos_runs_unmodified() {
     let cluster = Cluster::default();
     let mut command = Command::new(installed_python());
     command
@@ -205,7 +202,7 @@ fn requests(module: &str) {
     five_finished(module, &output(module, &mut command));
 }
 
-fn mesos_framework() {
+fn mesos_framework_runs_unmodified() {
     let cluster = Cluster::default();
     let mut command = Command::new("node");
     command

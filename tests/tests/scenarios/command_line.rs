@@ -7,24 +7,17 @@ use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Cluster, Encoding, Framework, Setup, wait};
 use serde_json::Value;
 
+use crate::anywhere;
 use crate::reservations::agent_id;
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("an_operators_hour", anywhere, hour),
-    (
-        "reservations_are_awaited_and_found_by_role",
-        anywhere,
-        reservations,
-    ),
-    ("refusals_say_what_to_do", anywhere, refusals),
-    (
-        "execute_uses_what_is_reserved_to_its_role_first",
-        anywhere,
-        reserved_first,
-    ),
-    ("completions_know_every_verb", anywhere, completions),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        an_operators_hour,
+        reservations_are_awaited_and_found_by_role,
+        refusals_say_what_to_do,
+        execute_uses_what_is_reserved_to_its_role_first,
+        completions_know_every_verb;
+}
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -56,7 +49,7 @@ fn has_line(text: &str, words: &[&str]) -> bool {
     })
 }
 
-fn hour() {
+fn an_operators_hour() {
     let cluster = Cluster::default();
     let id = agent_id(&cluster);
     verb(
@@ -160,7 +153,7 @@ fn reserved_cpus(cluster: &Cluster, role: &str) -> f64 {
     cpus.filter_map(Value::as_f64).sum()
 }
 
-fn reservations() {
+fn reservations_are_awaited_and_found_by_role() {
     let cluster = Cluster::default();
     let id = agent_id(&cluster);
     let name = cluster.master.page("/slaves").json()["slaves"][0]["hostname"].clone();
@@ -230,7 +223,7 @@ fn reservations() {
 }
 
 /// Each with the line that says what helps.
-fn refusals() {
+fn refusals_say_what_to_do() {
     let cluster = Cluster::default();
     let id = agent_id(&cluster);
     let reserve = |more: &[&'static str]| [&["AGENT", "--role=eng"], more].concat();
@@ -324,7 +317,7 @@ fn refusals() {
     );
 }
 
-fn reserved_first() {
+fn execute_uses_what_is_reserved_to_its_role_first() {
     let cluster = Cluster::start(Setup {
         agent_flags: vec!["--resources=cpus:1;mem:512;cpus(eng):1;mem(eng):32".into()],
         ..Setup::default()
@@ -349,7 +342,7 @@ fn reserved_first() {
     );
 }
 
-fn completions() {
+fn completions_know_every_verb() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = std::process::Command::new(meseta_tests::daemon::binary())
             .args(["completions", shell])

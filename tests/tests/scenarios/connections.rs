@@ -14,22 +14,16 @@ use meseta_tests::secure::credentials;
 use meseta_tests::{Cluster, Missing, http, unless_installed, unless_root, wait};
 use tempfile::TempDir;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "downloads_that_nobody_reads_hold_up_no_launch_and_no_kill",
-        anywhere,
-        downloads,
-    ),
-    ("bodies_that_trickle_are_given_up", anywhere, trickle),
-    ("guesses_keep_nobody_else_out", anywhere, guesses),
-    (
-        "silence_from_an_address_keeps_nobody_of_it_out",
-        unless_network_namespace,
-        silence,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        downloads_that_nobody_reads_hold_up_no_launch_and_no_kill,
+        bodies_that_trickle_are_given_up,
+        guesses_keep_nobody_else_out;
+    unless_network_namespace:
+        silence_from_an_address_keeps_nobody_of_it_out;
+}
 
 fn unless_network_namespace() -> Missing {
     unless_root().or_else(|| unless_installed("ip"))
@@ -46,7 +40,7 @@ fn status_of(pid: i32, field: &str) -> u64 {
 
 /// Many readers ask for a large file and take nothing of it: tasks are launched and killed meanwhile, whoever
 /// does read gets its file, and the agent holds little for each of the others.
-fn downloads() {
+fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
     const READERS: usize = 600;
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
@@ -98,7 +92,7 @@ fn downloads() {
 }
 
 /// A body that never rests and never ends.
-fn trickle() {
+fn bodies_that_trickle_are_given_up() {
     let cluster = Cluster::default();
     let mut slow: Vec<(String, TcpStream)> = Vec::new();
     for (daemon, paths) in [
@@ -148,7 +142,7 @@ fn authorized(raw: &mut Raw, who: (&str, &str)) {
 
 /// Guesses come at once from one address: few are checked, and right credentials are still taken, those that
 /// were taken before and those of others.
-fn guesses() {
+fn guesses_keep_nobody_else_out() {
     const GUESSES: usize = 250;
     let dir = TempDir::new().expect("a directory");
     let people = dir.path().join("people");
@@ -192,7 +186,7 @@ fn guesses() {
 
 /// In a network of its own, since loopback has no such limit: more connections than one address may have say
 /// nothing, and an agent of that address joins all the same.
-fn silence() {
+fn silence_from_an_address_keeps_nobody_of_it_out() {
     const SILENT: usize = 700;
     let network = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network");

@@ -7,56 +7,21 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Framework, Setup, http, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, probe};
+use crate::probe;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "a_sandbox_over_its_quota_ends_its_task",
-        unless_root,
-        disk_quota,
-    ),
-    (
-        "without_enforcement_disk_use_is_only_told",
-        unless_root,
-        disk_told,
-    ),
-    ("a_port_of_somebody_else_ends_its_task", unless_root, ports),
-    (
-        "an_oom_while_the_agent_is_down_is_told_with_its_reason",
-        unless_root,
-        oom_while_down,
-    ),
-    (
-        "limits_that_were_changed_are_set_right_after_a_restart",
-        unless_root,
-        mended,
-    ),
-    (
-        "what_ignores_sigterm_forks_twice_or_stops_itself_is_gone",
-        unless_root,
-        stubborn,
-    ),
-    (
-        "sigterm_reaches_every_process_of_a_container",
-        unless_root,
-        everybody,
-    ),
-    (
-        "ports_are_judged_anew_after_a_restart",
-        unless_root,
-        ports_after_restart,
-    ),
-    (
-        "isolators_may_change_between_two_runs",
-        unless_root,
-        other_isolators,
-    ),
-    (
-        "two_agents_do_not_touch_each_others_containers",
-        unless_root,
-        two_agents,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        a_sandbox_over_its_quota_ends_its_task,
+        without_enforcement_disk_use_is_only_told,
+        a_port_of_somebody_else_ends_its_task,
+        an_oom_while_the_agent_is_down_is_told_with_its_reason,
+        limits_that_were_changed_are_set_right_after_a_restart,
+        what_ignores_sigterm_forks_twice_or_stops_itself_is_gone,
+        sigterm_reaches_every_process_of_a_container,
+        ports_are_judged_anew_after_a_restart,
+        isolators_may_change_between_two_runs,
+        two_agents_do_not_touch_each_others_containers;
+}
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -71,7 +36,7 @@ pub(crate) fn with_flags(flags: &[&str]) -> Setup {
 
 const FILL: &str = "head -c 32m /dev/zero > big; sync big; sleep 600";
 
-fn disk_quota() {
+fn a_sandbox_over_its_quota_ends_its_task() {
     let cluster = Cluster::start(with_flags(&[
         "--enforce_container_disk_quota",
         "--container_disk_watch_interval=200ms",
@@ -104,7 +69,7 @@ pub(crate) fn statistics(cluster: &Cluster) -> Value {
     answer.json()[0]["statistics"].clone()
 }
 
-fn disk_told() {
+fn without_enforcement_disk_use_is_only_told() {
     let names = "--isolation=cgroups/cpu,cgroups/mem,disk/du";
     let mut cluster = Cluster::start(with_flags(&[
         names,
@@ -132,7 +97,7 @@ fn disk_told() {
     framework.until_state("full", "TASK_KILLED");
 }
 
-fn ports() {
+fn a_port_of_somebody_else_ends_its_task() {
     let cluster = Cluster::start(with_flags(&[
         "--enforce_container_ports",
         "--container_ports_watch_interval=200ms",
@@ -179,7 +144,7 @@ fn ports() {
     }
 }
 
-fn oom_while_down() {
+fn an_oom_while_the_agent_is_down_is_told_with_its_reason() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -219,7 +184,7 @@ fn oom_while_down() {
     );
 }
 
-fn mended() {
+fn limits_that_were_changed_are_set_right_after_a_restart() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -250,7 +215,7 @@ fn mended() {
     framework.until_state("t", "TASK_KILLED");
 }
 
-fn stubborn() {
+fn what_ignores_sigterm_forks_twice_or_stops_itself_is_gone() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -307,7 +272,7 @@ pub(crate) fn is_container(group: &std::path::Path) -> bool {
     name.len() == 36 && name.matches('-').count() == 4
 }
 
-fn everybody() {
+fn sigterm_reaches_every_process_of_a_container() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -334,7 +299,7 @@ fn everybody() {
     assert!(text.contains("away") && text.contains("here"), "{text}");
 }
 
-fn ports_after_restart() {
+fn ports_are_judged_anew_after_a_restart() {
     let names = "--isolation=cgroups/cpu,cgroups/mem,namespaces/pid,namespaces/mnt,network/ports";
     let often = "--container_ports_watch_interval=200ms";
     let mut cluster = Cluster::start(with_flags(&[names, often]));
@@ -389,7 +354,7 @@ pub(crate) fn standing_offer(framework: &mut Framework) -> Value {
     }
 }
 
-fn other_isolators() {
+fn isolators_may_change_between_two_runs() {
     let start = "--isolation=cgroups/cpu,namespaces/pid,namespaces/mnt";
     let mut cluster = Cluster::start(with_flags(&[start]));
     let mut framework = cluster.framework();
@@ -413,7 +378,7 @@ fn other_isolators() {
     }
 }
 
-fn two_agents() {
+fn two_agents_do_not_touch_each_others_containers() {
     let mut setup = Setup {
         agents: 2,
         ..Setup::default()

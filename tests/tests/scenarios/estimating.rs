@@ -6,12 +6,13 @@ use std::process::{Command, Output};
 
 use meseta_tests::daemon::binary;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("a_trace_becomes_a_table_and_a_picture", anywhere, replay),
-    ("what_is_no_trace_is_refused_and_why", anywhere, refused),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        a_trace_becomes_a_table_and_a_picture,
+        what_is_no_trace_is_refused_and_why;
+}
 
 /// Two tasks over two days of five minutes; one is busy by day.
 fn trace() -> String {
@@ -32,7 +33,7 @@ fn meseta(trace: &Path, flags: &[&str]) -> Output {
         .expect("meseta runs")
 }
 
-fn replay() {
+fn a_trace_becomes_a_table_and_a_picture() {
     let dir = tempfile::tempdir().expect("a folder");
     let (file, picture) = (dir.path().join("trace.csv"), dir.path().join("first.svg"));
     std::fs::write(&file, trace()).expect("written");
@@ -57,7 +58,7 @@ fn replay() {
     assert!(drawing.trim_end().ends_with("</svg>"));
 }
 
-fn refused() {
+fn what_is_no_trace_is_refused_and_why() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("trace.csv");
     let cells = trace().replacen("\n600,", "\n600,1,", 1);

@@ -10,28 +10,17 @@ use meseta_tests::raw::{Head, Raw};
 use meseta_tests::{Cluster, http};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "refuses_wrong_methods_and_says_which_is_right",
-        anywhere,
-        methods,
-    ),
-    ("refuses_bodies_that_make_no_sense", anywhere, bodies),
-    ("refuses_bodies_that_are_too_large", anywhere, large),
-    (
-        "refuses_parameters_that_make_no_sense",
-        anywhere,
-        parameters,
-    ),
-    (
-        "refuses_forms_with_missing_doubled_or_unknown_parts",
-        anywhere,
-        forms,
-    ),
-    ("refuses_calls_without_their_parts", anywhere, calls),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        refuses_wrong_methods_and_says_which_is_right,
+        refuses_bodies_that_make_no_sense,
+        refuses_bodies_that_are_too_large,
+        refuses_parameters_that_make_no_sense,
+        refuses_forms_with_missing_doubled_or_unknown_parts,
+        refuses_calls_without_their_parts;
+}
 
 /// A path and what is described of it.
 struct Described {
@@ -109,7 +98,7 @@ pub(crate) fn send_to(
     (head, String::from_utf8_lossy(&text).into_owned())
 }
 
-fn methods() {
+fn refuses_wrong_methods_and_says_which_is_right() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     for described in described(&cluster) {
@@ -174,7 +163,7 @@ pub(crate) fn nonsense() -> Vec<Vec<u8>> {
     all
 }
 
-fn bodies() {
+fn refuses_bodies_that_make_no_sense() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     for described in described(&cluster) {
@@ -211,7 +200,7 @@ fn bodies() {
 }
 
 /// 100 MB, announced or in chunks.
-fn large() {
+fn refuses_bodies_that_are_too_large() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     for described in described(&cluster) {
@@ -254,7 +243,7 @@ pub(crate) fn chunked(daemon: &Daemon, method: &str, path: &str) -> bool {
     answer.starts_with("HTTP/1.1 413") || (answer.is_empty() && refused_at.is_some())
 }
 
-fn parameters() {
+fn refuses_parameters_that_make_no_sense() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     let long = "x".repeat(7_000);
@@ -302,7 +291,7 @@ fn parameters() {
     assert_eq!(facts(&cluster), before);
 }
 
-fn forms() {
+fn refuses_forms_with_missing_doubled_or_unknown_parts() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     for described in described(&cluster) {
@@ -352,7 +341,7 @@ fn forms() {
 }
 
 /// Every call of both operator APIs without the part it needs, with an empty one, with one of another type.
-fn calls() {
+fn refuses_calls_without_their_parts() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     let of_master =

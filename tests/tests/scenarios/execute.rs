@@ -8,23 +8,17 @@ use meseta_tests::kernel;
 use meseta_tests::{Cluster, unless_root};
 use serde_json::json;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "prints_the_output_from_its_own_groups_and_namespace",
-        unless_root,
-        own_groups,
-    ),
-    ("exits_with_the_tasks_own_code", anywhere, exit_codes),
-    ("passes_the_environment", anywhere, environment),
-    ("ends_a_task_at_its_timeout", anywhere, timeout),
-    (
-        "a_task_that_ignores_sigterm_is_gone_after_its_grace",
-        anywhere,
-        stubborn,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        prints_the_output_from_its_own_groups_and_namespace;
+    anywhere:
+        exits_with_the_tasks_own_code,
+        passes_the_environment,
+        ends_a_task_at_its_timeout,
+        a_task_that_ignores_sigterm_is_gone_after_its_grace;
+}
 
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -34,7 +28,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn own_groups() {
+fn prints_the_output_from_its_own_groups_and_namespace() {
     let cluster = Cluster::default();
     let command =
         "--command=echo hello; cat /proc/self/cgroup; echo pid $$; readlink /proc/self/ns/pid";
@@ -83,7 +77,7 @@ fn own_groups() {
     );
 }
 
-fn exit_codes() {
+fn exits_with_the_tasks_own_code() {
     let cluster = Cluster::default();
     let output = cluster.meseta(
         "execute",
@@ -109,7 +103,7 @@ fn exit_codes() {
     assert_eq!(stdout(&output), "");
 }
 
-fn environment() {
+fn passes_the_environment() {
     let cluster = Cluster::default();
     let args = [
         "--command=env",
@@ -133,7 +127,7 @@ fn environment() {
     );
 }
 
-fn timeout() {
+fn ends_a_task_at_its_timeout() {
     let cluster = Cluster::default();
     let args = [
         "--command=sleep 600",
@@ -150,7 +144,7 @@ fn timeout() {
 }
 
 /// The grace is 1 s here; the bar is grace + 2 s.
-fn stubborn() {
+fn a_task_that_ignores_sigterm_is_gone_after_its_grace() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();

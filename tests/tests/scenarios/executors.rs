@@ -9,17 +9,13 @@ use meseta_tests::{Cluster, Setup, wait};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::Scenario;
 use crate::clients::{installed_python, unless_pymesos};
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("pymesos_is_executor_and_scheduler", unless_pymesos, pymesos),
-    (
-        "pymesos_reserves_and_its_executor_writes_on_a_volume",
-        unless_pymesos,
-        reservations,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_pymesos:
+        pymesos_is_executor_and_scheduler,
+        pymesos_reserves_and_its_executor_writes_on_a_volume;
+}
 
 /// For the whole conversation, an agent's restart included.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -84,7 +80,7 @@ fn converse(cluster: &mut Cluster, script: &str) -> Value {
     serde_json::from_str(&saw).expect("what pymesos saw")
 }
 
-fn reservations() {
+fn pymesos_reserves_and_its_executor_writes_on_a_volume() {
     let mut cluster = lasting_cluster();
     let saw = converse(&mut cluster, "pymesos_reservations.py");
     assert_eq!(saw["errors"], serde_json::json!([]), "{saw}");
@@ -101,7 +97,7 @@ fn reservations() {
     assert_eq!(left, 0, "the volume's data is gone");
 }
 
-fn pymesos() {
+fn pymesos_is_executor_and_scheduler() {
     let saw = converse(&mut lasting_cluster(), "pymesos_executor.py");
     assert_eq!(saw["errors"], serde_json::json!([]), "{saw}");
     assert_eq!(saw["reason"], "REASON_EXECUTOR_TERMINATED", "{saw}");

@@ -11,26 +11,15 @@ use meseta_tests::{
 };
 use serde_json::Value;
 
-use crate::Scenario;
 use crate::enforcement::{is_container, standing_offer};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "an_agent_killed_while_it_launches_loses_no_task",
-        unless_root,
-        killed_launching,
-    ),
-    (
-        "a_full_disk_holds_up_what_is_new_and_loses_nothing",
-        unless_root,
-        full_disk,
-    ),
-    (
-        "want_of_descriptors_holds_up_what_is_new_and_loses_nothing",
-        unless_prlimit,
-        no_descriptors,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        an_agent_killed_while_it_launches_loses_no_task,
+        a_full_disk_holds_up_what_is_new_and_loses_nothing;
+    unless_prlimit:
+        want_of_descriptors_holds_up_what_is_new_and_loses_nothing;
+}
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,7 +78,7 @@ fn outcome(framework: &mut Framework, id: &str) -> String {
     }
 }
 
-fn killed_launching() {
+fn an_agent_killed_while_it_launches_loses_no_task() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -148,7 +137,7 @@ fn says(cluster: &Cluster, part: &str) {
 
 const HELD_UP: &str = "checkpoints cannot be written; nothing new is done until they can";
 
-fn full_disk() {
+fn a_full_disk_holds_up_what_is_new_and_loses_nothing() {
     let cluster = Cluster::start(Setup {
         agent_disk: Some("size=16m"),
         ..Setup::default()
@@ -211,7 +200,7 @@ fn allow_descriptors(pid: i32, count: &str) {
     assert!(status.success());
 }
 
-fn no_descriptors() {
+fn want_of_descriptors_holds_up_what_is_new_and_loses_nothing() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let before = steady(&mut framework);

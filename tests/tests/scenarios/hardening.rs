@@ -8,31 +8,16 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Setup, http, unless_root, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, probe};
+use crate::probe;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("inside_a_task_little_is_left", unless_root, inside),
-    (
-        "the_ways_out_of_a_container_are_closed",
-        unless_root,
-        escapes,
-    ),
-    (
-        "a_task_may_ask_for_less_and_gets_it",
-        unless_root,
-        reduced_privileges,
-    ),
-    (
-        "what_the_node_does_not_allow_is_refused_by_name",
-        unless_root,
-        refusals,
-    ),
-    (
-        "seccomp_profiles_are_the_operators_or_the_tasks",
-        unless_root,
-        profiles,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        inside_a_task_little_is_left,
+        the_ways_out_of_a_container_are_closed,
+        a_task_may_ask_for_less_and_gets_it,
+        what_the_node_does_not_allow_is_refused_by_name,
+        seccomp_profiles_are_the_operators_or_the_tasks;
+}
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
 
@@ -57,7 +42,7 @@ fn line<'a>(text: &'a str, name: &str) -> &'a str {
         .trim()
 }
 
-fn inside() {
+fn inside_a_task_little_is_left() {
     let cluster = Cluster::default();
     let text = output_of(
         &cluster,
@@ -102,7 +87,7 @@ fn probe_in(dir: &Path) -> PathBuf {
     path
 }
 
-fn escapes() {
+fn the_ways_out_of_a_container_are_closed() {
     let cluster = Cluster::default();
     let probe = probe_in(cluster.dir.path());
     let shared = tempfile::NamedTempFile::new_in("/dev/shm").expect("a file");
@@ -169,7 +154,7 @@ fn stdout_of(cluster: &Cluster, framework: &str, id: &str) -> String {
     answer.json()["data"].as_str().expect("data").to_owned()
 }
 
-fn reduced_privileges() {
+fn a_task_may_ask_for_less_and_gets_it() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -216,7 +201,7 @@ fn reduced_privileges() {
     assert!(seen > 6, "the host's processes are not shared: {text}");
 }
 
-fn refusals() {
+fn what_the_node_does_not_allow_is_refused_by_name() {
     let mut setup = Setup::default();
     setup.agent_flags.extend([
         "--disallow_sharing_agent_pid_namespace".to_owned(),
@@ -264,7 +249,7 @@ fn refusals() {
     }
 }
 
-fn profiles() {
+fn seccomp_profiles_are_the_operators_or_the_tasks() {
     let folder = tempfile::tempdir().expect("a folder");
     let deny = |name: &str| {
         json!({"defaultAction": "SCMP_ACT_ALLOW",

@@ -17,13 +17,10 @@ use serde_json::json;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::Scenario;
-
-pub(crate) const ALL: &[Scenario] = &[(
-    "whatever_a_plug_in_does_offers_of_regular_resources_go_on",
-    unless_root,
-    ill_mannered,
-)];
+meseta_tests::scenarios! {
+    unless_root:
+        whatever_a_plug_in_does_offers_of_regular_resources_go_on;
+}
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What it oversubscribes while it is well.
@@ -260,7 +257,7 @@ fn start(socket: &Path) -> Cluster {
     })
 }
 
-fn ill_mannered() {
+fn whatever_a_plug_in_does_offers_of_regular_resources_go_on() {
     let dir = tempfile::tempdir().expect("a folder");
     let socket: PathBuf = dir.path().join("plugin.sock");
     let plugin = Plugin(Arc::new(Mutex::new((Manner::Well, Control::Well))));

@@ -13,30 +13,16 @@ use meseta_tests::{Cluster, Encoding, Framework, Missing, kernel, unless_install
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "the_framework_dies_before_it_sends",
-        unless_curl,
-        framework_dies,
-    ),
-    (
-        "the_master_dies_before_it_receives",
-        anywhere,
-        master_dies_before,
-    ),
-    (
-        "the_master_dies_after_it_received_and_the_agent_never_hears",
-        anywhere,
-        never_heard,
-    ),
-    (
-        "the_master_dies_after_it_received_and_the_agent_may_have_heard",
-        anywhere,
-        maybe_heard,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_curl:
+        the_framework_dies_before_it_sends;
+    anywhere:
+        the_master_dies_before_it_receives,
+        the_master_dies_after_it_received_and_the_agent_never_hears,
+        the_master_dies_after_it_received_and_the_agent_may_have_heard;
+}
 
 /// For reconciliation to settle, the agent's return included.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -141,7 +127,7 @@ fn framework_process(cluster: &Cluster) -> (Process, String, String) {
     }
 }
 
-fn framework_dies() {
+fn the_framework_dies_before_it_sends() {
     let cluster = Cluster::default();
     let (process, id, agent) = framework_process(&cluster);
     // It has written down that it launches "t", and dies.
@@ -156,7 +142,7 @@ fn framework_dies() {
     framework.until_state("t", "TASK_FINISHED");
 }
 
-fn master_dies_before() {
+fn the_master_dies_before_it_receives() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -199,7 +185,7 @@ fn launch_into_the_void(cluster: &mut Cluster) -> (String, String) {
     (framework.id.clone(), agent)
 }
 
-fn never_heard() {
+fn the_master_dies_after_it_received_and_the_agent_never_hears() {
     let mut cluster = Cluster::default();
     let (id, agent) = launch_into_the_void(&mut cluster);
     // What was on the wire dies with the agent, which comes back without the task.
@@ -211,7 +197,7 @@ fn never_heard() {
     assert!(tasks_on_agent(&cluster).is_empty());
 }
 
-fn maybe_heard() {
+fn the_master_dies_after_it_received_and_the_agent_may_have_heard() {
     let mut cluster = Cluster::default();
     let (id, agent) = launch_into_the_void(&mut cluster);
     kernel::kill(cluster.agent().pid(), Signal::SIGCONT);

@@ -7,25 +7,14 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Missing, Setup, http, kernel, unless_root, wait};
 use serde_json::json;
 
-use crate::Scenario;
-
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "a_64_mb_task_that_touches_200_mb_fails_with_the_reason",
-        unless_root,
-        memory,
-    ),
-    (
-        "half_a_cpu_under_cfs_is_throttled_to_half_a_cpu",
-        unless_cfs,
-        throttled,
-    ),
-    (
-        "a_fork_bomb_stays_inside_its_pids_limit",
-        unless_root,
-        fork_bomb,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        a_64_mb_task_that_touches_200_mb_fails_with_the_reason;
+    unless_cfs:
+        half_a_cpu_under_cfs_is_throttled_to_half_a_cpu;
+    unless_root:
+        a_fork_bomb_stays_inside_its_pids_limit;
+}
 
 fn unless_cfs() -> Missing {
     unless_root()
@@ -36,7 +25,7 @@ fn touch_mb(mb: u32) -> String {
     format!("exec head -c {mb}m /dev/zero | tail -c {mb}m >/dev/null; sleep 30")
 }
 
-fn memory() {
+fn a_64_mb_task_that_touches_200_mb_fails_with_the_reason() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -184,7 +173,7 @@ fn spin(
     found
 }
 
-fn throttled() {
+fn half_a_cpu_under_cfs_is_throttled_to_half_a_cpu() {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
     let cluster = Cluster::start(setup);
@@ -201,7 +190,7 @@ fn throttled() {
     }
 }
 
-fn fork_bomb() {
+fn a_fork_bomb_stays_inside_its_pids_limit() {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_pids_limit=64".to_owned());
     let cluster = Cluster::start(setup);

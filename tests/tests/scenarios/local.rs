@@ -9,26 +9,18 @@ use meseta_tests::{Missing, kernel, unless_root, wait};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "ctrl_c_ends_everything_and_leaves_nothing",
-        unless_root,
-        ctrl_c,
-    ),
-    (
-        "its_own_death_ends_the_daemons_too",
-        unless_root_quietly,
-        killed,
-    ),
-    ("a_port_in_use_is_said_so", anywhere, port_in_use),
-    (
-        "its_only_machine_goes_down_and_comes_up_again",
-        unless_root,
-        maintained,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        ctrl_c_ends_everything_and_leaves_nothing;
+    unless_root_quietly:
+        its_own_death_ends_the_daemons_too;
+    anywhere:
+        a_port_in_use_is_said_so;
+    unless_root:
+        its_only_machine_goes_down_and_comes_up_again;
+}
 
 fn unless_root_quietly() -> Missing {
     unless_root()
@@ -127,7 +119,7 @@ fn leftovers(local: &Local, word: &str) -> Vec<String> {
     found
 }
 
-fn maintained() {
+fn its_only_machine_goes_down_and_comes_up_again() {
     let mut local = start();
     let verb = |args: &[&str]| -> String {
         let output = Command::new(binary())
@@ -182,7 +174,7 @@ fn maintained() {
     });
 }
 
-fn ctrl_c() {
+fn ctrl_c_ends_everything_and_leaves_nothing() {
     let mut local = start();
     let word = occupy(&local);
     kernel::kill(
@@ -208,7 +200,7 @@ fn ctrl_c() {
     assert_eq!(leftovers(&local, &word), Vec::<String>::new(), "{said}");
 }
 
-fn killed() {
+fn its_own_death_ends_the_daemons_too() {
     let mut local = start();
     let word = occupy(&local);
     local.child.kill().expect("kill");
@@ -219,7 +211,7 @@ fn killed() {
     );
 }
 
-fn port_in_use() {
+fn a_port_in_use_is_said_so() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port();
     let dir = tempfile::tempdir().expect("a directory");

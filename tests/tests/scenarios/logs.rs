@@ -7,23 +7,19 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Setup, unless_root, wait};
 use serde_json::json;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("nothing_is_lost_between_two_files", anywhere, complete),
-    (
-        "a_full_speed_writer_stays_within_its_files",
-        unless_root,
-        full_speed,
-    ),
-    ("execute_follows_a_file_that_is_renamed", anywhere, followed),
-    (
-        "a_task_may_say_how_much_of_its_output_is_kept",
-        anywhere,
-        own_bounds,
-    ),
-    ("files_belong_to_the_tasks_user", unless_root, other_user),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        nothing_is_lost_between_two_files;
+    unless_root:
+        a_full_speed_writer_stays_within_its_files;
+    anywhere:
+        execute_follows_a_file_that_is_renamed,
+        a_task_may_say_how_much_of_its_output_is_kept;
+    unless_root:
+        files_belong_to_the_tasks_user;
+}
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.5), ("mem", 64.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,7 +64,7 @@ fn sizes(sandbox: &Path) -> Vec<u64> {
     files(sandbox).iter().map(size).collect()
 }
 
-fn complete() {
+fn nothing_is_lost_between_two_files() {
     let cluster = Cluster::start(bounded("64KB", 20));
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -106,7 +102,7 @@ fn cpu_seconds(pid: i32) -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-fn full_speed() {
+fn a_full_speed_writer_stays_within_its_files() {
     const FILE: u64 = 256 << 10;
     let mut cluster = Cluster::start(bounded("256KB", 2));
     let mut framework = cluster.framework();
@@ -157,7 +153,7 @@ fn full_speed() {
     assert!(sizes(&sandbox).iter().all(|size| *size <= FILE));
 }
 
-fn followed() {
+fn execute_follows_a_file_that_is_renamed() {
     use std::io::Read as _;
     let cluster = Cluster::start(bounded("64KB", 9));
     let gate = cluster.dir.path().join("gate");
@@ -195,7 +191,7 @@ fn followed() {
     );
 }
 
-fn other_user() {
+fn files_belong_to_the_tasks_user() {
     use std::os::unix::fs::MetadataExt as _;
     let cluster = Cluster::start(bounded("8KB", 3));
     let mut framework = cluster.framework();
@@ -215,7 +211,7 @@ fn other_user() {
     assert!(text.ends_with("3000\nagain\n"), "{text}");
 }
 
-fn own_bounds() {
+fn a_task_may_say_how_much_of_its_output_is_kept() {
     let cluster = Cluster::start(bounded("10MB", 9));
     let mut framework = cluster.framework();
     let offer = framework.offer();

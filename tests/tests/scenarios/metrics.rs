@@ -8,23 +8,15 @@ use std::time::Duration;
 use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Framework, Missing, Setup, unless_installed, unless_root, wait};
 
-use crate::Scenario;
-
-pub(crate) const ALL: &[Scenario] = &[
-    ("promtool_accepts_both_pages", unless_promtool, promtool),
-    (
-        "a_container_appears_within_2_s_and_disappears_with_its_end",
-        unless_root,
-        series,
-    ),
-    ("every_metric_is_in_the_reference", unless_root, documented),
-    ("mesoss_keys_are_in_the_snapshot", unless_root, snapshot),
-    (
-        "statistics_have_every_field_that_the_kernel_gives",
-        unless_root,
-        statistics,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_promtool:
+        promtool_accepts_both_pages;
+    unless_root:
+        a_container_appears_within_2_s_and_disappears_with_its_end,
+        every_metric_is_in_the_reference,
+        mesoss_keys_are_in_the_snapshot,
+        statistics_have_every_field_that_the_kernel_gives;
+}
 
 fn unless_promtool() -> Missing {
     unless_installed("promtool").or_else(unless_root)
@@ -59,7 +51,7 @@ fn containers(cluster: &Cluster) -> String {
         .join("\n")
 }
 
-fn promtool() {
+fn promtool_accepts_both_pages() {
     let (cluster, _framework) = with_task();
     wait::eventually("a sample", Duration::from_secs(5), || {
         (!containers(&cluster).is_empty()).then_some(())
@@ -98,7 +90,7 @@ fn promtool() {
     }
 }
 
-fn series() {
+fn a_container_appears_within_2_s_and_disappears_with_its_end() {
     let (cluster, mut framework) = with_task();
     let expected = ["cpu", "memory", "limit"];
     wait::eventually(
@@ -144,7 +136,7 @@ const AGENT_KEYS: &str = "
     system/cpus_total system/load_1min system/load_5min system/load_15min system/mem_free_bytes
     system/mem_total_bytes";
 
-fn snapshot() {
+fn mesoss_keys_are_in_the_snapshot() {
     let (cluster, _framework) = with_task();
     let keys = wait::eventually("a look at the machine", Duration::from_secs(10), || {
         let keys = cluster.agent().page("/metrics/snapshot").json();
@@ -218,7 +210,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn statistics() {
+fn statistics_have_every_field_that_the_kernel_gives() {
     let (cluster, _framework) = with_task();
     let told = wait::eventually("a sample", Duration::from_secs(10), || {
         let all = cluster.agent().page("/monitor/statistics").json();
@@ -243,7 +235,7 @@ fn statistics() {
 
 /// Names, types and help as scraped must stand in `docs/metrics.md`; rewritten when `MESETA_BLESS`
 /// is set. The page may name more: not every kernel has every counter.
-fn documented() {
+fn every_metric_is_in_the_reference() {
     // With everything on that has figures of its own.
     let mut setup = Setup::default();
     setup.agent_flags.extend([

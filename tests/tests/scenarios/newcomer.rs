@@ -9,39 +9,26 @@ use meseta_tests::wait::eventually;
 use meseta_tests::{Cluster, Encoding, Framework, Setup, unless_root};
 use serde_json::Value;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("execute_understands_what_is_meant", anywhere, meant),
-    ("a_task_is_told_whole", anywhere, whole),
-    (
-        "a_task_without_memory_exits_as_shells_say",
-        unless_root,
-        memory,
-    ),
-    ("a_drain_names_whom_it_waits_for", anywhere, drain),
-    ("a_limit_decides_also_after_a_decline", anywhere, limit),
-    (
-        "a_task_that_is_left_running_is_found_and_killed",
-        unless_root,
-        left,
-    ),
-    (
-        "a_terminated_execute_takes_its_task_along",
-        anywhere,
-        terminated,
-    ),
-    (
-        "a_volume_of_the_machine_is_seen_by_its_task",
-        unless_root,
-        volume,
-    ),
-    (
-        "agents_that_are_lost_are_listed_with_since_when",
-        anywhere,
-        lost,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        execute_understands_what_is_meant,
+        a_task_is_told_whole;
+    unless_root:
+        a_task_without_memory_exits_as_shells_say;
+    anywhere:
+        a_drain_names_whom_it_waits_for,
+        a_limit_decides_also_after_a_decline;
+    unless_root:
+        a_task_that_is_left_running_is_found_and_killed;
+    anywhere:
+        a_terminated_execute_takes_its_task_along;
+    unless_root:
+        a_volume_of_the_machine_is_seen_by_its_task;
+    anywhere:
+        agents_that_are_lost_are_listed_with_since_when;
+}
 
 fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -51,7 +38,7 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn meant() {
+fn execute_understands_what_is_meant() {
     let cluster = Cluster::default();
     let small = "--resources=cpus:0.1;mem:32M";
     let words = ["-q", small, "--timeout=60s", "--", "echo", "a  b", "$HOME"];
@@ -74,7 +61,7 @@ fn meant() {
     assert_eq!(output.status.code(), Some(1), "{}", out(&output));
 }
 
-fn whole() {
+fn a_task_is_told_whole() {
     let cluster = Cluster::default();
     let small = "--resources=cpus:0.1;mem:32";
     let output = cluster.meseta(
@@ -119,7 +106,7 @@ fn whole() {
     assert!(output.status.success(), "{}", err(&output));
 }
 
-fn memory() {
+fn a_task_without_memory_exits_as_shells_say() {
     let cluster = Cluster::default();
     let greedy = "--command=head -c 200m /dev/zero | tail";
     let output = cluster.meseta("execute", &[greedy, "--resources=cpus:0.5;mem:32"]);
@@ -132,7 +119,7 @@ fn memory() {
     assert!(said.lines().count() < 10, "{said}");
 }
 
-fn drain() {
+fn a_drain_names_whom_it_waits_for() {
     let cluster = Cluster::default();
     let mut framework = Framework::subscribe(
         &cluster.scheduler_url(),
@@ -170,7 +157,7 @@ fn drain() {
     });
 }
 
-fn limit() {
+fn a_limit_decides_also_after_a_decline() {
     let cluster = Cluster::default();
     let output = cluster.meseta("quota", &["set", "eng", "--limit=cpus:1"]);
     assert!(output.status.success(), "{}", err(&output));
@@ -196,7 +183,7 @@ fn states(cluster: &Cluster) -> Vec<String> {
         .collect()
 }
 
-fn left() {
+fn a_task_that_is_left_running_is_found_and_killed() {
     let cluster = Cluster::default();
     let small = "--resources=cpus:0.1;mem:32";
     let output = cluster.meseta(
@@ -242,7 +229,7 @@ fn left() {
     assert!(err(&refused).contains(&cure), "{}", err(&refused));
 }
 
-fn terminated() {
+fn a_terminated_execute_takes_its_task_along() {
     let cluster = Cluster::default();
     let mut execute = Command::new(binary())
         .args([
@@ -265,7 +252,7 @@ fn terminated() {
     assert_eq!(states(&cluster), ["TASK_KILLED"]);
 }
 
-fn volume() {
+fn a_volume_of_the_machine_is_seen_by_its_task() {
     let cluster = Cluster::default();
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("note"), "from outside\n").expect("written");
@@ -283,7 +270,7 @@ fn volume() {
     );
 }
 
-fn lost() {
+fn agents_that_are_lost_are_listed_with_since_when() {
     let mut cluster = Cluster::start(Setup {
         master_flags: vec![
             "--agent_ping_timeout=1secs".to_owned(),

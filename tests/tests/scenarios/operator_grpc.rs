@@ -11,13 +11,14 @@ use meseta_tests::{Cluster, Encoding, Framework};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("operations_are_awaited", anywhere, || run(operations)),
-    ("errors_have_their_codes", anywhere, || run(errors)),
-    ("a_watch_goes_on_where_it_was", anywhere, || run(watch)),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        operations_are_awaited = || run(operations),
+        errors_have_their_codes = || run(errors),
+        a_watch_goes_on_where_it_was = || run(watch);
+}
 
 fn run<F: Future<Output = ()>>(scenario: fn(OperatorClient<Channel>, v1::AgentId, String) -> F) {
     let cluster = Cluster::default();

@@ -10,23 +10,16 @@ use meseta_tests::{Cluster, Encoding, Framework, http, wait};
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("maintenance_as_mesos_answers_it", anywhere, maintenance),
-    (
-        "a_drained_agent_ends_its_tasks_and_stays_drained",
-        anywhere,
-        drain,
-    ),
-    ("an_agent_marked_gone_ends", anywhere, gone),
-    ("the_event_stream_tells_a_tasks_life", anywhere, events),
-    (
-        "every_question_is_answered_in_both_encodings",
-        anywhere,
-        questions,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        maintenance_as_mesos_answers_it,
+        a_drained_agent_ends_its_tasks_and_stays_drained,
+        an_agent_marked_gone_ends,
+        the_event_stream_tells_a_tasks_life,
+        every_question_is_answered_in_both_encodings;
+}
 
 fn get(cluster: &Cluster, path: &str) -> Value {
     let answer = http::get(&format!("{}{path}", cluster.master.url));
@@ -44,7 +37,7 @@ fn agent_id(cluster: &Cluster) -> String {
     id.as_str().expect("an agent").to_owned()
 }
 
-fn maintenance() {
+fn maintenance_as_mesos_answers_it() {
     let mut cluster = Cluster::default();
     let post = |cluster: &Cluster, path: &str, body: &Value| {
         let url = format!("{}{path}", cluster.master.url);
@@ -110,7 +103,7 @@ fn maintenance() {
     assert_eq!(get(&cluster, "/maintenance/schedule"), json!({}));
 }
 
-fn drain() {
+fn a_drained_agent_ends_its_tasks_and_stays_drained() {
     let mut cluster = Cluster::default();
     let id = agent_id(&cluster);
     let mut framework = cluster.framework();
@@ -177,7 +170,7 @@ fn drain() {
     }
 }
 
-fn gone() {
+fn an_agent_marked_gone_ends() {
     let mut cluster = Cluster::default();
     let id = agent_id(&cluster);
     let gone = json!({"type": "MARK_AGENT_GONE", "mark_agent_gone": {"agent_id": {"value": id}}});
@@ -212,7 +205,7 @@ fn watch(cluster: &Cluster) -> impl Iterator<Item = Value> + use<> {
     })
 }
 
-fn events() {
+fn the_event_stream_tells_a_tasks_life() {
     let cluster = Cluster::default();
     let mut events = watch(&cluster);
     let first = events.next().expect("an event");
@@ -280,7 +273,7 @@ fn ask(cluster: &Cluster, kind: &str) -> Value {
     json[kind.to_lowercase()].clone()
 }
 
-fn questions() {
+fn every_question_is_answered_in_both_encodings() {
     let mut cluster = Cluster::default();
     let id = agent_id(&cluster);
     let mut framework = cluster.framework();

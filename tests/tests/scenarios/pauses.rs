@@ -10,13 +10,12 @@ use meseta_tests::{Cluster, Framework, Setup, kernel, wait};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[(
-    "a_master_that_was_stopped_ends_no_framework_and_loses_no_agent",
-    anywhere,
-    stopped_master,
-)];
+meseta_tests::scenarios! {
+    anywhere:
+        a_master_that_was_stopped_ends_no_framework_and_loses_no_agent;
+}
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -91,7 +90,7 @@ fn assert_nothing_lost(cluster: &Cluster) {
     assert_eq!(state["completed_frameworks"], json!([]));
 }
 
-fn stopped_master() {
+fn a_master_that_was_stopped_ends_no_framework_and_loses_no_agent() {
     // Frameworks have two seconds, and agents six.
     let limits = [
         "--agent_ping_timeout=2secs",

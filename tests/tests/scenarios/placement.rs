@@ -8,27 +8,16 @@ use meseta_tests::framework::framework_info;
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "an_agent_of_another_region_is_offered_to_the_region_aware",
-        anywhere,
-        regions,
-    ),
-    (
-        "an_agent_whose_domain_does_not_fit_is_told_why",
-        anywhere,
-        unfit_domains,
-    ),
-    ("the_whitelist_is_read_again", anywhere, whitelist),
-    (
-        "what_offer_constraints_rule_out_is_listed",
-        anywhere,
-        constraints,
-    ),
-    ("one_watcher_too_many_ends_the_oldest", anywhere, watchers),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        an_agent_of_another_region_is_offered_to_the_region_aware,
+        an_agent_whose_domain_does_not_fit_is_told_why,
+        the_whitelist_is_read_again,
+        what_offer_constraints_rule_out_is_listed,
+        one_watcher_too_many_ends_the_oldest;
+}
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -52,7 +41,7 @@ fn explained(cluster: &Cluster, framework: &Framework, words: &str) {
     });
 }
 
-fn regions() {
+fn an_agent_of_another_region_is_offered_to_the_region_aware() {
     let cluster = Cluster::start(Setup {
         master_flags: vec![domain("eu")],
         agent_flags: vec![resources(), domain("us")],
@@ -80,7 +69,7 @@ fn regions() {
     assert_eq!(offer.pointer(region), Some(&json!("us")), "{offer:#}");
 }
 
-fn unfit_domains() {
+fn an_agent_whose_domain_does_not_fit_is_told_why() {
     for (of_master, of_agent, words) in [
         (vec![], vec![domain("eu")], "this master has none"),
         (
@@ -112,7 +101,7 @@ fn unfit_domains() {
     }
 }
 
-fn whitelist() {
+fn the_whitelist_is_read_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("hosts");
     std::fs::write(&path, "elsewhere.example\n").expect("written");
@@ -127,7 +116,7 @@ fn whitelist() {
     assert_eq!(framework.offer()["hostname"], "here.example");
 }
 
-fn constraints() {
+fn what_offer_constraints_rule_out_is_listed() {
     let cluster = Cluster::start(Setup {
         agent_flags: vec![resources(), "--attributes=rack:r1".to_owned()],
         ..Setup::default()
@@ -153,7 +142,7 @@ fn constraints() {
     assert_eq!(shown, expected);
 }
 
-fn watchers() {
+fn one_watcher_too_many_ends_the_oldest() {
     let cluster = Cluster::start(Setup {
         agents: 0,
         master_flags: vec!["--max_operator_event_stream_subscribers=1".to_owned()],

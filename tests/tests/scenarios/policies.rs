@@ -7,16 +7,13 @@ use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "everything_laid_down_outlives_a_kill_of_the_master",
-        anywhere,
-        kills,
-    ),
-    ("changes_under_load_lose_and_double_nothing", anywhere, load),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        everything_laid_down_outlives_a_kill_of_the_master,
+        changes_under_load_lose_and_double_nothing;
+}
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -56,7 +53,7 @@ fn registered(cluster: &Cluster, count: usize) {
     });
 }
 
-fn kills() {
+fn everything_laid_down_outlives_a_kill_of_the_master() {
     let mut cluster = Cluster::start(Setup {
         agents: 2,
         ..Setup::default()
@@ -208,7 +205,7 @@ fn change(cluster: &Cluster, round: usize, agent: &Value) {
     }
 }
 
-fn load() {
+fn changes_under_load_lose_and_double_nothing() {
     let mut cluster = Cluster::start(Setup {
         agents: 2,
         ..Setup::default()

@@ -5,22 +5,15 @@ use meseta_tests::http::{self, Answer};
 use meseta_tests::{Cluster, Encoding, Framework};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("the_documents_requests", anywhere, requests),
-    (
-        "the_documents_slips_are_refused_with_their_place",
-        anywhere,
-        slips,
-    ),
-    ("weights_as_mesos_answers_them", anywhere, weights),
-    (
-        "quota_is_enforced_across_a_kill_of_the_master",
-        anywhere,
-        kill,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        the_documents_requests,
+        the_documents_slips_are_refused_with_their_place,
+        weights_as_mesos_answers_them,
+        quota_is_enforced_across_a_kill_of_the_master;
+}
 
 const REQUEST: &str = r#"{
   "role": "role1",
@@ -68,7 +61,7 @@ fn is_done(answer: &Answer) {
     assert_eq!(answer.header("content-type"), None);
 }
 
-fn requests() {
+fn the_documents_requests() {
     let cluster = cluster();
     assert_eq!(get(&cluster, "/quota"), json!({}));
     is_done(&post(&cluster, "/quota", REQUEST));
@@ -147,7 +140,7 @@ fn requests() {
     );
 }
 
-fn slips() {
+fn the_documents_slips_are_refused_with_their_place() {
     let cluster = cluster();
     // A comma after the last member, as the documents print it, and what follows it.
     let comma = REQUEST.replacen("{ \"value\": 6144 }", "{ \"value\": 6144 },", 1);
@@ -188,7 +181,7 @@ fn slips() {
     assert_eq!(get(&cluster, "/quota"), json!({}), "nothing was changed");
 }
 
-fn weights() {
+fn weights_as_mesos_answers_them() {
     let cluster = Cluster::start(Setup {
         master_flags: vec!["--roles=dev,ops".into(), "--weights=ops=3".into()],
         ..Setup::default()
@@ -254,7 +247,7 @@ fn offered(cluster: &Cluster, role: &str) -> f64 {
         .sum()
 }
 
-fn kill() {
+fn quota_is_enforced_across_a_kill_of_the_master() {
     let mut cluster = cluster();
     is_done(&post(&cluster, "/quota", REQUEST));
     is_done(&http::put(

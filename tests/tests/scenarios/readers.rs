@@ -7,13 +7,12 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[(
-    "find_every_key_with_the_type_that_they_want",
-    anywhere,
-    keys,
-)];
+meseta_tests::scenarios! {
+    anywhere:
+        find_every_key_with_the_type_that_they_want;
+}
 
 /// A path of keys, `0` for the first of a list, and what is found there.
 type ExpectedField = (&'static str, fn(&Value) -> bool);
@@ -37,7 +36,7 @@ fn all(page: &Value, what: &str, expected: &[ExpectedField]) {
     }
 }
 
-fn keys() {
+fn find_every_key_with_the_type_that_they_want() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();

@@ -6,16 +6,17 @@ use meseta_tests::framework::task;
 use meseta_tests::{Framework, wait};
 use serde_json::{Value, json};
 
+use crate::anywhere;
 use crate::reservations::{
     agent_id, cluster, dynamic, is, offer_where, operate, post_form, reserved_full, sum, volume_of,
 };
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("labels_keep_reservations_apart", anywhere, labels),
-    ("what_is_in_use_stays_reserved", anywhere, in_use),
-    ("what_holds_a_volume_stays_reserved", anywhere, with_volume),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        labels_keep_reservations_apart,
+        what_is_in_use_stays_reserved,
+        what_holds_a_volume_stays_reserved;
+}
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -76,7 +77,7 @@ fn unreserved(framework: &mut Framework, resource: &Value, fits: impl Fn(&Value)
     panic!("every offer is taken back");
 }
 
-fn labels() {
+fn labels_keep_reservations_apart() {
     let cluster = cluster("cpus:12;mem:1024");
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -100,7 +101,7 @@ fn labels() {
     assert!(of(&full[0], &web), "{full}");
 }
 
-fn in_use() {
+fn what_is_in_use_stays_reserved() {
     let cluster = cluster("cpus:4;mem:1024");
     let agent = agent_id(&cluster);
     let mut framework = cluster.framework();
@@ -148,7 +149,7 @@ fn in_use() {
     });
 }
 
-fn with_volume() {
+fn what_holds_a_volume_stays_reserved() {
     let cluster = cluster("cpus:4;mem:1024;disk:1024");
     let agent = agent_id(&cluster);
     let mut framework = cluster.framework();

@@ -8,24 +8,17 @@ use serde_json::{Value, json};
 
 use crate::bursting::ContainerLimits;
 use crate::enforcement::{statistics, with_flags};
-use crate::{Scenario, probe};
+use crate::probe;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("limits_of_a_group_follow_its_tasks", unless_root, group),
-    ("a_limit_below_what_is_in_use_waits", unless_root, waits),
-    ("a_nested_limit_ends_its_own_task", unless_root, nested_oom),
-    ("ports_of_a_group_are_judged", unless_root, ports),
-    (
-        "ports_of_a_group_are_judged_anew_after_a_restart",
-        unless_root,
-        ports_after_restart,
-    ),
-    (
-        "processes_are_counted_without_their_own_isolator",
-        unless_root,
-        counted,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        limits_of_a_group_follow_its_tasks,
+        a_limit_below_what_is_in_use_waits,
+        a_nested_limit_ends_its_own_task,
+        ports_of_a_group_are_judged,
+        ports_of_a_group_are_judged_anew_after_a_restart,
+        processes_are_counted_without_their_own_isolator;
+}
 
 const MB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,7 +55,7 @@ fn running(framework: &mut Framework, id: &str) -> (String, String) {
 }
 
 /// Mesos's numbers for a group: what the executor and its tasks ask for is added up.
-fn group() {
+fn limits_of_a_group_follow_its_tasks() {
     let mut cluster = Cluster::start(with_flags(&["--cgroups_enable_cfs"]));
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -112,7 +105,7 @@ fn group() {
     framework.until_state("one", "TASK_KILLED");
 }
 
-fn waits() {
+fn a_limit_below_what_is_in_use_waits() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let [begin, gate] = ["begin", "gate"].map(|name| cluster.dir.path().join(name));
@@ -157,7 +150,7 @@ fn waits() {
     framework.until_state("holds", "TASK_KILLED");
 }
 
-fn nested_oom() {
+fn a_nested_limit_ends_its_own_task() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -215,7 +208,7 @@ fn only_the_bad_one_ends(framework: &mut Framework) {
     framework.until_state("good", "TASK_KILLED");
 }
 
-fn ports() {
+fn ports_of_a_group_are_judged() {
     let cluster = Cluster::start(with_flags(&[
         "--enforce_container_ports",
         "--container_ports_watch_interval=200ms",
@@ -225,7 +218,7 @@ fn ports() {
     only_the_bad_one_ends(&mut framework);
 }
 
-fn ports_after_restart() {
+fn ports_of_a_group_are_judged_anew_after_a_restart() {
     let names = "--isolation=cgroups/cpu,cgroups/mem,namespaces/pid,namespaces/mnt,network/ports";
     let often = "--container_ports_watch_interval=200ms";
     let mut cluster = Cluster::start(with_flags(&[names, often]));
@@ -243,7 +236,7 @@ fn ports_after_restart() {
     only_the_bad_one_ends(&mut framework);
 }
 
-fn counted() {
+fn processes_are_counted_without_their_own_isolator() {
     let names = "--isolation=cgroups/cpu,cgroups/mem,namespaces/pid,namespaces/mnt";
     let mut cluster = Cluster::start(with_flags(&[names]));
     let mut framework = cluster.framework();

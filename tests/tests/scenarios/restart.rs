@@ -7,32 +7,17 @@ use meseta_tests::framework::{framework_info, task, uuid_bytes};
 use meseta_tests::{Cluster, Encoding, Framework, kernel, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("the_agent_comes_back_to_the_same_process", anywhere, agent),
-    (
-        "the_master_gets_its_agents_and_tasks_back",
-        anywhere,
-        master,
-    ),
-    ("execute_outlives_the_master", anywhere, execute),
-    (
-        "a_task_that_ends_while_the_agent_is_down_is_told_truly",
-        anywhere,
-        ends_meanwhile,
-    ),
-    (
-        "what_asked_for_no_checkpoint_is_told_of_it_and_goes_on",
-        anywhere,
-        unasked,
-    ),
-    (
-        "a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged",
-        anywhere,
-        registry,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        the_agent_comes_back_to_the_same_process,
+        the_master_gets_its_agents_and_tasks_back,
+        execute_outlives_the_master,
+        a_task_that_ends_while_the_agent_is_down_is_told_truly,
+        what_asked_for_no_checkpoint_is_told_of_it_and_goes_on,
+        a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged;
+}
 
 /// A command that runs until its gate is there.
 struct Waiting {
@@ -104,7 +89,7 @@ fn updates_to_the_end(framework: &mut Framework, running: &[u8]) -> Vec<String> 
     }
 }
 
-fn unasked() {
+fn what_asked_for_no_checkpoint_is_told_of_it_and_goes_on() {
     let mut cluster = Cluster::default();
     let mut info = framework_info("dev");
     info["checkpoint"] = json!(false);
@@ -124,7 +109,7 @@ fn unasked() {
     framework.until_state("t1", "TASK_FINISHED");
 }
 
-fn agent() {
+fn the_agent_comes_back_to_the_same_process() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let Waiting {
@@ -143,7 +128,7 @@ fn agent() {
     );
 }
 
-fn master() {
+fn the_master_gets_its_agents_and_tasks_back() {
     let mut cluster = Cluster::default();
     let info = framework_info("dev");
     let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
@@ -180,7 +165,7 @@ fn master() {
 }
 
 /// `meseta execute` is a framework too: a restart of the master does not cost it its task.
-fn execute() {
+fn execute_outlives_the_master() {
     let mut cluster = Cluster::default();
     let gate = cluster.dir.path().join("gate");
     let command = format!(
@@ -215,7 +200,7 @@ fn agent_id(cluster: &Cluster) -> Value {
     cluster.master.page("/slaves").json()["slaves"][0]["id"].clone()
 }
 
-fn ends_meanwhile() {
+fn a_task_that_ends_while_the_agent_is_down_is_told_truly() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let Waiting { gate, shell, .. } = launch(&cluster, &mut framework, 7);
@@ -232,7 +217,7 @@ fn ends_meanwhile() {
     );
 }
 
-fn registry() {
+fn a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged() {
     let mut cluster = Cluster::default();
     let dir = cluster.dir.path().join("master");
     let run = |action: &str| {

@@ -10,9 +10,12 @@ use meseta_tests::secure::credentials;
 use meseta_tests::{kernel, wait};
 use tempfile::TempDir;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[("wrong_guesses_leave_no_memory_behind", anywhere, guesses)];
+meseta_tests::scenarios! {
+    anywhere:
+        wrong_guesses_leave_no_memory_behind;
+}
 
 /// Each guess costs the master a piece of 19 MiB for a moment.
 const GUESSES_PER_ADDRESS: u8 = 5;
@@ -23,7 +26,7 @@ const AT_ONCE: u8 = 4;
 const HEAP_KIB_MAX: u64 = 40 << 10;
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn guesses() {
+fn wrong_guesses_leave_no_memory_behind() {
     let dir = TempDir::new().expect("a directory");
     let credentials_file = dir.path().join("people");
     credentials(&credentials_file, &[("ada", "wonder")]);

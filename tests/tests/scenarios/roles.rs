@@ -6,19 +6,16 @@ use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
 use serde_json::{Value, json};
 
+use crate::anywhere;
 use crate::reservations::{agent_id, reserved_full};
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "nothing_makes_no_role_and_a_whitelist_makes_its_own",
-        anywhere,
-        listed,
-    ),
-    ("roles_come_and_go_with_frameworks", anywhere, frameworks),
-    ("what_counts_towards_quota_is_shown", anywhere, consumed),
-    ("volumes_of_overlapping_roles_are_apart", anywhere, volumes),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        nothing_makes_no_role_and_a_whitelist_makes_its_own,
+        roles_come_and_go_with_frameworks,
+        what_counts_towards_quota_is_shown,
+        volumes_of_overlapping_roles_are_apart;
+}
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -35,7 +32,7 @@ fn names(cluster: &Cluster) -> Vec<String> {
     names.collect()
 }
 
-fn listed() {
+fn nothing_makes_no_role_and_a_whitelist_makes_its_own() {
     let no_agents = || Setup {
         agents: 0,
         ..Setup::default()
@@ -61,7 +58,7 @@ fn listed() {
     assert_eq!(others, expected);
 }
 
-fn frameworks() {
+fn roles_come_and_go_with_frameworks() {
     let cluster = Cluster::default();
     let mut info = framework_info("one");
     info["roles"] = json!(["eng/backend", "one"]);
@@ -92,7 +89,7 @@ fn frameworks() {
     });
 }
 
-fn consumed() {
+fn what_counts_towards_quota_is_shown() {
     let cluster = Cluster::default();
     let quota = json!({"role": "dev", "guarantee": [
         {"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}},
@@ -122,7 +119,7 @@ fn consumed() {
 }
 
 /// Role `a` with volume `b`, and role `a/b` with volume `c`: as paths one would be in the other.
-fn volumes() {
+fn volumes_of_overlapping_roles_are_apart() {
     let cluster = Cluster::default();
     let agent = agent_id(&cluster);
     let disk = |role: &str| {

@@ -7,26 +7,15 @@ use meseta_tests::{Cluster, Encoding, Framework, Setup, http, secure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::anywhere;
 use crate::reservations::{agent_id, offer_where, reserved_full};
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "the_operators_endpoints_as_typed_with_credentials",
-        anywhere,
-        endpoints,
-    ),
-    (
-        "a_refinement_by_named_principals_as_printed",
-        anywhere,
-        refinement,
-    ),
-    (
-        "reservations_add_up_unless_their_labels_differ",
-        anywhere,
-        labels,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        the_operators_endpoints_as_typed_with_credentials,
+        a_refinement_by_named_principals_as_printed,
+        reservations_add_up_unless_their_labels_differ;
+}
 
 const OPERATOR: (&str, &str) = ("operator_principal", "password");
 const OTHER: (&str, &str) = ("other_principal", "password2");
@@ -98,7 +87,7 @@ fn curl(
     (answer.status, answer.text())
 }
 
-fn endpoints() {
+fn the_operators_endpoints_as_typed_with_credentials() {
     let dir = TempDir::with_prefix("meseta-test-").expect("a folder");
     let file = dir.path().join("credentials");
     secure::credentials(&file, &[OPERATOR, OTHER, NOBODY]);
@@ -228,7 +217,7 @@ fn holds(offer: &Value, expected: &Value) -> bool {
     })
 }
 
-fn refinement() {
+fn a_refinement_by_named_principals_as_printed() {
     let cluster = Cluster::start(Setup {
         agent_flags: vec!["--resources=cpus:12;mem:6144".into()],
         ..Setup::default()
@@ -317,7 +306,7 @@ fn as_printed_then_corrected(framework: &Framework, url: &str, offer: &Value, op
     assert_eq!(status, 202, "{text}");
 }
 
-fn labels() {
+fn reservations_add_up_unless_their_labels_differ() {
     let cluster = Cluster::start(Setup {
         agent_flags: vec!["--resources=cpus:12;mem:6144".into()],
         ..Setup::default()

@@ -5,23 +5,16 @@ use meseta_tests::framework::framework_info;
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http};
 use serde_json::{Value, json};
 
+use crate::anywhere;
 use crate::reservations::{agent_id, reserved_full};
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "static_reservations_are_listed_and_offered_to_their_role",
-        anywhere,
-        reserved_statically,
-    ),
-    ("the_articles_reserve", anywhere, article),
-    ("the_quota_documents_commands", anywhere, quota),
-    (
-        "custom_resources_are_offered_and_divided",
-        anywhere,
-        custom_resources,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        static_reservations_are_listed_and_offered_to_their_role,
+        the_articles_reserve,
+        the_quota_documents_commands,
+        custom_resources_are_offered_and_divided;
+}
 
 /// `curl -d NAME=VALUE ...`: what curl sends, as it is.
 fn curl(cluster: &Cluster, method: &str, path: &str, data: &[&str]) -> http::Answer {
@@ -40,7 +33,7 @@ fn amount(resources: &Value, name: &str) -> Value {
     found.expect("a resource")["scalar"]["value"].clone()
 }
 
-fn reserved_statically() {
+fn static_reservations_are_listed_and_offered_to_their_role() {
     let cluster = Cluster::start(Setup {
         agent_flags: vec!["--resources=cpus:4;mem:2048;cpus(ads):8;mem(ads):4096".into()],
         ..Setup::default()
@@ -70,7 +63,7 @@ fn reserved_statically() {
     assert!((cpus - 12.0).abs() < 1e-9, "{offered:#}");
 }
 
-fn article() {
+fn the_articles_reserve() {
     let cluster = Cluster::start(Setup {
         agent_flags: vec!["--resources=cpus:12;mem:6144;disk:1024".into()],
         ..Setup::default()
@@ -110,7 +103,7 @@ fn article() {
 }
 
 /// The article's agent, in small, with resources of names of one's own.
-fn custom_resources() {
+fn custom_resources_are_offered_and_divided() {
     let attributes = "--attributes=rack:rack-2;datacenter:europe;os:ubuntuv14.4;hasGpu:true";
     let resources =
         "--resources=cpus:4;mem:1024;disk:921;ports:[21000-29000];bugs:{a,b,c};gpu(*):8";
@@ -147,7 +140,7 @@ fn custom_resources() {
     assert_eq!(names(&rest), names(&offer), "attributes are not used up");
 }
 
-fn quota() {
+fn the_quota_documents_commands() {
     let cluster = Cluster::start(Setup {
         agent_flags: vec!["--resources=cpus:16;mem:16384;disk:1024".into()],
         ..Setup::default()

@@ -4,16 +4,15 @@ use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Cluster, Encoding, Framework, Setup};
 use serde_json::Value;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[(
-    "weights_1_and_3_converge_on_shares_of_1_to_3",
-    anywhere,
-    weights,
-)];
+meseta_tests::scenarios! {
+    anywhere:
+        weights_1_and_3_converge_on_shares_of_1_to_3;
+}
 
 /// Two greedy frameworks, one task an offer, until the machine is full.
-fn weights() {
+fn weights_1_and_3_converge_on_shares_of_1_to_3() {
     let setup = Setup {
         master_flags: vec![
             "--weights=one=1,three=3".to_owned(),

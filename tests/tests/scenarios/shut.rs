@@ -14,9 +14,10 @@ use meseta_tests::wait::eventually;
 use meseta_tests::{Missing, kernel, unless_installed, unless_root};
 use tempfile::TempDir;
 
-use crate::Scenario;
-
-pub(crate) const ALL: &[Scenario] = &[("the_page_is_typed_as_it_stands", machine, page)];
+meseta_tests::scenarios! {
+    machine:
+        the_page_is_typed_as_it_stands;
+}
 
 /// The user that stands for `meseta-master`.
 const NOBODY: u32 = 65_534;
@@ -204,7 +205,7 @@ fn suggested(said: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-fn page() {
+fn the_page_is_typed_as_it_stands() {
     let blocks = blocks();
     let [make, copy, start, come_in, later] = blocks.as_slice() else {
         panic!("the page has other steps than this test: {blocks:#?}");

@@ -17,26 +17,15 @@ use meseta_tests::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
 
-use crate::Scenario;
 use crate::enforcement::is_container;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "an_agent_that_is_started_on_a_full_disk_loses_no_task",
-        unless_root,
-        full_disk,
-    ),
-    (
-        "an_end_that_found_no_room_on_the_disk_keeps_its_reason",
-        unless_root,
-        reason_kept,
-    ),
-    (
-        "an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task",
-        unless_prlimit,
-        few_descriptors,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        an_agent_that_is_started_on_a_full_disk_loses_no_task,
+        an_end_that_found_no_room_on_the_disk_keeps_its_reason;
+    unless_prlimit:
+        an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task;
+}
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -150,7 +139,7 @@ impl Filler {
     }
 }
 
-fn full_disk() {
+fn an_agent_that_is_started_on_a_full_disk_loses_no_task() {
     let mut cluster = Cluster::start(Setup {
         agent_disk: Some("size=32m"),
         agent_port: Some(free_port()),
@@ -221,7 +210,7 @@ fn updates_of(cluster: &Cluster, task: &str) -> PathBuf {
     panic!("nothing is written of {task}")
 }
 
-fn reason_kept() {
+fn an_end_that_found_no_room_on_the_disk_keeps_its_reason() {
     let mut cluster = Cluster::start(Setup {
         agent_disk: Some("size=32m"),
         runtime_dir_apart: true,
@@ -302,7 +291,7 @@ impl Drop for IdleClients {
     }
 }
 
-fn few_descriptors() {
+fn an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task() {
     let port = free_port();
     let mut cluster = Cluster::start(Setup {
         agent_port: Some(port),

@@ -5,9 +5,10 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, http, unless_root};
 use serde_json::{Value, json};
 
-use crate::Scenario;
-
-pub(crate) const ALL: &[Scenario] = &[("task_exec_and_attach_as_the_mesos_cli", unless_root, exec)];
+meseta_tests::scenarios! {
+    unless_root:
+        task_exec_and_attach_as_the_mesos_cli;
+}
 
 /// The records of an answer, as their lengths say.
 fn records(mut body: &[u8]) -> Vec<Value> {
@@ -36,7 +37,7 @@ fn printed(records: &[Value], kind: &str) -> String {
     String::from_utf8(all).expect("text")
 }
 
-fn exec() {
+fn task_exec_and_attach_as_the_mesos_cli() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();

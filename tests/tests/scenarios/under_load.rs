@@ -11,14 +11,13 @@ use meseta_tests::state_check::StateCheck;
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
 use serde_json::{Value, json};
 
+use crate::anywhere;
 use crate::reservations::{dynamic, scalar, volume_of, with};
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[(
-    "what_operators_set_survives_and_no_resource_is_lost_or_doubled",
-    anywhere,
-    storm,
-)];
+meseta_tests::scenarios! {
+    anywhere:
+        what_operators_set_survives_and_no_resource_is_lost_or_doubled;
+}
 
 const AGENTS: usize = 3;
 const ROUNDS: usize = 4;
@@ -76,7 +75,7 @@ impl Dice {
     }
 }
 
-fn storm() {
+fn what_operators_set_survives_and_no_resource_is_lost_or_doubled() {
     let mut cluster = Cluster::start(Setup {
         agents: AGENTS,
         agent_flags: vec![format!("--resources={EACH};ports:[31000-31009]")],

@@ -6,13 +6,13 @@ use std::process::Command;
 
 use meseta_tests::{Missing, unless_installed};
 
-use crate::Scenario;
-
-pub(crate) const ALL: &[Scenario] = &[
-    ("verify_has_nothing_to_say", unless_analyze, verify),
-    ("exposure_is_within_its_bounds", unless_analyze, exposure),
-    ("the_examples_are_understood", crate::anywhere, examples),
-];
+meseta_tests::scenarios! {
+    unless_analyze:
+        verify_has_nothing_to_say,
+        exposure_is_within_its_bounds;
+    crate::anywhere:
+        the_examples_are_understood;
+}
 
 /// Highest exposure of each unit with a drop-in, in tenths.
 const EXPOSURES: [(&str, Option<&str>, u32); 4] = [
@@ -52,7 +52,7 @@ fn staged(drop_in: Option<&str>) -> tempfile::TempDir {
 }
 
 /// It ends well also when it does not know a key: what counts is that it says nothing.
-fn verify() {
+fn verify_has_nothing_to_say() {
     for drop_in in [
         None,
         Some("kernel"),
@@ -80,7 +80,7 @@ fn verify() {
     }
 }
 
-fn exposure() {
+fn exposure_is_within_its_bounds() {
     for (unit, drop_in, bound) in EXPOSURES {
         let dir = staged(drop_in);
         let output = Command::new("systemd-analyze")
@@ -97,7 +97,7 @@ fn exposure() {
 }
 
 /// Each daemon takes its example configuration: it fails later, for a port that is none.
-fn examples() {
+fn the_examples_are_understood() {
     for daemon in ["agent", "master"] {
         let config = folder().join(format!("{daemon}.toml"));
         let output = Command::new(meseta_tests::daemon::binary())

@@ -14,40 +14,17 @@ use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "scheduler_events_are_written_to_the_letter",
-        anywhere,
+meseta_tests::scenarios! {
+    anywhere:
         scheduler_events_are_written_to_the_letter,
-    ),
-    (
-        "executor_events_are_written_to_the_letter",
-        anywhere,
         executor_events_are_written_to_the_letter,
-    ),
-    (
-        "master_events_are_the_same_values",
-        anywhere,
         master_events_are_the_same_values,
-    ),
-    (
-        "answers_of_the_operator_api_are_the_same_values",
-        anywhere,
         answers_of_the_operator_api_are_the_same_values,
-    ),
-    (
-        "calls_are_read_without_loss",
-        anywhere,
         calls_are_read_without_loss,
-    ),
-    (
-        "errors_are_told_in_the_same_words",
-        anywhere,
-        errors_are_told_in_the_same_words,
-    ),
-];
+        errors_are_told_in_the_same_words;
+}
 
 /// Both encodings of a message, read and written again.
 struct RoundTrip {

@@ -7,53 +7,32 @@ use meseta_tests::framework::{framework_info, task, uuid_bytes};
 use meseta_tests::{Cluster, Encoding, Framework, Missing, unless_installed};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("a_task_from_offer_to_finish_in_json", anywhere, in_json),
-    (
-        "a_task_from_offer_to_finish_in_protobuf",
-        anywhere,
-        in_protobuf,
-    ),
-    ("a_task_from_offer_to_finish_by_curl", unless_curl, by_curl),
-    (
-        "an_update_that_is_not_acknowledged_comes_again",
-        anywhere,
-        repeated,
-    ),
-    (
-        "reconciliation_tells_what_is_and_what_is_not",
-        anywhere,
-        reconcile,
-    ),
-    (
-        "a_second_subscription_replaces_the_first",
-        anywhere,
-        failover,
-    ),
-    (
-        "a_subscriber_that_does_not_read_loses_its_offers_to_others",
-        anywhere,
-        not_reading,
-    ),
-    ("attributes_travel_with_offers", anywhere, attributes),
-    (
-        "an_agent_without_cpus_is_not_offered",
-        anywhere,
-        without_cpus,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        a_task_from_offer_to_finish_in_json,
+        a_task_from_offer_to_finish_in_protobuf;
+    unless_curl:
+        a_task_from_offer_to_finish_by_curl;
+    anywhere:
+        an_update_that_is_not_acknowledged_comes_again,
+        reconciliation_tells_what_is_and_what_is_not,
+        a_second_subscription_replaces_the_first,
+        a_subscriber_that_does_not_read_loses_its_offers_to_others,
+        attributes_travel_with_offers,
+        an_agent_without_cpus_is_not_offered;
+}
 
 fn unless_curl() -> Missing {
     unless_installed("curl")
 }
 
-fn in_json() {
+fn a_task_from_offer_to_finish_in_json() {
     conversation(Encoding::Json);
 }
 
-fn in_protobuf() {
+fn a_task_from_offer_to_finish_in_protobuf() {
     conversation(Encoding::Protobuf);
 }
 
@@ -117,7 +96,7 @@ fn amount(offer: &Value, name: &str) -> f64 {
 }
 
 /// The README's four requests, typed as they stand there.
-fn by_curl() {
+fn a_task_from_offer_to_finish_by_curl() {
     let cluster = Cluster::default();
     let url = cluster.scheduler_url();
     let headers = cluster.dir.path().join("headers");
@@ -220,7 +199,7 @@ impl<R: std::io::BufRead> Events<R> {
     }
 }
 
-fn repeated() {
+fn an_update_that_is_not_acknowledged_comes_again() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -250,7 +229,7 @@ fn repeated() {
     assert_eq!(framework.update("t1")["state"], "TASK_RUNNING");
 }
 
-fn reconcile() {
+fn reconciliation_tells_what_is_and_what_is_not() {
     let cluster = Cluster::default();
     let mut framework = Framework::subscribe(
         &cluster.scheduler_url(),
@@ -286,7 +265,7 @@ fn reconcile() {
     assert_eq!(framework.update("t1")["reason"], "REASON_RECONCILIATION");
 }
 
-fn failover() {
+fn a_second_subscription_replaces_the_first() {
     let cluster = Cluster::default();
     let mut first = cluster.framework();
     first.offer();
@@ -301,7 +280,7 @@ fn failover() {
 
 /// Events pile up for a subscriber that does not read; once it is given up, what it was offered goes
 /// to others.
-fn not_reading() {
+fn a_subscriber_that_does_not_read_loses_its_offers_to_others() {
     use std::io::{Read as _, Write as _};
     let cluster = Cluster::default();
     let url = cluster.scheduler_url();
@@ -353,7 +332,7 @@ fn not_reading() {
     drop(stream);
 }
 
-fn attributes() {
+fn attributes_travel_with_offers() {
     let mut setup = meseta_tests::Setup::default();
     setup
         .agent_flags
@@ -371,7 +350,7 @@ fn attributes() {
     assert_eq!(offer["attributes"][1]["text"]["value"], "a:b");
 }
 
-fn without_cpus() {
+fn an_agent_without_cpus_is_not_offered() {
     let setup = meseta_tests::Setup {
         agents: 2,
         agent_flags: vec!["--resources=cpus:0;mem:1024;disk:10".to_owned()],

@@ -17,20 +17,20 @@ mod values;
 
 use std::process::ExitCode;
 
-use meseta_tests::trials::{self, Scenario, anywhere};
+use meseta_tests::trials::{self, anywhere};
 
 fn main() -> ExitCode {
-    trials::run(&[
-        ("bytes", bytes::ALL),
-        ("scheduler", scheduler::ALL),
-        ("operator", operator::ALL),
-        ("values", values::ALL),
-        ("conversation", conversation::ALL),
-        ("recorded", recorded::ALL),
-        ("recorded::scheduler", recorded::scheduler::ALL),
-        ("recorded::agent", recorded::agent::ALL),
-        ("recorded::executor", recorded::executor::ALL),
-        ("recorded::inverse_offers", recorded::inverse_offers::ALL),
-        ("recorded::pages", recorded::pages::ALL),
+    trials::run(meseta_tests::groups![
+        bytes,
+        scheduler,
+        operator,
+        values,
+        conversation,
+        recorded,
+        recorded::scheduler,
+        recorded::agent,
+        recorded::executor,
+        recorded::inverse_offers,
+        recorded::pages
     ])
 }

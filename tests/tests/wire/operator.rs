@@ -7,34 +7,19 @@ use meseta_tests::framework::task;
 use meseta_tests::raw::{Head, Raw};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "calls_that_set_something_have_no_body_and_no_type",
-        anywhere,
-        set_calls,
-    ),
-    ("single_answers_say_their_length", anywhere, lengths),
-    ("operators_may_send_chunks_too", anywhere, chunks),
-    ("every_page_comes_as_jsonp", anywhere, jsonp),
-    (
-        "paths_of_the_agent_go_by_the_longest_prefix",
-        anywhere,
-        agent_paths,
-    ),
-    (
-        "streaming_headers_belong_to_streams",
-        anywhere,
-        streaming_headers,
-    ),
-    ("a_session_streams_records_in_json", anywhere, session),
-    (
-        "data_of_tasks_and_labels_pass_unchanged",
-        anywhere,
-        passed_through,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        calls_that_set_something_have_no_body_and_no_type,
+        single_answers_say_their_length,
+        operators_may_send_chunks_too,
+        every_page_comes_as_jsonp,
+        paths_of_the_agent_go_by_the_longest_prefix,
+        streaming_headers_belong_to_streams,
+        a_session_streams_records_in_json,
+        data_of_tasks_and_labels_pass_unchanged;
+}
 
 const JSON: &str = "Content-Type: application/json";
 
@@ -51,7 +36,7 @@ fn machine(cluster: &Cluster) -> (Value, String) {
     (json!({"hostname": agent["hostname"]}), id)
 }
 
-fn set_calls() {
+fn calls_that_set_something_have_no_body_and_no_type() {
     let cluster = Cluster::default();
     let (machine, agent) = machine(&cluster);
     let guarantee = json!([{"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}}]);
@@ -106,7 +91,7 @@ fn set_calls() {
     }
 }
 
-fn lengths() {
+fn single_answers_say_their_length() {
     let cluster = Cluster::default();
     let of_master = [
         "GET_HEALTH",
@@ -169,7 +154,7 @@ fn in_chunks(address: &str, line: &str, body: &str) -> (Head, String) {
     raw.answer()
 }
 
-fn chunks() {
+fn operators_may_send_chunks_too() {
     let cluster = Cluster::default();
     let health = r#"{"type": "GET_HEALTH"}"#;
     for address in [cluster.master.address(), cluster.agent().address()] {
@@ -183,7 +168,7 @@ fn chunks() {
     assert_eq!(weights[0]["weight"], 3.5, "{weights}");
 }
 
-fn jsonp() {
+fn every_page_comes_as_jsonp() {
     let cluster = Cluster::default();
     let of_master = [
         "/state",
@@ -242,7 +227,7 @@ fn jsonp() {
     }
 }
 
-fn agent_paths() {
+fn paths_of_the_agent_go_by_the_longest_prefix() {
     let cluster = Cluster::default();
     let agent = cluster.agent().address();
     let health = r#"{"type": "GET_HEALTH"}"#;
@@ -273,7 +258,7 @@ fn agent_paths() {
     }
 }
 
-fn streaming_headers() {
+fn streaming_headers_belong_to_streams() {
     let cluster = Cluster::default();
     let health = r#"{"type": "GET_HEALTH"}"#;
     let sent: [(&[&str], u16); 5] = [
@@ -290,7 +275,7 @@ fn streaming_headers() {
 }
 
 /// A session in a task's container, as the Mesos command line opens it.
-fn session() {
+fn a_session_streams_records_in_json() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -320,7 +305,7 @@ fn session() {
     assert_eq!(output, "aGVsbG8K", "hello and a line feed");
 }
 
-fn passed_through() {
+fn data_of_tasks_and_labels_pass_unchanged() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();

@@ -7,44 +7,29 @@ use meseta_tests::raw::{Head, Raw};
 use meseta_tests::{Cluster, Framework};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("paths_go_by_the_longest_prefix", anywhere, paths),
-    ("request_bodies_may_come_in_chunks", anywhere, chunked),
-    ("null_means_unset", anywhere, nulls),
-    ("unknown_keys_and_names_are_ignored", anywhere, unknown),
-    (
-        "credentials_are_ignored_without_authentication",
-        anywhere,
-        credentials,
-    ),
-    ("media_types_are_compared_exactly", anywhere, media_types),
-    ("filters_may_last_forever", anywhere, forever),
-    (
-        "connections_are_kept_and_streams_outlive_close",
-        anywhere,
-        connections,
-    ),
-    ("streams_are_chunked_and_named", anywhere, streams),
-    ("records_are_whole_chunks", anywhere, records),
-    ("taken_calls_have_no_body_and_no_type", anywhere, taken),
-    ("versions_are_numbers", anywhere, version),
-    ("redirects_keep_the_scheme", anywhere, redirect),
-    ("pages_come_as_jsonp", anywhere, jsonp),
-    ("offers_have_what_clients_read", anywhere, offers),
-    ("updates_have_what_clients_read", anywhere, updates),
-    (
-        "a_framework_is_updated_at_once_or_told_why_not",
-        anywhere,
-        update_framework,
-    ),
-    (
-        "unknown_is_a_call_that_is_not_served",
-        anywhere,
-        unknown_call,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        paths_go_by_the_longest_prefix,
+        request_bodies_may_come_in_chunks,
+        null_means_unset,
+        unknown_keys_and_names_are_ignored,
+        credentials_are_ignored_without_authentication,
+        media_types_are_compared_exactly,
+        filters_may_last_forever,
+        connections_are_kept_and_streams_outlive_close,
+        streams_are_chunked_and_named,
+        records_are_whole_chunks,
+        taken_calls_have_no_body_and_no_type,
+        versions_are_numbers,
+        redirects_keep_the_scheme,
+        pages_come_as_jsonp,
+        offers_have_what_clients_read,
+        updates_have_what_clients_read,
+        a_framework_is_updated_at_once_or_told_why_not,
+        unknown_is_a_call_that_is_not_served;
+}
 
 const JSON: &str = "Content-Type: application/json";
 const API: &str = "POST /api/v1/scheduler";
@@ -77,7 +62,7 @@ fn call_of(framework: &Framework, kind: &str) -> String {
     json!({"type": kind, "framework_id": {"value": framework.id}}).to_string()
 }
 
-fn paths() {
+fn paths_go_by_the_longest_prefix() {
     let cluster = Cluster::default();
     for (line, status) in [
         ("GET /state", 200),
@@ -108,7 +93,7 @@ fn paths() {
     assert!(text.contains("/api/v1/scheduler"), "{text}");
 }
 
-fn chunked() {
+fn request_bodies_may_come_in_chunks() {
     let cluster = Cluster::default();
     let call = subscribe_call(&framework_info("dev"));
     let mut raw = Raw::connect(cluster.master.address());
@@ -124,7 +109,7 @@ fn chunked() {
     assert_eq!(raw.record().expect("a record")["type"], "SUBSCRIBED");
 }
 
-fn nulls() {
+fn null_means_unset() {
     let cluster = Cluster::default();
     let mut call = json!({"type": "SUBSCRIBE", "framework_id": null, "accept": null, "decline": null,
         "kill": null, "subscribe": {"framework_info": framework_info("dev"), "suppressed_roles": null}});
@@ -135,7 +120,7 @@ fn nulls() {
     assert_eq!(raw.record().expect("a record")["type"], "SUBSCRIBED");
 }
 
-fn unknown() {
+fn unknown_keys_and_names_are_ignored() {
     let cluster = Cluster::default();
     let mut info = framework_info("dev");
     info["command.environment"] = json!({"x": 1});
@@ -168,7 +153,7 @@ fn unknown() {
     assert!(text.ends_with("Expecting 'type' to be present"), "{text}");
 }
 
-fn credentials() {
+fn credentials_are_ignored_without_authentication() {
     let cluster = Cluster::default();
     let none = "Authorization: Basic Tm9uZTpOb25l";
     stream(
@@ -178,7 +163,7 @@ fn credentials() {
     );
 }
 
-fn media_types() {
+fn media_types_are_compared_exactly() {
     let cluster = Cluster::default();
     let subscribe = subscribe_call(&framework_info("dev"));
     let sent: [(&[&str], u16); 4] = [
@@ -208,7 +193,7 @@ fn media_types() {
     }
 }
 
-fn forever() {
+fn filters_may_last_forever() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -219,7 +204,7 @@ fn forever() {
     framework.offer();
 }
 
-fn connections() {
+fn connections_are_kept_and_streams_outlive_close() {
     let cluster = Cluster::default();
     let call = subscribe_call(&framework_info("dev"));
     let (mut raw, _) = stream(&cluster, &[JSON, "Connection: close"], &call);
@@ -236,7 +221,7 @@ fn connections() {
     }
 }
 
-fn streams() {
+fn streams_are_chunked_and_named() {
     let cluster = Cluster::default();
     let call = subscribe_call(&framework_info("dev"));
     for media in ["application/json", "application/x-protobuf"] {
@@ -252,7 +237,7 @@ fn streams() {
     }
 }
 
-fn records() {
+fn records_are_whole_chunks() {
     let cluster = Cluster::default();
     let (mut raw, _) = stream(&cluster, &[JSON], &subscribe_call(&framework_info("dev")));
     assert_eq!(raw.record().expect("a record")["type"], "SUBSCRIBED");
@@ -260,7 +245,7 @@ fn records() {
     assert_eq!(raw.record().expect("a record")["type"], "OFFERS");
 }
 
-fn taken() {
+fn taken_calls_have_no_body_and_no_type() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     for kind in ["REVIVE", "SUPPRESS"] {
@@ -275,7 +260,7 @@ fn taken() {
     }
 }
 
-fn version() {
+fn versions_are_numbers() {
     let cluster = Cluster::default();
     let version = cluster.master.page("/version").json()["version"].clone();
     let parts: Vec<u32> = version
@@ -287,7 +272,7 @@ fn version() {
     assert!(parts >= vec![1, 0, 0], "{version}");
 }
 
-fn redirect() {
+fn redirects_keep_the_scheme() {
     let cluster = Cluster::default();
     let (head, _) = answer(&cluster, "GET /redirect", &[], "");
     assert_eq!(head.status, 307);
@@ -299,7 +284,7 @@ fn redirect() {
     );
 }
 
-fn jsonp() {
+fn pages_come_as_jsonp() {
     let cluster = Cluster::default();
     for path in [
         "/state",
@@ -328,7 +313,7 @@ fn jsonp() {
     }
 }
 
-fn offers() {
+fn offers_have_what_clients_read() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -364,7 +349,7 @@ fn offers() {
     }
 }
 
-fn updates() {
+fn updates_have_what_clients_read() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -389,7 +374,7 @@ fn updates() {
     assert_eq!(framework.update("t").get("uuid"), None);
 }
 
-fn unknown_call() {
+fn unknown_is_a_call_that_is_not_served() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let call = call_of(&framework, "UNKNOWN");
@@ -409,7 +394,7 @@ fn unknown_call() {
     );
 }
 
-fn update_framework() {
+fn a_framework_is_updated_at_once_or_told_why_not() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let mut info = framework_info("dev");

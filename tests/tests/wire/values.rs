@@ -9,44 +9,21 @@ use meseta_tests::raw::Raw;
 use meseta_tests::{Cluster, Encoding, Framework, http, wait};
 use serde_json::{Value, json};
 
+use crate::anywhere;
 use crate::recorded::pages::oversubscribing;
-use crate::{Scenario, anywhere};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "subscriptions_name_no_stream_and_calls_their_own",
-        anywhere,
-        stream_ids,
-    ),
-    ("a_heartbeat_follows_subscribed", anywhere, heartbeat),
-    (
-        "numbers_are_numbers_enums_names_and_empty_messages_stay",
-        anywhere,
-        forms,
-    ),
-    ("subscribed_says_who_leads", anywhere, subscribed),
-    (
-        "offers_name_the_executors_that_run_there",
-        anywhere,
-        executors,
-    ),
-    ("failures_name_the_executor_and_its_end", anywhere, failures),
-    (
-        "uuids_of_operations_come_as_objects_and_go_as_bytes",
-        anywhere,
-        operation_uuids,
-    ),
-    (
-        "a_stream_that_is_replaced_is_told_and_closed",
-        anywhere,
-        replaced,
-    ),
-    (
-        "an_executor_has_a_session_of_its_own",
-        anywhere,
-        own_session,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        subscriptions_name_no_stream_and_calls_their_own,
+        a_heartbeat_follows_subscribed,
+        numbers_are_numbers_enums_names_and_empty_messages_stay,
+        subscribed_says_who_leads,
+        offers_name_the_executors_that_run_there,
+        failures_name_the_executor_and_its_end,
+        uuids_of_operations_come_as_objects_and_go_as_bytes,
+        a_stream_that_is_replaced_is_told_and_closed,
+        an_executor_has_a_session_of_its_own;
+}
 
 const JSON: &str = "Content-Type: application/json";
 const API: &str = "POST /api/v1/scheduler";
@@ -67,7 +44,7 @@ fn stream(cluster: &Cluster, info: &Value) -> Raw {
     raw
 }
 
-fn stream_ids() {
+fn subscriptions_name_no_stream_and_calls_their_own() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let status = |headers: &[&str], body: &str| {
@@ -87,7 +64,7 @@ fn stream_ids() {
     }
 }
 
-fn heartbeat() {
+fn a_heartbeat_follows_subscribed() {
     let cluster = Cluster::default();
     let mut raw = stream(&cluster, &framework_info("dev"));
     let first = raw.record().expect("a record");
@@ -96,7 +73,7 @@ fn heartbeat() {
     assert_eq!(raw.record(), Some(json!({"type": "HEARTBEAT"})));
 }
 
-fn forms() {
+fn numbers_are_numbers_enums_names_and_empty_messages_stay() {
     let cluster = oversubscribing(2);
     let url = format!("{}/api/v1", cluster.master.url);
     let agents = http::post_json(&url, &json!({"type": "GET_AGENTS"})).json();
@@ -147,7 +124,7 @@ fn forms() {
     assert!(uuid.len() == 24 && uuid.ends_with("=="), "{uuid}");
 }
 
-fn subscribed() {
+fn subscribed_says_who_leads() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let subscribed = &framework.subscribed["subscribed"];
@@ -172,7 +149,7 @@ fn of_executor(framework: &Framework, offer: &Value, command: &str) -> Value {
             "command": {"value": command}, "resources": resources}})
 }
 
-fn executors() {
+fn offers_name_the_executors_that_run_there() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -191,7 +168,7 @@ fn executors() {
     assert_eq!(other.offer().get("executor_ids"), None, "another's");
 }
 
-fn failures() {
+fn failures_name_the_executor_and_its_end() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -204,7 +181,7 @@ fn failures() {
     );
 }
 
-fn operation_uuids() {
+fn uuids_of_operations_come_as_objects_and_go_as_bytes() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -229,7 +206,7 @@ fn operation_uuids() {
     framework.accepted(acknowledge(uuid));
 }
 
-fn replaced() {
+fn a_stream_that_is_replaced_is_told_and_closed() {
     let cluster = Cluster::default();
     let mut info = framework_info("dev");
     let mut first = stream(&cluster, &info);
@@ -244,7 +221,7 @@ fn replaced() {
     assert_eq!(second.record(), Some(json!({"type": "HEARTBEAT"})));
 }
 
-fn own_session() {
+fn an_executor_has_a_session_of_its_own() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();

@@ -95,7 +95,7 @@ fn only_the_regular_are_left(cluster: &Cluster) {
     );
 }
 
-pub(super) fn load() {
+pub(super) fn the_load_controller_evicts_all_revocable_executors_and_nobody_else() {
     let dir = tempfile::tempdir().expect("a folder");
     let proc = machine(dir.path());
     let mut flags = fixed_flags();
@@ -156,7 +156,7 @@ pub(super) fn unless_loaded() -> Missing {
     unless_root().or_else(|| idle.then(|| format!("the load of 5 minutes is {five:?}")))
 }
 
-pub(super) fn real_load() {
+pub(super) fn the_load_controller_reads_the_machines_own_load() {
     let mut flags = fixed_flags();
     flags.extend([
         "--qos_controller=load".to_owned(),
@@ -203,7 +203,7 @@ fn meminfo(available_mb: u64) -> String {
     text
 }
 
-pub(super) fn memory() {
+pub(super) fn pressure_on_memory_stops_offers_and_kills_the_largest_revocable_task() {
     let dir = tempfile::tempdir().expect("a folder");
     let proc = machine(dir.path());
     set(&proc, "meminfo", &meminfo(900));

@@ -14,55 +14,27 @@ use meseta_tests::revocable::launch_and_decline_rest;
 use meseta_tests::{Cluster, Framework, Setup, unless_root};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones",
-        anywhere,
-        estimators::fixed,
-    ),
-    (
-        "the_load_controller_evicts_all_revocable_executors_and_nobody_else",
-        unless_root,
-        evicting::load,
-    ),
-    (
-        "the_load_controller_reads_the_machines_own_load",
-        evicting::unless_loaded,
-        evicting::real_load,
-    ),
-    (
-        "revocable_work_goes_on_over_restarts_of_agent_and_master",
-        unless_root,
-        estimators::restarts,
-    ),
-    (
-        "slack_is_oversubscribed_within_two_intervals",
-        unless_root,
-        estimators::slack,
-    ),
-    (
-        "a_plug_in_in_rust_oversubscribes_until_it_ends",
-        plugins::unless_rust,
-        plugins::rust_plugin,
-    ),
-    (
-        "a_plug_in_in_python_oversubscribes_and_evicts",
-        plugins::unless_python,
-        plugins::python_plugin,
-    ),
-    (
-        "prometheus_scrapes_oversubscription_and_alerts_fire",
-        prometheus::unless_prometheus,
-        prometheus::prometheus,
-    ),
-    (
-        "pressure_on_memory_stops_offers_and_kills_the_largest_revocable_task",
-        unless_root,
-        evicting::memory,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        estimators::a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones;
+    unless_root:
+        evicting::the_load_controller_evicts_all_revocable_executors_and_nobody_else;
+    evicting::unless_loaded:
+        evicting::the_load_controller_reads_the_machines_own_load;
+    unless_root:
+        estimators::revocable_work_goes_on_over_restarts_of_agent_and_master,
+        estimators::slack_is_oversubscribed_within_two_intervals;
+    plugins::unless_rust:
+        plugins::a_plug_in_in_rust_oversubscribes_until_it_ends;
+    plugins::unless_python:
+        plugins::a_plug_in_in_python_oversubscribes_and_evicts;
+    prometheus::unless_prometheus:
+        prometheus::prometheus_scrapes_oversubscription_and_alerts_fire;
+    unless_root:
+        evicting::pressure_on_memory_stops_offers_and_kills_the_largest_revocable_task;
+}
 
 /// As the document has them.
 const FIXED: &str = r#"{

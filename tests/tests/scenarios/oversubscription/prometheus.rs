@@ -101,7 +101,7 @@ impl Prometheus {
 /// Evictions enough for an alert.
 const EVICTED: usize = 12;
 
-pub(super) fn prometheus() {
+pub(super) fn prometheus_scrapes_oversubscription_and_alerts_fire() {
     promtool(&["check", "rules", "oversubscription.rules.yml"]);
     promtool(&["test", "rules", "oversubscription.test.yml"]);
     promtool(&["check", "rules", "cluster.rules.yml"]);

@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The document's first example, word for word: 8 of 12 cpus, the format before refinement.
-pub(super) fn documented() {
+pub(super) fn a_framework_reserves_and_unreserves_as_documented() {
     let cluster = cluster("cpus:12;mem:6144");
     let mut info = framework_info("engineering");
     info["principal"] = json!("framework-principal");
@@ -60,7 +60,7 @@ pub(super) fn documented() {
 }
 
 /// The document's refinement: `engineering` to `engineering/backend` and back.
-pub(super) fn refined() {
+pub(super) fn a_reservation_is_refined_and_given_back() {
     let cluster = cluster("cpus:12;mem:6144");
     let agent = agent_id(&cluster);
     let all = json!([
@@ -137,7 +137,7 @@ pub(super) fn refined() {
     );
 }
 
-pub(super) fn feedback() {
+pub(super) fn named_operations_are_told_until_acknowledged() {
     let mut cluster = cluster("cpus:4;mem:1024");
     let info = framework_info("dev");
     let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Protobuf, &info);

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// The operators' part of the document, its placeholders filled and its commas corrected.
-pub(super) fn operators() {
+pub(super) fn operators_reserve_as_documented() {
     let cluster = cluster("cpus:12;mem:6144;disk:1024");
     let agent = agent_id(&cluster);
     let document = |cpus: f64, mem: f64, comma: &str| {
@@ -194,7 +194,7 @@ fn refusals(cluster: &Cluster, agent: &str) {
     assert_eq!(cluster.agent().page("/state").json()["resources"], before);
 }
 
-pub(super) fn v1() {
+pub(super) fn operators_reserve_by_the_v1_api() {
     let cluster = cluster("cpus:4;mem:1024;disk:1024");
     let agent = json!({"value": agent_id(&cluster)});
     let url = format!("{}/api/v1", cluster.master.url);

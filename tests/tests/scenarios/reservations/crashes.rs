@@ -8,7 +8,7 @@ use super::{
 };
 
 /// The agent does not start with less than what it has promised, and says so.
-pub(super) fn fewer() {
+pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
     let mut cluster = cluster("cpus:4;mem:1024");
     let agent = agent_id(&cluster);
     let three = json!([dynamic("cpus", 3.0, "dev")]).to_string();
@@ -62,7 +62,7 @@ pub(super) fn fewer() {
 
 /// kill -9 at ten points of a reserve, create, destroy, unreserve cycle, the agent and the master in
 /// turn, before and after each operation could have arrived, and while the volume holds data.
-pub(super) fn crashes() {
+pub(super) fn ten_crashes_leave_everything_exactly_once() {
     let mut cluster = cluster("cpus:4;mem:1024;disk:1024");
     let agent = agent_id(&cluster);
     let disk = dynamic("disk", 64.0, "dev");

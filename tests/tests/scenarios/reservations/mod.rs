@@ -11,55 +11,20 @@ use std::time::Duration;
 use meseta_tests::{Cluster, Framework, Setup, http, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "a_framework_reserves_and_unreserves_as_documented",
-        anywhere,
-        by_frameworks::documented,
-    ),
-    (
-        "a_reservation_is_refined_and_given_back",
-        anywhere,
-        by_frameworks::refined,
-    ),
-    (
-        "operators_reserve_as_documented",
-        anywhere,
-        by_operators::operators,
-    ),
-    (
-        "operators_reserve_by_the_v1_api",
-        anywhere,
-        by_operators::v1,
-    ),
-    (
-        "a_volume_outlives_its_tasks_and_daemons",
-        anywhere,
-        volumes::volume,
-    ),
-    (
-        "a_grown_and_shrunk_volume_keeps_its_data",
-        anywhere,
-        volumes::resized,
-    ),
-    (
-        "fewer_resources_than_reserved_refuse_to_start",
-        anywhere,
-        crashes::fewer,
-    ),
-    (
-        "named_operations_are_told_until_acknowledged",
-        anywhere,
-        by_frameworks::feedback,
-    ),
-    (
-        "ten_crashes_leave_everything_exactly_once",
-        anywhere,
-        crashes::crashes,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        by_frameworks::a_framework_reserves_and_unreserves_as_documented,
+        by_frameworks::a_reservation_is_refined_and_given_back,
+        by_operators::operators_reserve_as_documented,
+        by_operators::operators_reserve_by_the_v1_api,
+        volumes::a_volume_outlives_its_tasks_and_daemons,
+        volumes::a_grown_and_shrunk_volume_keeps_its_data,
+        crashes::fewer_resources_than_reserved_refuse_to_start,
+        by_frameworks::named_operations_are_told_until_acknowledged,
+        crashes::ten_crashes_leave_everything_exactly_once;
+}
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -15,60 +15,23 @@ use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Cluster, Encoding, Framework, Setup, unless_root};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "a_check_writes_through_no_link_of_its_task",
-        unless_root,
-        paths::swapped_for_a_check,
-    ),
-    (
-        "a_check_meets_no_pipe_or_file_of_others",
-        unless_root,
-        paths::planted_for_a_check,
-    ),
-    (
-        "a_nested_container_is_removed_through_no_link",
-        unless_root,
-        paths::swapped_for_a_removal,
-    ),
-    (
-        "a_nested_sandbox_takes_no_folder_of_another_user",
-        unless_root,
-        paths::planted_for_a_sandbox,
-    ),
-    (
-        "the_api_reads_no_file_that_is_another_users",
-        unless_root,
-        paths::linked_for_a_reader,
-    ),
-    (
-        "an_ordinary_users_task_runs_under_any_umask",
-        unless_root,
-        modes::under_a_umask,
-    ),
-    (
-        "an_agent_of_an_ordinary_user_runs_under_any_umask",
-        anywhere,
-        modes::without_root,
-    ),
-    (
-        "tasks_see_no_ids_of_others_and_no_groups_of_the_host",
-        unless_root,
-        modes::unseen,
-    ),
-    (
-        "core_files_are_for_those_who_ask",
-        unless_root,
-        modes::core_files,
-    ),
-    (
-        "doing_without_a_filter_is_the_operators_to_allow",
-        unless_root,
-        modes::unconfined,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        paths::a_check_writes_through_no_link_of_its_task,
+        paths::a_check_meets_no_pipe_or_file_of_others,
+        paths::a_nested_container_is_removed_through_no_link,
+        paths::a_nested_sandbox_takes_no_folder_of_another_user,
+        paths::the_api_reads_no_file_that_is_another_users,
+        modes::an_ordinary_users_task_runs_under_any_umask;
+    anywhere:
+        modes::an_agent_of_an_ordinary_user_runs_under_any_umask;
+    unless_root:
+        modes::tasks_see_no_ids_of_others_and_no_groups_of_the_host,
+        modes::core_files_are_for_those_who_ask,
+        modes::doing_without_a_filter_is_the_operators_to_allow;
+}
 
 const NOBODY: u32 = 65534;
 

@@ -37,7 +37,7 @@ fn launch_group(framework: &mut Framework, executor: &str, mut task: Value) {
 }
 
 /// What a check prints goes to its task's sandbox, by way of folders that the task's user can swap.
-pub(super) fn swapped_for_a_check() {
+pub(super) fn a_check_writes_through_no_link_of_its_task() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     for (executor, existing) in [("fresh", false), ("existing", true)] {
@@ -75,7 +75,7 @@ pub(super) fn swapped_for_a_check() {
 }
 
 /// The file itself is something else: a pipe that nobody reads, or a second name of root's file.
-pub(super) fn planted_for_a_check() {
+pub(super) fn a_check_meets_no_pipe_or_file_of_others() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let secret = secret(&cluster, "secret").join("file");
@@ -129,7 +129,7 @@ fn run_nested(cluster: &Cluster, id: &Value, command: &str) {
 }
 
 /// A nested container's sandbox is removed where it is, and not where its name leads by now.
-pub(super) fn swapped_for_a_removal() {
+pub(super) fn a_nested_container_is_removed_through_no_link() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let offer = framework.offer();
@@ -160,7 +160,7 @@ pub(super) fn swapped_for_a_removal() {
 }
 
 /// Whoever knows the id of a nested container beforehand puts somebody else's folder in its place.
-pub(super) fn planted_for_a_sandbox() {
+pub(super) fn a_nested_sandbox_takes_no_folder_of_another_user() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let offer = framework.offer();
@@ -182,7 +182,7 @@ pub(super) fn planted_for_a_sandbox() {
 }
 
 /// Reading over the API is no way to what the task itself may not read.
-pub(super) fn linked_for_a_reader() {
+pub(super) fn the_api_reads_no_file_that_is_another_users() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let secret = secret(&cluster, "secret").join("file");

@@ -17,13 +17,12 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[(
-    "an_agent_that_leaves_is_told_of_as_recorded",
-    anywhere,
-    leaves,
-)];
+meseta_tests::scenarios! {
+    anywhere:
+        an_agent_that_leaves_is_told_of_as_recorded;
+}
 
 /// The frames that this agent sends.
 const FRAMES_MAX: usize = 8;
@@ -114,7 +113,7 @@ fn register() -> agent_frame::Message {
     })
 }
 
-fn leaves() {
+fn an_agent_that_leaves_is_told_of_as_recorded() {
     let cluster = Cluster::start(Setup {
         agents: 0,
         ..Setup::default()

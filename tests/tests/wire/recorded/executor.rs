@@ -12,22 +12,15 @@ use meseta_tests::recording::{self, Events};
 use meseta_tests::{Cluster, Encoding, Framework, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere, recorded};
+use crate::{anywhere, recorded};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "an_executor_hears_what_was_recorded",
-        anywhere,
-        conversation,
-    ),
-    ("environments_are_as_recorded", anywhere, environments),
-    ("a_group_is_told_of_as_recorded", anywhere, group),
-    (
-        "what_cannot_be_fetched_is_told_as_recorded",
-        anywhere,
-        not_fetched,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        an_executor_hears_what_was_recorded,
+        environments_are_as_recorded,
+        a_group_is_told_of_as_recorded,
+        what_cannot_be_fetched_is_told_as_recorded;
+}
 
 const HEADERS: [&str; 2] = ["Content-Type: application/json", "Accept: application/json"];
 const UUID: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
@@ -116,7 +109,7 @@ impl<'a> Executor<'a> {
     }
 }
 
-fn conversation() {
+fn an_executor_hears_what_was_recorded() {
     let cluster = recorded::cluster();
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();
@@ -263,7 +256,7 @@ fn same_environment(file: &str, path: &std::path::Path) {
     }
 }
 
-fn environments() {
+fn environments_are_as_recorded() {
     let cluster = recorded::cluster();
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();
@@ -300,7 +293,7 @@ pub(crate) fn launch_group(framework: &Framework, offer: &Value) {
             "task_group": {"tasks": [part("pod-a", "exit 0"), part("pod-b", "exec sleep 600")]}}}]}}));
 }
 
-fn group() {
+fn a_group_is_told_of_as_recorded() {
     let cluster = recorded::cluster();
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();
@@ -331,7 +324,7 @@ fn group() {
     heard.compare("executor failure", &failure, &["/failure/status"]);
 }
 
-fn not_fetched() {
+fn what_cannot_be_fetched_is_told_as_recorded() {
     let cluster = recorded::cluster();
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();

@@ -7,20 +7,13 @@ use meseta_tests::recording::Events;
 use meseta_tests::{Cluster, Encoding, Framework, http};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere, recorded};
+use crate::{anywhere, recorded};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "a_framework_is_asked_to_leave_as_recorded",
-        anywhere,
-        as_recorded,
-    ),
-    (
-        "answers_are_seen_in_the_status_of_maintenance",
-        anywhere,
-        answers,
-    ),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        a_framework_is_asked_to_leave_as_recorded,
+        answers_are_seen_in_the_status_of_maintenance;
+}
 
 /// Schedules all machines, or none.
 fn schedule(cluster: &Cluster, windows: &Value) {
@@ -40,7 +33,7 @@ fn status(cluster: &Cluster) -> Value {
 }
 
 /// The stream that was recorded: RESCIND, OFFERS with their end, INVERSE_OFFERS, and back.
-fn as_recorded() {
+fn a_framework_is_asked_to_leave_as_recorded() {
     let cluster = recorded::cluster();
     let recorded = Events::read("scheduler-events.jsonl");
     let info = json!({"user": "root", "name": "golden"});
@@ -111,7 +104,7 @@ fn seen(cluster: &Cluster, framework: &Framework) -> Vec<String> {
     .collect()
 }
 
-fn answers() {
+fn answers_are_seen_in_the_status_of_maintenance() {
     let cluster = recorded::cluster();
     let mut framework = cluster.framework();
     let offer = framework.offer();

@@ -16,32 +16,19 @@ use meseta_tests::raw::{Head, Raw};
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, recording, wait};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere};
+use crate::anywhere;
 
-pub(crate) const ALL: &[Scenario] = &[
-    ("quota_is_answered_as_recorded", anywhere, || {
-        operators("operator-quota.jsonl");
-    }),
-    ("weights_are_answered_as_recorded", anywhere, || {
-        operators("operator-weights.jsonl");
-    }),
-    ("reservations_are_answered_as_recorded", anywhere, || {
-        operators("operator-reserve.jsonl");
-    }),
-    ("maintenance_is_answered_as_recorded", anywhere, || {
-        operators("operator-maintenance.jsonl");
-    }),
-    ("errors_are_answered_as_recorded", anywhere, || {
-        operators("operator-errors.jsonl");
-    }),
-    (
-        "the_agents_errors_are_answered_as_recorded",
-        anywhere,
-        agent_errors,
-    ),
-    ("files_are_answered_as_recorded", anywhere, files),
-    ("every_metric_recorded_is_there", anywhere, metrics),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        quota_is_answered_as_recorded = || operators("operator-quota.jsonl"),
+        weights_are_answered_as_recorded = || operators("operator-weights.jsonl"),
+        reservations_are_answered_as_recorded = || operators("operator-reserve.jsonl"),
+        maintenance_is_answered_as_recorded = || operators("operator-maintenance.jsonl"),
+        errors_are_answered_as_recorded = || operators("operator-errors.jsonl"),
+        the_agents_errors_are_answered_as_recorded,
+        files_are_answered_as_recorded,
+        every_metric_recorded_is_there;
+}
 
 /// For what an agent still has to do before an answer is as it was recorded.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -113,13 +100,13 @@ fn with_task() -> (Cluster, Framework) {
     (cluster, framework)
 }
 
-fn agent_errors() {
+fn the_agents_errors_are_answered_as_recorded() {
     let (cluster, framework) = with_task();
     let names = [("<FRAMEWORK>", framework.id.as_str())];
     replay(&cluster, "agent-errors.jsonl", &names);
 }
 
-fn files() {
+fn files_are_answered_as_recorded() {
     let (cluster, framework) = with_task();
     let names = [("<FRAMEWORK>", framework.id.as_str())];
     replay(&cluster, "agent-files.jsonl", &names);
@@ -132,7 +119,7 @@ fn files() {
     );
 }
 
-fn metrics() {
+fn every_metric_recorded_is_there() {
     let cluster = Cluster::default();
     let mut info = framework_info("dev");
     info["name"] = "golden".into();

@@ -9,19 +9,17 @@ use meseta_tests::{Cluster, Encoding, Framework, Setup, http, unless_root, wait}
 use serde_json::{Value, json};
 
 use super::executor::{custom, launch_group};
-use crate::{Scenario, anywhere, recorded};
+use crate::{anywhere, recorded};
 
-pub(crate) const ALL: &[Scenario] = &[
-    // The statistics are those of cgroups.
-    ("pages_have_the_shape_recorded", unless_root, pages),
-    ("reservations_are_shown_as_recorded", anywhere, reservation),
-    ("oversubscription_is_shown_as_recorded", anywhere, revocable),
-    (
-        "the_operators_events_have_the_shape_recorded",
-        anywhere,
-        events,
-    ),
-];
+meseta_tests::scenarios! {
+    unless_root:
+        // The statistics are those of cgroups.
+        pages_have_the_shape_recorded;
+    anywhere:
+        reservations_are_shown_as_recorded,
+        oversubscription_is_shown_as_recorded,
+        the_operators_events_have_the_shape_recorded;
+}
 
 /// For what a page shows only after a while.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -115,7 +113,7 @@ fn launch_only(framework: &Framework, offer: &Value, tasks: &[Value]) {
     );
 }
 
-fn pages() {
+fn pages_have_the_shape_recorded() {
     let cluster = recorded::cluster();
     compare(&cluster, "idle");
     let mut framework = subscribe(&cluster);
@@ -147,7 +145,7 @@ fn pages() {
     compare(&cluster, "completed");
 }
 
-fn reservation() {
+fn reservations_are_shown_as_recorded() {
     let cluster = recorded::cluster();
     let agent = cluster.master.page("/slaves").json()["slaves"][0]["id"].clone();
     let stack = |labels: Value| json!([{"type": "DYNAMIC", "role": "dev", "principal": "ops", "labels": labels}]);
@@ -186,12 +184,12 @@ pub(crate) fn oversubscribing(cpus: u32) -> Cluster {
     })
 }
 
-fn revocable() {
+fn oversubscription_is_shown_as_recorded() {
     compare(&oversubscribing(4), "revocable");
 }
 
 /// The first of each kind of event, while a framework comes, runs a task, fails over and goes, and the agent with it.
-fn events() {
+fn the_operators_events_have_the_shape_recorded() {
     let cluster = recorded::cluster();
     let mut stream = Raw::connect(cluster.master.address());
     let json = "Content-Type: application/json";

@@ -6,18 +6,15 @@ use meseta_tests::recording::{self, Events};
 use meseta_tests::{Cluster, Encoding, Framework};
 use serde_json::{Value, json};
 
-use crate::{Scenario, anywhere, recorded};
+use crate::{anywhere, recorded};
 
-pub(crate) const ALL: &[Scenario] = &[
-    (
-        "scheduler_calls_are_answered_as_recorded",
-        anywhere,
-        answers,
-    ),
-    ("scheduler_events_have_the_shape_recorded", anywhere, events),
-];
+meseta_tests::scenarios! {
+    anywhere:
+        scheduler_calls_are_answered_as_recorded,
+        scheduler_events_have_the_shape_recorded;
+}
 
-fn answers() {
+fn scheduler_calls_are_answered_as_recorded() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let names = [
@@ -42,7 +39,7 @@ fn update(framework: &mut Framework, task: &str, state: &str) -> Value {
     event
 }
 
-fn events() {
+fn scheduler_events_have_the_shape_recorded() {
     let cluster = Cluster::default();
     let recording = Events::read("scheduler-events.jsonl");
     let info = recording::framework_info();
