@@ -39,8 +39,7 @@ fn main() {
 /// Launches a task, and waits until it runs.
 fn run(framework: &mut Framework, id: &str, command: &str) {
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, id, command, SMALL)]);
-    framework.until_state(id, "TASK_RUNNING");
+    framework.run_task(&offer, id, command, SMALL);
 }
 
 fn end(framework: &mut Framework, id: &str) {
@@ -52,8 +51,7 @@ fn forks(cluster: &Cluster, framework: &mut Framework) {
     report("process made and reaped, alone", fork_times());
     let offer = framework.offer();
     let command = "bomb() { bomb | bomb & }; bomb; exec sleep 600";
-    framework.launch(&offer, &[task(&offer, "bomb", command, BOMB)]);
-    framework.until_state("bomb", "TASK_RUNNING");
+    framework.run_task(&offer, "bomb", command, BOMB);
     wait::eventually("the bomb is at its limit", PATIENCE, || {
         let files = kernel::groups_below(&cluster.cgroups_root);
         let texts = files

@@ -31,8 +31,7 @@ fn main() {
         let offer = framework.offer();
         let id = format!("one-{number}");
         let began = Instant::now();
-        framework.launch(&offer, &[task(&offer, &id, "true", TINY)]);
-        framework.until_state(&id, "TASK_RUNNING");
+        framework.run_task(&offer, &id, "true", TINY);
         running.push(began.elapsed());
         framework.until_state(&id, "TASK_FINISHED");
         finished.push(began.elapsed());

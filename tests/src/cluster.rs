@@ -198,13 +198,22 @@ impl Cluster {
             .expect("meseta runs")
     }
 
+    /// A plain cluster, a framework in role `dev`, and the offer that it has got.
+    pub fn with_offer() -> (Self, Framework, Value) {
+        let cluster = Self::default();
+        let mut framework = cluster.framework();
+        let offer = framework.offer();
+        (cluster, framework, offer)
+    }
+
     /// A framework in role `dev` that speaks JSON.
     pub fn framework(&self) -> Framework {
-        Framework::subscribe(
-            &self.scheduler_url(),
-            Encoding::Json,
-            &framework_info("dev"),
-        )
+        self.subscribe(&framework_info("dev"))
+    }
+
+    /// A framework that speaks JSON.
+    pub fn subscribe(&self, info: &Value) -> Framework {
+        Framework::subscribe(&self.scheduler_url(), Encoding::Json, info)
     }
 
     /// The URL of the scheduler API.

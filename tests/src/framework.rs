@@ -235,6 +235,23 @@ impl Framework {
             "offer_ids": [offer["id"]], "operations": operations, "filters": {"refuse_seconds": 0.0}}}));
     }
 
+    /// Accepts an offer with one command task; `resources` are pairs of name and amount.
+    pub fn launch_task(&self, offer: &Value, id: &str, command: &str, resources: &[(&str, f64)]) {
+        self.launch(offer, &[task(offer, id, command, resources)]);
+    }
+
+    /// The same, and waits until the task runs; gives that update.
+    pub fn run_task(
+        &mut self,
+        offer: &Value,
+        id: &str,
+        command: &str,
+        resources: &[(&str, f64)],
+    ) -> Value {
+        self.launch_task(offer, id, command, resources);
+        self.until_state(id, "TASK_RUNNING")
+    }
+
     pub fn decline(&self, offer: &Value, refuse_seconds: f64) {
         self.accepted(json!({"type": "DECLINE", "decline": {
             "offer_ids": [offer["id"]], "filters": {"refuse_seconds": refuse_seconds}}}));

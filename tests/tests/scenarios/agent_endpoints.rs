@@ -1,7 +1,6 @@
 //! Bad input on every endpoint of the agent's reference, as `every_endpoint` does it on the master's.
 
 use meseta_tests::Cluster;
-use meseta_tests::framework::task;
 use meseta_tests::raw::Raw;
 use serde_json::{Value, json};
 
@@ -35,12 +34,8 @@ fn endpoints() -> (Vec<&'static str>, Vec<&'static str>) {
 
 /// A cluster whose agent runs a task, so that there is something to change.
 fn busy() -> Cluster {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    let info = task(&offer, "t1", "sleep 1000", &[("cpus", 0.1), ("mem", 32.0)]);
-    framework.launch(&offer, &[info]);
-    framework.until_state("t1", "TASK_RUNNING");
+    let (cluster, mut framework, offer) = Cluster::with_offer();
+    framework.run_task(&offer, "t1", "sleep 1000", &[("cpus", 0.1), ("mem", 32.0)]);
     cluster
 }
 

@@ -3,7 +3,7 @@
 
 use meseta_proto::mesos::v1::{executor, scheduler};
 use meseta_tests::framework::framework_info;
-use meseta_tests::{Cluster, Encoding, Framework, http};
+use meseta_tests::{Cluster, http};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -37,9 +37,7 @@ fn is_named(text: &str, part: &str) -> bool {
 }
 
 fn schedulers_calls_without_their_parts() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     let before = cluster.master.page("/frameworks").json()["frameworks"].clone();
     let kinds = (1..32).filter_map(|kind| scheduler::call::Type::try_from(kind).ok());
     let names: Vec<&str> = kinds.map(|kind| kind.as_str_name()).collect();
@@ -286,5 +284,5 @@ fn calls_with_a_key_twice() {
         (400, "Unknown agent")
     );
     let info = framework_info("dev");
-    Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info).offer();
+    cluster.subscribe(&info).offer();
 }

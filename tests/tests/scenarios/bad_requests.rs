@@ -249,15 +249,7 @@ fn amounts_that_are_no_amounts() {
     }
     not_a_number(&cluster, &mut framework);
     let offer = framework.offer();
-    framework.launch(
-        &offer,
-        &[task(
-            &offer,
-            "good",
-            "true",
-            &[("cpus", 0.1), ("mem", 32.0)],
-        )],
-    );
+    framework.launch_task(&offer, "good", "true", &[("cpus", 0.1), ("mem", 32.0)]);
     framework.until_state("good", "TASK_FINISHED");
 }
 
@@ -296,10 +288,7 @@ fn offers_that_are_not_there() {
     let mut offer = framework.offer();
     let real = offer["id"].clone();
     offer["id"] = json!({"value": "no-such-offer"});
-    framework.launch(
-        &offer,
-        &[task(&offer, "t1", "true", &[("cpus", 0.1), ("mem", 32.0)])],
-    );
+    framework.launch_task(&offer, "t1", "true", &[("cpus", 0.1), ("mem", 32.0)]);
     let status = framework.update("t1");
     assert_eq!(status["state"], "TASK_DROPPED");
     assert_eq!(status["reason"], "REASON_INVALID_OFFERS");
@@ -311,10 +300,7 @@ fn offers_that_are_not_there() {
     );
     // The real one still stands.
     offer["id"] = real;
-    framework.launch(
-        &offer,
-        &[task(&offer, "t2", "true", &[("cpus", 0.1), ("mem", 32.0)])],
-    );
+    framework.launch_task(&offer, "t2", "true", &[("cpus", 0.1), ("mem", 32.0)]);
     framework.until_state("t2", "TASK_FINISHED");
 }
 

@@ -3,8 +3,8 @@
 use std::process::Output;
 use std::time::Duration;
 
-use meseta_tests::framework::{framework_info, task};
-use meseta_tests::{Cluster, Encoding, Framework, Setup, wait};
+use meseta_tests::framework::framework_info;
+use meseta_tests::{Cluster, Setup, wait};
 use serde_json::Value;
 
 use crate::anywhere;
@@ -82,20 +82,14 @@ fn an_operators_hour() {
         &verb(&cluster, "roles", &[]),
         &["eng", "2.5", "0"]
     ));
-    let mut framework = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info("eng"),
-    );
+    let mut framework = cluster.subscribe(&framework_info("eng"));
     let offer = framework.offer();
-    let one = task(
+    framework.run_task(
         &offer,
         "t1",
         "echo hello; sleep 1000",
         &[("cpus", 2.0), ("mem", 512.0)],
     );
-    framework.launch(&offer, &[one]);
-    framework.until_state("t1", "TASK_RUNNING");
     let quotas = verb(&cluster, "quota", &[]);
     assert!(
         has_line(&quotas, &["eng", "cpus", "2", "2", "2"]),

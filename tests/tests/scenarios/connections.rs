@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use meseta_access::basic;
 use meseta_tests::daemon::Daemon;
-use meseta_tests::framework::task;
 use meseta_tests::raw::Raw;
 use meseta_tests::secure::credentials;
 use meseta_tests::{Cluster, Missing, http, unless_installed, unless_root, wait};
@@ -42,13 +41,10 @@ fn status_of(pid: i32, field: &str) -> u64 {
 /// does read gets its file, and the agent holds little for each of the others.
 fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
     const READERS: usize = 600;
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     let small = [("cpus", 0.1), ("mem", 32.0)];
     let command = "truncate -s 256M large; printf whole > small; touch made; sleep 1000";
-    framework.launch(&offer, &[task(&offer, "t1", command, &small)]);
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", command, &small);
     let agent = cluster.agent();
     let state = agent.page("/state").json();
     let sandbox = state["frameworks"][0]["executors"][0]["directory"]
@@ -73,8 +69,7 @@ fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
         (answer.status == 200).then(|| assert_eq!(answer.text(), "whole"))
     });
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "t2", "sleep 1000", &small)]);
-    framework.until_state("t2", "TASK_RUNNING");
+    framework.run_task(&offer, "t2", "sleep 1000", &small);
     framework.kill("t2");
     framework.until_state("t2", "TASK_KILLED");
     let threads = status_of(agent.pid(), "Threads:");

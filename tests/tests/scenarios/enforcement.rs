@@ -44,7 +44,7 @@ fn a_sandbox_over_its_quota_ends_its_task() {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let resources = &[("cpus", 0.1), ("mem", 64.0), ("disk", 8.0)];
-    framework.launch(&offer, &[task(&offer, "full", FILL, resources)]);
+    framework.launch_task(&offer, "full", FILL, resources);
     let status = framework.until_state("full", "TASK_FAILED");
     assert_eq!(
         status["reason"], "REASON_CONTAINER_LIMITATION_DISK",
@@ -78,8 +78,7 @@ fn without_enforcement_disk_use_is_only_told() {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let resources = &[("cpus", 0.1), ("mem", 64.0), ("disk", 8.0)];
-    framework.launch(&offer, &[task(&offer, "full", FILL, resources)]);
-    framework.until_state("full", "TASK_RUNNING");
+    framework.run_task(&offer, "full", FILL, resources);
     let over = |cluster: &Cluster| {
         wait::eventually("the use is told", PATIENCE, || {
             let found = statistics(cluster);
@@ -153,8 +152,7 @@ fn an_oom_while_the_agent_is_down_is_told_with_its_reason() {
         "while [ ! -e {} ]; do sleep 0.05; done; exec head -c 200m /dev/zero | tail -c 200m >/dev/null",
         gate.display()
     );
-    framework.launch(&offer, &[task(&offer, "hog", &command, SMALL)]);
-    framework.until_state("hog", "TASK_RUNNING");
+    framework.run_task(&offer, "hog", &command, SMALL);
     cluster.agents[0].kill();
     std::fs::write(&gate, "").expect("written");
     wait::eventually("the kernel has killed", PATIENCE, || {
@@ -188,8 +186,7 @@ fn limits_that_were_changed_are_set_right_after_a_restart() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "t", "sleep 600", SMALL)]);
-    framework.until_state("t", "TASK_RUNNING");
+    framework.run_task(&offer, "t", "sleep 600", SMALL);
     cluster.agents[0].kill();
     // 0.1 CPUs are 102 shares on v1, and a weight of 10 on v2.
     let knobs = [("cpu.shares", "102"), ("cpu.weight", "10")];
@@ -216,9 +213,7 @@ fn limits_that_were_changed_are_set_right_after_a_restart() {
 }
 
 fn what_ignores_sigterm_forks_twice_or_stops_itself_is_gone() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     let ignore = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
     let twice = format!("(setsid sh -c \"{ignore}\" &) ; (setsid sh -c \"{ignore}\" &) ; {ignore}");
     let tasks = [
@@ -273,17 +268,14 @@ pub(crate) fn is_container(group: &std::path::Path) -> bool {
 }
 
 fn sigterm_reaches_every_process_of_a_container() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     // One in the task's group, and one that left its session and its parent.
     let wait = "while :; do sleep 0.05; done";
     let command = format!(
         "(setsid sh -c \"trap 'echo away; exit 0' TERM; echo ready; {wait}\" &); \
          trap 'sleep 0.3; echo here; exit 0' TERM; echo ready; {wait}"
     );
-    framework.launch(&offer, &[task(&offer, "t", &command, SMALL)]);
-    framework.until_state("t", "TASK_RUNNING");
+    framework.run_task(&offer, "t", &command, SMALL);
     let path = format!(
         "/frameworks/{}/executors/t/runs/latest/stdout",
         framework.id
@@ -361,8 +353,7 @@ fn isolators_may_change_between_two_runs() {
     let more = "--isolation=cgroups/cpu,cgroups/mem,cgroups/pids,namespaces/pid,namespaces/mnt";
     for (id, isolation) in [("forward", more), ("backward", start)] {
         let offer = standing_offer(&mut framework);
-        framework.launch(&offer, &[task(&offer, id, "sleep 600", SMALL)]);
-        framework.until_state(id, "TASK_RUNNING");
+        framework.run_task(&offer, id, "sleep 600", SMALL);
         cluster.restart_agent_with(0, &[isolation]);
         cluster.wait_for_agents(1);
         // What began under other isolators is still measured, and ends.
@@ -371,7 +362,7 @@ fn isolators_may_change_between_two_runs() {
         });
         let offer = standing_offer(&mut framework);
         let next = format!("after-{id}");
-        framework.launch(&offer, &[task(&offer, &next, "true", SMALL)]);
+        framework.launch_task(&offer, &next, "true", SMALL);
         framework.until_state(&next, "TASK_FINISHED");
         framework.kill(id);
         framework.until_state(id, "TASK_KILLED");
@@ -399,8 +390,7 @@ fn two_agents_do_not_touch_each_others_containers() {
             continue;
         }
         let id = format!("on-{}", agents.len());
-        framework.launch(&offer, &[task(&offer, &id, "sleep 600", SMALL)]);
-        framework.until_state(&id, "TASK_RUNNING");
+        framework.run_task(&offer, &id, "sleep 600", SMALL);
         agents.push(agent);
     }
     let tasks = kernel::tasks_below(&cluster.cgroups_root);

@@ -145,9 +145,7 @@ fn ends_a_task_at_its_timeout() {
 
 /// The grace is 1 s here; the bar is grace + 2 s.
 fn a_task_that_ignores_sigterm_is_gone_after_its_grace() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (_cluster, mut framework, offer) = Cluster::with_offer();
     let marker = format!("777{}", std::process::id());
     // The shell's own command line is not that of the sleep, which begins behind the trap.
     let command = format!("trap '' TERM; n={marker}; while :; do sleep $n; done");

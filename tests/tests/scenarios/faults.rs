@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use meseta_tests::framework::task;
 use meseta_tests::{
     Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
 };
@@ -82,14 +81,14 @@ fn an_agent_killed_while_it_launches_loses_no_task() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "first", "true", SMALL)]);
+    framework.launch_task(&offer, "first", "true", SMALL);
     framework.until_state("first", "TASK_FINISHED");
     for (number, (sign, so)) in SIGNS.iter().enumerate() {
         let id = format!("t{number}");
         let began = cluster.dir.path().join(format!("{id}-began"));
         let command = format!("echo $$ >> {}; exec sleep 600", began.display());
         let offer = standing_offer(&mut framework);
-        framework.launch(&offer, &[task(&offer, &id, &command, SMALL)]);
+        framework.launch_task(&offer, &id, &command, SMALL);
         wait::eventually(sign, PATIENCE, || so(&cluster, &id).then_some(()));
         cluster.restart_agent(0);
         cluster.wait_for_agents(1);
@@ -113,8 +112,7 @@ fn an_agent_killed_while_it_launches_loses_no_task() {
 /// A task that runs, known by its process and when that began.
 fn steady(framework: &mut Framework) -> (i32, Option<u64>) {
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "steady", "exec sleep 600", SMALL)]);
-    let status = framework.until_state("steady", "TASK_RUNNING");
+    let status = framework.run_task(&offer, "steady", "exec sleep 600", SMALL);
     let pid = status["container_status"]["executor_pid"].as_i64();
     let pid = i32::try_from(pid.expect("a pid")).expect("a pid");
     (pid, kernel::start_time(pid))
@@ -145,8 +143,7 @@ fn a_full_disk_holds_up_what_is_new_and_loses_nothing() {
     let mut framework = cluster.framework();
     let before = steady(&mut framework);
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "target", "exec sleep 600", SMALL)]);
-    let status = framework.until_state("target", "TASK_RUNNING");
+    let status = framework.run_task(&offer, "target", "exec sleep 600", SMALL);
     let target = status["container_status"]["executor_pid"].as_i64();
     let target = i32::try_from(target.expect("a pid")).expect("a pid");
     let born = kernel::start_time(target);
@@ -154,7 +151,7 @@ fn a_full_disk_holds_up_what_is_new_and_loses_nothing() {
     let filled = std::fs::write(&filler, vec![0; 32 << 20]);
     assert!(filled.is_err(), "the disk has room for ever");
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "late", "echo late", SMALL)]);
+    framework.launch_task(&offer, "late", "echo late", SMALL);
     says(&cluster, HELD_UP);
     says(&cluster, "No space left on device");
     // It lives, and says what it has.
@@ -217,14 +214,14 @@ fn want_of_descriptors_holds_up_what_is_new_and_loses_nothing() {
         .to_owned();
     allow_descriptors(pid, "8");
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "late", "echo late", SMALL)]);
+    framework.launch_task(&offer, "late", "echo late", SMALL);
     says(&cluster, "Too many open files");
     allow_descriptors(pid, &usual);
     let status = ended(&mut framework, "late");
     eprintln!("without descriptors: {status:#}");
     // As good as new.
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "after", "true", SMALL)]);
+    framework.launch_task(&offer, "after", "true", SMALL);
     framework.until_state("after", "TASK_FINISHED");
     still_steady(&mut framework, before);
 }

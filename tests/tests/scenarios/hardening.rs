@@ -155,9 +155,7 @@ fn stdout_of(cluster: &Cluster, framework: &str, id: &str) -> String {
 }
 
 fn a_task_may_ask_for_less_and_gets_it() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     let command = "grep CapBnd /proc/self/status; hostname; ulimit -n; \
                    echo shm $(stat -f -c '%b %S' /dev/shm); \
                    echo ipc $(readlink /proc/self/ns/ipc); ls -d /proc/[0-9]* | wc -l";

@@ -238,7 +238,7 @@ fn regular_work_goes_on(cluster: &Cluster, id: &str) {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let small = [("cpus", 0.1), ("mem", 32.0)];
-    framework.launch(&offer, &[task(&offer, id, "true", &small)]);
+    framework.launch_task(&offer, id, "true", &small);
     framework.until_state(id, "TASK_FINISHED");
     framework.teardown();
 }

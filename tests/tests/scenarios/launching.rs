@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use meseta_proto::mesos::v1::TaskStatus;
 use meseta_proto::reconciler::{ReconcileIntervals, Reconciler};
 use meseta_resources::time::Moment;
-use meseta_tests::framework::{framework_info, task};
-use meseta_tests::{Cluster, Encoding, Framework, Missing, kernel, unless_installed};
+use meseta_tests::framework::framework_info;
+use meseta_tests::{Cluster, Framework, Missing, kernel, unless_installed};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ fn truth(framework: &mut Framework, task: &str, agent: Option<&str>) -> String {
 fn again(cluster: &Cluster, id: &str) -> Framework {
     let mut info = framework_info("dev");
     info["id"] = json!({"value": id});
-    Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info)
+    cluster.subscribe(&info)
 }
 
 /// Tasks that the agent has, by state.
@@ -138,7 +138,7 @@ fn the_framework_dies_before_it_sends() {
     assert!(tasks_on_agent(&cluster).is_empty());
     // What it was offered is free again.
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "t", "true", &INTENDED)]);
+    framework.launch_task(&offer, "t", "true", &INTENDED);
     framework.until_state("t", "TASK_FINISHED");
 }
 
@@ -166,11 +166,11 @@ fn launch_into_the_void(cluster: &mut Cluster) -> (String, String) {
     let mut framework = cluster.framework();
     // An agent that has run something has its id on disk, and comes back as the same.
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "first", "true", &INTENDED)]);
+    framework.launch_task(&offer, "first", "true", &INTENDED);
     framework.until_state("first", "TASK_FINISHED");
     let offer = framework.offer();
     kernel::kill(cluster.agent().pid(), Signal::SIGSTOP);
-    framework.launch(&offer, &[task(&offer, "t", "exec sleep 600", &INTENDED)]);
+    framework.launch_task(&offer, "t", "exec sleep 600", &INTENDED);
     framework.accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": []}}));
     assert_eq!(
         framework.update("t")["state"],

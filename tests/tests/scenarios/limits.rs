@@ -26,17 +26,12 @@ fn touch_mb(mb: u32) -> String {
 }
 
 fn a_64_mb_task_that_touches_200_mb_fails_with_the_reason() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    framework.launch(
+    let (_cluster, mut framework, offer) = Cluster::with_offer();
+    framework.launch_task(
         &offer,
-        &[task(
-            &offer,
-            "hog",
-            &touch_mb(200),
-            &[("cpus", 0.5), ("mem", 64.0)],
-        )],
+        "hog",
+        &touch_mb(200),
+        &[("cpus", 0.5), ("mem", 64.0)],
     );
     let status = framework.until_state("hog", "TASK_FAILED");
     assert_eq!(
@@ -147,16 +142,12 @@ fn spin(
 ) -> bool {
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    framework.launch(
+    framework.run_task(
         &offer,
-        &[task(
-            &offer,
-            "spin",
-            "spin() { while :; do :; done; }; spin & spin",
-            &[("cpus", cpus), ("mem", 64.0)],
-        )],
+        "spin",
+        "spin() { while :; do :; done; }; spin & spin",
+        &[("cpus", cpus), ("mem", 64.0)],
     );
-    framework.until_state("spin", "TASK_RUNNING");
     let limit = Duration::from_secs(30);
     wait::eventually("some periods have passed", limit, || {
         (cpu_stat(cluster, "nr_periods") > 5 && cpu_seconds(cluster) > 0.0).then_some(())

@@ -69,7 +69,7 @@ fn nothing_is_lost_between_two_files() {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let command = "seq 1 100000; echo done >&2";
-    framework.launch(&offer, &[task(&offer, "t", command, SMALL)]);
+    framework.launch_task(&offer, "t", command, SMALL);
     framework.until_state("t", "TASK_FINISHED");
     let sandbox = sandbox(&cluster, "t");
     let parts = files(&sandbox);
@@ -107,8 +107,7 @@ fn a_full_speed_writer_stays_within_its_files() {
     let mut cluster = Cluster::start(bounded("256KB", 2));
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "t", "exec yes", SMALL)]);
-    framework.until_state("t", "TASK_RUNNING");
+    framework.run_task(&offer, "t", "exec yes", SMALL);
     let sandbox = sandbox(&cluster, "t");
     let modified = |name: &str| {
         let found = std::fs::metadata(sandbox.join(name)).ok()?;

@@ -5,7 +5,6 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Framework, Missing, Setup, unless_installed, unless_root, wait};
 
 meseta_tests::scenarios! {
@@ -30,16 +29,7 @@ fn with_task() -> (Cluster, Framework) {
 fn with_task_in(cluster: Cluster) -> (Cluster, Framework) {
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    framework.launch(
-        &offer,
-        &[task(
-            &offer,
-            "t1",
-            "sleep 600",
-            &[("cpus", 0.5), ("mem", 64.0)],
-        )],
-    );
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
     (cluster, framework)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use meseta_tests::daemon::binary;
 use meseta_tests::framework::{framework_info, task};
 use meseta_tests::wait::eventually;
-use meseta_tests::{Cluster, Encoding, Framework, Setup, unless_root};
+use meseta_tests::{Cluster, Setup, unless_root};
 use serde_json::Value;
 
 use crate::anywhere;
@@ -121,15 +121,9 @@ fn a_task_without_memory_exits_as_shells_say() {
 
 fn a_drain_names_whom_it_waits_for() {
     let cluster = Cluster::default();
-    let mut framework = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info("eng"),
-    );
+    let mut framework = cluster.subscribe(&framework_info("eng"));
     let offer = framework.offer();
-    let one = task(&offer, "t1", "sleep 1000", &[("cpus", 0.5), ("mem", 32.0)]);
-    framework.launch(&offer, &[one]);
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", "sleep 1000", &[("cpus", 0.5), ("mem", 32.0)]);
     let output = cluster.meseta("drain", &["S0"]);
     assert!(output.status.success(), "{}", err(&output));
     let killing = framework.update("t1");
@@ -161,11 +155,7 @@ fn a_limit_decides_also_after_a_decline() {
     let cluster = Cluster::default();
     let output = cluster.meseta("quota", &["set", "eng", "--limit=cpus:1"]);
     assert!(output.status.success(), "{}", err(&output));
-    let mut framework = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info("eng"),
-    );
+    let mut framework = cluster.subscribe(&framework_info("eng"));
     let offer = framework.offer();
     framework.decline(&offer, 3_600.0);
     eventually("the limit is named", Duration::from_secs(20), || {

@@ -5,8 +5,8 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1::master::{Call, Response};
-use meseta_tests::framework::{framework_info, task};
-use meseta_tests::{Cluster, Encoding, Framework, http, wait};
+use meseta_tests::framework::framework_info;
+use meseta_tests::{Cluster, http, wait};
 use prost::Message as _;
 use serde_json::{Value, json};
 
@@ -109,9 +109,7 @@ fn a_drained_agent_ends_its_tasks_and_stays_drained() {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
-    let one = task(&offer, "t1", stubborn, &[("cpus", 0.1), ("mem", 32.0)]);
-    framework.launch(&offer, &[one]);
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", stubborn, &[("cpus", 0.1), ("mem", 32.0)]);
     let drain = json!({"type": "DRAIN_AGENT",
         "drain_agent": {"agent_id": {"value": id}, "max_grace_period": {"seconds": 1}}});
     assert_eq!(call(&cluster, &drain), (200, String::new()));
@@ -138,11 +136,7 @@ fn a_drained_agent_ends_its_tasks_and_stays_drained() {
     assert_eq!(state(&cluster), drained);
     assert_eq!(get(&cluster, "/slaves")["slaves"][0]["active"], false);
     assert_eq!(call(&cluster, &reactivate), (200, String::new()));
-    let mut again = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info("dev"),
-    );
+    let mut again = cluster.subscribe(&framework_info("dev"));
     again.offer();
     for (body, answer) in [
         (reactivate, (400, "Agent is not deactivated")),
@@ -215,8 +209,7 @@ fn the_event_stream_tells_a_tasks_life() {
     assert_eq!(events.next(), Some(json!({"type": "HEARTBEAT"})));
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    let one = task(&offer, "t1", "true", &[("cpus", 0.1), ("mem", 32.0)]);
-    framework.launch(&offer, &[one]);
+    framework.launch_task(&offer, "t1", "true", &[("cpus", 0.1), ("mem", 32.0)]);
     framework.until_state("t1", "TASK_FINISHED");
     let mut seen: Vec<String> = Vec::new();
     for event in events.by_ref() {
@@ -279,9 +272,7 @@ fn every_question_is_answered_in_both_encodings() {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let resources = &[("cpus", 0.1), ("mem", 32.0)];
-    let one = task(&offer, "t1", "sleep 1000", resources);
-    framework.launch(&offer, &[one]);
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", "sleep 1000", resources);
     assert_eq!(ask(&cluster, "GET_HEALTH"), json!({"healthy": true}));
     let version = ask(&cluster, "GET_VERSION");
     assert_eq!(version["version_info"]["version"], "1.12.0");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meseta_tests::daemon::Daemon;
 use meseta_tests::framework::framework_info;
-use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
+use meseta_tests::{Cluster, Framework, Setup, http, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -56,15 +56,11 @@ fn an_agent_of_another_region_is_offered_to_the_region_aware() {
     assert_eq!(state["slaves"][0].pointer(region), Some(&json!("us")));
     let agent = cluster.agent().page("/state").json();
     assert_eq!(agent.pointer(region), Some(&json!("us")));
-    let near = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info("a"),
-    );
+    let near = cluster.subscribe(&framework_info("a"));
     explained(&cluster, &near, "another region");
     let mut info = framework_info("b");
     info["capabilities"] = json!([{"type": "MULTI_ROLE"}, {"type": "REGION_AWARE"}]);
-    let mut far = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut far = cluster.subscribe(&info);
     let offer = far.offer();
     assert_eq!(offer.pointer(region), Some(&json!("us")), "{offer:#}");
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use meseta_tests::framework::{framework_info, task};
-use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
+use meseta_tests::framework::framework_info;
+use meseta_tests::{Cluster, Framework, Setup, http, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -124,8 +124,7 @@ fn everything_laid_down_outlives_a_kill_of_the_master() {
         });
     }
     // In force, not only shown: neither agent is offered until it is active again.
-    let url = cluster.scheduler_url();
-    let mut framework = Framework::subscribe(&url, Encoding::Json, &framework_info("dev"));
+    let mut framework = cluster.subscribe(&framework_info("dev"));
     let offered = framework.within(Duration::from_secs(2), &|event: &Value| {
         event["type"] == "OFFERS"
     });
@@ -219,8 +218,7 @@ fn changes_under_load_lose_and_double_nothing() {
     let before = totals(&slaves);
     let agent = slaves["slaves"][0]["id"].clone();
     for kill in 0..2 {
-        let url = cluster.scheduler_url();
-        let framework = Framework::subscribe(&url, Encoding::Json, &framework_info("dev"));
+        let framework = cluster.subscribe(&framework_info("dev"));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| run_tasks(framework, kill, &is_over));
@@ -271,13 +269,12 @@ fn run_tasks(mut framework: Framework, kill: usize, is_over: &AtomicBool) {
                 continue;
             }
             number += 1;
-            let one = task(
+            framework.launch_task(
                 offer,
                 &format!("t-{kill}-{number}"),
                 "true",
                 &[("cpus", 0.1), ("mem", 32.0)],
             );
-            framework.launch(offer, &[one]);
         }
     }
     framework.teardown();

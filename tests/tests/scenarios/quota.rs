@@ -1,8 +1,8 @@
 //! Quota and weights as operators type them: the documents' requests, and a master that is killed.
 
+use meseta_tests::Cluster;
 use meseta_tests::cluster::Setup;
 use meseta_tests::http::{self, Answer};
-use meseta_tests::{Cluster, Encoding, Framework};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -239,7 +239,7 @@ fn weights_as_mesos_answers_them() {
 /// What one framework is offered in all, in cpus.
 fn offered(cluster: &Cluster, role: &str) -> f64 {
     let info = meseta_tests::framework::framework_info(role);
-    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut framework = cluster.subscribe(&info);
     let offer = framework.offer();
     let resources = offer["resources"].as_array().expect("resources").iter();
     let cpus = resources.filter(|resource| resource["name"] == "cpus");

@@ -37,9 +37,7 @@ fn all(page: &Value, what: &str, expected: &[ExpectedField]) {
 }
 
 fn find_every_key_with_the_type_that_they_want() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     let mut info = task(&offer, "t1", "sleep 1000", &[("cpus", 0.5), ("mem", 32.0)]);
     let ports = json!({"name": "ports", "type": "RANGES",
                        "ranges": {"range": [{"begin": 31000, "end": 31001}]}});

@@ -151,9 +151,7 @@ fn a_limit_below_what_is_in_use_waits() {
 }
 
 fn a_nested_limit_ends_its_own_task() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (_cluster, mut framework, offer) = Cluster::with_offer();
     // Within what the group has, beyond what is its own.
     let hog = "head -c 100m /dev/zero | tail -c 100m >/dev/null; exit $?";
     let hog = apart(&offer, "hog", hog, 0.1, 64.0);
@@ -243,8 +241,7 @@ fn processes_are_counted_without_their_own_isolator() {
     let offer = framework.offer();
     let resources = &[("cpus", 0.1), ("mem", 64.0)];
     let command = "sleep 600 & sleep 600";
-    framework.launch(&offer, &[task(&offer, "t", command, resources)]);
-    framework.until_state("t", "TASK_RUNNING");
+    framework.run_task(&offer, "t", command, resources);
     wait::eventually("it is measured", PATIENCE, || {
         let found = statistics(&cluster);
         found["cpus_user_time_secs"].as_f64()?;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use meseta_tests::daemon::{binary, refused};
-use meseta_tests::framework::{framework_info, task, uuid_bytes};
-use meseta_tests::{Cluster, Encoding, Framework, kernel, wait};
+use meseta_tests::framework::{framework_info, uuid_bytes};
+use meseta_tests::{Cluster, Framework, kernel, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -36,15 +36,7 @@ fn launch(cluster: &Cluster, framework: &mut Framework, code: i32) -> Waiting {
         "echo started; while [ ! -e {} ]; do sleep {marker}; done; exit {code}",
         gate.display()
     );
-    framework.launch(
-        &offer,
-        &[task(
-            &offer,
-            "t1",
-            &command,
-            &[("cpus", 0.1), ("mem", 32.0)],
-        )],
-    );
+    framework.launch_task(&offer, "t1", &command, &[("cpus", 0.1), ("mem", 32.0)]);
     let running = uuid_bytes(&framework.until_state("t1", "TASK_RUNNING"));
     let needle = format!("while [ ! -e {} ]", gate.display());
     let shell = wait::eventually("the command runs", Duration::from_secs(5), || {
@@ -93,16 +85,14 @@ fn what_asked_for_no_checkpoint_is_told_of_it_and_goes_on() {
     let mut cluster = Cluster::default();
     let mut info = framework_info("dev");
     info["checkpoint"] = json!(false);
-    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut framework = cluster.subscribe(&info);
     let gate = cluster.dir.path().join("gate");
     let command = format!(
         "[ \"$MESOS_CHECKPOINT\" = 1 ] || exit 9; until [ -e {} ]; do sleep 0.05; done",
         gate.display()
     );
     let offer = framework.offer();
-    let run = task(&offer, "t1", &command, &[("cpus", 0.1), ("mem", 32.0)]);
-    framework.launch(&offer, &[run]);
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", &command, &[("cpus", 0.1), ("mem", 32.0)]);
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     std::fs::write(&gate, "").expect("written");
@@ -131,7 +121,7 @@ fn the_agent_comes_back_to_the_same_process() {
 fn the_master_gets_its_agents_and_tasks_back() {
     let mut cluster = Cluster::default();
     let info = framework_info("dev");
-    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut framework = cluster.subscribe(&info);
     let Waiting {
         gate,
         shell,
@@ -142,7 +132,7 @@ fn the_master_gets_its_agents_and_tasks_back() {
     cluster.restart_master();
     let mut again = info;
     again["id"] = json!({"value": framework.id});
-    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &again);
+    let mut framework = cluster.subscribe(&again);
     cluster.wait_for_agents(1);
     assert_eq!(agent_id, self::agent_id(&cluster), "the agent keeps its id");
     assert_eq!(kernel::start_time(shell), born, "another process");

@@ -62,8 +62,7 @@ fn roles_come_and_go_with_frameworks() {
     let cluster = Cluster::default();
     let mut info = framework_info("one");
     info["roles"] = json!(["eng/backend", "one"]);
-    let url = cluster.scheduler_url();
-    let framework = Framework::subscribe(&url, Encoding::Json, &info);
+    let framework = cluster.subscribe(&info);
     assert_eq!(names(&cluster), ["eng", "eng/backend", "one"]);
     let of = |name: &str| {
         let roles = roles(&cluster);
@@ -101,9 +100,7 @@ fn what_counts_towards_quota_is_shown() {
     );
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    let one = task(&offer, "t1", "sleep 60", &[("cpus", 0.5), ("mem", 64.0)]);
-    framework.launch(&offer, &[one]);
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", "sleep 60", &[("cpus", 0.5), ("mem", 64.0)]);
     let dev = roles(&cluster)
         .into_iter()
         .find(|role| role["name"] == "dev");

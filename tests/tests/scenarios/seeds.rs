@@ -2,7 +2,7 @@
 //! with the placeholders filled, and with the slips as printed.
 
 use meseta_tests::framework::framework_info;
-use meseta_tests::{Cluster, Encoding, Framework, Setup, http};
+use meseta_tests::{Cluster, Setup, http};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -50,12 +50,11 @@ fn static_reservations_are_listed_and_offered_to_their_role() {
     assert_eq!(amount(free, "cpus"), json!(4.0));
     assert_eq!(amount(free, "mem"), json!(2048.0));
     // Nobody else is offered what is reserved.
-    let url = cluster.scheduler_url();
-    let mut other = Framework::subscribe(&url, Encoding::Json, &framework_info("web"));
+    let mut other = cluster.subscribe(&framework_info("web"));
     let offer = other.offer();
     assert_eq!(amount(&offer["resources"], "cpus"), json!(4.0));
     other.teardown();
-    let mut ads = Framework::subscribe(&url, Encoding::Json, &framework_info("ads"));
+    let mut ads = cluster.subscribe(&framework_info("ads"));
     let offered = ads.offer();
     let cpus = offered["resources"].as_array().expect("resources").iter();
     let cpus = cpus.filter(|resource| resource["name"] == "cpus");

@@ -1,6 +1,6 @@
 //! Fair shares, live.
 
-use meseta_tests::framework::{framework_info, task};
+use meseta_tests::framework::framework_info;
 use meseta_tests::{Cluster, Encoding, Framework, Setup};
 use serde_json::Value;
 
@@ -35,8 +35,7 @@ fn weights_1_and_3_converge_on_shares_of_1_to_3() {
             };
             for offer in event["offers"]["offers"].as_array().expect("offers") {
                 let id = format!("t{}", task_counts[index]);
-                let small = task(offer, &id, "sleep 600", &[("cpus", 0.1), ("mem", 10.0)]);
-                framework.launch(offer, &[small]);
+                framework.launch_task(offer, &id, "sleep 600", &[("cpus", 0.1), ("mem", 10.0)]);
                 task_counts[index] += 1;
             }
         }

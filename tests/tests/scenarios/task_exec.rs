@@ -1,7 +1,6 @@
 //! What the Mesos command line does for `task exec` and `task attach`, request by request.
 
 use base64::Engine as _;
-use meseta_tests::framework::task;
 use meseta_tests::{Cluster, http, unless_root};
 use serde_json::{Value, json};
 
@@ -38,13 +37,9 @@ fn printed(records: &[Value], kind: &str) -> String {
 }
 
 fn task_exec_and_attach_as_the_mesos_cli() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     let command = "echo made > marker; exec sleep 1000";
-    let info = task(&offer, "t", command, &[("cpus", 0.1), ("mem", 32.0)]);
-    framework.launch(&offer, &[info]);
-    framework.until_state("t", "TASK_RUNNING");
+    framework.run_task(&offer, "t", command, &[("cpus", 0.1), ("mem", 32.0)]);
 
     let tasks = cluster.master.page("/tasks?task_id=t").json();
     let found = &tasks["tasks"][0];

@@ -48,15 +48,7 @@ fn conversation(encoding: Encoding) {
     let offer = framework.offer();
     assert_eq!(offer["allocation_info"]["role"], "dev");
     assert_eq!(amount(&offer, "cpus"), 4.0);
-    framework.launch(
-        &offer,
-        &[task(
-            &offer,
-            "t1",
-            "exit 0",
-            &[("cpus", 1.5), ("mem", 100.0)],
-        )],
-    );
+    framework.launch_task(&offer, "t1", "exit 0", &[("cpus", 1.5), ("mem", 100.0)]);
     let mut states = Vec::new();
     let mut uuids = Vec::new();
     while states.last().is_none_or(|s| s != "TASK_FINISHED") {
@@ -200,18 +192,8 @@ impl<R: std::io::BufRead> Events<R> {
 }
 
 fn an_update_that_is_not_acknowledged_comes_again() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    framework.launch(
-        &offer,
-        &[task(
-            &offer,
-            "t1",
-            "sleep 600",
-            &[("cpus", 0.1), ("mem", 32.0)],
-        )],
-    );
+    let (_cluster, mut framework, offer) = Cluster::with_offer();
+    framework.launch_task(&offer, "t1", "sleep 600", &[("cpus", 0.1), ("mem", 32.0)]);
     let first = framework.update("t1");
     assert_eq!(first["state"], "TASK_STARTING");
     let start = Instant::now();
@@ -237,16 +219,7 @@ fn reconciliation_tells_what_is_and_what_is_not() {
         &framework_info("dev"),
     );
     let offer = framework.offer();
-    framework.launch(
-        &offer,
-        &[task(
-            &offer,
-            "t1",
-            "sleep 600",
-            &[("cpus", 0.1), ("mem", 32.0)],
-        )],
-    );
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", "sleep 600", &[("cpus", 0.1), ("mem", 32.0)]);
     framework.accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": [
         {"task_id": {"value": "t1"}}, {"task_id": {"value": "nobody"}}]}}));
     let known = framework.update("t1");
@@ -271,7 +244,7 @@ fn a_second_subscription_replaces_the_first() {
     first.offer();
     let mut info = framework_info("dev");
     info["id"] = json!({"value": first.id});
-    let mut second = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut second = cluster.subscribe(&info);
     assert_eq!(second.id, first.id);
     let error = first.wait_for("ERROR");
     assert_eq!(error["error"]["message"], "Framework failed over");

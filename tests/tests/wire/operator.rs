@@ -276,12 +276,9 @@ fn streaming_headers_belong_to_streams() {
 
 /// A session in a task's container, as the Mesos command line opens it.
 fn a_session_streams_records_in_json() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     let small = [("cpus", 0.5), ("mem", 64.0)];
-    framework.launch(&offer, &[task(&offer, "t", "exec sleep 600", &small)]);
-    let running = framework.until_state("t", "TASK_RUNNING");
+    let running = framework.run_task(&offer, "t", "exec sleep 600", &small);
     let parent = &running["container_status"]["container_id"];
     let call = json!({"type": "LAUNCH_NESTED_CONTAINER_SESSION", "launch_nested_container_session": {
         "container_id": {"value": "s", "parent": parent},
@@ -306,9 +303,7 @@ fn a_session_streams_records_in_json() {
 }
 
 fn data_of_tasks_and_labels_pass_unchanged() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     let mut one = task(
         &offer,
         "t",

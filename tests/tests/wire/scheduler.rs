@@ -194,9 +194,7 @@ fn media_types_are_compared_exactly() {
 }
 
 fn filters_may_last_forever() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (_cluster, mut framework, offer) = Cluster::with_offer();
     framework.decline(&offer, 4_294_967_295.0);
     framework.accepted(json!({"type": "REVIVE"}));
     let offer = framework.offer();
@@ -314,9 +312,7 @@ fn pages_come_as_jsonp() {
 }
 
 fn offers_have_what_clients_read() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, framework, offer) = Cluster::with_offer();
     let address = &offer["url"]["address"];
     for text in [
         &offer["id"]["value"],
@@ -336,11 +332,7 @@ fn offers_have_what_clients_read() {
     assert_eq!(offer["allocation_info"]["role"], "dev");
     framework.teardown();
     let plain = json!({"user": "root", "name": "plain", "role": "dev"});
-    let mut plain = Framework::subscribe(
-        &cluster.scheduler_url(),
-        meseta_tests::Encoding::Json,
-        &plain,
-    );
+    let mut plain = cluster.subscribe(&plain);
     let offer = plain.offer();
     assert_eq!(offer.get("allocation_info"), None);
     for resource in offer["resources"].as_array().expect("resources") {
@@ -350,17 +342,12 @@ fn offers_have_what_clients_read() {
 }
 
 fn updates_have_what_clients_read() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    framework.launch(
+    let (_cluster, mut framework, offer) = Cluster::with_offer();
+    framework.launch_task(
         &offer,
-        &[task(
-            &offer,
-            "t",
-            "exec sleep 600",
-            &[("cpus", 0.1), ("mem", 16.0)],
-        )],
+        "t",
+        "exec sleep 600",
+        &[("cpus", 0.1), ("mem", 16.0)],
     );
     let status = framework.update("t");
     assert_eq!(status["executor_id"]["value"], "t");

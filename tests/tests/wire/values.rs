@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use meseta_tests::framework::{framework_info, task};
+use meseta_tests::framework::framework_info;
 use meseta_tests::raw::Raw;
-use meseta_tests::{Cluster, Encoding, Framework, http, wait};
+use meseta_tests::{Cluster, Framework, http, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -88,7 +88,7 @@ fn numbers_are_numbers_enums_names_and_empty_messages_stay() {
     let mut info = framework_info("dev");
     let capabilities = info["capabilities"].as_array_mut().expect("a list");
     capabilities.push(json!({"type": "REVOCABLE_RESOURCES"}));
-    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut framework = cluster.subscribe(&info);
     let offers = framework.wait_until("an offer of what is oversubscribed", |event| {
         let text = event.to_string();
         text.contains("\"revocable\":{}")
@@ -100,11 +100,7 @@ fn numbers_are_numbers_enums_names_and_empty_messages_stay() {
         .collect();
     assert!(resources.iter().all(|one| one["type"].is_string()));
     framework.accepted(json!({"type": "REVIVE"}));
-    let mut plain = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info("b"),
-    );
+    let mut plain = cluster.subscribe(&framework_info("b"));
     framework.teardown();
     let offer = plain.offer();
     let resources = offer["resources"].as_array().expect("resources");
@@ -116,8 +112,7 @@ fn numbers_are_numbers_enums_names_and_empty_messages_stay() {
     );
     assert_eq!(ports.get("revocable"), None, "what is unset is absent");
     assert_eq!(ports.get("scalar"), None);
-    let one = task(&offer, "t", "true", &[("cpus", 0.1), ("mem", 16.0)]);
-    plain.launch(&offer, &[one]);
+    plain.launch_task(&offer, "t", "true", &[("cpus", 0.1), ("mem", 16.0)]);
     let status = plain.update("t");
     assert_eq!(status["source"], "SOURCE_EXECUTOR");
     let uuid = status["uuid"].as_str().expect("base64");
@@ -150,28 +145,20 @@ fn of_executor(framework: &Framework, offer: &Value, command: &str) -> Value {
 }
 
 fn offers_name_the_executors_that_run_there() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, mut framework, offer) = Cluster::with_offer();
     assert_eq!(offer.get("executor_ids"), None);
     let one = of_executor(&framework, &offer, "exec sleep 600");
     framework.launch(&offer, &[one]);
     let offer = framework.offer();
     assert_eq!(offer["executor_ids"], json!([{"value": "e"}]));
-    let mut other = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info("other"),
-    );
+    let mut other = cluster.subscribe(&framework_info("other"));
     framework.accepted(json!({"type": "SUPPRESS"}));
     framework.decline(&offer, 0.0);
     assert_eq!(other.offer().get("executor_ids"), None, "another's");
 }
 
 fn failures_name_the_executor_and_its_end() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (_cluster, mut framework, offer) = Cluster::with_offer();
     let one = of_executor(&framework, &offer, "exit 9");
     framework.launch(&offer, &[one]);
     let failure = framework.wait_for("FAILURE")["failure"].clone();
@@ -182,9 +169,7 @@ fn failures_name_the_executor_and_its_end() {
 }
 
 fn uuids_of_operations_come_as_objects_and_go_as_bytes() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (_cluster, mut framework, offer) = Cluster::with_offer();
     let reserved = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 1},
         "reservations": [{"type": "DYNAMIC", "role": "dev"}]});
     framework.accepted(
@@ -222,9 +207,7 @@ fn a_stream_that_is_replaced_is_told_and_closed() {
 }
 
 fn an_executor_has_a_session_of_its_own() {
-    let cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
+    let (cluster, framework, offer) = Cluster::with_offer();
     // Process, process group and session, as the kernel numbers them where the executor lives.
     let command = "cut -d' ' -f1,5,6 /proc/$$/stat > ids; exec sleep 600";
     let one = of_executor(&framework, &offer, command);

@@ -15,7 +15,7 @@ pub(super) fn a_framework_reserves_and_unreserves_as_documented() {
     let mut info = framework_info("engineering");
     info["principal"] = json!("framework-principal");
     info["capabilities"] = json!([{"type": "MULTI_ROLE"}]);
-    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut framework = cluster.subscribe(&info);
     let offer = framework.offer();
     assert_eq!(offer["allocation_info"]["role"], "engineering");
     for resource in offer["resources"].as_array().expect("resources") {
@@ -76,11 +76,7 @@ pub(super) fn a_reservation_is_refined_and_given_back() {
     );
     assert_eq!(answer.status, 202, "{}", answer.text());
     let role = "engineering/backend";
-    let mut framework = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info(role),
-    );
+    let mut framework = cluster.subscribe(&framework_info(role));
     let offer = framework.offer();
     assert_eq!(offer["allocation_info"]["role"], role);
     let cpus_and_mem = |resource: &&Value| resource["name"] == "cpus" || resource["name"] == "mem";
@@ -117,7 +113,7 @@ pub(super) fn a_reservation_is_refined_and_given_back() {
     framework.decline(&offer, 600.0);
     let mut info = framework_info(role);
     info["capabilities"] = json!([{"type": "MULTI_ROLE"}]);
-    let mut old = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut old = cluster.subscribe(&info);
     let seen = old.offer();
     assert!(
         is(sum(&seen["resources"], "cpus", |_| true), 4.0),

@@ -1,7 +1,7 @@
 //! Volumes: written, kept over the daemons' ends, resized, destroyed.
 
 use meseta_tests::framework::{framework_info, task};
-use meseta_tests::{Cluster, Encoding, Framework, wait};
+use meseta_tests::{Cluster, Framework, wait};
 use serde_json::{Value, json};
 
 use super::{
@@ -73,7 +73,7 @@ pub(super) fn a_volume_outlives_its_tasks_and_daemons() {
     cluster.wait_for_agents(1);
     let mut info = framework_info("dev");
     info["id"] = json!({"value": framework.id});
-    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut framework = cluster.subscribe(&info);
     let offer = offer_with_volume(&mut framework);
     assert_eq!(on_disk(), "treasure\nmore\n");
     let operations = json!([{"type": "DESTROY", "destroy": {"volumes": [data]}}]);

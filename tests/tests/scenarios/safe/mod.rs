@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use meseta_tests::framework::{framework_info, task};
-use meseta_tests::{Cluster, Encoding, Framework, Setup, unless_root};
+use meseta_tests::{Cluster, Framework, Setup, unless_root};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -52,7 +52,7 @@ fn open_cluster(agent_flags: &[&str]) -> Cluster {
 fn framework_of_nobody(cluster: &Cluster) -> Framework {
     let mut info = framework_info("dev");
     info["user"] = "nobody".into();
-    Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info)
+    cluster.subscribe(&info)
 }
 
 fn small(offer: &Value, id: &str, command: &str) -> Value {

@@ -9,9 +9,8 @@ use meseta_proto::meseta::v1::{
 };
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::Role;
-use meseta_tests::framework::task;
 use meseta_tests::recording::{self, Events};
-use meseta_tests::{Cluster, Encoding, Framework, Setup};
+use meseta_tests::{Cluster, Setup};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -120,10 +119,10 @@ fn an_agent_that_leaves_is_told_of_as_recorded() {
     });
     let mut agent = Agent::register(cluster.master.address());
     let info = recording::framework_info();
-    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut framework = cluster.subscribe(&info);
     let offer = framework.offer();
     let small = [("cpus", 0.5), ("mem", 64.0)];
-    framework.launch(&offer, &[task(&offer, "task-8", "sleep 600", &small)]);
+    framework.launch_task(&offer, "task-8", "sleep 600", &small);
     agent.run();
     framework.until_state("task-8", "TASK_RUNNING");
     let left = framework.offer();

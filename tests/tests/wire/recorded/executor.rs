@@ -9,7 +9,7 @@ use std::time::Duration;
 use meseta_tests::framework::task;
 use meseta_tests::raw::{Head, Raw};
 use meseta_tests::recording::{self, Events};
-use meseta_tests::{Cluster, Encoding, Framework, wait};
+use meseta_tests::{Cluster, Framework, wait};
 use serde_json::{Value, json};
 
 use crate::{anywhere, recorded};
@@ -32,7 +32,7 @@ const WAITING: &str = "env > environment; until [ -e end ]; do sleep 0.05; done"
 
 fn subscribe(cluster: &Cluster) -> Framework {
     let info = recording::framework_info();
-    Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info)
+    cluster.subscribe(&info)
 }
 
 fn resources(cpus: f64, mem: f64) -> Value {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meseta_tests::framework::{framework_info, task};
+use meseta_tests::framework::framework_info;
 use meseta_tests::recording::Events;
 use meseta_tests::{Cluster, Encoding, Framework, http};
 use serde_json::{Value, json};
@@ -109,8 +109,7 @@ fn answers_are_seen_in_the_status_of_maintenance() {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let small = [("cpus", 0.1), ("mem", 32.0)];
-    framework.launch(&offer, &[task(&offer, "t", "exec sleep 600", &small)]);
-    framework.until_state("t", "TASK_RUNNING");
+    framework.run_task(&offer, "t", "exec sleep 600", &small);
     let mut other = Framework::subscribe(
         &cluster.scheduler_url(),
         Encoding::Protobuf,

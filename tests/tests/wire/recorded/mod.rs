@@ -11,7 +11,7 @@ pub(crate) mod scheduler;
 use std::path::Path;
 use std::time::Duration;
 
-use meseta_tests::framework::{framework_info, task};
+use meseta_tests::framework::framework_info;
 use meseta_tests::raw::{Head, Raw};
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, recording, wait};
 use serde_json::{Value, json};
@@ -95,8 +95,7 @@ fn with_task() -> (Cluster, Framework) {
     let offer = framework.offer();
     let command = "pwd; env > environment; exec sleep 600";
     let small = [("cpus", 0.5), ("mem", 64.0)];
-    framework.launch(&offer, &[task(&offer, "task-1", command, &small)]);
-    framework.until_state("task-1", "TASK_RUNNING");
+    framework.run_task(&offer, "task-1", command, &small);
     (cluster, framework)
 }
 
@@ -126,16 +125,7 @@ fn every_metric_recorded_is_there() {
     let url = cluster.scheduler_url();
     let mut framework = Framework::subscribe(&url, Encoding::Json, &info);
     let offer = framework.offer();
-    framework.launch(
-        &offer,
-        &[task(
-            &offer,
-            "t1",
-            "sleep 60",
-            &[("cpus", 0.1), ("mem", 32.0)],
-        )],
-    );
-    framework.until_state("t1", "TASK_RUNNING");
+    framework.run_task(&offer, "t1", "sleep 60", &[("cpus", 0.1), ("mem", 32.0)]);
     let text = recording::text("master-metrics.txt");
     let expected = text
         .lines()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use meseta_tests::framework::task;
 use meseta_tests::raw::Raw;
 use meseta_tests::recording::{self, Events};
-use meseta_tests::{Cluster, Encoding, Framework, Setup, http, unless_root, wait};
+use meseta_tests::{Cluster, Framework, Setup, http, unless_root, wait};
 use serde_json::{Value, json};
 
 use super::executor::{custom, launch_group};
@@ -89,7 +89,7 @@ fn ask(cluster: &Cluster, page: &Value) -> Value {
 
 fn subscribe(cluster: &Cluster) -> Framework {
     let info = recording::framework_info();
-    Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info)
+    cluster.subscribe(&info)
 }
 
 /// The task that ran when most of it was recorded.
@@ -138,10 +138,9 @@ fn pages_have_the_shape_recorded() {
     compare(&cluster, "pod");
     let mut info = recording::framework_info();
     info["id"] = json!({"value": framework.id});
-    let url = cluster.scheduler_url();
-    Framework::subscribe(&url, Encoding::Json, &info).teardown();
+    cluster.subscribe(&info).teardown();
     let plain = json!({"user": "root", "name": "golden"});
-    Framework::subscribe(&url, Encoding::Json, &plain).teardown();
+    cluster.subscribe(&plain).teardown();
     compare(&cluster, "completed");
 }
 
@@ -212,7 +211,7 @@ fn the_operators_events_have_the_shape_recorded() {
     see("task_updated");
     let mut info = recording::framework_info();
     info["id"] = json!({"value": framework.id});
-    let again = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let again = cluster.subscribe(&info);
     see("framework_updated");
     again.teardown();
     see("framework_removed");

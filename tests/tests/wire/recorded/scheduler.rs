@@ -3,7 +3,7 @@
 use meseta_tests::framework::task;
 use meseta_tests::raw::Raw;
 use meseta_tests::recording::{self, Events};
-use meseta_tests::{Cluster, Encoding, Framework};
+use meseta_tests::{Cluster, Framework};
 use serde_json::{Value, json};
 
 use crate::{anywhere, recorded};
@@ -43,7 +43,7 @@ fn scheduler_events_have_the_shape_recorded() {
     let cluster = Cluster::default();
     let recording = Events::read("scheduler-events.jsonl");
     let info = recording::framework_info();
-    let mut first = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut first = cluster.subscribe(&info);
     let subscribed = first.subscribed.clone();
     recording.compare(
         "subscribed",
@@ -86,7 +86,7 @@ fn scheduler_events_have_the_shape_recorded() {
             &[STATUS[0], STATUS[1], STATUS[2], "/update/status/message"],
         );
     }
-    first.launch(&offer, &[task(&offer, "task-2", "true", &small)]);
+    first.launch_task(&offer, "task-2", "true", &small);
     let invalid = update(&mut first, "task-2", "TASK_LOST");
     recording.compare("invalid offer", &invalid, &STATUS);
     first.accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": [
@@ -114,7 +114,7 @@ fn scheduler_events_have_the_shape_recorded() {
 
     let mut again = info.clone();
     again["id"] = json!({"value": first.id});
-    let second = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &again);
+    let second = cluster.subscribe(&again);
     let error = first.wait_for("ERROR");
     assert_eq!(&error, recording.event("failed over"));
     second.teardown();
@@ -125,7 +125,7 @@ fn scheduler_events_have_the_shape_recorded() {
 /// A framework without capabilities sees resources as they were before roles were many.
 fn one_role(cluster: &Cluster, recording: &Events) {
     let info = json!({"user": "root", "name": "golden"});
-    let mut plain = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let mut plain = cluster.subscribe(&info);
     let offers = plain.wait_for("OFFERS");
     recording.compare(
         "offers of one role",
