@@ -161,12 +161,15 @@ fn is_test(function: &str, text: &str) -> bool {
     })
 }
 
-/// Whether a `scenarios!` of that file has the function.
+/// Whether a `scenarios!` or `tests!` of that file has the function.
 fn is_listed(function: &str, text: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let lists = text.split("scenarios! {\n").skip(1);
-    lists
-        .filter_map(|list| list.split("\n}\n").next())
+    let lists = |opening, end| {
+        let lists = text.split(opening).skip(1);
+        lists.filter_map(move |list: &str| list.split(end).next())
+    };
+    lists("scenarios! {\n", "\n}\n")
+        .chain(lists("tests![\n", "];\n"))
         .any(|list| list.split(|c| !is_word(c)).any(|word| word == function))
 }
 
