@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use meseta_tests::framework::{framework_info, task};
+use meseta_tests::framework::task;
 use meseta_tests::http::{self, Answer};
 use meseta_tests::{Cluster, Encoding, Framework};
 use serde_json::{Value, json};
@@ -14,7 +14,6 @@ use crate::anywhere;
 meseta_tests::scenarios! {
     anywhere:
         bodies_that_are_broken_deep_or_huge,
-        headers_that_are_wrong_or_missing,
         ids_that_would_be_paths,
         amounts_that_are_no_amounts,
         offers_that_are_not_there,
@@ -131,73 +130,6 @@ fn huge(url: &str) {
     if let Ok(answer) = modest {
         refused(&answer, 413, &["larger than"]);
     }
-}
-
-fn headers_that_are_wrong_or_missing() {
-    let cluster = Cluster::default();
-    let url = cluster.scheduler_url();
-    let framework = Framework::subscribe(&url, Encoding::Json, &framework_info("dev"));
-    let before = facts(&cluster);
-    let call = json!({"type": "REVIVE", "framework_id": {"value": framework.id}}).to_string();
-    let stream = ("mesos-stream-id", framework.stream_id.as_str());
-    refused(
-        &http::post(&url, &[stream], call.as_bytes()),
-        400,
-        &["Content-Type"],
-    );
-    refused(
-        &http::post(
-            &url,
-            &[("content-type", "text/plain"), stream],
-            call.as_bytes(),
-        ),
-        415,
-        &[],
-    );
-    refused(
-        &http::post(&url, &[JSON], call.as_bytes()),
-        400,
-        &["Mesos-Stream-Id"],
-    );
-    refused(
-        &http::post(&url, &[JSON, ("mesos-stream-id", "wrong")], call.as_bytes()),
-        400,
-        &[],
-    );
-    let subscribe =
-        json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": framework_info("dev")}})
-            .to_string();
-    refused(
-        &http::post(&url, &[JSON, stream], subscribe.as_bytes()),
-        400,
-        &[],
-    );
-    refused(
-        &http::post(&url, &[JSON, ("accept", "text/html")], subscribe.as_bytes()),
-        406,
-        &[],
-    );
-    let unknown = json!({"type": "REVIVE", "framework_id": {"value": "nobody"}}).to_string();
-    refused(
-        &http::post(&url, &[JSON, stream], unknown.as_bytes()),
-        400,
-        &["Framework"],
-    );
-    let answer = http::get(&url);
-    refused(&answer, 405, &[]);
-    assert_eq!(answer.header("allow"), Some("POST"));
-    refused(
-        &http::get(&format!("{}/nowhere", cluster.master.url)),
-        404,
-        &[],
-    );
-    refused(
-        &http::get(&format!("{}/nowhere", cluster.agent().url)),
-        404,
-        &[],
-    );
-    assert_eq!(facts(&cluster), before);
-    framework.accepted(json!({"type": "REVIVE"}));
 }
 
 /// Launches one task that the master must refuse, and gives its last update.

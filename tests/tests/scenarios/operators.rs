@@ -72,21 +72,6 @@ fn maintenance_as_mesos_answers_it() {
         text.ends_with("is not in DOWN mode and cannot be brought up"),
         "{text}"
     );
-    for (path, body, text) in [
-        (
-            "/machine/down",
-            json!([{"hostname": "nosuch"}]),
-            "Machine '{\"hostname\":\"nosuch\"}' is not part of a maintenance schedule",
-        ),
-        ("/machine/down", json!([]), "List of machines is empty"),
-        (
-            "/maintenance/schedule",
-            json!({"windows": [{"machine_ids": [], "unavailability": {"start": {"nanoseconds": 1}}}]}),
-            "List of machines in the maintenance window is empty",
-        ),
-    ] {
-        assert_eq!(post(&cluster, path, &body), (400, text.to_owned()));
-    }
     let (status, text) = post(&cluster, "/maintenance/schedule", &json!([]));
     assert_eq!(status, 400, "{text}");
     assert_eq!(post(&cluster, "/machine/down", &json!([machine])), done);
@@ -138,30 +123,10 @@ fn a_drained_agent_ends_its_tasks_and_stays_drained() {
     assert_eq!(call(&cluster, &reactivate), (200, String::new()));
     let mut again = cluster.subscribe(&framework_info("dev"));
     again.offer();
-    for (body, answer) in [
-        (reactivate, (400, "Agent is not deactivated")),
-        (
-            json!({"type": "DRAIN_AGENT", "drain_agent": {"agent_id": {"value": "nosuch"}}}),
-            (400, "Unknown agent"),
-        ),
-        (
-            json!({"type": "DEACTIVATE_AGENT", "deactivate_agent": {"agent_id": {"value": "nosuch"}}}),
-            (400, "Unknown agent"),
-        ),
-        (
-            json!({"type": "MARK_AGENT_GONE", "mark_agent_gone": {"agent_id": {"value": "nosuch"}}}),
-            (404, "Agent 'nosuch' not found"),
-        ),
-        (
-            json!({"type": "DRAIN_AGENT", "drain_agent": {"agent_id": {"value": id}, "max_grace_period": {"seconds": -1}}}),
-            (
-                400,
-                "Failed to drain agent: 'max_grace_period' must not be negative",
-            ),
-        ),
-    ] {
-        assert_eq!(call(&cluster, &body), (answer.0, answer.1.to_owned()));
-    }
+    let hasty = json!({"type": "DRAIN_AGENT",
+        "drain_agent": {"agent_id": {"value": id}, "max_grace_period": {"seconds": -1}}});
+    let text = "Failed to drain agent: 'max_grace_period' must not be negative";
+    assert_eq!(call(&cluster, &hasty), (400, text.to_owned()));
 }
 
 fn an_agent_marked_gone_ends() {

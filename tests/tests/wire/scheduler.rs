@@ -24,7 +24,6 @@ meseta_tests::scenarios! {
         taken_calls_have_no_body_and_no_type,
         versions_are_numbers,
         redirects_keep_the_scheme,
-        pages_come_as_jsonp,
         offers_have_what_clients_read,
         updates_have_what_clients_read,
         a_framework_is_updated_at_once_or_told_why_not,
@@ -238,7 +237,9 @@ fn streams_are_chunked_and_named() {
 fn records_are_whole_chunks() {
     let cluster = Cluster::default();
     let (mut raw, _) = stream(&cluster, &[JSON], &subscribe_call(&framework_info("dev")));
-    assert_eq!(raw.record().expect("a record")["type"], "SUBSCRIBED");
+    let first = raw.record().expect("a record");
+    assert_eq!(first["type"], "SUBSCRIBED");
+    assert_eq!(first["subscribed"]["heartbeat_interval_seconds"], 15.0);
     assert_eq!(raw.record(), Some(json!({"type": "HEARTBEAT"})));
     assert_eq!(raw.record().expect("a record")["type"], "OFFERS");
 }
@@ -280,35 +281,6 @@ fn redirects_keep_the_scheme() {
             && location.ends_with(cluster.master.address().rsplit(':').next().expect("a port")),
         "{location}"
     );
-}
-
-fn pages_come_as_jsonp() {
-    let cluster = Cluster::default();
-    for path in [
-        "/state",
-        "/version",
-        "/metrics/snapshot",
-        "/roles",
-        "/slaves",
-    ] {
-        let (head, text) = answer(
-            &cluster,
-            &format!("GET {path}?jsonp=back"),
-            &["Connection: close"],
-            "",
-        );
-        assert_eq!(
-            head.header("content-type"),
-            Some("text/javascript"),
-            "{path}"
-        );
-        if head.header("content-length").is_some() {
-            assert!(
-                text.starts_with("back(") && text.ends_with(')'),
-                "{path}: {text}"
-            );
-        }
-    }
 }
 
 fn offers_have_what_clients_read() {

@@ -15,7 +15,6 @@ use crate::recorded::pages::oversubscribing;
 meseta_tests::scenarios! {
     anywhere:
         subscriptions_name_no_stream_and_calls_their_own,
-        a_heartbeat_follows_subscribed,
         numbers_are_numbers_enums_names_and_empty_messages_stay,
         subscribed_says_who_leads,
         offers_name_the_executors_that_run_there,
@@ -62,15 +61,6 @@ fn subscriptions_name_no_stream_and_calls_their_own() {
         assert_eq!(status(&[JSON, other], &call), 400, "{kind} with another's");
         assert_eq!(status(&[JSON, &own], &call), 202, "{kind} with its own");
     }
-}
-
-fn a_heartbeat_follows_subscribed() {
-    let cluster = Cluster::default();
-    let mut raw = stream(&cluster, &framework_info("dev"));
-    let first = raw.record().expect("a record");
-    assert_eq!(first["type"], "SUBSCRIBED");
-    assert_eq!(first["subscribed"]["heartbeat_interval_seconds"], 15.0);
-    assert_eq!(raw.record(), Some(json!({"type": "HEARTBEAT"})));
 }
 
 fn numbers_are_numbers_enums_names_and_empty_messages_stay() {
@@ -197,6 +187,7 @@ fn a_stream_that_is_replaced_is_told_and_closed() {
     let mut first = stream(&cluster, &info);
     let subscribed = first.record().expect("a record");
     info["id"] = subscribed["subscribed"]["framework_id"].clone();
+    first.until("OFFERS");
     let mut second = stream(&cluster, &info);
     let again = second.record().expect("a record");
     assert_eq!(again["subscribed"]["framework_id"], info["id"]);
@@ -204,6 +195,7 @@ fn a_stream_that_is_replaced_is_told_and_closed() {
     assert_eq!(told["error"]["message"], "Framework failed over");
     assert_eq!(first.record(), None, "and closed");
     assert_eq!(second.record(), Some(json!({"type": "HEARTBEAT"})));
+    second.until("OFFERS");
 }
 
 fn an_executor_has_a_session_of_its_own() {

@@ -22,6 +22,10 @@ fn scheduler_calls_are_answered_as_recorded() {
         ("FRAMEWORK", &framework.id),
     ];
     recorded::replay(&cluster, "scheduler-errors.jsonl", &names);
+    // What was refused left the framework as it was, and made no other.
+    let shown = cluster.master.page("/frameworks").json();
+    assert_eq!(shown["frameworks"].as_array().map(Vec::len), Some(1));
+    framework.accepted(json!({"type": "REVIVE"}));
 }
 
 const STATUS: [&str; 3] = [
