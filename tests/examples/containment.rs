@@ -143,12 +143,8 @@ fn cost(pid: i32) -> (f64, f64) {
         .take(2)
         .map(|ticks| ticks.parse::<f64>().expect("ticks"))
         .sum();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let resident = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next())
-        .and_then(|text| text.parse().ok());
-    (ticks / 100.0, resident.unwrap_or(0.0))
+    let resident = kernel::memory_kib(pid, "VmRSS").and_then(|kib| u32::try_from(kib).ok());
+    (ticks / 100.0, resident.map_or(0.0, f64::from))
 }
 
 fn size_of(dir: &Path) -> u64 {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use meseta_tests::daemon::Daemon;
 use meseta_tests::framework::framework_info;
-use meseta_tests::{Encoding, Framework};
+use meseta_tests::{Encoding, Framework, kernel};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Requests that are timed.
@@ -119,10 +119,6 @@ fn measure(master: &Daemon, probe: &mut TcpStream) -> (f64, Vec<Duration>) {
         })
         .collect();
     times.sort();
-    let status = std::fs::read_to_string(format!("/proc/{}/status", master.pid()));
-    let status = status.expect("a status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().split(' ').next());
-    let kib = kib.and_then(|text| text.parse().ok());
-    (kib.expect("VmRSS"), times)
+    let kib = kernel::memory_kib(master.pid(), "VmRSS").expect("VmRSS");
+    (f64::from(u32::try_from(kib).expect("less than TiB")), times)
 }

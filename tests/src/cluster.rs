@@ -198,6 +198,22 @@ impl Cluster {
             .expect("meseta runs")
     }
 
+    /// A cluster of one agent with these resources.
+    pub fn with_resources(resources: &str) -> Self {
+        Self::start(Setup {
+            agent_flags: vec![format!("--resources={resources}")],
+            ..Setup::default()
+        })
+    }
+
+    /// A cluster of so many plain agents.
+    pub fn with_agents(agents: usize) -> Self {
+        Self::start(Setup {
+            agents,
+            ..Setup::default()
+        })
+    }
+
     /// A plain cluster, a framework in role `dev`, and the offer that it has got.
     pub fn with_offer() -> (Self, Framework, Value) {
         let cluster = Self::default();

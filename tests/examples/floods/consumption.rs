@@ -67,16 +67,12 @@ fn sample_all(fleet: &Fleet, courses: &mut Courses) {
 
 /// What a process uses, and the most that it had resident; none when it is gone.
 fn sample(pid: i32) -> Option<(Sample, u64)> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kib = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().split(' ').next()?.parse::<u64>().ok()
-    };
+    let kib = |name| meseta_tests::kernel::memory_kib(pid, name);
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let sample = Sample {
-        resident_kib: kib("VmRSS:")?,
-        anonymous_kib: kib("RssAnon:")?,
+        resident_kib: kib("VmRSS")?,
+        anonymous_kib: kib("RssAnon")?,
         descriptors: u64::try_from(descriptors.count()).ok()?,
     };
-    Some((sample, kib("VmHWM:")?))
+    Some((sample, kib("VmHWM")?))
 }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use framework::Framework;
+use meseta_tests::kernel::memory_kib;
 
 const AGENTS: usize = 100;
 const TASKS: usize = 50_000;
@@ -49,12 +50,8 @@ impl Drop for Process {
 impl Process {
     /// The resident memory, in megabytes.
     fn resident_mb(&self) -> anyhow::Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kb = line
-            .and_then(|line| line.trim().split(' ').next())
-            .context("VmRSS")?;
-        Ok(kb.parse::<u64>()? / 1024)
+        let kib = memory_kib(i32::try_from(self.0.id())?, "VmRSS");
+        Ok(kib.context("VmRSS")? / 1024)
     }
 }
 

@@ -4,7 +4,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use meseta_tests::framework::framework_info;
-use meseta_tests::{Cluster, Setup, wait};
+use meseta_tests::{Cluster, wait};
 use serde_json::Value;
 
 use crate::anywhere;
@@ -312,10 +312,7 @@ fn refusals_say_what_to_do() {
 }
 
 fn execute_uses_what_is_reserved_to_its_role_first() {
-    let cluster = Cluster::start(Setup {
-        agent_flags: vec!["--resources=cpus:1;mem:512;cpus(eng):1;mem(eng):32".into()],
-        ..Setup::default()
-    });
+    let cluster = Cluster::with_resources("cpus:1;mem:512;cpus(eng):1;mem(eng):32");
     // More cpus than are free, more memory than is reserved.
     let resources = "--resources=cpus:1.5;mem:64";
     let args = ["--role=eng", resources, "--name=both", "--command=true"];

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use meseta_tests::framework::framework_info;
-use meseta_tests::{Cluster, Framework, Setup, http, wait};
+use meseta_tests::{Cluster, Framework, http, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -54,10 +54,7 @@ fn registered(cluster: &Cluster, count: usize) {
 }
 
 fn everything_laid_down_outlives_a_kill_of_the_master() {
-    let mut cluster = Cluster::start(Setup {
-        agents: 2,
-        ..Setup::default()
-    });
+    let mut cluster = Cluster::with_agents(2);
     let slaves = page(&cluster, "/slaves");
     let id = |index: usize| slaves["slaves"][index]["id"].clone();
     call(
@@ -205,10 +202,7 @@ fn change(cluster: &Cluster, round: usize, agent: &Value) {
 }
 
 fn changes_under_load_lose_and_double_nothing() {
-    let mut cluster = Cluster::start(Setup {
-        agents: 2,
-        ..Setup::default()
-    });
+    let mut cluster = Cluster::with_agents(2);
     let slaves = page(&cluster, "/slaves");
     let totals = |slaves: &Value| {
         let all = slaves["slaves"].as_array().expect("agents").iter();

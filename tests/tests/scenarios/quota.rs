@@ -32,10 +32,7 @@ const REQUEST: &str = r#"{
 }"#;
 
 fn cluster() -> Cluster {
-    Cluster::start(Setup {
-        agent_flags: vec!["--resources=cpus:16;mem:16384;disk:4096;ports:[31000-31999]".into()],
-        ..Setup::default()
-    })
+    Cluster::with_resources("cpus:16;mem:16384;disk:4096;ports:[31000-31999]")
 }
 
 fn post(cluster: &Cluster, path: &str, body: &str) -> Answer {

@@ -218,10 +218,7 @@ fn holds(offer: &Value, expected: &Value) -> bool {
 }
 
 fn a_refinement_by_named_principals_as_printed() {
-    let cluster = Cluster::start(Setup {
-        agent_flags: vec!["--resources=cpus:12;mem:6144".into()],
-        ..Setup::default()
-    });
+    let cluster = Cluster::with_resources("cpus:12;mem:6144");
     let all = [("cpus", 12), ("mem", 6144)];
     let reserved = all.map(|(name, amount)| {
         json!({"name": name, "type": "SCALAR", "scalar": {"value": amount},
@@ -307,10 +304,7 @@ fn as_printed_then_corrected(framework: &Framework, url: &str, offer: &Value, op
 }
 
 fn reservations_add_up_unless_their_labels_differ() {
-    let cluster = Cluster::start(Setup {
-        agent_flags: vec!["--resources=cpus:12;mem:6144".into()],
-        ..Setup::default()
-    });
+    let cluster = Cluster::with_resources("cpus:12;mem:6144");
     let slave = agent_id(&cluster);
     let one = |purpose: Option<&str>| {
         let mut reservation = json!({"type": "DYNAMIC", "role": "ads", "principal": "ops"});

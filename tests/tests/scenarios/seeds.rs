@@ -34,10 +34,7 @@ fn amount(resources: &Value, name: &str) -> Value {
 }
 
 fn static_reservations_are_listed_and_offered_to_their_role() {
-    let cluster = Cluster::start(Setup {
-        agent_flags: vec!["--resources=cpus:4;mem:2048;cpus(ads):8;mem(ads):4096".into()],
-        ..Setup::default()
-    });
+    let cluster = Cluster::with_resources("cpus:4;mem:2048;cpus(ads):8;mem(ads):4096");
     let full = reserved_full(&cluster, "ads", 2);
     assert_eq!(amount(&full, "cpus"), json!(8.0));
     assert_eq!(amount(&full, "mem"), json!(4096.0));
@@ -63,10 +60,7 @@ fn static_reservations_are_listed_and_offered_to_their_role() {
 }
 
 fn the_articles_reserve() {
-    let cluster = Cluster::start(Setup {
-        agent_flags: vec!["--resources=cpus:12;mem:6144;disk:1024".into()],
-        ..Setup::default()
-    });
+    let cluster = Cluster::with_resources("cpus:12;mem:6144;disk:1024");
     let slave = format!("slaveId={}", agent_id(&cluster));
     // As printed: an object for a list, and a comma after the last member.
     let printed = r#"resources={ { "name" : "cpus", "type" : "SCALAR", "scalar" : { "value" : 4 }, "role" : "role1", "reservation" : { "principal" : "ops" } }, { "name" : "mem", "type" : "SCALAR", "scalar" : { "value" : 4096 }, "role" : "role1", "reservation" : { "principal" : "ops" } }, }"#;
@@ -140,10 +134,7 @@ fn custom_resources_are_offered_and_divided() {
 }
 
 fn the_quota_documents_commands() {
-    let cluster = Cluster::start(Setup {
-        agent_flags: vec!["--resources=cpus:16;mem:16384;disk:1024".into()],
-        ..Setup::default()
-    });
+    let cluster = Cluster::with_resources("cpus:16;mem:16384;disk:1024");
     // `curl -d @quota.json` leaves the ends of lines out.
     let request = r#"{   "role": "role1",   "guarantee": [     {       "name": "cpus",       "type": "SCALAR",       "scalar": { "value": 12 }     },     {       "name": "mem",       "type": "SCALAR",       "scalar": { "value": 6144 }     }   ] }"#;
     let set = curl(&cluster, "POST", "/quota", &[request]);

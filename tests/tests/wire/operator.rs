@@ -8,6 +8,7 @@ use meseta_tests::raw::{Head, Raw};
 use serde_json::{Value, json};
 
 use crate::anywhere;
+use crate::requests::{JSON, exchange, send_in_chunks};
 
 meseta_tests::scenarios! {
     anywhere:
@@ -19,14 +20,6 @@ meseta_tests::scenarios! {
         streaming_headers_belong_to_streams,
         a_session_streams_records_in_json,
         data_of_tasks_and_labels_pass_unchanged;
-}
-
-const JSON: &str = "Content-Type: application/json";
-
-fn exchange(address: &str, line: &str, headers: &[&str], body: &str) -> (Head, String) {
-    let mut raw = Raw::connect(address);
-    raw.request(line, headers, body);
-    raw.answer()
 }
 
 /// The address of the one agent as the master knows it, and its id.
@@ -44,45 +37,33 @@ fn calls_that_set_something_have_no_body_and_no_type() {
         "reservations": [{"type": "DYNAMIC", "role": "wire"}]}]);
     let of_agent = json!({"agent_id": {"value": agent}, "resources": reserved});
     let window = json!({"machine_ids": [machine], "unavailability": {"start": {"nanoseconds": 1}}});
-    for (call, status) in [
+    for (kind, part, status) in [
         (
-            json!({"type": "UPDATE_WEIGHTS", "update_weights": {
-            "weight_infos": [{"role": "wire", "weight": 2.0}]}}),
+            "UPDATE_WEIGHTS",
+            json!({"weight_infos": [{"role": "wire", "weight": 2.0}]}),
             200,
         ),
         (
-            json!({"type": "SET_QUOTA", "set_quota": {
-            "quota_request": {"role": "quiet", "guarantee": guarantee}}}),
+            "SET_QUOTA",
+            json!({"quota_request": {"role": "quiet", "guarantee": guarantee}}),
             200,
         ),
+        ("REMOVE_QUOTA", json!({"role": "quiet"}), 200),
         (
-            json!({"type": "REMOVE_QUOTA", "remove_quota": {"role": "quiet"}}),
+            "UPDATE_QUOTA",
+            json!({"quota_configs": [{"role": "quiet", "limits": {"cpus": {"value": 1}}}]}),
             200,
         ),
+        ("RESERVE_RESOURCES", of_agent.clone(), 202),
+        ("UNRESERVE_RESOURCES", of_agent, 202),
         (
-            json!({"type": "UPDATE_QUOTA", "update_quota": {
-            "quota_configs": [{"role": "quiet", "limits": {"cpus": {"value": 1}}}]}}),
+            "UPDATE_MAINTENANCE_SCHEDULE",
+            json!({"schedule": {"windows": [window]}}),
             200,
         ),
-        (
-            json!({"type": "RESERVE_RESOURCES", "reserve_resources": of_agent}),
-            202,
-        ),
-        (
-            json!({"type": "UNRESERVE_RESOURCES", "unreserve_resources": of_agent}),
-            202,
-        ),
-        (
-            json!({"type": "UPDATE_MAINTENANCE_SCHEDULE", "update_maintenance_schedule": {
-            "schedule": {"windows": [window]}}}),
-            200,
-        ),
-        (
-            json!({"type": "UPDATE_MAINTENANCE_SCHEDULE", "update_maintenance_schedule": {
-            "schedule": {}}}),
-            200,
-        ),
+        ("UPDATE_MAINTENANCE_SCHEDULE", json!({"schedule": {}}), 200),
     ] {
+        let call = json!({"type": kind, kind.to_lowercase().as_str(): part});
         let address = cluster.master.address();
         let (head, text) = exchange(address, "POST /api/v1", &[JSON], &call.to_string());
         assert_eq!((head.status, text.as_str()), (status, ""), "{call}");
@@ -143,14 +124,8 @@ fn single_answers_say_their_length() {
 
 /// A request whose body comes in small chunks.
 fn in_chunks(address: &str, line: &str, body: &str) -> (Head, String) {
-    let mut text = format!(
-        "{line} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    );
-    for part in body.as_bytes().chunks(5) {
-        text += &format!("{:x}\r\n{}\r\n", part.len(), String::from_utf8_lossy(part));
-    }
     let mut raw = Raw::connect(address);
-    raw.send((text + "0\r\n\r\n").as_bytes());
+    send_in_chunks(&mut raw, line, body, 5);
     raw.answer()
 }
 

@@ -8,6 +8,7 @@ use meseta_tests::{Cluster, Framework};
 use serde_json::{Value, json};
 
 use crate::anywhere;
+use crate::requests::{API, JSON, exchange, send_in_chunks, stream, subscribe_call};
 
 meseta_tests::scenarios! {
     anywhere:
@@ -30,26 +31,8 @@ meseta_tests::scenarios! {
         unknown_is_a_call_that_is_not_served;
 }
 
-const JSON: &str = "Content-Type: application/json";
-const API: &str = "POST /api/v1/scheduler";
-
-fn subscribe_call(info: &Value) -> String {
-    json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": info}}).to_string()
-}
-
-/// A stream with these headers, its head read.
-fn stream(cluster: &Cluster, headers: &[&str], call: &str) -> (Raw, Head) {
-    let mut raw = Raw::connect(cluster.master.address());
-    raw.request(API, headers, call);
-    let head = raw.head();
-    assert_eq!(head.status, 200, "{call}");
-    (raw, head)
-}
-
 fn answer(cluster: &Cluster, line: &str, headers: &[&str], body: &str) -> (Head, String) {
-    let mut raw = Raw::connect(cluster.master.address());
-    raw.request(line, headers, body);
-    raw.answer()
+    exchange(cluster.master.address(), line, headers, body)
 }
 
 /// The headers of a call on a framework's stream.
@@ -96,14 +79,7 @@ fn request_bodies_may_come_in_chunks() {
     let cluster = Cluster::default();
     let call = subscribe_call(&framework_info("dev"));
     let mut raw = Raw::connect(cluster.master.address());
-    let mut text = format!(
-        "{API} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    );
-    for part in call.as_bytes().chunks(17) {
-        text += &format!("{:x}\r\n{}\r\n", part.len(), String::from_utf8_lossy(part));
-    }
-    text += "0\r\n\r\n";
-    raw.send(text.as_bytes());
+    send_in_chunks(&mut raw, API, &call, 17);
     assert_eq!(raw.head().status, 200);
     assert_eq!(raw.record().expect("a record")["type"], "SUBSCRIBED");
 }

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use meseta_tests::framework::framework_info;
-use meseta_tests::raw::Raw;
 use meseta_tests::{Cluster, Framework, http, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
 use crate::recorded::pages::oversubscribing;
+use crate::requests::{API, JSON, exchange, stream, subscribe_call};
 
 meseta_tests::scenarios! {
     anywhere:
@@ -24,32 +24,16 @@ meseta_tests::scenarios! {
         an_executor_has_a_session_of_its_own;
 }
 
-const JSON: &str = "Content-Type: application/json";
-const API: &str = "POST /api/v1/scheduler";
 /// For a process to write what it knows.
 const LIMIT: Duration = Duration::from_secs(20);
-
-fn subscribe_call(info: &Value) -> String {
-    let mut call = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": info}});
-    call["framework_id"] = info["id"].clone();
-    call.to_string()
-}
-
-/// A stream, its head read.
-fn stream(cluster: &Cluster, info: &Value) -> Raw {
-    let mut raw = Raw::connect(cluster.master.address());
-    raw.request(API, &[JSON], &subscribe_call(info));
-    assert_eq!(raw.head().status, 200);
-    raw
-}
 
 fn subscriptions_name_no_stream_and_calls_their_own() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let status = |headers: &[&str], body: &str| {
-        let mut raw = Raw::connect(cluster.master.address());
-        raw.request(API, headers, body);
-        raw.answer().0.status
+        exchange(cluster.master.address(), API, headers, body)
+            .0
+            .status
     };
     let own = format!("Mesos-Stream-Id: {}", framework.stream_id);
     let subscribe = subscribe_call(&framework_info("dev"));
@@ -184,11 +168,11 @@ fn uuids_of_operations_come_as_objects_and_go_as_bytes() {
 fn a_stream_that_is_replaced_is_told_and_closed() {
     let cluster = Cluster::default();
     let mut info = framework_info("dev");
-    let mut first = stream(&cluster, &info);
+    let mut first = stream(&cluster, &[JSON], &subscribe_call(&info)).0;
     let subscribed = first.record().expect("a record");
     info["id"] = subscribed["subscribed"]["framework_id"].clone();
     first.until("OFFERS");
-    let mut second = stream(&cluster, &info);
+    let mut second = stream(&cluster, &[JSON], &subscribe_call(&info)).0;
     let again = second.record().expect("a record");
     assert_eq!(again["subscribed"]["framework_id"], info["id"]);
     let told = first.until("ERROR");

@@ -19,12 +19,7 @@ const UNREAD: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
-    while !bench.time.is_over() {
-        if let Err(error) = round(bench, tally) {
-            tally.count(format!("rounds ended by {:?}", error.kind()));
-        }
-        bench.time.pause(PAUSE);
-    }
+    super::repeat_slowly(bench, tally, PAUSE, || round(bench, tally));
     Ok(())
 }
 

@@ -34,15 +34,10 @@ impl Drop for Stopped<'_> {
 }
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
-    while !bench.time.is_over() {
-        {
-            let _victim = lock(&bench.fleet.victim);
-            if let Err(error) = round(bench, tally) {
-                tally.count(format!("rounds ended by {:?}", error.kind()));
-            }
-        }
-        bench.time.pause(PAUSE);
-    }
+    super::repeat_slowly(bench, tally, PAUSE, || {
+        let _victim = lock(&bench.fleet.victim);
+        round(bench, tally)
+    });
     Ok(())
 }
 

@@ -14,6 +14,9 @@ mod unread_downloads;
 mod unread_executors;
 mod versions;
 
+use std::io;
+use std::time::Duration;
+
 use meseta_tests::priority::lower_priority;
 
 use crate::bench::{Bench, Tally};
@@ -24,59 +27,24 @@ pub(crate) struct Flood {
     work: fn(&Bench, &Tally) -> anyhow::Result<()>,
 }
 
+const fn flood(name: &'static str, work: fn(&Bench, &Tally) -> anyhow::Result<()>) -> Flood {
+    Flood { name, work }
+}
+
 pub(crate) const ALL: [Flood; 13] = [
-    Flood {
-        name: "large-launches",
-        work: large_launches::run,
-    },
-    Flood {
-        name: "unread-executors",
-        work: unread_executors::run,
-    },
-    Flood {
-        name: "executor-messages",
-        work: executor_messages::run,
-    },
-    Flood {
-        name: "subscriptions",
-        work: subscriptions::run,
-    },
-    Flood {
-        name: "large-statuses",
-        work: large_statuses::run,
-    },
-    Flood {
-        name: "unread-answers",
-        work: unread_answers::run,
-    },
-    Flood {
-        name: "unread-downloads",
-        work: unread_downloads::run,
-    },
-    Flood {
-        name: "silent-fetches",
-        work: silent_fetches::run,
-    },
-    Flood {
-        name: "hung-checks",
-        work: hung_checks::run,
-    },
-    Flood {
-        name: "silent-connections",
-        work: silent_connections::run,
-    },
-    Flood {
-        name: "guesses",
-        work: guesses::run,
-    },
-    Flood {
-        name: "slow-bodies",
-        work: slow_bodies::run,
-    },
-    Flood {
-        name: "versions",
-        work: versions::run,
-    },
+    flood("large-launches", large_launches::run),
+    flood("unread-executors", unread_executors::run),
+    flood("executor-messages", executor_messages::run),
+    flood("subscriptions", subscriptions::run),
+    flood("large-statuses", large_statuses::run),
+    flood("unread-answers", unread_answers::run),
+    flood("unread-downloads", unread_downloads::run),
+    flood("silent-fetches", silent_fetches::run),
+    flood("hung-checks", hung_checks::run),
+    flood("silent-connections", silent_connections::run),
+    flood("guesses", guesses::run),
+    flood("slow-bodies", slow_bodies::run),
+    flood("versions", versions::run),
 ];
 
 impl Flood {
@@ -85,4 +53,34 @@ impl Flood {
         lower_priority();
         (self.work)(bench, tally)
     }
+}
+
+/// Rounds until the time is over, with a pause after those that failed.
+fn repeat(bench: &Bench, tally: &Tally, pause: Duration, round: impl Fn() -> io::Result<()>) {
+    while !bench.time.is_over() {
+        if !has_succeeded(tally, &round) {
+            bench.time.pause(pause);
+        }
+    }
+}
+
+/// Rounds until the time is over, with a pause after each.
+fn repeat_slowly(
+    bench: &Bench,
+    tally: &Tally,
+    pause: Duration,
+    round: impl Fn() -> io::Result<()>,
+) {
+    while !bench.time.is_over() {
+        has_succeeded(tally, &round);
+        bench.time.pause(pause);
+    }
+}
+
+fn has_succeeded(tally: &Tally, round: impl Fn() -> io::Result<()>) -> bool {
+    let result = round();
+    if let Err(error) = &result {
+        tally.count(format!("rounds ended by {:?}", error.kind()));
+    }
+    result.is_ok()
 }

@@ -25,12 +25,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     let kept = Mutex::new(Vec::new());
     std::thread::scope(|threads| {
         threads.spawn(|| accept(bench, tally, &listener, &kept));
-        while !bench.time.is_over() {
-            if let Err(error) = round(bench, tally, port) {
-                tally.count(format!("rounds ended by {:?}", error.kind()));
-                bench.time.pause(LIMIT);
-            }
-        }
+        super::repeat(bench, tally, LIMIT, || round(bench, tally, port));
     });
     Ok(())
 }

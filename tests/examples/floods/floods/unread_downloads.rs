@@ -22,12 +22,7 @@ const KEPT_OPEN: Duration = Duration::from_secs(40);
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
-    while !bench.time.is_over() {
-        if let Err(error) = round(bench, tally) {
-            tally.count(format!("rounds ended by {:?}", error.kind()));
-            bench.time.pause(LIMIT);
-        }
-    }
+    super::repeat(bench, tally, LIMIT, || round(bench, tally));
     Ok(())
 }
 

@@ -16,12 +16,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
-    while !bench.time.is_over() {
-        if let Err(error) = round(bench, tally) {
-            tally.count(format!("rounds ended by {:?}", error.kind()));
-        }
-        bench.time.pause(PAUSE);
-    }
+    super::repeat_slowly(bench, tally, PAUSE, || round(bench, tally));
     Ok(())
 }
 

@@ -8,7 +8,7 @@ mod volumes;
 
 use std::time::Duration;
 
-use meseta_tests::{Cluster, Framework, Setup, http, wait};
+use meseta_tests::{Cluster, Framework, http, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -29,10 +29,7 @@ meseta_tests::scenarios! {
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn cluster(resources: &str) -> Cluster {
-    Cluster::start(Setup {
-        agent_flags: vec![format!("--resources={resources}")],
-        ..Setup::default()
-    })
+    Cluster::with_resources(resources)
 }
 
 /// Sends operations on an offer; what is left is offered again at once.

@@ -9,8 +9,8 @@ use meseta_proto::meseta::v1::{
 };
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::Role;
+use meseta_tests::Cluster;
 use meseta_tests::recording::{self, Events};
-use meseta_tests::{Cluster, Setup};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -113,10 +113,7 @@ fn register() -> agent_frame::Message {
 }
 
 fn an_agent_that_leaves_is_told_of_as_recorded() {
-    let cluster = Cluster::start(Setup {
-        agents: 0,
-        ..Setup::default()
-    });
+    let cluster = Cluster::with_agents(0);
     let mut agent = Agent::register(cluster.master.address());
     let info = recording::framework_info();
     let mut framework = cluster.subscribe(&info);
