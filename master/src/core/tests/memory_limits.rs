@@ -6,15 +6,11 @@ use crate::core::tests::agents::malicious::{described, part, refused};
 fn world_with(change: impl FnOnce(&mut Memory)) -> World {
     let mut config = config();
     change(&mut config.memory);
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    World::with(config, recovered)
+    World::configured(config)
 }
 
 /// The first frame of an agent that calls from an address, without a certificate.
-fn from(world: &mut World, address: &str, message: agent_frame::Message) -> ConnectionId {
+fn from(world: &mut World, address: &str, message: AgentMessage) -> ConnectionId {
     let connection = ConnectionId(world.number());
     let caller = Caller {
         address: Some(address.parse().unwrap()),
@@ -25,14 +21,6 @@ fn from(world: &mut World, address: &str, message: agent_frame::Message) -> Conn
     connection
 }
 
-fn old(id: &str) -> Node {
-    Node {
-        connection: ConnectionId(0),
-        id: id.to_owned(),
-        register: register(5051, "cpus:1;mem:64"),
-    }
-}
-
 #[test]
 fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_taken_back() {
     let mut world = world_with(|memory| {
@@ -40,7 +28,7 @@ fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_ta
         memory.agent_info = 2 << 20;
     });
     let mut register_from = |address: &str, port: i32, bytes: usize| {
-        let message = agent_frame::Message::Register(described(port, bytes));
+        let message = AgentMessage::Register(described(port, bytes));
         let connection = from(&mut world, address, message);
         refused(&mut world, connection).is_none()
     };
@@ -61,10 +49,9 @@ fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_ta
     let known = Node {
         id,
         register: described(1, 1_500_000),
-        ..old("")
+        ..node_of_before("", 5051)
     };
-    let message =
-        |node: &Node| agent_frame::Message::Reregister(report(node, Vec::new(), Vec::new()));
+    let message = |node: &Node| AgentMessage::Reregister(report(node, Vec::new(), Vec::new()));
     let wordy = Node {
         register: described(1, 1_510_000),
         ..known.clone()
@@ -81,7 +68,7 @@ fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_ta
 #[test]
 fn an_agent_has_one_return_at_a_time() {
     let mut world = world_with(|_| {});
-    let node = old("old-S1");
+    let node = node_of_before("old-S1", 5051);
     let first = from(&mut world, "10.0.0.1:1", part(&node, true, 100_000));
     let other = from(&mut world, "10.0.0.66:1", part(&node, true, 100_000));
     assert!(world.closed.contains(&other), "an address is no proof");
@@ -108,9 +95,9 @@ fn the_offers_of_a_cycle_are_divided_by_bytes() {
     ] {
         let mut world = world_with(|memory| memory.offers = max);
         for port in 1..=10 {
-            world.handshake(agent_frame::Message::Register(described(port, 900_000)));
+            world.handshake(AgentMessage::Register(described(port, 900_000)));
         }
-        let scheduler = world.subscribe(framework("f", &["dev"]));
+        let scheduler = world.subscribe(plain());
         let mut seen = Vec::new();
         for _ in &cycles {
             let events = offered(&mut world, &scheduler);
@@ -130,15 +117,11 @@ fn the_offers_of_a_cycle_are_divided_by_bytes() {
 
 #[test]
 fn what_cannot_be_an_executors_id_is_sent_to_no_agent() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:1;mem:64");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:1;mem:64");
     for (id, is_sent) in [("e".to_owned(), true), ("x".repeat(1 << 20), false)] {
         world.take_frames(node.connection);
         let executor_id = v1::ExecutorId { value: id };
-        let agent_id = v1::AgentId {
-            value: node.id.clone(),
-        };
+        let agent_id = agent_id(&node.id);
         let shutdown = Action::Shutdown(call::Shutdown {
             executor_id: executor_id.clone(),
             agent_id: agent_id.clone(),
@@ -149,7 +132,7 @@ fn what_cannot_be_an_executors_id_is_sent_to_no_agent() {
             data: Vec::new(),
         });
         for action in [shutdown, message] {
-            assert_eq!(world.call(&scheduler, action), Answer::Accepted);
+            world.call_accepted(&scheduler, action);
         }
         let sent = world.take_frames(node.connection);
         assert_eq!(sent.len(), if is_sent { 2 } else { 0 });
@@ -159,12 +142,8 @@ fn what_cannot_be_an_executors_id_is_sent_to_no_agent() {
 #[test]
 fn what_agents_bring_along_is_bounded_in_bytes() {
     let mut world = world_with(|memory| memory.reported = 200_000);
-    let info = World::with_id(framework("f", &["dev"]), "old-f");
-    let scheduler = Scheduler {
-        connection: ConnectionId(0),
-        stream: String::new(),
-        id: "old-f".to_owned(),
-    };
+    let info = World::with_id(plain(), "old-f");
+    let scheduler = framework_of_before("old-f");
     let large = |node: &Node, number: usize| v1::Task {
         name: "x".repeat(9_000),
         ..running(
@@ -175,22 +154,18 @@ fn what_agents_bring_along_is_bounded_in_bytes() {
             "dev",
         )
     };
-    let node = old("old-S1");
+    let node = node_of_before("old-S1", 5051);
     let tasks = (0..300).map(|number| large(&node, number)).collect();
     let mut whole = report(&node, tasks, vec![info]);
     let executor = |number: usize| v1::ExecutorInfo {
-        executor_id: v1::ExecutorId {
-            value: format!("e-{number}"),
-        },
-        framework_id: Some(v1::FrameworkId {
-            value: "old-f".to_owned(),
-        }),
+        executor_id: executor_id(&format!("e-{number}")),
+        framework_id: Some(framework_id("old-f")),
         data: Some(vec![1; 50_000]),
         ..v1::ExecutorInfo::default()
     };
     whole.executors = (0..10).map(executor).collect();
-    world.handshake(agent_frame::Message::Reregister(whole));
-    let id = meseta_resources::AgentId::new(&node.id).unwrap();
+    world.handshake(AgentMessage::Reregister(whole));
+    let id = node.agent_id();
     let agent = &world.core.agents[&id];
     let described = |task: &&Arc<TaskRecord>| task.description.len() > 9_000;
     let kept = agent.tasks.values().filter(described).count();
@@ -200,26 +175,20 @@ fn what_agents_bring_along_is_bounded_in_bytes() {
     assert!(agent.reported_bytes() <= 250_000);
     assert!(agent.executors.values().all(|one| one.info.len() < 1_000));
     // Another one has room of its own, and an end makes room.
-    let other = old("old-S2");
+    let other = node_of_before("old-S2", 5051);
     let tasks = vec![large(&other, 1)];
     world.reregister(&other, tasks, Vec::new());
-    let id = meseta_resources::AgentId::new(&other.id).unwrap();
+    let id = other.agent_id();
     let mut tasks = world.core.agents[&id].tasks.values();
     assert!(tasks.all(|task| task.description.len() > 9_000));
 }
 
 #[test]
 fn of_a_very_large_status_what_is_needed_is_kept() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offer = world.offers(&scheduler).pop().unwrap();
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offer], tasks));
+    let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     let status = |bytes: usize, uuid: usize| TaskStatus {
-        task_id: v1::TaskId {
-            value: "t".to_owned(),
-        },
+        task_id: task_id("t"),
         state: TaskState::TaskRunning.into(),
         message: Some("x".repeat(bytes)),
         uuid: Some(vec![1; uuid]),
@@ -227,13 +196,11 @@ fn of_a_very_large_status_what_is_needed_is_kept() {
     };
     for (bytes, uuid, is_heard) in [(100_000, 16, true), (1, 100_000, false)] {
         let update = meseta::StatusUpdate {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
+            framework_id: framework_id(&scheduler.id),
             status: status(bytes, uuid),
             latest_state: None,
         };
-        world.say(&node, agent_frame::Message::StatusUpdate(update));
+        world.say(&node, AgentMessage::StatusUpdate(update));
         let heard = world.updates(&scheduler);
         assert_eq!(heard.len(), usize::from(is_heard));
         assert!(heard.iter().all(|status| status.message().len() == bytes));
@@ -251,22 +218,18 @@ fn of_a_very_large_status_what_is_needed_is_kept() {
 #[test]
 fn of_executors_those_go_that_a_returning_agent_does_not_name() {
     let mut world = World::new();
-    let node = old("old-S1");
+    let node = node_of_before("old-S1", 5051);
     let executor = |framework: &str, id: &str| v1::ExecutorInfo {
-        executor_id: v1::ExecutorId {
-            value: id.to_owned(),
-        },
-        framework_id: Some(v1::FrameworkId {
-            value: framework.to_owned(),
-        }),
+        executor_id: executor_id(id),
+        framework_id: Some(framework_id(framework)),
         ..v1::ExecutorInfo::default()
     };
-    let info = |id: &str| World::with_id(framework("f", &["dev"]), id);
+    let info = |id: &str| World::with_id(plain(), id);
     let back_with = |executors: Vec<v1::ExecutorInfo>| {
         let infos = vec![info("old-f"), info("old-g")];
         let mut whole = report(&node, Vec::new(), infos);
         whole.executors = executors;
-        agent_frame::Message::Reregister(whole)
+        AgentMessage::Reregister(whole)
     };
     let held = |world: &World| -> Vec<(String, String)> {
         let keys = world.core.agents[node.id.as_str()].executors.keys();

@@ -1,5 +1,7 @@
 //! The messages that the tests send, and what they read from those that come back.
 
+use std::borrow::Borrow;
+
 use super::*;
 
 pub(super) fn config() -> Config {
@@ -41,10 +43,27 @@ pub(super) fn framework(name: &str, roles: &[&str]) -> v1::FrameworkInfo {
     }
 }
 
-pub(super) fn aware(mut info: v1::FrameworkInfo) -> v1::FrameworkInfo {
-    info.capabilities.push(Capability {
-        r#type: Some(CapabilityType::PartitionAware.into()),
-    });
+/// The framework of the tests that need only one.
+pub(super) fn plain() -> v1::FrameworkInfo {
+    framework("f", &["dev"])
+}
+
+/// The same once it has its id.
+pub(super) fn info_of(scheduler: &Scheduler) -> v1::FrameworkInfo {
+    World::with_id(plain(), &scheduler.id)
+}
+
+pub(super) fn aware_info_of(scheduler: &Scheduler) -> v1::FrameworkInfo {
+    aware(info_of(scheduler))
+}
+
+pub(super) fn aware(info: v1::FrameworkInfo) -> v1::FrameworkInfo {
+    capable(info, CapabilityType::PartitionAware)
+}
+
+pub(super) fn capable(mut info: v1::FrameworkInfo, kind: CapabilityType) -> v1::FrameworkInfo {
+    let r#type = Some(kind.into());
+    info.capabilities.push(Capability { r#type });
     info
 }
 
@@ -66,15 +85,35 @@ pub(super) fn register(port: i32, resources: &str) -> meseta::Register {
     }
 }
 
+pub(super) fn task_id(id: &str) -> v1::TaskId {
+    let value = id.to_owned();
+    v1::TaskId { value }
+}
+
+pub(super) fn framework_id(id: &str) -> v1::FrameworkId {
+    let value = id.to_owned();
+    v1::FrameworkId { value }
+}
+
+pub(super) fn agent_id(id: &str) -> v1::AgentId {
+    let value = id.to_owned();
+    v1::AgentId { value }
+}
+
+pub(super) fn executor_id(id: &str) -> v1::ExecutorId {
+    let value = id.to_owned();
+    v1::ExecutorId { value }
+}
+
 pub(super) fn task(node: &Node, id: &str, resources: &str) -> v1::TaskInfo {
+    task_on(&node.id, id, resources)
+}
+
+pub(super) fn task_on(agent: &str, id: &str, resources: &str) -> v1::TaskInfo {
     v1::TaskInfo {
         name: id.to_owned(),
-        task_id: v1::TaskId {
-            value: id.to_owned(),
-        },
-        agent_id: v1::AgentId {
-            value: node.id.clone(),
-        },
+        task_id: task_id(id),
+        agent_id: agent_id(agent),
         resources: wire(resources),
         command: Some(v1::CommandInfo {
             value: Some("sleep 1".to_owned()),
@@ -82,6 +121,13 @@ pub(super) fn task(node: &Node, id: &str, resources: &str) -> v1::TaskInfo {
         }),
         ..v1::TaskInfo::default()
     }
+}
+
+pub(super) fn ids_of<O: Borrow<v1::Offer>>(offers: &[O]) -> Vec<v1::OfferId> {
+    offers
+        .iter()
+        .map(|offer| offer.borrow().id.clone())
+        .collect()
 }
 
 pub(super) fn launch(tasks: Vec<v1::TaskInfo>) -> v1::offer::Operation {
@@ -92,31 +138,34 @@ pub(super) fn launch(tasks: Vec<v1::TaskInfo>) -> v1::offer::Operation {
     }
 }
 
-pub(super) fn accept(offers: &[&v1::Offer], tasks: Vec<v1::TaskInfo>) -> Action {
+pub(super) fn accept<O: Borrow<v1::Offer>>(offers: &[O], tasks: Vec<v1::TaskInfo>) -> Action {
     Action::Accept(call::Accept {
-        offer_ids: offers.iter().map(|offer| offer.id.clone()).collect(),
+        offer_ids: ids_of(offers),
         operations: vec![launch(tasks)],
         filters: None,
     })
 }
 
-pub(super) fn decline(offers: &[&v1::Offer], seconds: f64) -> Action {
+pub(super) fn decline<O: Borrow<v1::Offer>>(offers: &[O], seconds: f64) -> Action {
     Action::Decline(call::Decline {
-        offer_ids: offers.iter().map(|offer| offer.id.clone()).collect(),
+        offer_ids: ids_of(offers),
         filters: Some(v1::Filters {
             refuse_seconds: Some(seconds),
         }),
     })
 }
 
+pub(super) fn kill(task: &str) -> Action {
+    Action::Kill(call::Kill {
+        task_id: task_id(task),
+        ..call::Kill::default()
+    })
+}
+
 pub(super) fn reconcile(tasks: &[(&str, Option<&str>)]) -> Action {
     let task = |(task, agent): &(&str, Option<&str>)| call::reconcile::Task {
-        task_id: v1::TaskId {
-            value: (*task).to_owned(),
-        },
-        agent_id: agent.map(|agent| v1::AgentId {
-            value: agent.to_owned(),
-        }),
+        task_id: task_id(task),
+        agent_id: agent.map(|agent| agent_id(agent)),
     };
     Action::Reconcile(call::Reconcile {
         tasks: tasks.iter().map(task).collect(),
@@ -129,14 +178,57 @@ pub(super) fn report(
     frameworks: Vec<v1::FrameworkInfo>,
 ) -> meseta::Reregister {
     let mut register = node.register.clone();
-    register.agent_info.id = Some(v1::AgentId {
-        value: node.id.clone(),
-    });
+    register.agent_info.id = Some(agent_id(&node.id));
     meseta::Reregister {
         register,
         tasks,
         frameworks,
         ..meseta::Reregister::default()
+    }
+}
+
+/// An agent as the registry keeps it.
+pub(super) fn agent_record(id: &str, port: i32) -> AgentRecord {
+    let info = register(port, "cpus:1").agent_info;
+    AgentRecord {
+        agent_id: id.to_owned(),
+        info: prost::Message::encode_to_vec(&info).into(),
+    }
+}
+
+pub(super) fn unreachable_record(id: &str, since_secs: u64) -> UnreachableRecord {
+    UnreachableRecord {
+        agent_id: id.to_owned(),
+        since: Duration::from_secs(since_secs),
+        hostname: String::new(),
+    }
+}
+
+/// A framework of the principal `ada` as the registry keeps it.
+pub(super) fn record_of_ada(id: &str) -> FrameworkRecord {
+    FrameworkRecord {
+        framework_id: id.to_owned(),
+        principal: Some("ada".to_owned()),
+        user: None,
+        absent: None,
+    }
+}
+
+/// An agent that another master knew.
+pub(super) fn node_of_before(id: &str, port: i32) -> Node {
+    Node {
+        connection: ConnectionId(0),
+        id: id.to_owned(),
+        register: register(port, "cpus:1;mem:64"),
+    }
+}
+
+/// A framework that another master knew.
+pub(super) fn framework_of_before(id: &str) -> Scheduler {
+    Scheduler {
+        connection: ConnectionId(0),
+        stream: String::new(),
+        id: id.to_owned(),
     }
 }
 
@@ -151,15 +243,9 @@ pub(super) fn running(
     let resources = parse(resources).allocate(&Role::new(role).unwrap());
     v1::Task {
         name: id.to_owned(),
-        task_id: v1::TaskId {
-            value: id.to_owned(),
-        },
-        framework_id: v1::FrameworkId {
-            value: scheduler.id.clone(),
-        },
-        agent_id: v1::AgentId {
-            value: node.id.clone(),
-        },
+        task_id: task_id(id),
+        framework_id: framework_id(&scheduler.id),
+        agent_id: agent_id(&node.id),
         state: TaskState::TaskRunning.into(),
         status_update_state: Some(TaskState::TaskRunning.into()),
         resources: to_wire(&resources, Format::PostRefinement),
@@ -175,6 +261,16 @@ pub(super) fn kinds(events: &[Event]) -> Vec<event::Type> {
     events.iter().map(Event::r#type).collect()
 }
 
+pub(super) fn offers_in(events: Vec<Event>) -> Vec<v1::Offer> {
+    let offers = events.into_iter().filter_map(|event| event.offers);
+    offers.flat_map(|offers| offers.offers).collect()
+}
+
+/// What the first event that has it says.
+pub(super) fn first<T>(events: &[Event], of: impl Fn(&Event) -> Option<&T>) -> &T {
+    events.iter().find_map(of).unwrap()
+}
+
 pub(super) fn total(offers: &[v1::Offer]) -> Resources {
     offers
         .iter()
@@ -188,4 +284,22 @@ pub(super) fn rejection(answer: Answer) -> String {
         Answer::BadRequest(message) => message,
         other => panic!("{other:?}"),
     }
+}
+
+/// What there is of it is not there, or is in use.
+pub(super) fn conflict(answer: Answer) -> String {
+    match answer {
+        Answer::Conflict(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+pub(super) fn assert_says(text: impl AsRef<str>, part: &str) {
+    let text = text.as_ref();
+    assert!(text.contains(part), "{text:?} does not say {part:?}");
+}
+
+pub(super) fn total_of(offer: &v1::Offer) -> Resources {
+    total(std::slice::from_ref(offer))
 }

@@ -1,5 +1,24 @@
 //! The core in virtual time, with agents and frameworks played by the tests.
 
+/// What was sent on a connection of one kind of frame.
+macro_rules! taken {
+    ($world:expr, $connection:expr, $kind:ident) => {{
+        let frames = $world.take_frames($connection).into_iter();
+        let of_kind = frames.filter_map(|frame| match frame {
+            MasterMessage::$kind(message) => Some(message),
+            _ => None,
+        });
+        of_kind.collect::<Vec<_>>()
+    }};
+}
+
+/// Whether any of that kind was.
+macro_rules! sent {
+    ($world:expr, $connection:expr, $kind:ident) => {
+        !taken!($world, $connection, $kind).is_empty()
+    };
+}
+
 mod agents;
 mod frameworks;
 mod invariants;
@@ -24,7 +43,9 @@ use std::time::Duration;
 
 use meseta_daemon::authentication::Caller;
 use meseta_proto::convert;
-use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
+use meseta_proto::meseta::v1 as meseta;
+use meseta_proto::meseta::v1::agent_frame::Message as AgentMessage;
+use meseta_proto::meseta::v1::master_frame::Message as MasterMessage;
 use meseta_proto::mesos::v1::framework_info::Capability;
 use meseta_proto::mesos::v1::framework_info::capability::Type as CapabilityType;
 use meseta_proto::mesos::v1::scheduler::{Event, call, event};
@@ -43,7 +64,7 @@ struct World {
     core: MasterCore,
     now: Now,
     events: BTreeMap<ConnectionId, Vec<Event>>,
-    frames: BTreeMap<ConnectionId, Vec<master_frame::Message>>,
+    frames: BTreeMap<ConnectionId, Vec<MasterMessage>>,
     closed: BTreeSet<ConnectionId>,
     answers: BTreeMap<ReplyId, Answer>,
     notes: Vec<OperatorEvent>,
@@ -78,15 +99,30 @@ struct Node {
     register: meseta::Register,
 }
 
+impl Node {
+    fn agent_id(&self) -> AgentId {
+        AgentId::new(&self.id).unwrap()
+    }
+}
+
 impl World {
     fn new() -> Self {
-        Self::with(
-            config(),
-            Recovered {
-                epoch: 1,
-                ..Recovered::default()
-            },
-        )
+        Self::configured(config())
+    }
+
+    fn with_config(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = config();
+        change(&mut config);
+        Self::configured(config)
+    }
+
+    /// The first master of its cluster.
+    fn configured(config: Config) -> Self {
+        let recovered = Recovered {
+            epoch: 1,
+            ..Recovered::default()
+        };
+        Self::with(config, recovered)
     }
 
     fn with(config: Config, recovered: Recovered) -> Self {

@@ -44,9 +44,7 @@ fn an_answer_that_waits_to_be_read_is_no_missed_ping() {
 fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
     let (mut world, node, scheduler) = begin_running();
     let info = own_info(&mut world);
-    world.input(Input::SchedulerGone {
-        connection: scheduler.connection,
-    });
+    world.lose_stream(&scheduler);
     world.live(40 * SECOND, &[&node]);
     world.pause(90 * SECOND);
     let again = world.subscribe(info.clone());
@@ -56,9 +54,7 @@ fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
     assert!(snapshot.completed_frameworks.is_empty());
     world.live(60 * SECOND, &[&node]);
     // One that stays away has what it had left, once the master has read what came meanwhile.
-    world.input(Input::SchedulerGone {
-        connection: again.connection,
-    });
+    world.lose_stream(&again);
     world.live(40 * SECOND, &[&node]);
     world.pause(10 * SECOND);
     world.live(29 * SECOND, &[&node]);
@@ -71,25 +67,19 @@ fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
 fn a_framework_that_gave_the_stopped_master_up_may_come_back_whatever_its_timeout() {
     let mut world = World::new();
     let node = world.agent(5051, "cpus:4;mem:1024");
-    let mut info = framework("f", &["dev"]);
+    let mut info = plain();
     info.failover_timeout = None;
     let scheduler = world.subscribe(info.clone());
-    let offer = world.offers(&scheduler).pop().unwrap();
-    let run = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offer], run));
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.pause(90 * SECOND);
     // It heard nothing for so long that it connected anew; the end of the old stream is read first.
-    world.input(Input::SchedulerGone {
-        connection: scheduler.connection,
-    });
+    world.lose_stream(&scheduler);
     world.live(10 * SECOND, &[&node]);
     let again = world.subscribe(World::with_id(info, &scheduler.id));
     assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
     // A master that runs takes it at its word.
     world.live(60 * SECOND, &[&node]);
-    world.input(Input::SchedulerGone {
-        connection: again.connection,
-    });
+    world.lose_stream(&again);
     assert!(world.core.snapshot().frameworks.is_empty());
 }
 
@@ -97,10 +87,7 @@ fn a_framework_that_gave_the_stopped_master_up_may_come_back_whatever_its_timeou
 fn agents_that_were_about_to_come_back_to_a_new_master_that_was_stopped_are_not_lost() {
     let (world, node, scheduler) = begin_running();
     let mut world = world.restart();
-    let again = world.subscribe(World::with_id(
-        aware(framework("f", &["dev"])),
-        &scheduler.id,
-    ));
+    let again = world.subscribe(aware_info_of(&scheduler));
     world.advance(590 * SECOND);
     world.pause(90 * SECOND);
     assert!(!is_lost(&mut world));
@@ -108,8 +95,7 @@ fn agents_that_were_about_to_come_back_to_a_new_master_that_was_stopped_are_not_
     let told = states(&world.updates(&again));
     assert!(told.is_empty(), "nobody knows yet: {told:?}");
     let info = own_info(&mut world);
-    let tasks = vec![running(&node, &again, "t", "cpus:1;mem:64", "dev")];
-    let node = world.reregister(&node, tasks, vec![info]);
+    let node = world.return_running(&node, &again, vec![info]);
     world.call(&again, reconcile(&[("t", Some(&node.id))]));
     assert_eq!(
         states(&world.updates(&again)).last(),
@@ -125,8 +111,7 @@ fn a_recovered_framework_is_not_ended_by_a_pause_of_the_new_master() {
     let (mut world, node, scheduler) = begin_running();
     let info = own_info(&mut world);
     let mut world = world.restart();
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    let node = world.reregister(&node, tasks, vec![info.clone()]);
+    let node = world.return_running(&node, &scheduler, vec![info.clone()]);
     world.live(590 * SECOND, &[&node]);
     world.pause(90 * SECOND);
     let again = world.subscribe(info);
@@ -136,20 +121,13 @@ fn a_recovered_framework_is_not_ended_by_a_pause_of_the_new_master() {
 
 #[test]
 fn an_offer_that_was_accepted_in_time_is_not_rescinded_before_that_is_read() {
-    let mut config = config();
-    config.offer_timeout = Some(10 * SECOND);
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
+    let mut world = World::with_config(|config| config.offer_timeout = Some(10 * SECOND));
     let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     world.live(8 * SECOND, &[&node]);
     world.pause(20 * SECOND);
-    let run = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offer], run));
+    world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
     assert!(world.updates(&scheduler).is_empty());
     // Those of a master that runs are.

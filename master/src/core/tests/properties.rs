@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::operator::maintenance;
 use super::*;
+use crate::core::tests::tasks::groups::{accept_all, executor, group};
 use meseta_allocator::InverseAnswer;
 
 /// One thing that may happen; numbers choose among what there is at that moment.
@@ -53,15 +54,9 @@ fn name() -> impl Strategy<Value = String> {
 
 /// Every call that takes names, with this one in every place.
 fn nonsense_calls(name: &str) -> Vec<Action> {
-    let task_id = v1::TaskId {
-        value: name.to_owned(),
-    };
-    let agent_id = v1::AgentId {
-        value: name.to_owned(),
-    };
-    let executor_id = v1::ExecutorId {
-        value: name.to_owned(),
-    };
+    let task_id = task_id(name);
+    let agent_id = agent_id(name);
+    let executor_id = executor_id(name);
     let offer_ids = vec![
         v1::OfferId {
             value: name.to_owned()
@@ -115,37 +110,31 @@ fn nonsense_calls(name: &str) -> Vec<Action> {
 }
 
 /// Frames of a registered agent about what is not there.
-fn nonsense_frames(name: &str) -> Vec<agent_frame::Message> {
-    let framework_id = v1::FrameworkId {
-        value: name.to_owned(),
-    };
-    let executor_id = v1::ExecutorId {
-        value: name.to_owned(),
-    };
+fn nonsense_frames(name: &str) -> Vec<AgentMessage> {
+    let framework_id = framework_id(name);
+    let executor_id = executor_id(name);
     vec![
-        agent_frame::Message::StatusUpdate(meseta::StatusUpdate {
+        AgentMessage::StatusUpdate(meseta::StatusUpdate {
             framework_id: framework_id.clone(),
             status: TaskStatus {
-                task_id: v1::TaskId {
-                    value: name.to_owned(),
-                },
+                task_id: task_id(name),
                 state: 99,
                 ..TaskStatus::default()
             },
             latest_state: Some(-1),
         }),
-        agent_frame::Message::ExecutorExited(meseta::ExecutorExited {
+        AgentMessage::ExecutorExited(meseta::ExecutorExited {
             framework_id: framework_id.clone(),
             executor_id: executor_id.clone(),
             status: None,
         }),
-        agent_frame::Message::ExecutorMessage(meseta::ExecutorMessage {
+        AgentMessage::ExecutorMessage(meseta::ExecutorMessage {
             framework_id,
             executor_id,
             data: Vec::new(),
         }),
-        agent_frame::Message::Pong(meseta::Pong { sequence: u64::MAX }),
-        agent_frame::Message::Register(meseta::Register::default()),
+        AgentMessage::Pong(meseta::Pong { sequence: u64::MAX }),
+        AgentMessage::Register(meseta::Register::default()),
     ]
 }
 
@@ -196,302 +185,163 @@ fn pick<T: Clone>(all: &[T], number: u8) -> Option<T> {
     all.get(usize::from(number) % all.len()).cloned()
 }
 
-/// A group of two under one of three executors, by the offer's owner or somebody else.
-fn launch_group(world: &mut World, participants: &Participants, (f, o): (u8, u8), name: u8) {
-    let (Some(scheduler), Some(offer)) = (
-        pick(&participants.schedulers, f),
-        pick(&participants.offers, o),
-    ) else {
-        return;
-    };
-    let is_owner = |scheduler: &&Scheduler| scheduler.id == offer.framework_id.value;
-    let owner = participants.schedulers.iter().find(is_owner).cloned();
-    let caller = if f % 8 == 0 {
-        scheduler
-    } else {
-        owner.unwrap_or(scheduler)
-    };
-    let is_here = |node: &&Node| node.id == offer.agent_id.value;
-    let Some(node) = participants.nodes.iter().find(is_here) else {
-        return;
-    };
-    let operation = v1::offer::Operation {
-        r#type: Some(v1::offer::operation::Type::LaunchGroup.into()),
-        launch_group: Some(v1::offer::operation::LaunchGroup {
-            executor: v1::ExecutorInfo {
-                executor_id: v1::ExecutorId {
-                    value: format!("e{}", name % 3),
-                },
-                framework_id: Some(v1::FrameworkId {
-                    value: caller.id.clone(),
-                }),
-                r#type: Some(v1::executor_info::Type::Default.into()),
-                resources: wire("cpus:0.1;mem:32;disk:1"),
-                ..v1::ExecutorInfo::default()
-            },
-            task_group: v1::TaskGroupInfo {
-                tasks: vec![
-                    task(node, &format!("g{}", name % 16), "cpus:0.5;mem:32"),
-                    task(node, &format!("g{}", name % 5), "cpus:0.2;mem:16"),
-                ],
-            },
-        }),
-        ..v1::offer::Operation::default()
-    };
-    let accept = Action::Accept(call::Accept {
-        offer_ids: vec![offer.id.clone()],
-        operations: vec![operation],
-        filters: None,
-    });
-    world.call(&caller, accept);
+impl Participants {
+    fn node(&self, number: u8) -> Option<Node> {
+        pick(&self.nodes, number)
+    }
+
+    fn scheduler(&self, number: u8) -> Option<Scheduler> {
+        pick(&self.schedulers, number)
+    }
+
+    fn owner(&self, framework: &v1::FrameworkId) -> Option<Scheduler> {
+        let owns = |scheduler: &&Scheduler| scheduler.id == framework.value;
+        self.schedulers.iter().find(owns).cloned()
+    }
+
+    /// Who takes an offer: mostly its owner, sometimes somebody else.
+    fn taker(&self, number: u8, offer: &v1::Offer) -> Option<Scheduler> {
+        let scheduler = self.scheduler(number)?;
+        let owner = self.owner(&offer.framework_id);
+        let owner = owner.filter(|_| !number.is_multiple_of(8));
+        Some(owner.unwrap_or(scheduler))
+    }
+
+    fn node_of(&self, offer: &v1::Offer) -> Option<Node> {
+        let is_here = |node: &&Node| node.id == offer.agent_id.value;
+        self.nodes.iter().find(is_here).cloned()
+    }
+
+    /// Notes what is offered by now.
+    fn read(&mut self, world: &mut World) {
+        for event in world.events.values().flatten() {
+            let offers = event.offers.iter().flat_map(|event| &event.offers);
+            self.offers.extend(offers.cloned());
+            let asked = event.inverse_offers.iter();
+            let asked = asked.flat_map(|event| &event.inverse_offers);
+            self.inverse_offers.extend(asked.cloned());
+        }
+        world.events.clear();
+        let surplus = self.inverse_offers.len().saturating_sub(16);
+        self.inverse_offers.drain(..surplus);
+        let surplus = self.offers.len().saturating_sub(32);
+        self.offers.drain(..surplus);
+    }
 }
 
-fn play(world: &mut World, participants: &mut Participants, step: Step) {
-    let states = [
-        TaskState::TaskStarting,
-        TaskState::TaskRunning,
-        TaskState::TaskFinished,
-        TaskState::TaskFailed,
+/// A group of two under one of three executors, by the offer's owner or somebody else.
+fn launch_group(world: &mut World, all: &Participants, (f, o): (u8, u8), name: u8) -> Option<()> {
+    let offer = pick(&all.offers, o)?;
+    let caller = all.taker(f, &offer)?;
+    let node = all.node_of(&offer)?;
+    let executor = v1::ExecutorInfo {
+        resources: wire("cpus:0.1;mem:32;disk:1"),
+        ..executor(&caller, &format!("e{}", name % 3))
+    };
+    let tasks = vec![
+        task(&node, &format!("g{}", name % 16), "cpus:0.5;mem:32"),
+        task(&node, &format!("g{}", name % 5), "cpus:0.2;mem:16"),
     ];
+    world.call(&caller, accept_all(&offer, vec![group(executor, tasks)]));
+    Some(())
+}
+
+/// The agent comes back, with the tasks that the master knows of or with none.
+fn come_back(world: &mut World, all: &mut Participants, node: &Node, with_tasks: bool) {
+    let snapshot = world.core.snapshot();
+    let agents = snapshot.agents.iter();
+    let mut known = agents.filter(|agent| with_tasks && agent.id().as_str() == node.id);
+    let tasks = known
+        .next()
+        .into_iter()
+        .flat_map(|agent| agent.tasks.values());
+    let reported = tasks.map(|task| v1::Task {
+        resources: to_wire(&task.resources, Format::PostRefinement),
+        ..task.to_wire()
+    });
+    let infos = snapshot.frameworks.iter().map(|one| (*one.info).clone());
+    let back = world.reregister(node, reported.collect(), infos.collect());
+    for old in all.nodes.iter_mut().filter(|old| old.id == back.id) {
+        old.connection = back.connection;
+    }
+}
+
+/// Does what a step says; about what is not there nothing is done.
+fn play(world: &mut World, all: &mut Participants, step: Step) -> Option<()> {
     match step {
         Step::Register(port) => {
-            let port = i32::from(port % 4);
-            let connection = world.handshake(agent_frame::Message::Register(register(
-                port,
-                "cpus:4;mem:512;disk:64;ports:[1-9]",
-            )));
-            let frames = world.take_frames(connection);
-            let id = frames.iter().find_map(|frame| match frame {
-                master_frame::Message::Registered(registered) => {
-                    Some(registered.agent_id.value.clone())
-                }
+            let resources = "cpus:4;mem:512;disk:64;ports:[1-9]";
+            let register = register(i32::from(port % 4), resources);
+            let connection = world.handshake(AgentMessage::Register(register.clone()));
+            let frames = world.take_frames(connection).into_iter();
+            let mut ids = frames.filter_map(|frame| match frame {
+                MasterMessage::Registered(registered) => Some(registered.agent_id.value),
                 _ => None,
             });
-            if let Some(id) = id {
-                let register = register(port, "cpus:4;mem:512;disk:64;ports:[1-9]");
-                participants.nodes.push(Node {
-                    connection,
-                    id,
-                    register,
-                });
-            }
+            let id = ids.next()?;
+            all.nodes.push(Node {
+                connection,
+                id,
+                register,
+            });
         }
-        Step::AgentGone(a) => {
-            if let Some(node) = pick(&participants.nodes, a) {
-                world.input(Input::AgentGone {
-                    connection: node.connection,
-                });
-            }
-        }
+        Step::AgentGone(a) => world.lose_agent(&all.node(a)?),
         Step::Reregister(a, with_tasks) => {
-            if let Some(node) = pick(&participants.nodes, a) {
-                let snapshot = world.core.snapshot();
-                let known = snapshot
-                    .agents
-                    .iter()
-                    .find(|agent| agent.id().as_str() == node.id);
-                let tasks = known.filter(|_| with_tasks).map(|agent| {
-                    agent
-                        .tasks
-                        .values()
-                        .map(|task| {
-                            let mut wire = task.to_wire();
-                            wire.resources = to_wire(&task.resources, Format::PostRefinement);
-                            wire
-                        })
-                        .collect()
-                });
-                let infos = snapshot
-                    .frameworks
-                    .iter()
-                    .map(|framework| (*framework.info).clone())
-                    .collect();
-                let node = world.reregister(&node, tasks.unwrap_or_default(), infos);
-                for old in &mut participants.nodes {
-                    if old.id == node.id {
-                        old.connection = node.connection;
-                    }
-                }
-            }
+            let node = all.node(a)?;
+            come_back(world, all, &node, with_tasks);
         }
-        Step::Unregister(a) => {
-            if let Some(node) = pick(&participants.nodes, a) {
-                let reason = String::new();
-                world.say(
-                    &node,
-                    agent_frame::Message::Unregister(meseta::Unregister { reason }),
-                );
-            }
-        }
+        Step::Unregister(a) => world.unregister(&all.node(a)?),
         Step::Subscribe(role) => {
             let role = ["a", "b", "a/c"][usize::from(role % 3)];
-            let scheduler = world.subscribe(framework("f", &[role]));
-            participants.schedulers.push(scheduler);
+            all.schedulers
+                .push(world.subscribe(framework("f", &[role])));
         }
         Step::Resubscribe(f) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                let connection = world
-                    .try_subscribe(World::with_id(aware(framework("f", &["a"])), &scheduler.id));
-                for old in &mut participants.schedulers {
-                    if old.id == scheduler.id {
-                        old.connection = connection;
-                        old.stream = format!("stream-{connection}");
-                    }
-                }
+            let id = all.scheduler(f)?.id;
+            let info = World::with_id(aware(framework("f", &["a"])), &id);
+            let connection = world.try_subscribe(info);
+            for old in all.schedulers.iter_mut().filter(|old| old.id == id) {
+                old.connection = connection;
+                old.stream = format!("stream-{connection}");
             }
         }
-        Step::SchedulerGone(f) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                world.input(Input::SchedulerGone {
-                    connection: scheduler.connection,
-                });
-            }
-        }
+        Step::SchedulerGone(f) => world.lose_stream(&all.scheduler(f)?),
         Step::Accept(f, o, name) => {
-            let offer = pick(&participants.offers, o);
-            if let (Some(scheduler), Some(offer)) = (pick(&participants.schedulers, f), offer) {
-                let owner = participants
-                    .schedulers
-                    .iter()
-                    .find(|s| s.id == offer.framework_id.value)
-                    .cloned();
-                // Mostly the owner, sometimes somebody else.
-                let caller = if f % 8 == 0 {
-                    scheduler
-                } else {
-                    owner.unwrap_or(scheduler)
-                };
-                if let Some(node) = participants
-                    .nodes
-                    .iter()
-                    .find(|node| node.id == offer.agent_id.value)
-                    .cloned()
-                {
-                    let tasks = vec![
-                        task(
-                            &node,
-                            &format!("t{}", name % 16),
-                            "cpus:1;mem:32;ports:[1-2]",
-                        ),
-                        task(&node, &format!("t{}", name % 5), "cpus:0.3;mem:16"),
-                    ];
-                    world.call(&caller, accept(&[&offer], tasks));
-                }
-            }
+            let offer = pick(&all.offers, o)?;
+            let caller = all.taker(f, &offer)?;
+            let node = all.node_of(&offer)?;
+            let large = "cpus:1;mem:32;ports:[1-2]";
+            let tasks = vec![
+                task(&node, &format!("t{}", name % 16), large),
+                task(&node, &format!("t{}", name % 5), "cpus:0.3;mem:16"),
+            ];
+            world.call(&caller, accept(&[&offer], tasks));
         }
-        Step::Group(f, o, name) => launch_group(world, participants, (f, o), name),
+        Step::Group(f, o, name) => launch_group(world, all, (f, o), name)?,
         Step::ExecutorExited(a, f, name) => {
-            let nodes = (
-                pick(&participants.nodes, a),
-                pick(&participants.schedulers, f),
-            );
-            if let (Some(node), Some(scheduler)) = nodes {
-                let exited = meseta::ExecutorExited {
-                    framework_id: v1::FrameworkId {
-                        value: scheduler.id,
-                    },
-                    executor_id: v1::ExecutorId {
-                        value: format!("e{}", name % 3),
-                    },
-                    status: Some(0),
-                };
-                world.say(&node, agent_frame::Message::ExecutorExited(exited));
-            }
-        }
-        Step::UpdateFramework(f, role) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                let role = ["a", "b", "../c", ""][usize::from(role % 4)];
-                let info = World::with_id(framework("g", &[role]), &scheduler.id);
-                let call = Subscribe {
-                    info,
-                    suppressed_roles: vec![role.to_owned()],
-                    offer_constraints: None,
-                };
-                world.call(&scheduler, Action::UpdateFramework(Box::new(call)));
-            }
-        }
-        Step::Decline(o, seconds) => {
-            if let Some(offer) = pick(&participants.offers, o)
-                && let Some(owner) = participants
-                    .schedulers
-                    .iter()
-                    .find(|s| s.id == offer.framework_id.value)
-                    .cloned()
-            {
-                world.call(&owner, decline(&[&offer], seconds));
-            }
-        }
-        Step::Revive(f) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                world.call(&scheduler, Action::Revive { roles: Vec::new() });
-            }
-        }
-        Step::Suppress(f) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                world.call(&scheduler, Action::Suppress { roles: Vec::new() });
-            }
-        }
-        Step::Kill(f, t) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                let task_id = v1::TaskId {
-                    value: format!("t{}", t % 16),
-                };
-                world.call(
-                    &scheduler,
-                    Action::Kill(call::Kill {
-                        task_id,
-                        ..call::Kill::default()
-                    }),
-                );
-            }
+            let exited = meseta::ExecutorExited {
+                framework_id: framework_id(&all.scheduler(f)?.id),
+                executor_id: executor_id(&format!("e{}", name % 3)),
+                status: Some(0),
+            };
+            world.say(&all.node(a)?, AgentMessage::ExecutorExited(exited));
         }
         Step::Update(f, t, s) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f)
-                && let Some(node) = pick(&participants.nodes, t)
-            {
-                let state = states[usize::from(s) % states.len()];
-                world.update(&node, &scheduler, &format!("t{}", t % 16), state, s % 8);
-            }
-        }
-        Step::Acknowledge(f, t, u) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f)
-                && let Some(node) = pick(&participants.nodes, t)
-            {
-                let action = Action::Acknowledge {
-                    agent_id: node.id,
-                    task_id: format!("t{}", t % 16),
-                    uuid: [u % 8; 16],
-                };
-                world.call(&scheduler, action);
-            }
-        }
-        Step::Reconcile(f) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                world.call(&scheduler, reconcile(&[]));
-                world.call(
-                    &scheduler,
-                    reconcile(&[("t1", None), ("t2", Some("nowhere"))]),
-                );
-            }
-        }
-        Step::Teardown(f) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                world.call(&scheduler, Action::Teardown);
-            }
+            let states = [
+                TaskState::TaskStarting,
+                TaskState::TaskRunning,
+                TaskState::TaskFinished,
+                TaskState::TaskFailed,
+            ];
+            let (scheduler, node) = (all.scheduler(f)?, all.node(t)?);
+            let state = states[usize::from(s) % states.len()];
+            world.update(&node, &scheduler, &format!("t{}", t % 16), state, s % 8);
         }
         Step::Advance(seconds) => world.advance(Duration::from_secs(seconds.into())),
-        Step::CallNonsense(f, name) => {
-            if let Some(scheduler) = pick(&participants.schedulers, f) {
-                for action in nonsense_calls(&name) {
-                    world.call(&scheduler, action);
-                }
-            }
-        }
         Step::FrameNonsense(a, name) => {
-            if let Some(node) = pick(&participants.nodes, a) {
-                for frame in nonsense_frames(&name) {
-                    world.say(&node, frame);
-                }
+            let node = all.node(a)?;
+            for frame in nonsense_frames(&name) {
+                world.say(&node, frame);
             }
         }
         Step::Maintain(how) => {
@@ -507,57 +357,74 @@ fn play(world: &mut World, participants: &mut Participants, step: Step) {
                 _ => Request::StopMaintenance(machines),
             });
         }
+        Step::Answer(a) => world.pong(&all.node(a)?),
+        calls => {
+            let (caller, actions) = actions(all, calls)?;
+            for action in actions {
+                world.call(&caller, action);
+            }
+        }
+    }
+    Some(())
+}
+
+/// The steps that are calls of a framework.
+fn actions(all: &Participants, step: Step) -> Option<(Scheduler, Vec<Action>)> {
+    let roles = Vec::new();
+    Some(match step {
+        Step::UpdateFramework(f, role) => {
+            let scheduler = all.scheduler(f)?;
+            let role = ["a", "b", "../c", ""][usize::from(role % 4)];
+            let call = Subscribe {
+                info: World::with_id(framework("g", &[role]), &scheduler.id),
+                suppressed_roles: vec![role.to_owned()],
+                offer_constraints: None,
+            };
+            (scheduler, vec![Action::UpdateFramework(Box::new(call))])
+        }
+        Step::Decline(o, seconds) => {
+            let offer = pick(&all.offers, o)?;
+            let owner = all.owner(&offer.framework_id)?;
+            (owner, vec![decline(&[&offer], seconds)])
+        }
+        Step::Revive(f) => (all.scheduler(f)?, vec![Action::Revive { roles }]),
+        Step::Suppress(f) => (all.scheduler(f)?, vec![Action::Suppress { roles }]),
+        Step::Kill(f, t) => (all.scheduler(f)?, vec![kill(&format!("t{}", t % 16))]),
+        Step::Acknowledge(f, t, u) => {
+            let action = Action::Acknowledge {
+                agent_id: all.node(t)?.id,
+                task_id: format!("t{}", t % 16),
+                uuid: [u % 8; 16],
+            };
+            (all.scheduler(f)?, vec![action])
+        }
+        Step::Reconcile(f) => {
+            let some = reconcile(&[("t1", None), ("t2", Some("nowhere"))]);
+            (all.scheduler(f)?, vec![reconcile(&[]), some])
+        }
+        Step::Teardown(f) => (all.scheduler(f)?, vec![Action::Teardown]),
+        Step::CallNonsense(f, name) => (all.scheduler(f)?, nonsense_calls(&name)),
         Step::AnswerInverse(o, accepts, seconds) => {
-            if let Some(offer) = pick(&participants.inverse_offers, o)
-                && let Some(owner) = participants
-                    .schedulers
-                    .iter()
-                    .find(|s| s.id == offer.framework_id.value || o % 8 == 0)
-                    .cloned()
-            {
-                let answer = if accepts {
-                    InverseAnswer::Accept
-                } else {
-                    InverseAnswer::Decline
-                };
-                world.call(
-                    &owner,
-                    Action::AnswerInverseOffers {
-                        answer,
-                        ids: vec![offer.id.clone(); 2],
-                        filters: Some(v1::Filters {
-                            refuse_seconds: Some(f64::from(seconds % 60)),
-                        }),
-                    },
-                );
-            }
+            let offer = pick(&all.inverse_offers, o)?;
+            let mut schedulers = all.schedulers.iter();
+            let owns = |s: &&Scheduler| s.id == offer.framework_id.value || o % 8 == 0;
+            let owner = schedulers.find(owns)?.clone();
+            let answer = match accepts {
+                true => InverseAnswer::Accept,
+                false => InverseAnswer::Decline,
+            };
+            let ids = vec![offer.id.clone(); 2];
+            let refuse_seconds = Some(f64::from(seconds % 60));
+            let filters = Some(v1::Filters { refuse_seconds });
+            let action = Action::AnswerInverseOffers {
+                answer,
+                ids,
+                filters,
+            };
+            (owner, vec![action])
         }
-        Step::Answer(a) => {
-            if let Some(node) = pick(&participants.nodes, a) {
-                world.pong(&node);
-            }
-        }
-    }
-    let mut offers = Vec::new();
-    for events in world.events.values() {
-        offers.extend(
-            events
-                .iter()
-                .filter_map(|event| event.offers.as_ref())
-                .flat_map(|o| o.offers.clone()),
-        );
-    }
-    participants.offers.extend(offers);
-    let asked = world.events.values().flatten();
-    let asked = asked.filter_map(|event| event.inverse_offers.as_ref());
-    participants
-        .inverse_offers
-        .extend(asked.flat_map(|asked| asked.inverse_offers.clone()));
-    let surplus = participants.inverse_offers.len().saturating_sub(16);
-    participants.inverse_offers.drain(..surplus);
-    world.events.clear();
-    let surplus = participants.offers.len().saturating_sub(32);
-    participants.offers.drain(..surplus);
+        other => unreachable!("{other:?} is no call"),
+    })
 }
 
 proptest! {
@@ -567,7 +434,8 @@ proptest! {
         world.refusals_change_nothing = true;
         let mut participants = Participants::default();
         for step in steps {
-            play(&mut world, &mut participants, step);
+            let _done = play(&mut world, &mut participants, step);
+            participants.read(&mut world);
         }
     }
 
@@ -577,7 +445,8 @@ proptest! {
             let mut world = World::new();
             let mut participants = Participants::default();
             for step in steps.clone() {
-                play(&mut world, &mut participants, step);
+                let _done = play(&mut world, &mut participants, step);
+                participants.read(&mut world);
             }
             format!("{:?}", world.core.snapshot())
         };

@@ -2,30 +2,26 @@
 
 use super::*;
 
+/// The agent is neither known nor unreachable.
+fn forget(registry: &mut Recovered, id: &str) {
+    registry.agents.retain(|agent| agent.agent_id != id);
+    registry.unreachable.retain(|agent| agent.agent_id != id);
+}
+
 impl World {
     pub(super) fn apply(&mut self, mutation: Mutation) {
         let registry = &mut self.registry;
         match mutation {
             Mutation::PutAgent(record) => {
-                registry
-                    .agents
-                    .retain(|agent| agent.agent_id != record.agent_id);
-                registry
-                    .unreachable
-                    .retain(|agent| agent.agent_id != record.agent_id);
+                forget(registry, &record.agent_id);
                 registry.agents.push(record);
             }
             Mutation::MarkUnreachable(record) => {
-                registry
-                    .agents
-                    .retain(|agent| agent.agent_id != record.agent_id);
+                forget(registry, &record.agent_id);
                 registry.unreachable.push(record);
             }
             Mutation::RemoveAgent { agent_id } => {
-                registry.agents.retain(|agent| agent.agent_id != agent_id);
-                registry
-                    .unreachable
-                    .retain(|agent| agent.agent_id != agent_id);
+                forget(registry, &agent_id);
             }
             Mutation::RemoveAgents { agent_ids } => {
                 let stays = |id: &String| !agent_ids.contains(id);
@@ -49,10 +45,7 @@ impl World {
                     .extend(deactivation.map(|deactivation| (agent_id, deactivation)));
             }
             Mutation::MarkGone { agent_id, since } => {
-                registry.agents.retain(|agent| agent.agent_id != agent_id);
-                registry
-                    .unreachable
-                    .retain(|agent| agent.agent_id != agent_id);
+                forget(registry, &agent_id);
                 registry.deactivations.retain(|(id, _)| *id != agent_id);
                 registry.gone.push((agent_id, since));
             }

@@ -4,11 +4,7 @@ use super::*;
 
 impl World {
     /// For what the books need not agree about while it lasts.
-    pub(super) fn input_unchecked_on(
-        &mut self,
-        connection: ConnectionId,
-        message: agent_frame::Message,
-    ) {
+    pub(super) fn input_unchecked_on(&mut self, connection: ConnectionId, message: AgentMessage) {
         let message = Box::new(message);
         self.carry_out(Input::AgentFrame {
             connection,
@@ -25,7 +21,7 @@ impl World {
     }
 
     pub(super) fn agent_that_says(&mut self, register: meseta::Register) -> Node {
-        let connection = self.handshake(agent_frame::Message::Register(register.clone()));
+        let connection = self.handshake(AgentMessage::Register(register.clone()));
         let id = self.registered(connection).agent_id.value;
         Node {
             connection,
@@ -34,7 +30,7 @@ impl World {
         }
     }
 
-    pub(super) fn handshake(&mut self, message: agent_frame::Message) -> ConnectionId {
+    pub(super) fn handshake(&mut self, message: AgentMessage) -> ConnectionId {
         let connection = ConnectionId(self.number());
         self.say_on(connection, message);
         connection
@@ -43,24 +39,30 @@ impl World {
     pub(super) fn registered(&mut self, connection: ConnectionId) -> meseta::Registered {
         let frames = self.take_frames(connection);
         let registered = frames.into_iter().find_map(|frame| match frame {
-            master_frame::Message::Registered(registered) => Some(registered),
+            MasterMessage::Registered(registered) => Some(registered),
             _ => None,
         });
         registered.expect("the agent was not registered")
     }
 
-    pub(super) fn say(&mut self, node: &Node, message: agent_frame::Message) {
+    /// The stream of an agent ends.
+    pub(super) fn lose_agent(&mut self, node: &Node) {
+        let connection = node.connection;
+        self.input(Input::AgentGone { connection });
+    }
+
+    pub(super) fn say(&mut self, node: &Node, message: AgentMessage) {
         self.say_on(node.connection, message);
     }
 
-    pub(super) fn say_on(&mut self, connection: ConnectionId, message: agent_frame::Message) {
+    pub(super) fn say_on(&mut self, connection: ConnectionId, message: AgentMessage) {
         self.input(Input::AgentFrame {
             connection,
             message: Box::new(message),
         });
     }
 
-    pub(super) fn take_frames(&mut self, connection: ConnectionId) -> Vec<master_frame::Message> {
+    pub(super) fn take_frames(&mut self, connection: ConnectionId) -> Vec<MasterMessage> {
         self.frames.remove(&connection).unwrap_or_default()
     }
 
@@ -71,13 +73,31 @@ impl World {
         tasks: Vec<v1::Task>,
         frameworks: Vec<v1::FrameworkInfo>,
     ) -> Node {
-        let connection = self.handshake(agent_frame::Message::Reregister(report(
-            node, tasks, frameworks,
-        )));
+        let connection = self.handshake(AgentMessage::Reregister(report(node, tasks, frameworks)));
         Node {
             connection,
             ..node.clone()
         }
+    }
+
+    /// How many agents are unreachable.
+    pub(super) fn lost(&mut self) -> usize {
+        self.core.snapshot().unreachable_agents.len()
+    }
+
+    pub(super) fn return_empty(&mut self, node: &Node) -> Node {
+        self.reregister(node, Vec::new(), Vec::new())
+    }
+
+    /// The agent comes back with the task `t`, which runs.
+    pub(super) fn return_running(
+        &mut self,
+        node: &Node,
+        scheduler: &Scheduler,
+        frameworks: Vec<v1::FrameworkInfo>,
+    ) -> Node {
+        let task = running(node, scheduler, "t", "cpus:1;mem:64", "dev");
+        self.reregister(node, vec![task], frameworks)
     }
 
     /// Says that a task is in a state, with a uuid made of the number.
@@ -90,9 +110,7 @@ impl World {
         uuid: u8,
     ) {
         let status = TaskStatus {
-            task_id: v1::TaskId {
-                value: task.to_owned(),
-            },
+            task_id: task_id(task),
             state: state.into(),
             uuid: Some(vec![uuid; 16]),
             timestamp: Some(self.now.unix.as_secs_f64()),
@@ -100,21 +118,50 @@ impl World {
         };
         self.say(
             node,
-            agent_frame::Message::StatusUpdate(meseta::StatusUpdate {
-                framework_id: v1::FrameworkId {
-                    value: scheduler.id.clone(),
-                },
+            AgentMessage::StatusUpdate(meseta::StatusUpdate {
+                framework_id: framework_id(&scheduler.id),
                 status,
                 latest_state: Some(state.into()),
             }),
         );
     }
 
+    pub(super) fn tell_status(
+        &mut self,
+        node: &Node,
+        scheduler: &Scheduler,
+        status: TaskStatus,
+        latest_state: Option<i32>,
+    ) {
+        let framework_id = framework_id(&scheduler.id);
+        let update = meseta::StatusUpdate {
+            framework_id,
+            status,
+            latest_state,
+        };
+        self.say(node, AgentMessage::StatusUpdate(update));
+    }
+
+    /// The executor `e` ends.
+    pub(super) fn executor_exits(&mut self, node: &Node, scheduler: &Scheduler, status: i32) {
+        let exited = meseta::ExecutorExited {
+            framework_id: framework_id(&scheduler.id),
+            executor_id: executor_id("e"),
+            status: Some(status),
+        };
+        self.say(node, AgentMessage::ExecutorExited(exited));
+    }
+
+    pub(super) fn unregister(&mut self, node: &Node) {
+        let unregister = meseta::Unregister::default();
+        self.say(node, AgentMessage::Unregister(unregister));
+    }
+
     pub(super) fn pong(&mut self, node: &Node) {
         for frame in self.take_frames(node.connection) {
-            if let master_frame::Message::Ping(ping) = frame {
+            if let MasterMessage::Ping(ping) = frame {
                 let sequence = ping.sequence;
-                self.say(node, agent_frame::Message::Pong(meseta::Pong { sequence }));
+                self.say(node, AgentMessage::Pong(meseta::Pong { sequence }));
             }
         }
     }

@@ -8,18 +8,26 @@ impl World {
         info: v1::FrameworkInfo,
         resources: &str,
     ) -> (Self, Node, Scheduler, v1::Offer) {
+        let (mut world, node, scheduler) = Self::with_framework(info, resources);
+        let offer = world.offers(&scheduler).pop().unwrap();
+        (world, node, scheduler, offer)
+    }
+
+    /// A new master, an agent, and a framework that was offered it and has not looked yet.
+    pub(super) fn with_framework(
+        info: v1::FrameworkInfo,
+        resources: &str,
+    ) -> (Self, Node, Scheduler) {
         let mut world = Self::new();
         let node = world.agent(5051, resources);
         let scheduler = world.subscribe(info);
-        let offer = world.offers(&scheduler).pop().unwrap();
-        (world, node, scheduler, offer)
+        (world, node, scheduler)
     }
 
     /// A new master, and a framework with the task `t` running on an agent.
     pub(super) fn with_running_task(info: v1::FrameworkInfo) -> (Self, Node, Scheduler) {
         let (mut world, node, scheduler, offer) = Self::with_offer(info, "cpus:4;mem:1024");
-        let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-        world.call(&scheduler, accept(&[&offer], tasks));
+        world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
         world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
         world.acknowledge(&node, &scheduler, "t", 1);
         world.take_events(scheduler.connection);
@@ -29,10 +37,7 @@ impl World {
     pub(super) fn subscribe(&mut self, info: v1::FrameworkInfo) -> Scheduler {
         let connection = self.try_subscribe(info);
         let events = self.take_events(connection);
-        let subscribed = events
-            .iter()
-            .find_map(|event| event.subscribed.as_ref())
-            .unwrap();
+        let subscribed = first(&events, |event| event.subscribed.as_ref());
         let id = subscribed.framework_id.value.clone();
         // Offers may have come along.
         let rest = events
@@ -63,9 +68,7 @@ impl World {
     }
 
     pub(super) fn with_id(mut info: v1::FrameworkInfo, id: &str) -> v1::FrameworkInfo {
-        info.id = Some(v1::FrameworkId {
-            value: id.to_owned(),
-        });
+        info.id = Some(framework_id(id));
         info
     }
 
@@ -96,6 +99,39 @@ impl World {
         answer
     }
 
+    #[track_caller]
+    pub(super) fn call_accepted(&mut self, scheduler: &Scheduler, action: Action) {
+        assert_eq!(self.call(scheduler, action), Answer::Accepted);
+    }
+
+    #[track_caller]
+    pub(super) fn call_done(&mut self, scheduler: &Scheduler, action: Action) {
+        assert_eq!(self.call(scheduler, action), Answer::Done);
+    }
+
+    /// Launches a task on the agent that is offered.
+    pub(super) fn launch(&mut self, scheduler: &Scheduler, offer: &v1::Offer, id: &str, of: &str) {
+        let task = task_on(&offer.agent_id.value, id, of);
+        self.call_accepted(scheduler, accept(&[offer], vec![task]));
+    }
+
+    /// Launches a task on what the framework is offered next.
+    pub(super) fn launch_next(&mut self, scheduler: &Scheduler, id: &str, resources: &str) {
+        let offer = self.offers(scheduler).pop().unwrap();
+        self.launch(scheduler, &offer, id, resources);
+    }
+
+    /// The stream of a framework ends.
+    pub(super) fn lose_stream(&mut self, scheduler: &Scheduler) {
+        let connection = scheduler.connection;
+        self.input(Input::SchedulerGone { connection });
+    }
+
+    #[track_caller]
+    pub(super) fn administer_done(&mut self, request: Request) {
+        assert_eq!(self.administer(request), Answer::Done);
+    }
+
     /// What an operator is answered, once it is durable.
     pub(super) fn administer(&mut self, request: Request) -> Answer {
         let reply = ReplyId(self.number());
@@ -120,13 +156,15 @@ impl World {
         events
     }
 
+    /// How many offers were taken back.
+    pub(super) fn rescinded(&mut self, scheduler: &Scheduler) -> usize {
+        let events = self.take_events(scheduler.connection).into_iter();
+        events.filter(|event| event.rescind.is_some()).count()
+    }
+
     pub(super) fn offers(&mut self, scheduler: &Scheduler) -> Vec<v1::Offer> {
         let events = self.take_events(scheduler.connection);
-        events
-            .into_iter()
-            .filter_map(|event| event.offers)
-            .flat_map(|offers| offers.offers)
-            .collect()
+        offers_in(events)
     }
 
     pub(super) fn updates(&mut self, scheduler: &Scheduler) -> Vec<TaskStatus> {

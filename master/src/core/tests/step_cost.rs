@@ -65,7 +65,7 @@ fn take_in(world: &mut World, input: Input) {
 
 fn register_on(world: &mut World, register: meseta::Register) -> Node {
     let connection = ConnectionId(world.number());
-    let message = Box::new(agent_frame::Message::Register(register.clone()));
+    let message = Box::new(AgentMessage::Register(register.clone()));
     let input = Input::AgentFrame {
         connection,
         message,
@@ -81,11 +81,7 @@ fn register_on(world: &mut World, register: meseta::Register) -> Node {
 
 impl Cluster {
     fn of(agents: usize) -> Self {
-        let recovered = Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        };
-        let mut world = World::with(config(), recovered);
+        let mut world = World::configured(config());
         let mut node = |number, resources| register_on(&mut world, registration(number, resources));
         let reserved = [
             node(agents, "cpus(a):64;mem(a):65536;disk(a):1024"),
@@ -116,7 +112,7 @@ impl Cluster {
         entries_counted() - before
     }
 
-    fn frame(&mut self, message: agent_frame::Message) -> Input {
+    fn frame(&mut self, message: AgentMessage) -> Input {
         Input::AgentFrame {
             connection: ConnectionId(self.world.number()),
             message: Box::new(message),
@@ -220,7 +216,7 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
     }
     let pong = Input::AgentFrame {
         connection: of_a.connection,
-        message: Box::new(agent_frame::Message::Pong(meseta::Pong { sequence: 1 })),
+        message: Box::new(AgentMessage::Pong(meseta::Pong { sequence: 1 })),
     };
     costs.insert("a pong while agents are drained", cluster.cost(pong));
 
@@ -238,14 +234,14 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
     cluster.settle();
 
     let new = registration(agents + 7, "cpus(crowd):1;mem(crowd):64");
-    let input = cluster.frame(agent_frame::Message::Register(new));
+    let input = cluster.frame(AgentMessage::Register(new));
     costs.insert("a registration", cluster.cost(input));
     let last = cluster.nodes.last().cloned().unwrap();
     let gone = Input::AgentGone {
         connection: last.connection,
     };
     costs.insert("a disconnection", cluster.cost(gone));
-    let input = cluster.frame(agent_frame::Message::Reregister(report(
+    let input = cluster.frame(AgentMessage::Reregister(report(
         &last,
         Vec::new(),
         Vec::new(),

@@ -7,7 +7,7 @@ use crate::core::tests::frameworks::authorization::subscription_error;
 
 /// A framework with the task `t` on an honest agent, and another agent, which is false.
 fn begin() -> (World, Node, Scheduler, Node) {
-    let (mut world, honest, scheduler) = World::with_running_task(aware(framework("f", &["dev"])));
+    let (mut world, honest, scheduler) = World::with_running_task(aware(plain()));
     let malicious_agent = world.agent(6000, "cpus:4;mem:1024");
     world.take_events(scheduler.connection);
     world.take_frames(malicious_agent.connection);
@@ -18,11 +18,7 @@ pub(in crate::core::tests) fn refused(
     world: &mut World,
     connection: ConnectionId,
 ) -> Option<meseta::Refused> {
-    let frames = world.take_frames(connection);
-    frames.into_iter().find_map(|frame| match frame {
-        master_frame::Message::Refused(refused) => Some(refused),
-        _ => None,
-    })
+    taken!(world, connection, Refused).pop()
 }
 
 #[test]
@@ -36,17 +32,13 @@ fn nobody_takes_an_agent_id_that_is_still_to_be_given() {
             register: register(6000, "cpus:1;mem:64"),
             ..first.clone()
         };
-        let whole = world.reregister(&thief, Vec::new(), Vec::new());
+        let whole = world.return_empty(&thief);
         let mut part = report(&thief, Vec::new(), Vec::new()).register;
-        part.agent_info.id = Some(v1::AgentId {
-            value: id.to_owned(),
-        });
-        let in_parts = world.handshake(agent_frame::Message::ReregisterPart(
-            meseta::ReregisterPart {
-                register: Some(part),
-                ..meseta::ReregisterPart::default()
-            },
-        ));
+        part.agent_info.id = Some(agent_id(id));
+        let in_parts = world.handshake(AgentMessage::ReregisterPart(meseta::ReregisterPart {
+            register: Some(part),
+            ..meseta::ReregisterPart::default()
+        }));
         for connection in [whole.connection, in_parts] {
             let refused = refused(&mut world, connection).expect(id);
             assert!(refused.permanent && refused.reason.contains("not been assigned"));
@@ -59,23 +51,11 @@ fn nobody_takes_an_agent_id_that_is_still_to_be_given() {
 /// A registry in which a false node has put ids under which this master would go on.
 #[test]
 fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
-    let lost = |id: &str| UnreachableRecord {
-        agent_id: id.to_owned(),
-        since: Duration::from_secs(1_799_999_000),
-        hostname: String::new(),
-    };
-    let owner = |id: &str| FrameworkRecord {
-        framework_id: id.to_owned(),
-        principal: Some("ada".to_owned()),
-        user: None,
-        absent: None,
-    };
+    let lost = |id: &str| unreachable_record(id, 1_799_999_000);
+    let owner = |id: &str| record_of_ada(id);
     let recovered = Recovered {
         epoch: 1,
-        agents: vec![AgentRecord {
-            agent_id: "m-S3".to_owned(),
-            info: prost::Message::encode_to_vec(&register(1, "cpus:1").agent_info).into(),
-        }],
+        agents: vec![agent_record("m-S3", 1)],
         unreachable: vec![lost("m-S5"), lost("other-S90")],
         gone: vec![("m-S4".to_owned(), Duration::from_secs(1_799_999_000))],
         frameworks: vec![owner("m-0006"), owner("other-0090")],
@@ -84,13 +64,13 @@ fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
     };
     let mut world = World::with(config(), recovered);
     assert_eq!(world.agent(5051, "cpus:1;mem:64").id, "m-S6");
-    assert_eq!(world.subscribe(framework("f", &["dev"])).id, "m-0008");
+    assert_eq!(world.subscribe(plain()).id, "m-0008");
 }
 
 #[test]
 fn one_connection_speaks_for_an_agent_and_no_entry_is_overwritten() {
     let (mut world, honest, scheduler, _) = begin();
-    let id = AgentId::new(&honest.id).unwrap();
+    let id = honest.agent_id();
     let stray = ConnectionId(world.number());
     world.core.agent_connections.insert(stray, id.clone());
     let impostor = Node {
@@ -114,16 +94,16 @@ fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
     // It is told that it need not go on.
     let frames = world.take_frames(malicious_agent.connection);
     assert!(
-        frames.iter().any(
-            |frame| matches!(frame, master_frame::Message::Acknowledge(ack) if ack.uuid == [7; 16])
-        ),
+        frames
+            .iter()
+            .any(|frame| matches!(frame, MasterMessage::Acknowledge(ack) if ack.uuid == [7; 16])),
         "{frames:?}"
     );
     world.update(&honest, &scheduler, "t", TaskState::TaskRunning, 8);
     assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
     // Nor while the other agent is away.
     world.live(100 * SECOND, &[&malicious_agent]);
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    assert_eq!(world.lost(), 1);
     world.take_events(scheduler.connection);
     world.update(
         &malicious_agent,
@@ -133,7 +113,7 @@ fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
         9,
     );
     assert_eq!(states(&world.updates(&scheduler)), []);
-    let info = World::with_id(aware(framework("f", &["dev"])), &scheduler.id);
+    let info = aware_info_of(&scheduler);
     let stolen = vec![running(
         &malicious_agent,
         &scheduler,
@@ -141,13 +121,9 @@ fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
         "cpus:1;mem:64",
         "dev",
     )];
-    world.input(Input::AgentGone {
-        connection: malicious_agent.connection,
-    });
+    world.lose_agent(&malicious_agent);
     let again = world.reregister(&malicious_agent, stolen, vec![info]);
-    let frames = world.take_frames(again.connection);
-    let kills = |frame: &master_frame::Message| matches!(frame, master_frame::Message::KillTask(_));
-    assert!(frames.iter().any(kills), "{frames:?}");
+    assert!(sent!(world, again.connection, KillTask));
     let snapshot = world.core.snapshot();
     assert_eq!(snapshot.frameworks[0].unreachable.len(), 1);
     assert!(snapshot.agents.iter().all(|agent| agent.tasks.is_empty()));
@@ -163,17 +139,16 @@ fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
 fn tasks_that_nobody_has_are_spoken_of_once_all_agents_are_back() {
     let (world, honest, scheduler, malicious_agent) = begin();
     let mut world = world.restart();
-    let info = World::with_id(aware(framework("f", &["dev"])), &scheduler.id);
+    let info = aware_info_of(&scheduler);
     let again = world.subscribe(info.clone());
-    let malicious_agent = world.reregister(&malicious_agent, Vec::new(), Vec::new());
+    let malicious_agent = world.return_empty(&malicious_agent);
     world.update(&malicious_agent, &again, "t", TaskState::TaskFinished, 7);
     assert_eq!(states(&world.updates(&again)), []);
-    let frames = world.take_frames(malicious_agent.connection);
-    let is_acknowledged =
-        |frame: &master_frame::Message| matches!(frame, master_frame::Message::Acknowledge(_));
-    assert!(!frames.iter().any(is_acknowledged), "it is to repeat it");
-    let tasks = vec![running(&honest, &again, "t", "cpus:1;mem:64", "dev")];
-    world.reregister(&honest, tasks, vec![info]);
+    assert!(
+        !sent!(world, malicious_agent.connection, Acknowledge),
+        "it is to repeat it"
+    );
+    world.return_running(&honest, &again, vec![info]);
     world.update(&malicious_agent, &again, "t", TaskState::TaskFinished, 7);
     assert_eq!(states(&world.updates(&again)), []);
     world.update(&malicious_agent, &again, "never", TaskState::TaskDropped, 8);
@@ -184,21 +159,15 @@ fn tasks_that_nobody_has_are_spoken_of_once_all_agents_are_back() {
 fn messages_come_from_executors_that_the_agent_has() {
     let (mut world, honest, scheduler, malicious_agent) = begin();
     let said = |executor: &str| {
-        agent_frame::Message::ExecutorMessage(meseta::ExecutorMessage {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
-            executor_id: v1::ExecutorId {
-                value: executor.to_owned(),
-            },
+        AgentMessage::ExecutorMessage(meseta::ExecutorMessage {
+            framework_id: framework_id(&scheduler.id),
+            executor_id: executor_id(executor),
             data: vec![1],
         })
     };
-    let info = World::with_id(aware(framework("f", &["dev"])), &scheduler.id);
+    let info = aware_info_of(&scheduler);
     let executor = v1::ExecutorInfo {
-        executor_id: v1::ExecutorId {
-            value: "e".to_owned(),
-        },
+        executor_id: executor_id("e"),
         framework_id: info.id.clone(),
         resources: to_wire(
             &parse("cpus:0.1").allocate(&Role::new("dev").unwrap()),
@@ -206,13 +175,11 @@ fn messages_come_from_executors_that_the_agent_has() {
         ),
         ..v1::ExecutorInfo::default()
     };
-    world.input(Input::AgentGone {
-        connection: honest.connection,
-    });
+    world.lose_agent(&honest);
     let tasks = vec![running(&honest, &scheduler, "t", "cpus:1;mem:64", "dev")];
     let mut whole = report(&honest, tasks, vec![info]);
     whole.executors.push(executor);
-    let connection = world.handshake(agent_frame::Message::Reregister(whole));
+    let connection = world.handshake(AgentMessage::Reregister(whole));
     let honest = Node {
         connection,
         ..honest
@@ -231,15 +198,11 @@ fn messages_come_from_executors_that_the_agent_has() {
 }
 
 fn named(number: usize) -> v1::FrameworkInfo {
-    World::with_id(framework("f", &["dev"]), &format!("old-{number:06}"))
+    World::with_id(plain(), &format!("old-{number:06}"))
 }
 
 fn task_of(node: &Node, framework: &v1::FrameworkInfo) -> v1::Task {
-    let scheduler = Scheduler {
-        connection: ConnectionId(0),
-        stream: String::new(),
-        id: framework.id.as_ref().unwrap().value.clone(),
-    };
+    let scheduler = framework_of_before(&framework.id.as_ref().unwrap().value);
     running(node, &scheduler, "t", "cpus:0.001", "dev")
 }
 
@@ -247,16 +210,12 @@ fn task_of(node: &Node, framework: &v1::FrameworkInfo) -> v1::Task {
 fn frameworks_come_to_be_on_an_agents_word_if_it_runs_something_of_them_and_no_more_than_some() {
     let mut world = World::new();
     let node = world.agent(5051, "cpus:400;mem:1024");
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
+    world.lose_agent(&node);
     let frameworks: Vec<_> = (0..3_000).map(named).collect();
     let node = world.reregister(&node, Vec::new(), frameworks.clone());
     assert!(world.core.frameworks.is_empty(), "it runs nothing of them");
     for _ in 0..2 {
-        world.input(Input::AgentGone {
-            connection: node.connection,
-        });
+        world.lose_agent(&node);
         let tasks = frameworks.iter().map(|info| task_of(&node, info)).collect();
         world.reregister(&node, tasks, frameworks.clone());
         assert_eq!(world.core.frameworks.len(), 2_048);
@@ -265,18 +224,12 @@ fn frameworks_come_to_be_on_an_agents_word_if_it_runs_something_of_them_and_no_m
 
 #[test]
 fn frameworks_that_agents_tell_of_say_no_more_of_themselves_than_others_may() {
-    let mut config = config();
-    config.memory.info = 2_000;
-    config.memory.terms = 10_000;
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    world.input(Input::AgentGone {
-        connection: node.connection,
+    let mut world = World::with_config(|config| {
+        config.memory.info = 2_000;
+        config.memory.terms = 10_000;
     });
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    world.lose_agent(&node);
     let wordy = |number: usize, bytes: usize| v1::FrameworkInfo {
         webui_url: Some("x".repeat(bytes)),
         ..named(number)
@@ -295,33 +248,23 @@ fn frameworks_that_agents_tell_of_say_no_more_of_themselves_than_others_may() {
 #[test]
 fn nobody_takes_a_framework_id_that_is_still_to_be_given() {
     let mut world = World::new();
-    let first = world.subscribe(framework("f", &["dev"]));
+    let first = world.subscribe(plain());
     assert_eq!(first.id, "m-0000");
     for id in ["m-0001", "m-0400"] {
-        let info = World::with_id(framework("f", &["dev"]), id);
+        let info = World::with_id(plain(), id);
         let thief = world.try_subscribe(info.clone());
         assert!(subscription_error(&mut world, thief).contains("has not been given"));
-        let node = Node {
-            id: "old-S7".to_owned(),
-            connection: ConnectionId(0),
-            register: register(6000, "cpus:1;mem:64"),
-        };
+        let node = node_of_before("old-S7", 6000);
         let fake = task_of(&node, &info);
         let node = world.reregister(&node, vec![fake], vec![info]);
-        let frames = world.take_frames(node.connection);
-        let ends = |frame: &master_frame::Message| {
-            matches!(frame, master_frame::Message::ShutdownFramework(_))
-        };
-        assert!(frames.iter().any(ends), "{frames:?}");
-        world.input(Input::AgentGone {
-            connection: node.connection,
-        });
+        assert!(sent!(world, node.connection, ShutdownFramework));
+        world.lose_agent(&node);
     }
     assert_eq!(world.core.frameworks.len(), 1);
-    assert_eq!(world.subscribe(framework("f", &["dev"])).id, "m-0001");
+    assert_eq!(world.subscribe(plain()).id, "m-0001");
     // Ids of earlier masters, and of frameworks' own making, are taken as before.
     for id in ["m0-0400", "mine"] {
-        let info = World::with_id(framework("f", &["dev"]), id);
+        let info = World::with_id(plain(), id);
         assert_eq!(world.subscribe(info).id, id);
     }
 }
@@ -341,29 +284,25 @@ pub(in crate::core::tests) fn described(port: i32, bytes: usize) -> meseta::Regi
 
 #[test]
 fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
-    let mut config = config();
-    config.memory.agent_info = 10_000;
-    config.memory.agents = 50_000;
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
-    let wordy = world.handshake(agent_frame::Message::Register(described(1, 10_000)));
+    let mut world = World::with_config(|config| {
+        config.memory.agent_info = 10_000;
+        config.memory.agents = 50_000;
+    });
+    let wordy = world.handshake(AgentMessage::Register(described(1, 10_000)));
     let reason = refused(&mut world, wordy).unwrap().reason;
-    assert!(reason.contains("--memory_budget"), "{reason}");
+    assert_says(&reason, "--memory_budget");
     let mut admitted = Vec::new();
     let reason = loop {
         let port = i32::try_from(admitted.len()).unwrap() + 1;
         let said = described(port, 9_000);
-        let connection = world.handshake(agent_frame::Message::Register(said.clone()));
+        let connection = world.handshake(AgentMessage::Register(said.clone()));
         match refused(&mut world, connection) {
             Some(refused) => break refused.reason,
             None => admitted.push((connection, said)),
         }
     };
     assert!((3..6).contains(&admitted.len()), "{}", admitted.len());
-    assert!(reason.contains("those of all"), "{reason}");
+    assert_says(&reason, "those of all");
     // Those that are here may come back, and one that leaves makes room.
     let (connection, said) = admitted.pop().unwrap();
     let id = world.core.agent_connections[&connection].to_string();
@@ -373,13 +312,10 @@ fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
         register: said.clone(),
     };
     world.input(Input::AgentGone { connection });
-    let node = world.reregister(&node, Vec::new(), Vec::new());
+    let node = world.return_empty(&node);
     assert!(refused(&mut world, node.connection).is_none());
-    world.say(
-        &node,
-        agent_frame::Message::Unregister(meseta::Unregister::default()),
-    );
-    let another = world.handshake(agent_frame::Message::Register(described(99, 9_000)));
+    world.unregister(&node);
+    let another = world.handshake(AgentMessage::Register(described(99, 9_000)));
     assert!(refused(&mut world, another).is_none());
     // All of it counts in the next master as well.
     let mut world = world.restart();
@@ -387,17 +323,13 @@ fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
     world.check();
 }
 
-pub(in crate::core::tests) fn part(
-    node: &Node,
-    is_first: bool,
-    bytes: usize,
-) -> agent_frame::Message {
+pub(in crate::core::tests) fn part(node: &Node, is_first: bool, bytes: usize) -> AgentMessage {
     let register = report(node, Vec::new(), Vec::new()).register;
     let task = v1::Task {
         name: "x".repeat(bytes),
         ..v1::Task::default()
     };
-    agent_frame::Message::ReregisterPart(meseta::ReregisterPart {
+    AgentMessage::ReregisterPart(meseta::ReregisterPart {
         register: is_first.then_some(register),
         tasks: vec![task],
         ..meseta::ReregisterPart::default()
@@ -406,13 +338,7 @@ pub(in crate::core::tests) fn part(
 
 #[test]
 fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
-    let mut config = config();
-    config.memory.partial_reregistrations = 2 << 20;
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
+    let mut world = World::with_config(|config| config.memory.partial_reregistrations = 2 << 20);
     let nodes = ["old-S1", "old-S2", "old-S3"].map(|id| {
         let mut register = register(5051, "cpus:1;mem:64");
         register.agent_info.hostname = format!("{id}.example");
@@ -448,18 +374,8 @@ fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
 
 #[test]
 fn a_return_is_counted_as_it_is_in_memory() {
-    let mut config = config();
-    config.memory.partial_reregistrations = 1 << 20;
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
-    let node = Node {
-        connection: ConnectionId(0),
-        id: "old-S1".to_owned(),
-        register: register(5051, "cpus:1;mem:64"),
-    };
+    let mut world = World::with_config(|config| config.memory.partial_reregistrations = 1 << 20);
+    let node = node_of_before("old-S1", 5051);
     // Little on the wire: each task is some bytes there, and some hundred in memory.
     let tasks = vec![v1::Task::default(); 20_000];
     let small = meseta::ReregisterPart {
@@ -468,25 +384,21 @@ fn a_return_is_counted_as_it_is_in_memory() {
         ..meseta::ReregisterPart::default()
     };
     assert!(prost::Message::encoded_len(&small) < 1 << 20);
-    let connection = world.handshake(agent_frame::Message::ReregisterPart(small));
+    let connection = world.handshake(AgentMessage::ReregisterPart(small));
     let reason = refused(&mut world, connection).unwrap().reason;
-    assert!(reason.contains("--memory_budget"), "{reason}");
+    assert_says(&reason, "--memory_budget");
 }
 
 #[test]
 fn one_principal_does_not_use_up_what_all_frameworks_may_say() {
-    let mut config = config();
-    config.memory.info = 2_000;
-    config.memory.terms = 20_000;
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
+    let mut world = World::with_config(|config| {
+        config.memory.info = 2_000;
+        config.memory.terms = 20_000;
+    });
     let wordy = |principal: &str| v1::FrameworkInfo {
         principal: Some(principal.to_owned()),
         webui_url: Some("x".repeat(900)),
-        ..framework("f", &["dev"])
+        ..plain()
     };
     let mut had = Vec::new();
     let mut last = String::new();
@@ -503,7 +415,7 @@ fn one_principal_does_not_use_up_what_all_frameworks_may_say() {
             last.clone_from(&subscribed.next().unwrap().framework_id.value);
             count += 1;
         };
-        assert!(reason.contains("of the principal"), "{reason}");
+        assert_says(&reason, "of the principal");
         had.push(count);
     }
     assert!(had[0] <= 11 && had[1] >= 3 && had[2] >= 1, "{had:?}");
@@ -525,7 +437,7 @@ fn a_framework_without_a_proven_name_is_its_users() {
     for principal in [None, Some("ada")] {
         let info = v1::FrameworkInfo {
             principal: principal.map(str::to_owned),
-            ..framework("f", &["dev"])
+            ..plain()
         };
         world.caller = at(Some(alice));
         let scheduler = world.subscribe(info.clone());

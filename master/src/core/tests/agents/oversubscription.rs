@@ -3,11 +3,10 @@
 use super::*;
 
 fn revocable_framework(name: &str) -> v1::FrameworkInfo {
-    let mut info = framework(name, &["dev"]);
-    info.capabilities.push(Capability {
-        r#type: Some(CapabilityType::RevocableResources.into()),
-    });
-    info
+    capable(
+        framework(name, &["dev"]),
+        CapabilityType::RevocableResources,
+    )
 }
 
 fn revocable(cpus: f64) -> v1::Resource {
@@ -17,12 +16,12 @@ fn revocable(cpus: f64) -> v1::Resource {
     resource
 }
 
-fn estimate(cpus: f64) -> agent_frame::Message {
+fn estimate(cpus: f64) -> AgentMessage {
     estimate_of(vec![revocable(cpus)])
 }
 
-fn estimate_of(resources: Vec<v1::Resource>) -> agent_frame::Message {
-    agent_frame::Message::AgentUpdate(meseta::AgentUpdate {
+fn estimate_of(resources: Vec<v1::Resource>) -> AgentMessage {
+    AgentMessage::AgentUpdate(meseta::AgentUpdate {
         oversubscribed: Some(meseta::OversubscribedTotal { resources }),
     })
 }
@@ -36,36 +35,28 @@ fn allocated_revocable(offers: &[v1::Offer]) -> Vec<f64> {
     offers.iter().map(of).filter(|cpus| *cpus > 0.0).collect()
 }
 
-/// As in Mesos: RescindRevocableOfferWithIncreasedRevocable.
+/// As in Mesos: RescindRevocableOfferWithIncreasedRevocable and its decreased twin.
 #[test]
-fn a_larger_estimate_voids_offers_of_the_old_and_is_offered_whole() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(revocable_framework("f"));
-    world.take_events(scheduler.connection);
-    world.say(&node, estimate(1.0));
-    assert_eq!(allocated_revocable(&world.offers(&scheduler)), [1.0]);
-    world.say(&node, estimate(3.0));
-    let events = world.take_events(scheduler.connection);
-    let rescinded = events
-        .iter()
-        .filter(|event| event.rescind.is_some())
-        .count();
-    assert_eq!(rescinded, 1, "the regular ones stay offered");
-    let offers: Vec<_> = events
-        .into_iter()
-        .filter_map(|event| event.offers)
-        .collect();
-    let offers: Vec<_> = offers.into_iter().flat_map(|event| event.offers).collect();
-    assert_eq!(allocated_revocable(&offers), [3.0]);
+fn another_estimate_voids_offers_of_the_old_and_is_offered_whole() {
+    for (old, new) in [(1.0, 3.0), (2.0, 1.0)] {
+        let (mut world, node, scheduler) =
+            World::with_framework(revocable_framework("f"), "cpus:4;mem:1024");
+        world.take_events(scheduler.connection);
+        world.say(&node, estimate(old));
+        assert_eq!(allocated_revocable(&world.offers(&scheduler)), [old]);
+        world.say(&node, estimate(new));
+        let mut events = world.take_events(scheduler.connection);
+        // The regular ones stay offered.
+        assert_eq!(kinds(&events), [event::Type::Rescind, event::Type::Offers]);
+        let offers = events.pop().unwrap().offers.unwrap().offers;
+        assert_eq!(allocated_revocable(&offers), [new]);
+    }
 }
 
 /// As in Mesos: UpdateAllocatorOnSchedulerFailover.
 #[test]
 fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resources() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let first = world.subscribe(framework("f", &["dev"]));
+    let (mut world, node, first) = World::with_framework(plain(), "cpus:4;mem:1024");
     world.say(&node, estimate(2.0));
     assert_eq!(
         allocated_revocable(&world.offers(&first)),
@@ -84,7 +75,7 @@ fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it()
     world.say(&node, estimate(2.0));
     let first = world.subscribe(revocable_framework("f"));
     assert_eq!(allocated_revocable(&world.offers(&first)), [2.0]);
-    let second = world.subscribe(World::with_id(framework("f", &["dev"]), &first.id));
+    let second = world.subscribe(info_of(&first));
     world.advance(SECOND);
     let offers = world.offers(&second);
     assert!(!offers.is_empty(), "the regular ones still are");
@@ -110,20 +101,18 @@ fn an_estimate_that_makes_no_sense_leaves_the_total_as_it_was() {
 /// A shrunken total neither ends what runs on it nor is oversubscribed twice.
 #[test]
 fn revocable_resources_stay_with_their_task_when_the_total_shrinks() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(revocable_framework("f"));
+    let (mut world, node, scheduler) =
+        World::with_framework(revocable_framework("f"), "cpus:4;mem:1024");
     world.say(&node, estimate(2.0));
     world.advance(SECOND);
     let offers = world.offers(&scheduler);
     let all: Vec<&v1::Offer> = offers.iter().collect();
     let mut borrowing = task(&node, "t", "mem:64");
     borrowing.resources.push(revocable(2.0));
-    let answer = world.call(&scheduler, accept(&all, vec![borrowing]));
-    assert_eq!(answer, Answer::Accepted);
+    world.call_accepted(&scheduler, accept(&all, vec![borrowing]));
     let frames = world.take_frames(node.connection);
-    let launched = |frame: &master_frame::Message| {
-        matches!(frame, master_frame::Message::RunTask(run)
+    let launched = |frame: &MasterMessage| {
+        matches!(frame, MasterMessage::RunTask(run)
             if run.task.resources.iter().any(|one| one.revocable.is_some()))
     };
     assert!(frames.iter().any(launched), "marked as revocable still");
@@ -139,7 +128,7 @@ fn revocable_resources_stay_with_their_task_when_the_total_shrinks() {
 }
 
 /// Revocable resources of many names.
-fn many(names: usize) -> agent_frame::Message {
+fn many(names: usize) -> AgentMessage {
     let named = |number: usize| v1::Resource {
         name: format!("name-{number:04}"),
         ..revocable(1.0)
@@ -149,14 +138,10 @@ fn many(names: usize) -> agent_frame::Message {
 
 #[test]
 fn an_estimate_is_bounded_and_counted_like_a_description() {
-    let mut config = config();
-    config.memory.agent_info = 10_000;
-    config.memory.agents = 150_000;
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
+    let mut world = World::with_config(|config| {
+        config.memory.agent_info = 10_000;
+        config.memory.agents = 150_000;
+    });
     let node = world.agent(5051, "cpus:4;mem:1024");
     let before = world.core.described_bytes();
     world.say(&node, many(100));
@@ -168,7 +153,7 @@ fn an_estimate_is_bounded_and_counted_like_a_description() {
     assert_eq!(total(&mut world), kept, "too large for one");
     // What all say leaves no room.
     let wordy = super::malicious::described(5052, 8_000);
-    world.handshake(agent_frame::Message::Register(wordy));
+    world.handshake(AgentMessage::Register(wordy));
     world.core.config.memory.agents = world.core.described_bytes();
     world.say(&node, many(200));
     assert_eq!(total(&mut world), kept, "too large for all");
@@ -176,10 +161,7 @@ fn an_estimate_is_bounded_and_counted_like_a_description() {
     assert_ne!(total(&mut world), kept);
     assert!(world.core.described_bytes() < world.core.config.memory.agents);
     // It goes with its agent, and with its connection.
-    let node = world.reregister(&node, Vec::new(), Vec::new());
+    let node = world.return_empty(&node);
     world.say(&node, many(60));
-    world.say(
-        &node,
-        agent_frame::Message::Unregister(meseta::Unregister::default()),
-    );
+    world.unregister(&node);
 }

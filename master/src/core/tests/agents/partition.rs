@@ -3,7 +3,7 @@
 use super::*;
 
 fn partition_aware() -> v1::FrameworkInfo {
-    aware(framework("f", &["dev"]))
+    aware(plain())
 }
 
 fn own_info(world: &mut World) -> v1::FrameworkInfo {
@@ -28,7 +28,7 @@ fn updates_of(events: &[Event]) -> Vec<&TaskStatus> {
 fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
     for (info, lost) in [
         (partition_aware(), TaskState::TaskUnreachable),
-        (framework("f", &["dev"]), TaskState::TaskLost),
+        (plain(), TaskState::TaskLost),
     ] {
         let (mut world, node, scheduler) = World::with_running_task(info);
         world.advance(100 * SECOND);
@@ -39,9 +39,18 @@ fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
         assert!(status.unreachable_time.is_some() && status.uuid.is_none());
         assert!(events.iter().any(|event| event.failure.is_some()));
         let info = own_info(&mut world);
-        let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
-        world.reregister(&node, tasks, vec![info]);
-        assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
+        let back = world.return_running(&node, &scheduler, vec![info]);
+        assert_eq!(world.registered(back.connection).agent_id.value, node.id);
+        let events = world.take_events(scheduler.connection);
+        let told = updates_of(&events);
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].state(), TaskState::TaskRunning);
+        assert_eq!(told[0].reason(), v1::task_status::Reason::AgentReregistered);
+        let snapshot = world.core.snapshot();
+        assert!(snapshot.frameworks[0].unreachable.is_empty());
+        assert!(snapshot.unreachable_agents.is_empty() && world.registry.unreachable.is_empty());
+        let offer = world.core.offers.values().next().unwrap();
+        assert_eq!(offer.resources.unallocate(), parse("cpus:3;mem:960"));
         // It is what reconciliation says, too.
         world.call(&scheduler, reconcile(&[("t", Some(&node.id))]));
         assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
@@ -67,8 +76,7 @@ fn a_task_is_the_same_after_a_partition_in_which_the_master_was_replaced() {
     assert_eq!(after.state(), TaskState::TaskUnreachable);
     assert_eq!(after.unreachable_time, before.unreachable_time);
 
-    let tasks = vec![reported(&node, &again, TaskState::TaskRunning)];
-    world.reregister(&node, tasks, vec![info]);
+    world.return_running(&node, &again, vec![info]);
     world.take_events(again.connection);
     assert_eq!(ask(&mut world, &again).state(), TaskState::TaskRunning);
 }
@@ -80,8 +88,7 @@ fn an_orphaned_task_is_its_frameworks_again_when_that_subscribes() {
     let info = own_info(&mut world);
     let mut world = world.restart();
     // The agent is back before its framework.
-    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
-    world.reregister(&node, tasks, vec![info.clone()]);
+    world.return_running(&node, &scheduler, vec![info.clone()]);
     let snapshot = world.core.snapshot();
     assert!(snapshot.frameworks[0].recovered);
     assert_eq!(snapshot.agents[0].tasks.len(), 1);
@@ -96,19 +103,16 @@ fn a_framework_that_is_away_meanwhile_learns_the_truth_by_asking() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     world.live(50 * SECOND, &[&node]);
-    world.input(Input::SchedulerGone {
-        connection: scheduler.connection,
-    });
+    world.lose_stream(&scheduler);
     // The timeout of 60 s has not run out when the agent is thought lost.
     world.advance(50 * SECOND);
     let again = world.subscribe(info.clone());
     world.advance(40 * SECOND);
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    assert_eq!(world.lost(), 1);
     world.take_events(again.connection);
     world.call(&again, reconcile(&[("t", Some(&node.id))]));
     assert_eq!(states(&world.updates(&again)), [TaskState::TaskUnreachable]);
-    let tasks = vec![reported(&node, &again, TaskState::TaskRunning)];
-    world.reregister(&node, tasks, vec![info]);
+    world.return_running(&node, &again, vec![info]);
     world.call(&again, reconcile(&[]));
     assert!(states(&world.updates(&again)).contains(&TaskState::TaskRunning));
 }
@@ -117,8 +121,7 @@ fn a_framework_that_is_away_meanwhile_learns_the_truth_by_asking() {
 fn a_return_without_a_loss_changes_nothing_and_tells_nothing() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
-    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
-    let node = world.reregister(&node, tasks, vec![info]);
+    let node = world.return_running(&node, &scheduler, vec![info]);
     assert!(world.registered(node.connection).unknown_tasks.is_empty());
     let events = world.take_events(scheduler.connection);
     assert!(updates_of(&events).is_empty());
@@ -133,18 +136,7 @@ fn what_an_agent_thought_lost_says_on_its_old_stream_is_ignored() {
     assert!(world.closed.contains(&node.connection));
     world.take_events(scheduler.connection);
     world.update(&node, &scheduler, "t", TaskState::TaskFinished, 2);
-    world.say(
-        &node,
-        agent_frame::Message::ExecutorExited(meseta::ExecutorExited {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
-            executor_id: v1::ExecutorId {
-                value: "e".to_owned(),
-            },
-            status: Some(0),
-        }),
-    );
+    world.executor_exits(&node, &scheduler, 0);
     assert!(world.take_events(scheduler.connection).is_empty());
     world.call(&scheduler, reconcile(&[("t", Some(&node.id))]));
     assert_eq!(
@@ -155,7 +147,7 @@ fn what_an_agent_thought_lost_says_on_its_old_stream_is_ignored() {
 
 #[test]
 fn a_task_that_ended_during_the_partition_is_told_to_have_ended() {
-    for info in [partition_aware(), framework("f", &["dev"])] {
+    for info in [partition_aware(), plain()] {
         let (mut world, node, scheduler) = World::with_running_task(info);
         world.advance(100 * SECOND);
         world.take_events(scheduler.connection);
@@ -203,7 +195,7 @@ fn an_agent_that_comes_back_while_it_is_being_marked_is_asked_to_come_again() {
     let frames = world.take_frames(early.connection);
     assert!(matches!(
         &frames[0],
-        master_frame::Message::Refused(refused) if !refused.permanent
+        MasterMessage::Refused(refused) if !refused.permanent
     ));
     // Until it is written, the agent counts as registered.
     world.call(&scheduler, reconcile(&[("nosuch", Some(&node.id))]));
@@ -211,27 +203,19 @@ fn an_agent_that_comes_back_while_it_is_being_marked_is_asked_to_come_again() {
     assert_eq!(told.last(), Some(&TaskState::TaskGone));
     world.writes_at_once = true;
     world.write();
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    assert_eq!(world.lost(), 1);
     world.reregister(&node, tasks, vec![info]);
     assert!(world.core.snapshot().unreachable_agents.is_empty());
 }
 
 #[test]
 fn an_agent_pruned_from_the_list_while_it_comes_back_is_back() {
-    let mut config = config();
-    config.registry_max_agent_count = 0;
-    let mut world = World::with(
-        config,
-        Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        },
-    );
+    let mut world = World::with_config(|config| config.registry_max_agent_count = 0);
     let node = world.agent(5051, "cpus:4;mem:1024");
     world.advance(100 * SECOND);
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    assert_eq!(world.lost(), 1);
     world.writes_at_once = false;
-    let back = world.reregister(&node, Vec::new(), Vec::new());
+    let back = world.return_empty(&node);
     world.advance(900 * SECOND);
     world.writes_at_once = true;
     world.write();
@@ -254,8 +238,7 @@ fn a_recovered_agent_is_silent_until_the_registry_has_it_back() {
     };
     assert!(ask(&mut world, Some(&node.id)).is_empty());
     world.writes_at_once = false;
-    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
-    world.reregister(&node, tasks, vec![info]);
+    world.return_running(&node, &scheduler, vec![info]);
     assert!(ask(&mut world, Some(&node.id)).is_empty(), "in progress");
     assert!(ask(&mut world, None).is_empty());
     assert_eq!(world.core.snapshot().counters.reconciliations_unanswered, 3);
@@ -268,46 +251,14 @@ fn a_recovered_agent_is_silent_until_the_registry_has_it_back() {
 fn killing_what_is_unknown_is_answered_like_a_question() {
     for (info, expected) in [
         (partition_aware(), TaskState::TaskUnknown),
-        (framework("f", &["dev"]), TaskState::TaskLost),
+        (plain(), TaskState::TaskLost),
     ] {
         let (mut world, _, scheduler) = World::with_running_task(info);
-        let kill = Action::Kill(call::Kill {
-            task_id: v1::TaskId {
-                value: "nosuch".to_owned(),
-            },
-            ..call::Kill::default()
-        });
-        assert_eq!(world.call(&scheduler, kill), Answer::Accepted);
+        world.call_accepted(&scheduler, kill("nosuch"));
         let update = world.updates(&scheduler).pop().unwrap();
         assert_eq!(update.state(), expected);
         assert_eq!(update.reason(), v1::task_status::Reason::Reconciliation);
     }
-}
-
-#[test]
-fn reconciliation_tells_the_state_of_the_update_and_not_the_latest() {
-    let (mut world, node, scheduler) = World::with_running_task(partition_aware());
-    let status = TaskStatus {
-        task_id: v1::TaskId {
-            value: "t".to_owned(),
-        },
-        state: TaskState::TaskRunning.into(),
-        uuid: Some(vec![7; 16]),
-        ..TaskStatus::default()
-    };
-    world.say(
-        &node,
-        agent_frame::Message::StatusUpdate(meseta::StatusUpdate {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
-            status,
-            latest_state: Some(TaskState::TaskFinished.into()),
-        }),
-    );
-    world.take_events(scheduler.connection);
-    world.call(&scheduler, reconcile(&[("t", Some(&node.id))]));
-    assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
 }
 
 #[test]
@@ -316,14 +267,11 @@ fn a_framework_that_is_away_when_the_master_is_replaced_gains_no_time() {
     info.failover_timeout = Some(7200.0);
     let (mut world, node, scheduler) = World::with_running_task(info);
     let info = own_info(&mut world);
-    world.input(Input::SchedulerGone {
-        connection: scheduler.connection,
-    });
+    world.lose_stream(&scheduler);
     assert_eq!(world.registry.deadlines.len(), 1);
     world.live(3600 * SECOND, &[&node]);
     let mut world = world.restart();
-    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
-    let node = world.reregister(&node, tasks, vec![info]);
+    let node = world.return_running(&node, &scheduler, vec![info]);
     world.live(3500 * SECOND, &[&node]);
     assert_eq!(world.core.snapshot().frameworks.len(), 1);
     world.live(200 * SECOND, &[&node]);
@@ -335,14 +283,10 @@ fn a_framework_that_is_away_when_the_master_is_replaced_gains_no_time() {
 fn a_framework_that_came_back_has_no_deadline_and_its_time_anew() {
     let (mut world, _, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
-    world.input(Input::SchedulerGone {
-        connection: scheduler.connection,
-    });
+    world.lose_stream(&scheduler);
     let again = world.subscribe(info);
     assert!(world.registry.deadlines.is_empty());
-    world.input(Input::SchedulerGone {
-        connection: again.connection,
-    });
+    world.lose_stream(&again);
     let deadline = world.registry.deadlines[0].deadline;
     assert_eq!(deadline, world.now.unix + 60 * SECOND);
     world.advance(61 * SECOND);
@@ -354,9 +298,9 @@ fn part(
     is_first: bool,
     tasks: Vec<v1::Task>,
     frameworks: Vec<v1::FrameworkInfo>,
-) -> agent_frame::Message {
+) -> AgentMessage {
     let register = report(node, Vec::new(), Vec::new()).register;
-    agent_frame::Message::ReregisterPart(meseta::ReregisterPart {
+    AgentMessage::ReregisterPart(meseta::ReregisterPart {
         register: is_first.then_some(register),
         tasks,
         frameworks,
@@ -377,7 +321,7 @@ fn a_return_in_parts_is_one_return() {
         world.take_frames(connection).is_empty(),
         "it is not complete"
     );
-    let last = agent_frame::Message::Reregister(report(&node, Vec::new(), Vec::new()));
+    let last = AgentMessage::Reregister(report(&node, Vec::new(), Vec::new()));
     world.say_on(connection, last);
     assert_eq!(world.registered(connection).agent_id.value, node.id);
     assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
@@ -391,7 +335,7 @@ fn parts_without_a_beginning_are_refused_and_those_of_a_lost_connection_forgotte
     let stray = world.handshake(part(&node, false, Vec::new(), Vec::new()));
     let frames = world.take_frames(stray);
     assert!(
-        matches!(&frames[..], [master_frame::Message::Refused(refused)] if refused.permanent),
+        matches!(&frames[..], [MasterMessage::Refused(refused)] if refused.permanent),
         "{frames:?}"
     );
     let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];

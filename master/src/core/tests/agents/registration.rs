@@ -3,7 +3,7 @@
 use super::*;
 
 pub(in crate::core::tests) fn begin_running() -> (World, Node, Scheduler) {
-    World::with_running_task(aware(framework("f", &["dev"])))
+    World::with_running_task(aware(plain()))
 }
 
 #[test]
@@ -11,9 +11,9 @@ fn an_agent_is_told_that_it_is_in_only_when_the_registry_has_it() {
     let mut world = World::new();
     world.writes_at_once = false;
     let register = register(5051, "cpus:4;mem:1024");
-    let connection = world.handshake(agent_frame::Message::Register(register.clone()));
+    let connection = world.handshake(AgentMessage::Register(register.clone()));
     // Impatient: the same again.
-    world.say_on(connection, agent_frame::Message::Register(register));
+    world.say_on(connection, AgentMessage::Register(register));
     assert!(world.take_frames(connection).is_empty());
     assert!(world.core.snapshot().agents.is_empty());
     assert_eq!(world.unwritten.len(), 1);
@@ -28,7 +28,7 @@ fn an_agent_is_told_that_it_is_in_only_when_the_registry_has_it() {
 fn an_agent_that_leaves_before_it_is_admitted_leaves_nothing() {
     let mut world = World::new();
     world.writes_at_once = false;
-    let connection = world.handshake(agent_frame::Message::Register(register(1, "cpus:1;mem:64")));
+    let connection = world.handshake(AgentMessage::Register(register(1, "cpus:1;mem:64")));
     world.input(Input::AgentGone { connection });
     world.write();
     world.write();
@@ -44,15 +44,15 @@ fn nonsense_is_refused_with_a_reason() {
     let mut nameless = register(1, "cpus:1");
     nameless.agent_info.hostname.clear();
     for message in [
-        agent_frame::Message::Register(bad),
-        agent_frame::Message::Register(nameless),
-        agent_frame::Message::Pong(meseta::Pong { sequence: 1 }),
-        agent_frame::Message::Reregister(meseta::Reregister::default()),
+        AgentMessage::Register(bad),
+        AgentMessage::Register(nameless),
+        AgentMessage::Pong(meseta::Pong { sequence: 1 }),
+        AgentMessage::Reregister(meseta::Reregister::default()),
     ] {
         let connection = world.handshake(message);
         let frames = world.take_frames(connection);
         assert!(
-            matches!(&frames[0], master_frame::Message::Refused(r) if r.permanent && !r.reason.is_empty())
+            matches!(&frames[0], MasterMessage::Refused(r) if r.permanent && !r.reason.is_empty())
         );
         assert!(world.closed.contains(&connection));
     }
@@ -86,68 +86,19 @@ fn an_agent_that_answers_stays_and_one_that_does_not_is_unreachable_after_75_sec
             event::Type::Failure
         ]
     );
-    let update = events
-        .iter()
-        .find_map(|event| event.update.as_ref())
-        .unwrap();
-    assert_eq!(update.status.state(), TaskState::TaskUnreachable);
-    assert_eq!(
-        update.status.reason(),
-        v1::task_status::Reason::AgentRemoved
-    );
-    assert!(update.status.unreachable_time.is_some());
     assert_eq!(snapshot.frameworks[0].unreachable.len(), 1);
-}
-
-#[test]
-fn tasks_come_back_with_an_agent_thought_lost() {
-    let (mut world, node, scheduler) = begin_running();
-    world.advance(100 * SECOND);
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
-    world.take_events(scheduler.connection);
-    let info = world.core.snapshot().frameworks[0].info.clone();
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    let node = world.reregister(&node, tasks, vec![(*info).clone()]);
-    assert_eq!(world.registered(node.connection).agent_id.value, node.id);
-    let events = world.take_events(scheduler.connection);
-    let update = events
-        .iter()
-        .find_map(|event| event.update.as_ref())
-        .unwrap();
-    assert_eq!(update.status.state(), TaskState::TaskRunning);
-    assert_eq!(
-        update.status.reason(),
-        v1::task_status::Reason::AgentReregistered
-    );
-    let snapshot = world.core.snapshot();
-    assert!(snapshot.frameworks[0].unreachable.is_empty());
-    assert!(snapshot.unreachable_agents.is_empty());
-    assert!(world.registry.unreachable.is_empty());
-    let offers = world
-        .core
-        .offers
-        .values()
-        .next()
-        .unwrap()
-        .resources
-        .unallocate();
-    assert_eq!(offers, parse("cpus:3;mem:960"));
 }
 
 #[test]
 fn a_task_id_lost_with_its_agent_cannot_be_used_again() {
     let (mut world, _, scheduler) = begin_running();
     world.advance(100 * SECOND);
-    let other = world.agent(5052, "cpus:4;mem:1024");
-    let offer = world.offers(&scheduler).pop().unwrap();
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&other, "t", "cpus:1;mem:64")]),
-    );
+    world.agent(5052, "cpus:4;mem:1024");
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     let status = world.updates(&scheduler).pop().unwrap();
     assert_eq!(
-        status.message.as_deref(),
-        Some("Task reuses the ID of an unreachable task: t")
+        status.message(),
+        "Task reuses the ID of an unreachable task: t"
     );
 }
 
@@ -156,16 +107,13 @@ fn a_disconnected_agent_keeps_its_tasks_and_loses_its_offers() {
     let (mut world, node, scheduler) = begin_running();
     world.live(7 * SECOND, &[&node]);
     assert_eq!(world.offers(&scheduler).len(), 1);
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
+    world.lose_agent(&node);
     let events = world.take_events(scheduler.connection);
     assert_eq!(kinds(&events), [event::Type::Rescind]);
     assert!(!world.core.snapshot().agents[0].connected);
     world.advance(20 * SECOND);
     assert!(world.offers(&scheduler).is_empty());
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    let node = world.reregister(&node, tasks, vec![]);
+    let node = world.return_running(&node, &scheduler, Vec::new());
     assert!(world.registered(node.connection).unknown_tasks.is_empty());
     assert_eq!(world.offers(&scheduler).len(), 1, "offers are made anew");
     assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
@@ -174,10 +122,8 @@ fn a_disconnected_agent_keeps_its_tasks_and_loses_its_offers() {
 #[test]
 fn tasks_that_the_agent_does_not_know_are_reconciled_with_it() {
     let (mut world, node, scheduler) = begin_running();
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
-    let node = world.reregister(&node, vec![], vec![]);
+    world.lose_agent(&node);
+    let node = world.return_empty(&node);
     let unknown = world.registered(node.connection).unknown_tasks;
     assert_eq!(unknown.len(), 1);
     assert_eq!(unknown[0].task_id.value, "t");
@@ -204,9 +150,7 @@ fn a_newer_connection_replaces_the_older_and_an_impostor_is_refused() {
     let live = world.core.offers.keys().map(|id| id.to_string()).collect();
     assert_eq!(void.len(), 1, "the offer of the old connection");
     assert!(void.is_disjoint(&live));
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
+    world.lose_agent(&node);
     assert!(
         world.core.snapshot().agents[0].connected,
         "the old stream's end means nothing"
@@ -215,7 +159,7 @@ fn a_newer_connection_replaces_the_older_and_an_impostor_is_refused() {
     impostor.register.address.as_mut().unwrap().port = 6_000;
     let impostor = world.reregister(&impostor, tasks(), vec![]);
     let frames = world.take_frames(impostor.connection);
-    assert!(matches!(&frames[0], master_frame::Message::Refused(refused) if !refused.permanent));
+    assert!(matches!(&frames[0], MasterMessage::Refused(refused) if !refused.permanent));
     assert!(world.core.snapshot().agents[0].connected);
 }
 
@@ -227,7 +171,7 @@ fn an_agent_that_unregisters_takes_its_tasks_with_it() {
     let reason = "bye".to_owned();
     world.say(
         &node,
-        agent_frame::Message::Unregister(meseta::Unregister { reason }),
+        AgentMessage::Unregister(meseta::Unregister { reason }),
     );
     let events = world.take_events(scheduler.connection);
     assert_eq!(
@@ -241,8 +185,8 @@ fn an_agent_that_unregisters_takes_its_tasks_with_it() {
     let status = &events[0].update.as_ref().unwrap().status;
     assert_eq!(status.state(), TaskState::TaskLost);
     assert_eq!(
-        status.message.as_deref(),
-        Some("Agent node.example removed: the agent unregistered")
+        status.message(),
+        "Agent node.example removed: the agent unregistered"
     );
     assert!(world.registry.agents.is_empty());
     assert!(world.core.agents.is_empty());
@@ -251,9 +195,7 @@ fn an_agent_that_unregisters_takes_its_tasks_with_it() {
 #[test]
 fn an_agent_that_forgot_its_id_replaces_what_it_was() {
     let (mut world, node, scheduler) = begin_running();
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
+    world.lose_agent(&node);
     world.take_events(scheduler.connection);
     let again = world.agent(5051, "cpus:4;mem:1024");
     assert_ne!(again.id, node.id);
@@ -271,23 +213,15 @@ fn an_agent_that_forgot_its_id_replaces_what_it_was() {
 /// It was killed before the id that it had been given was on its disk.
 #[test]
 fn an_agent_that_never_kept_its_id_is_given_it_again() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
-    let offer = world.offers(&scheduler).pop().unwrap();
+    let (mut world, node, scheduler, offer) = World::with_offer(aware(plain()), "cpus:4;mem:1024");
     let call = accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]);
     world.call(&scheduler, call);
-    world.say(
-        &node,
-        agent_frame::Message::Pong(meseta::Pong { sequence: 1 }),
-    );
+    world.say(&node, AgentMessage::Pong(meseta::Pong { sequence: 1 }));
     for _ in 0..2 {
         world.input(Input::AgentGone {
-            connection: world.core.agents[&AgentId::new(&node.id).unwrap()]
-                .connection
-                .unwrap(),
+            connection: world.core.agents[&node.agent_id()].connection.unwrap(),
         });
-        let again = world.handshake(agent_frame::Message::Register(node.register.clone()));
+        let again = world.handshake(AgentMessage::Register(node.register.clone()));
         let registered = world.registered(again);
         assert_eq!(registered.agent_id.value, node.id);
         // It cannot have the task, and is asked about it.
@@ -307,8 +241,7 @@ fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
     let mut world = world.restart();
     assert_eq!(world.core.epoch(), 2);
     assert_eq!(world.core.snapshot().recovered_agents.len(), 1);
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    let node = world.reregister(&node, tasks, vec![info]);
+    let node = world.return_running(&node, &scheduler, vec![info]);
     assert_eq!(
         world.registered(node.connection).agent_id.value,
         node.id,
@@ -321,7 +254,7 @@ fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
 
     // Updates of a framework that is not there are kept by the agent.
     world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
-    let info = World::with_id(aware(framework("f", &["dev"])), &scheduler.id);
+    let info = aware_info_of(&scheduler);
     let again = world.subscribe(info);
     assert_eq!(again.id, scheduler.id);
     assert_eq!(total(&world.offers(&again)), parse("cpus:3;mem:960"));
@@ -335,19 +268,13 @@ fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
 fn agents_that_do_not_come_back_to_a_new_master_are_unreachable() {
     let (world, node, scheduler) = begin_running();
     let mut world = world.restart();
-    let again = world.subscribe(World::with_id(
-        aware(framework("f", &["dev"])),
-        &scheduler.id,
-    ));
+    let again = world.subscribe(aware_info_of(&scheduler));
     world.advance(599 * SECOND);
     assert_eq!(world.core.snapshot().recovered_agents.len(), 1);
     world.take_events(again.connection);
     world.advance(2 * SECOND);
     let events = world.take_events(again.connection);
-    let failure = events
-        .iter()
-        .find_map(|event| event.failure.as_ref())
-        .unwrap();
+    let failure = first(&events, |event| event.failure.as_ref());
     assert_eq!(failure.agent_id.as_ref().unwrap().value, node.id);
     assert_eq!(world.registry.unreachable.len(), 1);
     // And may still come back later.
@@ -362,63 +289,18 @@ fn agents_that_do_not_come_back_to_a_new_master_are_unreachable() {
 fn an_agent_is_told_to_end_what_belongs_to_ended_frameworks() {
     let (mut world, node, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
+    world.lose_agent(&node);
     world.call(&scheduler, Action::Teardown);
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    let node = world.reregister(&node, tasks, vec![info]);
-    let frames = world.take_frames(node.connection);
-    assert!(
-        frames
-            .iter()
-            .any(|frame| matches!(frame, master_frame::Message::ShutdownFramework(_)))
-    );
+    let node = world.return_running(&node, &scheduler, vec![info]);
+    assert!(sent!(world, node.connection, ShutdownFramework));
     assert!(world.core.snapshot().agents[0].tasks.is_empty());
-}
-
-#[test]
-fn a_new_estimate_of_revocable_resources_voids_offers_of_the_old() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let mut info = framework("f", &["dev"]);
-    info.capabilities.push(Capability {
-        r#type: Some(CapabilityType::RevocableResources.into()),
-    });
-    let scheduler = world.subscribe(info);
-    world.take_events(scheduler.connection);
-    let estimate = |cpus: f64| {
-        let mut resource = wire("cpus:1").remove(0);
-        resource.scalar = Some(v1::value::Scalar { value: cpus });
-        resource.revocable = Some(v1::resource::RevocableInfo {});
-        agent_frame::Message::AgentUpdate(meseta::AgentUpdate {
-            oversubscribed: Some(meseta::OversubscribedTotal {
-                resources: vec![resource],
-            }),
-        })
-    };
-    world.say(&node, estimate(2.0));
-    let offered = world.offers(&scheduler);
-    assert!(
-        offered[0]
-            .resources
-            .iter()
-            .all(|resource| resource.revocable.is_some())
-    );
-    world.say(&node, estimate(1.0));
-    let events = world.take_events(scheduler.connection);
-    assert_eq!(kinds(&events), [event::Type::Rescind, event::Type::Offers]);
 }
 
 #[test]
 fn lists_of_lost_agents_are_pruned_by_number_and_age() {
     let mut config = config();
     config.registry_max_agent_count = 1;
-    let lost = |id: &str, since: u64| UnreachableRecord {
-        agent_id: id.to_owned(),
-        since: Duration::from_secs(since),
-        hostname: String::new(),
-    };
+    let lost = |id: &str, since: u64| unreachable_record(id, since);
     let recovered = Recovered {
         epoch: 1,
         unreachable: vec![lost("a", 1_799_999_000), lost("b", 1_799_999_001)],
@@ -448,18 +330,12 @@ fn a_recovered_framework_that_never_comes_back_is_ended_in_time() {
     let (world, node, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
     let mut world = world.restart();
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    let node = world.reregister(&node, tasks, vec![info]);
+    let node = world.return_running(&node, &scheduler, vec![info]);
     world.live(599 * SECOND, &[&node]);
     assert!(world.core.snapshot().frameworks[0].recovered);
     world.advance(2 * SECOND);
     assert!(world.core.snapshot().frameworks.is_empty());
-    let frames = world.take_frames(node.connection);
-    assert!(
-        frames
-            .iter()
-            .any(|frame| matches!(frame, master_frame::Message::ShutdownFramework(_)))
-    );
+    assert!(sent!(world, node.connection, ShutdownFramework));
 }
 
 #[test]
@@ -467,16 +343,11 @@ fn a_task_that_two_agents_report_is_where_it_was_first_and_ended_on_the_other() 
     let (mut world, _, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
     let mut other = world.agent(5052, "cpus:4;mem:1024");
-    world.input(Input::AgentGone {
-        connection: other.connection,
-    });
+    world.lose_agent(&other);
     let tasks = vec![running(&other, &scheduler, "t", "cpus:1;mem:64", "dev")];
     other = world.reregister(&other, tasks, vec![info]);
-    let frames = world.take_frames(other.connection);
-    let kills = |frame: &master_frame::Message| matches!(frame, master_frame::Message::KillTask(_));
-    assert!(frames.iter().any(kills), "{frames:?}");
-    let unregister = meseta::Unregister::default();
-    world.say(&other, agent_frame::Message::Unregister(unregister));
+    assert!(sent!(world, other.connection, KillTask));
+    world.unregister(&other);
     assert_eq!(world.core.agents.len(), 1);
     assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
     world.call(&scheduler, Action::Teardown);
@@ -494,10 +365,7 @@ fn an_end_that_was_not_acknowledged_comes_back_and_holds_nothing() {
     ended.status_update_uuid = Some(vec![2; 16]);
     let node = world.reregister(&node, vec![ended], vec![info]);
     assert!(world.core.snapshot().agents[0].used.is_empty());
-    let again = world.subscribe(World::with_id(
-        aware(framework("f", &["dev"])),
-        &scheduler.id,
-    ));
+    let again = world.subscribe(aware_info_of(&scheduler));
     assert_eq!(total(&world.offers(&again)), parse("cpus:4;mem:1024"));
     world.call(&again, reconcile(&[]));
     assert_eq!(states(&world.updates(&again)), [TaskState::TaskFinished]);

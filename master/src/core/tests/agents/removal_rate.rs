@@ -4,37 +4,25 @@ use super::*;
 
 #[test]
 fn agents_are_lost_no_faster_than_the_rate_allows_and_may_answer_until_their_turn() {
-    let mut config = config();
-    config.agent_removal_interval = 60 * SECOND;
-    let mut world = World::with(
-        config,
-        Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        },
-    );
+    let mut world = World::with_config(|config| config.agent_removal_interval = 60 * SECOND);
     let nodes: Vec<Node> = (0..5)
         .map(|port| world.agent(port, "cpus:1;mem:64"))
         .collect();
-    let lost = |world: &mut World| world.core.snapshot().unreachable_agents.len();
     world.advance(80 * SECOND);
-    assert_eq!(lost(&mut world), 1);
+    assert_eq!(world.lost(), 1);
     world.advance(60 * SECOND);
-    assert_eq!(lost(&mut world), 2);
+    assert_eq!(world.lost(), 2);
     let living: Vec<&Node> = nodes
         .iter()
         .filter(|node| !world.closed.contains(&node.connection))
         .collect();
     world.live(600 * SECOND, &living);
-    assert_eq!(lost(&mut world), 2, "the others answered");
+    assert_eq!(world.lost(), 2, "the others answered");
 }
 
 #[test]
 fn recovered_agents_are_lost_no_faster_than_the_rate_allows() {
-    let record = |number: u32| AgentRecord {
-        agent_id: format!("a{number}"),
-        info: prost::Message::encode_to_vec(&register(1, "cpus:1").agent_info).into(),
-    };
+    let record = |number: u32| agent_record(&format!("a{number}"), 1);
     let mut config = config();
     config.agent_removal_interval = 60 * SECOND;
     let recovered = Recovered {
@@ -50,7 +38,7 @@ fn recovered_agents_are_lost_no_faster_than_the_rate_allows() {
             60 * SECOND
         };
         world.advance(wait);
-        assert_eq!(world.core.snapshot().unreachable_agents.len(), expected);
+        assert_eq!(world.lost(), expected);
     }
 }
 
@@ -60,10 +48,9 @@ fn by_default_an_agent_is_lost_in_twenty_seconds_and_no_more() {
     for port in 0..5 {
         world.agent(port, "cpus:1;mem:64");
     }
-    let lost = |world: &mut World| world.core.snapshot().unreachable_agents.len();
     world.advance(80 * SECOND);
     for expected in 1..=5 {
-        assert_eq!(lost(&mut world), expected);
+        assert_eq!(world.lost(), expected);
         world.advance(20 * SECOND);
     }
 }
@@ -74,24 +61,20 @@ fn a_master_that_almost_nobody_answers_suspects_itself() {
     let nodes: Vec<Node> = (0..20)
         .map(|port| world.agent(port, "cpus:1;mem:64"))
         .collect();
-    let lost = |world: &mut World| world.core.snapshot().unreachable_agents.len();
     let living: Vec<&Node> = nodes[..4].iter().collect();
     world.live(3_600 * SECOND, &living);
-    assert_eq!(lost(&mut world), 0);
+    assert_eq!(world.lost(), 0);
     // Those that answer again are none the worse; what is left is a failure like any other.
     let living: Vec<&Node> = nodes[..11].iter().collect();
     world.live(120 * SECOND, &living);
-    assert!((1..9).contains(&lost(&mut world)));
+    assert!((1..9).contains(&world.lost()));
     world.live(600 * SECOND, &living);
-    assert_eq!(lost(&mut world), 9);
+    assert_eq!(world.lost(), 9);
 }
 
 #[test]
 fn a_new_master_that_almost_nobody_finds_suspects_itself() {
-    let record = |number: i32| AgentRecord {
-        agent_id: format!("a{number}"),
-        info: prost::Message::encode_to_vec(&register(number, "cpus:1").agent_info).into(),
-    };
+    let record = |number: i32| agent_record(&format!("a{number}"), number);
     let recovered = Recovered {
         epoch: 2,
         agents: (0..30).map(record).collect(),
@@ -107,10 +90,10 @@ fn a_new_master_that_almost_nobody_finds_suspects_itself() {
             id: format!("a{number}"),
             register: register(number, "cpus:1"),
         };
-        back.push(world.reregister(&node, Vec::new(), Vec::new()));
+        back.push(world.return_empty(&node));
     }
     let living: Vec<&Node> = back.iter().collect();
     world.live(600 * SECOND, &living);
     assert_eq!(world.core.snapshot().agents.len(), 16);
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 14);
+    assert_eq!(world.lost(), 14);
 }

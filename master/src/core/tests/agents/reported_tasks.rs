@@ -2,30 +2,13 @@
 
 use super::*;
 
-fn info_of(scheduler: &Scheduler) -> v1::FrameworkInfo {
-    World::with_id(aware(framework("f", &["dev"])), &scheduler.id)
-}
-
 fn reported_task(node: &Node, scheduler: &Scheduler, id: &str) -> v1::Task {
     running(node, scheduler, id, "cpus:1;mem:64", "dev")
 }
 
 fn killed(world: &mut World, node: &Node) -> Vec<String> {
-    let frames = world.take_frames(node.connection).into_iter();
-    let killed = frames.filter_map(|frame| match frame {
-        master_frame::Message::KillTask(kill) => Some(kill.task_id.value),
-        _ => None,
-    });
-    killed.collect()
-}
-
-fn kill(task: &str) -> Action {
-    Action::Kill(call::Kill {
-        task_id: v1::TaskId {
-            value: task.to_owned(),
-        },
-        ..call::Kill::default()
-    })
+    let kills = taken!(world, node.connection, KillTask).into_iter();
+    kills.map(|kill| kill.task_id.value).collect()
 }
 
 /// Two agents and a framework, of this master.
@@ -33,7 +16,7 @@ fn begin() -> (World, Node, Node, Scheduler) {
     let mut world = World::new();
     let honest = world.agent(5051, "cpus:4;mem:1024");
     let malicious_agent = world.agent(6000, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
+    let scheduler = world.subscribe(aware(plain()));
     (world, honest, malicious_agent, scheduler)
 }
 
@@ -41,7 +24,7 @@ fn begin() -> (World, Node, Node, Scheduler) {
 fn of_two_agents_that_report_one_task_neither_is_ended_and_both_are_heard() {
     let (world, honest, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
-    let info = info_of(&scheduler);
+    let info = aware_info_of(&scheduler);
     let tasks = vec![reported_task(&malicious_agent, &scheduler, "t")];
     let malicious_agent = world.reregister(&malicious_agent, tasks, vec![info.clone()]);
     let again = world.subscribe(info.clone());
@@ -88,13 +71,12 @@ fn of_two_agents_that_report_one_task_neither_is_ended_and_both_are_heard() {
 #[test]
 fn an_agent_that_this_master_has_brings_no_tasks_that_it_did_not_get() {
     let (mut world, honest, malicious_agent, scheduler) = begin();
-    world.input(Input::AgentGone {
-        connection: malicious_agent.connection,
-    });
+    world.lose_agent(&malicious_agent);
     let tasks = vec![reported_task(&malicious_agent, &scheduler, "next")];
-    let malicious_agent = world.reregister(&malicious_agent, tasks, vec![info_of(&scheduler)]);
+    let malicious_agent =
+        world.reregister(&malicious_agent, tasks, vec![aware_info_of(&scheduler)]);
     assert_eq!(killed(&mut world, &malicious_agent), ["next"]);
-    let id = AgentId::new(&malicious_agent.id).unwrap();
+    let id = malicious_agent.agent_id();
     assert!(world.core.agents[&id].tasks.is_empty());
     assert!(world.core.agents[&id].used.is_empty());
     let offers = world.offers(&scheduler);
@@ -110,10 +92,10 @@ fn an_agent_that_this_master_has_brings_no_tasks_that_it_did_not_get() {
 fn what_only_an_agent_says_keeps_nobody_from_launching_elsewhere() {
     let (world, honest, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
-    let info = info_of(&scheduler);
+    let info = aware_info_of(&scheduler);
     let tasks = vec![reported_task(&malicious_agent, &scheduler, "next")];
     let malicious_agent = world.reregister(&malicious_agent, tasks, vec![info.clone()]);
-    let honest = world.reregister(&honest, Vec::new(), Vec::new());
+    let honest = world.return_empty(&honest);
     let again = world.subscribe(info);
     let offers = world.offers(&again);
     for (node, is_refused) in [(&malicious_agent, true), (&honest, false)] {
@@ -138,9 +120,12 @@ fn what_an_agent_reports_is_charged_up_to_what_it_has() {
     let mut world = world.restart();
     let tasks =
         ["a", "b", "c"].map(|id| running(&malicious_agent, &scheduler, id, "cpus:3", "dev"));
-    let malicious_agent =
-        world.reregister(&malicious_agent, tasks.to_vec(), vec![info_of(&scheduler)]);
-    let id = AgentId::new(&malicious_agent.id).unwrap();
+    let malicious_agent = world.reregister(
+        &malicious_agent,
+        tasks.to_vec(),
+        vec![aware_info_of(&scheduler)],
+    );
+    let id = malicious_agent.agent_id();
     let agent = &world.core.agents[&id];
     assert_eq!(agent.tasks.len(), 3);
     let used = agent.used.values().map(Resources::unallocate);
@@ -154,9 +139,7 @@ fn of_tasks_that_nobody_has_little_is_forwarded() {
     world.take_events(scheduler.connection);
     let tell = |world: &mut World, number: u8| {
         let status = TaskStatus {
-            task_id: v1::TaskId {
-                value: format!("ghost-{number}"),
-            },
+            task_id: task_id(&format!("ghost-{number}")),
             state: TaskState::TaskRunning.into(),
             uuid: Some(vec![number; 16]),
             data: Some(vec![0; 1 << 20]),
@@ -164,13 +147,11 @@ fn of_tasks_that_nobody_has_little_is_forwarded() {
             ..TaskStatus::default()
         };
         let update = meseta::StatusUpdate {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
+            framework_id: framework_id(&scheduler.id),
             status,
             latest_state: None,
         };
-        world.say(&malicious_agent, agent_frame::Message::StatusUpdate(update));
+        world.say(&malicious_agent, AgentMessage::StatusUpdate(update));
         world.updates(&scheduler)
     };
     let mut forwarded = Vec::new();
@@ -194,7 +175,7 @@ fn of_tasks_that_nobody_has_little_is_forwarded() {
 fn what_an_agent_said_of_a_framework_does_not_bind_it() {
     let (world, _, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
-    let info = info_of(&scheduler);
+    let info = aware_info_of(&scheduler);
     let forged = v1::FrameworkInfo {
         user: "root".to_owned(),
         checkpoint: Some(true),
@@ -217,18 +198,11 @@ fn an_executor_that_nobody_has_does_not_fail() {
     let (mut world, _, malicious_agent, scheduler) = begin();
     world.take_events(scheduler.connection);
     let exited = meseta::ExecutorExited {
-        framework_id: v1::FrameworkId {
-            value: scheduler.id.clone(),
-        },
-        executor_id: v1::ExecutorId {
-            value: "e".to_owned(),
-        },
+        framework_id: framework_id(&scheduler.id),
+        executor_id: executor_id("e"),
         status: Some(0),
     };
-    world.say(
-        &malicious_agent,
-        agent_frame::Message::ExecutorExited(exited),
-    );
+    world.say(&malicious_agent, AgentMessage::ExecutorExited(exited));
     let events = world.take_events(scheduler.connection);
     assert!(events.iter().all(|event| event.failure.is_none()));
 }
@@ -240,7 +214,7 @@ fn a_hosts_agents_are_counted_however_its_name_is_written_and_while_they_wait() 
     for (port, hostname) in (1..).zip(["n.example", "N.Example", "n.example."]) {
         let mut said = register(port, "cpus:1;mem:64");
         said.agent_info.hostname = hostname.to_owned();
-        world.handshake(agent_frame::Message::Register(said));
+        world.handshake(AgentMessage::Register(said));
     }
     let count = |world: &World| world.core.agents_of_host("N.EXAMPLE.");
     assert_eq!((world.core.agents.len(), count(&world)), (0, 3));
@@ -254,18 +228,14 @@ fn a_hosts_agents_are_counted_however_its_name_is_written_and_while_they_wait() 
 fn what_only_a_lost_agent_said_keeps_nobody_from_launching() {
     let (world, honest, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
-    let info = info_of(&scheduler);
-    let honest = world.reregister(&honest, Vec::new(), Vec::new());
+    let info = aware_info_of(&scheduler);
+    let honest = world.return_empty(&honest);
     let tasks = vec![reported_task(&malicious_agent, &scheduler, "next")];
     world.reregister(&malicious_agent, tasks, vec![info.clone()]);
     world.live(100 * SECOND, &[&honest]);
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    assert_eq!(world.lost(), 1);
     let again = world.subscribe(info);
-    let offer = world.offers(&again).pop().unwrap();
-    world.call(
-        &again,
-        accept(&[&offer], vec![task(&honest, "next", "cpus:1;mem:64")]),
-    );
+    world.launch_next(&again, "next", "cpus:1;mem:64");
     assert_eq!(states(&world.updates(&again)), []);
     assert!(world.core.frameworks[again.id.as_str()].has_launched(&TaskId::new("next").unwrap()));
 }

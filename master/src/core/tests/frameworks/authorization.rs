@@ -4,7 +4,7 @@ use meseta_access::{Acls, Authorizer};
 use meseta_proto::mesos::v1::task_status::Reason;
 
 use super::*;
-use crate::core::tests::operations::{create, list, reserve, reserved, volume, with_operations};
+use crate::core::tests::operations::{list, reserved};
 use crate::core::tests::tasks::groups::{accept_all, executor, group};
 
 /// Somebody who is held to these ACLs and has proven that name.
@@ -46,7 +46,7 @@ fn a_framework_subscribes_with_the_roles_that_it_may_use() {
     };
     let answer = world.call(&good, update(&["eng/build", "ads"]));
     assert!(matches!(answer, Answer::Forbidden(_)), "{answer:?}");
-    assert_eq!(world.call(&good, update(&["eng/test"])), Answer::Done);
+    world.call_done(&good, update(&["eng/test"]));
     // The name that it has proven is the one it goes by.
     let info = world.core.snapshot().frameworks[0].info.clone();
     assert_eq!(info.principal.as_deref(), Some("ada"));
@@ -74,7 +74,7 @@ fn a_task_runs_as_a_user_that_its_framework_may_use() {
         {"principals":{"type":"ANY"},"users":{"type":"NONE"}}]}"#;
     let node = world.agent(5051, "cpus:4;mem:1024");
     world.caller = caller(acls, Some("ada"));
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     let as_user = |id: &str, user: Option<&str>| {
         let mut task = task(&node, id, "cpus:1;mem:64");
@@ -93,53 +93,24 @@ fn a_task_runs_as_a_user_that_its_framework_may_use() {
     assert_eq!(updates[0].task_id.value, "root");
     assert_eq!(updates[0].state(), TaskState::TaskError);
     assert_eq!(updates[0].reason(), Reason::TaskUnauthorized);
-    let message = updates[0].message.as_deref().unwrap();
+    let message = updates[0].message();
     assert_eq!(message, "Not authorized to launch as user 'root'");
     assert_eq!(world.core.snapshot().agents[0].tasks.len(), 2);
     world.check();
 }
 
-#[test]
-fn an_operation_is_done_only_to_what_its_framework_may() {
-    let mut world = World::new();
-    let acls = r#"{
-        "reserve_resources":[{"principals":{"values":["ada"]},"roles":{"values":["dev"]}},
-            {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}],
-        "create_volumes":[{"principals":{"type":"ANY"},"roles":{"type":"NONE"}}],
-        "unreserve_resources":[
-            {"principals":{"type":"ANY"},"reserver_principals":{"values":["ada"]}},
-            {"principals":{"type":"ANY"},"reserver_principals":{"type":"NONE"}}]}"#;
-    world.agent(5051, "cpus:4;mem:1024;disk:100");
-    world.caller = caller(acls, Some("ada"));
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offer = world.offers(&scheduler).pop().unwrap();
-    let mine = reserved(&parse("cpus:1;disk:10"), "dev", Some("ada"));
-    let disk = reserved(&parse("disk:10"), "dev", Some("ada"));
-    let operations = vec![reserve(&mine), create(&[volume(&disk, "v", false)])];
-    world.call(&scheduler, with_operations(&[&offer], operations, 0.0));
-    let reservations = |world: &mut World| {
-        let total = world.core.snapshot().agents[0].profile.total.clone();
-        let kept = total
-            .iter()
-            .filter(|resource| resource.is_reserved())
-            .cloned();
-        kept.collect::<Resources>()
+/// What becomes of an agent's first frame.
+fn joins(world: &mut World, caller: Caller, first: AgentMessage) -> Result<(), meseta::Refused> {
+    let connection = ConnectionId(world.number());
+    world.core.agent_connected(connection, caller);
+    world.say_on(connection, first);
+    let answer = |frame| match frame {
+        MasterMessage::Registered(_) => Some(Ok(())),
+        MasterMessage::Refused(refused) => Some(Err(refused)),
+        _ => None,
     };
-    assert_eq!(reservations(&mut world), mine, "no volume was made");
-    assert!(!list(&reservations(&mut world)).is_empty());
-    // Another principal may not reserve.
-    world.caller = caller(acls, Some("bob"));
-    let scheduler = world.subscribe(framework("g", &["dev"]));
-    let offers = world.offers(&scheduler);
-    if let Some(offer) = offers.first() {
-        let of_bob = reserved(&parse("cpus:1"), "dev", Some("bob"));
-        world.call(
-            &scheduler,
-            with_operations(&[offer], vec![reserve(&of_bob)], 0.0),
-        );
-        assert_eq!(reservations(&mut world), mine);
-    }
-    world.check();
+    let mut answers = world.take_frames(connection).into_iter().filter_map(answer);
+    answers.next().expect("admitted or refused")
 }
 
 #[test]
@@ -150,37 +121,21 @@ fn an_agent_joins_if_it_may_with_the_reservations_that_it_may_bring() {
             {"principals":{"type":"ANY"},"agents":{"type":"NONE"}}],
         "reserve_resources":[{"principals":{"values":["node"]},"roles":{"values":["ads"]}},
             {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
-    for (principal, resources, joins) in [
+    for (principal, resources, may_join) in [
         (Some("node"), "cpus:1;mem:64", true),
         (Some("node"), "cpus(ads):1;mem:64", true),
         (Some("node"), "cpus(web):1;mem:64", false),
         (Some("thief"), "cpus:1;mem:64", false),
         (None, "cpus:1;mem:64", false),
     ] {
-        let connection = ConnectionId(world.number());
-        world
-            .core
-            .agent_connected(connection, caller(acls, principal));
-        let message = register(6000 + i32::try_from(connection.0).unwrap(), resources);
-        world.say_on(connection, agent_frame::Message::Register(message));
-        let frames = world.take_frames(connection);
-        let registered =
-            |frame: &master_frame::Message| matches!(frame, master_frame::Message::Registered(_));
-        assert_eq!(
-            frames.iter().any(registered),
-            joins,
-            "{principal:?} {resources}"
-        );
-        let refused = frames.iter().find_map(|frame| match frame {
-            master_frame::Message::Refused(refused) => Some(refused.clone()),
-            _ => None,
-        });
+        let port = 6000 + i32::try_from(world.next).unwrap();
+        let message = AgentMessage::Register(register(port, resources));
+        let joined = joins(&mut world, caller(acls, principal), message);
+        let refused = joined.err();
+        assert_eq!(refused.is_none(), may_join, "{principal:?} {resources}");
         if let Some(refused) = refused {
-            assert!(
-                refused
-                    .reason
-                    .starts_with("Not authorized to register an agent")
-            );
+            let start = "Not authorized to register an agent";
+            assert!(refused.reason.starts_with(start), "{refused:?}");
             assert!(!refused.permanent, "the ACLs may be mended");
         }
     }
@@ -195,7 +150,7 @@ fn a_group_with_one_task_that_may_not_is_refused_whole() {
         {"principals":{"type":"ANY"},"users":{"type":"NONE"}}]}"#;
     let node = world.agent(5051, "cpus:4;mem:1024;disk:1024");
     world.caller = caller(acls, Some("ada"));
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     let mut root = task(&node, "root", "cpus:1;mem:64");
     root.command.get_or_insert_default().user = Some("root".to_owned());
@@ -214,10 +169,7 @@ fn a_group_with_one_task_that_may_not_is_refused_whole() {
 
 #[test]
 fn a_reader_sees_the_tasks_of_the_users_that_it_may_view() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offer = world.offers(&scheduler).pop().unwrap();
+    let (mut world, node, scheduler, offer) = World::with_offer(plain(), "cpus:4;mem:1024");
     let mut build = task(&node, "build", "cpus:1;mem:64");
     build.command.get_or_insert_default().user = Some("build".to_owned());
     let tasks = vec![task(&node, "own", "cpus:1;mem:64"), build];
@@ -253,23 +205,13 @@ fn an_agent_comes_back_if_it_still_may() {
     let node = world.agent(5051, "cpus:1;mem:64");
     let nobody = r#"{"register_agents":[{"principals":{"type":"ANY"},"agents":{"type":"NONE"}}]}"#;
     let back = |world: &mut World, acls: &str| {
-        let connection = ConnectionId(world.number());
-        world
-            .core
-            .agent_connected(connection, caller(acls, Some("node")));
-        let mut register = node.register.clone();
-        register.agent_info.id = Some(v1::AgentId {
-            value: node.id.clone(),
-        });
-        let report = meseta::Reregister {
-            register,
-            ..meseta::Reregister::default()
-        };
-        world.say_on(connection, agent_frame::Message::Reregister(report));
-        let frames = world.take_frames(connection);
-        let registered =
-            |frame: &master_frame::Message| matches!(frame, master_frame::Message::Registered(_));
-        frames.iter().any(registered)
+        let report = report(&node, Vec::new(), Vec::new());
+        joins(
+            world,
+            caller(acls, Some("node")),
+            AgentMessage::Reregister(report),
+        )
+        .is_ok()
     };
     assert!(!back(&mut world, nobody));
     assert!(back(&mut world, "{}"));

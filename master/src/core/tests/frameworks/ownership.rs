@@ -10,15 +10,14 @@ const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed."
 fn owned(principal: &str) -> v1::FrameworkInfo {
     v1::FrameworkInfo {
         principal: Some(principal.to_owned()),
-        ..framework("f", &["dev"])
+        ..plain()
     }
 }
 
 /// A framework of `ada` with the task `t` on an agent.
 fn begin() -> (World, Node, Scheduler) {
     let (mut world, node, scheduler, offer) = World::with_offer(owned("ada"), "cpus:4;mem:1024");
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offer], tasks));
+    world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     (world, node, scheduler)
 }
 
@@ -32,12 +31,16 @@ fn return_of(world: &mut World, node: &Node, scheduler: &Scheduler) -> Node {
     world.reregister(node, tasks, vec![as_agents_know_it(scheduler)])
 }
 
+fn is_registered_to_ada(world: &World) -> bool {
+    world.registry.frameworks[0].principal.as_deref() == Some("ada")
+}
+
 fn is_told_to_end(world: &mut World, node: &Node) -> bool {
     let frames = world.take_frames(node.connection);
-    let ends = |frame: &master_frame::Message| {
+    let ends = |frame: &MasterMessage| {
         matches!(
             frame,
-            master_frame::Message::ShutdownFramework(_) | master_frame::Message::KillTask(_)
+            MasterMessage::ShutdownFramework(_) | MasterMessage::KillTask(_)
         )
     };
     frames.iter().any(ends)
@@ -56,7 +59,7 @@ fn a_framework_id_is_its_principals_after_a_restart() {
     let stolen = World::with_id(owned("mallory"), &scheduler.id);
     let thief = world.try_subscribe(stolen.clone());
     assert_eq!(subscription_error(&mut world, thief), NOT_ITS_PRINCIPAL);
-    let nameless = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    let nameless = info_of(&scheduler);
     let thief = world.try_subscribe(nameless);
     assert_eq!(subscription_error(&mut world, thief), NOT_ITS_PRINCIPAL);
     let node = return_of(&mut world, &node, &scheduler);
@@ -71,10 +74,8 @@ fn a_framework_id_is_its_principals_after_a_restart() {
 #[test]
 fn a_framework_that_was_removed_stays_so_after_a_restart() {
     let (mut world, node, scheduler) = begin();
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
-    assert_eq!(world.call(&scheduler, Action::Teardown), Answer::Accepted);
+    world.lose_agent(&node);
+    world.call_accepted(&scheduler, Action::Teardown);
     let mut world = world.restart();
     for claimed in [owned("ada"), owned("mallory")] {
         let late = world.try_subscribe(World::with_id(claimed, &scheduler.id));
@@ -98,10 +99,7 @@ fn a_subscription_is_answered_when_the_registry_has_its_principal() {
     world.write();
     let told = kinds(&world.take_events(connection));
     assert_eq!(told[0], event::Type::Subscribed);
-    assert_eq!(
-        world.registry.frameworks[0].principal.as_deref(),
-        Some("ada")
-    );
+    assert!(is_registered_to_ada(&world));
     // One that leaves before that leaves nothing behind.
     let connection = world.try_subscribe(owned("bob"));
     world.input(Input::SchedulerGone { connection });
@@ -126,9 +124,7 @@ fn an_unproven_claim_gives_way_to_what_agents_of_the_registry_say() {
     let other = world.agent(5052, "cpus:4;mem:1024");
     let thief = world.subscribe(World::with_id(owned("mallory"), &scheduler.id));
     assert_eq!(thief.id, scheduler.id);
-    let offer = world.offers(&thief).pop().unwrap();
-    let tasks = vec![task(&other, "of the thief", "cpus:1;mem:64")];
-    world.call(&thief, accept(&[&offer], tasks));
+    world.launch_next(&thief, "of the thief", "cpus:1;mem:64");
     assert!(world.registry.frameworks.is_empty(), "nothing is proven");
     world.take_frames(other.connection);
     let node = return_of(&mut world, &node, &scheduler);
@@ -141,10 +137,7 @@ fn an_unproven_claim_gives_way_to_what_agents_of_the_registry_say() {
     assert_eq!(tasks_on_agents(&mut world), 1, "the owner's");
     let owner = world.subscribe(as_agents_know_it(&scheduler));
     assert_eq!(owner.id, scheduler.id);
-    assert_eq!(
-        world.registry.frameworks[0].principal.as_deref(),
-        Some("ada")
-    );
+    assert!(is_registered_to_ada(&world));
     assert_eq!(world.core.snapshot().completed_frameworks.len(), 0);
 }
 
@@ -155,19 +148,13 @@ fn an_owner_that_the_registry_does_not_know_is_let_in_and_then_known() {
     world.subscribe(as_agents_know_it(&scheduler));
     assert!(world.registry.frameworks.is_empty());
     return_of(&mut world, &node, &scheduler);
-    assert_eq!(
-        world.registry.frameworks[0].principal.as_deref(),
-        Some("ada")
-    );
+    assert!(is_registered_to_ada(&world));
     // So it is when nobody is left who could object.
     let (world, _, scheduler) = begin();
     let mut world = upgraded(world);
     world.subscribe(as_agents_know_it(&scheduler));
     world.advance(700 * SECOND);
-    assert_eq!(
-        world.registry.frameworks[0].principal.as_deref(),
-        Some("ada")
-    );
+    assert!(is_registered_to_ada(&world));
 }
 
 #[test]
@@ -195,10 +182,7 @@ fn a_false_node_takes_no_id_from_anybody() {
         assert!(!is_told_to_end(&mut world, &node));
         world.subscribe(as_agents_know_it(&scheduler));
         assert_eq!(tasks_on_agents(&mut world), 1);
-        assert_eq!(
-            world.registry.frameworks[0].principal.as_deref(),
-            Some("ada")
-        );
+        assert!(is_registered_to_ada(&world));
     }
 }
 
@@ -216,7 +200,7 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
         let node = world.agent(5051, "cpus:4;mem:1024");
         let info = v1::FrameworkInfo {
             principal: principal.map(str::to_owned),
-            ..framework("f", &["dev"])
+            ..plain()
         };
         world.caller = local(1_000);
         let scheduler = world.subscribe(info.clone());
@@ -247,7 +231,7 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
         }
         world.caller = local(1_000);
         let again = world.subscribe(claimed.clone());
-        assert_eq!(world.call(&again, Action::Teardown), Answer::Accepted);
+        world.call_accepted(&again, Action::Teardown);
         assert!(world.registry.frameworks.is_empty());
     }
 }
@@ -256,12 +240,7 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
 fn the_user_of_a_framework_that_an_older_master_noted_without_is_added() {
     let recovered = Recovered {
         epoch: 1,
-        frameworks: vec![FrameworkRecord {
-            framework_id: "f".to_owned(),
-            principal: Some("ada".to_owned()),
-            user: None,
-            absent: None,
-        }],
+        frameworks: vec![record_of_ada("f")],
         ..Recovered::default()
     };
     let mut world = World::with(config(), recovered);
@@ -295,12 +274,7 @@ fn what_is_kept_of_frameworks_is_bounded() {
     let mut config = config();
     config.registry_gc_interval = 10 * SECOND;
     config.registry_max_agent_age = 60 * SECOND;
-    let frameworks = vec![FrameworkRecord {
-        framework_id: "f".to_owned(),
-        principal: Some("ada".to_owned()),
-        user: None,
-        absent: None,
-    }];
+    let frameworks = vec![record_of_ada("f")];
     let recovered = Recovered {
         epoch: 1,
         frameworks,
@@ -320,17 +294,17 @@ fn what_is_kept_of_frameworks_is_bounded() {
 fn the_host_of_an_agent_is_known_while_it_is_unreachable() {
     let mut world = World::new();
     let node = world.agent(5051, "cpus:1;mem:64");
-    let id = meseta_resources::AgentId::new(&node.id).unwrap();
+    let id = node.agent_id();
     world.advance(100 * SECOND);
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    assert_eq!(world.lost(), 1);
     assert_eq!(world.core.host_of(&id), Some("node.example"));
     let mut world = world.restart();
     assert_eq!(world.core.host_of(&id), Some("node.example"));
     // One that was expected and did not come.
     let expected = world.agent(5052, "cpus:1;mem:64");
-    let id = meseta_resources::AgentId::new(&expected.id).unwrap();
+    let id = expected.agent_id();
     let mut world = world.restart();
     world.advance(700 * SECOND);
-    assert_eq!(world.core.snapshot().unreachable_agents.len(), 2);
+    assert_eq!(world.lost(), 2);
     assert_eq!(world.core.host_of(&id), Some("node.example"));
 }

@@ -6,7 +6,7 @@ use super::*;
 fn a_subscriber_hears_subscribed_heartbeat_offers_in_that_order() {
     let mut world = World::new();
     world.agent(5051, "cpus:4;mem:1024");
-    let connection = world.try_subscribe(framework("f", &["dev"]));
+    let connection = world.try_subscribe(plain());
     let events = world.take_events(connection);
     assert_eq!(
         kinds(&events),
@@ -28,9 +28,8 @@ fn a_subscriber_hears_subscribed_heartbeat_offers_in_that_order() {
 
 #[test]
 fn an_offer_has_the_shape_of_mesos() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024;ports:[31000-32000]");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, node, scheduler) =
+        World::with_framework(plain(), "cpus:4;mem:1024;ports:[31000-32000]");
     let offers = world.offers(&scheduler);
     let offer = &offers[0];
     assert_eq!(offer.id.value, "m-O0");
@@ -76,21 +75,16 @@ fn an_agent_without_cpus_or_memory_is_never_offered() {
     ] {
         world.agent(port, resources);
     }
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     world.advance(5 * SECOND);
     assert!(world.offers(&scheduler).is_empty());
 }
 
 #[test]
 fn what_is_declined_comes_again_when_the_filter_has_run_out() {
-    let mut world = World::new();
-    world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     let offers = world.offers(&scheduler);
-    assert_eq!(
-        world.call(&scheduler, decline(&[&offers[0]], 10.0)),
-        Answer::Accepted
-    );
+    world.call_accepted(&scheduler, decline(&[&offers[0]], 10.0));
     assert!(
         world.offers(&scheduler).is_empty(),
         "a decline makes no offer"
@@ -103,9 +97,7 @@ fn what_is_declined_comes_again_when_the_filter_has_run_out() {
 
 #[test]
 fn revive_lifts_filters_and_suppression_at_once() {
-    let mut world = World::new();
-    world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     let offers = world.offers(&scheduler);
     world.call(&scheduler, decline(&[&offers[0]], 1e6));
     world.call(&scheduler, Action::Suppress { roles: Vec::new() });
@@ -127,17 +119,9 @@ fn revive_lifts_filters_and_suppression_at_once() {
 
 #[test]
 fn an_offer_that_nobody_uses_is_rescinded_in_time() {
-    let mut config = config();
-    config.offer_timeout = Some(30 * SECOND);
-    let mut world = World::with(
-        config,
-        Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        },
-    );
+    let mut world = World::with_config(|config| config.offer_timeout = Some(30 * SECOND));
     let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offers = world.offers(&scheduler);
     world.live(29 * SECOND, &[&node]);
     assert!(
@@ -148,10 +132,7 @@ fn an_offer_that_nobody_uses_is_rescinded_in_time() {
     );
     world.live(2 * SECOND, &[&node]);
     let events = world.take_events(scheduler.connection);
-    let rescinded = events
-        .iter()
-        .find_map(|event| event.rescind.as_ref())
-        .unwrap();
+    let rescinded = first(&events, |event| event.rescind.as_ref());
     assert_eq!(rescinded.offer_id, offers[0].id);
     assert!(
         events.iter().any(|event| event.offers.is_some()),
@@ -161,11 +142,9 @@ fn an_offer_that_nobody_uses_is_rescinded_in_time() {
 
 #[test]
 fn a_second_subscription_takes_over_from_the_first() {
-    let mut world = World::new();
-    world.agent(5051, "cpus:4;mem:1024");
-    let first = world.subscribe(framework("f", &["dev"]));
+    let (mut world, _, first) = World::with_framework(plain(), "cpus:4;mem:1024");
     let old = world.offers(&first);
-    let second = world.subscribe(World::with_id(framework("f", &["dev"]), &first.id));
+    let second = world.subscribe(info_of(&first));
     assert_eq!(second.id, first.id);
     let last = world.take_events(first.connection).pop().unwrap();
     assert_eq!(last.error.unwrap().message, "Framework failed over");
@@ -177,24 +156,15 @@ fn a_second_subscription_takes_over_from_the_first() {
         Answer::BadRequest(_)
     ));
     // The old stream's end says nothing about the new one.
-    world.input(Input::SchedulerGone {
-        connection: first.connection,
-    });
-    assert_eq!(
-        world.call(&second, Action::Revive { roles: Vec::new() }),
-        Answer::Accepted
-    );
+    world.lose_stream(&first);
+    world.call_accepted(&second, Action::Revive { roles: Vec::new() });
 }
 
 #[test]
 fn a_framework_has_its_failover_timeout_to_come_back() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let first = world.subscribe(framework("f", &["dev"]));
+    let (mut world, node, first) = World::with_framework(plain(), "cpus:4;mem:1024");
     assert_eq!(world.core.offers.len(), 1);
-    world.input(Input::SchedulerGone {
-        connection: first.connection,
-    });
+    world.lose_stream(&first);
     assert!(
         world.core.offers.is_empty(),
         "offers are void on disconnection"
@@ -205,12 +175,10 @@ fn a_framework_has_its_failover_timeout_to_come_back() {
         Answer::Forbidden("Framework is not subscribed".to_owned())
     );
     world.live(59 * SECOND, &[&node]);
-    let second = world.subscribe(World::with_id(framework("f", &["dev"]), &first.id));
-    world.input(Input::SchedulerGone {
-        connection: second.connection,
-    });
+    let second = world.subscribe(info_of(&first));
+    world.lose_stream(&second);
     world.live(61 * SECOND, &[&node]);
-    let third = world.try_subscribe(World::with_id(framework("f", &["dev"]), &first.id));
+    let third = world.try_subscribe(info_of(&first));
     let events = world.take_events(third);
     assert_eq!(kinds(&events), [event::Type::Error]);
     assert_eq!(
@@ -227,23 +195,18 @@ fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
     let mut world = World::new();
     let node = world.agent(5051, "cpus:4;mem:1024");
     let idle = world.agent(5052, "cpus:1;mem:1024");
-    let info = framework("f", &["dev"]);
+    let info = plain();
     let first = world.subscribe(info.clone());
     let offers = world.offers(&first);
     let offer = offers.iter().find(|o| o.agent_id.value == node.id).unwrap();
-    world.call(
-        &first,
-        accept(&[offer], vec![task(&node, "t", "cpus:1;mem:64")]),
-    );
+    world.launch(&first, &offer, "t", "cpus:1;mem:64");
     world.take_frames(node.connection);
     world.take_frames(idle.connection);
-    world.input(Input::SchedulerGone {
-        connection: first.connection,
-    });
+    world.lose_stream(&first);
     world.subscribe(World::with_id(info, &first.id));
-    let told = |frames: &[master_frame::Message]| {
+    let told = |frames: &[MasterMessage]| {
         let updates = frames.iter().filter(|frame| {
-            matches!(frame, master_frame::Message::UpdateFramework(update)
+            matches!(frame, MasterMessage::UpdateFramework(update)
                 if update.framework.id.as_ref().is_some_and(|id| id.value == first.id))
         });
         updates.count()
@@ -256,21 +219,15 @@ fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
 fn a_framework_without_failover_timeout_is_removed_with_its_stream() {
     let mut world = World::new();
     let node = world.agent(5051, "cpus:4;mem:1024");
-    let mut info = framework("f", &["dev"]);
+    let mut info = plain();
     info.failover_timeout = None;
     let scheduler = world.subscribe(info);
-    let offers = world.offers(&scheduler);
-    world.call(
-        &scheduler,
-        accept(&[&offers[0]], vec![task(&node, "t", "cpus:1;mem:64")]),
-    );
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.take_frames(node.connection);
-    world.input(Input::SchedulerGone {
-        connection: scheduler.connection,
-    });
+    world.lose_stream(&scheduler);
     let frames = world.take_frames(node.connection);
     assert!(
-        matches!(&frames[0], master_frame::Message::ShutdownFramework(message)
+        matches!(&frames[0], MasterMessage::ShutdownFramework(message)
         if message.framework_id.value == scheduler.id)
     );
     let snapshot = world.core.snapshot();
@@ -282,23 +239,17 @@ fn a_framework_without_failover_timeout_is_removed_with_its_stream() {
 
 #[test]
 fn what_is_wrong_with_a_subscription_is_one_error_event() {
-    let mut config = config();
-    config.root_submissions = false;
-    config.roles = Some(BTreeSet::from([Role::star(), Role::new("dev").unwrap()]));
-    let mut world = World::with(
-        config,
-        Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        },
-    );
-    let mut both = framework("f", &["dev"]);
+    let mut world = World::with_config(|config| {
+        config.root_submissions = false;
+        config.roles = Some(BTreeSet::from([Role::star(), Role::new("dev").unwrap()]));
+    });
+    let mut both = plain();
     both.role = Some("dev".to_owned());
-    let mut plain = framework("f", &["dev"]);
-    plain.capabilities.clear();
-    let mut timeout = framework("f", &["dev"]);
+    let mut one_role = plain();
+    one_role.capabilities.clear();
+    let mut timeout = plain();
     timeout.failover_timeout = Some(f64::NAN);
-    let mut root = framework("f", &["dev"]);
+    let mut root = plain();
     root.user = "root".to_owned();
     for (info, text) in [
         (
@@ -306,7 +257,7 @@ fn what_is_wrong_with_a_subscription_is_one_error_event() {
             "'FrameworkInfo.role' must not be set when the framework is MULTI_ROLE capable",
         ),
         (
-            plain,
+            one_role,
             "'FrameworkInfo.roles' must not be set when the framework is not MULTI_ROLE capable",
         ),
         (
@@ -327,7 +278,7 @@ fn what_is_wrong_with_a_subscription_is_one_error_event() {
             "User 'root' is not allowed to run frameworks without --root_submissions set",
         ),
         (
-            World::with_id(framework("f", &["dev"]), "a/b"),
+            World::with_id(plain(), "a/b"),
             "FrameworkID \"a/b\" contains invalid characters",
         ),
     ] {
@@ -348,7 +299,7 @@ fn what_is_wrong_with_a_subscription_is_one_error_event() {
 #[test]
 fn user_and_checkpoint_cannot_change_and_a_changed_principal_is_refused() {
     let mut world = World::new();
-    let first = world.subscribe(framework("f", &["dev"]));
+    let first = world.subscribe(plain());
     let mut changed = World::with_id(framework("renamed", &["dev", "ops"]), &first.id);
     changed.user = "bob".to_owned();
     changed.checkpoint = Some(true);
@@ -360,7 +311,7 @@ fn user_and_checkpoint_cannot_change_and_a_changed_principal_is_refused() {
     );
     assert!(!info.checkpoint.unwrap_or_default());
     assert_eq!(info.roles, ["dev", "ops"]);
-    let mut other = World::with_id(framework("f", &["dev"]), &second.id);
+    let mut other = info_of(&second);
     other.principal = Some("mallory".to_owned());
     let connection = world.try_subscribe(other);
     let events = world.take_events(connection);
@@ -368,16 +319,13 @@ fn user_and_checkpoint_cannot_change_and_a_changed_principal_is_refused() {
         events[0].error.as_ref().unwrap().message,
         "Changing framework's principal is not allowed."
     );
-    assert_eq!(
-        world.call(&second, Action::Revive { roles: Vec::new() }),
-        Answer::Accepted
-    );
+    world.call_accepted(&second, Action::Revive { roles: Vec::new() });
 }
 
 #[test]
 fn calls_need_the_framework_its_stream_and_the_right_name_of_it() {
     let mut world = World::new();
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let revive = || Action::Revive { roles: Vec::new() };
     for (id, stream, text) in [
         ("nosuch", Some("x"), "Framework cannot be found"),
@@ -399,21 +347,15 @@ fn calls_need_the_framework_its_stream_and_the_right_name_of_it() {
             Answer::BadRequest(text.to_owned())
         );
     }
-    assert_eq!(world.call(&scheduler, revive()), Answer::Accepted);
+    world.call_accepted(&scheduler, revive());
 }
 
 #[test]
 fn teardown_ends_everything_and_closes_the_stream() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     let other = world.subscribe(framework("g", &["dev"]));
-    let offers = world.offers(&scheduler);
-    world.call(
-        &scheduler,
-        accept(&[&offers[0]], vec![task(&node, "t", "cpus:4;mem:1024")]),
-    );
-    assert_eq!(world.call(&scheduler, Action::Teardown), Answer::Accepted);
+    world.launch_next(&scheduler, "t", "cpus:4;mem:1024");
+    world.call_accepted(&scheduler, Action::Teardown);
     assert!(world.closed.contains(&scheduler.connection));
     assert_eq!(
         total(&world.offers(&other)),
@@ -435,7 +377,7 @@ fn teardown_ends_everything_and_closes_the_stream() {
 fn ended_frameworks_are_remembered_up_to_the_limit() {
     let mut world = World::new();
     for _ in 0..60 {
-        let scheduler = world.subscribe(framework("f", &["dev"]));
+        let scheduler = world.subscribe(plain());
         world.call(&scheduler, Action::Teardown);
     }
     assert_eq!(world.core.snapshot().completed_frameworks.len(), 50);
@@ -443,15 +385,9 @@ fn ended_frameworks_are_remembered_up_to_the_limit() {
 
 #[test]
 fn weights_divide_what_is_contended() {
-    let mut config = config();
-    config.weights = BTreeMap::from([(Role::new("b").unwrap(), 3.0)]);
-    let mut world = World::with(
-        config,
-        Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        },
-    );
+    let mut world = World::with_config(|config| {
+        config.weights = BTreeMap::from([(Role::new("b").unwrap(), 3.0)])
+    });
     let a = world.subscribe(framework("a", &["a"]));
     let b = world.subscribe(framework("b", &["b"]));
     for port in 0..40 {

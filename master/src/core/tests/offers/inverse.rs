@@ -12,17 +12,11 @@ fn scheduled() -> (World, Node, Scheduler, v1::InverseOffer) {
 }
 
 fn scheduled_with(config: Config) -> (World, Node, Scheduler, v1::InverseOffer) {
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
+    let mut world = World::configured(config);
     let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offers = world.offers(&scheduler);
-    let run = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offers[0]], run));
-    assert_eq!(world.administer(plan()), Answer::Done);
+    let scheduler = world.subscribe(plain());
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
+    world.administer_done(plan());
     let mut asked = world.inverse_offers(&scheduler);
     assert_eq!(asked.len(), 1);
     let asked = asked.remove(0);
@@ -122,7 +116,7 @@ fn an_answer_is_shown_and_asked_for_again_when_its_filter_is_over() {
         let (mut world, node, scheduler, asked) = scheduled();
         let now = world.now.unix;
         let call = answer(&[&asked], answer_type, 30.0);
-        assert_eq!(world.call(&scheduler, call), Answer::Accepted);
+        world.call_accepted(&scheduler, call);
         let reply = (scheduler.id.clone(), accepted, now);
         assert_eq!(world.replies(&node), std::slice::from_ref(&reply));
         world.live(Duration::from_secs(29), &[&node]);
@@ -155,11 +149,11 @@ fn answers_to_what_is_not_there_change_nothing() {
     broken.id.value = "\u{0}/..".to_owned();
     for answer_type in [InverseAnswer::Accept, InverseAnswer::Decline] {
         let of_others = answer(&[&asked], answer_type, 0.0);
-        assert_eq!(world.call(&other, of_others), Answer::Accepted);
+        world.call_accepted(&other, of_others);
         let of_nobody = answer(&[&unknown, &broken], answer_type, 0.0);
-        assert_eq!(world.call(&scheduler, of_nobody), Answer::Accepted);
+        world.call_accepted(&scheduler, of_nobody);
         let nothing = answer(&[], answer_type, 0.0);
-        assert_eq!(world.call(&scheduler, nothing), Answer::Accepted);
+        world.call_accepted(&scheduler, nothing);
     }
     assert!(world.replies(&node).is_empty());
     world.call(
@@ -179,7 +173,7 @@ fn another_plan_withdraws_what_was_asked_and_forgets_what_was_said() {
     later.unavailability.start.nanoseconds += 1;
     let windows = vec![later.clone()];
     let moved = Request::UpdateSchedule(Box::new(Schedule { windows }));
-    assert_eq!(world.administer(moved), Answer::Done);
+    world.administer_done(moved);
     let events = world.take_events(scheduler.connection);
     let withdrawn = events
         .iter()
@@ -194,7 +188,7 @@ fn another_plan_withdraws_what_was_asked_and_forgets_what_was_said() {
     let again = &offers.unwrap().inverse_offers[0];
     assert_eq!(again.unavailability, later.unavailability);
     assert!(world.replies(&node).is_empty());
-    assert_eq!(world.administer(call_off()), Answer::Done);
+    world.administer_done(call_off());
     assert_eq!(
         world.withdrawn(&scheduler),
         std::slice::from_ref(&again.id.value)
@@ -209,8 +203,7 @@ fn an_agent_that_goes_away_takes_its_inverse_offers_along() {
     let connection = node.connection;
     world.input(Input::AgentGone { connection });
     assert_eq!(world.withdrawn(&scheduler), [asked.id.value]);
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    world.reregister(&node, tasks, Vec::new());
+    world.return_running(&node, &scheduler, Vec::new());
     let asked = world.inverse_offers(&scheduler).remove(0);
     world.administer(down(vec![node_machine()]));
     let events = world.take_events(scheduler.connection);
@@ -224,13 +217,10 @@ fn an_agent_that_goes_away_takes_its_inverse_offers_along() {
 #[test]
 fn a_new_stream_is_asked_anew() {
     let (mut world, node, scheduler, asked) = scheduled();
-    let info = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    let info = info_of(&scheduler);
     let connection = world.try_subscribe(info.clone());
     let events = world.take_events(connection);
-    let again = events
-        .iter()
-        .find_map(|event| event.inverse_offers.as_ref())
-        .unwrap();
+    let again = first(&events, |event| event.inverse_offers.as_ref());
     assert_ne!(again.inverse_offers[0].id, asked.id);
     assert!(world.withdrawn(&scheduler).is_empty(), "nobody was told");
     world.input(Input::SchedulerGone { connection });

@@ -27,7 +27,7 @@ fn begin_as(
     let node = world.capable_agent(5051, resources);
     world.take_frames(node.connection);
     world.caller = caller(&format!("{{{}}}", acls.join(",")), Some(principal));
-    let mut info = framework("f", &["dev"]);
+    let mut info = plain();
     info.principal = Some(principal.to_owned());
     let scheduler = world.subscribe(info);
     let offer = world.offers(&scheduler).pop().unwrap();
@@ -65,16 +65,13 @@ fn who_may_reserves_and_unreserves() {
     let (mut world, node, scheduler, offer) =
         begin_as("ada", &[RESERVES, UNRESERVES], "cpus:4;mem:1024");
     let mine = of_ada("cpus:1");
-    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    world.do_all(&scheduler, &offer, vec![reserve(&mine)]);
     assert_eq!(world.finish(&node), 1);
     let offer = world.next_offer(&scheduler);
-    assert_eq!(
-        total(std::slice::from_ref(&offer)),
-        parse("cpus:3;mem:1024") + &mine
-    );
-    do_all(&mut world, &scheduler, &offer, vec![unreserve(&mine)]);
+    assert_eq!(total_of(&offer), parse("cpus:3;mem:1024") + &mine);
+    world.do_all(&scheduler, &offer, vec![unreserve(&mine)]);
     assert_eq!(world.finish(&node), 1);
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
 }
 
 #[test]
@@ -82,25 +79,9 @@ fn who_may_not_reserve_does_not() {
     let (mut world, node, scheduler, offer) = begin_as("bob", &[RESERVES], "cpus:4;mem:1024");
     let of_bob = reserved(&parse("cpus:1"), "dev", Some("bob"));
     let requested = vec![named(reserve(&of_bob), "r")];
-    do_all(&mut world, &scheduler, &offer, requested);
+    world.do_all(&scheduler, &offer, requested);
     refused(&mut world, &node, &scheduler, "r");
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
-}
-
-#[test]
-fn who_may_not_unreserve_does_not() {
-    let nobody = r#""unreserve_resources":[
-        {"principals":{"values":["ada"]},"reserver_principals":{"type":"NONE"}}]"#;
-    let (mut world, node, scheduler, offer) =
-        begin_as("ada", &[RESERVES, nobody], "cpus:4;mem:1024");
-    let mine = of_ada("cpus:1");
-    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
-    world.finish(&node);
-    let offer = world.next_offer(&scheduler);
-    let requested = vec![named(unreserve(&mine), "u")];
-    do_all(&mut world, &scheduler, &offer, requested);
-    refused(&mut world, &node, &scheduler, "u");
-    assert_eq!(world.agent_total(&node), parse("cpus:3;mem:1024") + &mine);
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
 }
 
 #[test]
@@ -117,20 +98,17 @@ fn of_several_operations_only_what_may_not_be_is_left_out() {
         named(unreserve(&mine), "u"),
         launch(vec![info]),
     ];
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     let frames = world.take_frames(node.connection);
-    let count = |matches: fn(&master_frame::Message) -> bool| {
-        frames.iter().filter(|frame| matches(frame)).count()
-    };
+    let count =
+        |matches: fn(&MasterMessage) -> bool| frames.iter().filter(|frame| matches(frame)).count();
     assert_eq!(
-        count(|frame| matches!(frame, master_frame::Message::ApplyOperation(_))),
+        count(|frame| matches!(frame, MasterMessage::ApplyOperation(_))),
         1
     );
-    assert_eq!(
-        count(|frame| matches!(frame, master_frame::Message::RunTask(_))),
-        1
-    );
+    assert_eq!(count(|frame| matches!(frame, MasterMessage::RunTask(_))), 1);
     refused(&mut world, &node, &scheduler, "u");
+    world.assert_total(&node, parse("cpus:3;mem:512") + &mine);
 }
 
 #[test]
@@ -140,24 +118,18 @@ fn who_may_makes_resizes_and_destroys_volumes() {
         begin_as("ada", &acls, "cpus:4;mem:1024;disk(dev):100");
     let disk = parse("disk(dev):60");
     let data = made_by(&disk, "ada");
-    let operations = vec![create(std::slice::from_ref(&data))];
-    do_all(&mut world, &scheduler, &offer, operations);
+    let operations = vec![create([&data])];
+    world.do_all(&scheduler, &offer, operations);
     assert_eq!(world.finish(&node), 1);
     let offer = world.next_offer(&scheduler);
-    let shrink = convert::to_operation(&Operation::Shrink {
-        volume: data,
-        subtract: Scalar::from_millis(20_000),
-    });
-    do_all(&mut world, &scheduler, &offer, vec![shrink]);
+    let shrink = shrink(&data, 20);
+    world.do_all(&scheduler, &offer, vec![shrink]);
     assert_eq!(world.finish(&node), 1);
     let offer = world.next_offer(&scheduler);
     let data = made_by(&parse("disk(dev):40"), "ada");
-    do_all(&mut world, &scheduler, &offer, vec![destroy(&[data])]);
+    world.do_all(&scheduler, &offer, vec![destroy([data])]);
     assert_eq!(world.finish(&node), 1);
-    assert_eq!(
-        world.agent_total(&node),
-        parse("cpus:4;mem:1024;disk(dev):100")
-    );
+    world.assert_total(&node, parse("cpus:4;mem:1024;disk(dev):100"));
 }
 
 #[test]
@@ -166,20 +138,17 @@ fn who_may_not_makes_no_volume_and_touches_nobody_elses() {
     let (mut world, node, scheduler, offer) =
         begin_as("bob", &acls, "cpus:4;mem:1024;disk(dev):100");
     let of_bob = made_by(&parse("disk(dev):60"), "bob");
-    let requested = vec![named(create(&[of_bob]), "c")];
-    do_all(&mut world, &scheduler, &offer, requested);
+    let requested = vec![named(create([of_bob]), "c")];
+    world.do_all(&scheduler, &offer, requested);
     refused(&mut world, &node, &scheduler, "c");
-    assert_eq!(
-        world.agent_total(&node),
-        parse("cpus:4;mem:1024;disk(dev):100")
-    );
+    world.assert_total(&node, parse("cpus:4;mem:1024;disk(dev):100"));
 
     // One that ada made, by a framework of bob's of the same role.
     let (mut world, node, scheduler, offer) =
         begin_as("ada", &acls, "cpus:4;mem:1024;disk(dev):100");
     let hers = made_by(&parse("disk(dev):60"), "ada");
-    let operations = vec![create(std::slice::from_ref(&hers))];
-    do_all(&mut world, &scheduler, &offer, operations);
+    let operations = vec![create([&hers])];
+    world.do_all(&scheduler, &offer, operations);
     world.finish(&node);
     let offers = world.next_offer(&scheduler);
     world.call(&scheduler, decline(&[&offers], 600.0));
@@ -189,21 +158,13 @@ fn who_may_not_makes_no_volume_and_touches_nobody_elses() {
     let other = world.subscribe(info);
     let offer = world.next_offer(&other);
     let before = world.agent_total(&node);
-    let shrink = convert::to_operation(&Operation::Shrink {
-        volume: hers.clone(),
-        subtract: Scalar::from_millis(20_000),
-    });
-    do_all(
-        &mut world,
-        &other,
-        &offer,
-        vec![named(destroy(&[hers]), "d")],
-    );
+    let shrink = shrink(&hers, 20);
+    world.do_all(&other, &offer, vec![named(destroy([hers]), "d")]);
     refused(&mut world, &node, &other, "d");
     let offer = world.next_offer(&other);
-    do_all(&mut world, &other, &offer, vec![named(shrink, "s")]);
+    world.do_all(&other, &offer, vec![named(shrink, "s")]);
     refused(&mut world, &node, &other, "s");
-    assert_eq!(world.agent_total(&node), before);
+    world.assert_total(&node, &before);
 }
 
 #[test]
@@ -217,23 +178,20 @@ fn without_a_name_the_rule_for_anybody_counts() {
         let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
         world.take_frames(node.connection);
         world.caller = caller(&acls, None);
-        let scheduler = world.subscribe(framework("f", &["dev"]));
+        let scheduler = world.subscribe(plain());
         let offer = world.offers(&scheduler).pop().unwrap();
         let data = volume(&parse("disk(dev):100"), "v", false);
-        let requested = vec![named(create(std::slice::from_ref(&data)), "c")];
-        do_all(&mut world, &scheduler, &offer, requested);
+        let requested = vec![named(create([&data]), "c")];
+        world.do_all(&scheduler, &offer, requested);
         if !is_made {
             refused(&mut world, &node, &scheduler, "c");
             continue;
         }
         assert_eq!(world.finish(&node), 1);
         let offer = world.next_offer(&scheduler);
-        do_all(&mut world, &scheduler, &offer, vec![destroy(&[data])]);
+        world.do_all(&scheduler, &offer, vec![destroy([data])]);
         assert_eq!(world.finish(&node), 1);
-        assert_eq!(
-            world.agent_total(&node),
-            parse("cpus:4;mem:1024;disk(dev):100")
-        );
+        world.assert_total(&node, parse("cpus:4;mem:1024;disk(dev):100"));
     }
 }
 

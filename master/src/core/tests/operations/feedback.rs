@@ -6,12 +6,7 @@ use super::*;
 fn feedback_reaches_the_framework_until_it_acknowledges() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![named(reserve(&mine), "r")],
-    );
+    world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
     let apply = world.applies(&node).pop().unwrap();
     let ask = |id: &str, agent: &str| {
         Action::ReconcileOperations(call::ReconcileOperations {
@@ -19,9 +14,7 @@ fn feedback_reaches_the_framework_until_it_acknowledges() {
                 operation_id: v1::OperationId {
                     value: id.to_owned(),
                 },
-                agent_id: Some(v1::AgentId {
-                    value: agent.to_owned(),
-                }),
+                agent_id: Some(agent_id(agent)),
                 resource_provider_id: None,
             }],
         })
@@ -57,7 +50,7 @@ fn feedback_reaches_the_framework_until_it_acknowledges() {
     let frames = world.take_frames(node.connection);
     assert!(matches!(
         &frames[0],
-        master_frame::Message::AcknowledgeOperation(ack)
+        MasterMessage::AcknowledgeOperation(ack)
             if ack.operation_uuid == apply.operation_uuid && ack.status_uuid == [9; 16]
     ));
     world.call(&scheduler, ask("r", &node.id));
@@ -73,13 +66,10 @@ fn feedback_reaches_the_framework_until_it_acknowledges() {
 fn what_nobody_named_is_acknowledged_by_the_master() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
-    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    world.do_all(&scheduler, &offer, vec![reserve(&mine)]);
     assert_eq!(world.finish(&node), 1);
     let frames = world.take_frames(node.connection);
-    assert!(matches!(
-        frames[0],
-        master_frame::Message::AcknowledgeOperation(_)
-    ));
+    assert!(matches!(frames[0], MasterMessage::AcknowledgeOperation(_)));
     assert!(world.core.agents[node.id.as_str()].operations.is_empty());
     assert!(world.operation_events(&scheduler).is_empty());
 }
@@ -88,33 +78,19 @@ fn what_nobody_named_is_acknowledged_by_the_master() {
 fn an_operation_lost_on_the_way_is_dropped_and_undone() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![named(reserve(&mine), "r")],
-    );
+    world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
     let apply = world.applies(&node).pop().unwrap();
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
+    world.lose_agent(&node);
     // The agent never got it.
-    let connection = world.handshake(agent_frame::Message::Reregister(report(
-        &node,
-        vec![],
-        vec![],
-    )));
+    let connection = world.handshake(AgentMessage::Reregister(report(&node, vec![], vec![])));
     let node = Node { connection, ..node };
     let registered = world.registered(connection);
     assert_eq!(
         registered.unknown_operations,
         std::slice::from_ref(&apply.operation_uuid)
     );
-    assert_eq!(
-        world.agent_total(&node),
-        parse("cpus:4;mem:1024"),
-        "the agent's word counts"
-    );
+    // The agent's word counts.
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
     world.take_events(scheduler.connection);
     world.tell(&node, &apply, OperationState::OperationDropped, 4);
     let status = world.operation_events(&scheduler).pop().unwrap();
@@ -123,7 +99,7 @@ fn an_operation_lost_on_the_way_is_dropped_and_undone() {
     assert!(
         frames
             .iter()
-            .all(|frame| !matches!(frame, master_frame::Message::Ping(_)))
+            .all(|frame| !matches!(frame, MasterMessage::Ping(_)))
     );
 }
 
@@ -131,29 +107,24 @@ fn an_operation_lost_on_the_way_is_dropped_and_undone() {
 fn an_agent_that_refuses_is_asked_for_the_truth() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
-    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    world.do_all(&scheduler, &offer, vec![reserve(&mine)]);
     let apply = world.applies(&node).pop().unwrap();
     world.tell(&node, &apply, OperationState::OperationDropped, 4);
     let frames = world.take_frames(node.connection);
     assert!(
         frames
             .iter()
-            .any(|frame| { matches!(frame, master_frame::Message::Ping(ping) if !ping.connected) })
+            .any(|frame| { matches!(frame, MasterMessage::Ping(ping) if !ping.connected) })
     );
-    let node = world.reregister(&node, vec![], vec![]);
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    let node = world.return_empty(&node);
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
 }
 
 #[test]
 fn operations_of_a_lost_agent_are_told_of() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![named(reserve(&mine), "r")],
-    );
+    world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
     world.take_frames(node.connection);
     world.advance(200 * SECOND);
     let told = world.operation_events(&scheduler);
@@ -170,11 +141,11 @@ fn a_thousand_operations_in_one_accept() {
     let operations = (0..1000)
         .map(|n| reserve(if n % 2 == 0 { &crumb } else { &too_much }))
         .collect();
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     assert_eq!(world.finish(&node), 500);
     let offer = world.next_offer(&scheduler);
     let half = reserved(&parse("cpus:0.5"), "dev", None);
-    assert_eq!(total(&[offer]), parse("cpus:3.5;mem:1024") + &half);
+    assert_eq!(total_of(&offer), parse("cpus:3.5;mem:1024") + &half);
     assert!(world.core.agents[node.id.as_str()].operations.is_empty());
 }
 
@@ -195,7 +166,7 @@ fn what_is_no_operation_changes_nothing() {
         named(reserve(&Resources::new()), "5"),
         named(reserve(&parse("cpus:1")), "6"),
     ];
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     let events = world.operation_events(&scheduler);
     assert_eq!(events.len(), 6);
     assert!(
@@ -203,8 +174,8 @@ fn what_is_no_operation_changes_nothing() {
             .iter()
             .all(|status| status.state() == OperationState::OperationError)
     );
-    assert!(events[5].message().contains("is not dynamically reserved"));
+    assert_says(events[5].message(), "is not dynamically reserved");
     assert!(world.applies(&node).is_empty());
     let offer = world.next_offer(&scheduler);
-    assert_eq!(total(&[offer]), parse("cpus:4;mem:1024"));
+    assert_eq!(total_of(&offer), parse("cpus:4;mem:1024"));
 }

@@ -1,11 +1,14 @@
 //! Operations by frameworks: a cluster to try them on, and how they are written.
 
+use std::borrow::Borrow;
+
 use meseta_proto::mesos::v1::agent_info::Capability as AgentCapability;
 use meseta_proto::mesos::v1::agent_info::capability::Type as AgentCapabilityType;
 use meseta_proto::mesos::v1::offer::{Operation as Message, operation};
 use meseta_proto::mesos::v1::{OperationState, OperationStatus};
 use meseta_resources::{
-    Disk, Operation, Persistence, Reservation, Resource, ResourceParts, Scalar, Volume, VolumeMode,
+    Disk, Label, Operation, Persistence, Reservation, Resource, ResourceParts, Scalar, Volume,
+    VolumeMode,
 };
 
 use super::*;
@@ -25,6 +28,14 @@ pub(super) fn reserved(resources: &Resources, to: &str, principal: Option<&str>)
     resources
         .push_reservation(&Reservation::dynamic(role(to), principal))
         .unwrap()
+}
+
+/// The same under a label.
+pub(super) fn labelled(resources: &Resources, to: &str, value: &str) -> Resources {
+    let mut reservation = Reservation::dynamic(role(to), None);
+    let (key, value) = ("k".to_owned(), Some(value.to_owned()));
+    reservation.labels = std::iter::once(Label { key, value }).collect();
+    resources.push_reservation(&reservation).unwrap()
 }
 
 pub(super) fn list(resources: &Resources) -> Vec<Resource> {
@@ -69,12 +80,21 @@ pub(super) fn volume(disk: &Resources, id: &str, shared: bool) -> Resource {
     .unwrap()
 }
 
-pub(super) fn create(volumes: &[Resource]) -> Message {
-    convert::to_operation(&Operation::Create(volumes.to_vec()))
+pub(super) fn create(volumes: impl IntoIterator<Item: Borrow<Resource>>) -> Message {
+    let volumes = volumes.into_iter().map(|one| one.borrow().clone());
+    convert::to_operation(&Operation::Create(volumes.collect()))
 }
 
-pub(super) fn destroy(volumes: &[Resource]) -> Message {
-    convert::to_operation(&Operation::Destroy(volumes.to_vec()))
+pub(super) fn destroy(volumes: impl IntoIterator<Item: Borrow<Resource>>) -> Message {
+    let volumes = volumes.into_iter().map(|one| one.borrow().clone());
+    convert::to_operation(&Operation::Destroy(volumes.collect()))
+}
+
+fn shrink(volume: &Resource, units: u64) -> Message {
+    convert::to_operation(&Operation::Shrink {
+        volume: volume.clone(),
+        subtract: Scalar::from_units(units),
+    })
 }
 
 fn named(mut message: Message, id: &str) -> Message {
@@ -84,13 +104,13 @@ fn named(mut message: Message, id: &str) -> Message {
     message
 }
 
-pub(super) fn with_operations(
-    offers: &[&v1::Offer],
+pub(super) fn with_operations<O: Borrow<v1::Offer>>(
+    offers: &[O],
     operations: Vec<Message>,
     refuse_seconds: f64,
 ) -> Action {
     Action::Accept(call::Accept {
-        offer_ids: offers.iter().map(|offer| offer.id.clone()).collect(),
+        offer_ids: ids_of(offers),
         operations,
         filters: Some(v1::Filters {
             refuse_seconds: Some(refuse_seconds),
@@ -122,12 +142,16 @@ impl World {
         self.agent_that_says(register_capable(port, resources))
     }
 
+    fn do_all(&mut self, scheduler: &Scheduler, offer: &v1::Offer, operations: Vec<Message>) {
+        self.call_accepted(scheduler, with_operations(&[offer], operations, 0.0));
+    }
+
     /// The operations that an agent was sent.
     pub(super) fn applies(&mut self, node: &Node) -> Vec<meseta::ApplyOperation> {
         self.take_frames(node.connection)
             .into_iter()
             .filter_map(|frame| match frame {
-                master_frame::Message::ApplyOperation(apply) => Some(apply),
+                MasterMessage::ApplyOperation(apply) => Some(apply),
                 _ => None,
             })
             .collect()
@@ -142,7 +166,7 @@ impl World {
         };
         self.say(
             node,
-            agent_frame::Message::OperationUpdate(meseta::OperationUpdate {
+            AgentMessage::OperationUpdate(meseta::OperationUpdate {
                 framework_id: apply.framework_id.clone(),
                 status,
                 operation_uuid: apply.operation_uuid.clone(),
@@ -171,6 +195,11 @@ impl World {
         self.core.agents[node.id.as_str()].profile.total.clone()
     }
 
+    #[track_caller]
+    pub(super) fn assert_total(&self, node: &Node, expected: impl Borrow<Resources>) {
+        assert_eq!(self.agent_total(node), *expected.borrow());
+    }
+
     fn operation_events(&mut self, scheduler: &Scheduler) -> Vec<OperationStatus> {
         let (told, rest): (Vec<Event>, Vec<Event>) = self
             .take_events(scheduler.connection)
@@ -194,10 +223,5 @@ fn begin_with(info: v1::FrameworkInfo, resources: &str) -> (World, Node, Schedul
 }
 
 fn begin(resources: &str) -> (World, Node, Scheduler, v1::Offer) {
-    begin_with(framework("f", &["dev"]), resources)
-}
-
-fn do_all(world: &mut World, scheduler: &Scheduler, offer: &v1::Offer, operations: Vec<Message>) {
-    let action = with_operations(&[offer], operations, 0.0);
-    assert_eq!(world.call(scheduler, action), Answer::Accepted);
+    begin_with(plain(), resources)
 }

@@ -6,29 +6,23 @@ use super::*;
 fn reserve_then_unreserve() {
     let (mut world, node, scheduler, offer) = begin("cpus:12;mem:6144");
     let mine = reserved(&parse("cpus:8;mem:4096"), "dev", None);
-    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    world.do_all(&scheduler, &offer, vec![reserve(&mine)]);
     let sent = world.applies(&node);
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0].framework_id.as_ref().unwrap().value, scheduler.id);
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:2048") + &mine);
+    world.assert_total(&node, parse("cpus:4;mem:2048") + &mine);
     let offer = world.next_offer(&scheduler);
-    assert_eq!(
-        total(std::slice::from_ref(&offer)),
-        parse("cpus:4;mem:2048") + &mine
-    );
+    assert_eq!(total_of(&offer), parse("cpus:4;mem:2048") + &mine);
 
     // A part first, then the rest.
     let part = reserved(&parse("cpus:3"), "dev", None);
-    do_all(&mut world, &scheduler, &offer, vec![unreserve(&part)]);
+    world.do_all(&scheduler, &offer, vec![unreserve(&part)]);
     let offer = world.next_offer(&scheduler);
     let rest = reserved(&parse("cpus:5;mem:4096"), "dev", None);
-    assert_eq!(
-        total(std::slice::from_ref(&offer)),
-        parse("cpus:7;mem:2048") + &rest
-    );
-    do_all(&mut world, &scheduler, &offer, vec![unreserve(&rest)]);
+    assert_eq!(total_of(&offer), parse("cpus:7;mem:2048") + &rest);
+    world.do_all(&scheduler, &offer, vec![unreserve(&rest)]);
     let offer = world.next_offer(&scheduler);
-    assert_eq!(total(&[offer]), parse("cpus:12;mem:6144"));
+    assert_eq!(total_of(&offer), parse("cpus:12;mem:6144"));
 }
 
 #[test]
@@ -36,17 +30,14 @@ fn two_reservations_of_a_tenth_are_exact() {
     let (mut world, _, scheduler, mut offer) = begin("cpus:1;mem:100");
     let tenth = reserved(&parse("cpus:0.1"), "dev", None);
     for _ in 0..2 {
-        do_all(&mut world, &scheduler, &offer, vec![reserve(&tenth)]);
+        world.do_all(&scheduler, &offer, vec![reserve(&tenth)]);
         offer = world.next_offer(&scheduler);
     }
     let fifth = reserved(&parse("cpus:0.2"), "dev", None);
-    assert_eq!(
-        total(std::slice::from_ref(&offer)),
-        parse("cpus:0.8;mem:100") + &fifth
-    );
-    do_all(&mut world, &scheduler, &offer, vec![unreserve(&fifth)]);
+    assert_eq!(total_of(&offer), parse("cpus:0.8;mem:100") + &fifth);
+    world.do_all(&scheduler, &offer, vec![unreserve(&fifth)]);
     let offer = world.next_offer(&scheduler);
-    assert_eq!(total(&[offer]), parse("cpus:1;mem:100"));
+    assert_eq!(total_of(&offer), parse("cpus:1;mem:100"));
 }
 
 #[test]
@@ -55,44 +46,38 @@ fn reserve_and_launch_in_one_accept_then_unreserve() {
     let mine = reserved(&parse("cpus:1;mem:64"), "dev", None);
     let mut info = task(&node, "t", "cpus:1");
     info.resources = to_wire(&mine, Format::PostRefinement);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![reserve(&mine), launch(vec![info])],
-    );
+    world.do_all(&scheduler, &offer, vec![reserve(&mine), launch(vec![info])]);
     let frames = world.take_frames(node.connection);
     let order: Vec<bool> = frames
         .iter()
         .filter_map(|frame| match frame {
-            master_frame::Message::ApplyOperation(_) => Some(false),
-            master_frame::Message::RunTask(_) => Some(true),
+            MasterMessage::ApplyOperation(_) => Some(false),
+            MasterMessage::RunTask(_) => Some(true),
             _ => None,
         })
         .collect();
     assert_eq!(order, [false, true], "the reservation goes before the task");
     let offer = world.next_offer(&scheduler);
-    assert_eq!(total(std::slice::from_ref(&offer)), parse("cpus:3;mem:960"));
+    assert_eq!(total_of(&offer), parse("cpus:3;mem:960"));
     // In use: it cannot be named, so it cannot be unreserved.
     let before = world.agent_total(&node);
-    do_all(&mut world, &scheduler, &offer, vec![unreserve(&mine)]);
-    assert_eq!(world.agent_total(&node), before);
+    world.do_all(&scheduler, &offer, vec![unreserve(&mine)]);
+    world.assert_total(&node, &before);
     world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
     world.advance(SECOND);
     let offers = world.offers(&scheduler);
     assert_eq!(total(&offers), parse("cpus:3;mem:960") + &mine);
-    let offers: Vec<&v1::Offer> = offers.iter().collect();
     let action = with_operations(&offers, vec![unreserve(&mine)], 0.0);
     world.call(&scheduler, action);
     let offer = world.next_offer(&scheduler);
-    assert_eq!(total(&[offer]), parse("cpus:4;mem:1024"));
+    assert_eq!(total_of(&offer), parse("cpus:4;mem:1024"));
 }
 
 #[test]
 fn a_reservation_is_shared_within_its_role() {
     let (mut world, _, scheduler, offer) = begin("cpus:4;mem:1024");
     let all = reserved(&parse("cpus:4;mem:1024"), "dev", None);
-    do_all(&mut world, &scheduler, &offer, vec![reserve(&all)]);
+    world.do_all(&scheduler, &offer, vec![reserve(&all)]);
     let offer = world.next_offer(&scheduler);
     let other = world.subscribe(framework("g", &["dev"]));
     let stranger = world.subscribe(framework("h", &["ops"]));
@@ -106,36 +91,20 @@ fn a_reservation_is_shared_within_its_role() {
 fn a_reservation_of_more_than_offered_is_dropped() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let more = reserved(&parse("cpus:5"), "dev", None);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![named(reserve(&more), "r")],
-    );
+    world.do_all(&scheduler, &offer, vec![named(reserve(&more), "r")]);
     assert!(world.applies(&node).is_empty(), "the agent hears nothing");
     let status = world.operation_events(&scheduler).pop().unwrap();
     assert_eq!(status.state(), OperationState::OperationError);
-    assert!(
-        status
-            .message()
-            .contains("does not contain cpus(allocated: dev):5"),
-        "{}",
-        status.message()
-    );
+    assert_says(status.message(), "does not contain cpus(allocated: dev):5");
     let offer = world.next_offer(&scheduler);
-    assert_eq!(total(&[offer]), parse("cpus:4;mem:1024"));
+    assert_eq!(total_of(&offer), parse("cpus:4;mem:1024"));
 }
 
 #[test]
 fn reservations_survive_a_master_failover() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![named(reserve(&mine), "r")],
-    );
+    world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
     let apply = world.applies(&node).pop().unwrap();
     let mut world = world.restart();
     // The agent has done it; nobody has acknowledged it.
@@ -155,16 +124,16 @@ fn reservations_survive_a_master_failover() {
         statuses: vec![status],
         uuid: apply.operation_uuid.clone(),
     }];
-    let connection = world.handshake(agent_frame::Message::Reregister(report));
+    let connection = world.handshake(AgentMessage::Reregister(report));
     let node = Node { connection, ..node };
     world.take_frames(connection);
-    let info = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    let info = info_of(&scheduler);
     // Until its framework is back, or for ten minutes, nobody acknowledges for it.
     world.tell(&node, &apply, OperationState::OperationFinished, 3);
     assert!(world.take_frames(connection).is_empty());
     let scheduler = world.subscribe(info);
     let offer = world.offers(&scheduler).pop().unwrap();
-    assert_eq!(total(&[offer]), parse("cpus:3;mem:1024") + &mine);
+    assert_eq!(total_of(&offer), parse("cpus:3;mem:1024") + &mine);
     world.tell(&node, &apply, OperationState::OperationFinished, 3);
     let told = world.operation_events(&scheduler);
     assert_eq!(told.len(), 1);
@@ -176,15 +145,12 @@ fn a_framework_reserves_for_the_role_it_was_offered_only() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let other = |to: &str| named(reserve(&reserved(&parse("cpus:1"), to, None)), &to[..3]);
     let operations = vec![other("ops"), other("dev/sub")];
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     let told = world.operation_events(&scheduler);
     assert_eq!(told.len(), 2);
     for status in told {
         let message = status.message();
-        assert!(
-            message.contains("but the resource was allocated to role 'dev'"),
-            "{message}"
-        );
+        assert_says(&message, "but the resource was allocated to role 'dev'");
     }
     assert!(world.applies(&node).is_empty());
 }
@@ -193,25 +159,22 @@ fn a_framework_reserves_for_the_role_it_was_offered_only() {
 fn what_others_reserved_cannot_be_unreserved() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
-    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    world.do_all(&scheduler, &offer, vec![reserve(&mine)]);
     let offer = world.next_offer(&scheduler);
     world.call(&scheduler, decline(&[&offer], 60.0));
     let other = world.subscribe(framework("g", &["ops"]));
     world.advance(2 * SECOND);
     let offer = world.offers(&other).pop().unwrap();
-    assert_eq!(
-        total(std::slice::from_ref(&offer)),
-        parse("cpus:3;mem:1024")
-    );
+    assert_eq!(total_of(&offer), parse("cpus:3;mem:1024"));
     world.take_frames(node.connection);
-    do_all(&mut world, &other, &offer, vec![unreserve(&mine)]);
+    world.do_all(&other, &offer, vec![unreserve(&mine)]);
     assert!(world.applies(&node).is_empty());
     assert!(world.agent_total(&node).contains(&mine));
 }
 
 #[test]
 fn principals_must_match_if_the_framework_has_one() {
-    let mut info = framework("f", &["dev"]);
+    let mut info = plain();
     info.principal = Some("alice".to_owned());
     let (mut world, node, scheduler, offer) = begin_with(info, "cpus:4;mem:1024");
     let by = |principal| reserved(&parse("cpus:1"), "dev", principal);
@@ -220,15 +183,15 @@ fn principals_must_match_if_the_framework_has_one() {
         named(reserve(&by(Some("bob"))), "bob"),
         named(reserve(&by(Some("alice"))), "alice"),
     ];
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     assert_eq!(world.applies(&node).len(), 1);
     let errors: Vec<String> = world
         .operation_events(&scheduler)
         .iter()
         .map(|status| status.message().to_owned())
         .collect();
-    assert!(errors[0].contains("no principal set"), "{errors:?}");
-    assert!(errors[1].contains("with principal 'bob'"), "{errors:?}");
+    assert_says(&errors[0], "no principal set");
+    assert_says(&errors[1], "with principal 'bob'");
     assert_eq!(errors.len(), 2);
 }
 
@@ -237,44 +200,25 @@ fn without_a_principal_any_or_none_is_taken() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let by = |principal| reserved(&parse("cpus:1"), "dev", principal);
     let operations = vec![reserve(&by(None)), reserve(&by(Some("bob")))];
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     assert_eq!(world.applies(&node).len(), 2);
     let offer = world.next_offer(&scheduler);
     let expected = parse("cpus:2;mem:1024") + &by(None) + &by(Some("bob"));
-    assert_eq!(total(&[offer]), expected, "they stay apart");
+    assert_eq!(total_of(&offer), expected, "they stay apart");
 }
 
 #[test]
 fn labels_keep_reservations_apart() {
     let (mut world, _, scheduler, offer) = begin("cpus:4;mem:1024");
-    let labelled = |label: &str| {
-        let mut reservation = Reservation::dynamic(role("dev"), None);
-        reservation.labels = std::iter::once(meseta_resources::Label {
-            key: "for".to_owned(),
-            value: Some(label.to_owned()),
-        })
-        .collect();
-        parse("cpus:1").push_reservation(&reservation).unwrap()
-    };
-    let (a, b) = (labelled("a"), labelled("b"));
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![reserve(&a), reserve(&b)],
-    );
+    let [a, b] = ["a", "b"].map(|label| labelled(&parse("cpus:1"), "dev", label));
+    world.do_all(&scheduler, &offer, vec![reserve(&a), reserve(&b)]);
     let offer = world.next_offer(&scheduler);
     assert_eq!(offer.resources.len(), 4, "two cpus apart, cpus and mem");
     // Without the right labels there is no such reservation.
     let bare = reserved(&parse("cpus:1"), "dev", None);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![unreserve(&bare), unreserve(&a)],
-    );
+    world.do_all(&scheduler, &offer, vec![unreserve(&bare), unreserve(&a)]);
     let offer = world.next_offer(&scheduler);
-    assert_eq!(total(&[offer]), parse("cpus:3;mem:1024") + &b);
+    assert_eq!(total_of(&offer), parse("cpus:3;mem:1024") + &b);
 }
 
 #[test]
@@ -284,7 +228,7 @@ fn a_reservation_is_refined_and_given_back() {
     let parent = world.subscribe(framework("parent", &["engineering"]));
     let offer = world.offers(&parent).pop().unwrap();
     let all = reserved(&parse("cpus:12;mem:6144"), "engineering", Some("p"));
-    do_all(&mut world, &parent, &offer, vec![reserve(&all)]);
+    world.do_all(&parent, &offer, vec![reserve(&all)]);
     let offer = world.next_offer(&parent);
     let child = world.subscribe(framework("child", &["engineering/backend"]));
     world.call(&parent, decline(&[&offer], 600.0));
@@ -297,7 +241,7 @@ fn a_reservation_is_refined_and_given_back() {
     );
     let eight = reserved(&parse("cpus:8;mem:4096"), "engineering", Some("p"));
     let refined = reserved(&eight, "engineering/backend", None);
-    do_all(&mut world, &child, &offers[0], vec![reserve(&refined)]);
+    world.do_all(&child, &offers[0], vec![reserve(&refined)]);
     world.advance(2 * SECOND);
     let offers = world.offers(&child);
     let rest = reserved(&parse("cpus:4;mem:2048"), "engineering", Some("p"));
@@ -314,7 +258,7 @@ fn a_reservation_is_refined_and_given_back() {
     let mut old = framework("old", &["engineering/backend"]);
     old.capabilities.truncate(1);
     let old = world.subscribe(old);
-    world.call(&child, decline(&offers.iter().collect::<Vec<_>>(), 600.0));
+    world.call(&child, decline(&offers, 600.0));
     world.advance(2 * SECOND);
     let seen = world.offers(&old);
     assert_eq!(total(&seen), rest);
@@ -323,14 +267,14 @@ fn a_reservation_is_refined_and_given_back() {
             .flat_map(|offer| &offer.resources)
             .all(|r| r.reservations.is_empty())
     );
-    world.call(&old, decline(&seen.iter().collect::<Vec<_>>(), 600.0));
+    world.call(&old, decline(&seen, 600.0));
     world.call(&child, Action::Revive { roles: Vec::new() });
     world.advance(2 * SECOND);
     let offers = world.offers(&child);
-    let offers: Vec<&v1::Offer> = offers.iter().collect();
     let action = with_operations(&offers, vec![unreserve(&refined)], 0.0);
     world.call(&child, action);
-    assert_eq!(world.agent_total(&node), all, "popped, not freed");
+    // Popped, not freed.
+    world.assert_total(&node, &all);
 }
 
 #[test]
@@ -349,7 +293,7 @@ fn a_role_that_is_no_sub_role_is_no_refinement() {
             vec![stack(Type::Static, "dev"), stack(Type::Dynamic, top)];
         named(message.clone(), &top.replace('/', "-"))
     });
-    do_all(&mut world, &scheduler, &offer, wrong.to_vec());
+    world.do_all(&scheduler, &offer, wrong.to_vec());
     let told = world.operation_events(&scheduler);
     assert_eq!(told.len(), 4);
     assert!(
@@ -357,24 +301,15 @@ fn a_role_that_is_no_sub_role_is_no_refinement() {
             .all(|status| status.state() == OperationState::OperationError)
     );
     assert!(world.applies(&node).is_empty());
-    assert_eq!(world.agent_total(&node), parse("cpus(dev):4;mem:1024"));
+    world.assert_total(&node, parse("cpus(dev):4;mem:1024"));
 }
 
 #[test]
 fn what_is_static_stays_reserved() {
     let (mut world, node, scheduler, offer) = begin("cpus(dev):4;mem(dev):1024");
     let fixed = parse("cpus(dev):4");
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![named(unreserve(&fixed), "u")],
-    );
+    world.do_all(&scheduler, &offer, vec![named(unreserve(&fixed), "u")]);
     let status = world.operation_events(&scheduler).pop().unwrap();
-    assert!(
-        status.message().contains("is not dynamically reserved"),
-        "{}",
-        status.message()
-    );
+    assert_says(status.message(), "is not dynamically reserved");
     assert!(world.applies(&node).is_empty());
 }

@@ -7,93 +7,68 @@ fn a_volume_lives_and_dies() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk:1000");
     let disk = reserved(&parse("disk:100"), "dev", None);
     let data = volume(&disk, "v", false);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![reserve(&disk), create(std::slice::from_ref(&data))],
-    );
+    world.do_all(&scheduler, &offer, vec![reserve(&disk), create([&data])]);
     assert_eq!(world.finish(&node), 2);
     let offer = world.next_offer(&scheduler);
     let with = parse("cpus:4;mem:1024;disk:900") + &Resources::from(data.clone());
-    assert_eq!(total(std::slice::from_ref(&offer)), with);
+    assert_eq!(total_of(&offer), with);
     // Not while the volume is on it, nor a second of the same name.
     let operations = vec![
         named(unreserve(&disk), "u"),
         named(unreserve(&data.clone().into()), "w"),
         reserve(&disk),
-        named(create(std::slice::from_ref(&data)), "again"),
+        named(create([&data]), "again"),
     ];
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     let errors = world.operation_events(&scheduler);
     let text = |n: usize| errors[n].message().to_owned();
-    assert!(text(0).contains("does not contain"), "{}", text(0));
-    assert!(
-        text(1).contains("destroy the persistent volume first"),
-        "{}",
-        text(1)
-    );
-    assert!(
-        text(2).contains("Persistence ID 'v' is not unique"),
-        "{}",
-        text(2)
-    );
+    assert_says(text(0), "does not contain");
+    assert_says(text(1), "destroy the persistent volume first");
+    assert_says(text(2), "Persistence ID 'v' is not unique");
     world.applies(&node);
     let offer = world.next_offer(&scheduler);
     let both = reserved(&parse("disk:200"), "dev", None);
-    do_all(
-        &mut world,
+    world.do_all(
         &scheduler,
         &offer,
         vec![
-            destroy(std::slice::from_ref(&data)),
-            named(destroy(&[data]), "twice"),
+            destroy([&data]),
+            named(destroy([data]), "twice"),
             unreserve(&both),
         ],
     );
     let error = world.operation_events(&scheduler).pop().unwrap();
-    assert!(
-        error.message().contains("Persistent volumes not found"),
-        "{}",
-        error.message()
-    );
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024;disk:1000"));
+    assert_says(error.message(), "Persistent volumes not found");
+    world.assert_total(&node, parse("cpus:4;mem:1024;disk:1000"));
+}
+
+fn disk_of(create: &mut Message) -> &mut v1::resource::DiskInfo {
+    create.create.as_mut().unwrap().volumes[0]
+        .disk
+        .as_mut()
+        .unwrap()
 }
 
 #[test]
 fn volumes_only_on_what_is_reserved_and_kept() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk:1000");
     let disk = reserved(&parse("disk:100"), "dev", None);
-    let mut read_only = create(&[volume(&disk, "ro", false)]);
-    read_only.create.as_mut().unwrap().volumes[0]
-        .disk
-        .as_mut()
-        .unwrap()
-        .volume
-        .as_mut()
-        .unwrap()
-        .mode = v1::volume::Mode::Ro.into();
-    let mut bad_id = create(&[volume(&disk, "x", false)]);
-    bad_id.create.as_mut().unwrap().volumes[0]
-        .disk
-        .as_mut()
-        .unwrap()
-        .persistence
-        .as_mut()
-        .unwrap()
-        .id = "../x".to_owned();
+    let mut read_only = create([volume(&disk, "ro", false)]);
+    disk_of(&mut read_only).volume.as_mut().unwrap().mode = v1::volume::Mode::Ro.into();
+    let mut bad_id = create([volume(&disk, "x", false)]);
+    disk_of(&mut bad_id).persistence.as_mut().unwrap().id = "../x".to_owned();
     let revocable = volume(&disk.with_revocable(true), "rev", false);
     let operations = vec![
-        named(create(&[volume(&parse("disk:100"), "free", false)]), "1"),
-        named(create(&[revocable]), "2"),
+        named(create([volume(&parse("disk:100"), "free", false)]), "1"),
+        named(create([revocable]), "2"),
         named(read_only, "3"),
         named(bad_id, "4"),
-        named(create(&[volume(&disk, "shared", true)]), "5"),
-        named(create(&list(&disk)), "6"),
+        named(create([volume(&disk, "shared", true)]), "5"),
+        named(create(list(&disk)), "6"),
         named(reserve(&disk.with_revocable(true)), "7"),
         named(create(&[]), "8"),
     ];
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     let errors = world.operation_events(&scheduler);
     for (n, text) in [
         "cannot be created from unreserved resources",
@@ -113,7 +88,7 @@ fn volumes_only_on_what_is_reserved_and_kept() {
         assert_eq!(errors[n].state(), OperationState::OperationError);
     }
     assert!(world.applies(&node).is_empty());
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024;disk:1000"));
+    world.assert_total(&node, parse("cpus:4;mem:1024;disk:1000"));
 }
 
 #[test]
@@ -122,14 +97,10 @@ fn a_grown_or_shrunk_volume_is_for_a_later_offer() {
     let disk = reserved(&parse("disk:100"), "dev", None);
     let more = reserved(&parse("disk:50"), "dev", None);
     let data = volume(&disk, "v", false);
-    do_all(
-        &mut world,
+    world.do_all(
         &scheduler,
         &offer,
-        vec![
-            reserve(&(&disk + &more)),
-            create(std::slice::from_ref(&data)),
-        ],
+        vec![reserve(&(&disk + &more)), create([&data])],
     );
     let offer = world.next_offer(&scheduler);
     world.applies(&node);
@@ -141,12 +112,7 @@ fn a_grown_or_shrunk_volume_is_for_a_later_offer() {
         volume: data.clone(),
         addition: list(&more).pop().unwrap(),
     });
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![grow, launch(vec![on_grown])],
-    );
+    world.do_all(&scheduler, &offer, vec![grow, launch(vec![on_grown])]);
     let (told, rest): (Vec<Event>, Vec<Event>) = world
         .take_events(scheduler.connection)
         .into_iter()
@@ -159,37 +125,24 @@ fn a_grown_or_shrunk_volume_is_for_a_later_offer() {
         "not in the same call"
     );
     let offer = world.next_offer(&scheduler);
-    assert!(total(std::slice::from_ref(&offer)).contains_resource(&grown));
-    let shrink = |subtract: u64| {
-        convert::to_operation(&Operation::Shrink {
-            volume: grown.clone(),
-            subtract: Scalar::from_units(subtract),
-        })
-    };
+    assert!(total_of(&offer).contains_resource(&grown));
+    let shrink = |subtract: u64| shrink(&grown, subtract);
     let operations = vec![
         named(shrink(150), "all"),
         named(shrink(0), "none"),
         shrink(50),
     ];
-    do_all(&mut world, &scheduler, &offer, operations);
+    world.do_all(&scheduler, &offer, operations);
     let errors = world.operation_events(&scheduler);
-    assert!(
-        errors[0]
-            .message()
-            .contains("must be smaller than the size")
-    );
-    assert!(errors[1].message().contains("must be greater than zero"));
+    assert_says(errors[0].message(), "must be smaller than the size");
+    assert_says(errors[1].message(), "must be greater than zero");
     let offer = world.next_offer(&scheduler);
     let expected = parse("cpus:4;mem:1024;disk:850") + &more + &Resources::from(data);
-    assert_eq!(total(&[offer]), expected);
+    assert_eq!(total_of(&offer), expected);
 }
 
 fn sharing(name: &str) -> v1::FrameworkInfo {
-    let mut info = framework(name, &["dev"]);
-    info.capabilities.push(Capability {
-        r#type: Some(CapabilityType::SharedResources.into()),
-    });
-    info
+    capable(framework(name, &["dev"]), CapabilityType::SharedResources)
 }
 
 fn on_volume(node: &Node, id: &str, volume: &Resource) -> v1::TaskInfo {
@@ -204,12 +157,7 @@ fn begin_shared() -> (World, Node, Scheduler, Resource) {
     let (mut world, node, scheduler, offer) =
         begin_with(sharing("f"), "cpus:4;mem:1024;disk(dev):100");
     let data = volume(&parse("disk(dev):100"), "s", true);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![create(std::slice::from_ref(&data))],
-    );
+    world.do_all(&scheduler, &offer, vec![create([&data])]);
     world.finish(&node);
     (world, node, scheduler, data)
 }
@@ -233,7 +181,6 @@ impl World {
 
     fn accept_all(&mut self, scheduler: &Scheduler, operations: Vec<Message>) {
         let offers = self.all_offers(scheduler);
-        let offers: Vec<&v1::Offer> = offers.iter().collect();
         let answer = self.call(scheduler, with_operations(&offers, operations, 0.0));
         assert_eq!(answer, Answer::Accepted);
     }
@@ -250,24 +197,14 @@ fn several_tasks_share_a_volume() {
     world.accept_all(&scheduler, vec![third]);
     assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 3);
     // In use: it stays.
-    world.accept_all(
-        &scheduler,
-        vec![named(destroy(std::slice::from_ref(&data)), "d")],
-    );
+    world.accept_all(&scheduler, vec![named(destroy([&data]), "d")]);
     let status = world.operation_events(&scheduler).pop().unwrap();
-    assert!(
-        status.message().contains("Persistent volumes in use"),
-        "{}",
-        status.message()
-    );
+    assert_says(status.message(), "Persistent volumes in use");
     for (number, id) in [(1, "a"), (2, "b"), (3, "c")] {
         world.update(&node, &scheduler, id, TaskState::TaskFinished, number);
     }
-    world.accept_all(&scheduler, vec![destroy(&[data])]);
-    assert_eq!(
-        world.agent_total(&node),
-        parse("cpus:4;mem:1024;disk(dev):100")
-    );
+    world.accept_all(&scheduler, vec![destroy([data])]);
+    world.assert_total(&node, parse("cpus:4;mem:1024;disk(dev):100"));
 }
 
 #[test]
@@ -276,7 +213,6 @@ fn a_destroyed_shared_volume_takes_other_offers_along() {
     let task = launch(vec![on_volume(&node, "t", &data)]);
     world.accept_all(&scheduler, vec![task]);
     let mine = world.all_offers(&scheduler);
-    let mine: Vec<&v1::Offer> = mine.iter().collect();
     world.call(&scheduler, decline(&mine, 600.0));
     let other = world.subscribe(sharing("g"));
     let theirs = world.all_offers(&other);
@@ -288,20 +224,16 @@ fn a_destroyed_shared_volume_takes_other_offers_along() {
         total(&mine).contains_resource(&data),
         "offered to both at once"
     );
-    world.accept_all(&scheduler, vec![destroy(&[data])]);
+    world.accept_all(&scheduler, vec![destroy([data])]);
     let told = world.take_events(other.connection);
     assert!(told.iter().any(|event| event.rescind.is_some()));
-    assert_eq!(
-        world.agent_total(&node),
-        parse("cpus:4;mem:1024;disk(dev):100")
-    );
+    world.assert_total(&node, parse("cpus:4;mem:1024;disk(dev):100"));
 }
 
 #[test]
 fn frameworks_that_cannot_share_are_not_offered_shared_volumes() {
     let (mut world, _, scheduler, data) = begin_shared();
     let offers = world.all_offers(&scheduler);
-    let offers: Vec<&v1::Offer> = offers.iter().collect();
     world.call(&scheduler, decline(&offers, 600.0));
     let plain = world.subscribe(framework("g", &["dev"]));
     let offers = world.all_offers(&plain);
@@ -312,20 +244,11 @@ fn frameworks_that_cannot_share_are_not_offered_shared_volumes() {
 fn a_shrunk_volume_is_for_a_later_offer() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk(dev):100");
     let data = volume(&parse("disk(dev):100"), "v", false);
-    do_all(
-        &mut world,
-        &scheduler,
-        &offer,
-        vec![create(std::slice::from_ref(&data))],
-    );
+    world.do_all(&scheduler, &offer, vec![create([&data])]);
     let small = volume(&parse("disk(dev):60"), "v", false);
-    let shrink = convert::to_operation(&Operation::Shrink {
-        volume: data.clone(),
-        subtract: Scalar::from_units(40),
-    });
+    let shrink = shrink(&data, 40);
     let tasks = [("old", &data), ("new", &small)].map(|(id, on)| on_volume(&node, id, on));
     let offers = world.all_offers(&scheduler);
-    let offers: Vec<&v1::Offer> = offers.iter().collect();
     let operations = vec![shrink, launch(tasks.to_vec())];
     world.call(&scheduler, with_operations(&offers, operations, 0.0));
     let told = states(&world.updates(&scheduler));
@@ -359,7 +282,7 @@ fn a_shared_volume_and_its_tasks_outlive_a_master() {
     let mut told = report(&node, vec![holding("a"), holding("b")], vec![info.clone()]);
     told.register.checkpointed_resources =
         to_wire(&Resources::from(data.clone()), Format::PostRefinement);
-    let connection = world.handshake(agent_frame::Message::Reregister(told));
+    let connection = world.handshake(AgentMessage::Reregister(told));
     let node = Node { connection, ..node };
     world.take_frames(connection);
     let scheduler = world.subscribe(info);
@@ -368,19 +291,15 @@ fn a_shared_volume_and_its_tasks_outlive_a_master() {
     let offers = world.all_offers(&scheduler);
     assert!(total(&offers).contains_resource(&data));
     for (number, id) in [(1, "a"), (2, "b")] {
-        let destroyed = named(destroy(std::slice::from_ref(&data)), "d");
+        let destroyed = named(destroy([&data]), "d");
         world.accept_all(&scheduler, vec![destroyed]);
         let status = world.operation_events(&scheduler).pop().unwrap();
-        assert!(
-            status.message().contains("Persistent volumes in use"),
-            "{}",
-            status.message()
-        );
+        assert_says(status.message(), "Persistent volumes in use");
         world.update(&node, &scheduler, id, TaskState::TaskFinished, number);
     }
-    world.accept_all(&scheduler, vec![destroy(&[data])]);
+    world.accept_all(&scheduler, vec![destroy([data])]);
     let left = parse("cpus:4;mem:1024;disk(dev):100");
-    assert_eq!(world.agent_total(&node), left);
+    world.assert_total(&node, &left);
 }
 
 /// The folder of a volume is named after the whole role.
@@ -390,10 +309,10 @@ fn no_volume_is_made_for_a_role_whose_folder_would_have_too_long_a_name() {
     let resources = format!("cpus:4;mem:1024;disk({long}):100");
     let (mut world, _, scheduler, offer) = begin_with(framework("f", &[&long]), &resources);
     let data = volume(&parse(&format!("disk({long}):10")), "v", false);
-    let operations = vec![named(create(&[data]), "c")];
-    do_all(&mut world, &scheduler, &offer, operations);
+    let operations = vec![named(create([data]), "c")];
+    world.do_all(&scheduler, &offer, operations);
     let error = world.operation_events(&scheduler).pop().unwrap();
-    assert!(error.message().contains("383 bytes"), "{}", error.message());
+    assert_says(error.message(), "383 bytes");
 }
 
 #[test]
@@ -402,25 +321,18 @@ fn a_volume_goes_while_a_shared_one_is_in_use() {
         begin_with(sharing("f"), "cpus:4;mem:1024;disk(dev):100");
     let shared = volume(&parse("disk(dev):60"), "s", true);
     let own = volume(&parse("disk(dev):40"), "o", false);
-    let both = create(&[shared.clone(), own.clone()]);
-    do_all(&mut world, &scheduler, &offer, vec![both]);
+    let both = create([shared.clone(), own.clone()]);
+    world.do_all(&scheduler, &offer, vec![both]);
     world.finish(&node);
     let tasks = ["a", "b"].map(|id| on_volume(&node, id, &shared)).to_vec();
     world.accept_all(&scheduler, vec![launch(tasks)]);
     // Both in one call: the one in use stays, and the other goes.
-    let destroyed = [
-        named(destroy(std::slice::from_ref(&shared)), "s"),
-        named(destroy(&[own]), "o"),
-    ];
+    let destroyed = [named(destroy([&shared]), "s"), named(destroy([own]), "o")];
     world.accept_all(&scheduler, destroyed.to_vec());
     let status = world.operation_events(&scheduler).pop().unwrap();
     assert_eq!(status.operation_id.as_ref().unwrap().value, "s");
-    assert!(
-        status.message().contains("Persistent volumes in use"),
-        "{}",
-        status.message()
-    );
+    assert_says(status.message(), "Persistent volumes in use");
     assert_eq!(world.finish(&node), 1);
     let left = parse("cpus:4;mem:1024;disk(dev):40") + &Resources::from(shared);
-    assert_eq!(world.agent_total(&node), left);
+    world.assert_total(&node, &left);
 }

@@ -29,7 +29,7 @@ fn kinds_of(world: &mut World) -> Vec<String> {
 fn nothing_is_noted_before_somebody_watches() {
     let mut world = World::new();
     world.agent(1, "cpus:4;mem:1024");
-    world.subscribe(framework("f", &["dev"]));
+    world.subscribe(plain());
     assert!(world.notes.is_empty());
 }
 
@@ -41,10 +41,10 @@ fn agents_are_told_of_as_they_come_and_go() {
     assert_eq!(kinds_of(&mut world), ["agent added"]);
     world.advance(120 * SECOND);
     assert_eq!(kinds_of(&mut world), ["agent removed"]);
-    let node = world.reregister(&node, Vec::new(), Vec::new());
+    let node = world.return_empty(&node);
     assert_eq!(kinds_of(&mut world), ["agent added"]);
     let gone = Request::MarkAgentGone { agent_id: node.id };
-    assert_eq!(world.administer(gone), Answer::Done);
+    world.administer_done(gone);
     assert_eq!(kinds_of(&mut world), ["agent removed"]);
 }
 
@@ -53,19 +53,13 @@ fn tasks_are_told_of_with_every_status() {
     let mut world = World::new();
     world.core.watch();
     let node = world.agent(1, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offers = world.offers(&scheduler);
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    let scheduler = world.subscribe(plain());
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     kinds_of(&mut world);
     let status = |state: TaskState, healthy: Option<bool>, uuid: u8| meseta::StatusUpdate {
-        framework_id: v1::FrameworkId {
-            value: scheduler.id.clone(),
-        },
+        framework_id: framework_id(&scheduler.id),
         status: TaskStatus {
-            task_id: v1::TaskId {
-                value: "t".to_owned(),
-            },
+            task_id: task_id("t"),
             state: state.into(),
             healthy,
             uuid: Some(vec![uuid; 16]),
@@ -80,7 +74,7 @@ fn tasks_are_told_of_with_every_status() {
         status(TaskState::TaskRunning, Some(false), 3),
         status(TaskState::TaskFinished, None, 4),
     ] {
-        world.say(&node, agent_frame::Message::StatusUpdate(update));
+        world.say(&node, AgentMessage::StatusUpdate(update));
     }
     assert_eq!(
         kinds_of(&mut world),
@@ -95,12 +89,8 @@ fn tasks_are_told_of_with_every_status() {
 
 #[test]
 fn lost_tasks_are_told_of() {
-    let mut world = World::new();
-    let node = world.agent(1, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
-    let offers = world.offers(&scheduler);
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    let (mut world, node, scheduler) = World::with_framework(aware(plain()), "cpus:4;mem:1024");
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.core.watch();
     world.advance(120 * SECOND);
     let told = kinds_of(&mut world);
@@ -109,7 +99,7 @@ fn lost_tasks_are_told_of() {
         "{told:?}"
     );
     let gone = Request::MarkAgentGone { agent_id: node.id };
-    assert_eq!(world.administer(gone), Answer::Done);
+    world.administer_done(gone);
     assert_eq!(kinds_of(&mut world), ["task t TASK_GONE_BY_OPERATOR"]);
 }
 
@@ -117,18 +107,16 @@ fn lost_tasks_are_told_of() {
 fn frameworks_are_told_of_as_they_come_and_go() {
     let mut world = World::new();
     world.core.watch();
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     assert_eq!(kinds_of(&mut world), ["framework added active=true"]);
     let update = Action::UpdateFramework(Box::new(Subscribe {
         info: World::with_id(framework("f", &["dev", "ops"]), &scheduler.id),
         suppressed_roles: Vec::new(),
         offer_constraints: None,
     }));
-    assert_eq!(world.call(&scheduler, update), Answer::Done);
+    world.call_done(&scheduler, update);
     assert_eq!(kinds_of(&mut world), ["framework connected=true"]);
-    world.input(Input::SchedulerGone {
-        connection: scheduler.connection,
-    });
+    world.lose_stream(&scheduler);
     assert_eq!(kinds_of(&mut world), ["framework connected=false"]);
     world.advance(61 * SECOND);
     assert_eq!(kinds_of(&mut world), ["framework removed"]);
@@ -136,11 +124,8 @@ fn frameworks_are_told_of_as_they_come_and_go() {
 
 #[test]
 fn an_explanation_says_what_is_in_the_way() {
-    let mut world = World::new();
-    let node = world.agent(1, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     let offers = world.offers(&scheduler);
-    let offers: Vec<&v1::Offer> = offers.iter().collect();
     world.call(&scheduler, decline(&offers, 60.0));
     let ask = |world: &World, question: ExplainQuery| world.core.explain(world.now, &question);
     let of_framework = ExplainQuery {
@@ -150,7 +135,7 @@ fn an_explanation_says_what_is_in_the_way() {
     };
     let answers = ask(&world, of_framework).unwrap();
     let reason = answers[0].blocker.as_ref().unwrap().to_string();
-    assert!(reason.contains("the framework declined"), "{reason}");
+    assert_says(&reason, "the framework declined");
     let of_role = ExplainQuery {
         role: Some("dev".to_owned()),
         ..ExplainQuery::default()

@@ -48,18 +48,13 @@ fn up(machines: Vec<MachineId>) -> Request {
 }
 
 /// An agent that can be drained.
-fn drainable(world: &mut World, port: i32) -> Node {
-    let mut register = register(port, "cpus:4;mem:1024");
-    register.capabilities = vec![v1::agent_info::Capability {
-        r#type: Some(AgentCapability::AgentDraining.into()),
-    }];
-    let connection = world.handshake(agent_frame::Message::Register(register.clone()));
-    let id = world.registered(connection).agent_id.value;
-    Node {
-        connection,
-        id,
-        register,
-    }
+fn drainable() -> (World, Node) {
+    let mut world = World::new();
+    let mut register = register(5051, "cpus:4;mem:1024");
+    let r#type = Some(AgentCapability::AgentDraining.into());
+    register.capabilities = vec![v1::agent_info::Capability { r#type }];
+    let node = world.agent_that_says(register);
+    (world, node)
 }
 
 fn drain(node: &Node, mark_gone: bool) -> Request {
@@ -96,18 +91,6 @@ fn drain_state(world: &mut World, node: &Node) -> Option<bool> {
     Some(deactivation.drain.as_ref()?.drained)
 }
 
-fn is_sent(world: &mut World, node: &Node, matches: fn(&master_frame::Message) -> bool) -> bool {
-    world.take_frames(node.connection).iter().any(matches)
-}
-
-fn is_drain(frame: &master_frame::Message) -> bool {
-    matches!(frame, master_frame::Message::Drain(_))
-}
-
-fn is_shutdown(frame: &master_frame::Message) -> bool {
-    matches!(frame, master_frame::Message::Shutdown(_))
-}
-
 #[test]
 fn a_schedule_that_makes_no_sense_is_refused() {
     let mut world = World::new();
@@ -139,27 +122,18 @@ fn a_schedule_that_makes_no_sense_is_refused() {
         assert_eq!(rejection(world.administer(schedule(windows))), text);
     }
     assert!(world.unwritten.is_empty());
-    assert_eq!(world.administer(schedule(Vec::new())), Answer::Done);
+    world.administer_done(schedule(Vec::new()));
 }
 
 #[test]
 fn a_scheduled_agent_is_offered_with_its_window() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     assert_eq!(world.offers(&scheduler)[0].unavailability, None);
     let expected = window(vec![node_machine()]);
-    assert_eq!(
-        world.administer(schedule(vec![expected.clone()])),
-        Answer::Done
-    );
+    world.administer_done(schedule(vec![expected.clone()]));
     let events = world.take_events(scheduler.connection);
     assert!(events.iter().any(|event| event.rescind.is_some()));
-    let offers: Vec<_> = events
-        .into_iter()
-        .filter_map(|event| event.offers)
-        .flat_map(|offers| offers.offers)
-        .collect();
+    let offers = &first(&events, |event| event.offers.as_ref()).offers;
     assert_eq!(offers[0].unavailability, Some(expected.unavailability));
     // Called off, it is offered as before.
     world.administer(schedule(Vec::new()));
@@ -169,12 +143,8 @@ fn a_scheduled_agent_is_offered_with_its_window() {
 
 #[test]
 fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
-    let mut world = World::new();
-    let node = world.agent(1, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offers = world.offers(&scheduler);
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     let all = vec![node_machine()];
     let not_listed = "Machine '{\"hostname\":\"node.example\",\"ip\":\"10.0.0.1\"}' is not part of \
                       a maintenance schedule";
@@ -188,8 +158,8 @@ fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
     let message = rejection(world.administer(up(all.clone())));
     assert!(message.ends_with("is not in DOWN mode and cannot be brought up"));
     world.take_events(scheduler.connection);
-    assert_eq!(world.administer(down(all.clone())), Answer::Done);
-    assert!(is_sent(&mut world, &node, is_shutdown));
+    world.administer_done(down(all.clone()));
+    assert!(sent!(world, node.connection, Shutdown));
     let updates = world.updates(&scheduler);
     assert_eq!(states(&updates), [TaskState::TaskLost]);
     assert_eq!(updates[0].reason(), Reason::AgentRemoved);
@@ -199,9 +169,9 @@ fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
     assert!(message.ends_with("is deactivated and cannot be removed from the schedule"));
     // Whoever comes from there is sent away, also by the next master.
     let mut world = world.restart();
-    let connection = world.handshake(agent_frame::Message::Register(node.register.clone()));
-    assert!(world.take_frames(connection).iter().any(is_shutdown));
-    assert_eq!(world.administer(up(all)), Answer::Done);
+    let connection = world.handshake(AgentMessage::Register(node.register.clone()));
+    assert!(sent!(world, connection, Shutdown));
+    world.administer_done(up(all));
     let snapshot = world.core.snapshot();
     assert!(snapshot.maintenance.schedule.windows.is_empty());
     assert!(snapshot.maintenance.down.is_empty());
@@ -210,9 +180,7 @@ fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
 
 #[test]
 fn a_machine_may_be_named_by_host_alone() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     world.offers(&scheduler);
     world.administer(schedule(vec![window(vec![machine("NODE.example", "")])]));
     assert!(world.offers(&scheduler)[0].unavailability.is_some());
@@ -220,43 +188,38 @@ fn a_machine_may_be_named_by_host_alone() {
 
 #[test]
 fn an_empty_agent_is_drained_at_once_and_stays_so() {
-    let mut world = World::new();
-    let node = drainable(&mut world, 1);
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let (mut world, node) = drainable();
+    let scheduler = world.subscribe(plain());
     world.offers(&scheduler);
     assert_eq!(
         rejection(world.administer(reactivate(&node))),
         "Agent is not deactivated"
     );
-    assert_eq!(world.administer(drain(&node, false)), Answer::Done);
+    world.administer_done(drain(&node, false));
     assert_eq!(drain_state(&mut world, &node), Some(true));
-    let events = world.take_events(scheduler.connection);
-    assert!(events.iter().any(|event| event.rescind.is_some()));
+    assert!(world.rescinded(&scheduler) > 0);
     world.live(5 * SECOND, &[&node]);
     assert!(world.offers(&scheduler).is_empty());
     let mut world = world.restart();
-    let node = world.reregister(&node, Vec::new(), Vec::new());
+    let node = world.return_empty(&node);
     assert_eq!(drain_state(&mut world, &node), Some(true));
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     assert!(world.offers(&scheduler).is_empty());
-    assert_eq!(world.administer(reactivate(&node)), Answer::Done);
+    world.administer_done(reactivate(&node));
     assert_eq!(world.offers(&scheduler).len(), 1);
     assert_eq!(drain_state(&mut world, &node), None);
 }
 
 #[test]
 fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
-    let mut world = World::new();
-    let node = drainable(&mut world, 1);
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offers = world.offers(&scheduler);
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    let (mut world, node) = drainable();
+    let scheduler = world.subscribe(plain());
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
     world.acknowledge(&node, &scheduler, "t", 1);
     world.take_frames(node.connection);
-    assert_eq!(world.administer(drain(&node, false)), Answer::Done);
-    assert!(is_sent(&mut world, &node, is_drain));
+    world.administer_done(drain(&node, false));
+    assert!(sent!(world, node.connection, Drain));
     assert_eq!(drain_state(&mut world, &node), Some(false));
     assert_eq!(
         rejection(world.administer(reactivate(&node))),
@@ -264,14 +227,9 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
     );
     // A master that starts meanwhile goes on with it.
     let mut world = world.restart();
-    let connection = world.handshake(agent_frame::Message::Reregister(report(
-        &node,
-        vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")],
-        vec![World::with_id(framework("f", &["dev"]), &scheduler.id)],
-    )));
-    assert!(world.take_frames(connection).iter().any(is_drain));
-    let node = Node { connection, ..node };
-    let info = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    let info = info_of(&scheduler);
+    let node = world.return_running(&node, &scheduler, vec![info.clone()]);
+    assert!(sent!(world, node.connection, Drain));
     let scheduler = world.subscribe(info);
     world.update(&node, &scheduler, "t", TaskState::TaskKilled, 2);
     assert_eq!(drain_state(&mut world, &node), Some(false));
@@ -281,107 +239,83 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
 
 #[test]
 fn an_agent_can_be_gone_when_it_is_drained() {
-    let mut world = World::new();
-    let node = drainable(&mut world, 1);
-    assert_eq!(world.administer(drain(&node, true)), Answer::Done);
-    assert!(is_sent(&mut world, &node, is_shutdown));
+    let (mut world, node) = drainable();
+    world.administer_done(drain(&node, true));
+    assert!(sent!(world, node.connection, Shutdown));
     assert_eq!(world.registry.gone[0].0, node.id);
     assert!(world.registry.deactivations.is_empty());
     assert!(world.core.agents.is_empty());
-    let connection = world.handshake(agent_frame::Message::Reregister(report(
-        &node,
-        Vec::new(),
-        Vec::new(),
-    )));
-    assert!(world.take_frames(connection).iter().any(is_shutdown));
+    let connection = world.return_empty(&node).connection;
+    assert!(sent!(world, connection, Shutdown));
 }
 
 #[test]
 fn an_agent_that_is_away_is_drained_when_it_is_back() {
-    let mut world = World::new();
-    let node = drainable(&mut world, 1);
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
-    let with_task = World::restart;
-    let mut world = with_task(world);
+    let (mut world, node) = drainable();
+    world.lose_agent(&node);
+    let mut world = world.restart();
     // Expected, then unreachable.
-    assert_eq!(world.administer(drain(&node, false)), Answer::Done);
+    world.administer_done(drain(&node, false));
     world.advance(601 * SECOND);
     assert!(!world.core.unreachable_agents.is_empty());
-    let node = world.reregister(&node, Vec::new(), Vec::new());
+    let node = world.return_empty(&node);
     assert_eq!(drain_state(&mut world, &node), Some(true));
 }
 
 #[test]
 fn draining_and_maintenance_exclude_each_other() {
-    let mut world = World::new();
-    let node = drainable(&mut world, 1);
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offers = world.offers(&scheduler);
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    let (mut world, node) = drainable();
+    let scheduler = world.subscribe(plain());
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.administer(schedule(vec![window(vec![node_machine()])]));
     let message = rejection(world.administer(drain(&node, false)));
-    assert!(message.contains("maintenance schedule"), "{message}");
+    assert_says(&message, "maintenance schedule");
     world.administer(schedule(Vec::new()));
-    assert_eq!(world.administer(drain(&node, false)), Answer::Done);
+    world.administer_done(drain(&node, false));
     let message = rejection(world.administer(schedule(vec![window(vec![node_machine()])])));
-    assert!(message.contains("is being drained"), "{message}");
+    assert_says(&message, "is being drained");
 }
 
 #[test]
 fn a_deactivated_agent_keeps_its_tasks_and_gets_no_more() {
-    let mut world = World::new();
-    let node = world.agent(1, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offers = world.offers(&scheduler);
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.offers(&scheduler);
-    assert_eq!(world.administer(deactivate(&node)), Answer::Done);
-    assert!(!is_sent(&mut world, &node, is_drain));
+    world.administer_done(deactivate(&node));
+    assert!(!sent!(world, node.connection, Drain));
     world.take_events(scheduler.connection);
     world.live(3 * SECOND, &[&node]);
     assert!(world.offers(&scheduler).is_empty());
     assert_eq!(world.core.agents.values().next().unwrap().tasks.len(), 1);
     // A new connection changes nothing about it.
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    let info = World::with_id(framework("f", &["dev"]), &scheduler.id);
-    let node = world.reregister(&node, tasks, vec![info]);
+    let node = world.return_running(&node, &scheduler, vec![info_of(&scheduler)]);
     world.live(3 * SECOND, &[&node]);
     assert!(world.offers(&scheduler).is_empty());
-    assert_eq!(world.administer(reactivate(&node)), Answer::Done);
+    world.administer_done(reactivate(&node));
     assert_eq!(world.offers(&scheduler).len(), 1);
 }
 
 #[test]
 fn an_agent_marked_gone_takes_its_tasks_for_good() {
-    let mut world = World::new();
-    let node = world.agent(1, "cpus:4;mem:1024");
-    let plain = world.subscribe(framework("plain", &["dev"]));
+    let (mut world, node, plain) =
+        World::with_framework(framework("plain", &["dev"]), "cpus:4;mem:1024");
+    world.launch_next(&plain, "a", "cpus:1;mem:64");
     let offers = world.offers(&plain);
-    let tasks = vec![task(&node, "a", "cpus:1;mem:64")];
-    world.call(&plain, accept(&[&offers[0]], tasks));
-    let offers = world.offers(&plain);
-    let offers: Vec<&v1::Offer> = offers.iter().collect();
     world.call(&plain, decline(&offers, 60.0));
     let precise = world.subscribe(aware(framework("precise", &["ops"])));
-    let offers = world.offers(&precise);
-    let tasks = vec![task(&node, "b", "cpus:1;mem:64")];
-    world.call(&precise, accept(&[&offers[0]], tasks));
+    world.launch_next(&precise, "b", "cpus:1;mem:64");
     for scheduler in [&plain, &precise] {
         world.take_events(scheduler.connection);
     }
-    assert_eq!(world.administer(gone(&node)), Answer::Done);
-    assert!(is_sent(&mut world, &node, is_shutdown));
+    world.administer_done(gone(&node));
+    assert!(sent!(world, node.connection, Shutdown));
     let updates = world.updates(&plain);
     assert_eq!(states(&updates), [TaskState::TaskLost]);
     let updates = world.updates(&precise);
     assert_eq!(states(&updates), [TaskState::TaskGoneByOperator]);
     assert_eq!(updates[0].reason(), Reason::AgentRemovedByOperator);
     // Again is no error, and who was never there is one.
-    assert_eq!(world.administer(gone(&node)), Answer::Done);
+    world.administer_done(gone(&node));
     let nobody = Request::MarkAgentGone {
         agent_id: "nosuch".to_owned(),
     };
@@ -391,30 +325,22 @@ fn an_agent_marked_gone_takes_its_tasks_for_good() {
     );
     for request in [drain(&node, false), deactivate(&node)] {
         let message = rejection(world.administer(request));
-        assert!(message.contains("was marked gone"), "{message}");
+        assert_says(&message, "was marked gone");
     }
     assert_eq!(world.core.snapshot().gone_agents.len(), 1);
     let mut world = world.restart();
-    let connection = world.handshake(agent_frame::Message::Reregister(report(
-        &node,
-        Vec::new(),
-        Vec::new(),
-    )));
-    assert!(world.take_frames(connection).iter().any(is_shutdown));
+    let connection = world.return_empty(&node).connection;
+    assert!(sent!(world, connection, Shutdown));
 }
 
 #[test]
 fn tasks_of_an_unreachable_agent_are_gone_with_it() {
-    let mut world = World::new();
-    let node = world.agent(1, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
-    let offers = world.offers(&scheduler);
-    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
-    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    let (mut world, node, scheduler) = World::with_framework(aware(plain()), "cpus:4;mem:1024");
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.advance(120 * SECOND);
     assert!(!world.core.unreachable_agents.is_empty());
     world.take_events(scheduler.connection);
-    assert_eq!(world.administer(gone(&node)), Answer::Done);
+    world.administer_done(gone(&node));
     let updates = world.updates(&scheduler);
     assert_eq!(states(&updates), [TaskState::TaskGoneByOperator]);
     assert!(world.core.unreachable_agents.is_empty());
@@ -422,8 +348,7 @@ fn tasks_of_an_unreachable_agent_are_gone_with_it() {
 
 #[test]
 fn while_an_agent_is_being_marked_nothing_else_is_done_to_it() {
-    let mut world = World::new();
-    let node = drainable(&mut world, 1);
+    let (mut world, node) = drainable();
     world.writes_at_once = false;
     world.input(Input::Administer {
         reply: ReplyId(1_000),

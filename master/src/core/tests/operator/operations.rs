@@ -6,7 +6,8 @@ use meseta_resources::Resource;
 use super::*;
 use crate::core::tests::agents::malicious::refused;
 use crate::core::tests::operations::{
-    create, destroy, register_capable, reserve, reserved, unreserve, volume, with_operations,
+    create, destroy, labelled, register_capable, reserve, reserved, unreserve, volume,
+    with_operations,
 };
 
 impl World {
@@ -31,12 +32,8 @@ impl World {
         }
     }
 
-    fn rescinded(&mut self, scheduler: &Scheduler) -> usize {
-        let events = self.take_events(scheduler.connection);
-        events
-            .iter()
-            .filter(|event| event.rescind.is_some())
-            .count()
+    pub(in crate::core::tests) fn operate_accepted(&mut self, node: &Node, operation: Message) {
+        assert_eq!(self.operate(&node.id, operation), Answer::Accepted);
     }
 }
 
@@ -52,40 +49,37 @@ fn what_is_free_is_reserved_and_unreserved() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:12;mem:6144");
     let ads = reserved(&parse("cpus:8;mem:4096"), "ads", Some("ops"));
-    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&ads));
     assert!(world.outcomes.is_empty(), "taken is not over");
     assert_eq!(world.finish(&node), 1);
     let (uuid, status) = world.outcomes.pop().unwrap();
     assert_eq!(uuid, world.applied);
     assert_eq!(status.state(), v1::OperationState::OperationFinished);
     let frames = world.take_frames(node.connection);
-    assert!(matches!(
-        frames[0],
-        master_frame::Message::AcknowledgeOperation(_)
-    ));
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:2048") + &ads);
+    assert!(matches!(frames[0], MasterMessage::AcknowledgeOperation(_)));
+    world.assert_total(&node, parse("cpus:4;mem:2048") + &ads);
     let scheduler = world.subscribe(framework("f", &["ads"]));
     let offer = world.offers(&scheduler).pop().unwrap();
-    assert_eq!(total(&[offer]), parse("cpus:4;mem:2048") + &ads);
-    assert_eq!(world.operate(&node.id, unreserve(&ads)), Answer::Accepted);
+    assert_eq!(total_of(&offer), parse("cpus:4;mem:2048") + &ads);
+    world.operate_accepted(&node, unreserve(&ads));
     assert_eq!(world.rescinded(&scheduler), 1);
-    assert_eq!(world.agent_total(&node), parse("cpus:12;mem:6144"));
+    world.assert_total(&node, parse("cpus:12;mem:6144"));
 }
 
 #[test]
 fn an_offer_in_the_way_is_taken_back() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     assert_eq!(world.offers(&scheduler).len(), 1);
     let all = reserved(&parse("cpus:4;mem:1024"), "ads", None);
-    assert_eq!(world.operate(&node.id, reserve(&all)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&all));
     assert_eq!(world.rescinded(&scheduler), 1);
     world.advance(10 * SECOND);
     assert!(world.offers(&scheduler).is_empty(), "all of it is for ads");
     let other = world.subscribe(framework("g", &["ads"]));
     assert_eq!(total(&world.offers(&other)), all);
-    assert_eq!(world.operate(&node.id, unreserve(&all)), Answer::Accepted);
+    world.operate_accepted(&node, unreserve(&all));
     assert_eq!(world.rescinded(&other), 1);
 }
 
@@ -93,58 +87,36 @@ fn an_offer_in_the_way_is_taken_back() {
 fn what_is_partly_free_and_partly_offered_is_reserved() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     // Half of it is held by a task, a quarter comes back and is offered apart.
-    let half = vec![task(&node, "t", "cpus:2;mem:512")];
-    world.call(&scheduler, accept(&[&offer], half));
+    world.launch(&scheduler, &offer, "t", "cpus:2;mem:512");
     world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
     world.live(6 * SECOND, &[&node]);
     let ads = reserved(&parse("cpus:4;mem:1024"), "ads", None);
-    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
-    assert_eq!(world.agent_total(&node), ads);
-    assert_eq!(world.operate(&node.id, unreserve(&ads)), Answer::Accepted);
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    world.operate_accepted(&node, reserve(&ads));
+    world.assert_total(&node, &ads);
+    world.operate_accepted(&node, unreserve(&ads));
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
 }
 
 #[test]
 fn labels_must_be_given_to_unreserve() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    let labelled = |value: &str| {
-        let mut reservation =
-            meseta_resources::Reservation::dynamic(Role::new("ads").unwrap(), None);
-        reservation.labels = std::iter::once(meseta_resources::Label {
-            key: "k".to_owned(),
-            value: Some(value.to_owned()),
-        })
-        .collect();
-        parse("cpus:1").push_reservation(&reservation).unwrap()
-    };
-    assert_eq!(
-        world.operate(&node.id, reserve(&labelled("v"))),
-        Answer::Accepted
-    );
+    let labelled = |value: &str| labelled(&parse("cpus:1"), "ads", value);
+    world.operate_accepted(&node, reserve(&labelled("v")));
     let bare = reserved(&parse("cpus:1"), "ads", None);
     for wrong in [bare, labelled("w")] {
         let answer = world.operate(&node.id, unreserve(&wrong));
         assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
     }
-    assert_eq!(
-        world.operate(&node.id, unreserve(&labelled("v"))),
-        Answer::Accepted
-    );
+    world.operate_accepted(&node, unreserve(&labelled("v")));
 }
 
 /// A cpu, reserved under a label of so many bytes.
 fn with_label(bytes: usize) -> Resources {
-    let mut reservation = meseta_resources::Reservation::dynamic(Role::new("ads").unwrap(), None);
-    reservation.labels = std::iter::once(meseta_resources::Label {
-        key: "k".to_owned(),
-        value: Some("v".repeat(bytes)),
-    })
-    .collect();
-    parse("cpus:1").push_reservation(&reservation).unwrap()
+    labelled(&parse("cpus:1"), "ads", &"v".repeat(bytes))
 }
 
 #[test]
@@ -153,15 +125,15 @@ fn what_is_reserved_is_counted_and_an_agent_comes_back_with_it() {
     let mut node = world.capable_agent(5051, "cpus:4;mem:1024");
     let before = world.core.described_bytes();
     let long = with_label(4000);
-    assert_eq!(world.operate(&node.id, reserve(&long)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&long));
     assert!(world.core.described_bytes() > before + 4000);
     world.core.config.memory.agents = 1;
     let connection = node.connection;
     world.input(Input::AgentGone { connection });
     node.register.checkpointed_resources = to_wire(&long, Format::PostRefinement);
-    let node = world.reregister(&node, Vec::new(), Vec::new());
+    let node = world.return_empty(&node);
     assert!(refused(&mut world, node.connection).is_none());
-    assert_eq!(world.operate(&node.id, unreserve(&long)), Answer::Accepted);
+    world.operate_accepted(&node, unreserve(&long));
     assert_eq!(world.core.described_bytes(), before);
 }
 
@@ -172,10 +144,10 @@ fn an_operation_that_is_longer_than_the_agent_takes_is_refused() {
     said.frame_bytes_max = Some(7_000);
     let node = world.agent_that_says(said);
     let answer = world.operate(&node.id, reserve(&with_label(4_000)));
-    assert!(text(&answer).contains("7000 bytes at most"), "{answer:?}");
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    assert_says(text(&answer), "7000 bytes at most");
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
     let short = reserve(&with_label(2_000));
-    assert_eq!(world.operate(&node.id, short), Answer::Accepted);
+    world.operate_accepted(&node, short);
 }
 
 #[test]
@@ -184,8 +156,8 @@ fn a_reservation_with_very_long_labels_is_refused() {
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
     let long = with_label(4 << 20);
     let answer = world.operate(&node.id, reserve(&long));
-    assert!(text(&answer).contains("labels"), "{answer:?}");
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    assert_says(text(&answer), "labels");
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
 }
 
 #[test]
@@ -195,9 +167,9 @@ fn star_cannot_be_reserved() {
     let mut message = reserve(&reserved(&parse("cpus:1"), "ads", None));
     message.reserve.as_mut().unwrap().resources[0].reservations[0].role = Some("*".to_owned());
     let answer = world.operate(&node.id, message);
-    assert!(
-        text(&answer).contains("Invalid reservation: role \"*\" cannot be reserved"),
-        "{answer:?}"
+    assert_says(
+        text(&answer),
+        "Invalid reservation: role \"*\" cannot be reserved",
     );
 }
 
@@ -205,7 +177,7 @@ fn star_cannot_be_reserved() {
 fn what_is_not_there_is_a_conflict_and_changes_nothing() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     let too_much = reserved(&parse("cpus:5"), "ads", None);
     let answer = world.operate(&node.id, reserve(&too_much));
@@ -219,14 +191,11 @@ fn what_is_not_there_is_a_conflict_and_changes_nothing() {
         0,
         "no offer is taken back in vain"
     );
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&node, "t", "cpus:4;mem:64")]),
-    );
+    world.launch(&scheduler, &offer, "t", "cpus:4;mem:64");
     let one = reserved(&parse("cpus:1"), "ads", None);
     let answer = world.operate(&node.id, reserve(&one));
     assert!(matches!(answer, Answer::Conflict(_)), "in use: {answer:?}");
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
     let answer = world.operate("nosuch", reserve(&one));
     assert_eq!(text(&answer), "No agent found with specified ID");
 }
@@ -246,17 +215,14 @@ fn the_words_are_those_of_mesos() {
     );
     let disk = reserved(&parse("disk:64"), "dev", Some("ops"));
     let data = volume(&disk, "vol1", false);
-    assert_eq!(world.operate(&node.id, reserve(&disk)), Answer::Accepted);
-    assert_eq!(
-        world.operate(&node.id, create(std::slice::from_ref(&data))),
-        Answer::Accepted
-    );
-    let answer = world.operate(&node.id, create(std::slice::from_ref(&data)));
+    world.operate_accepted(&node, reserve(&disk));
+    world.operate_accepted(&node, create([&data]));
+    let answer = world.operate(&node.id, create([&data]));
     assert_eq!(
         text(&answer),
         format!("Invalid CREATE operation {place}: Persistence ID 'vol1' is not unique")
     );
-    let answer = world.operate(&node.id, destroy(&[volume(&disk, "nosuch", false)]));
+    let answer = world.operate(&node.id, destroy([volume(&disk, "nosuch", false)]));
     assert_eq!(
         text(&answer),
         "Invalid DESTROY operation: Persistent volumes not found"
@@ -266,9 +232,9 @@ fn the_words_are_those_of_mesos() {
         text(&answer).ends_with("does not contain disk(reservations: [(DYNAMIC,dev,ops)]):64"),
         "{answer:?}"
     );
-    assert_eq!(world.operate(&node.id, destroy(&[data])), Answer::Accepted);
-    assert_eq!(world.operate(&node.id, unreserve(&disk)), Answer::Accepted);
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024;disk:100"));
+    world.operate_accepted(&node, destroy([data]));
+    world.operate_accepted(&node, unreserve(&disk));
+    world.assert_total(&node, parse("cpus:4;mem:1024;disk:100"));
 }
 
 #[test]
@@ -277,7 +243,7 @@ fn a_reservation_of_another_principal_is_named() {
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
     let reservation = |who| reserved(&parse("cpus:1"), "ads", who);
     let theirs = reservation(Some("ops"));
-    assert_eq!(world.operate(&node.id, reserve(&theirs)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&theirs));
     let answer = world.operate(&node.id, unreserve(&reservation(None)));
     assert!(
         text(&answer).ends_with(
@@ -287,10 +253,7 @@ fn a_reservation_of_another_principal_is_named() {
         ),
         "{answer:?}"
     );
-    assert_eq!(
-        world.operate(&node.id, unreserve(&theirs)),
-        Answer::Accepted
-    );
+    world.operate_accepted(&node, unreserve(&theirs));
 }
 
 #[test]
@@ -299,26 +262,14 @@ fn the_principal_that_asks_must_be_the_reserver() {
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
     let by = |principal| reserved(&parse("cpus:1"), "ads", principal);
     let answer = world.operate_as(&node.id, reserve(&by(Some("bob"))), Some("alice"));
-    assert!(text(&answer).contains("with principal 'bob'"), "{answer:?}");
+    assert_says(text(&answer), "with principal 'bob'");
     let answer = world.operate_as(&node.id, reserve(&by(None)), Some("alice"));
-    assert!(text(&answer).contains("no principal set"), "{answer:?}");
+    assert_says(text(&answer), "no principal set");
     let answer = world.operate_as(&node.id, reserve(&by(Some("alice"))), Some("alice"));
     assert_eq!(answer, Answer::Accepted);
     // Anyone may unreserve, as long as no rule says otherwise.
     let answer = world.operate_as(&node.id, unreserve(&by(Some("alice"))), Some("bob"));
     assert_eq!(answer, Answer::Accepted);
-}
-
-#[test]
-fn principals_keep_reservations_of_one_role_apart() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    for principal in [Some("a"), Some("b"), None] {
-        let one = reserved(&parse("cpus:1"), "ads", principal);
-        assert_eq!(world.operate(&node.id, reserve(&one)), Answer::Accepted);
-    }
-    let ads = Role::new("ads").unwrap();
-    assert_eq!(world.agent_total(&node).reserved(Some(&ads)).len(), 3);
 }
 
 #[test]
@@ -329,19 +280,16 @@ fn a_reservation_is_moved_with_a_source() {
         reserved(&parse("cpus:1"), "a", None),
         reserved(&parse("cpus:1"), "b", None),
     );
-    assert_eq!(world.operate(&node.id, reserve(&a)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&a));
     let mut moved = reserve(&b);
     moved.reserve.as_mut().unwrap().source = to_wire(&a, Format::PostRefinement);
-    assert_eq!(world.operate(&node.id, moved), Answer::Accepted);
-    assert_eq!(world.agent_total(&node), parse("cpus:3;mem:1024") + &b);
+    world.operate_accepted(&node, moved);
+    world.assert_total(&node, parse("cpus:3;mem:1024") + &b);
     let two = reserved(&parse("cpus:2"), "a", None);
     let mut grown = reserve(&two);
     grown.reserve.as_mut().unwrap().source = to_wire(&b, Format::PostRefinement);
     let answer = world.operate(&node.id, grown);
-    assert!(
-        text(&answer).contains("identical resource quantities"),
-        "{answer:?}"
-    );
+    assert_says(text(&answer), "identical resource quantities");
 }
 
 /// RESERVE that takes `source` and makes `target` of it.
@@ -363,15 +311,15 @@ fn a_static_reservation_is_neither_moved_nor_made() {
         let answer = world.operate_as(&node.id, moved(source, target), Some("eve"));
         let told = text(&answer);
         assert!(told.contains("static reservation"), "{source}: {told}");
-        assert_eq!(world.agent_total(&node), configured);
+        world.assert_total(&node, &configured);
     }
     // What is on top of it is another matter.
     let refine = moved(&fixed, &refined);
     let answer = world.operate_as(&node.id, refine, Some("eve"));
     assert_eq!(answer, Answer::Accepted);
     let undo = unreserve(&refined);
-    assert_eq!(world.operate(&node.id, undo), Answer::Accepted);
-    assert_eq!(world.agent_total(&node), configured);
+    world.operate_accepted(&node, undo);
+    world.assert_total(&node, &configured);
 }
 
 #[test]
@@ -381,13 +329,13 @@ fn every_reservation_that_is_pushed_names_who_asks() {
     let plain = parse("cpus:2");
     let forged = reserved(&reserved(&plain, "ads", Some("ops")), "ads/x", Some("eve"));
     let answer = world.operate_as(&node.id, moved(&plain, &forged), Some("eve"));
-    assert!(text(&answer).contains("with principal 'ops'"), "{answer:?}");
+    assert_says(text(&answer), "with principal 'ops'");
     let own = reserved(&reserved(&plain, "ads", Some("eve")), "ads/x", Some("eve"));
     let answer = world.operate_as(&node.id, moved(&plain, &own), Some("eve"));
     assert_eq!(answer, Answer::Accepted);
     // What stays as it is may be another's.
     let by_ops = reserved(&parse("cpus:1"), "web", Some("ops"));
-    assert_eq!(world.operate(&node.id, reserve(&by_ops)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&by_ops));
     let further = reserved(&by_ops, "web/x", Some("eve"));
     let answer = world.operate_as(&node.id, moved(&by_ops, &further), Some("eve"));
     assert_eq!(answer, Answer::Accepted);
@@ -399,12 +347,9 @@ fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
     let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:100");
     let disk = |role: &str| reserved(&parse("disk:10"), role, None);
     let theirs = volume(&disk("a"), "v", false);
-    assert_eq!(
-        world.operate(&node.id, reserve(&disk("a"))),
-        Answer::Accepted
-    );
-    let made = create(std::slice::from_ref(&theirs));
-    assert_eq!(world.operate(&node.id, made), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&disk("a")));
+    let made = create([&theirs]);
+    world.operate_accepted(&node, made);
     let before = world.agent_total(&node);
     let theirs: Resources = theirs.into();
     let other: Resources = volume(&disk("b"), "v", false).into();
@@ -416,8 +361,8 @@ fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
     ] {
         let answer = world.operate(&node.id, message);
         let told = text(&answer);
-        assert!(told.contains("destroy the volume first"), "{told}");
-        assert_eq!(world.agent_total(&node), before);
+        assert_says(&told, "destroy the volume first");
+        world.assert_total(&node, &before);
     }
 }
 
@@ -425,43 +370,34 @@ fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
 fn a_disconnected_agent_cannot_be_told() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
+    world.lose_agent(&node);
     let one = reserved(&parse("cpus:1"), "ads", None);
     let answer = world.operate(&node.id, reserve(&one));
     assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
-    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    world.assert_total(&node, parse("cpus:4;mem:1024"));
 }
 
 #[test]
 fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     let data = volume(&parse("disk(dev):100"), "v", false);
-    let action = with_operations(&[&offer], vec![create(std::slice::from_ref(&data))], 0.0);
+    let action = with_operations(&[&offer], vec![create([&data])], 0.0);
     world.call(&scheduler, action);
     world.advance(SECOND);
-    assert_eq!(
-        world.operate(&node.id, destroy(std::slice::from_ref(&data))),
-        Answer::Accepted
-    );
+    world.operate_accepted(&node, destroy([&data]));
     world.take_events(scheduler.connection);
-    assert_eq!(
-        world.operate(&node.id, create(std::slice::from_ref(&data))),
-        Answer::Accepted
-    );
+    world.operate_accepted(&node, create([&data]));
     // What was rescinded for it is offered again at once.
     let offers = world.offers(&scheduler);
-    let offers: Vec<&v1::Offer> = offers.iter().collect();
     world.call(
         &scheduler,
-        with_operations(&offers, vec![destroy(&[data])], 0.0),
+        with_operations(&offers, vec![destroy([data])], 0.0),
     );
     let total = parse("cpus:4;mem:1024;disk(dev):100");
-    assert_eq!(world.agent_total(&node), total);
+    world.assert_total(&node, &total);
 }
 
 /// The right to destroy goes by the creator, so whoever could name another could destroy everything.
@@ -477,19 +413,13 @@ fn a_volume_is_its_creators_whoever_is_named() {
     };
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
-    assert_eq!(
-        world.operate(&node.id, create(&[by("owner")])),
-        Answer::Accepted
-    );
+    world.operate_accepted(&node, create([by("owner")]));
     let before = world.agent_total(&node);
-    let answer = world.operate(&node.id, destroy(&[by("thief")]));
+    let answer = world.operate(&node.id, destroy([by("thief")]));
     let refused = "Invalid DESTROY operation: Persistent volumes not found";
     assert_eq!(answer, Answer::BadRequest(refused.to_owned()));
-    assert_eq!(world.agent_total(&node), before);
-    assert_eq!(
-        world.operate(&node.id, destroy(&[by("owner")])),
-        Answer::Accepted
-    );
+    world.assert_total(&node, &before);
+    world.operate_accepted(&node, destroy([by("owner")]));
 }
 
 #[test]
@@ -497,17 +427,14 @@ fn a_volume_fits_its_reservation() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:1000");
     let mine = reserved(&parse("disk:64"), "dev", None);
-    assert_eq!(world.operate(&node.id, reserve(&mine)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&mine));
     let larger = volume(&reserved(&parse("disk:65"), "dev", None), "v", false);
     let foreign = volume(&reserved(&parse("disk:64"), "ops", None), "v", false);
     for wrong in [larger, foreign] {
-        let answer = world.operate(&node.id, create(&[wrong]));
+        let answer = world.operate(&node.id, create([wrong]));
         assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
     }
-    assert_eq!(
-        world.agent_total(&node),
-        parse("cpus:4;mem:1024;disk:936") + &mine
-    );
+    world.assert_total(&node, parse("cpus:4;mem:1024;disk:936") + &mine);
 }
 
 #[test]
@@ -515,16 +442,16 @@ fn a_removed_agent_takes_its_reservations_along() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
     let all = reserved(&parse("cpus:4"), "ads", None);
-    assert_eq!(world.operate(&node.id, reserve(&all)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&all));
     let leave = meseta::Unregister {
         reason: "the end".to_owned(),
     };
-    world.say(&node, agent_frame::Message::Unregister(leave));
+    world.say(&node, AgentMessage::Unregister(leave));
     assert!(world.core.agents.is_empty());
     let answer = world.operate(&node.id, unreserve(&all));
     assert_eq!(text(&answer), "No agent found with specified ID");
     let fresh = world.capable_agent(5052, "cpus:4;mem:1024");
-    assert_eq!(world.agent_total(&fresh), parse("cpus:4;mem:1024"));
+    world.assert_total(&fresh, parse("cpus:4;mem:1024"));
 }
 
 /// The refusal is about what was asked for, and begins with what there is of it.
@@ -534,7 +461,7 @@ fn what_is_nearest_to_what_is_missing_comes_first() {
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
     for (amount, role) in [("cpus:1", "ads"), ("mem:64", "zoo"), ("cpus:1", "zoo")] {
         let reserve = reserve(&reserved(&parse(amount), role, None));
-        assert_eq!(world.operate(&node.id, reserve), Answer::Accepted);
+        world.operate_accepted(&node, reserve);
     }
     let answer = world.operate(
         &node.id,
@@ -551,10 +478,10 @@ fn what_is_nearest_to_what_is_missing_comes_first() {
 fn what_was_not_reserved_is_offered_again_at_once() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     assert_eq!(world.offers(&scheduler).len(), 1);
     let ads = reserved(&parse("cpus:1"), "ads", None);
-    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    world.operate_accepted(&node, reserve(&ads));
     let events = world.take_events(scheduler.connection);
     let offered: Vec<_> = events
         .iter()

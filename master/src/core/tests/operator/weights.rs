@@ -30,15 +30,12 @@ fn weights_are_checked_kept_and_used() {
     }
     let deep = vec!["r"; 33].join("/");
     let told = rejection(world.administer(weights(&[(deep.as_str(), 2.0)])));
-    assert!(told.contains("has 33 levels, more than the 32"), "{told}");
+    assert_says(&told, "has 33 levels, more than the 32");
     rejection(world.administer(weights(&[("dev", -2.0)])));
     rejection(world.administer(weights(&[("dev", f64::NAN)])));
-    assert_eq!(world.administer(weights(&[])), Answer::Done);
-    assert_eq!(
-        world.administer(weights(&[("dev", 2.5), ("ops", 3.0)])),
-        Answer::Done
-    );
-    assert_eq!(world.administer(weights(&[("ops", 1.0)])), Answer::Done);
+    world.administer_done(weights(&[]));
+    world.administer_done(weights(&[("dev", 2.5), ("ops", 3.0)]));
+    world.administer_done(weights(&[("ops", 1.0)]));
     let kept = world.core.snapshot().weights.clone();
     let mut world = world.restart();
     assert_eq!(world.core.snapshot().weights, kept);
@@ -56,9 +53,8 @@ fn changed_weights_take_offers_back_for_those_who_wait() {
     world.offers(&rich);
     let poor = world.subscribe(framework("poor", &["poor"]));
     let weights = Request::UpdateWeights(vec![("poor".to_owned(), 5.0)]);
-    assert_eq!(world.administer(weights), Answer::Done);
-    let events = world.take_events(rich.connection);
-    assert!(events.iter().any(|event| event.rescind.is_some()));
+    world.administer_done(weights);
+    assert!(world.rescinded(&rich) > 0);
     assert!(!world.offers(&poor).is_empty());
 }
 
@@ -68,15 +64,11 @@ fn a_weight_for_a_role_outside_the_whitelist_is_refused() {
         roles: Some(["*", "known"].map(|r| Role::new(r).unwrap()).into()),
         ..config()
     };
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
+    let mut world = World::configured(config);
     let weight = |role: &str| Request::UpdateWeights(vec![(role.to_owned(), 2.0)]);
     let message = rejection(world.administer(weight("other")));
-    assert!(message.contains("Unknown role 'other'"), "{message}");
-    assert_eq!(world.administer(weight("known")), Answer::Done);
+    assert_says(&message, "Unknown role 'other'");
+    world.administer_done(weight("known"));
 }
 
 #[test]

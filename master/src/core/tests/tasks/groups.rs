@@ -4,20 +4,15 @@ use super::*;
 
 fn begin() -> (World, Node, Scheduler, v1::Offer) {
     let resources = "cpus:4;mem:1024;disk:1024;ports:[31000-31009]";
-    let (mut world, node, scheduler, offer) =
-        World::with_offer(framework("f", &["dev"]), resources);
+    let (mut world, node, scheduler, offer) = World::with_offer(plain(), resources);
     world.take_frames(node.connection);
     (world, node, scheduler, offer)
 }
 
 pub(in crate::core::tests) fn executor(scheduler: &Scheduler, id: &str) -> v1::ExecutorInfo {
     v1::ExecutorInfo {
-        executor_id: v1::ExecutorId {
-            value: id.to_owned(),
-        },
-        framework_id: Some(v1::FrameworkId {
-            value: scheduler.id.clone(),
-        }),
+        executor_id: executor_id(id),
+        framework_id: Some(framework_id(&scheduler.id)),
         r#type: Some(v1::executor_info::Type::Default.into()),
         resources: wire("cpus:0.1;mem:32;disk:8"),
         ..v1::ExecutorInfo::default()
@@ -49,12 +44,11 @@ pub(in crate::core::tests) fn accept_all(
     })
 }
 
-fn groups(frames: Vec<master_frame::Message>) -> Vec<meseta::RunTaskGroup> {
-    let group = |frame| match frame {
-        master_frame::Message::RunTaskGroup(run) => Some(run),
-        _ => None,
-    };
-    frames.into_iter().filter_map(group).collect()
+/// Launches a task of its own under the executor `pod`.
+fn launch_pod(world: &mut World, scheduler: &Scheduler, offer: &v1::Offer, task: &str) {
+    let tasks = vec![task_on(&offer.agent_id.value, task, "cpus:1;mem:64")];
+    let pod = group(executor(scheduler, "pod"), tasks);
+    world.call_accepted(scheduler, accept_all(offer, vec![pod]));
 }
 
 fn with(mut task: v1::TaskInfo, change: impl Fn(&mut v1::TaskInfo)) -> v1::TaskInfo {
@@ -81,11 +75,8 @@ fn a_group_is_sent_as_one_with_its_executor_in_every_task() {
         task(&node, "b", "cpus:0.5;mem:32"),
     ];
     let pod = group(executor(&scheduler, "pod"), tasks);
-    assert_eq!(
-        world.call(&scheduler, accept_all(&offer, vec![pod])),
-        Answer::Accepted
-    );
-    let sent = groups(world.take_frames(node.connection));
+    world.call_accepted(&scheduler, accept_all(&offer, vec![pod]));
+    let sent = taken!(world, node.connection, RunTaskGroup);
     assert_eq!(sent.len(), 1);
     assert!(sent[0].launch_executor);
     assert!(sent[0].accepted_time.is_some());
@@ -112,10 +103,46 @@ fn a_group_is_sent_as_one_with_its_executor_in_every_task() {
     let more = vec![task(&node, "c", "cpus:1;mem:64")];
     let pod = group(executor(&scheduler, "pod"), more);
     world.call(&scheduler, accept_all(&offer, vec![pod]));
-    let sent = groups(world.take_frames(node.connection));
+    let sent = taken!(world, node.connection, RunTaskGroup);
     assert!(!sent[0].launch_executor);
     let used = world.core.snapshot().agents[0].used_total().unallocate();
     assert_eq!(used, parse("cpus:2.6;mem:192;disk:8"));
+}
+
+type Make<'a> = &'a dyn Fn(&Node) -> Vec<v1::TaskInfo>;
+
+/// What each task of a group was told that was refused whole.
+struct Refused(Vec<String>);
+
+impl Refused {
+    #[track_caller]
+    fn says(&self, text: &str) {
+        for message in &self.0 {
+            assert_says(message, text);
+        }
+    }
+}
+
+fn refused(executor: &v1::ExecutorInfo, tasks: Make<'_>) -> Refused {
+    let (mut world, node, scheduler, offer) = begin();
+    let tasks = tasks(&node);
+    let count = tasks.len();
+    let group = group(executor.clone(), tasks);
+    world.call(&scheduler, accept_all(&offer, vec![group]));
+    let updates = world.updates(&scheduler);
+    assert_eq!(updates.len(), count);
+    for status in &updates {
+        assert_eq!(status.state(), TaskState::TaskError);
+        assert_eq!(status.reason(), v1::task_status::Reason::TaskGroupInvalid);
+    }
+    let snapshot = world.core.snapshot();
+    assert!(snapshot.agents[0].tasks.is_empty() && snapshot.agents[0].used.is_empty());
+    Refused(
+        updates
+            .into_iter()
+            .map(|one| one.message.unwrap())
+            .collect(),
+    )
 }
 
 #[test]
@@ -127,7 +154,6 @@ fn a_group_with_one_bad_part_is_refused_whole_and_told_why() {
         change(&mut executor);
         executor
     };
-    type Make<'a> = &'a dyn Fn(&Node) -> Vec<v1::TaskInfo>;
     let two: Make<'_> = &|node| {
         vec![
             task(node, "a", "cpus:1;mem:64"),
@@ -146,9 +172,7 @@ fn a_group_with_one_bad_part_is_refused_whole_and_told_why() {
     let twin = second(&|task| task.task_id.value = "a".to_owned());
     let other_executor = second(&|task| {
         task.executor = Some(Box::new(v1::ExecutorInfo {
-            executor_id: v1::ExecutorId {
-                value: "other".to_owned(),
-            },
+            executor_id: executor_id("other"),
             ..v1::ExecutorInfo::default()
         }));
     });
@@ -182,109 +206,40 @@ fn a_group_with_one_bad_part_is_refused_whole_and_told_why() {
     let with_port = changed(&|executor| {
         executor.resources.extend(wire("ports:[31001-31002]"));
     });
-    let cases: Vec<(v1::ExecutorInfo, Make<'_>, &str)> = vec![
-        (
-            with_port,
-            &same_port,
-            "There are overlapping resources in the task group's task resources {",
-        ),
-        (
-            good.clone(),
-            &bad_id,
-            "Task 'x/y' is invalid: 'x/y' contains invalid characters",
-        ),
-        (
-            good.clone(),
-            &twin,
-            "Task 'a' is invalid: Task has duplicate ID: a",
-        ),
-        (
-            good.clone(),
-            &other_executor,
-            "The `ExecutorInfo` of task 'b' is different from executor 'pod'",
-        ),
-        (
-            good.clone(),
-            &docker,
-            "Task 'b' is invalid: Docker ContainerInfo is not supported on the task",
-        ),
-        (
-            good.clone(),
-            &own_groups,
-            "the value of 'share_cgroups' must be the same for all tasks",
-        ),
-        (
-            good.clone(),
-            &too_much,
-            "required by task group and its executor are more than available",
-        ),
-        (
-            good.clone(),
-            &own_network,
-            "HTTP and TCP health checks are not supported for nested",
-        ),
-        (
-            changed(&|e| e.framework_id = None),
-            two,
-            "'ExecutorInfo.framework_id' must be set",
-        ),
-        (
-            changed(&|e| e.r#type = None),
-            two,
-            "'ExecutorInfo.type' must be set",
-        ),
-        (
-            changed(&|e| e.r#type = Some(0)),
-            two,
-            "Unknown executor type",
-        ),
-        (
-            changed(&|e| e.command = Some(v1::CommandInfo::default())),
-            two,
-            "'ExecutorInfo.command' must not be set for 'DEFAULT' executor",
-        ),
-        (
-            changed(&|e| e.r#type = Some(2)),
-            two,
-            "'ExecutorInfo.command' must be set for 'CUSTOM' executor",
-        ),
-        (
-            changed(&|e| e.resources = wire("mem:32;disk:8")),
-            two,
-            "Executor 'pod' uses less CPUs (None) than the minimum required (0.01)",
-        ),
-        (
-            changed(&|e| e.resources = wire("cpus:0.1;mem:16;disk:8")),
-            two,
-            "Executor 'pod' uses less memory (16MB) than the minimum required (32MB)",
-        ),
-        (
-            changed(&|e| e.resources = wire("cpus:0.1;mem:32")),
-            two,
-            "Executor 'pod' uses no disk",
-        ),
-        (
-            shared_executor,
-            two,
-            "The 'share_cgroups' field cannot be set to 'true' on executor containers",
-        ),
-    ];
-    for (executor, tasks, text) in cases {
-        let (mut world, node, scheduler, offer) = begin();
-        let tasks = tasks(&node);
-        let count = tasks.len();
-        world.call(&scheduler, accept_all(&offer, vec![group(executor, tasks)]));
-        let updates = world.updates(&scheduler);
-        assert_eq!(updates.len(), count, "{text}");
-        for status in updates {
-            assert_eq!(status.state(), TaskState::TaskError);
-            assert_eq!(status.reason(), v1::task_status::Reason::TaskGroupInvalid);
-            let message = status.message.unwrap();
-            assert!(message.contains(text), "{message:?} should say {text:?}");
-        }
-        let snapshot = world.core.snapshot();
-        assert!(snapshot.agents[0].tasks.is_empty() && snapshot.agents[0].used.is_empty());
-    }
+    refused(&with_port, &same_port)
+        .says("There are overlapping resources in the task group's task resources {");
+    refused(&good, &bad_id).says("Task 'x/y' is invalid: 'x/y' contains invalid characters");
+    refused(&good, &twin).says("Task 'a' is invalid: Task has duplicate ID: a");
+    refused(&good, &other_executor)
+        .says("The `ExecutorInfo` of task 'b' is different from executor 'pod'");
+    refused(&good, &docker)
+        .says("Task 'b' is invalid: Docker ContainerInfo is not supported on the task");
+    refused(&good, &own_groups).says("the value of 'share_cgroups' must be the same for all tasks");
+    refused(&good, &too_much)
+        .says("required by task group and its executor are more than available");
+    refused(&good, &own_network).says("HTTP and TCP health checks are not supported for nested");
+    refused(&changed(&|e| e.framework_id = None), two)
+        .says("'ExecutorInfo.framework_id' must be set");
+    refused(&changed(&|e| e.r#type = None), two).says("'ExecutorInfo.type' must be set");
+    refused(&changed(&|e| e.r#type = Some(0)), two).says("Unknown executor type");
+    refused(
+        &changed(&|e| e.command = Some(v1::CommandInfo::default())),
+        two,
+    )
+    .says("'ExecutorInfo.command' must not be set for 'DEFAULT' executor");
+    refused(&changed(&|e| e.r#type = Some(2)), two)
+        .says("'ExecutorInfo.command' must be set for 'CUSTOM' executor");
+    refused(&changed(&|e| e.resources = wire("mem:32;disk:8")), two)
+        .says("Executor 'pod' uses less CPUs (None) than the minimum required (0.01)");
+    refused(
+        &changed(&|e| e.resources = wire("cpus:0.1;mem:16;disk:8")),
+        two,
+    )
+    .says("Executor 'pod' uses less memory (16MB) than the minimum required (32MB)");
+    refused(&changed(&|e| e.resources = wire("cpus:0.1;mem:32")), two)
+        .says("Executor 'pod' uses no disk");
+    refused(&shared_executor, two)
+        .says("The 'share_cgroups' field cannot be set to 'true' on executor containers");
 }
 
 #[test]
@@ -303,8 +258,8 @@ fn groups_have_no_operation_id_and_invalid_offers_drop_all_of_them() {
     world.call(&scheduler, accept_all(&offer, vec![named]));
     let update = world.updates(&scheduler).pop().unwrap();
     assert_eq!(
-        update.message.as_deref(),
-        Some("The `id` field cannot be set on LAUNCH_GROUP operations")
+        update.message(),
+        "The `id` field cannot be set on LAUNCH_GROUP operations"
     );
     assert_eq!(update.reason(), v1::task_status::Reason::TaskGroupInvalid);
 
@@ -317,22 +272,16 @@ fn groups_have_no_operation_id_and_invalid_offers_drop_all_of_them() {
 #[test]
 fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
     let (mut world, node, scheduler, offer) = begin();
-    let pod = group(
-        executor(&scheduler, "pod"),
-        vec![task(&node, "a", "cpus:1;mem:64")],
-    );
-    world.call(&scheduler, accept_all(&offer, vec![pod]));
-    let sent = groups(world.take_frames(node.connection)).pop().unwrap();
+    launch_pod(&mut world, &scheduler, &offer, "a");
+    let sent = taken!(world, node.connection, RunTaskGroup).pop().unwrap();
     let mut reported = running(&node, &scheduler, "a", "cpus:1;mem:64", "dev");
-    reported.executor_id = Some(v1::ExecutorId {
-        value: "pod".to_owned(),
-    });
-    let info = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    reported.executor_id = Some(executor_id("pod"));
+    let info = info_of(&scheduler);
     let mut told = report(&node, vec![reported.clone()], vec![info.clone()]);
     told.executors = vec![sent.executor.clone()];
 
     let mut world = world.restart();
-    let back = world.handshake(agent_frame::Message::Reregister(told));
+    let back = world.handshake(AgentMessage::Reregister(told));
     let scheduler = world.subscribe(info.clone());
     let snapshot = world.core.snapshot();
     assert_eq!(snapshot.agents[0].executors.len(), 1);
@@ -345,12 +294,8 @@ fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
         ..node
     };
     let offer = world.offers(&scheduler).pop().unwrap();
-    let pod = group(
-        executor(&scheduler, "pod"),
-        vec![task(&node, "b", "cpus:1;mem:64")],
-    );
-    world.call(&scheduler, accept_all(&offer, vec![pod]));
-    let sent = groups(world.take_frames(back)).pop().unwrap();
+    launch_pod(&mut world, &scheduler, &offer, "b");
+    let sent = taken!(world, back, RunTaskGroup).pop().unwrap();
     assert!(!sent.launch_executor);
 
     // The agent comes back without it: what it held is free.
@@ -362,26 +307,22 @@ fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
 #[test]
 fn executors_learn_of_a_changed_framework_also_when_they_run_nothing() {
     let (mut world, node, scheduler, offer) = begin();
-    let pod = group(
-        executor(&scheduler, "pod"),
-        vec![task(&node, "a", "cpus:1;mem:64")],
-    );
-    world.call(&scheduler, accept_all(&offer, vec![pod]));
+    launch_pod(&mut world, &scheduler, &offer, "a");
     world.update(&node, &scheduler, "a", TaskState::TaskFinished, 1);
     world.acknowledge(&node, &scheduler, "a", 1);
     world.take_frames(node.connection);
-    let mut info = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    let mut info = info_of(&scheduler);
     info.name = "renamed".to_owned();
     let update = Action::UpdateFramework(Box::new(Subscribe {
         info,
         suppressed_roles: Vec::new(),
         offer_constraints: None,
     }));
-    assert_eq!(world.call(&scheduler, update), Answer::Done);
+    world.call_done(&scheduler, update);
     let frames = world.take_frames(node.connection);
     assert!(frames.iter().any(|frame| matches!(
         frame,
-        master_frame::Message::UpdateFramework(update) if update.framework.name == "renamed"
+        MasterMessage::UpdateFramework(update) if update.framework.name == "renamed"
     )));
 }
 
@@ -392,7 +333,7 @@ fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
     let mut register = register(5051, "cpus:64;mem:8192;disk:1024");
     register.frame_bytes_max = Some(1 << 20);
     let node = world.agent_that_says(register);
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     world.take_frames(node.connection);
     let pod = |count: usize| {
@@ -403,7 +344,7 @@ fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
         group(executor, tasks.collect())
     };
     world.call(&scheduler, accept_all(&offer, vec![pod(3), pod(6)]));
-    let sent = groups(world.take_frames(node.connection));
+    let sent = taken!(world, node.connection, RunTaskGroup);
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0].executor.executor_id.value, "e3");
     let errors = world.updates(&scheduler);
@@ -411,16 +352,12 @@ fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
     for status in errors {
         assert_eq!(status.state(), TaskState::TaskError);
         let text = status.message.unwrap_or_default();
-        assert!(text.contains("1048576 bytes at most"), "{text}");
+        assert_says(&text, "1048576 bytes at most");
     }
     for (bytes, is_sent) in [(1 << 20, false), (1 << 10, true)] {
         let message = Action::Message(call::Message {
-            agent_id: v1::AgentId {
-                value: node.id.clone(),
-            },
-            executor_id: v1::ExecutorId {
-                value: "e3".to_owned(),
-            },
+            agent_id: agent_id(&node.id),
+            executor_id: executor_id("e3"),
             data: vec![0; bytes],
         });
         world.call(&scheduler, message);

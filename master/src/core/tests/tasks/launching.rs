@@ -5,30 +5,15 @@ use super::*;
 /// A framework, an agent, and everything the agent has on offer.
 pub(in crate::core::tests) fn begin() -> (World, Node, Scheduler, v1::Offer) {
     let resources = "cpus:4;mem:1024;ports:[31000-31009]";
-    World::with_offer(framework("f", &["dev"]), resources)
-}
-
-pub(in crate::core::tests) fn runs(frames: &[master_frame::Message]) -> Vec<meseta::RunTask> {
-    let run = |frame: &master_frame::Message| match frame {
-        master_frame::Message::RunTask(run) => Some(run.clone()),
-        _ => None,
-    };
-    frames.iter().filter_map(run).collect()
+    World::with_offer(plain(), resources)
 }
 
 #[test]
 fn a_task_lives_from_accept_to_acknowledged_end() {
     let (mut world, node, scheduler, offer) = begin();
     world.take_frames(node.connection);
-    let answer = world.call(
-        &scheduler,
-        accept(
-            &[&offer],
-            vec![task(&node, "t", "cpus:1;mem:64;ports:[31000-31001]")],
-        ),
-    );
-    assert_eq!(answer, Answer::Accepted);
-    let run = runs(&world.take_frames(node.connection)).pop().unwrap();
+    world.launch(&scheduler, &offer, "t", "cpus:1;mem:64;ports:[31000-31001]");
+    let run = taken!(world, node.connection, RunTask).pop().unwrap();
     assert_eq!(run.framework.id.unwrap().value, scheduler.id);
     assert!(run.launch_executor);
     let role = |resource: &v1::Resource| resource.allocation_info.as_ref()?.role.clone();
@@ -47,7 +32,7 @@ fn a_task_lives_from_accept_to_acknowledged_end() {
     world.take_frames(node.connection);
     world.acknowledge(&node, &scheduler, "t", 1);
     let frames = world.take_frames(node.connection);
-    assert!(matches!(&frames[0], master_frame::Message::Acknowledge(ack) if ack.uuid == [1; 16]));
+    assert!(matches!(&frames[0], MasterMessage::Acknowledge(ack) if ack.uuid == [1; 16]));
 
     // Left over from the offer, once its filter has run out.
     world.live(7 * SECOND, &[&node]);
@@ -84,10 +69,7 @@ fn a_task_lives_from_accept_to_acknowledged_end() {
 #[test]
 fn an_update_that_comes_again_is_forwarded_again_and_counted_once() {
     let (mut world, node, scheduler, offer) = begin();
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
-    );
+    world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     for _ in 0..3 {
         world.update(&node, &scheduler, "t", TaskState::TaskFailed, 7);
     }
@@ -104,30 +86,23 @@ fn an_update_that_comes_again_is_forwarded_again_and_counted_once() {
 #[test]
 fn the_latest_state_frees_resources_before_its_update_is_forwarded() {
     let (mut world, node, scheduler, offer) = begin();
-    world.call(
+    world.launch(
         &scheduler,
-        accept(
-            &[&offer],
-            vec![task(&node, "t", "cpus:4;mem:1024;ports:[31000-31009]")],
-        ),
+        &offer,
+        "t",
+        "cpus:4;mem:1024;ports:[31000-31009]",
     );
     world.take_events(scheduler.connection);
-    world.say(
+    world.tell_status(
         &node,
-        agent_frame::Message::StatusUpdate(meseta::StatusUpdate {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
-            status: TaskStatus {
-                task_id: v1::TaskId {
-                    value: "t".to_owned(),
-                },
-                state: TaskState::TaskRunning.into(),
-                uuid: Some(vec![1; 16]),
-                ..TaskStatus::default()
-            },
-            latest_state: Some(TaskState::TaskFinished.into()),
-        }),
+        &scheduler,
+        TaskStatus {
+            task_id: task_id("t"),
+            state: TaskState::TaskRunning.into(),
+            uuid: Some(vec![1; 16]),
+            ..TaskStatus::default()
+        },
+        Some(TaskState::TaskFinished.into()),
     );
     let events = world.take_events(scheduler.connection);
     assert_eq!(kinds(&events), [event::Type::Update, event::Type::Offers]);
@@ -161,18 +136,12 @@ fn offers_are_used_once_together_and_by_their_owner() {
     let status = world.updates(&other).pop().unwrap();
     assert_eq!(status.state(), TaskState::TaskLost);
     assert_eq!(status.reason(), v1::task_status::Reason::InvalidOffers);
-    assert!(status.message.unwrap().contains("has invalid framework"));
+    assert_says(status.message(), "has invalid framework");
     assert_eq!(world.core.offers.len(), 1, "the owner keeps it");
 
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&node, "a", "cpus:1;mem:64")]),
-    );
+    world.launch(&scheduler, &offer, "a", "cpus:1;mem:64");
     world.take_events(scheduler.connection);
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&node, "b", "cpus:1;mem:64")]),
-    );
+    world.launch(&scheduler, &offer, "b", "cpus:1;mem:64");
     let status = world.updates(&scheduler).pop().unwrap();
     let text = format!(
         "Task launched with invalid offers: Offer {} is no longer valid",
@@ -182,12 +151,12 @@ fn offers_are_used_once_together_and_by_their_owner() {
 
     world.call(
         &scheduler,
-        accept(&[], vec![task(&node, "c", "cpus:1;mem:64")]),
+        accept::<v1::Offer>(&[], vec![task(&node, "c", "cpus:1;mem:64")]),
     );
     let status = world.updates(&scheduler).pop().unwrap();
     assert_eq!(
-        status.message.as_deref(),
-        Some("Task launched with invalid offers: No offers specified")
+        status.message(),
+        "Task launched with invalid offers: No offers specified"
     );
     let doubled = world.core.offers.len();
     world.call(&scheduler, accept(&[&offer, &offer], vec![]));
@@ -199,7 +168,7 @@ fn one_bad_offer_voids_the_call_and_gives_the_good_ones_back() {
     let mut world = World::new();
     let one = world.agent(1, "cpus:1;mem:64");
     world.agent(2, "cpus:1;mem:64");
-    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
+    let scheduler = world.subscribe(aware(plain()));
     let offers = world.offers(&scheduler);
     assert_eq!(offers.len(), 2);
     let call = accept(
@@ -214,13 +183,7 @@ fn one_bad_offer_voids_the_call_and_gives_the_good_ones_back() {
         TaskState::TaskDropped,
         "it knows of partitions"
     );
-    assert!(
-        status
-            .message
-            .as_ref()
-            .unwrap()
-            .contains("must belong to one single agent")
-    );
+    assert_says(status.message(), "must belong to one single agent");
     world.advance(2 * SECOND);
     let offered: Vec<_> = events
         .into_iter()
@@ -244,16 +207,13 @@ fn tasks_of_one_call_share_the_offer_and_fail_alone() {
         ],
     );
     world.call(&scheduler, call);
-    let launched: Vec<String> = runs(&world.take_frames(node.connection))
+    let launched: Vec<String> = taken!(world, node.connection, RunTask)
         .into_iter()
         .map(|run| run.task.task_id.value)
         .collect();
     assert_eq!(launched, ["a", "c"]);
     let updates = world.updates(&scheduler);
-    let messages: Vec<_> = updates
-        .iter()
-        .map(|status| status.message.as_deref().unwrap())
-        .collect();
+    let messages: Vec<_> = updates.iter().map(|status| status.message()).collect();
     assert!(messages[0].starts_with("Total resources"), "{messages:?}");
     assert_eq!(messages[1], "Task has duplicate ID: a");
 }
@@ -262,9 +222,7 @@ fn tasks_of_one_call_share_the_offer_and_fail_alone() {
 fn an_executor_is_charged_once_and_freed_at_its_exit() {
     let (mut world, node, scheduler, offer) = begin();
     let executor = v1::ExecutorInfo {
-        executor_id: v1::ExecutorId {
-            value: "e".to_owned(),
-        },
+        executor_id: executor_id("e"),
         command: Some(v1::CommandInfo::default()),
         resources: wire("cpus:0.5;mem:32"),
         ..v1::ExecutorInfo::default()
@@ -280,7 +238,7 @@ fn an_executor_is_charged_once_and_freed_at_its_exit() {
         &scheduler,
         accept(&[&offer], vec![with_executor("a"), with_executor("b")]),
     );
-    let runs = runs(&world.take_frames(node.connection));
+    let runs = taken!(world, node.connection, RunTask);
     let new: Vec<bool> = runs.iter().map(|run| run.launch_executor).collect();
     assert_eq!(new, [true, false]);
     let used = world.core.snapshot().agents[0].used_total().unallocate();
@@ -292,23 +250,9 @@ fn an_executor_is_charged_once_and_freed_at_its_exit() {
     world.update(&node, &scheduler, "a", TaskState::TaskFailed, 1);
     world.update(&node, &scheduler, "b", TaskState::TaskFailed, 2);
     world.take_events(scheduler.connection);
-    world.say(
-        &node,
-        agent_frame::Message::ExecutorExited(meseta::ExecutorExited {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
-            executor_id: v1::ExecutorId {
-                value: "e".to_owned(),
-            },
-            status: Some(256),
-        }),
-    );
+    world.executor_exits(&node, &scheduler, 256);
     let events = world.take_events(scheduler.connection);
-    let failure = events
-        .iter()
-        .find_map(|event| event.failure.as_ref())
-        .unwrap();
+    let failure = first(&events, |event| event.failure.as_ref());
     assert_eq!(failure.executor_id.as_ref().unwrap().value, "e");
     assert_eq!(failure.status, Some(256));
     assert!(world.core.snapshot().agents[0].used.is_empty());
@@ -317,9 +261,7 @@ fn an_executor_is_charged_once_and_freed_at_its_exit() {
 #[test]
 fn messages_pass_both_ways() {
     let (mut world, node, scheduler, offer) = begin();
-    let executor_id = v1::ExecutorId {
-        value: "e".to_owned(),
-    };
+    let executor_id = executor_id("e");
     let executor = v1::ExecutorInfo {
         executor_id: executor_id.clone(),
         command: Some(v1::CommandInfo::default()),
@@ -334,21 +276,17 @@ fn messages_pass_both_ways() {
     world.call(
         &scheduler,
         Action::Message(call::Message {
-            agent_id: v1::AgentId {
-                value: node.id.clone(),
-            },
+            agent_id: agent_id(&node.id),
             executor_id: executor_id.clone(),
             data: vec![1, 2],
         }),
     );
     let frames = world.take_frames(node.connection);
-    assert!(matches!(&frames[0], master_frame::Message::ExecutorMessage(m) if m.data == [1, 2]));
+    assert!(matches!(&frames[0], MasterMessage::ExecutorMessage(m) if m.data == [1, 2]));
     world.say(
         &node,
-        agent_frame::Message::ExecutorMessage(meseta::ExecutorMessage {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
+        AgentMessage::ExecutorMessage(meseta::ExecutorMessage {
+            framework_id: framework_id(&scheduler.id),
             executor_id,
             data: vec![3],
         }),
@@ -360,18 +298,11 @@ fn messages_pass_both_ways() {
 #[test]
 fn a_kill_goes_to_the_agent_as_often_as_it_is_asked_for() {
     let (mut world, node, scheduler, offer) = begin();
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
-    );
+    world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     let kill = |task: &str, agent: Option<&str>| {
         Action::Kill(call::Kill {
-            task_id: v1::TaskId {
-                value: task.to_owned(),
-            },
-            agent_id: agent.map(|agent| v1::AgentId {
-                value: agent.to_owned(),
-            }),
+            task_id: task_id(task),
+            agent_id: agent.map(|agent| agent_id(agent)),
             kill_policy: None,
         })
     };
@@ -379,7 +310,7 @@ fn a_kill_goes_to_the_agent_as_often_as_it_is_asked_for() {
         let frames = world.take_frames(node.connection);
         frames
             .iter()
-            .filter(|frame| matches!(frame, master_frame::Message::KillTask(_)))
+            .filter(|frame| matches!(frame, MasterMessage::KillTask(_)))
             .count()
     };
     world.call(&scheduler, kill("t", None));
@@ -387,19 +318,10 @@ fn a_kill_goes_to_the_agent_as_often_as_it_is_asked_for() {
     assert_eq!(kills(&mut world, &node), 2);
     world.call(&scheduler, kill("t", Some("elsewhere")));
     assert_eq!(kills(&mut world, &node), 0);
-    world.take_events(scheduler.connection);
-    world.call(&scheduler, kill("nosuch", None));
-    let status = world.updates(&scheduler).pop().unwrap();
-    assert_eq!(status.state(), TaskState::TaskLost);
-    assert_eq!(status.reason(), v1::task_status::Reason::Reconciliation);
-
     // A disconnected agent is told when it is back.
-    world.input(Input::AgentGone {
-        connection: node.connection,
-    });
+    world.lose_agent(&node);
     world.call(&scheduler, kill("t", None));
-    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    let node = world.reregister(&node, tasks, vec![]);
+    let node = world.return_running(&node, &scheduler, Vec::new());
     assert_eq!(kills(&mut world, &node), 1);
 }
 
@@ -438,17 +360,11 @@ fn operations_that_are_not_served_are_answered() {
     let events = world.take_events(scheduler.connection);
     let answer = &events[0].update_operation_status.as_ref().unwrap().status;
     assert_eq!(answer.state(), v1::OperationState::OperationError);
-    assert!(
-        answer
-            .message
-            .as_ref()
-            .unwrap()
-            .contains("Expecting 'reserve' to be present")
-    );
+    assert_says(answer.message(), "Expecting 'reserve' to be present");
     let status = &events[1].update.as_ref().unwrap().status;
     assert_eq!(status.reason(), v1::task_status::Reason::TaskGroupInvalid);
     assert_eq!(
-        runs(&world.take_frames(node.connection)).len(),
+        taken!(world, node.connection, RunTask).len(),
         1,
         "the launch went on"
     );
@@ -456,24 +372,13 @@ fn operations_that_are_not_served_are_answered() {
 
 #[test]
 fn ended_tasks_are_remembered_up_to_the_limit() {
-    let mut config = config();
-    config.max_completed_tasks_per_framework = 3;
-    let mut world = World::with(
-        config,
-        Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        },
-    );
+    let mut world = World::with_config(|config| config.max_completed_tasks_per_framework = 3);
     let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     for number in 0..6_u8 {
         let offers = world.offers(&scheduler);
         let id = format!("t{number}");
-        world.call(
-            &scheduler,
-            accept(&[&offers[0]], vec![task(&node, &id, "cpus:4;mem:1024")]),
-        );
+        world.launch(&scheduler, &offers[0], &id, "cpus:4;mem:1024");
         world.take_events(scheduler.connection);
         world.update(&node, &scheduler, &id, TaskState::TaskFinished, number);
         world.acknowledge(&node, &scheduler, &id, number);
@@ -490,10 +395,7 @@ fn ended_tasks_are_remembered_up_to_the_limit() {
 #[test]
 fn a_snapshot_is_not_touched_by_what_follows() {
     let (mut world, node, scheduler, offer) = begin();
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
-    );
+    world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     let before = world.core.snapshot();
     assert!(
         Arc::ptr_eq(&before, &world.core.snapshot()),
@@ -513,14 +415,10 @@ fn a_snapshot_is_not_touched_by_what_follows() {
 
 #[test]
 fn what_is_remembered_is_bounded_in_bytes_and_others_keep_their_history() {
-    let mut config = config();
-    config.memory.history_per_framework = 40_000;
-    config.memory.history = 60_000;
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
+    let mut world = World::with_config(|config| {
+        config.memory.history_per_framework = 40_000;
+        config.memory.history = 60_000;
+    });
     let node = world.agent(5051, "cpus:4;mem:1024");
     let end = |world: &mut World, scheduler: &Scheduler, number: u8, bytes: usize| {
         let offer = world.offers(scheduler).pop().unwrap();

@@ -9,10 +9,7 @@ fn one(
     agent: Option<&str>,
 ) -> Vec<TaskStatus> {
     world.take_events(scheduler.connection);
-    assert_eq!(
-        world.call(scheduler, reconcile(&[(task, agent)])),
-        Answer::Accepted
-    );
+    world.call_accepted(scheduler, reconcile(&[(task, agent)]));
     let updates = world.updates(scheduler);
     for status in &updates {
         assert!(status.uuid.is_none(), "never acknowledged");
@@ -31,18 +28,11 @@ fn one(
 
 /// A master after a restart, with agents in every condition.
 fn world() -> (World, Node, Scheduler, Scheduler) {
-    let record = |id: &str| AgentRecord {
-        agent_id: id.to_owned(),
-        info: prost::Message::encode_to_vec(&register(1, "cpus:1").agent_info).into(),
-    };
+    let record = |id: &str| agent_record(id, 1);
     let recovered = Recovered {
         epoch: 2,
         agents: vec![record("recovered")],
-        unreachable: vec![UnreachableRecord {
-            agent_id: "unreachable".to_owned(),
-            since: Duration::from_secs(1_799_000_000),
-            hostname: String::new(),
-        }],
+        unreachable: vec![unreachable_record("unreachable", 1_799_000_000)],
         gone: vec![("gone".to_owned(), Duration::from_secs(1_799_000_000))],
         ..Recovered::default()
     };
@@ -97,10 +87,7 @@ fn without_agents_to_come_the_unknown_is_unknown() {
 
 #[test]
 fn implicit_reconciliation_tells_what_is_live_or_unacknowledged() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offer = world.offers(&scheduler).pop().unwrap();
+    let (mut world, node, scheduler, offer) = World::with_offer(plain(), "cpus:4;mem:1024");
     let tasks = ["staging", "running", "failed", "done"];
     let infos = tasks
         .iter()
@@ -137,7 +124,7 @@ fn implicit_reconciliation_tells_what_is_live_or_unacknowledged() {
 fn implicit_reconciliation_ends_with_the_task_that_was_the_last() {
     let mut world = World::new();
     let nodes = [5051, 5052].map(|port| world.agent(port, "cpus:4;mem:1024"));
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let offers = world.offers(&scheduler);
     let launch_on = |world: &mut World, node: &Node, ids: &[String]| {
         let offer = offers.iter().find(|offer| offer.agent_id.value == node.id);
@@ -170,14 +157,8 @@ fn implicit_reconciliation_ends_with_the_task_that_was_the_last() {
 
 #[test]
 fn a_known_task_is_told_with_what_is_known_of_it() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let offer = world.offers(&scheduler).pop().unwrap();
-    world.call(
-        &scheduler,
-        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
-    );
+    let (mut world, node, scheduler, offer) = World::with_offer(plain(), "cpus:4;mem:1024");
+    world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     let container_status = Some(v1::ContainerStatus {
         container_id: Some(v1::ContainerId {
             value: "c".to_owned(),
@@ -185,25 +166,19 @@ fn a_known_task_is_told_with_what_is_known_of_it() {
         }),
         ..v1::ContainerStatus::default()
     });
-    world.say(
+    world.tell_status(
         &node,
-        agent_frame::Message::StatusUpdate(meseta::StatusUpdate {
-            framework_id: v1::FrameworkId {
-                value: scheduler.id.clone(),
-            },
-            status: TaskStatus {
-                task_id: v1::TaskId {
-                    value: "t".to_owned(),
-                },
-                state: TaskState::TaskRunning.into(),
-                uuid: Some(vec![1; 16]),
-                healthy: Some(true),
-                data: Some(b"secret".to_vec()),
-                container_status: container_status.clone(),
-                ..TaskStatus::default()
-            },
-            latest_state: None,
-        }),
+        &scheduler,
+        TaskStatus {
+            task_id: task_id("t"),
+            state: TaskState::TaskRunning.into(),
+            uuid: Some(vec![1; 16]),
+            healthy: Some(true),
+            data: Some(b"secret".to_vec()),
+            container_status: container_status.clone(),
+            ..TaskStatus::default()
+        },
+        None,
     );
     // The agent named, another agent named, none named: the task is found by its own name.
     for agent in [Some(node.id.as_str()), Some("other"), None] {
@@ -216,47 +191,21 @@ fn a_known_task_is_told_with_what_is_known_of_it() {
     }
 }
 
-#[test]
-fn a_hundred_thousand_questions_get_as_many_answers() {
-    let mut world = World::new();
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let names: Vec<String> = (0..100_000)
-        .map(|number| format!("task-{number}"))
-        .collect();
-    let questions: Vec<(&str, Option<&str>)> =
-        names.iter().map(|name| (name.as_str(), None)).collect();
-    world.call(&scheduler, reconcile(&questions));
-    let mut told = world.updates(&scheduler).len();
-    assert!(told < names.len(), "not all in one step");
-    // Others are served meanwhile, and asked for no patience.
-    let other = world.subscribe(framework("g", &["dev"]));
-    assert_eq!(
-        states(&one(&mut world, &other, "t", None)),
-        [TaskState::TaskLost]
-    );
-    loop {
-        world.advance(Duration::ZERO);
-        let more = world.updates(&scheduler).len();
-        if more == 0 {
-            break;
-        }
-        told += more;
-    }
-    assert_eq!(told, names.len());
-    assert_eq!(world.core.counters.calls["reconcile"], 2);
-    assert!(world.core.pending_reconciles.is_empty());
+/// About so many tasks that nobody knows.
+fn questions(tasks: usize) -> Action {
+    let names: Vec<String> = (0..tasks).map(|number| format!("task-{number}")).collect();
+    let questions: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
+    reconcile(&questions)
 }
 
 /// The longest that anybody else waits is one step, in which a bounded number of questions is answered.
 #[test]
 fn half_a_million_tasks_are_reconciled_in_one_call_and_others_are_served_in_between() {
     let mut world = World::new();
-    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let scheduler = world.subscribe(plain());
     let other = world.subscribe(framework("g", &["dev"]));
-    let names: Vec<String> = (0..500_000).map(|number| format!("t{number}")).collect();
-    let questions: Vec<(&str, Option<&str>)> =
-        names.iter().map(|name| (name.as_str(), None)).collect();
-    let asked = world.call(&scheduler, reconcile(&questions));
+    const TASKS: usize = 500_000;
+    let asked = world.call(&scheduler, questions(TASKS));
     assert_eq!(asked, Answer::Accepted);
     let unread = |world: &World| world.events.get(&scheduler.connection).map_or(0, Vec::len);
     let (mut told, mut steps) = (0, 0_usize);
@@ -277,17 +226,15 @@ fn half_a_million_tasks_are_reconciled_in_one_call_and_others_are_served_in_betw
             assert_eq!(states(&answered), [TaskState::TaskLost]);
         }
     }
-    assert_eq!(told + unread(&world), names.len());
+    assert_eq!(told + unread(&world), TASKS);
 }
 
 #[test]
 fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
     let mut world = World::new();
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let names: Vec<String> = (0..10_000).map(|number| format!("task-{number}")).collect();
-    let questions: Vec<(&str, Option<&str>)> =
-        names.iter().map(|name| (name.as_str(), None)).collect();
-    world.call(&scheduler, reconcile(&questions));
+    let scheduler = world.subscribe(plain());
+    const TASKS: usize = 10_000;
+    world.call(&scheduler, questions(TASKS));
     world.advance(SECOND / 2);
     assert!(
         world.core.next_deadline() > world.now.moment,
@@ -297,6 +244,7 @@ fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
     assert!((2_048..2_100).contains(&unread), "{unread}");
     let other = world.subscribe(framework("g", &["dev"]));
     assert_eq!(one(&mut world, &other, "t", None).len(), 1);
+    assert_eq!(world.core.counters.calls["reconcile"], 2);
     // What is read makes room for as much.
     world.input(Input::AnswersRead {
         connection: scheduler.connection,
@@ -315,7 +263,7 @@ fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
         told += more;
         world.advance(Duration::ZERO);
     }
-    assert_eq!(told, names.len());
+    assert_eq!(told, TASKS);
     let id = FrameworkId::new(&scheduler.id).unwrap();
     assert!(world.core.unread_reconciliations.take(&id).is_empty());
 }
@@ -323,34 +271,22 @@ fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
 #[test]
 fn whoever_leaves_is_told_nothing_more() {
     let mut world = World::new();
-    let scheduler = world.subscribe(framework("f", &["dev"]));
-    let names: Vec<String> = (0..10_000).map(|number| format!("task-{number}")).collect();
-    let questions: Vec<(&str, Option<&str>)> =
-        names.iter().map(|name| (name.as_str(), None)).collect();
-    world.call(&scheduler, reconcile(&questions));
-    world.input(Input::SchedulerGone {
-        connection: scheduler.connection,
-    });
+    let scheduler = world.subscribe(plain());
+    const TASKS: usize = 10_000;
+    world.call(&scheduler, questions(TASKS));
+    world.lose_stream(&scheduler);
     world.advance(Duration::ZERO);
     assert!(world.core.pending_reconciles.is_empty());
-    assert!(world.updates(&scheduler).len() < names.len());
+    assert!(world.updates(&scheduler).len() < TASKS);
 }
 
 #[test]
 fn what_one_framework_asks_and_does_not_read_is_bounded_in_bytes() {
-    let mut config = config();
-    config.memory.questions_per_framework = 1_000_000;
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
-    let silent = world.subscribe(framework("f", &["dev"]));
-    let names: Vec<String> = (0..4_000).map(|number| format!("task-{number}")).collect();
-    let questions: Vec<(&str, Option<&str>)> =
-        names.iter().map(|name| (name.as_str(), None)).collect();
+    let mut world = World::with_config(|config| config.memory.questions_per_framework = 1_000_000);
+    let silent = world.subscribe(plain());
+    const TASKS: usize = 4_000;
     let answers: Vec<Answer> = (0..10)
-        .map(|_| world.call(&silent, reconcile(&questions)))
+        .map(|_| world.call(&silent, questions(TASKS)))
         .collect();
     assert!(matches!(answers[0], Answer::Accepted), "{answers:?}");
     let refused = answers.iter().find_map(|answer| match answer {
@@ -360,6 +296,6 @@ fn what_one_framework_asks_and_does_not_read_is_bounded_in_bytes() {
     assert!(refused.is_some_and(|why| why.contains("read the answers")));
     // Whoever reads is not held up by it.
     let other = world.subscribe(framework("g", &["dev"]));
-    let accepted = world.call(&other, reconcile(&questions));
+    let accepted = world.call(&other, questions(TASKS));
     assert!(matches!(accepted, Answer::Accepted), "{accepted:?}");
 }

@@ -1,7 +1,7 @@
 //! What a task must be to be launched, and that one which is not is told why.
 
 use super::*;
-use crate::core::tests::tasks::launching::{begin, runs};
+use crate::core::tests::tasks::launching::begin;
 
 #[test]
 fn a_task_that_breaks_a_rule_is_told_which() {
@@ -76,17 +76,17 @@ fn a_task_that_breaks_a_rule_is_told_which() {
         &[&offer],
         tasks.iter().map(|(task, _)| task.clone()).collect(),
     );
-    assert_eq!(world.call(&scheduler, call), Answer::Accepted);
+    world.call_accepted(&scheduler, call);
     let updates = world.updates(&scheduler);
     assert_eq!(updates.len(), texts.len());
     for (status, text) in updates.iter().zip(texts) {
         assert_eq!(status.state(), TaskState::TaskError, "{text}");
         assert_eq!(status.reason(), v1::task_status::Reason::TaskInvalid);
         assert!(status.uuid.is_none());
-        let message = status.message.as_deref().unwrap();
+        let message = status.message();
         assert!(message.contains(text), "{message:?} should say {text:?}");
     }
-    assert!(runs(&world.take_frames(node.connection)).is_empty());
+    assert!(taken!(world, node.connection, RunTask).is_empty());
     assert!(world.core.snapshot().agents[0].tasks.is_empty());
 }
 
@@ -116,9 +116,7 @@ fn resources_that_contradict_each_other_are_refused_in_mesos_words() {
         let mut task = of(json);
         task.command = None;
         task.executor = Some(Box::new(v1::ExecutorInfo {
-            executor_id: v1::ExecutorId {
-                value: "e".to_owned(),
-            },
+            executor_id: executor_id("e"),
             command: Some(v1::CommandInfo::default()),
             resources: given(executor),
             ..v1::ExecutorInfo::default()
@@ -189,7 +187,7 @@ fn resources_that_contradict_each_other_are_refused_in_mesos_words() {
     assert_eq!(updates.len(), cases.len());
     for (status, (_, text)) in updates.iter().zip(&cases) {
         assert_eq!(status.state(), TaskState::TaskError, "{text}");
-        let message = status.message.as_deref().unwrap();
+        let message = status.message();
         assert!(message.contains(text), "{message:?} should say {text:?}");
     }
     // Ports that only touch are fine.
@@ -201,7 +199,7 @@ fn resources_that_contradict_each_other_are_refused_in_mesos_words() {
     );
     world.call(&scheduler, accept(&[&offer], vec![good]));
     assert!(world.updates(&scheduler).is_empty());
-    assert_eq!(runs(&world.take_frames(node.connection)).len(), 1);
+    assert_eq!(taken!(world, node.connection, RunTask).len(), 1);
 }
 
 #[test]
@@ -245,7 +243,7 @@ fn secrets_in_the_environment_are_what_their_type_says() {
     world.call(&scheduler, accept(&[&offer], tasks));
     let updates = world.updates(&scheduler);
     for (status, (_, text)) in updates.iter().zip(cases) {
-        let message = status.message.as_deref().unwrap();
+        let message = status.message();
         assert!(message.contains(text), "{message:?} should say {text:?}");
         assert!(message.starts_with("Task's `CommandInfo` is invalid: Environment variable 'S'"));
     }
@@ -278,7 +276,7 @@ fn a_health_check_without_a_type_has_the_one_of_what_it_does() {
         with("nothing", v1::HealthCheck::default()),
     ];
     world.call(&scheduler, accept(&[&offer], tasks));
-    let kinds: Vec<_> = runs(&world.take_frames(node.connection))
+    let kinds: Vec<_> = taken!(world, node.connection, RunTask)
         .into_iter()
         .map(|run| run.task.health_check.unwrap().r#type())
         .collect();
@@ -286,7 +284,7 @@ fn a_health_check_without_a_type_has_the_one_of_what_it_does() {
     assert_eq!(kinds, [Type::Http, Type::Command]);
     let refused = world.updates(&scheduler).pop().unwrap();
     assert_eq!(
-        refused.message.as_deref(),
-        Some("Task uses invalid health check: HealthCheck must specify 'type'")
+        refused.message(),
+        "Task uses invalid health check: HealthCheck must specify 'type'"
     );
 }
