@@ -18,6 +18,10 @@ use http_body_util::BodyExt;
 use meseta_daemon::authentication::{Authentication, Caller};
 use meseta_daemon::files::FileReads;
 use meseta_daemon::verbosity::Verbosity;
+use meseta_proto::convert::parse_resources;
+use meseta_proto::meseta::v1::{self as meseta, agent_frame};
+use meseta_proto::mesos::v1;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -29,7 +33,8 @@ use crate::call_rate_limit::CallRateLimit;
 use crate::chunked_response::Renderer;
 use crate::clock::Clock;
 use crate::context::{BODY_MAX, SCHEDULER_BODY_MAX};
-use crate::core::{Lsn, MasterCore, Recovered};
+use crate::core::{ConnectionId, Format, Lsn, MasterCore, Recovered, to_wire};
+use crate::events;
 use crate::files::Files;
 use crate::flags::Flags;
 use crate::handle::Handle;
@@ -109,6 +114,36 @@ fn context_of(
     Arc::new(context)
 }
 
+fn registration(resources: &str) -> meseta::Register {
+    let resources = parse_resources(resources, &meseta_resources::Role::star()).unwrap();
+    meseta::Register {
+        agent_info: v1::AgentInfo {
+            hostname: "127.0.0.1".to_owned(),
+            resources: to_wire(&resources, Format::PostRefinement),
+            ..v1::AgentInfo::default()
+        },
+        version: "0.1.0".to_owned(),
+        ..meseta::Register::default()
+    }
+}
+
+/// Lets an agent join; its frames are read by whoever has its queue.
+async fn join(
+    handle: &Handle,
+    register: meseta::Register,
+) -> (ConnectionId, events::Source<meseta::MasterFrame>) {
+    let connection = handle.new_connection();
+    let (sink, frames) = events::queue(handle.budgets.agent(), 1_024);
+    let caller = Caller::default();
+    handle
+        .agent_connected(connection, sink, caller)
+        .await
+        .unwrap();
+    let message = agent_frame::Message::Register(register);
+    handle.agent_frame(connection, message).await.unwrap();
+    (connection, frames)
+}
+
 async fn send(
     router: &Router,
     method: &str,
@@ -135,14 +170,31 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 const PROTOBUF: (&str, &str) = ("Content-Type", "application/x-protobuf");
 
 async fn call(router: &Router, headers: &[(&str, &str)], body: &str) -> Response {
-    send(
-        router,
-        "POST",
-        "/api/v1/scheduler",
-        headers,
-        body.to_owned(),
-    )
-    .await
+    let body = body.to_owned();
+    send(router, "POST", "/api/v1/scheduler", headers, body).await
+}
+
+/// The operator calls that only ask, and need nothing else to be said.
+const QUESTIONS: &str = "GET_HEALTH GET_FLAGS GET_VERSION GET_LOGGING_LEVEL GET_STATE GET_AGENTS \
+    GET_FRAMEWORKS GET_EXECUTORS GET_OPERATIONS GET_TASKS GET_ROLES GET_WEIGHTS GET_MASTER \
+    GET_MAINTENANCE_STATUS GET_MAINTENANCE_SCHEDULE GET_QUOTA";
+
+/// A call of the operator API.
+async fn operator(router: &Router, body: impl Into<Body>) -> Response {
+    send(router, "POST", "/api/v1", &[JSON], body).await
+}
+
+#[track_caller]
+fn assert_status(response: Response, status: StatusCode) {
+    assert_eq!(response.status(), status);
+}
+
+async fn page(router: &Router, path: &str) -> Value {
+    json_of(get(router, path).await).await
+}
+
+async fn json_of(response: Response) -> Value {
+    serde_json::from_str(&text_of(response).await).unwrap()
 }
 
 async fn text_of(response: Response) -> String {
@@ -151,7 +203,7 @@ async fn text_of(response: Response) -> String {
 }
 
 /// The next chunk of a stream, which is one record.
-async fn record(response: &mut Response) -> serde_json::Value {
+async fn record(response: &mut Response) -> Value {
     let frame = response.body_mut().frame().await.unwrap().unwrap();
     let chunk = frame.into_data().unwrap();
     let text = std::str::from_utf8(&chunk).unwrap();
@@ -169,20 +221,20 @@ const SUBSCRIBE: &str = r#"{"type":"SUBSCRIBE","framework_id":null,"accept":null
     "subscribe":{"framework_info":{"user":"u","name":"x","failover_timeout":60,"unknown":{"a":[1]}}}}"#;
 
 async fn subscribe(router: &Router) -> (Response, String, String) {
-    let mut response = call(router, &[JSON], SUBSCRIBE).await;
+    subscribe_with(router, SUBSCRIBE).await
+}
+
+/// A stream after its first heartbeat, its id and its framework's.
+async fn subscribe_with(router: &Router, body: &str) -> (Response, String, String) {
+    let mut response = call(router, &[JSON], body).await;
     assert_eq!(response.status(), StatusCode::OK);
     let stream = response.headers()["mesos-stream-id"]
         .to_str()
         .unwrap()
         .to_owned();
     let subscribed = record(&mut response).await;
-    let id = subscribed["subscribed"]["framework_id"]["value"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    assert_eq!(
-        record(&mut response).await,
-        serde_json::json!({"type": "HEARTBEAT"})
-    );
+    let id = &subscribed["subscribed"]["framework_id"]["value"];
+    let id = id.as_str().unwrap().to_owned();
+    assert_eq!(record(&mut response).await, json!({"type": "HEARTBEAT"}));
     (response, stream, id)
 }

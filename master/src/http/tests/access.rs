@@ -68,6 +68,25 @@ fn acls() -> String {
     format!("{{{}}}", lists.join(","))
 }
 
+/// Without any file, and with no name asked for.
+fn settings() -> Settings {
+    Settings {
+        daemon: "master",
+        address: "127.0.0.1".parse().unwrap(),
+        insecure: false,
+        credentials: None,
+        credentials_flag: "credentials",
+        acls: None,
+        firewall_rules: None,
+        names: Names::default(),
+        ssl_cert_file: None,
+        ssl_key_file: None,
+        ssl_ca_file: None,
+        realms: Vec::new(),
+        key: [7; 32],
+    }
+}
+
 /// `acls` is what the flag says.
 pub(super) fn authentication_with(dir: &TempDir, acls: &str) -> Authentication {
     let hash = |secret: &[u8]| SecretHash::of(secret, [5; 16]).unwrap();
@@ -81,24 +100,25 @@ pub(super) fn authentication_with(dir: &TempDir, acls: &str) -> Authentication {
         Realm::Scheduler,
         Realm::Agents,
     ];
+    let required = realms.map(|realm| (realm, "authenticate", Some(true)));
     let settings = Settings {
-        daemon: "master",
-        address: "127.0.0.1".parse().unwrap(),
-        insecure: false,
         credentials: Some(path),
-        credentials_flag: "credentials",
         acls: Some(acls.to_owned()),
-        firewall_rules: None,
-        names: Names::default(),
-        ssl_cert_file: None,
-        ssl_key_file: None,
-        ssl_ca_file: None,
-        realms: realms
-            .map(|realm| (realm, "authenticate", Some(true)))
-            .to_vec(),
-        key: [7; 32],
+        realms: required.to_vec(),
+        ..settings()
     };
     settings.build().unwrap().0
+}
+
+pub(super) fn context_with(dir: &TempDir, acls: &str) -> Arc<Context> {
+    context_with_authentication(authentication_with(dir, acls), Recovered::default())
+}
+
+/// A master under these ACLs.
+pub(super) fn begin(acls: &str) -> (TempDir, Router, Principals) {
+    let dir = TempDir::new().unwrap();
+    let router = router(context_with(&dir, acls));
+    (dir, router, Principals::new())
 }
 
 /// A body that an endpoint understands, so that it is the permission that decides.
@@ -138,12 +158,7 @@ pub(super) async fn ask(
 
 #[tokio::test]
 async fn every_route_is_authenticated_and_authorized() {
-    let dir = TempDir::new().unwrap();
-    let router = router(context_with_authentication(
-        authentication_with(&dir, &acls()),
-        Recovered::default(),
-    ));
-    let principals = Principals::new();
+    let (_dir, router, principals) = begin(&acls());
     for route in ROUTES.list {
         // What these need depends on the call.
         if ["api/v1", "api/v1/scheduler"].contains(&route.path) {
@@ -248,12 +263,7 @@ fn body_of(kind: CallType) -> &'static str {
 
 #[tokio::test]
 async fn every_operator_call_is_authenticated_and_authorized() {
-    let dir = TempDir::new().unwrap();
-    let router = router(context_with_authentication(
-        authentication_with(&dir, &acls()),
-        Recovered::default(),
-    ));
-    let principals = Principals::new();
+    let (_dir, router, principals) = begin(&acls());
     let mut kinds = 0;
     for kind in (1..256).filter_map(|number| CallType::try_from(number).ok()) {
         kinds += 1;
@@ -303,12 +313,7 @@ async fn subscribed(stream: &mut Response) -> (String, String) {
 
 #[tokio::test]
 async fn every_call_of_schedulers_asks_who_it_is() {
-    let dir = TempDir::new().unwrap();
-    let router = router(context_with_authentication(
-        authentication_with(&dir, &acls()),
-        Recovered::default(),
-    ));
-    let principals = Principals::new();
+    let (_dir, router, principals) = begin(&acls());
     let to = (&Method::POST, "/api/v1/scheduler");
     for who in [NOBODY, WRONG] {
         for kind in (1..256).filter_map(|number| SchedulerCall::try_from(number).ok()) {
@@ -354,15 +359,14 @@ async fn every_call_of_schedulers_asks_who_it_is() {
     }
     let to = (&Method::GET, "/frameworks");
     let state = ask(&router, &principals, RIGHT, to, (&[], "")).await;
-    let state: serde_json::Value = serde_json::from_str(&text_of(state).await).unwrap();
+    let state = json_of(state).await;
     assert_eq!(state["frameworks"][0]["principal"], "right");
 }
 
 #[tokio::test]
 async fn every_method_of_grpc_asks_who_it_is() {
     let dir = TempDir::new().unwrap();
-    let context =
-        context_with_authentication(authentication_with(&dir, &acls()), Recovered::default());
+    let context = context_with(&dir, &acls());
     let router = router(context.clone()).merge(crate::grpc::router(&context).await);
     let principals = Principals::new();
     let schema = prost_types::FileDescriptorSet::decode(meseta_proto::FILE_DESCRIPTOR_SET).unwrap();
@@ -397,7 +401,6 @@ async fn every_method_of_grpc_asks_who_it_is() {
 
 #[tokio::test]
 async fn lists_show_what_one_may_see() {
-    let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,
         "view_frameworks":[
             {"principals":{"values":["reader"]},"users":{"values":["web"]}},
@@ -407,11 +410,7 @@ async fn lists_show_what_one_may_see() {
         "get_quotas":[{"principals":{"values":["reader"]},"roles":{"type":"NONE"}}],
         "get_maintenance_schedules":[{"principals":{"values":["reader"]},"machines":{"type":"NONE"}}],
         "view_flags":[{"principals":{"values":["reader"]},"flags":{"type":"NONE"}}]}"#;
-    let router = router(context_with_authentication(
-        authentication_with(&dir, acls),
-        Recovered::default(),
-    ));
-    let principals = Principals::new();
+    let (_dir, router, principals) = begin(acls);
     let to = (&Method::POST, "/api/v1/scheduler");
     let mut streams = Vec::new();
     for (user, role) in [("web", "www"), ("root", "ads")] {
@@ -430,10 +429,10 @@ async fn lists_show_what_one_may_see() {
         (RIGHT, 2, &["ads", "www"][..], true),
         (READER, 1, &["www"][..], false),
     ] {
-        let page = async |path: &str| -> serde_json::Value {
+        let page = async |path: &str| -> Value {
             let response = ask(&router, &principals, who, (&Method::GET, path), (&[], "")).await;
             assert_eq!(response.status(), StatusCode::OK, "{path}");
-            serde_json::from_str(&text_of(response).await).unwrap()
+            json_of(response).await
         };
         for path in ["/state", "/frameworks", "/state-summary"] {
             let shown = page(path).await;
@@ -446,7 +445,7 @@ async fn lists_show_what_one_may_see() {
             );
         }
         assert_eq!(page("/state").await.get("flags").is_some(), has_flags);
-        let names = |list: &serde_json::Value, key: &str| -> Vec<String> {
+        let names = |list: &Value, key: &str| -> Vec<String> {
             let list = list.as_array().unwrap().iter();
             list.map(|one| one[key].as_str().unwrap().to_owned())
                 .collect()
@@ -459,7 +458,7 @@ async fn lists_show_what_one_may_see() {
         let body = r#"{"type":"GET_FRAMEWORKS"}"#;
         let to = (&Method::POST, "/api/v1");
         let answer = ask(&router, &principals, who, to, (&[JSON], body)).await;
-        let answer: serde_json::Value = serde_json::from_str(&text_of(answer).await).unwrap();
+        let answer = json_of(answer).await;
         let list = answer["get_frameworks"]["frameworks"].as_array().unwrap();
         assert_eq!(list.len(), users);
         let watch = r#"{"type":"SUBSCRIBE"}"#;
@@ -481,15 +480,10 @@ async fn lists_show_what_one_may_see() {
 
 #[tokio::test]
 async fn events_are_told_to_those_who_may_see_them() {
-    let dir = TempDir::new().unwrap();
     let acls = r#"{"view_frameworks":[
         {"principals":{"values":["reader"]},"users":{"values":["web"]}},
         {"principals":{"values":["reader"]},"users":{"type":"NONE"}}]}"#;
-    let router = router(context_with_authentication(
-        authentication_with(&dir, acls),
-        Recovered::default(),
-    ));
-    let principals = Principals::new();
+    let (_dir, router, principals) = begin(acls);
     let watch = r#"{"type":"SUBSCRIBE"}"#;
     let to = (&Method::POST, "/api/v1");
     let mut watching = ask(&router, &principals, READER, to, (&[JSON], watch)).await;
@@ -511,20 +505,10 @@ async fn events_are_told_to_those_who_may_see_them() {
 
 #[tokio::test]
 async fn a_shut_endpoint_is_shut_under_each_of_its_names() {
+    let shut = r#"{"disabled_endpoints":{"paths":["/master/state"]}}"#;
     let settings = Settings {
-        daemon: "master",
-        address: "127.0.0.1".parse().unwrap(),
-        insecure: false,
-        credentials: None,
-        credentials_flag: "credentials",
-        acls: None,
-        firewall_rules: Some(r#"{"disabled_endpoints":{"paths":["/master/state"]}}"#.to_owned()),
-        names: Names::default(),
-        ssl_cert_file: None,
-        ssl_key_file: None,
-        ssl_ca_file: None,
-        realms: Vec::new(),
-        key: [7; 32],
+        firewall_rules: Some(shut.to_owned()),
+        ..settings()
     };
     let authentication = settings.build().unwrap().0;
     let router = router(context_with_authentication(
@@ -545,8 +529,7 @@ async fn a_shut_endpoint_is_shut_under_each_of_its_names() {
 #[tokio::test]
 async fn frameworks_are_held_to_their_pace() {
     let dir = TempDir::new().unwrap();
-    let mut context =
-        context_with_authentication(authentication_with(&dir, &acls()), Recovered::default());
+    let mut context = context_with(&dir, &acls());
     let limits = r#"{"limits":[{"principal":"right","qps":0.001,"capacity":2}]}"#;
     let limits = meseta_access::rate_limits::RateLimits::parse(limits).unwrap();
     Arc::get_mut(&mut context).unwrap().call_rate_limit = CallRateLimit::new(Some(&limits));
@@ -579,10 +562,7 @@ async fn what_was_known_under_other_rules_is_sent_again() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("acls");
     std::fs::write(&file, acls()).unwrap();
-    let context = context_with_authentication(
-        authentication_with(&dir, &format!("file://{}", file.display())),
-        Recovered::default(),
-    );
+    let context = context_with(&dir, &format!("file://{}", file.display()));
     let router = router(context.clone());
     let principals = Principals::new();
     let to = (&Method::GET, "/weights");
@@ -611,53 +591,26 @@ async fn what_was_known_under_other_rules_is_sent_again() {
 
 #[tokio::test]
 async fn what_is_reserved_is_shown_to_those_who_may_see_the_role() {
-    use meseta_proto::convert::{Format, parse_resources, to_resources};
-    use meseta_proto::meseta::v1 as meseta;
-    use meseta_proto::mesos::v1;
     let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,
         "view_roles":[{"principals":{"values":["reader"]},"roles":{"values":["www"]}},
             {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
-    let context =
-        context_with_authentication(authentication_with(&dir, acls), Recovered::default());
-    let (sender, frames) = crate::events::queue(context.handle.budgets.agent(), 16);
-    let connection = context.handle.new_connection();
-    let connected = context
-        .handle
-        .agent_connected(connection, sender, Caller::default());
-    connected.await.unwrap();
-    let resources = parse_resources(
-        "cpus:4;cpus(www):1;cpus(ads):2",
-        &meseta_resources::Role::star(),
-    );
-    let register = meseta::Register {
-        agent_info: v1::AgentInfo {
-            hostname: "node.example".to_owned(),
-            resources: to_resources(&resources.unwrap(), Format::PostRefinement).unwrap(),
-            ..v1::AgentInfo::default()
-        },
-        version: "0.1.0".to_owned(),
-        ..meseta::Register::default()
-    };
-    let register = meseta::agent_frame::Message::Register(register);
-    context
-        .handle
-        .agent_frame(connection, register)
-        .await
-        .unwrap();
+    let context = context_with(&dir, acls);
+    let with_reserved = registration("cpus:4;cpus(www):1;cpus(ads):2");
+    let (_, frames) = join(&context.handle, with_reserved).await;
     frames.next().await.unwrap();
     let router = router(context);
     let principals = Principals::new();
     for (who, roles, listed) in [(RIGHT, &["ads", "www"][..], 3), (READER, &["www"][..], 2)] {
-        let answer = async |(method, path): (&Method, &str), body: &str| -> serde_json::Value {
+        let answer = async |(method, path): (&Method, &str), body: &str| -> Value {
             let response = ask(&router, &principals, who, (method, path), (&[JSON], body)).await;
-            serde_json::from_str(&text_of(response).await).unwrap()
+            json_of(response).await
         };
         let slaves = answer((&Method::GET, "/slaves"), "").await;
         let state = answer((&Method::GET, "/state"), "").await;
         let summary = answer((&Method::GET, "/state-summary"), "").await;
         let agent = &slaves["slaves"][0];
-        let names = |by_role: &serde_json::Value| -> Vec<String> {
+        let names = |by_role: &Value| -> Vec<String> {
             by_role.as_object().unwrap().keys().cloned().collect()
         };
         for by_role in [

@@ -1,16 +1,14 @@
 //! What a call may do and what a reader is shown: no more than the call's type and the reader's roles allow.
 
 use meseta_proto::convert;
-use meseta_proto::meseta::v1::{Register, agent_frame};
 use meseta_proto::mesos::v1::agent_info::Capability;
 use meseta_proto::mesos::v1::agent_info::capability::Type as AgentCapability;
-use meseta_proto::mesos::v1::{Address, AgentInfo};
 use meseta_resources::{Operation, Reservation, Resources, Role};
 use tempfile::TempDir;
 
-use super::access::{Principals, READER, RIGHT, ask, authentication_with};
+use super::access::{Principals, READER, RIGHT, ask, begin, context_with};
 use super::*;
-use crate::core::{Answer, Format, to_wire};
+use crate::core::Answer;
 
 /// The bodies of calls that change something.
 const CHANGES: &str = r#""set_logging_level":{"level":3,"duration":{"nanoseconds":3600000000000}},
@@ -25,31 +23,13 @@ async fn a_call_does_what_its_type_says_and_nothing_else() {
     let router = master();
     let call = async |kind: &str, more: &str| {
         let body = format!(r#"{{"type":"{kind}"{more}}}"#);
-        let answer = send(&router, "POST", "/api/v1", &[JSON], body).await;
+        let answer = operator(&router, body).await;
         let status = answer.status();
         assert_eq!(status, StatusCode::OK, "{kind}");
         let text = text_of(answer).await;
-        serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default()
+        serde_json::from_str::<Value>(&text).unwrap_or_default()
     };
-    let questions = [
-        "GET_HEALTH",
-        "GET_FLAGS",
-        "GET_VERSION",
-        "GET_LOGGING_LEVEL",
-        "GET_STATE",
-        "GET_AGENTS",
-        "GET_FRAMEWORKS",
-        "GET_EXECUTORS",
-        "GET_OPERATIONS",
-        "GET_TASKS",
-        "GET_ROLES",
-        "GET_WEIGHTS",
-        "GET_MASTER",
-        "GET_MAINTENANCE_STATUS",
-        "GET_MAINTENANCE_SCHEDULE",
-        "GET_QUOTA",
-    ];
-    for kind in questions {
+    for kind in QUESTIONS.split_whitespace() {
         let answer = call(kind, &format!(",{CHANGES}")).await;
         assert_eq!(answer["type"], kind);
     }
@@ -67,15 +47,10 @@ async fn a_call_does_what_its_type_says_and_nothing_else() {
 
 #[tokio::test]
 async fn what_is_authorized_is_what_is_applied() {
-    let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,"update_weights":[
         {"principals":{"values":["right"]},"roles":{"values":["ads"]}},
         {"principals":{"type":"NONE"},"roles":{"values":["ads"]}}]}"#;
-    let router = router(context_with_authentication(
-        authentication_with(&dir, acls),
-        Recovered::default(),
-    ));
-    let principals = Principals::new();
+    let (_dir, router, principals) = begin(acls);
     let put = (&Method::PUT, "/weights");
     for name in ["ads", " ads ", "\\tads", "ads\\n"] {
         let weights = format!(r#"[{{"role":"{name}","weight":2}}]"#);
@@ -93,44 +68,21 @@ fn parse(text: &str) -> Resources {
     convert::parse_resources(text, &Role::star()).unwrap()
 }
 
-/// Lets an agent with static reservations of `ads` and `www` join; returns its stream.
-async fn join(handle: &Handle) -> impl Sized {
+/// An agent with static reservations of `ads` and `www`.
+fn reserved() -> meseta::Register {
     let kinds = [
         AgentCapability::MultiRole,
         AgentCapability::HierarchicalRole,
         AgentCapability::ReservationRefinement,
         AgentCapability::ResourceProvider,
     ];
-    let resources = parse("cpus:4;mem:1024;cpus(ads):2;cpus(www):1");
-    let register = Register {
-        agent_info: AgentInfo {
-            hostname: "node.example".to_owned(),
-            port: Some(5051),
-            resources: to_wire(&resources, Format::PostRefinement),
-            ..AgentInfo::default()
-        },
-        version: "1.12.0".to_owned(),
-        address: Some(Address {
-            hostname: Some("node.example".to_owned()),
-            ip: Some("10.0.0.1".to_owned()),
-            port: 5051,
-        }),
-        capabilities: kinds
-            .map(|kind| Capability {
-                r#type: Some(kind.into()),
-            })
-            .to_vec(),
-        ..Register::default()
+    let capable = |kind: AgentCapability| Capability {
+        r#type: Some(kind.into()),
     };
-    let (frames, taken) = crate::events::queue(handle.budgets.agent(), 100);
-    let connection = handle.new_connection();
-    let caller = Caller::default();
-    let connected = handle.agent_connected(connection, frames, caller).await;
-    connected.unwrap();
-    let message = agent_frame::Message::Register(register);
-    handle.agent_frame(connection, message).await.unwrap();
-    taken.next().await.expect("a frame that says it is in");
-    taken
+    meseta::Register {
+        capabilities: kinds.map(capable).to_vec(),
+        ..registration("cpus:4;mem:1024;cpus(ads):2;cpus(www):1")
+    }
 }
 
 #[tokio::test]
@@ -139,8 +91,7 @@ async fn events_and_operations_hide_the_roles_that_lists_hide() {
     let acls = r#"{"permissive":true,"view_roles":[
         {"principals":{"values":["reader"]},"roles":{"values":["www"]}},
         {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
-    let context =
-        context_with_authentication(authentication_with(&dir, acls), Recovered::default());
+    let context = context_with(&dir, acls);
     let (handle, router) = (context.handle.clone(), router(context));
     let principals = Principals::new();
     let to = (&Method::POST, "/api/v1");
@@ -152,11 +103,12 @@ async fn events_and_operations_hide_the_roles_that_lists_hide() {
         record(&mut watching).await;
         streams.push((who, watching));
     }
-    let _frames = join(&handle).await;
-    let question = async |who: usize, kind: &str| -> serde_json::Value {
+    let (_, frames) = join(&handle, reserved()).await;
+    frames.next().await.expect("a frame that says it is in");
+    let question = async |who: usize, kind: &str| -> Value {
         let body = format!(r#"{{"type":"{kind}"}}"#);
         let answer = ask(&router, &principals, who, to, (&[JSON], &body)).await;
-        serde_json::from_str(&text_of(answer).await).unwrap()
+        json_of(answer).await
     };
     for (who, watching) in &mut streams {
         let event = record(watching).await;

@@ -22,33 +22,16 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
         text_of(health).await,
         r#"{"type":"GET_HEALTH","get_health":{"healthy":true}}"#
     );
-    for kind in [
-        "GET_VERSION",
-        "GET_FLAGS",
-        "GET_STATE",
-        "GET_AGENTS",
-        "GET_FRAMEWORKS",
-        "GET_TASKS",
-        "GET_MASTER",
-        "GET_EXECUTORS",
-        "GET_METRICS",
-        "GET_LOGGING_LEVEL",
-        "GET_ROLES",
-        "GET_WEIGHTS",
-        "GET_QUOTA",
-        "GET_OPERATIONS",
-        "GET_MAINTENANCE_STATUS",
-        "GET_MAINTENANCE_SCHEDULE",
-    ] {
+    for kind in QUESTIONS.split_whitespace().chain(["GET_METRICS"]) {
         for accept in ["application/json", "application/x-protobuf"] {
             let response = ask(kind, accept).await;
             assert_eq!(response.status(), StatusCode::OK, "{kind}");
             assert_eq!(response.headers()[header::CONTENT_TYPE], accept);
         }
     }
-    assert_eq!(
-        ask("GET_HEALTH", "text/plain").await.status(),
-        StatusCode::NOT_ACCEPTABLE
+    assert_status(
+        ask("GET_HEALTH", "text/plain").await,
+        StatusCode::NOT_ACCEPTABLE,
     );
     for (body, text) in [
         (
@@ -85,16 +68,16 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
 async fn operators_watch_what_happens() {
     let router = master();
     let body = r#"{"type":"SUBSCRIBE"}"#;
-    let mut watching = send(&router, "POST", "/api/v1", &[JSON], body).await;
+    let mut watching = operator(&router, body).await;
     assert_eq!(watching.status(), StatusCode::OK);
     assert_eq!(watching.headers()[header::CONTENT_TYPE], "application/json");
     let first = record(&mut watching).await;
     assert_eq!(first["type"], "SUBSCRIBED");
     assert_eq!(first["subscribed"]["heartbeat_interval_seconds"], 15.0);
     let frameworks = &first["subscribed"]["get_state"]["get_frameworks"];
-    assert_eq!(frameworks["frameworks"], serde_json::json!([]));
+    assert_eq!(frameworks["frameworks"], json!([]));
     let beat = record(&mut watching).await;
-    assert_eq!(beat, serde_json::json!({"type": "HEARTBEAT"}));
+    assert_eq!(beat, json!({"type": "HEARTBEAT"}));
     let (_stream, _, id) = subscribe(&router).await;
     let added = record(&mut watching).await;
     assert_eq!(added["type"], "FRAMEWORK_ADDED");
@@ -185,14 +168,7 @@ async fn weights_that_are_no_weights_are_refused() {
 async fn the_logging_level_is_raised_for_a_while() {
     let router = master();
     let level = async || {
-        let response = send(
-            &router,
-            "POST",
-            "/api/v1",
-            &[JSON],
-            r#"{"type":"GET_LOGGING_LEVEL"}"#,
-        )
-        .await;
+        let response = operator(&router, r#"{"type":"GET_LOGGING_LEVEL"}"#).await;
         text_of(response).await
     };
     let is = |level: u32| {
@@ -200,14 +176,14 @@ async fn the_logging_level_is_raised_for_a_while() {
     };
     assert_eq!(level().await, is(0));
     let set = r#"{"type":"SET_LOGGING_LEVEL","set_logging_level":{"level":2,"duration":{"nanoseconds":3600000000000}}}"#;
-    let answer = send(&router, "POST", "/api/v1", &[JSON], set).await;
+    let answer = operator(&router, set).await;
     assert_eq!(
         (answer.status(), text_of(answer).await.as_str()),
         (StatusCode::OK, "")
     );
     assert_eq!(level().await, is(2));
     let negative = set.replace("3600000000000", "-1");
-    let answer = send(&router, "POST", "/api/v1", &[JSON], negative).await;
+    let answer = operator(&router, negative).await;
     assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
     let toggle = "/logging/toggle?level=1&duration=1hrs";
     let answer = get(&router, toggle).await;

@@ -3,51 +3,18 @@
 use bytes::Bytes;
 use meseta_daemon::owner::SocketOwner;
 use meseta_daemon::server::Peer;
-use meseta_proto::meseta::v1::{self as meseta, agent_frame};
-use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::{Call, call};
 use prost::Message as _;
 
 use super::*;
-use crate::events;
 
 const MEBIBYTE: usize = 1 << 20;
 
 /// A master with the least memory that it works with.
 fn small_master() -> (Router, Arc<Context>) {
-    let recovered = Recovered {
-        epoch: 1,
-        ..Recovered::default()
-    };
-    let context = context_of(
-        Authentication::not_required("master"),
-        recovered,
-        &["--memory_budget=256MB"],
-    );
+    let open = Authentication::not_required("master");
+    let context = context_of(open, Recovered::default(), &["--memory_budget=256MB"]);
     (router(context.clone()), context)
-}
-
-/// An agent of one CPU; its frames are read by whoever has its queue.
-async fn agent(handle: &Handle) -> events::Source<meseta::MasterFrame> {
-    let connection = handle.new_connection();
-    let (sink, frames) = events::queue(handle.budgets.agent(), 1_024);
-    handle
-        .agent_connected(connection, sink, Caller::default())
-        .await
-        .unwrap();
-    let register = meseta::Register {
-        agent_info: v1::AgentInfo {
-            hostname: "127.0.0.1".to_owned(),
-            ..v1::AgentInfo::default()
-        },
-        version: "0.1.0".to_owned(),
-        ..meseta::Register::default()
-    };
-    handle
-        .agent_frame(connection, agent_frame::Message::Register(register))
-        .await
-        .unwrap();
-    frames
 }
 
 /// The id that the master gave an agent.
@@ -107,21 +74,18 @@ fn acknowledgement(framework: &str, agent: &v1::AgentId) -> Vec<u8> {
 async fn an_agent_that_does_not_read_is_given_up_and_gives_everything_back() {
     let (router, context) = small_master();
     let (_events, stream, framework) = subscribe(&router).await;
-    let (stopped, reading) = (agent(&context.handle).await, agent(&context.handle).await);
+    let (stopped, reading) = (
+        join(&context.handle, registration("")).await.1,
+        join(&context.handle, registration("")).await.1,
+    );
     let (stopped_id, reading_id) = (id_of(&stopped).await, id_of(&reading).await);
     let budgets = &context.handle.budgets;
     // What may be lost is lost, and leaves the agent half of its room.
     for _ in 0..40 {
         let body = message(&framework, &stopped_id, MEBIBYTE / 16);
-        assert_eq!(
-            post(&router, &stream, body).await.status(),
-            StatusCode::ACCEPTED
-        );
+        assert_status(post(&router, &stream, body).await, StatusCode::ACCEPTED);
         let body = message(&framework, &reading_id, 64 * 1024);
-        assert_eq!(
-            post(&router, &stream, body).await.status(),
-            StatusCode::ACCEPTED
-        );
+        assert_status(post(&router, &stream, body).await, StatusCode::ACCEPTED);
         // The other goes on, and gets what is for it.
         while reading.next().await.unwrap().1.encoded_len() <= 64 * 1024 {}
     }
@@ -187,19 +151,13 @@ async fn unfinished_bodies_take_no_more_than_their_share() {
     assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
     assert_eq!(budget.used(), limit / 4 * 3, "a refused one takes nothing");
     let small = message(&framework, &agent, 100);
-    assert_eq!(
-        post(&router, &stream, small).await.status(),
-        StatusCode::ACCEPTED
-    );
+    assert_status(post(&router, &stream, small).await, StatusCode::ACCEPTED);
     end.cancel();
     for slow in slow {
         assert_eq!(slow.await.unwrap(), StatusCode::BAD_REQUEST);
     }
     assert_eq!(budget.used(), 0);
-    assert_eq!(
-        post(&router, &stream, large).await.status(),
-        StatusCode::ACCEPTED
-    );
+    assert_status(post(&router, &stream, large).await, StatusCode::ACCEPTED);
 }
 
 /// Posts a request from a given address.
@@ -273,14 +231,8 @@ fn frame(agent: &meseta::AgentFrame, sent: usize) -> Vec<Bytes> {
 async fn unfinished_frames_of_one_host_hold_up_no_agent_of_another() {
     let (_router, context) = small_master();
     let router = crate::grpc::router(&context).await;
-    let register = meseta::Register {
-        agent_info: v1::AgentInfo {
-            hostname: "h".repeat(2 * MEBIBYTE),
-            ..v1::AgentInfo::default()
-        },
-        version: "0.1.0".to_owned(),
-        ..meseta::Register::default()
-    };
+    let mut register = registration("");
+    register.agent_info.hostname = "h".repeat(2 * MEBIBYTE);
     let agent = meseta::AgentFrame {
         message: Some(agent_frame::Message::Register(register)),
     };

@@ -41,7 +41,7 @@ async fn paths_are_found_as_mesos_finds_them() {
         "404 Not Found."
     );
     let long = format!("/{}", "x".repeat(request::URI_BYTES_MAX));
-    assert_eq!(get(&router, &long).await.status(), StatusCode::URI_TOO_LONG);
+    assert_status(get(&router, &long).await, StatusCode::URI_TOO_LONG);
     for (method, path) in [
         ("DELETE", "/state"),
         ("PUT", "/health"),
@@ -55,16 +55,16 @@ async fn paths_are_found_as_mesos_finds_them() {
         );
         assert!(response.headers().contains_key(header::ALLOW));
     }
-    assert_eq!(
-        send(&router, "POST", "/state", &[], "{}").await.status(),
-        StatusCode::OK
+    assert_status(
+        send(&router, "POST", "/state", &[], "{}").await,
+        StatusCode::OK,
     );
     let head = send(&router, Method::HEAD.as_str(), "/state", &[], "").await;
     assert_eq!(head.status(), StatusCode::OK);
 }
 
 /// The keys of an object, sorted.
-fn keys(value: &serde_json::Value) -> Vec<&str> {
+fn keys(value: &Value) -> String {
     let mut keys: Vec<&str> = value
         .as_object()
         .unwrap()
@@ -72,55 +72,32 @@ fn keys(value: &serde_json::Value) -> Vec<&str> {
         .map(String::as_str)
         .collect();
     keys.sort_unstable();
-    keys
+    keys.join(" ")
 }
 
 #[tokio::test]
 async fn idle_answers_have_the_keys_of_mesos() {
     let router = master();
-    let body = async |path: &str| -> serde_json::Value {
+    let body = async |path: &str| -> Value {
         let response = get(&router, path).await;
         assert_eq!(
             response.headers()[header::CONTENT_TYPE],
             "application/json",
             "{path}"
         );
-        serde_json::from_str(&text_of(response).await).unwrap()
+        json_of(response).await
     };
     let state = body("/state").await;
     assert_eq!(
         keys(&state),
-        [
-            "activated_slaves",
-            "build_date",
-            "build_time",
-            "build_user",
-            "capabilities",
-            "completed_frameworks",
-            "deactivated_slaves",
-            "elected_time",
-            "flags",
-            "frameworks",
-            "hostname",
-            "id",
-            "leader",
-            "leader_info",
-            "orphan_tasks",
-            "pid",
-            "recovered_slaves",
-            "slaves",
-            "start_time",
-            "unreachable_slaves",
-            "unregistered_frameworks",
-            "version",
-        ]
+        "activated_slaves build_date build_time build_user capabilities \
+         completed_frameworks deactivated_slaves elected_time flags frameworks hostname \
+         id leader leader_info orphan_tasks pid recovered_slaves slaves start_time \
+         unreachable_slaves unregistered_frameworks version"
     );
     assert_eq!(state["leader"], "master@127.0.0.1:5050");
     assert_eq!(state["activated_slaves"].to_string(), "0.0");
-    assert_eq!(
-        keys(&state["leader_info"]),
-        ["hostname", "id", "pid", "port"]
-    );
+    assert_eq!(keys(&state["leader_info"]), "hostname id pid port");
     let version = body("/version").await;
     assert!(
         version["version"]
@@ -131,18 +108,15 @@ async fn idle_answers_have_the_keys_of_mesos() {
     );
     assert_eq!(
         body("/slaves").await,
-        serde_json::json!({"slaves": [], "recovered_slaves": []})
+        json!({"slaves": [], "recovered_slaves": []})
     );
-    assert_eq!(body("/tasks").await, serde_json::json!({"tasks": []}));
-    assert_eq!(
-        body("/flags").await,
-        serde_json::json!({"flags": {"port": "5050"}})
-    );
+    assert_eq!(body("/tasks").await, json!({"tasks": []}));
+    assert_eq!(body("/flags").await, json!({"flags": {"port": "5050"}}));
     assert_eq!(
         keys(&body("/state-summary").await),
-        ["frameworks", "hostname", "slaves"]
+        "frameworks hostname slaves"
     );
-    assert_eq!(body("/roles").await, serde_json::json!({"roles": []}));
+    assert_eq!(body("/roles").await, json!({"roles": []}));
     let metrics = body("/metrics/snapshot").await;
     assert_eq!(metrics["master/elected"], 1.0);
 
@@ -184,11 +158,8 @@ async fn agents_that_may_come_back_are_named_beside_the_tasks_that_are_known() {
         ..Recovered::default()
     });
     let page = get(&router, "/tasks?framework_id=f&task_id=t").await;
-    let page: serde_json::Value = serde_json::from_str(&text_of(page).await).unwrap();
-    assert_eq!(
-        page,
-        serde_json::json!({"tasks": [], "recovered_agents": ["old-S0"]})
-    );
+    let page = json_of(page).await;
+    assert_eq!(page, json!({"tasks": [], "recovered_agents": ["old-S0"]}));
 }
 
 #[tokio::test]
@@ -211,45 +182,17 @@ async fn an_explanation_names_whom_it_is_about() {
 
 /// A master with one agent, one framework and one running task, and their streams.
 async fn busy() -> (Router, impl Sized) {
-    use meseta_proto::convert::{Format, parse_resources, to_resources};
-    use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
-    use meseta_proto::mesos::v1::{self, TaskState};
+    use meseta_proto::meseta::v1::master_frame;
+    use meseta_proto::mesos::v1::TaskState;
     let (router, handle) = master_and_handle();
-    let resources = parse_resources(
-        "cpus:8;mem:8192;disk:10240;ports:[31000-32000]",
-        &meseta_resources::Role::star(),
-    );
-    let connection = handle.new_connection();
-    let (sink, frames) = crate::events::queue(handle.budgets.agent(), 16);
-    handle
-        .agent_connected(connection, sink, Caller::default())
-        .await
-        .unwrap();
-    let register = meseta::Register {
-        agent_info: v1::AgentInfo {
-            hostname: "127.0.0.1".to_owned(),
-            resources: to_resources(&resources.unwrap(), Format::PostRefinement).unwrap(),
-            ..v1::AgentInfo::default()
-        },
-        version: "0.1.0".to_owned(),
-        ..meseta::Register::default()
-    };
-    handle
-        .agent_frame(connection, agent_frame::Message::Register(register))
-        .await
-        .unwrap();
+    let resources = "cpus:8;mem:8192;disk:10240;ports:[31000-32000]";
+    let (connection, frames) = join(&handle, registration(resources)).await;
     let body = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"root","name":"golden",
         "roles":["dev"],"checkpoint":true,
         "capabilities":[{"type":"MULTI_ROLE"},{"type":"RESERVATION_REFINEMENT"}]}}}"#;
-    let mut stream = call(&router, &[JSON], body).await;
-    let stream_id = stream.headers()["mesos-stream-id"]
-        .to_str()
-        .unwrap()
-        .to_owned();
-    let framework = record(&mut stream).await["subscribed"]["framework_id"].clone();
-    record(&mut stream).await;
+    let (mut stream, stream_id, framework) = subscribe_with(&router, body).await;
     let offer = record(&mut stream).await["offers"]["offers"][0].clone();
-    let task = serde_json::json!({
+    let task = json!({
         "name": "golden", "task_id": {"value": "task-1"}, "agent_id": offer["agent_id"],
         "resources": [
             {"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.5}},
@@ -260,15 +203,15 @@ async fn busy() -> (Router, impl Sized) {
         "labels": {"labels": [{"key": "a", "value": "b"}]},
         "discovery": {"visibility": "CLUSTER", "name": "gold"},
     });
-    let accept = serde_json::json!({
-        "type": "ACCEPT", "framework_id": framework,
+    let accept = json!({
+        "type": "ACCEPT", "framework_id": {"value": framework},
         "accept": {"offer_ids": [offer["id"]], "filters": {"refuse_seconds": 600},
             "operations": [{"type": "LAUNCH", "launch": {"task_infos": [task]}}]},
     });
     let headers = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];
-    assert_eq!(
-        call(&router, &headers, &accept.to_string()).await.status(),
-        StatusCode::ACCEPTED
+    assert_status(
+        call(&router, &headers, &accept.to_string()).await,
+        StatusCode::ACCEPTED,
     );
     let run = loop {
         let (_charge, frame) = frames.next().await.unwrap();
@@ -307,125 +250,61 @@ async fn busy() -> (Router, impl Sized) {
 #[tokio::test]
 async fn a_running_task_is_shown_as_mesos_shows_it() {
     let (router, _streams) = busy().await;
-    let body = async |path: &str| -> serde_json::Value {
-        serde_json::from_str(&text_of(get(&router, path).await).await).unwrap()
-    };
+    let body = async |path: &str| -> Value { page(&router, path).await };
     let state = body("/master/state").await;
     let agent = &state["slaves"][0];
-    let of_agent = [
-        "active",
-        "attributes",
-        "capabilities",
-        "deactivated",
-        "hostname",
-        "id",
-        "offered_resources",
-        "pid",
-        "port",
-        "registered_time",
-        "reserved_resources",
-        "resources",
-        "unreserved_resources",
-        "used_resources",
-        "version",
-    ];
+    let of_agent = "active attributes capabilities deactivated hostname id offered_resources pid \
+        port registered_time reserved_resources resources unreserved_resources \
+        used_resources version";
     assert_eq!(keys(agent), of_agent);
     assert_eq!(
         agent["used_resources"],
-        serde_json::json!({"cpus": 0.5, "mem": 64.0, "disk": 0.0, "gpus": 0.0, "ports": "[31000-31001]"})
+        json!({"cpus": 0.5, "mem": 64.0, "disk": 0.0, "gpus": 0.0, "ports": "[31000-31001]"})
     );
     assert_eq!(agent["pid"], "slave(1)@127.0.0.1:5051");
     let framework = &state["frameworks"][0];
     assert_eq!(
         keys(framework),
-        [
-            "active",
-            "capabilities",
-            "checkpoint",
-            "completed_tasks",
-            "connected",
-            "executors",
-            "failover_timeout",
-            "hostname",
-            "id",
-            "name",
-            "offer_constraints",
-            "offered_resources",
-            "offers",
-            "recovered",
-            "registered_time",
-            "resources",
-            "roles",
-            "tasks",
-            "unreachable_tasks",
-            "unregistered_time",
-            "used_resources",
-            "user",
-            "webui_url",
-        ]
+        "active capabilities checkpoint completed_tasks connected executors \
+         failover_timeout hostname id name offer_constraints offered_resources offers \
+         recovered registered_time resources roles tasks unreachable_tasks \
+         unregistered_time used_resources user webui_url"
     );
     let task = &framework["tasks"][0];
-    let of_task = [
-        "discovery",
-        "executor_id",
-        "framework_id",
-        "id",
-        "labels",
-        "name",
-        "resources",
-        "role",
-        "slave_id",
-        "state",
-        "statuses",
-    ];
+    let of_task = "discovery executor_id framework_id id labels name resources role slave_id state \
+        statuses";
     assert_eq!(keys(task), of_task);
     assert_eq!(task["executor_id"], "");
-    assert_eq!(
-        task["labels"],
-        serde_json::json!([{"key": "a", "value": "b"}])
-    );
+    assert_eq!(task["labels"], json!([{"key": "a", "value": "b"}]));
     assert_eq!(
         task["statuses"],
-        serde_json::json!([{"state": "TASK_RUNNING", "timestamp": 1_795_226_383.993_578,
+        json!([{"state": "TASK_RUNNING", "timestamp": 1_795_226_383.993_578,
             "container_status": {"container_id": {"value": "c"}}}])
     );
     assert_eq!(body("/tasks?limit=-1").await["tasks"][0], *task);
-    assert_eq!(
-        body("/tasks?task_id=other").await["tasks"],
-        serde_json::json!([])
-    );
+    assert_eq!(body("/tasks?task_id=other").await["tasks"], json!([]));
 
     let slaves = body("/slaves").await;
     assert_eq!(
         slaves["slaves"][0]["used_resources_full"][0],
-        serde_json::json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.5}, "role": "*",
+        json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.5}, "role": "*",
             "allocation_info": {"role": "dev"}})
     );
     let summary = body("/state-summary").await;
     assert_eq!(summary["slaves"][0]["TASK_RUNNING"], 1);
     assert_eq!(summary["frameworks"][0]["TASK_RUNNING"], 1);
-    assert_eq!(
-        summary["frameworks"][0]["slave_ids"],
-        serde_json::json!([agent["id"]])
-    );
+    assert_eq!(summary["frameworks"][0]["slave_ids"], json!([agent["id"]]));
     assert_eq!(
         body("/roles").await["roles"],
-        serde_json::json!([{"name": "dev", "weight": 1.0,
+        json!([{"name": "dev", "weight": 1.0,
             "quota": {"role": "dev", "guarantee": {}, "limit": {},
                 "consumed": {"cpus": 0.5, "mem": 64.0, "ports": 2.0}},
             "resources": {"cpus": 0.5, "mem": 64.0, "ports": 2.0},
             "allocated": {"cpus": 0.5, "mem": 64.0, "ports": 2.0},
             "offered": {}, "reserved": {}, "frameworks": [framework["id"]]}])
     );
-    let tasks = send(
-        &router,
-        "POST",
-        "/api/v1",
-        &[JSON],
-        r#"{"type":"GET_TASKS"}"#,
-    )
-    .await;
-    let tasks: serde_json::Value = serde_json::from_str(&text_of(tasks).await).unwrap();
+    let tasks = operator(&router, r#"{"type":"GET_TASKS"}"#).await;
+    let tasks = json_of(tasks).await;
     let task = &tasks["get_tasks"]["tasks"][0];
     assert_eq!(task["status_update_state"], "TASK_RUNNING");
     assert_eq!(task["resources"][0]["allocation_info"]["role"], "dev");

@@ -3,8 +3,32 @@
 use super::*;
 use bytes::Bytes;
 
-/// Headers and body, then status and text.
-type Case<'a> = (Vec<(&'a str, &'a str)>, String, u16, &'a str);
+/// Headers, body, status and text. `J` and `P` are the types that are understood, `S` is the stream's id, and
+/// `$ID` the framework's.
+const MATRIX: &str = r#"
+- | {} | 400 Expecting 'Content-Type' to be present
+text/plain | {} | 415 Expecting 'Content-Type' of application/json or application/x-protobuf
+P | {} | 400 Failed to parse body into Call protobuf
+J | {} | 400 Failed to validate scheduler::Call: Expecting 'type' to be present
+J | {"type":"NOSUCH"} | 400 Failed to validate scheduler::Call: Expecting 'type' to be present
+J | {"type":"REVIVE"} | 400 Failed to validate scheduler::Call: Expecting 'framework_id' to be present
+J | {"type":"REVIVE","framework_id":{"value":"$ID"}} | 400 All non-subscribe calls should include the 'Mesos-Stream-Id' header
+J X | {"type":"REVIVE","framework_id":{"value":"$ID"}} | 400 The stream ID 'x' included in this request didn't match the stream ID currently associated with framework ID $ID
+J S | {"type":"REVIVE","framework_id":{"value":"nosuch"}} | 400 Framework cannot be found
+J | {"type":"SUBSCRIBE"} | 400 Failed to validate scheduler::Call: Expecting 'subscribe' to be present
+J | {"type":"SUBSCRIBE","subscribe":{"framework_info":{"name":"x"}}} | 400 Failed to convert JSON into Call protobuf: Missing required fields: subscribe.framework_info.user
+J S | {"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"x"}}} | 400 Subscribe calls should not include the 'Mesos-Stream-Id' header
+J html | {"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"x"}}} | 406 Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'
+J html S | {"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"x"}}} | 406 Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'
+J | {"type":"SUBSCRIBE","framework_id":{"value":"$ID"},"subscribe":{"framework_info":{"user":"u","name":"x"}}} | 400 Failed to validate scheduler::Call: 'framework_id' differs from 'subscribe.framework_info.id'
+J S | {"type":"KILL","framework_id":{"value":"$ID"}} | 400 Failed to validate scheduler::Call: Expecting 'kill' to be present
+J S | {"type":"ACKNOWLEDGE","framework_id":{"value":"$ID"},"acknowledge":{"agent_id":{"value":"a"},"task_id":{"value":"t"},"uuid":"AAAA"}} | 400 Failed to validate scheduler::Call: Not a valid UUID
+J S | {"type":"ACCEPT","framework_id":{"value":"$ID"}} | 400 Failed to validate scheduler::Call: Expecting 'accept' to be present
+J S | {"type":"DECLINE","framework_id":{"value":"$ID"},"decline":{"offer_ids":[{"value":"nosuch"}]}} | 202
+J S | {"type":"DECLINE","framework_id":{"value":"$ID"},"decline":{}} | 202
+J S | {"type":"KILL","framework_id":{"value":"$ID"},"kill":{"task_id":5}} | 400 Failed to convert JSON into Call protobuf: Not expecting a JSON number for field 'task_id'
+J S credentials | {"type":"REVIVE","framework_id":{"value":"$ID"}} | 202
+"#;
 
 #[tokio::test]
 async fn the_status_code_matrix() {
@@ -17,169 +41,35 @@ async fn the_status_code_matrix() {
         "405 Method Not Allowed. Expecting one of { 'POST' }, but received 'GET'."
     );
     let (_stream, stream_id, id) = subscribe(&router).await;
-    let named = |body: &str| body.replace("ID", &id);
-    let stream = ("Mesos-Stream-Id", stream_id.as_str());
-    let mismatch = format!(
-        "The stream ID 'x' included in this request didn't match the stream ID currently \
-         associated with framework ID {id}"
-    );
-    let plain = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"x"}}}"#;
-    let cases: Vec<Case<'_>> = vec![
-        (
-            vec![],
-            "{}".into(),
-            400,
-            "Expecting 'Content-Type' to be present",
-        ),
-        (
-            vec![("Content-Type", "text/plain")],
-            "{}".into(),
-            415,
-            "Expecting 'Content-Type' of application/json or application/x-protobuf",
-        ),
-        (
-            vec![JSON],
-            "{".into(),
-            400,
-            "Failed to parse body into JSON: syntax error at line 1 near: ",
-        ),
-        (
-            vec![PROTOBUF],
-            "{}".into(),
-            400,
-            "Failed to parse body into Call protobuf",
-        ),
-        (
-            vec![JSON],
-            "{}".into(),
-            400,
-            "Failed to validate scheduler::Call: Expecting 'type' to be present",
-        ),
-        (
-            vec![JSON],
-            r#"{"type":"NOSUCH"}"#.into(),
-            400,
-            "Failed to validate scheduler::Call: Expecting 'type' to be present",
-        ),
-        (
-            vec![JSON],
-            r#"{"type":"REVIVE"}"#.into(),
-            400,
-            "Failed to validate scheduler::Call: Expecting 'framework_id' to be present",
-        ),
-        (
-            vec![JSON],
-            named(r#"{"type":"REVIVE","framework_id":{"value":"ID"}}"#),
-            400,
-            "All non-subscribe calls should include the 'Mesos-Stream-Id' header",
-        ),
-        (
-            vec![JSON, ("Mesos-Stream-Id", "x")],
-            named(r#"{"type":"REVIVE","framework_id":{"value":"ID"}}"#),
-            400,
-            &mismatch,
-        ),
-        (
-            vec![JSON, stream],
-            r#"{"type":"REVIVE","framework_id":{"value":"nosuch"}}"#.into(),
-            400,
-            "Framework cannot be found",
-        ),
-        (
-            vec![JSON],
-            r#"{"type":"SUBSCRIBE"}"#.into(),
-            400,
-            "Failed to validate scheduler::Call: Expecting 'subscribe' to be present",
-        ),
-        (
-            vec![JSON],
-            r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"name":"x"}}}"#.into(),
-            400,
-            "Failed to convert JSON into Call protobuf: Missing required fields: subscribe.framework_info.user",
-        ),
-        (
-            vec![JSON, stream],
-            plain.into(),
-            400,
-            "Subscribe calls should not include the 'Mesos-Stream-Id' header",
-        ),
-        (
-            vec![JSON, ("Accept", "text/html")],
-            plain.into(),
-            406,
-            "Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'",
-        ),
-        (
-            vec![JSON, ("Accept", "text/html"), stream],
-            plain.into(),
-            406,
-            "Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'",
-        ),
-        (
-            vec![JSON],
-            named(
-                r#"{"type":"SUBSCRIBE","framework_id":{"value":"ID"},"subscribe":{"framework_info":{"user":"u","name":"x"}}}"#,
-            ),
-            400,
-            "Failed to validate scheduler::Call: 'framework_id' differs from 'subscribe.framework_info.id'",
-        ),
-        (
-            vec![JSON, stream],
-            named(r#"{"type":"KILL","framework_id":{"value":"ID"}}"#),
-            400,
-            "Failed to validate scheduler::Call: Expecting 'kill' to be present",
-        ),
-        (
-            vec![JSON, stream],
-            named(
-                r#"{"type":"ACKNOWLEDGE","framework_id":{"value":"ID"},"acknowledge":{"agent_id":{"value":"a"},"task_id":{"value":"t"},"uuid":"AAAA"}}"#,
-            ),
-            400,
-            "Failed to validate scheduler::Call: Not a valid UUID",
-        ),
-        (
-            vec![JSON, stream],
-            named(r#"{"type":"ACCEPT","framework_id":{"value":"ID"}}"#),
-            400,
-            "Failed to validate scheduler::Call: Expecting 'accept' to be present",
-        ),
-        (
-            vec![JSON, stream],
-            named(
-                r#"{"type":"DECLINE","framework_id":{"value":"ID"},"decline":{"offer_ids":[{"value":"nosuch"}]}}"#,
-            ),
-            202,
-            "",
-        ),
-        (
-            vec![JSON, stream],
-            named(r#"{"type":"DECLINE","framework_id":{"value":"ID"},"decline":{}}"#),
-            202,
-            "",
-        ),
-        (
-            vec![JSON, stream],
-            named(r#"{"type":"KILL","framework_id":{"value":"ID"},"kill":{"task_id":5}}"#),
-            400,
-            "Failed to convert JSON into Call protobuf: Not expecting a JSON number for field 'task_id'",
-        ),
-        (
-            vec![JSON, stream, ("Authorization", "Basic Tm9uZTpOb25l")],
-            named(r#"{"type":"REVIVE","framework_id":{"value":"ID"}}"#),
-            202,
-            "",
-        ),
-    ];
-    for (headers, body, status, text) in cases {
-        let response = call(&router, &headers, &body).await;
-        assert_eq!(response.status().as_u16(), status, "{body}");
-        if status == 202 {
-            assert!(
-                response.headers().get(header::CONTENT_TYPE).is_none(),
-                "{body}"
-            );
-        }
-        assert_eq!(text_of(response).await, text, "{body}");
+    let broken = call(&router, &[JSON], "{").await;
+    assert_eq!(broken.status(), StatusCode::BAD_REQUEST);
+    let text = "Failed to parse body into JSON: syntax error at line 1 near: ";
+    assert_eq!(text_of(broken).await, text);
+    let named = |name: &str| match name {
+        "J" => JSON,
+        "P" => PROTOBUF,
+        "text/plain" => ("Content-Type", "text/plain"),
+        "html" => ("Accept", "text/html"),
+        "S" => ("Mesos-Stream-Id", stream_id.as_str()),
+        "X" => ("Mesos-Stream-Id", "x"),
+        "credentials" => ("Authorization", "Basic Tm9uZTpOb25l"),
+        other => panic!("{other}"),
+    };
+    for case in MATRIX.trim().lines() {
+        let case = case.replace("$ID", &id);
+        let parts: Vec<&str> = case.split(" | ").collect();
+        let [names, body, expected] = parts[..] else {
+            panic!("{case}");
+        };
+        let names = names.split(' ').filter(|name| *name != "-");
+        let headers: Vec<_> = names.map(named).collect();
+        let response = call(&router, &headers, body).await;
+        let status = response.status();
+        let is_typed = response.headers().contains_key(header::CONTENT_TYPE);
+        assert!(status != StatusCode::ACCEPTED || !is_typed, "{case}");
+        let (expected, text) = expected.split_once(' ').unwrap_or((expected, ""));
+        assert_eq!(status.as_str(), expected, "{case}");
+        assert_eq!(text_of(response).await, text, "{case}");
     }
 }
 
@@ -252,9 +142,8 @@ async fn hostile_bodies_get_their_status_and_change_nothing() {
         assert_eq!(response.status().as_u16(), status);
         assert!(!text_of(response).await.is_empty(), "says why");
     }
-    let state: serde_json::Value =
-        serde_json::from_str(&text_of(get(&router, "/state").await).await).unwrap();
-    assert_eq!(state["frameworks"], serde_json::json!([]));
+    let state = page(&router, "/state").await;
+    assert_eq!(state["frameworks"], json!([]));
     let response = send(
         &router,
         "POST",
@@ -278,9 +167,9 @@ async fn a_subscriber_that_does_not_read_is_closed() {
     let router = master();
     let (stream, stream_id, id) = subscribe(&router).await;
     let tasks: Vec<_> = (0..100)
-        .map(|number| serde_json::json!({"task_id": {"value": format!("t{number}")}}))
+        .map(|number| json!({"task_id": {"value": format!("t{number}")}}))
         .collect();
-    let reconcile = serde_json::json!({"type": "RECONCILE", "framework_id": {"value": id},
+    let reconcile = json!({"type": "RECONCILE", "framework_id": {"value": id},
         "reconcile": {"tasks": tasks}});
     let headers = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];
     let taken = call(&router, &headers, &reconcile.to_string()).await;
