@@ -231,6 +231,15 @@ mod tests {
         Bytes::from(vec![b'x'; 10 * CHUNK_BYTES + 1])
     }
 
+    async fn large_body(responses: &BufferedResponses, to: &Caller) -> Body {
+        responses.acquire(to).await.unwrap().body(large())
+    }
+
+    /// Places that are taken by what is buffered, and by what is encoded.
+    fn used(responses: &BufferedResponses) -> (usize, usize) {
+        (responses.buffered.used(), responses.encoding.used())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn few_chunks_are_kept_and_a_stalled_reader_makes_room() {
         let buffered_responses = BufferedResponses::default();
@@ -241,11 +250,7 @@ mod tests {
         };
         let mut unread = Vec::new();
         for _ in 0..BUFFERED_MAX / 2 {
-            let body = buffered_responses
-                .acquire(&mallory)
-                .await
-                .unwrap()
-                .body(large());
+            let body = large_body(&buffered_responses, &mallory).await;
             assert_eq!(body.size_hint().exact(), Some(10 * CHUNK_BYTES as u64 + 1));
             unread.push(body);
         }
@@ -255,11 +260,7 @@ mod tests {
         assert!(!peer.connection().is_closed(), "nobody needs its places");
         // Whoever reads is not held up by those who do not.
         let begun = tokio::time::Instant::now();
-        let body = buffered_responses
-            .acquire(&admin)
-            .await
-            .unwrap()
-            .body(large());
+        let body = large_body(&buffered_responses, &admin).await;
         assert!(body.collect().await.unwrap().to_bytes() == large());
         assert!(begun.elapsed() < Duration::from_millis(1));
         let small = buffered_responses.acquire(&admin).await.unwrap();
@@ -271,13 +272,7 @@ mod tests {
         assert!(cut.is_err(), "a part was taken for the whole");
         assert!(peer.connection().is_closed());
         tokio::time::sleep(STALL_MAX).await;
-        assert_eq!(
-            (
-                buffered_responses.buffered.used(),
-                buffered_responses.encoding.used()
-            ),
-            (0, 0)
-        );
+        assert_eq!(used(&buffered_responses), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -286,20 +281,10 @@ mod tests {
         let mut unread = Vec::new();
         while buffered_responses.buffered.used() < BUFFERED_MAX {
             let one = caller(&format!("mallory-{}", unread.len()));
-            unread.push(
-                buffered_responses
-                    .acquire(&one)
-                    .await
-                    .unwrap()
-                    .body(large()),
-            );
+            unread.push(large_body(&buffered_responses, &one).await);
         }
         let begun = tokio::time::Instant::now();
-        let body = buffered_responses
-            .acquire(&caller("admin"))
-            .await
-            .unwrap()
-            .body(large());
+        let body = large_body(&buffered_responses, &caller("admin")).await;
         assert!(begun.elapsed() < 2 * READER_STALL_MAX);
         assert!(body.collect().await.unwrap().to_bytes() == large());
     }
@@ -326,13 +311,7 @@ mod tests {
         let send_permit = made.remove(0).into_send_permit();
         let body = send_permit.until_sent(Body::from(large()));
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(
-            (
-                buffered_responses.buffered.used(),
-                buffered_responses.encoding.used()
-            ),
-            (2, 1)
-        );
+        assert_eq!(used(&buffered_responses), (2, 1));
         drop(body);
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(buffered_responses.buffered.used(), 1);

@@ -36,42 +36,43 @@ fn with_task(snapshot: &Snapshot, agent: usize, framework: usize) -> Arc<Snapsho
     Arc::new(next)
 }
 
-/// Somebody who sees what these users have, and nothing else.
-fn reader(users: &[&str], version: u64) -> Approver {
-    let lists = ["view_frameworks", "view_tasks", "view_executors"].map(|list| {
-        format!(
-            r#""{list}":[{{"principals":{{"values":["ada"]}},"users":{{"values":{users:?}}}}}]"#
-        )
-    });
+/// Somebody who may view these objects of each list, and nothing else.
+fn viewer(name: &str, version: u64, lists: &[(&str, &str, &str)]) -> Approver {
+    let list = |(list, kind, which): &(&str, &str, &str)| {
+        format!(r#""view_{list}":[{{"principals":{{"values":["{name}"]}},"{kind}":{which}}}]"#)
+    };
+    let lists: Vec<String> = lists.iter().map(list).collect();
     let acls = Acls::parse(&format!("{{{}}}", lists.join(","))).unwrap();
     let authorizer = Authorizer::new(acls, false).of_version(version);
-    authorizer.approver(Some("ada".to_owned()))
+    authorizer.approver(Some(name.to_owned()))
 }
+
+/// Somebody who sees what these users have, and nothing else.
+fn reader(users: &[&str], version: u64) -> Approver {
+    let which = format!(r#"{{"values":{users:?}}}"#);
+    let lists = ["frameworks", "tasks", "executors"];
+    viewer("ada", version, &lists.map(|list| (list, "users", &*which)))
+}
+
+const ANY: &str = r#"{"type":"ANY"}"#;
 
 /// Sees everything, by rules that say so.
 fn administrator() -> Approver {
-    let lists = ["view_frameworks", "view_tasks", "view_executors"].map(|list| {
-        format!(r#""{list}":[{{"principals":{{"type":"ANY"}},"users":{{"type":"ANY"}}}}]"#)
-    });
-    let acls = Acls::parse(&format!("{{{}}}", lists.join(","))).unwrap();
-    Authorizer::new(acls, false).approver(Some("admin".to_owned()))
+    let lists = ["frameworks", "tasks", "executors"];
+    viewer("admin", 0, &lists.map(|list| (list, "users", ANY)))
 }
 
 /// Sees everything, roles and all that is theirs too.
 fn administrator_of_roles() -> Approver {
-    let lists = [
-        ("frameworks", "users"),
-        ("tasks", "users"),
-        ("executors", "users"),
-        ("roles", "roles"),
-    ];
-    let lists = lists.map(|(list, objects)| {
-        format!(
-            r#""view_{list}":[{{"principals":{{"values":["admin"]}},"{objects}":{{"type":"ANY"}}}}]"#
-        )
-    });
-    let acls = Acls::parse(&format!("{{{}}}", lists.join(","))).unwrap();
-    Authorizer::new(acls, false).approver(Some("admin".to_owned()))
+    let lists = ["frameworks", "tasks", "executors", "roles"];
+    let kinds = ["users", "users", "users", "roles"];
+    let lists: Vec<_> = (0..4).map(|at| (lists[at], kinds[at], ANY)).collect();
+    viewer("admin", 0, &lists)
+}
+
+async fn view(cache: &ViewCache, of: Arc<Snapshot>, approver: &Approver) -> Arc<Snapshot> {
+    let view = cache.view(of, approver, ViewScope::Cluster);
+    view.await.unwrap()
 }
 
 fn tasks_of(snapshot: &Snapshot) -> usize {
@@ -85,22 +86,14 @@ async fn a_view_takes_what_has_changed_however_large_the_cluster_is() {
         for agents in [50, 100] {
             let cache = ViewCache::default();
             let first = cluster_of(agents, 20);
-            let seen = cache
-                .view(first.clone(), &approver, ViewScope::Cluster)
-                .await;
-            let seen = seen.unwrap();
+            let seen = view(&cache, first.clone(), &approver).await;
             let whole = cache.cost();
             assert!(whole.entries >= agents as u64, "{whole:?}");
-            let again = cache
-                .view(first.clone(), &approver, ViewScope::Cluster)
-                .await;
-            assert!(Arc::ptr_eq(&seen, &again.unwrap()), "asked again");
+            let again = view(&cache, first.clone(), &approver).await;
+            assert!(Arc::ptr_eq(&seen, &again), "asked again");
             assert_eq!(cache.cost(), whole);
             let second = with_task(&first, 7, 1);
-            let changed = cache
-                .view(second.clone(), &approver, ViewScope::Cluster)
-                .await;
-            let changed = changed.unwrap();
+            let changed = view(&cache, second.clone(), &approver).await;
             assert_eq!(tasks_of(&changed), tasks_of(&seen) + 1);
             assert_eq!(
                 format!("{changed:?}"),
@@ -166,10 +159,7 @@ async fn other_rules_and_other_callers_get_other_views() {
         reader(&["u1"], 0),
         administrator(),
     ] {
-        let seen = cache
-            .view(snapshot.clone(), &approver, ViewScope::Cluster)
-            .await;
-        let seen = seen.unwrap();
+        let seen = view(&cache, snapshot.clone(), &approver).await;
         assert_eq!(seen.viewer.principal(), approver.principal());
         assert_eq!(
             format!("{seen:?}"),
@@ -184,10 +174,7 @@ async fn other_rules_and_other_callers_get_other_views() {
 async fn views_that_nobody_asks_for_are_dropped() {
     let cache = ViewCache::default();
     let snapshot = cluster_of(5, 6);
-    let view = async |approver: Approver| {
-        let view = cache.view(snapshot.clone(), &approver, ViewScope::Cluster);
-        view.await.unwrap()
-    };
+    let view = async |approver: Approver| view(&cache, snapshot.clone(), &approver).await;
     let seen = view(reader(&["u1"], 0)).await;
     assert_eq!(Arc::strong_count(&seen), 2);
     tokio::time::advance(std::time::Duration::from_secs(61)).await;

@@ -1,15 +1,36 @@
 //! The embedded registry across closes, crashes and damage.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use bytes::Bytes;
 use redb::ReadableDatabase;
+use tempfile::TempDir;
 
 use super::super::records::FORMAT;
 use super::*;
 use crate::core::{AgentRecord, DeadlineRecord, FrameworkRecord, UnreachableRecord};
+
+/// Where a registry may be, until the folder is dropped.
+fn place() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.redb");
+    (dir, path)
+}
+
+/// Changes the records behind the registry's back.
+fn tamper(path: &Path, change: impl FnOnce(&mut redb::Table<'_, &str, &[u8]>)) {
+    let database = Database::create(path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&mut transaction.open_table(RECORDS).unwrap());
+    transaction.commit().unwrap();
+}
+
+/// Why there is no opening it.
+fn refusal(path: &Path) -> OpenError {
+    Embedded::open(path, Box::new(|_| ())).unwrap_err()
+}
 
 fn open(path: &Path) -> (Recovered, Box<Embedded>, Receiver<Lsn>) {
     let (sender, receiver) = channel();
@@ -63,8 +84,7 @@ fn agent(id: &str) -> Mutation {
 
 #[test]
 fn everything_reported_durable_is_there_after_reopening() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (_dir, path) = place();
     let (recovered, mut registry, persisted) = open(&path);
     assert_eq!(
         recovered,
@@ -152,8 +172,7 @@ fn everything_reported_durable_is_there_after_reopening() {
 
 #[test]
 fn a_copy_taken_at_any_report_holds_at_least_what_was_reported() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (dir, path) = place();
     let (_, mut registry, persisted) = open(&path);
     for lsn in 1..=40_u64 {
         registry.persist(Lsn(lsn), agent(&format!("agent-{lsn:02}")));
@@ -177,35 +196,26 @@ fn a_copy_taken_at_any_report_holds_at_least_what_was_reported() {
 
 #[test]
 fn a_second_process_is_told_whose_file_it_is() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (_dir, path) = place();
     let (_, registry, _persisted) = open(&path);
-    let error = Embedded::open(&path, Box::new(|_| ())).unwrap_err();
+    let error = refusal(&path);
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     registry.close();
 }
 
 #[test]
 fn a_newer_format_is_refused_and_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (_dir, path) = place();
     let meta = Meta {
         format: FORMAT + 1,
         epoch: 7,
         ..Meta::default()
     }
     .encode_to_vec();
-    {
-        let database = Database::create(&path).unwrap();
-        let transaction = database.begin_write().unwrap();
-        transaction
-            .open_table(RECORDS)
-            .unwrap()
-            .insert(META_KEY, meta.as_slice())
-            .unwrap();
-        transaction.commit().unwrap();
-    }
-    let error = Embedded::open(&path, Box::new(|_| ())).unwrap_err();
+    tamper(&path, |table| {
+        drop(table.insert(META_KEY, meta.as_slice()).unwrap())
+    });
+    let error = refusal(&path);
     assert!(matches!(error, OpenError::Newer { .. }), "{error}");
     let database = Database::open(&path).unwrap();
     let transaction = database.begin_read().unwrap();
@@ -218,16 +228,14 @@ fn a_newer_format_is_refused_and_left_alone() {
 
 #[test]
 fn a_file_that_is_no_registry_is_an_error_not_a_panic() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (_dir, path) = place();
     std::fs::write(&path, vec![0x5a; 8_192]).unwrap();
     assert!(Embedded::open(&path, Box::new(|_| ())).is_err());
 }
 
 #[test]
 fn whoever_persists_never_waits_for_the_disk() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (_dir, path) = place();
     let (go_on, held) = std::sync::mpsc::channel::<()>();
     let (sender, persisted) = std::sync::mpsc::channel();
     // The first report is held back, and the writer with it.
@@ -311,8 +319,7 @@ fn told(error: &dyn std::error::Error) -> String {
 #[test]
 fn a_damaged_registry_is_whole_or_refused() {
     for is_closed in [true, false] {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("registry.redb");
+        let (_dir, path) = place();
         let whole = filled(&path, is_closed);
         let (mut refused, mut harmless) = (0, 0);
         for (what, bytes) in damages(&whole) {
@@ -350,12 +357,11 @@ fn a_damaged_registry_is_whole_or_refused() {
 
 #[test]
 fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (dir, path) = place();
     filled(&path, true);
     let away = dir.path().join("away");
     std::fs::rename(&path, &away).unwrap();
-    let error = Embedded::open(&path, Box::new(|_| ())).unwrap_err();
+    let error = refusal(&path);
     assert!(matches!(error, OpenError::Lost { .. }), "{error}");
     assert!(
         error.to_string().contains("move the marker away"),
@@ -367,7 +373,7 @@ fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
     std::fs::create_dir(dir.path().join("other")).unwrap();
     filled(&other, true);
     std::fs::copy(&other, &path).unwrap();
-    let error = Embedded::open(&path, Box::new(|_| ())).unwrap_err();
+    let error = refusal(&path);
     assert!(matches!(error, OpenError::Another { .. }), "{error}");
     // The cures.
     std::fs::rename(&away, &path).unwrap();
@@ -384,20 +390,12 @@ fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
 /// Records without the sum that counts them are less than there were.
 #[test]
 fn a_record_that_is_missing_is_noticed() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (_dir, path) = place();
     filled(&path, true);
-    {
-        let database = Database::open(&path).unwrap();
-        let transaction = database.begin_write().unwrap();
-        transaction
-            .open_table(RECORDS)
-            .unwrap()
-            .remove("agent/agent-007")
-            .unwrap();
-        transaction.commit().unwrap();
-    }
-    let error = Embedded::open(&path, Box::new(|_| ())).unwrap_err();
+    tamper(&path, |table| {
+        drop(table.remove("agent/agent-007").unwrap())
+    });
+    let error = refusal(&path);
     let OpenError::Incomplete { found, kept, .. } = &error else {
         panic!("{error}");
     };
@@ -411,25 +409,17 @@ fn a_record_that_is_missing_is_noticed() {
 /// A registry of an older master, which knew neither ids nor sums, is taken over.
 #[test]
 fn an_older_registry_is_taken_over() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (_dir, path) = place();
     filled(&path, true);
-    {
-        let database = Database::open(&path).unwrap();
-        let transaction = database.begin_write().unwrap();
-        let meta = Meta {
-            format: FORMAT,
-            epoch: 7,
-            ..Meta::default()
-        };
-        let bytes = meta.encode_to_vec();
-        transaction
-            .open_table(RECORDS)
-            .unwrap()
-            .insert(META_KEY, bytes.as_slice())
-            .unwrap();
-        transaction.commit().unwrap();
-    }
+    let meta = Meta {
+        format: FORMAT,
+        epoch: 7,
+        ..Meta::default()
+    };
+    let bytes = meta.encode_to_vec();
+    tamper(&path, |table| {
+        drop(table.insert(META_KEY, bytes.as_slice()).unwrap())
+    });
     let marker = path.with_extension("id");
     let id = std::fs::read_to_string(&marker).unwrap();
     for keeps_marker in [true, false] {
@@ -445,8 +435,7 @@ fn an_older_registry_is_taken_over() {
 
 #[test]
 fn what_is_inspected_is_left_as_it_is() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("registry.redb");
+    let (_dir, path) = place();
     for is_closed in [true, false] {
         let whole = filled(&path, is_closed);
         std::fs::write(&path, &whole).unwrap();
