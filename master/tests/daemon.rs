@@ -46,6 +46,11 @@ fn flags(work_dir: &Path, more: &[&str]) -> Flags {
     Command::try_parse_from(all).unwrap().flags
 }
 
+/// What is waited for with patience.
+async fn soon<T>(waiting: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap()
+}
+
 struct Master {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -76,11 +81,7 @@ impl Master {
 
     async fn stop(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(PATIENCE, self.running)
-            .await
-            .unwrap()
-            .unwrap()
-            .unwrap();
+        soon(self.running).await.unwrap().unwrap();
     }
 }
 
@@ -94,6 +95,21 @@ struct Agent {
 fn resources(text: &str) -> Vec<v1::Resource> {
     let resources = convert::parse_resources(text, &Role::star()).unwrap();
     convert::to_resources(&resources, convert::Format::PostRefinement).unwrap()
+}
+
+fn task_id(id: &str) -> v1::TaskId {
+    let value = id.to_owned();
+    v1::TaskId { value }
+}
+
+fn framework_id(id: &str) -> v1::FrameworkId {
+    let value = id.to_owned();
+    v1::FrameworkId { value }
+}
+
+fn agent_id(id: &str) -> v1::AgentId {
+    let value = id.to_owned();
+    v1::AgentId { value }
 }
 
 fn registration() -> Register {
@@ -114,11 +130,8 @@ impl Agent {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let mut client = AgentRegistryClient::new(endpoint.connect().await.unwrap());
         let (out, frames) = mpsc::channel(16);
-        out.send(AgentFrame {
-            message: Some(first),
-        })
-        .await
-        .unwrap();
+        let message = Some(first);
+        out.send(AgentFrame { message }).await.unwrap();
         let frames = client
             .connect(ReceiverStream::new(frames))
             .await
@@ -140,20 +153,14 @@ impl Agent {
     }
 
     async fn say(&self, message: agent_frame::Message) {
-        self.out
-            .send(AgentFrame {
-                message: Some(message),
-            })
-            .await
-            .unwrap();
+        let message = Some(message);
+        self.out.send(AgentFrame { message }).await.unwrap();
     }
 
     /// The next frame that is wanted; pings are answered.
     async fn until<T>(&mut self, want: impl Fn(master_frame::Message) -> Option<T>) -> T {
         loop {
-            let frame = tokio::time::timeout(PATIENCE, self.frames.message())
-                .await
-                .unwrap();
+            let frame = soon(self.frames.message()).await;
             let message = frame.unwrap().unwrap().message.unwrap();
             if let master_frame::Message::Ping(ping) = &message {
                 let sequence = ping.sequence;
@@ -168,13 +175,9 @@ impl Agent {
 
     async fn update(&self, framework: &str, task: &str, state: TaskState, uuid: u8) {
         self.say(agent_frame::Message::StatusUpdate(StatusUpdate {
-            framework_id: v1::FrameworkId {
-                value: framework.to_owned(),
-            },
+            framework_id: framework_id(framework),
             status: TaskStatus {
-                task_id: v1::TaskId {
-                    value: task.to_owned(),
-                },
+                task_id: task_id(task),
                 state: state.into(),
                 uuid: Some(vec![uuid; 16]),
                 ..TaskStatus::default()
@@ -218,12 +221,15 @@ impl Stream {
         }
     }
 
+    /// Makes a call that is accepted.
+    async fn call(&self, address: SocketAddr, path: &str, call: &Value) {
+        let answer = post(address, path, &self.stream_id, call.to_string()).await;
+        assert_eq!(answer, (202, String::new()));
+    }
+
     async fn line(&mut self) -> String {
         let mut line = String::new();
-        tokio::time::timeout(PATIENCE, self.socket.read_line(&mut line))
-            .await
-            .unwrap()
-            .unwrap();
+        soon(self.socket.read_line(&mut line)).await.unwrap();
         line.trim_end().to_owned()
     }
 
@@ -272,10 +278,7 @@ async fn get(address: SocketAddr, path: &str) -> (u16, String) {
 async fn read_response(mut socket: TcpStream) -> (u16, String) {
     let mut response = String::new();
     let reading = socket.read_to_string(&mut response);
-    tokio::time::timeout(PATIENCE, reading)
-        .await
-        .unwrap()
-        .unwrap();
+    soon(reading).await.unwrap();
     let status = response.split(' ').nth(1).unwrap().parse().unwrap();
     let body = response.split_once("\r\n\r\n").unwrap().1.to_owned();
     (status, body)
@@ -327,14 +330,9 @@ async fn a_task_end_to_end_and_again_after_a_restart_of_the_master() {
             "operations": [{"type": "LAUNCH", "launch": {"task_infos": [task("a"), task("b")]}}],
         },
     });
-    let accepted = post(
-        address,
-        "/master/api/v1/scheduler",
-        &stream.stream_id,
-        accept.to_string(),
-    )
-    .await;
-    assert_eq!(accepted, (202, String::new()));
+    stream
+        .call(address, "/master/api/v1/scheduler", &accept)
+        .await;
     let run = agent
         .until(|message| match message {
             master_frame::Message::RunTask(run) => Some(run),
@@ -356,14 +354,9 @@ async fn a_task_end_to_end_and_again_after_a_restart_of_the_master() {
         "acknowledge": {"agent_id": {"value": agent.id}, "task_id": {"value": "a"},
             "uuid": "AQEBAQEBAQEBAQEBAQEBAQ=="},
     });
-    let taken = post(
-        address,
-        "/api/v1/scheduler",
-        &stream.stream_id,
-        acknowledge.to_string(),
-    )
-    .await;
-    assert_eq!(taken.0, 202);
+    stream
+        .call(address, "/api/v1/scheduler", &acknowledge)
+        .await;
     agent
         .until(|message| matches!(message, master_frame::Message::Acknowledge(_)).then_some(()))
         .await;
@@ -384,9 +377,7 @@ async fn a_task_end_to_end_and_again_after_a_restart_of_the_master() {
     let master = Master::start(dir.path(), &[]).await;
     let address = master.address;
     let mut register = registration();
-    register.agent_info.id = Some(v1::AgentId {
-        value: registered_as.clone(),
-    });
+    register.agent_info.id = Some(agent_id(&registered_as));
     let info: v1::FrameworkInfo = json::from_slice(
         subscribe_call(Some(&framework))["subscribe"]["framework_info"]
             .to_string()
@@ -395,15 +386,9 @@ async fn a_task_end_to_end_and_again_after_a_restart_of_the_master() {
     .unwrap();
     let mut reported = v1::Task {
         name: "a".to_owned(),
-        task_id: v1::TaskId {
-            value: "a".to_owned(),
-        },
-        framework_id: v1::FrameworkId {
-            value: framework.clone(),
-        },
-        agent_id: v1::AgentId {
-            value: registered_as.clone(),
-        },
+        task_id: task_id("a"),
+        framework_id: framework_id(&framework),
+        agent_id: agent_id(&registered_as),
         state: TaskState::TaskRunning.into(),
         resources: resources("cpus:0.5"),
         ..v1::Task::default()
@@ -503,13 +488,7 @@ async fn the_scheduler_api_over_grpc_is_the_same() {
     let response = client.subscribe(subscribe).await.unwrap();
     let stream_id = response.metadata().get("mesos-stream-id").unwrap().clone();
     let mut events = response.into_inner();
-    let mut next = async || -> Event {
-        tokio::time::timeout(PATIENCE, events.message())
-            .await
-            .unwrap()
-            .unwrap()
-            .unwrap()
-    };
+    let mut next = async || -> Event { soon(events.message()).await.unwrap().unwrap() };
     let framework = next().await.subscribed.unwrap().framework_id;
     assert_eq!(next().await.r#type(), scheduler::event::Type::Heartbeat);
     let offer = next().await.offers.unwrap().offers.remove(0);
@@ -547,9 +526,7 @@ async fn first_event(address: SocketAddr, principal: &str, id: Option<&str>) -> 
         framework_info: v1::FrameworkInfo {
             user: "alice".to_owned(),
             name: "owned".to_owned(),
-            id: id.map(|id| v1::FrameworkId {
-                value: id.to_owned(),
-            }),
+            id: id.map(|id| framework_id(id)),
             principal: Some(principal.to_owned()),
             failover_timeout: Some(3_600.0),
             ..v1::FrameworkInfo::default()
@@ -557,8 +534,7 @@ async fn first_event(address: SocketAddr, principal: &str, id: Option<&str>) -> 
         ..call::Subscribe::default()
     };
     let mut events = client.subscribe(subscribe).await.unwrap().into_inner();
-    let event = tokio::time::timeout(PATIENCE, events.message()).await;
-    event.unwrap().unwrap().unwrap()
+    soon(events.message()).await.unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -589,8 +565,7 @@ async fn what_keeps_a_master_from_starting_is_said_clearly() {
             started: None,
             shutdown: Box::pin(std::future::pending()),
         };
-        let running = tokio::time::timeout(PATIENCE, run(flags, env));
-        running.await.unwrap().unwrap_err().to_string()
+        soon(run(flags, env)).await.unwrap_err().to_string()
     }
     let dir = tempfile::tempdir().unwrap();
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -630,10 +605,7 @@ async fn a_hundred_megabytes_are_refused_before_they_are_read() {
                 Content-Length: 104857600\r\n\r\n";
     writer.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 12];
-    tokio::time::timeout(PATIENCE, reader.read_exact(&mut answer))
-        .await
-        .unwrap()
-        .unwrap();
+    soon(reader.read_exact(&mut answer)).await.unwrap();
     assert_eq!(answer, b"HTTP/1.1 413");
     // Whoever goes on sending is cut off.
     let chunk = vec![b' '; 65_536];
@@ -644,7 +616,7 @@ async fn a_hundred_megabytes_are_refused_before_they_are_read() {
             }
         }
     };
-    let error = tokio::time::timeout(PATIENCE, sending).await.unwrap();
+    let error = soon(sending).await;
     assert!(matches!(
         error,
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
