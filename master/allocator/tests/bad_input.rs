@@ -29,6 +29,24 @@ fn framework(name: &str) -> FrameworkId {
     FrameworkId::new(name).expect("a valid id")
 }
 
+/// An agent that is known; `b` is not.
+fn a() -> AgentId {
+    agent("a")
+}
+
+fn b() -> AgentId {
+    agent("b")
+}
+
+/// A framework that is known; `g` is not.
+fn f() -> FrameworkId {
+    framework("f")
+}
+
+fn g() -> FrameworkId {
+    framework("g")
+}
+
 fn resources(text: &str) -> Resources {
     Resources::parse(text, &Role::star()).expect("valid resources")
 }
@@ -52,29 +70,18 @@ fn in_roles(names: &[&str]) -> FrameworkSpec {
 fn allocator() -> Allocator {
     let mut allocator = Allocator::new(Options::default());
     allocator
-        .add_framework(
-            &framework("f"),
-            &in_roles(&["r", "s"]),
-            true,
-            &BTreeMap::new(),
-        )
+        .add_framework(&f(), &in_roles(&["r", "s"]), true, &BTreeMap::new())
         .expect("new");
     allocator
-        .suppress(&framework("f"), &roles(&["s"]))
+        .suppress(&f(), &roles(&["s"]))
         .expect("subscribed");
     allocator
-        .add_agent(&agent("a"), agent_spec("cpus:4;mem:400;ports:[1-9]"))
+        .add_agent(&a(), agent_spec("cpus:4;mem:400;ports:[1-9]"))
         .expect("new");
     assert_eq!(allocator.allocate(NOW).len(), 1);
     let refuse = Some(Duration::from_secs(60));
     allocator
-        .recover_resources(
-            NOW,
-            &framework("f"),
-            &agent("a"),
-            &allocated("cpus:2;mem:100"),
-            refuse,
-        )
+        .recover_resources(NOW, &f(), &a(), &allocated("cpus:2;mem:100"), refuse)
         .expect("held");
     allocator
         .update_weights(&[(role("r"), 2.0)])
@@ -95,7 +102,7 @@ fn deep_role() -> Role {
 
 fn used(text: &str) -> AgentSpec {
     let mut spec = agent_spec("cpus:1");
-    spec.used.insert(framework("f"), resources(text));
+    spec.used.insert(f(), resources(text));
     spec
 }
 
@@ -107,8 +114,16 @@ fn constrained(groups: Vec<Vec<Constraint>>) -> FrameworkSpec {
     }
 }
 
+fn add(allocator: &mut Allocator, id: FrameworkId, spec: &FrameworkSpec) -> Result<(), Error> {
+    allocator.add_framework(&id, spec, true, &BTreeMap::new())
+}
+
 fn recover(allocator: &mut Allocator, resources: &Resources) -> Result<(), Error> {
-    allocator.recover_resources(NOW, &framework("f"), &agent("a"), resources, None)
+    allocator.recover_resources(NOW, &f(), &a(), resources, None)
+}
+
+fn release_cpu(allocator: &mut Allocator, of: FrameworkId, on: AgentId) -> Result<(), Error> {
+    allocator.recover_resources(NOW, &of, &on, &allocated("cpus:1"), None)
 }
 
 fn limit(millis: i64, guarantee: i64) -> Quota {
@@ -126,90 +141,83 @@ fn limit(millis: i64, guarantee: i64) -> Quota {
 
 const CALLS: &[(&str, Call)] = &[
     ("add a known agent", |it| {
-        it.add_agent(&agent("a"), agent_spec("cpus:1"))
+        it.add_agent(&a(), agent_spec("cpus:1"))
     }),
     ("add an agent whose total is allocated", |it| {
         it.add_agent(
-            &agent("b"),
+            &b(),
             AgentSpec::new(AgentFacts::named("h"), allocated("cpus:1")),
         )
     }),
     ("add an agent whose use is not allocated", |it| {
-        it.add_agent(&agent("b"), used("cpus:1"))
+        it.add_agent(&b(), used("cpus:1"))
     }),
-    ("remove an unknown agent", |it| it.remove_agent(&agent("b"))),
+    ("remove an unknown agent", |it| it.remove_agent(&b())),
     ("update an unknown agent", |it| {
-        it.update_agent(&agent("b"), None, None).map(drop)
+        it.update_agent(&b(), None, None).map(drop)
     }),
     ("update an agent to an allocated total", |it| {
-        it.update_agent(&agent("a"), None, Some(&allocated("cpus:1")))
+        it.update_agent(&a(), None, Some(&allocated("cpus:1")))
             .map(drop)
     }),
-    ("activate an unknown agent", |it| {
-        it.activate_agent(&agent("b"))
-    }),
+    ("activate an unknown agent", |it| it.activate_agent(&b())),
     ("deactivate an unknown agent", |it| {
-        it.deactivate_agent(&agent("b"))
+        it.deactivate_agent(&b())
     }),
     ("a provider of an unknown agent", |it| {
-        it.add_provider(&agent("b"), &resources("cpus:1"), &BTreeMap::new())
+        it.add_provider(&b(), &resources("cpus:1"), &BTreeMap::new())
     }),
     ("a provider whose use is not allocated", |it| {
-        let used = BTreeMap::from([(framework("f"), resources("cpus:1"))]);
-        it.add_provider(&agent("a"), &resources("cpus:1"), &used)
+        let used = BTreeMap::from([(f(), resources("cpus:1"))]);
+        it.add_provider(&a(), &resources("cpus:1"), &used)
     }),
     ("add a known framework", |it| {
-        it.add_framework(&framework("f"), &in_roles(&["r"]), true, &BTreeMap::new())
+        add(it, f(), &in_roles(&["r"]))
     }),
     ("add a framework with an over-deep role", |it| {
         let spec = FrameworkSpec {
             roles: BTreeSet::from([deep_role()]),
             ..Default::default()
         };
-        it.add_framework(&framework("g"), &spec, true, &BTreeMap::new())
+        add(it, g(), &spec)
     }),
     ("add a framework that suppresses what it has not", |it| {
         let spec = FrameworkSpec {
             suppressed: roles(&["x"]),
             ..in_roles(&["r"])
         };
-        it.add_framework(&framework("g"), &spec, true, &BTreeMap::new())
+        add(it, g(), &spec)
     }),
     ("add a framework with an empty group of constraints", |it| {
-        it.add_framework(
-            &framework("g"),
-            &constrained(vec![vec![]]),
-            true,
-            &BTreeMap::new(),
-        )
+        add(it, g(), &constrained(vec![vec![]]))
     }),
     ("update an unknown framework", |it| {
-        it.update_framework(&framework("g"), &in_roles(&["r"]))
+        it.update_framework(&g(), &in_roles(&["r"]))
     }),
     ("update a framework with contradictions", |it| {
         let spec = FrameworkSpec {
             suppressed: roles(&["x"]),
             ..in_roles(&["r"])
         };
-        it.update_framework(&framework("f"), &spec)
+        it.update_framework(&f(), &spec)
     }),
     ("remove an unknown framework", |it| {
-        it.remove_framework(&framework("g"))
+        it.remove_framework(&g())
     }),
     ("activate an unknown framework", |it| {
-        it.activate_framework(&framework("g"))
+        it.activate_framework(&g())
     }),
     ("deactivate an unknown framework", |it| {
-        it.deactivate_framework(&framework("g"))
+        it.deactivate_framework(&g())
     }),
     ("suppress an unknown framework", |it| {
-        it.suppress(&framework("g"), &roles(&["r"]))
+        it.suppress(&g(), &roles(&["r"]))
     }),
     ("suppress a role not subscribed to", |it| {
-        it.suppress(&framework("f"), &roles(&["r", "x"]))
+        it.suppress(&f(), &roles(&["r", "x"]))
     }),
     ("revive a role not subscribed to", |it| {
-        it.revive(&framework("f"), &roles(&["s", "x"]))
+        it.revive(&f(), &roles(&["s", "x"]))
     }),
     ("a weight of 0", |it| {
         it.update_weights(&[(role("s"), 5.0), (role("r"), 0.0)])
@@ -245,22 +253,10 @@ const CALLS: &[(&str, Call)] = &[
         it.check_quota_tree(&role("x/y"), &limit(2000, 1000))
     }),
     ("release on an unknown agent", |it| {
-        it.recover_resources(
-            NOW,
-            &framework("f"),
-            &agent("b"),
-            &allocated("cpus:1"),
-            None,
-        )
+        release_cpu(it, f(), b())
     }),
     ("release of an unknown framework", |it| {
-        it.recover_resources(
-            NOW,
-            &framework("g"),
-            &agent("a"),
-            &allocated("cpus:1"),
-            None,
-        )
+        release_cpu(it, g(), a())
     }),
     ("release of more than is held", |it| {
         recover(it, &allocated("cpus:2.001"))
@@ -294,53 +290,45 @@ const CALLS: &[(&str, Call)] = &[
             Conversion::new(allocated("cpus:1"), allocated("cpus(r):1")),
             Conversion::new(allocated("cpus:2"), allocated("cpus(r):2")),
         ];
-        it.update_allocation(&framework("f"), &agent("a"), &conversions)
+        it.update_allocation(&f(), &a(), &conversions)
     }),
     ("convert into another role's", |it| {
         let other = resources("cpus:1").allocate(&role("s"));
         let conversions = [Conversion::new(allocated("cpus:1"), other)];
-        it.update_allocation(&framework("f"), &agent("a"), &conversions)
+        it.update_allocation(&f(), &a(), &conversions)
     }),
     ("convert without a role", |it| {
         let conversions = [Conversion::new(resources("cpus:1"), resources("cpus(r):1"))];
-        it.update_allocation(&framework("f"), &agent("a"), &conversions)
+        it.update_allocation(&f(), &a(), &conversions)
     }),
     ("convert for an unknown framework", |it| {
-        it.update_allocation(&framework("g"), &agent("a"), &[])
+        it.update_allocation(&g(), &a(), &[])
     }),
     ("operate on what is not free", |it| {
         let conversions = [
             Conversion::new(resources("cpus:1"), resources("cpus(r):1")),
             Conversion::new(resources("cpus:2"), resources("cpus(r):2")),
         ];
-        it.update_available(&agent("a"), &conversions)
+        it.update_available(&a(), &conversions)
     }),
     ("operate on what is allocated", |it| {
         let conversions = [Conversion::new(allocated("cpus:1"), allocated("cpus(r):1"))];
-        it.update_available(&agent("a"), &conversions)
+        it.update_available(&a(), &conversions)
     }),
     ("maintenance of an unknown agent", |it| {
-        it.update_unavailability(&agent("b"), None)
+        it.update_unavailability(&b(), None)
     }),
     ("an answer about no maintenance", |it| {
-        it.update_inverse_offer(
-            NOW,
-            &agent("a"),
-            &framework("f"),
-            Some(InverseAnswer::Accept),
-            None,
-        )
+        it.update_inverse_offer(NOW, &a(), &f(), Some(InverseAnswer::Accept), None)
     }),
     ("explain an unknown agent", |it| {
-        it.explain(NOW, &framework("f"), &role("r"), &agent("b"))
-            .map(drop)
+        it.explain(NOW, &f(), &role("r"), &b()).map(drop)
     }),
     ("explain an unknown framework", |it| {
-        it.explain(NOW, &framework("g"), &role("r"), &agent("a"))
-            .map(drop)
+        it.explain(NOW, &g(), &role("r"), &a()).map(drop)
     }),
     ("a cycle over an unknown agent", |it| {
-        it.sweep_agent(NOW, &agent("b")).map(drop)
+        it.sweep_agent(NOW, &b()).map(drop)
     }),
 ];
 
@@ -366,14 +354,8 @@ fn each_error_says_what_is_wrong() {
             .expect("in the table");
         call(&mut allocator).expect_err(what)
     };
-    assert_eq!(
-        error("add a known agent"),
-        Error::DuplicateAgent(agent("a"))
-    );
-    assert_eq!(
-        error("remove an unknown agent"),
-        Error::UnknownAgent(agent("b"))
-    );
+    assert_eq!(error("add a known agent"), Error::DuplicateAgent(a()));
+    assert_eq!(error("remove an unknown agent"), Error::UnknownAgent(b()));
     assert_eq!(
         error("a quota in ranges"),
         Error::QuotaNotScalar(ResourceName::ports())
@@ -408,19 +390,14 @@ fn an_agent_that_came_and_went_leaves_no_trace() {
     let mut allocator = allocator();
     let before = allocator.describe();
     allocator
-        .add_agent(&agent("b"), agent_spec("cpus:1;cpus(x/y):2;mem:10"))
+        .add_agent(&b(), agent_spec("cpus:1;cpus(x/y):2;mem:10"))
         .expect("new");
     assert_ne!(allocator.describe(), before);
-    allocator.remove_agent(&agent("b")).expect("known");
+    allocator.remove_agent(&b()).expect("known");
     assert_eq!(allocator.describe(), before);
     allocator
-        .add_framework(
-            &framework("g"),
-            &in_roles(&["z/w"]),
-            false,
-            &BTreeMap::new(),
-        )
+        .add_framework(&g(), &in_roles(&["z/w"]), false, &BTreeMap::new())
         .expect("new");
-    allocator.remove_framework(&framework("g")).expect("known");
+    allocator.remove_framework(&g()).expect("known");
     assert_eq!(allocator.describe(), before);
 }
