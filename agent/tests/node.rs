@@ -3,6 +3,13 @@
 //! This binary is also the agent under test (`node agent --flags`) and its launcher, which is why it
 //! has a `main` of its own. Tests that need root say so and are skipped without.
 
+/// Tests under the names of their functions; those that need root say so.
+macro_rules! tests {
+    (@one root $name:ident) => { (stringify!($name), true, $name) };
+    (@one $name:ident) => { (stringify!($name), false, $name) };
+    ($($first:ident $(($second:ident))?),+ $(,)?) => { &[$(tests!(@one $first $($second)?)),+] };
+}
+
 #[path = "node/access.rs"]
 mod access;
 #[path = "node/api.rs"]
@@ -34,6 +41,9 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
+/// Its name, whether it needs root, and what it does.
+type Test = (&'static str, bool, fn());
+
 fn main() -> ExitCode {
     if let Some(code) = meseta_agent::run_launcher_if_requested() {
         return code;
@@ -51,8 +61,8 @@ fn main() -> ExitCode {
     if args.nth(1).is_some_and(|arg| arg == "agent") {
         return harness::agent_main(args);
     }
-    harness::keep_the_mask_for_the_agent();
-    let is_root = rustix::process::geteuid().is_root();
+    meseta_tests::daemon::keep_umask_for_daemons();
+    let lacks_root = meseta_tests::unless_root().is_some();
     let mut trials = Vec::new();
     let all = [
         tasks::TESTS,
@@ -68,12 +78,11 @@ fn main() -> ExitCode {
         tenants::TESTS,
     ];
     for (name, needs_root, test) in all.into_iter().flatten() {
-        let test = *test;
-        let trial = Trial::test(*name, move || {
+        let trial = Trial::test(*name, || {
             test();
             Ok(())
         });
-        trials.push(trial.with_ignored_flag(*needs_root && !is_root));
+        trials.push(trial.with_ignored_flag(*needs_root && lacks_root));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -202,16 +202,16 @@ pub fn keep_umask_for_daemons() {
     ORIGINAL_UMASK.get_or_init(|| given);
 }
 
-/// The product, below the umask that the suite was started with.
-fn program() -> Command {
+/// A program, below the umask that the suite was started with.
+pub fn under_original_umask(program: &Path) -> Command {
     match ORIGINAL_UMASK.get() {
         Some(mask) if mask.bits() != 0o022 => {
             let mut command = Command::new("/bin/sh");
             let script = format!("umask {:o}; exec \"$0\" \"$@\"", mask.bits());
-            command.arg("-c").arg(script).arg(binary());
+            command.arg("-c").arg(script).arg(program);
             command
         }
-        _ => Command::new(binary()),
+        _ => Command::new(program),
     }
 }
 
@@ -235,7 +235,7 @@ fn spawn(
             command.args(args).arg(binary());
             command
         }
-        None => program(),
+        None => under_original_umask(&binary()),
     };
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("MESETA_") {

@@ -11,13 +11,10 @@ use meseta_daemon::client::{Call, Client, Reply};
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::recordio;
 
+use crate::Test;
 use crate::harness::World;
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[(
-    "every_route_and_call_is_authenticated_and_authorized",
-    false,
-    matrix,
-)];
+pub(crate) const TESTS: &[Test] = tests![every_route_and_call_is_authenticated_and_authorized,];
 
 const OPEN_ROUTES: [&str; 2] = ["/health", "/version"];
 /// Answered to every authenticated principal, filtered by its permissions.
@@ -87,7 +84,7 @@ fn ask(world: &World, person: &Person, mut call: Call) -> Reply {
     answered.expect("an answer")
 }
 
-fn matrix() {
+fn every_route_and_call_is_authenticated_and_authorized() {
     let world = start();
     let people = people();
     for path in meseta_agent::routes().filter(|path| !path.starts_with("/api/")) {

@@ -1,97 +1,66 @@
 //! The HTTP API on a real port: codes, types, shapes.
 
-use meseta_daemon::client::{Call, Client, Reply};
-use meseta_proto::mesos::v1::TaskState::{TaskRunning, TaskStarting};
-use serde_json::json;
+use meseta_tests::http;
+use serde_json::{Value, json};
 
+use crate::Test;
 use crate::harness::{World, shell};
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[
-    ("calls_are_judged_as_mesos_judges_them", false, judged),
-    ("answers_have_the_shapes_of_mesos", false, shapes),
-    ("what_is_asked_of_files_is_checked", false, file_queries),
+pub(crate) const TESTS: &[Test] = tests![
+    calls_are_judged_as_mesos_judges_them,
+    answers_have_the_shapes_of_mesos,
+    what_is_asked_of_files_is_checked,
 ];
 
-fn post(world: &World, content_type: Option<&'static str>, body: String) -> Reply {
-    let mut call = Call::post(&world.url("/api/v1")).body(body);
-    if let Some(content_type) = content_type {
-        let value = http::HeaderValue::from_static(content_type);
-        call = call.header(http::header::CONTENT_TYPE, value);
-    }
-    let answered = world.runtime.block_on(Client::default().request(call));
-    answered.expect("an answer")
-}
-
-fn judged() {
+fn calls_are_judged_as_mesos_judges_them() {
     let (world, _link) = World::registered(&[]);
     const JSON: Option<&str> = Some("application/json");
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let other = |kind: &str, message: &str| {
+        format!(r#"{{"type":"{kind}","{message}":{{"container_id":{{"value":"a"}}}}}}"#)
+    };
+    let kill = other("KILL_CONTAINER", "kill_nested_container");
+    let wait = other("WAIT_CONTAINER", "wait_nested_container");
+    let remove = other("REMOVE_CONTAINER", "remove_nested_container");
+    let level =
+        r#"{"type":"GET_HEALTH","set_logging_level":{"level":3,"duration":{"nanoseconds":1}}}"#;
+    let no_type = "Expecting 'type' to be present";
+    let invalid = format!("Failed to validate agent::Call: {no_type}");
+    let accepted = "Expecting 'Content-Type' of application/json";
+    let unimplemented = "PRUNE_IMAGES is not implemented yet";
     for (content_type, body, status, text) in [
         (None, "{}", 400, "Expecting 'Content-Type' to be present"),
-        (
-            Some("text/plain"),
-            "{}",
-            415,
-            "Expecting 'Content-Type' of application/json",
-        ),
+        (Some("text/plain"), "{}", 415, accepted),
         (JSON, "{", 400, "Failed to parse body into JSON"),
         (JSON, &deep, 400, "nested too deeply"),
+        (JSON, "{}", 400, &invalid),
+        (JSON, r#"{"type":"GET_NOSUCH"}"#, 400, no_type),
         (
             JSON,
-            "{}",
-            400,
-            "Failed to validate agent::Call: Expecting 'type' to be present",
-        ),
-        (
-            JSON,
-            "{\"type\":\"GET_NOSUCH\"}",
-            400,
-            "Expecting 'type' to be present",
-        ),
-        (
-            JSON,
-            "{\"type\":\"READ_FILE\"}",
+            r#"{"type":"READ_FILE"}"#,
             400,
             "Expecting 'read_file' to be present",
         ),
+        (JSON, &kill, 400, "Expecting 'kill_container' to be present"),
+        (JSON, &wait, 400, "Expecting 'wait_container' to be present"),
         (
             JSON,
-            "{\"type\":\"KILL_CONTAINER\",\"kill_nested_container\":{\"container_id\":{\"value\":\"a\"}}}",
-            400,
-            "Expecting 'kill_container' to be present",
-        ),
-        (
-            JSON,
-            "{\"type\":\"WAIT_CONTAINER\",\"wait_nested_container\":{\"container_id\":{\"value\":\"a\"}}}",
-            400,
-            "Expecting 'wait_container' to be present",
-        ),
-        (
-            JSON,
-            "{\"type\":\"REMOVE_CONTAINER\",\"remove_nested_container\":{\"container_id\":{\"value\":\"a\"}}}",
+            &remove,
             400,
             "Expecting 'remove_container' to be present",
         ),
+        (JSON, level, 200, r#""healthy":true"#),
+        (JSON, r#"{"type":"PRUNE_IMAGES"}"#, 501, unimplemented),
         (
             JSON,
-            "{\"type\":\"GET_HEALTH\",\"set_logging_level\":{\"level\":3,\"duration\":{\"nanoseconds\":1}}}",
+            r#"{"type":"GET_HEALTH","x":null}"#,
             200,
-            "\"healthy\":true",
-        ),
-        (
-            JSON,
-            "{\"type\":\"PRUNE_IMAGES\"}",
-            501,
-            "PRUNE_IMAGES is not implemented yet",
-        ),
-        (
-            JSON,
-            "{\"type\":\"GET_HEALTH\",\"x\":null}",
-            200,
-            "\"healthy\":true",
+            r#""healthy":true"#,
         ),
     ] {
-        let reply = post(&world, content_type, body.to_owned());
+        let header = content_type.map(|value| ("content-type", value));
+        let url = world.url("/api/v1");
+        let reply = http::post(&url, header.as_slice(), body.as_bytes());
         assert_eq!(reply.status, status, "{body:.60}: {}", reply.text());
         assert!(reply.text().contains(text), "{body:.60}: {}", reply.text());
     }
@@ -104,49 +73,24 @@ fn judged() {
         ("/slave(1)/health", 200),
         ("/state/", 200),
         ("/files/../state", 404),
-        ("/slave(1)/mesos.internal.X", 404),
+        ("/slave(1)/mesos.internal.X", 501),
     ] {
-        let wanted = if path.contains("internal") {
-            501
-        } else {
-            status
-        };
-        assert_eq!(world.get(path).status, wanted, "{path}");
+        assert_eq!(world.get(path).status, status, "{path}");
     }
     assert_eq!(world.get("/health").text(), "");
 }
 
-fn shapes() {
+fn answers_have_the_shapes_of_mesos() {
     let (world, mut link) = World::registered(&["--attributes=rack:r1;level:10;ports:[1-2]"]);
-    let idle: serde_json::Value = call(&world, "GET_STATE");
+    let idle = call(&world, "GET_STATE");
     assert_eq!(idle["get_state"]["get_tasks"]["launched_tasks"], json!([]));
-    world.run(&link, shell("t", "sleep 1000"));
-    assert_eq!(world.update(&mut link).state(), TaskStarting);
-    assert_eq!(world.update(&mut link).state(), TaskRunning);
+    world.running(&mut link, shell("t", "sleep 1000"));
     let state = world.get_json("/slave(1)/state");
-    for key in [
-        "version",
-        "build_date",
-        "build_time",
-        "build_user",
-        "start_time",
-        "id",
-        "pid",
-        "hostname",
-        "capabilities",
-        "resources",
-        "reserved_resources",
-        "unreserved_resources",
-        "reserved_resources_full",
-        "unreserved_resources_full",
-        "reserved_resources_allocated",
-        "unreserved_resources_allocated",
-        "resource_providers",
-        "attributes",
-        "flags",
-        "frameworks",
-        "completed_frameworks",
-    ] {
+    let keys = "version build_date build_time build_user start_time id pid hostname capabilities \
+        resources reserved_resources unreserved_resources reserved_resources_full \
+        unreserved_resources_full reserved_resources_allocated unreserved_resources_allocated \
+        resource_providers attributes flags frameworks completed_frameworks";
+    for key in keys.split(' ') {
         assert!(state.get(key).is_some(), "{key} is missing: {state}");
     }
     let expected = json!({"rack": "r1", "level": 10.0, "ports": "[1-2]"});
@@ -156,10 +100,8 @@ fn shapes() {
     assert_eq!(allocated["mem"], 64.0);
     assert_eq!(allocated["gpus"], 0.0);
     let executor = &state["frameworks"][0]["executors"][0];
-    assert_eq!(
-        executor["name"],
-        "Command Executor (Task: t) (Command: sh -c 'sleep 1000')"
-    );
+    let name = "Command Executor (Task: t) (Command: sh -c 'sleep 1000')";
+    assert_eq!(executor["name"], name);
     let task = &executor["tasks"][0];
     assert_eq!(task["executor_id"], "");
     assert_eq!(task["state"], "TASK_RUNNING");
@@ -182,63 +124,45 @@ fn shapes() {
     let executor = &executors["get_executors"]["executors"][0]["executor_info"];
     assert_eq!(executor["executor_id"]["value"], "t");
     let version = call(&world, "GET_VERSION");
-    let version = version["get_version"]["version_info"]["version"]
-        .as_str()
-        .expect("text");
-    assert!(
-        version.split('.').all(|part| part.parse::<u32>().is_ok()),
-        "{version}"
-    );
+    let version = &version["get_version"]["version_info"]["version"];
+    let mut parts = version.as_str().expect("text").split('.');
+    assert!(parts.all(|part| part.parse::<u32>().is_ok()), "{version}");
     let metrics = call(&world, "GET_METRICS");
-    let metrics = metrics["get_metrics"]["metrics"]
-        .as_array()
-        .expect("a list");
-    assert!(
-        metrics
-            .iter()
-            .any(|metric| metric["name"] == "slave/tasks_running" && metric["value"] == 1.0)
-    );
+    let metrics = metrics["get_metrics"]["metrics"].as_array();
+    let is_told = |one: &Value| one["name"] == "slave/tasks_running" && one["value"] == 1.0;
+    assert!(metrics.expect("a list").iter().any(is_told));
     let jsonp = world.get("/version?jsonp=cb");
     assert_eq!(jsonp.header("content-type"), Some("text/javascript"));
     assert!(jsonp.text().starts_with("cb({"));
 }
 
-fn call(world: &World, kind: &str) -> serde_json::Value {
+fn call(world: &World, kind: &str) -> Value {
     let reply = world.call(&json!({ "type": kind }));
     assert_eq!(reply.status, 200, "{kind}: {}", reply.text());
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert!(reply.header("content-length").is_some());
-    serde_json::from_slice(&reply.body).expect("JSON")
+    reply.json()
 }
 
-fn file_queries() {
+fn what_is_asked_of_files_is_checked() {
     let (world, _link) = World::registered(&[]);
     let path = "/frameworks/f/executors/e/runs/latest/stdout";
+    let no_path = "Expecting 'path=value' in query.\n";
+    let read = |query: &str| format!("/files/read?path={path}&{query}");
+    let no_number = "Failed to parse offset: Failed to convert 'x' to number.\n";
     for (query, status, text) in [
-        ("/files/read", 400, "Expecting 'path=value' in query.\n"),
-        ("/files/browse", 400, "Expecting 'path=value' in query.\n"),
-        (
-            "/files/download?path=",
-            400,
-            "Expecting 'path=value' in query.\n",
-        ),
+        ("/files/read", 400, no_path),
+        ("/files/browse", 400, no_path),
+        ("/files/download?path=", 400, no_path),
         ("/files/browse?path=/nosuch", 404, ""),
+        (&read("offset=x"), 400, no_number),
         (
-            &format!("/files/read?path={path}&offset=x"),
-            400,
-            "Failed to parse offset: Failed to convert 'x' to number.\n",
-        ),
-        (
-            &format!("/files/read?path={path}&length=-5&offset=0"),
+            &read("length=-5&offset=0"),
             400,
             "Negative length provided: -5.\n",
         ),
-        (
-            &format!("/files/read?path={path}&offset=-5"),
-            400,
-            "Negative offset provided: -5.\n",
-        ),
-        (&format!("/files/read?path={path}&offset=0"), 404, ""),
+        (&read("offset=-5"), 400, "Negative offset provided: -5.\n"),
+        (&read("offset=0"), 404, ""),
         ("/files/read?path=%2Fetc%2Fpasswd&offset=0", 404, ""),
     ] {
         let reply = world.get(query);

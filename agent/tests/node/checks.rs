@@ -4,54 +4,24 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled};
+use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskKilled};
 use meseta_proto::mesos::v1::task_status::Reason;
 
-use crate::harness::{FRAMEWORK, Link, World, patience, shell};
+use crate::Test;
+use crate::harness::{
+    Link, World, command, command_of, patience, shell, variable, wait_for, with_uri,
+};
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[
-    ("a_command_check_sees_what_its_task_sees", true, sees),
-    (
-        "an_unhealthy_task_is_killed_and_told_unhealthy",
-        true,
-        unhealthy,
-    ),
-    (
-        "a_check_that_takes_too_long_is_ended_and_told_empty",
-        true,
-        too_long,
-    ),
-    (
-        "http_and_tcp_are_checked_where_the_task_listens",
-        false,
-        network,
-    ),
-    ("files_are_fetched_over_http_and_run", false, fetched),
-    (
-        "files_are_fetched_over_https_from_whom_the_agent_believes",
-        false,
-        fetched_safely,
-    ),
-    ("a_check_may_be_a_program_with_arguments", true, arguments),
-    (
-        "what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks",
-        true,
-        printed,
-    ),
-    ("tasks_of_a_group_are_checked_each_for_itself", true, group),
-    (
-        "nothing_is_fetched_that_the_tasks_user_may_not_read",
-        true,
-        forbidden,
-    ),
+pub(crate) const TESTS: &[Test] = tests![
+    root(a_command_check_sees_what_its_task_sees),
+    root(an_unhealthy_task_is_killed_and_told_unhealthy),
+    root(a_check_that_takes_too_long_is_ended_and_told_empty),
+    http_and_tcp_are_checked_where_the_task_listens,
+    files_are_fetched_over_http_and_from_whom_the_agent_believes,
+    root(a_check_may_be_a_program_with_arguments),
+    root(what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks),
+    root(tasks_of_a_group_are_checked_each_for_itself),
 ];
-
-fn command(text: &str) -> pb::CommandInfo {
-    pb::CommandInfo {
-        value: Some(text.to_owned()),
-        ..pb::CommandInfo::default()
-    }
-}
 
 fn health(text: &str) -> pb::HealthCheck {
     pb::HealthCheck {
@@ -66,6 +36,11 @@ fn health(text: &str) -> pb::HealthCheck {
     }
 }
 
+/// The next update that a health check made.
+fn health_told(world: &World, link: &mut Link) -> pb::TaskStatus {
+    checked(world, link, Reason::TaskHealthCheckStatusUpdated)
+}
+
 /// The next update that a check made.
 fn checked(world: &World, link: &mut Link, reason: Reason) -> pb::TaskStatus {
     loop {
@@ -77,71 +52,66 @@ fn checked(world: &World, link: &mut Link, reason: Reason) -> pb::TaskStatus {
     }
 }
 
-fn sees() {
+/// A check at once and then after so many seconds.
+fn check(kind: pb::check_info::Type, interval_seconds: f64) -> pb::CheckInfo {
+    pb::CheckInfo {
+        r#type: Some(kind.into()),
+        delay_seconds: Some(0.0),
+        interval_seconds: Some(interval_seconds),
+        ..pb::CheckInfo::default()
+    }
+}
+
+fn command_check(text: &str, interval_seconds: f64) -> pb::CheckInfo {
+    pb::CheckInfo {
+        command: Some(pb::check_info::Command {
+            command: command(text),
+        }),
+        ..check(pb::check_info::Type::Command, interval_seconds)
+    }
+}
+
+fn a_command_check_sees_what_its_task_sees() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "echo made > marker; sleep 1000");
-    let variable = pb::environment::Variable {
-        name: "OF_TASK".to_owned(),
-        value: Some("yes".to_owned()),
-        ..pb::environment::Variable::default()
-    };
-    if let Some(command) = &mut task.command {
-        command.environment = Some(pb::Environment {
-            variables: vec![variable],
-        });
-    }
+    command_of(&mut task).environment = Some(variable("OF_TASK", "yes"));
     // Its folder, its variables, its processes (the first of which is the container's init).
     let look = "test \"$(cat marker)\" = made && test \"$OF_TASK\" = yes \
                 && test \"$(cat /proc/1/comm)\" = meseta-init";
-    task.health_check = Some(
-        pb::HealthCheck {
-            consecutive_failures: Some(1000),
-            ..health(look)
-        }
-        .into(),
-    );
+    let patient = pb::HealthCheck {
+        consecutive_failures: Some(1000),
+        ..health(look)
+    };
+    task.health_check = Some(patient.into());
     world.run(&link, task);
-    let mut status = checked(&world, &mut link, Reason::TaskHealthCheckStatusUpdated);
+    let mut status = health_told(&world, &mut link);
     while status.healthy == Some(false) {
         // The file may not have been there yet.
-        status = checked(&world, &mut link, Reason::TaskHealthCheckStatusUpdated);
+        status = health_told(&world, &mut link);
     }
     assert_eq!(status.healthy, Some(true));
-    world.kill(&link, "t", None);
-    let (_, last) = world.until_terminal(&mut link);
-    assert_eq!(last.state(), TaskKilled);
-    assert_eq!(last.healthy, Some(true));
+    assert_eq!(world.end(&mut link, "t").healthy, Some(true));
 }
 
-fn unhealthy() {
+fn an_unhealthy_task_is_killed_and_told_unhealthy() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "exec sleep 1000");
     task.health_check = Some(health("exit 3").into());
-    world.run(&link, task);
-    let (states, last) = world.until_terminal(&mut link);
-    assert_eq!(last.state(), TaskKilled, "{states:?}");
+    let last = world.run_to(&mut link, task, TaskKilled);
     assert_eq!(last.healthy, Some(false));
 }
 
-fn too_long() {
+fn a_check_that_takes_too_long_is_ended_and_told_empty() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "exec sleep 1000");
     // The first look is quick, the others are not.
     let look = "if test -e seen; then exec sleep 1000; fi; touch seen; exit 7";
-    task.check = Some(
-        pb::CheckInfo {
-            r#type: Some(pb::check_info::Type::Command.into()),
-            command: Some(pb::check_info::Command {
-                command: command(look),
-            }),
-            delay_seconds: Some(0.0),
-            interval_seconds: Some(0.1),
-            // A second, but longer where all that must come takes longer.
-            timeout_seconds: Some(patience().as_secs_f64() / 30.0),
-            ..pb::CheckInfo::default()
-        }
-        .into(),
-    );
+    let check = pb::CheckInfo {
+        // A second, but longer where all that must come takes longer.
+        timeout_seconds: Some(patience().as_secs_f64() / 30.0),
+        ..command_check(look, 0.1)
+    };
+    task.check = Some(check.into());
     world.run(&link, task);
     let code = |status: pb::TaskStatus| {
         let status = status.check_status.expect("a check status");
@@ -151,8 +121,7 @@ fn too_long() {
     assert_eq!(code(first), Some(7));
     let second = checked(&world, &mut link, Reason::TaskCheckStatusUpdated);
     assert_eq!(code(second), None);
-    world.kill(&link, "t", None);
-    assert_eq!(world.until_terminal(&mut link).1.state(), TaskKilled);
+    world.end(&mut link, "t");
 }
 
 /// Answers every connection with this, for as long as the test runs.
@@ -169,33 +138,26 @@ fn serve(answer: &'static str) -> u16 {
     port
 }
 
-fn network() {
+fn http_and_tcp_are_checked_where_the_task_listens() {
     let (world, mut link) = World::registered(&[]);
     let port = serve("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let mut task = shell("http", "exec sleep 1000");
-    task.health_check = Some(
-        pb::HealthCheck {
-            r#type: Some(pb::health_check::Type::Http.into()),
-            command: None,
-            http: Some(pb::health_check::HttpCheckInfo {
-                port: port.into(),
-                path: Some("/health".to_owned()),
-                ..Default::default()
-            }),
-            ..health("")
-        }
-        .into(),
-    );
-    task.check = Some(
-        pb::CheckInfo {
-            r#type: Some(pb::check_info::Type::Tcp.into()),
-            tcp: Some(pb::check_info::Tcp { port: port.into() }),
-            delay_seconds: Some(0.0),
-            interval_seconds: Some(1000.0),
-            ..pb::CheckInfo::default()
-        }
-        .into(),
-    );
+    let looks_there = pb::HealthCheck {
+        r#type: Some(pb::health_check::Type::Http.into()),
+        command: None,
+        http: Some(pb::health_check::HttpCheckInfo {
+            port: port.into(),
+            path: Some("/health".to_owned()),
+            ..Default::default()
+        }),
+        ..health("")
+    };
+    task.health_check = Some(looks_there.into());
+    let connects = pb::CheckInfo {
+        tcp: Some(pb::check_info::Tcp { port: port.into() }),
+        ..check(pb::check_info::Type::Tcp, 1000.0)
+    };
+    task.check = Some(connects.into());
     world.run(&link, task);
     let (mut healthy, mut connected) = (None, None);
     while healthy.is_none() || connected.is_none() {
@@ -205,34 +167,7 @@ fn network() {
         connected = connected.or(tcp.and_then(|tcp| tcp.succeeded));
     }
     assert_eq!((healthy, connected), (Some(true), Some(true)));
-    world.kill(&link, "http", None);
-    assert_eq!(world.until_terminal(&mut link).1.state(), TaskKilled);
-}
-
-fn with_uri(id: &str, text: &str, value: String, executable: bool) -> pb::TaskInfo {
-    let mut task = shell(id, text);
-    if let Some(command) = &mut task.command {
-        command.uris.push(pb::command_info::Uri {
-            value,
-            executable: Some(executable),
-            ..pb::command_info::Uri::default()
-        });
-    }
-    task
-}
-
-fn fetched() {
-    let (world, mut link) = World::registered(&[]);
-    let port = serve(
-        "HTTP/1.1 200 OK\r\nContent-Length: 26\r\nConnection: close\r\n\r\n#!/bin/sh\necho was fetched",
-    );
-    let url = format!("http://127.0.0.1:{port}/bin/run.sh");
-    world.run(&link, with_uri("t", "./run.sh", url, true));
-    let (_, last) = world.until_terminal(&mut link);
-    assert_eq!(last.state(), TaskFinished, "{last:?}");
-    let path = format!("/frameworks/{FRAMEWORK}/executors/t/runs/latest/stdout");
-    let read = world.get_json(&format!("/files/read?path={path}&offset=0"));
-    assert_eq!(read["data"], "was fetched\n");
+    world.end(&mut link, "http");
 }
 
 /// Serves one answer to whoever connects, over TLS with a certificate of its own; its port, and the
@@ -275,10 +210,11 @@ fn serve_over_tls(answer: &'static str) -> (u16, String) {
     (port, authority)
 }
 
-fn fetched_safely() {
-    let (port, authority) = serve_over_tls(
-        "HTTP/1.1 200 OK\r\nContent-Length: 26\r\nConnection: close\r\n\r\n#!/bin/sh\necho was fetched",
-    );
+fn files_are_fetched_over_http_and_from_whom_the_agent_believes() {
+    const PROGRAM: &str = "HTTP/1.1 200 OK\r\nContent-Length: 26\r\nConnection: close\r\n\r\n\
+        #!/bin/sh\necho was fetched";
+    let plain = format!("http://127.0.0.1:{}/bin/run.sh", serve(PROGRAM));
+    let (port, authority) = serve_over_tls(PROGRAM);
     let url = format!("https://localhost:{port}/bin/run.sh");
     let mut world = World::new(&[]);
     let trusted = world.dir.path().join("authority.pem");
@@ -286,59 +222,45 @@ fn fetched_safely() {
     world.trusted = Some(trusted);
     world.start_agent();
     let mut link = world.admit();
-    world.run(&link, with_uri("t", "./run.sh", url.clone(), true));
-    let (_, last) = world.until_terminal(&mut link);
-    assert_eq!(last.state(), TaskFinished, "{last:?}");
+    let task = |url: &str| with_uri(shell("t", "./run.sh"), url.to_owned(), true);
+    for url in [&plain, &url] {
+        world.run_to(&mut link, task(url), TaskFinished);
+        let stdout = world.sandbox_of("t").expect("a sandbox").join("stdout");
+        let printed = std::fs::read_to_string(stdout).expect("its output");
+        assert_eq!(printed, "was fetched\n", "{url}");
+    }
     drop((link, world));
     // An agent that has not heard of that authority takes nothing from it.
     let (world, mut link) = World::registered(&[]);
-    world.run(&link, with_uri("t", "./run.sh", url.clone(), true));
-    let (_, last) = world.until_terminal(&mut link);
-    assert_eq!(last.state(), TaskFailed, "{last:?}");
-    let message = last.message();
-    assert!(
-        message.contains(&format!("Failed to fetch '{url}'")),
-        "{message}"
-    );
+    let message = world.run_refused(&mut link, task(&url));
+    let expected = format!("Failed to fetch '{url}'");
+    assert!(message.contains(&expected), "{message}");
     assert!(message.to_lowercase().contains("certificate"), "{message}");
 }
 
-fn arguments() {
+fn a_check_may_be_a_program_with_arguments() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "exec sleep 1000");
     let mut check = health("");
     check.command = Some(pb::CommandInfo {
         shell: Some(false),
-        value: Some("test".to_owned()),
         arguments: ["test", "a b", "=", "a b"].map(str::to_owned).to_vec(),
-        ..pb::CommandInfo::default()
+        ..command("test")
     });
     task.health_check = Some(check.into());
     world.run(&link, task);
-    let status = checked(&world, &mut link, Reason::TaskHealthCheckStatusUpdated);
+    let status = health_told(&world, &mut link);
     assert_eq!(status.healthy, Some(true));
-    world.kill(&link, "t", None);
-    assert_eq!(world.until_terminal(&mut link).1.state(), TaskKilled);
+    world.end(&mut link, "t");
 }
 
-fn group() {
+fn tasks_of_a_group_are_checked_each_for_itself() {
     let (world, mut link) = World::registered(&[]);
     // Each looks where its task is: both files have one name.
     let task = |id: &str, text: &str| {
         let mut task = shell(id, &format!("echo {text} > marker; exec sleep 1000"));
         let look = "until test -s marker; do sleep 0.05; done; test \"$(cat marker)\" = yes";
-        task.check = Some(
-            pb::CheckInfo {
-                r#type: Some(pb::check_info::Type::Command.into()),
-                command: Some(pb::check_info::Command {
-                    command: command(look),
-                }),
-                delay_seconds: Some(0.0),
-                interval_seconds: Some(1000.0),
-                ..pb::CheckInfo::default()
-            }
-            .into(),
-        );
+        task.check = Some(command_check(look, 1000.0).into());
         let healthy = pb::HealthCheck {
             interval_seconds: Some(1000.0),
             ..health("until test -s marker; do sleep 0.05; done")
@@ -367,35 +289,8 @@ fn group() {
     world.until_terminal(&mut link);
 }
 
-fn forbidden() {
-    let (world, mut link) = World::registered(&[]);
-    let secret = world.dir.path().join("secret");
-    std::fs::write(&secret, "secret").expect("written");
-    let only_root = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(&secret, only_root).expect("permissions");
-    let url = format!("file://{}", secret.display());
-    let mut task = with_uri("t", "cat secret", url.clone(), false);
-    if let Some(command) = &mut task.command {
-        command.user = Some("nobody".to_owned());
-    }
-    world.run(&link, task);
-    let (_, last) = world.until_terminal(&mut link);
-    assert_eq!(last.state(), TaskFailed);
-    assert_eq!(last.reason(), Reason::ContainerLaunchFailed);
-    let message = last.message.expect("a message");
-    assert!(
-        message.contains(&format!("Failed to fetch '{url}'")),
-        "{message}"
-    );
-    assert!(message.contains("ermission denied"), "{message}");
-    // What root may read, root's task gets.
-    let url = format!("file://{}", secret.display());
-    world.run(&link, with_uri("root", "cat secret", url, false));
-    assert_eq!(world.until_terminal(&mut link).1.state(), TaskFinished);
-}
-
 /// Both write, and neither file outgrows its bound or loses a line to the other.
-fn printed() {
+fn what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks() {
     let (world, mut link) = World::registered(&[
         "--max_stderr_size=4KB",
         "--logrotate_stderr_options=rotate 1",
@@ -407,22 +302,19 @@ fn printed() {
     let look = format!("for i in 1 2 3 4 5 6 7 8 9; do echo {line}; echo {line} >&2; done");
     task.health_check = Some(health(&look).into());
     world.run(&link, task);
-    let _ = checked(&world, &mut link, Reason::TaskHealthCheckStatusUpdated);
-    let sandbox = world.work_dir().join(format!(
-        "slaves/agent-S0/frameworks/{FRAMEWORK}/executors/t/runs/latest"
-    ));
+    let _ = health_told(&world, &mut link);
+    let sandbox = world.sandbox_of("t").expect("a sandbox");
     // Older output of checks has been renamed, and has gone, several times between two lines of the task's.
     for number in 1..=6 {
         let older = sandbox.join("health-check.log.1");
         let before = std::fs::metadata(&older).map(|found| found.modified().expect("a time"));
-        crate::harness::wait_for("another file of the check's output", || {
+        wait_for("another file of the check's output", || {
             let found = std::fs::metadata(&older).ok()?.modified().expect("a time");
             (!before.as_ref().is_ok_and(|before| found == *before)).then_some(())
         });
         std::fs::write(sandbox.join(format!("go{number}")), "").expect("written");
     }
-    let (_, last) = world.until_terminal(&mut link);
-    assert_eq!(last.state(), TaskFinished, "{last:?}");
+    world.expect_end(&mut link, TaskFinished);
     let read = |name: &str| std::fs::read_to_string(sandbox.join(name)).expect(name);
     assert_eq!(read("stderr"), "own 1\nown 2\nown 3\nown 4\nown 5\nown 6\n");
     for name in ["health-check.log", "health-check.log.1"] {

@@ -10,50 +10,26 @@ use meseta_proto::mesos::v1::TaskState::{
     TaskFailed, TaskFinished, TaskKilled, TaskRunning, TaskStarting,
 };
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_tests::http;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::Test;
 use crate::harness::{
-    FRAMEWORK, Link, World, framework, framework_id, groups_named, scalar, shell, wait_for,
+    Link, World, command, command_of, container_of, fixed_port, framework, framework_id,
+    groups_named, scalar, shell, variable, wait_for,
 };
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[
-    ("an_executor_speaks_json", false, || converse("json")),
-    ("an_executor_speaks_protobuf", false, || {
-        converse("protobuf")
-    }),
-    ("a_container_is_resized_as_tasks_come_and_go", true, resized),
-    (
-        "an_executor_lives_through_the_agents_restart",
-        false,
-        restart,
-    ),
-    (
-        "calls_of_executors_are_checked_in_mesoss_order",
-        false,
-        codes,
-    ),
-    (
-        "a_group_shares_its_executors_sandbox_and_ends_with_it",
-        true,
-        group,
-    ),
-    ("a_failed_task_takes_its_group_along", true, group_fails),
-    (
-        "a_group_lives_through_the_agents_restart",
-        true,
-        group_restart,
-    ),
-    (
-        "an_id_used_again_in_a_living_group_has_a_folder_of_its_own",
-        true,
-        used_again,
-    ),
-    (
-        "an_executor_that_subscribed_while_the_agent_stood_still_is_heard",
-        false,
-        stood_still,
-    ),
+pub(crate) const TESTS: &[Test] = tests![
+    an_executor_speaks_json,
+    an_executor_speaks_protobuf,
+    root(a_container_is_resized_as_tasks_come_and_go),
+    an_executor_lives_through_the_agents_restart,
+    calls_of_executors_are_checked_in_mesoss_order,
+    root(a_group_shares_its_executors_sandbox_and_ends_with_it),
+    root(a_group_lives_through_the_agents_restart),
+    root(an_id_used_again_in_a_living_group_has_a_folder_of_its_own),
+    an_executor_that_subscribed_while_the_agent_stood_still_is_heard,
 ];
 
 const EXECUTOR: &str = "executor-1";
@@ -66,22 +42,14 @@ pub(crate) fn executor_id() -> pb::ExecutorId {
 
 pub(crate) fn custom(id: &str, media: &str) -> pb::TaskInfo {
     let program = std::env::current_exe().expect("our path");
-    let variable = pb::environment::Variable {
-        name: "MEDIA".to_owned(),
-        value: Some(media.to_owned()),
-        ..pb::environment::Variable::default()
-    };
     pb::TaskInfo {
         command: None,
         executor: Some(Box::new(pb::ExecutorInfo {
             executor_id: executor_id(),
             framework_id: Some(framework_id()),
             command: Some(pb::CommandInfo {
-                value: Some(format!("exec {} executor", program.display())),
-                environment: Some(pb::Environment {
-                    variables: vec![variable],
-                }),
-                ..pb::CommandInfo::default()
+                environment: Some(variable("MEDIA", media)),
+                ..command(&format!("exec {} executor", program.display()))
             }),
             resources: vec![scalar("cpus", 0.1), scalar("mem", 64.0)],
             ..pb::ExecutorInfo::default()
@@ -92,16 +60,18 @@ pub(crate) fn custom(id: &str, media: &str) -> pb::TaskInfo {
 
 impl World {
     pub(crate) fn run_in_executor(&self, link: &Link, task: pb::TaskInfo, launch_executor: bool) {
-        self.send(
-            link,
-            ToAgent::RunTask(wire::RunTask {
-                framework: framework(),
-                task,
-                launch_executor,
-                resource_version_uuid: None,
-                accepted_time: None,
-            }),
-        );
+        self.run_of(link, framework(), task, launch_executor);
+    }
+
+    /// Runs a task in the executor until it runs.
+    pub(crate) fn running_in_executor(
+        &self,
+        link: &mut Link,
+        task: pb::TaskInfo,
+        launch_executor: bool,
+    ) -> pb::TaskStatus {
+        self.run_in_executor(link, task, launch_executor);
+        self.expect(link, TaskRunning)
     }
 
     pub(crate) fn run_group(&self, link: &Link, tasks: Vec<pb::TaskInfo>) {
@@ -128,45 +98,50 @@ impl World {
         );
     }
 
+    /// What comes next besides answers to pings, acknowledged if it is an update.
     fn frame(&self, link: &mut Link) -> FromAgent {
         loop {
             match self.next(link) {
                 FromAgent::Pong(_) => {}
+                FromAgent::StatusUpdate(update) => {
+                    self.acknowledge(link, &update.status);
+                    return FromAgent::StatusUpdate(update);
+                }
                 other => return other,
             }
         }
     }
 
-    pub(crate) fn sandbox(&self) -> PathBuf {
-        self.try_sandbox().expect("a sandbox")
+    /// The next update, whatever else is told.
+    pub(crate) fn update_besides(&self, link: &mut Link) -> pb::TaskStatus {
+        loop {
+            if let FromAgent::StatusUpdate(update) = self.frame(link) {
+                return update.status;
+            }
+        }
     }
 
-    fn try_sandbox(&self) -> Option<PathBuf> {
-        let runs = self.work_dir().join(format!(
-            "slaves/agent-S0/frameworks/{FRAMEWORK}/executors/{EXECUTOR}/runs/latest"
-        ));
-        std::fs::canonicalize(runs).ok()
+    pub(crate) fn sandbox(&self) -> PathBuf {
+        self.sandbox_of(EXECUTOR).expect("a sandbox")
     }
+}
+
+fn an_executor_speaks_json() {
+    converse("json");
+}
+
+fn an_executor_speaks_protobuf() {
+    converse("protobuf");
 }
 
 fn converse(media: &str) {
     let (world, mut link) = World::registered(&[]);
-    world.run_in_executor(&link, custom("a", media), true);
-    let running = world.update(&mut link);
-    assert_eq!(running.state(), TaskRunning, "{}", world.log());
+    let running = world.running_in_executor(&mut link, custom("a", media), true);
     assert_eq!(running.source(), Source::Executor);
     // Another task of the same executor, in the same container.
-    world.run_in_executor(&link, custom("b", media), false);
-    let second = world.update(&mut link);
-    assert_eq!(
-        (second.task_id.value.as_str(), second.state()),
-        ("b", TaskRunning)
-    );
-    let container = |status: &pb::TaskStatus| {
-        let status = status.container_status.clone().expect("a container");
-        status.container_id.expect("an id").value
-    };
-    assert_eq!(container(&running), container(&second));
+    let second = world.running_in_executor(&mut link, custom("b", media), false);
+    assert_eq!(second.task_id.value, "b");
+    assert_eq!(container_of(&running), container_of(&second));
 
     let message = wire::ExecutorMessage {
         framework_id: framework_id(),
@@ -177,7 +152,7 @@ fn converse(media: &str) {
     assert_eq!(world.frame(&mut link), FromAgent::ExecutorMessage(message));
 
     world.kill(&link, "a", None);
-    assert_eq!(world.update(&mut link).state(), TaskKilled);
+    world.expect(&mut link, TaskKilled);
     world.send(
         &link,
         ToAgent::ShutdownExecutor(wire::ShutdownExecutor {
@@ -189,20 +164,15 @@ fn converse(media: &str) {
     while exited.is_none() || ended.is_none() {
         match world.frame(&mut link) {
             FromAgent::ExecutorExited(told) => exited = Some(told),
-            FromAgent::StatusUpdate(update) => {
-                world.acknowledge(&link, &update.status);
-                ended = Some(update.status);
-            }
+            FromAgent::StatusUpdate(update) => ended = Some(update.status),
             other => panic!("{other:?}"),
         }
     }
     // The executor ended well, and its other task with it.
     assert_eq!(exited.expect("told").status, Some(0));
     let ended = ended.expect("told");
-    assert_eq!(
-        (ended.task_id.value.as_str(), ended.state()),
-        ("b", TaskFailed)
-    );
+    let found = (ended.task_id.value.as_str(), ended.state());
+    assert_eq!(found, ("b", TaskFailed));
     assert_eq!(ended.reason(), Reason::ExecutorTerminated);
     let stdout = std::fs::read_to_string(world.sandbox().join("stdout")).expect("its output");
     assert!(stdout.contains("shut down"), "{stdout}");
@@ -230,66 +200,43 @@ fn memory_limits(container: &str) -> (u64, u64) {
 }
 
 /// It has a task's memory before the task is there, and gives it back before its end is told.
-fn resized() {
+fn a_container_is_resized_as_tasks_come_and_go() {
     let (world, mut link) = World::registered(&[]);
-    world.run_in_executor(&link, custom("a", "json"), true);
-    let running = world.update(&mut link);
-    let container = running
-        .container_status
-        .and_then(|status| status.container_id);
-    let container = container.expect("a container").value;
+    let running = world.running_in_executor(&mut link, custom("a", "json"), true);
+    let container = container_of(&running);
     assert_eq!(memory_limits(&container), (128, 128));
-    world.run_in_executor(&link, custom("b", "json"), false);
-    world.update(&mut link);
+    world.running_in_executor(&mut link, custom("b", "json"), false);
     assert_eq!(memory_limits(&container), (192, 192));
     world.kill(&link, "b", None);
-    assert_eq!(world.update(&mut link).state(), TaskKilled);
+    world.expect(&mut link, TaskKilled);
     wait_for("the memory is taken back", || {
         (memory_limits(&container) == (128, 128)).then_some(())
     });
     world.kill(&link, "a", None);
-    assert_eq!(world.update(&mut link).state(), TaskKilled);
+    world.expect(&mut link, TaskKilled);
 }
 
-fn restart() {
-    // The executor looks for the agent where it was.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = free.local_addr().expect("an address").port();
-    drop(free);
-    let port = format!("--port={port}");
-    let (mut world, mut link) =
-        World::registered(&["--executor_reregistration_timeout=15secs", &port]);
-    world.run_in_executor(&link, custom("a", "json"), true);
-    assert_eq!(world.update(&mut link).state(), TaskRunning);
+fn an_executor_lives_through_the_agents_restart() {
+    let timeout = "--executor_reregistration_timeout=15secs";
+    let (mut world, mut link) = World::registered(&[timeout, &fixed_port()]);
+    world.running_in_executor(&mut link, custom("a", "json"), true);
     world.signal_agent(Signal::KILL);
-    world.start_agent();
-    let (mut link, told) = world.admit_told();
-    let FromAgent::Reregister(told) = told else {
-        panic!("{told:?}");
-    };
+    let (mut link, told) = world.start_again();
     assert_eq!(told.executors.len(), 1);
     assert_eq!(told.executors[0].executor_id, executor_id());
     assert_eq!(told.tasks.len(), 1);
     assert_eq!(told.tasks[0].executor_id, Some(executor_id()));
     world.kill(&link, "a", None);
-    assert_eq!(world.update(&mut link).state(), TaskKilled);
+    world.expect(&mut link, TaskKilled);
 }
 
-fn codes() {
+fn calls_of_executors_are_checked_in_mesoss_order() {
     let (world, _link) = World::registered(&[]);
     let url = world.url("/api/v1/executor");
-    let post = |content_type: Option<&'static str>, body: &str| {
-        let mut call = meseta_daemon::client::Call::post(&url).body(body.to_owned());
-        if let Some(content_type) = content_type {
-            let value = http::HeaderValue::from_static(content_type);
-            call = call.header(http::header::CONTENT_TYPE, value);
-        }
-        let client = meseta_daemon::client::Client::default();
-        let reply = world
-            .runtime
-            .block_on(client.request(call))
-            .expect("an answer");
-        (reply.status.as_u16(), reply.text())
+    let post = |content_type: Option<&str>, body: &str| {
+        let header = content_type.map(|value| ("content-type", value));
+        let answer = http::post(&url, header.as_slice(), body.as_bytes());
+        (answer.status, answer.text())
     };
     let json = Some("application/json");
     let ids = json!({"executor_id": {"value": "e"}, "framework_id": {"value": "f"}});
@@ -305,22 +252,15 @@ fn codes() {
     assert_eq!(post(None, "{}").0, 400);
     assert_eq!(post(Some("text/plain"), "{}").0, 415);
     assert_eq!(post(json, "{").0, 400);
-    for (body, message) in [
-        (ids.to_string(), "Expecting 'type' to be present"),
-        (
-            call("SUBSCRIBE", json!({})),
-            "Expecting 'subscribe' to be present",
-        ),
-        (
-            call("UPDATE", json!({})),
-            "Expecting 'update' to be present",
-        ),
-        (
-            call("MESSAGE", json!({})),
-            "Expecting 'message' to be present",
-        ),
+    let call_of = |kind: &str| call(kind, json!({}));
+    for (body, missing) in [
+        (ids.to_string(), "type"),
+        (call_of("SUBSCRIBE"), "subscribe"),
+        (call_of("UPDATE"), "update"),
+        (call_of("MESSAGE"), "message"),
     ] {
-        let expected = format!("Failed to validate Executor::Call: {message}");
+        let reason = format!("Expecting '{missing}' to be present");
+        let expected = format!("Failed to validate Executor::Call: {reason}");
         assert_eq!(post(json, &body), (400, expected));
     }
     let status = |changes: serde_json::Value| {
@@ -333,49 +273,37 @@ fn codes() {
         }
         call("UPDATE", json!({"update": {"status": status}}))
     };
-    for (body, message) in [
-        (
-            status(json!({"uuid": null})),
-            "Expecting 'uuid' to be present",
-        ),
-        (status(json!({"uuid": "AAAA"})), "Not a valid UUID"),
-        (status(json!({"source": "SOURCE_MASTER"})), "invalid source"),
-        (
-            status(json!({"state": "TASK_STAGING"})),
-            "Received TASK_STAGING",
-        ),
-        (
-            status(json!({"executor_id": {"value": "x"}})),
-            "does not match",
-        ),
+    let other = json!({"value": "x"});
+    for (changes, message) in [
+        (json!({"uuid": null}), "Expecting 'uuid' to be present"),
+        (json!({"uuid": "AAAA"}), "Not a valid UUID"),
+        (json!({"source": "SOURCE_MASTER"}), "invalid source"),
+        (json!({"state": "TASK_STAGING"}), "Received TASK_STAGING"),
+        (json!({ "executor_id": other }), "does not match"),
     ] {
-        let (code, text) = post(json, &body);
+        let (code, text) = post(json, &status(changes));
         assert_eq!(code, 400, "{text}");
         assert!(text.contains(message), "{text} lacks {message}");
     }
     assert_eq!(post(json, "{\"a\": 1}").0, 400);
     let subscribe = call("SUBSCRIBE", json!({"subscribe": {}}));
-    let header = http::HeaderValue::from_static;
-    let picky = meseta_daemon::client::Call::post(&url)
-        .header(http::header::CONTENT_TYPE, header("application/json"))
-        .header(http::header::ACCEPT, header("text/plain"))
-        .body(subscribe.clone());
-    let client = meseta_daemon::client::Client::default();
-    let refused = world.runtime.block_on(client.request(picky));
-    assert_eq!(refused.expect("an answer").status, 406);
+    let headers = [
+        ("content-type", "application/json"),
+        ("accept", "text/plain"),
+    ];
+    let refused = http::post(&url, &headers, subscribe.as_bytes());
+    assert_eq!(refused.status, 406);
     let (code, text) = post(json, &subscribe);
     assert_eq!((code, text.as_str()), (400, "Framework cannot be found"));
-    assert_eq!(post(json, &call("HEARTBEAT", json!({}))).0, 202);
+    assert_eq!(post(json, &call_of("HEARTBEAT")).0, 202);
 }
 
-fn group() {
+fn a_group_shares_its_executors_sandbox_and_ends_with_it() {
     let (world, mut link) = World::registered(&[]);
     let first = shell("a", "echo one > made; sleep 0.1; pwd");
     // `grep`: the file is there before its line is.
-    let second = shell(
-        "b",
-        "until grep one ../../tasks/a/made; do sleep 0.02; done",
-    );
+    let text = "until grep one ../../tasks/a/made; do sleep 0.02; done";
+    let second = shell("b", text);
     world.run_group(&link, vec![first, second]);
     let mut states = std::collections::BTreeMap::<String, Vec<pb::TaskState>>::new();
     let mut containers = Vec::new();
@@ -383,7 +311,6 @@ fn group() {
     while !exited || states.values().map(Vec::len).sum::<usize>() < 6 {
         match world.frame(&mut link) {
             FromAgent::StatusUpdate(update) => {
-                world.acknowledge(&link, &update.status);
                 let status = update.status;
                 let told = states.entry(status.task_id.value.clone()).or_default();
                 told.push(status.state());
@@ -411,71 +338,29 @@ fn group() {
     });
 }
 
-fn group_fails() {
-    let (world, mut link) = World::registered(&[]);
-    world.run_group(
-        &link,
-        vec![
-            shell("a", "sleep 0.1; exit 3"),
-            shell("b", "exec sleep 1000"),
-        ],
-    );
-    let mut ends = std::collections::BTreeMap::new();
-    while ends.len() < 2 {
-        if let FromAgent::StatusUpdate(update) = world.frame(&mut link) {
-            world.acknowledge(&link, &update.status);
-            if meseta_agent::core::is_terminal(update.status.state) {
-                ends.insert(update.status.task_id.value.clone(), update.status.state());
-            }
-        }
-    }
-    assert_eq!(ends["a"], TaskFailed);
-    assert_eq!(ends["b"], TaskKilled);
-}
-
-fn group_restart() {
+fn a_group_lives_through_the_agents_restart() {
     let (mut world, mut link) = World::registered(&[]);
-    world.run_group(
-        &link,
-        vec![
-            shell("a", "until test -e go; do sleep 0.02; done; exit 0"),
-            shell("b", "exec sleep 1000"),
-        ],
-    );
+    let waits = shell("a", "until test -e go; do sleep 0.02; done; exit 0");
+    world.run_group(&link, vec![waits, shell("b", "exec sleep 1000")]);
     for _ in 0..4 {
         world.update(&mut link);
     }
     world.signal_agent(Signal::KILL);
     // One of them ends while nobody looks.
     std::fs::write(world.sandbox().join("tasks/a/go"), "").expect("written");
-    world.start_agent();
-    let mut link = world.admit();
-    let ended = world.update(&mut link);
-    assert_eq!(
-        (ended.task_id.value.as_str(), ended.state()),
-        ("a", TaskFinished)
-    );
+    let (mut link, _) = world.start_again();
+    world.expect_of(&mut link, "a", TaskFinished);
     world.kill(&link, "b", None);
-    let killed = world.update(&mut link);
-    assert_eq!(
-        (killed.task_id.value.as_str(), killed.state()),
-        ("b", TaskKilled)
-    );
+    world.expect_of(&mut link, "b", TaskKilled);
 }
 
-fn used_again() {
+fn an_id_used_again_in_a_living_group_has_a_folder_of_its_own() {
     let (world, mut link) = World::registered(&[]);
-    world.run_group(
-        &link,
-        vec![shell("a", "echo first"), shell("b", "exec sleep 1000")],
-    );
+    let first = shell("a", "echo first");
+    world.run_group(&link, vec![first, shell("b", "exec sleep 1000")]);
     let mut ends = 0;
     while ends < 2 {
-        let FromAgent::StatusUpdate(update) = world.frame(&mut link) else {
-            continue;
-        };
-        world.acknowledge(&link, &update.status);
-        let status = update.status;
+        let status = world.update_besides(&mut link);
         if meseta_agent::core::is_terminal(status.state) {
             assert_eq!(status.state(), TaskFinished, "{status:?}");
             ends += 1;
@@ -489,32 +374,26 @@ fn used_again() {
 }
 
 /// The agent is stopped for longer than executors may take to register, while one subscribes.
-fn stood_still() {
+fn an_executor_that_subscribed_while_the_agent_stood_still_is_heard() {
     let (world, mut link) = World::registered(&["--executor_registration_timeout=5secs"]);
     let mut task = custom("t", "json");
-    let executor = task.executor.as_mut().expect("an executor");
-    let command = executor.command.as_mut().expect("a command");
+    let command = command_of(&mut task);
     let value = command.value.take().expect("a program");
     command.value = Some(format!(
         "touch began; until test -e go; do sleep 0.02; done; {value}"
     ));
     world.run_in_executor(&link, task, true);
     let began = wait_for("the executor", || {
-        let path = world.try_sandbox()?.join("began");
+        let path = world.sandbox_of(EXECUTOR)?.join("began");
         path.exists().then_some(path)
     });
-    world.stop_agent();
+    world.send_signal(Signal::STOP);
     std::fs::write(began.with_file_name("go"), "").expect("written");
     let resumes = std::time::Instant::now() + std::time::Duration::from_secs(7);
     wait_for("every deadline to pass", || {
         (std::time::Instant::now() >= resumes).then_some(())
     });
-    world.continue_agent();
-    let running = world.update(&mut link);
-    assert_eq!(running.state(), TaskRunning, "{running:?}");
-    assert!(
-        world.log().contains("process was paused"),
-        "{}",
-        world.log()
-    );
+    world.send_signal(Signal::CONT);
+    world.expect(&mut link, TaskRunning);
+    assert!(world.log().contains("process was paused"));
 }

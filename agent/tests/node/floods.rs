@@ -10,31 +10,17 @@ use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskKilled, TaskRunning};
 use meseta_proto::mesos::v1::executor::{self, Event, call, event};
+use meseta_tests::kernel::memory_kib;
 
+use crate::Test;
 use crate::executors::{custom, executor_id};
-use crate::harness::{Link, World, framework_id, task_id, wait_for};
+use crate::harness::{Link, World, command_of, framework_id, task_id, wait_for};
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[
-    (
-        "large_updates_wait_for_each_other_and_none_is_lost",
-        true,
-        updates,
-    ),
-    (
-        "messages_to_a_master_that_does_not_read_are_dropped",
-        true,
-        messages_to_master,
-    ),
-    (
-        "messages_to_an_executor_that_does_not_read_are_dropped",
-        true,
-        messages_to_executor,
-    ),
-    (
-        "all_that_waits_at_once_stays_within_a_small_budget",
-        true,
-        everything,
-    ),
+pub(crate) const TESTS: &[Test] = tests![
+    root(large_updates_wait_for_each_other_and_none_is_lost),
+    root(messages_to_a_master_that_does_not_read_are_dropped),
+    root(messages_to_an_executor_that_does_not_read_are_dropped),
+    root(all_that_waits_at_once_stays_within_a_small_budget),
 ];
 
 const MIB: usize = 1 << 20;
@@ -57,11 +43,7 @@ fn post(world: &World, call: &executor::Call) -> Call {
 
 /// Peak memory of the agent, in KiB.
 fn peak_kib(world: &World) -> u64 {
-    let path = format!("/proc/{}/status", world.agent_pid());
-    let status = std::fs::read_to_string(path).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let number = line.and_then(|line| line.split_ascii_whitespace().next());
-    number.expect("a peak").parse().expect("a number")
+    memory_kib(world.agent_pid(), "VmHWM").expect("it runs")
 }
 
 fn check_growth(world: &World, before: u64) {
@@ -77,37 +59,69 @@ fn dropped(world: &World, to: &str) -> u64 {
     line.expect("a series").parse().expect("a number")
 }
 
-fn world() -> (World, Link) {
-    let (world, mut link) = World::registered(&[]);
-    world.run_in_executor(&link, custom("a", "json"), true);
-    assert_eq!(world.update(&mut link).state(), TaskRunning);
+fn world(flags: &[&str]) -> (World, Link) {
+    let (world, mut link) = World::registered(flags);
+    world.running_in_executor(&mut link, custom("a", "json"), true);
     (world, link)
 }
 
-fn updates() {
-    const TASKS: usize = 11;
-    let (mut world, mut link) = world();
-    for number in 0..TASKS {
-        world.run_in_executor(&link, custom(&format!("t{number}"), "json"), false);
-        assert_eq!(world.update(&mut link).state(), TaskRunning);
+/// As many tasks more in the executor.
+fn run_more(world: &World, link: &mut Link, tasks: usize) {
+    for number in 0..tasks {
+        world.running_in_executor(link, custom(&format!("t{number}"), "json"), false);
     }
+}
+
+/// An update of a task with so many bytes, which the executor does not make up itself.
+fn update_of(number: usize, bytes: usize) -> executor::Call {
+    let status = pb::TaskStatus {
+        task_id: task_id(&format!("t{number}")),
+        state: TaskRunning.into(),
+        source: Some(pb::task_status::Source::Executor.into()),
+        uuid: Some(vec![0xc0 + u8::try_from(number).expect("a few"); 16]),
+        data: Some(vec![0; bytes]),
+        ..pb::TaskStatus::default()
+    };
+    executor::Call {
+        update: Some(call::Update { status }),
+        ..call(call::Type::Update)
+    }
+}
+
+/// So many messages to the master, which the agent takes.
+fn send_to_master(world: &World, count: usize, bytes: usize) {
+    let data = vec![0; bytes];
+    let body = executor::Call {
+        message: Some(call::Message { data }),
+        ..call(call::Type::Message)
+    };
+    for _ in 0..count {
+        let client = Client::default();
+        let reply = world.runtime.block_on(client.request(post(world, &body)));
+        let reply = reply.expect("an answer");
+        assert_eq!(reply.status.as_u16(), 202);
+    }
+}
+
+fn send_to_executor(world: &World, link: &Link, count: usize, bytes: usize) {
+    for _ in 0..count {
+        let message = wire::ExecutorMessage {
+            framework_id: framework_id(),
+            executor_id: executor_id(),
+            data: vec![0; bytes],
+        };
+        world.send(link, ToAgent::ExecutorMessage(message));
+    }
+}
+
+fn large_updates_wait_for_each_other_and_none_is_lost() {
+    const TASKS: usize = 11;
+    let (mut world, mut link) = world(&[]);
+    run_more(&world, &mut link, TASKS);
     let before = peak_kib(&world);
     let calls: Vec<_> = (0..TASKS)
         .map(|number| {
-            let status = pb::TaskStatus {
-                task_id: task_id(&format!("t{number}")),
-                state: TaskRunning.into(),
-                source: Some(pb::task_status::Source::Executor.into()),
-                // None that the executor makes up itself.
-                uuid: Some(vec![0xc0 + u8::try_from(number).expect("a few"); 16]),
-                data: Some(vec![0; 5 * MIB]),
-                ..pb::TaskStatus::default()
-            };
-            let body = executor::Call {
-                update: Some(call::Update { status }),
-                ..call(call::Type::Update)
-            };
-            let call = post(&world, &body);
+            let call = post(&world, &update_of(number, 5 * MIB));
             world.runtime.spawn(async move {
                 let reply = Client::default().request(call).await;
                 reply.expect("an answer").status.as_u16()
@@ -126,30 +140,17 @@ fn updates() {
     check_growth(&world, before);
     // What is kept of them to be shown does not keep the agent from coming back.
     drop(link);
-    let (_link, report) = world.admit_told();
-    let FromAgent::Reregister(report) = report else {
-        panic!("not one frame: {report:?}");
-    };
+    let (_link, report) = world.admit_again();
     assert_eq!(report.tasks.len(), TASKS + 1);
     let statuses = report.tasks.iter().flat_map(|task| &task.statuses);
     assert!(statuses.clone().count() > TASKS);
     assert!(statuses.into_iter().all(|status| status.data.is_none()));
 }
 
-fn messages_to_master() {
-    let (world, mut link) = world();
+fn messages_to_a_master_that_does_not_read_are_dropped() {
+    let (world, mut link) = world(&[]);
     let before = peak_kib(&world);
-    let data = vec![0; 4 * MIB];
-    let body = executor::Call {
-        message: Some(call::Message { data }),
-        ..call(call::Type::Message)
-    };
-    for _ in 0..60 {
-        let client = Client::default();
-        let reply = world.runtime.block_on(client.request(post(&world, &body)));
-        let reply = reply.expect("an answer");
-        assert_eq!(reply.status.as_u16(), 202);
-    }
+    send_to_master(&world, 60, 4 * MIB);
     check_growth(&world, before);
     // The master reads again, and is told the rest.
     let mut read = 0;
@@ -170,14 +171,11 @@ fn messages_to_master() {
     assert_eq!(read + dropped, 60);
 }
 
-fn messages_to_executor() {
-    const MESSAGES: usize = 60;
+fn messages_to_an_executor_that_does_not_read_are_dropped() {
     let (world, link) = World::registered(&[]);
     // One that never calls: the test does, in its place.
     let mut task = custom("a", "json");
-    let executor = task.executor.as_mut().expect("an executor");
-    let command = executor.command.as_mut().expect("a command");
-    command.value = Some("exec sleep 600".to_owned());
+    command_of(&mut task).value = Some("exec sleep 600".to_owned());
     world.run_in_executor(&link, task, true);
     wait_for("the executor to run", || {
         let containers = world.get_json("/containers");
@@ -192,16 +190,7 @@ fn messages_to_executor() {
     let opened = world.runtime.block_on(client.stream(subscribe));
     let mut events = opened.expect("a stream");
     let before = peak_kib(&world);
-    for _ in 0..MESSAGES {
-        world.send(
-            &link,
-            ToAgent::ExecutorMessage(wire::ExecutorMessage {
-                framework_id: framework_id(),
-                executor_id: executor_id(),
-                data: vec![0; 3 * MIB],
-            }),
-        );
-    }
+    send_to_executor(&world, &link, 60, 3 * MIB);
     wait_for("most to be dropped", || {
         (dropped(&world, "executor") > 40).then_some(())
     });
@@ -224,59 +213,21 @@ fn messages_to_executor() {
 
 /// Unread messages to an executor and to the master, updates that nobody acknowledges, calls of operators that do not
 /// end, and headers that do not: each as much as is taken.
-fn everything() {
+fn all_that_waits_at_once_stays_within_a_small_budget() {
     const BUDGET_KIB: u64 = 128 << 10;
     const TASKS: usize = 24;
-    let (world, mut link) = World::registered(&["--memory_budget=128MB"]);
-    world.run_in_executor(&link, custom("a", "json"), true);
-    assert_eq!(world.update(&mut link).state(), TaskRunning);
-    for number in 0..TASKS {
-        world.run_in_executor(&link, custom(&format!("t{number}"), "json"), false);
-        assert_eq!(world.update(&mut link).state(), TaskRunning);
-    }
+    let (world, mut link) = world(&["--memory_budget=128MB"]);
+    run_more(&world, &mut link, TASKS);
     let idle = peak_kib(&world);
-    let data = vec![0; 500 << 10];
-    let message = executor::Call {
-        message: Some(call::Message { data: data.clone() }),
-        ..call(call::Type::Message)
-    };
-    let updates = (0..TASKS).map(|number| executor::Call {
-        update: Some(call::Update {
-            status: pb::TaskStatus {
-                task_id: task_id(&format!("t{number}")),
-                state: TaskRunning.into(),
-                source: Some(pb::task_status::Source::Executor.into()),
-                uuid: Some(vec![0xc0 + u8::try_from(number).expect("a few"); 16]),
-                data: Some(data.clone()),
-                ..pb::TaskStatus::default()
-            },
-        }),
-        ..call(call::Type::Update)
-    });
-    for _ in 0..TASKS {
-        let client = Client::default();
-        let reply = world
-            .runtime
-            .block_on(client.request(post(&world, &message)));
-        assert_eq!(reply.expect("an answer").status.as_u16(), 202);
-    }
-    for update in updates {
-        let call = post(&world, &update);
+    send_to_master(&world, TASKS, 500 << 10);
+    for number in 0..TASKS {
+        let call = post(&world, &update_of(number, 500 << 10));
         // What finds no room is not answered.
         world.runtime.spawn(async move {
             let _ = Client::default().request(call).await;
         });
     }
-    for _ in 0..TASKS {
-        world.send(
-            &link,
-            ToAgent::ExecutorMessage(wire::ExecutorMessage {
-                framework_id: framework_id(),
-                executor_id: executor_id(),
-                data: vec![0; 1 << 20],
-            }),
-        );
-    }
+    send_to_executor(&world, &link, TASKS, MIB);
     let unfinished = unfinished_requests(&world);
     wait_for("messages to be dropped", || {
         let both = ["master", "executor"].map(|to| dropped(&world, to));

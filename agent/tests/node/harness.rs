@@ -1,21 +1,24 @@
 //! An agent process and the master that it registers with.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser as _;
-use meseta_daemon::client::{Call, Client, Reply};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::meseta::v1::agent_registry_server::{AgentRegistry, AgentRegistryServer};
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
-use rustix::fs::Mode;
-use rustix::process::umask;
+use meseta_proto::mesos::v1::TaskState;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_tests::http::{self, Answer};
+use meseta_tests::{daemon, kernel, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -25,16 +28,6 @@ pub(crate) fn patience() -> Duration {
     let given = std::env::var("MESETA_TEST_PATIENCE");
     let given = given.ok().and_then(|text| text.parse().ok());
     Duration::from_secs(given.unwrap_or(30))
-}
-
-/// Where the agent under test finds the mask for modes (umask) that the suite was started with, in octal.
-const MASK: &str = "MESETA_TEST_UMASK";
-static MASK_OF_THE_SUITE: OnceLock<Mode> = OnceLock::new();
-
-/// Keeps the suite's own umask for the agents alone: what tests lay out for tasks of other users is readable.
-pub(crate) fn keep_the_mask_for_the_agent() {
-    let given = umask(Mode::from_raw_mode(0o022));
-    MASK_OF_THE_SUITE.get_or_init(|| given);
 }
 
 const AGENT_ID: &str = "agent-S0";
@@ -52,10 +45,6 @@ pub(crate) fn agent_main(args: impl Iterator<Item = OsString>) -> ExitCode {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
-    let mask = std::env::var(MASK).ok();
-    if let Some(mask) = mask.and_then(|text| u32::from_str_radix(&text, 8).ok()) {
-        umask(Mode::from_raw_mode(mask));
-    }
     let args = std::iter::once(OsString::from("agent")).chain(args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -139,7 +128,6 @@ pub(crate) struct World {
     flags: Vec<String>,
     /// Certificates that the agent believes instead of the machine's.
     pub(crate) trusted: Option<PathBuf>,
-    log: Arc<Mutex<String>>,
     seen: std::cell::RefCell<std::collections::BTreeSet<Vec<u8>>>,
 }
 
@@ -173,7 +161,6 @@ impl World {
             agent: None,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             trusted: None,
-            log: Arc::default(),
             seen: std::cell::RefCell::default(),
         }
     }
@@ -190,23 +177,25 @@ impl World {
         self.dir.path().join("work")
     }
 
+    /// The newest sandbox of an executor, once it is there.
+    pub(crate) fn sandbox_of(&self, executor: &str) -> Option<PathBuf> {
+        let latest =
+            format!("slaves/{AGENT_ID}/frameworks/{FRAMEWORK}/executors/{executor}/runs/latest");
+        std::fs::canonicalize(self.work_dir().join(latest)).ok()
+    }
+
     pub(crate) fn command(&self) -> Command {
         let exe = std::env::current_exe().expect("our path");
-        let mut command = Command::new(exe);
+        let runtime_dir = self.dir.path().join("run");
+        let mut command = daemon::under_original_umask(&exe);
         command
             .arg("agent")
             .arg(format!("--master={}", self.master))
             .arg(format!("--work_dir={}", self.work_dir().display()))
-            .arg(format!(
-                "--runtime_dir={}",
-                self.dir.path().join("run").display()
-            ))
+            .arg(format!("--runtime_dir={}", runtime_dir.display()))
             .arg("--cgroups_root=meseta-test")
             .arg("--registration_backoff_factor=100ms")
             .args(&self.flags);
-        if let Some(mask) = MASK_OF_THE_SUITE.get() {
-            command.env(MASK, format!("{:o}", mask.as_raw_mode()));
-        }
         if let Some(trusted) = &self.trusted {
             command
                 .env("SSL_CERT_FILE", trusted)
@@ -218,30 +207,21 @@ impl World {
         command
     }
 
+    fn log_file(&self) -> PathBuf {
+        self.dir.path().join("agent.log")
+    }
+
     pub(crate) fn start_agent(&mut self) {
-        let mut child = self
-            .command()
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the agent starts");
-        let stderr = child.stderr.take().expect("its log");
-        let log = self.log.clone();
-        std::thread::spawn(move || {
-            use std::io::BufRead as _;
-            for line in std::io::BufReader::new(stderr)
-                .lines()
-                .map_while(Result::ok)
-            {
-                let mut log = log.lock().expect("the log");
-                log.push_str(&line);
-                log.push('\n');
-            }
-        });
-        self.agent = Some(child);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_file());
+        let child = self.command().stderr(log.expect("a log")).spawn();
+        self.agent = Some(child.expect("the agent starts"));
     }
 
     pub(crate) fn log(&self) -> String {
-        self.log.lock().expect("the log").clone()
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
     pub(crate) fn agent_pid(&self) -> i32 {
@@ -249,28 +229,29 @@ impl World {
         i32::try_from(id).expect("a pid")
     }
 
-    /// Stops the agent's process where it is.
-    pub(crate) fn stop_agent(&self) {
-        self.send_signal(rustix::process::Signal::STOP);
+    pub(crate) fn send_signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.agent_pid()).expect("a pid");
+        kill_process(pid, signal).expect("the signal is sent");
     }
 
-    /// Lets it go on.
-    pub(crate) fn continue_agent(&self) {
-        self.send_signal(rustix::process::Signal::CONT);
-    }
-
-    fn send_signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.agent_pid()).expect("a pid");
-        rustix::process::kill_process(pid, signal).expect("the signal is sent");
-    }
-
-    pub(crate) fn signal_agent(
-        &mut self,
-        signal: rustix::process::Signal,
-    ) -> std::process::ExitStatus {
+    pub(crate) fn signal_agent(&mut self, signal: Signal) -> std::process::ExitStatus {
         self.send_signal(signal);
         let mut child = self.agent.take().expect("an agent");
         child.wait().expect("it ends")
+    }
+
+    /// Another life of the agent, and what it tells of the last one.
+    pub(crate) fn start_again(&mut self) -> (Link, wire::Reregister) {
+        self.start_agent();
+        self.admit_again()
+    }
+
+    /// Admits an agent that must come back, with what it tells.
+    pub(crate) fn admit_again(&mut self) -> (Link, wire::Reregister) {
+        match self.admit_told() {
+            (link, FromAgent::Reregister(told)) => (link, told),
+            (_, told) => panic!("not a re-registration: {told:?}"),
+        }
     }
 
     /// The next connection of the agent, before it is admitted.
@@ -278,7 +259,7 @@ impl World {
         let next = async { tokio::time::timeout(patience(), self.links.recv()).await };
         match self.runtime.block_on(next) {
             Ok(Some(link)) => link,
-            _ => panic!("the agent did not connect; its log:\n{}", self.log()),
+            _ => panic!("the agent did not connect"),
         }
     }
 
@@ -288,7 +269,7 @@ impl World {
     }
 
     /// The same, with what the agent told.
-    pub(crate) fn admit_told(&mut self) -> (Link, FromAgent) {
+    fn admit_told(&mut self) -> (Link, FromAgent) {
         let mut link = self.connection();
         let told = self.next(&mut link);
         self.send(&link, registered());
@@ -308,7 +289,7 @@ impl World {
         let next = async { tokio::time::timeout(patience(), link.from_agent.message()).await };
         match self.runtime.block_on(next) {
             Ok(Ok(Some(frame))) => frame.message.expect("a message"),
-            other => panic!("no frame: {other:?}; the agent's log:\n{}", self.log()),
+            other => panic!("no frame: {other:?}"),
         }
     }
 
@@ -336,10 +317,19 @@ impl World {
     }
 
     pub(crate) fn acknowledge(&self, link: &Link, status: &pb::TaskStatus) {
+        self.acknowledge_of(link, framework_id(), status);
+    }
+
+    pub(crate) fn acknowledge_of(
+        &self,
+        link: &Link,
+        framework_id: pb::FrameworkId,
+        status: &pb::TaskStatus,
+    ) {
         self.send(
             link,
             ToAgent::Acknowledge(wire::Acknowledge {
-                framework_id: framework_id(),
+                framework_id,
                 task_id: status.task_id.clone(),
                 uuid: status.uuid.clone().expect("an update has a uuid"),
             }),
@@ -347,7 +337,7 @@ impl World {
     }
 
     /// Updates up to the terminal one, all acknowledged; their states.
-    pub(crate) fn until_terminal(&self, link: &mut Link) -> (Vec<pb::TaskState>, pb::TaskStatus) {
+    pub(crate) fn until_terminal(&self, link: &mut Link) -> (Vec<TaskState>, pb::TaskStatus) {
         let mut states = Vec::new();
         loop {
             let status = self.update(link);
@@ -358,17 +348,80 @@ impl World {
         }
     }
 
+    /// The next update, which must be of this state.
+    pub(crate) fn expect(&self, link: &mut Link, state: TaskState) -> pb::TaskStatus {
+        let status = self.update(link);
+        assert_eq!(status.state(), state, "{status:?}");
+        status
+    }
+
+    /// The next update, which must be of this task and state.
+    pub(crate) fn expect_of(&self, link: &mut Link, task: &str, state: TaskState) {
+        let status = self.update(link);
+        let found = (status.task_id.value.as_str(), status.state());
+        assert_eq!(found, (task, state), "{status:?}");
+    }
+
+    /// The last update of a task, which must be of this state.
+    pub(crate) fn expect_end(&self, link: &mut Link, state: TaskState) -> pb::TaskStatus {
+        let (_, last) = self.until_terminal(link);
+        assert_eq!(last.state(), state, "{last:?}");
+        last
+    }
+
     pub(crate) fn run(&self, link: &Link, task: pb::TaskInfo) {
+        self.run_of(link, framework(), task, true);
+    }
+
+    /// Runs a task of a framework, in an executor that is launched or was before.
+    pub(crate) fn run_of(
+        &self,
+        link: &Link,
+        framework: pb::FrameworkInfo,
+        task: pb::TaskInfo,
+        launch_executor: bool,
+    ) {
         self.send(
             link,
             ToAgent::RunTask(wire::RunTask {
-                framework: framework(),
+                framework,
                 task,
-                launch_executor: true,
+                launch_executor,
                 resource_version_uuid: None,
                 accepted_time: None,
             }),
         );
+    }
+
+    /// Runs a command until it runs.
+    pub(crate) fn running(&self, link: &mut Link, task: pb::TaskInfo) -> pb::TaskStatus {
+        self.run(link, task);
+        self.expect(link, TaskState::TaskStarting);
+        self.expect(link, TaskState::TaskRunning)
+    }
+
+    /// Runs a command until it has ended, in this state.
+    pub(crate) fn run_to(
+        &self,
+        link: &mut Link,
+        task: pb::TaskInfo,
+        state: TaskState,
+    ) -> pb::TaskStatus {
+        self.run(link, task);
+        self.expect_end(link, state)
+    }
+
+    /// Runs a task that must not be launched; why it was not.
+    pub(crate) fn run_refused(&self, link: &mut Link, task: pb::TaskInfo) -> String {
+        let last = self.run_to(link, task, TaskState::TaskFailed);
+        assert_eq!(last.reason(), Reason::ContainerLaunchFailed, "{last:?}");
+        last.message().to_owned()
+    }
+
+    /// Kills a task and waits until it is told killed.
+    pub(crate) fn end(&self, link: &mut Link, task: &str) -> pb::TaskStatus {
+        self.kill(link, task, None);
+        self.expect_end(link, TaskState::TaskKilled)
     }
 
     pub(crate) fn kill(&self, link: &Link, task: &str, grace: Option<Duration>) {
@@ -392,27 +445,18 @@ impl World {
         format!("{}{path}", endpoint.trim())
     }
 
-    pub(crate) fn get(&self, path: &str) -> Reply {
-        let client = Client::default();
-        self.runtime
-            .block_on(client.get(&self.url(path)))
-            .unwrap_or_else(|error| panic!("{path}: {error:?}\n{}", self.log()))
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        http::get(&self.url(path))
     }
 
     pub(crate) fn get_json(&self, path: &str) -> serde_json::Value {
-        let reply = self.get(path);
-        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
-        serde_json::from_slice(&reply.body).expect("JSON")
+        let answer = self.get(path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.json()
     }
 
-    pub(crate) fn call(&self, body: &serde_json::Value) -> Reply {
-        let json = http::HeaderValue::from_static("application/json");
-        let call = Call::post(&self.url("/api/v1"))
-            .header(http::header::CONTENT_TYPE, json)
-            .body(body.to_string());
-        self.runtime
-            .block_on(Client::default().request(call))
-            .expect("an answer")
+    pub(crate) fn call(&self, body: &serde_json::Value) -> Answer {
+        http::post_json(&self.url("/api/v1"), body)
     }
 }
 
@@ -421,6 +465,9 @@ impl Drop for World {
         if let Some(mut agent) = self.agent.take() {
             let _ = agent.kill();
             let _ = agent.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- the agent's log\n{}", self.log());
         }
         // One more agent, told to take everything down with it.
         let mut sweeper = self.command();
@@ -432,27 +479,15 @@ impl Drop for World {
         let endpoint = self.work_dir().join("endpoint");
         let _ = std::fs::remove_file(&endpoint);
         if let Ok(mut sweeper) = sweeper.spawn() {
-            let deadline = Instant::now() + patience();
-            while !endpoint.exists() && Instant::now() < deadline {
-                std::thread::yield_now();
-            }
-            let recovered = async {
-                while Instant::now() < deadline {
-                    let url = std::fs::read_to_string(&endpoint).unwrap_or_default();
-                    let state = Client::default()
-                        .get(&format!("{}/state", url.trim()))
-                        .await;
-                    if state.is_ok_and(|reply| reply.status == 200) {
-                        return;
-                    }
-                    tokio::task::yield_now().await;
-                }
-            };
-            self.runtime.block_on(recovered);
+            wait::holds(patience(), || {
+                let url = std::fs::read_to_string(&endpoint).unwrap_or_default();
+                let state = http::try_get(&format!("{}/state", url.trim()));
+                state.is_ok_and(|answer| answer.status == 200)
+            });
             if let Ok(pid) = i32::try_from(sweeper.id())
-                && let Some(pid) = rustix::process::Pid::from_raw(pid)
+                && let Some(pid) = Pid::from_raw(pid)
             {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                let _ = kill_process(pid, Signal::TERM);
             }
             let _ = sweeper.wait();
         }
@@ -491,18 +526,15 @@ pub(crate) fn framework() -> pb::FrameworkInfo {
     pb::FrameworkInfo {
         id: Some(framework_id()),
         name: "tests".to_owned(),
-        user: whoami(),
+        user: if meseta_tests::unless_root().is_none() {
+            "root"
+        } else {
+            "nobody"
+        }
+        .to_owned(),
         checkpoint: Some(true),
         roles: vec!["dev".to_owned()],
         ..pb::FrameworkInfo::default()
-    }
-}
-
-fn whoami() -> String {
-    if rustix::process::geteuid().is_root() {
-        "root".to_owned()
-    } else {
-        "nobody".to_owned()
     }
 }
 
@@ -518,51 +550,95 @@ pub(crate) fn scalar(name: &str, value: f64) -> pb::Resource {
     }
 }
 
+pub(crate) fn command(text: &str) -> pb::CommandInfo {
+    pb::CommandInfo {
+        value: Some(text.to_owned()),
+        ..pb::CommandInfo::default()
+    }
+}
+
 /// A shell command with half a CPU and 64 MB.
-pub(crate) fn shell(id: &str, command: &str) -> pb::TaskInfo {
+pub(crate) fn shell(id: &str, text: &str) -> pb::TaskInfo {
     pb::TaskInfo {
         name: id.to_owned(),
         task_id: task_id(id),
         agent_id: agent_id(),
         resources: vec![scalar("cpus", 0.5), scalar("mem", 64.0)],
-        command: Some(pb::CommandInfo {
-            value: Some(command.to_owned()),
-            ..pb::CommandInfo::default()
-        }),
+        command: Some(command(text)),
         ..pb::TaskInfo::default()
     }
 }
 
-/// Polls for what nobody announces: files and the kernel's own state.
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + patience();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
+/// The same by a user of the machine.
+pub(crate) fn by(user: &str, mut task: pb::TaskInfo) -> pb::TaskInfo {
+    command_of(&mut task).user = Some(user.to_owned());
+    task
+}
+
+/// The command of a task, or of its executor.
+pub(crate) fn command_of(task: &mut pb::TaskInfo) -> &mut pb::CommandInfo {
+    let of_executor = task.executor.as_mut().and_then(|one| one.command.as_mut());
+    of_executor.or(task.command.as_mut()).expect("a command")
+}
+
+/// An environment of one variable.
+pub(crate) fn variable(name: &str, value: &str) -> pb::Environment {
+    pb::Environment {
+        variables: vec![pb::environment::Variable {
+            name: name.to_owned(),
+            value: Some(value.to_owned()),
+            ..pb::environment::Variable::default()
+        }],
     }
+}
+
+/// The same with a file to fetch.
+pub(crate) fn with_uri(mut task: pb::TaskInfo, value: String, executable: bool) -> pb::TaskInfo {
+    command_of(&mut task).uris.push(pb::command_info::Uri {
+        value,
+        executable: Some(executable),
+        ..pb::command_info::Uri::default()
+    });
+    task
+}
+
+/// The process of a task's container.
+pub(crate) fn pid_of(status: &pb::TaskStatus) -> i32 {
+    let pid = status
+        .container_status
+        .as_ref()
+        .and_then(|one| one.executor_pid);
+    i32::try_from(pid.expect("a pid")).expect("a pid")
+}
+
+/// The container of a task.
+pub(crate) fn container_of(status: &pb::TaskStatus) -> String {
+    let container = status
+        .container_status
+        .as_ref()
+        .and_then(|one| one.container_id.as_ref());
+    container.expect("a container").value.clone()
+}
+
+/// A flag for a port that is free, where executors find their agent again.
+pub(crate) fn fixed_port() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    format!("--port={}", free.local_addr().expect("an address").port())
+}
+
+/// Polls for what nobody announces: files and the kernel's own state.
+pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait::eventually(what, patience(), look)
 }
 
 /// Groups of ours anywhere below a cgroup mount.
 pub(crate) fn groups_named(name: &str) -> Vec<PathBuf> {
-    fn walk(dir: &Path, depth: usize, name: &str, found: &mut Vec<PathBuf>) {
-        let Ok(entries) = std::fs::read_dir(dir) else {
-            return;
-        };
-        for entry in entries.flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name().to_string_lossy().contains(name) {
-                    found.push(entry.path());
-                }
-                if depth > 0 {
-                    walk(&entry.path(), depth - 1, name, found);
-                }
-            }
-        }
-    }
-    let mut found = Vec::new();
-    walk(Path::new("/sys/fs/cgroup"), 4, name, &mut found);
-    found
+    let is_named = |path: &PathBuf| {
+        let last = path.file_name().unwrap_or_default();
+        last.to_string_lossy().contains(name)
+    };
+    kernel::groups_below("")
+        .into_iter()
+        .filter(is_named)
+        .collect()
 }

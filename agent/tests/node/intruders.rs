@@ -15,39 +15,20 @@ use std::process::{Command, ExitCode, Stdio};
 use http::{HeaderValue, Method, header};
 use meseta_daemon::client::{self, Call, Client};
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled, TaskRunning};
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled};
 use serde_json::{Value, json};
 
+use crate::Test;
 use crate::executors::custom;
-use crate::harness::{FRAMEWORK, Link, World, shell, wait_for};
+use crate::harness::{FRAMEWORK, Link, World, by, command_of, shell, wait_for, with_uri};
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[
-    (
-        "no_task_speaks_for_an_executor_that_is_not_its_own",
-        true,
-        forgery,
-    ),
-    (
-        "an_executor_is_known_by_its_token_which_nobody_else_sees",
-        true,
-        token,
-    ),
-    (
-        "executors_are_asked_nothing_where_the_operator_says_so",
-        true,
-        unasked,
-    ),
-    ("a_task_is_not_the_operator", true, operator),
-    (
-        "what_the_agent_asks_for_a_task_it_asks_as_the_task",
-        true,
-        asked_for,
-    ),
-    (
-        "an_executor_nests_containers_in_its_own_as_itself",
-        true,
-        nesting,
-    ),
+pub(crate) const TESTS: &[Test] = tests![
+    root(no_task_speaks_for_an_executor_that_is_not_its_own),
+    root(an_executor_is_known_by_its_token_which_nobody_else_sees),
+    root(executors_are_asked_nothing_where_the_operator_says_so),
+    root(a_task_is_not_the_operator),
+    root(what_the_agent_asks_for_a_task_it_asks_as_the_task),
+    root(an_executor_nests_containers_in_its_own_as_itself),
 ];
 
 const NOBODY: u32 = 65_534;
@@ -134,11 +115,7 @@ impl<'a> Caller<'a> {
         for body in bodies {
             command = format!("{command} {}", quoted(&body.to_string()));
         }
-        let mut task = shell(&id, &command);
-        if let Some(command) = &mut task.command {
-            command.user = Some(user.to_owned());
-        }
-        self.world.run(link, task);
+        self.world.run(link, by(user, shell(&id, &command)));
         loop {
             let status = self.world.update(link);
             if status.task_id.value != id {
@@ -148,9 +125,8 @@ impl<'a> Caller<'a> {
                 break;
             }
         }
-        let runs =
-            format!("slaves/agent-S0/frameworks/{FRAMEWORK}/executors/{id}/runs/latest/stdout");
-        let text = std::fs::read_to_string(self.world.work_dir().join(runs)).expect("its output");
+        let sandbox = self.world.sandbox_of(&id).expect("a sandbox");
+        let text = std::fs::read_to_string(sandbox.join("stdout")).expect("its output");
         text.lines().map(str::to_owned).collect()
     }
 
@@ -204,22 +180,14 @@ const API: (&str, &str, &str) = ("POST", "/api/v1/executor", "");
 /// A world whose executor runs as `nobody`, like those who call.
 fn world(flags: &[&str]) -> (World, Link) {
     let (world, mut link) = World::registered(flags);
-    world.run_in_executor(&link, by_nobody(&world), true);
-    assert_eq!(
-        world.update(&mut link).state(),
-        TaskRunning,
-        "{}",
-        world.log()
-    );
+    world.running_in_executor(&mut link, by_nobody(&world), true);
     (world, link)
 }
 
 fn by_nobody(world: &World) -> pb::TaskInfo {
-    let mut task = custom("a", "json");
-    let executor = task.executor.as_mut().expect("an executor");
-    let command = executor.command.as_mut().expect("a command");
-    command.value = Some(format!("exec {} executor", program_in(world).display()));
-    command.user = Some("nobody".to_owned());
+    let mut task = by("nobody", custom("a", "json"));
+    let program = program_in(world);
+    command_of(&mut task).value = Some(format!("exec {} executor", program.display()));
     task
 }
 
@@ -238,7 +206,7 @@ fn token_of(world: &World) -> Option<String> {
     })
 }
 
-fn forgery() {
+fn no_task_speaks_for_an_executor_that_is_not_its_own() {
     let (world, mut link) = world(&[]);
     let mut caller = Caller::new(&world);
     for user in ["nobody", "root"] {
@@ -262,26 +230,19 @@ fn forgery() {
     assert_eq!(outside, "401", "its user, but not its container");
     // The executor itself sends no token, and is heard as before; nobody has taken its stream.
     world.kill(&link, "a", None);
-    let killed = world.update(&mut link);
-    assert_eq!(
-        (killed.task_id.value.as_str(), killed.state()),
-        ("a", TaskKilled)
-    );
+    world.expect_of(&mut link, "a", TaskKilled);
 }
 
-fn token() {
+fn an_executor_is_known_by_its_token_which_nobody_else_sees() {
     let (world, mut link) = world(&[]);
     let token = token_of(&world).expect("a token");
     let mut caller = Caller::new(&world);
     let file = world.dir.path().join("token");
     std::fs::write(&file, &token).expect("written");
     let (method, path, _) = API;
-    let answers = caller.task(
-        &mut link,
-        "nobody",
-        (method, path, file.to_str().expect("text")),
-        &[subscribe("another"), finished()],
-    );
+    let api = (method, path, file.to_str().expect("text"));
+    let bodies = [subscribe("another"), finished()];
+    let answers = caller.task(&mut link, "nobody", api, &bodies);
     assert_eq!(
         answers,
         ["403", "202"],
@@ -291,17 +252,16 @@ fn token() {
         .others
         .pop()
         .unwrap_or_else(|| world.update(&mut link));
-    assert_eq!(
-        (told.task_id.value.as_str(), told.state()),
-        ("a", TaskFinished)
-    );
-    for page in [
+    let told = (told.task_id.value.as_str(), told.state());
+    assert_eq!(told, ("a", TaskFinished));
+    let pages = [
         "/state",
         "/flags",
         "/metrics",
         "/containers",
         "/monitor/statistics",
-    ] {
+    ];
+    for page in pages {
         assert!(!world.get(page).text().contains(&token), "{page}");
     }
     for kind in ["GET_STATE", "GET_EXECUTORS", "GET_CONTAINERS", "GET_FLAGS"] {
@@ -328,7 +288,7 @@ fn can_read(uid: u32, path: &Path) -> bool {
     status.expect("it runs").success()
 }
 
-fn unasked() {
+fn executors_are_asked_nothing_where_the_operator_says_so() {
     let (world, mut link) = world(&["--authenticate_http_executors=false"]);
     assert_eq!(token_of(&world), None);
     let mut caller = Caller::new(&world);
@@ -336,7 +296,7 @@ fn unasked() {
     assert_eq!(answers, ["202", "400"], "as Mesos does by default");
 }
 
-fn operator() {
+fn a_task_is_not_the_operator() {
     let (world, mut link) = World::registered(&[]);
     let mut caller = Caller::new(&world);
     let container = json!({"value": "inner", "parent": {"value": "outer"}});
@@ -369,14 +329,14 @@ fn operator() {
 }
 
 /// HTTP checks and fetched files are asked for by the agent itself, which its own API would believe.
-fn asked_for() {
+fn what_the_agent_asks_for_a_task_it_asks_as_the_task() {
     let (world, mut link) = World::registered(&[]);
     let url = world.url("/state");
     let port = url.trim_end_matches("/state").rsplit(':').next();
     let port: u32 = port.expect("a port").parse().expect("a number");
     for user in ["nobody", "root"] {
-        let mut task = shell(&format!("looks-{user}"), "sleep 1000");
-        task.command.as_mut().expect("a command").user = Some(user.to_owned());
+        let id = format!("looks-{user}");
+        let mut task = by(user, shell(&id, "sleep 1000"));
         task.check = Some(Box::new(pb::CheckInfo {
             r#type: Some(pb::check_info::Type::Http.into()),
             http: Some(pb::check_info::Http {
@@ -398,19 +358,10 @@ fn asked_for() {
             }
         };
         assert_eq!(seen, 403, "a check of {user}");
-        world.kill(&link, &format!("looks-{user}"), None);
-        while !meseta_agent::core::is_terminal(world.update(&mut link).state) {}
-
-        let mut task = shell(&format!("fetches-{user}"), "true");
-        let command = task.command.as_mut().expect("a command");
-        command.user = Some(user.to_owned());
-        command.uris.push(pb::command_info::Uri {
-            value: url.clone(),
-            ..pb::command_info::Uri::default()
-        });
-        world.run(&link, task);
-        let (_, last) = world.until_terminal(&mut link);
-        assert_eq!(last.state(), TaskFailed, "a file for {user}: {last:?}");
+        world.end(&mut link, &id);
+        let task = by(user, shell(&format!("fetches-{user}"), "true"));
+        let task = with_uri(task, url.clone(), false);
+        let last = world.run_to(&mut link, task, TaskFailed);
         assert!(last.message().contains("403"), "{last:?}");
     }
 }
@@ -418,23 +369,22 @@ fn asked_for() {
 /// An executor that only waits, with the call that is to be made from its container.
 fn nesting_executor(world: &World, body: &Value) -> pb::TaskInfo {
     let mut task = by_nobody(world);
-    let executor = task.executor.as_mut().expect("an executor");
-    let command = executor.command.as_mut().expect("a command");
     // Which container it is in, it learns from its sandbox's name.
-    command.value = Some(format!(
+    let call = format!(
+        "{} call POST {} ''",
+        program_in(world).display(),
+        world.url("/api/v1")
+    );
+    command_of(&mut task).value = Some(format!(
         "c=$(basename $(readlink -f .)); b=$(printf %s {} | sed s/OUTER/$c/); \
-         {} call POST {} '' \"$b\" > answer; \
-         {} call POST {} '' \"$(printf %s \"$b\" | sed s/nobody/root/)\" >> answer; sleep 600",
+         {call} \"$b\" > answer; \
+         {call} \"$(printf %s \"$b\" | sed s/nobody/root/)\" >> answer; sleep 600",
         quoted(&body.to_string()),
-        program_in(world).display(),
-        world.url("/api/v1"),
-        program_in(world).display(),
-        world.url("/api/v1"),
     ));
     task
 }
 
-fn nesting() {
+fn an_executor_nests_containers_in_its_own_as_itself() {
     let (world, link) = World::registered(&[]);
     let launch = json!({
         "type": "LAUNCH_NESTED_CONTAINER",
@@ -444,11 +394,9 @@ fn nesting() {
         },
     });
     world.run_in_executor(&link, nesting_executor(&world, &launch), true);
-    let path = world.work_dir().join(format!(
-        "slaves/agent-S0/frameworks/{FRAMEWORK}/executors/{EXECUTOR}/runs/latest/answer"
-    ));
     let answer = wait_for("both answers", || {
-        let text = std::fs::read_to_string(&path).ok()?;
+        let path = world.sandbox_of(EXECUTOR)?.join("answer");
+        let text = std::fs::read_to_string(path).ok()?;
         (text.lines().count() == 2).then_some(text)
     });
     assert_eq!(answer, "200\n403\n", "as itself, and as root");

@@ -1,48 +1,67 @@
 //! Containers that are asked for over the agent's API: sessions in a task's container, and others.
 
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use meseta_daemon::client::{Call, Client, RecordStream};
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::recordio;
 use serde_json::{Value, json};
 
-use crate::harness::{Link, World, shell, wait_for};
+use crate::Test;
+use crate::harness::{Link, World, container_of, shell, wait_for};
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[
-    (
-        "a_session_runs_where_its_task_runs_and_takes_input",
-        true,
-        session,
-    ),
-    ("a_session_ends_with_its_connection", true, hang_up),
-    (
-        "a_session_at_a_terminal_echoes_and_has_a_size",
-        true,
-        terminal,
-    ),
-    (
-        "a_nested_container_is_launched_waited_for_and_removed",
-        true,
-        nested,
-    ),
-    (
-        "a_refused_nested_launch_leaves_nothing_and_its_id_is_free",
-        true,
-        refused,
-    ),
-    (
-        "attaching_to_a_task_without_a_terminal_is_refused_as_mesos_does",
-        false,
-        attach,
-    ),
+pub(crate) const TESTS: &[Test] = tests![
+    root(a_session_runs_where_its_task_runs_and_takes_input),
+    root(a_session_ends_with_its_connection),
+    root(a_session_at_a_terminal_echoes_and_has_a_size),
+    root(a_nested_container_is_launched_waited_for_and_removed),
+    root(a_refused_nested_launch_leaves_nothing_and_its_id_is_free),
+    attaching_to_a_task_without_a_terminal_is_refused_as_mesos_does,
 ];
 
 /// A task that goes on, and its container's id.
 fn with_task(world: &World, link: &mut Link) -> Value {
-    world.run(link, shell("t", "echo made > marker; exec sleep 1000"));
-    world.update(link);
-    let status = world.update(link).container_status.expect("a container");
-    json!({"value": status.container_id.expect("an id").value})
+    let task = shell("t", "echo made > marker; exec sleep 1000");
+    json!({"value": container_of(&world.running(link, task))})
+}
+
+/// A call whose answer is a stream of records in this encoding.
+fn open_stream(world: &World, body: &Value, media: &'static str) -> RecordStream {
+    let header = HeaderValue::from_static;
+    let call = Call::post(&world.url("/api/v1"))
+        .header(CONTENT_TYPE, header("application/json"))
+        .header(ACCEPT, header("application/recordio"))
+        .header(HeaderName::from_static("message-accept"), header(media))
+        .body(body.to_string());
+    let opened = world.runtime.block_on(Client::default().stream(call));
+    opened.expect("a stream")
+}
+
+/// One record of a container's input.
+fn input(more: &Value) -> Vec<u8> {
+    let call = json!({"type": "ATTACH_CONTAINER_INPUT", "attach_container_input": more});
+    recordio::encode(call.to_string().as_bytes()).to_vec()
+}
+
+fn io(io: &Value) -> Vec<u8> {
+    input(&json!({"type": "PROCESS_IO", "process_io": io}))
+}
+
+/// What is typed, in base64.
+fn typed(data: &str) -> Vec<u8> {
+    io(&json!({"type": "DATA", "data": {"type": "STDIN", "data": data}}))
+}
+
+/// Attaches to a container's input, gives it these records and ends.
+fn attach_input(world: &World, id: &Value, records: &[Vec<u8>]) {
+    let mut body = input(&json!({"type": "CONTAINER_ID", "container_id": id}));
+    body.extend(records.concat());
+    let headers = [
+        ("content-type", "application/recordio"),
+        ("message-content-type", "application/json"),
+    ];
+    let attached = meseta_tests::http::post(&world.url("/api/v1"), &headers, &body);
+    assert_eq!(attached.status, 200, "{}", attached.text());
 }
 
 fn open_session(world: &World, id: &Value, text: &str) -> RecordStream {
@@ -53,17 +72,7 @@ fn open_session(world: &World, id: &Value, text: &str) -> RecordStream {
             "command": {"value": text},
         },
     });
-    let header = http::HeaderValue::from_static;
-    let call = Call::post(&world.url("/api/v1"))
-        .header(http::header::CONTENT_TYPE, header("application/json"))
-        .header(http::header::ACCEPT, header("application/recordio"))
-        .header(
-            http::HeaderName::from_static("message-accept"),
-            header("application/json"),
-        )
-        .body(body.to_string());
-    let opened = world.runtime.block_on(Client::default().stream(call));
-    opened.unwrap_or_else(|error| panic!("{error:?}\n{}", world.log()))
+    open_stream(world, &body, "application/json")
 }
 
 /// All that it prints to one of its streams.
@@ -89,77 +98,35 @@ fn call(world: &World, kind: &str, id: &Value) -> (u16, Value) {
     let body = json!({"type": kind, kind.to_lowercase(): {"container_id": id}});
     let reply = world.call(&body);
     let text = serde_json::from_slice(&reply.body);
-    (reply.status.as_u16(), text.unwrap_or(Value::Null))
+    (reply.status, text.unwrap_or(Value::Null))
 }
 
-fn session() {
+fn a_session_runs_where_its_task_runs_and_takes_input() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let id = json!({"value": "session-1", "parent": parent});
     let text = "read line; test \"$line\" = typed && cat marker && cat /proc/1/comm >&2; exit 3";
     let mut stream = open_session(&world, &id, text);
-    let record = |call: Value| recordio::encode(call.to_string().as_bytes());
-    let input = |more: Value| {
-        let mut call = json!({"type": "ATTACH_CONTAINER_INPUT", "attach_container_input": more});
-        record(call.take())
-    };
-    let typed = |data: &str| {
-        input(json!({"type": "PROCESS_IO", "process_io": {
-            "type": "DATA", "data": {"type": "STDIN", "data": data}}}))
-    };
-    let body = [
-        input(json!({"type": "CONTAINER_ID", "container_id": id})),
-        input(json!({"type": "PROCESS_IO", "process_io": {
-            "type": "CONTROL", "control": {"type": "HEARTBEAT"}}})),
-        // "typed\n", and the end.
-        typed("dHlwZWQK"),
-        typed(""),
-    ]
-    .concat();
-    let header = http::HeaderValue::from_static;
-    let attach = Call::post(&world.url("/api/v1"))
-        .header(http::header::CONTENT_TYPE, header("application/recordio"))
-        .header(
-            http::HeaderName::from_static("message-content-type"),
-            header("application/json"),
-        )
-        .body(body);
-    let attached = world.runtime.block_on(Client::default().request(attach));
-    let attached = attached.expect("an answer");
-    assert_eq!(attached.status, 200, "{}", attached.text());
+    let heartbeat = json!({"type": "CONTROL", "control": {"type": "HEARTBEAT"}});
+    // "typed\n", and the end.
+    let records = [io(&heartbeat), typed("dHlwZWQK"), typed("")];
+    attach_input(&world, &id, &records);
     // "made\n"
-    assert_eq!(
-        read_all(&world, &mut stream, "STDOUT"),
-        "bWFkZQo=",
-        "{}",
-        world.log()
-    );
+    assert_eq!(read_all(&world, &mut stream, "STDOUT"), "bWFkZQo=");
     let (code, waited) = call(&world, "WAIT_CONTAINER", &id);
     assert_eq!(code, 200);
     assert_eq!(waited["wait_container"]["exit_status"], 3 << 8);
-    world.kill(&link, "t", None);
-    world.until_terminal(&mut link);
+    world.end(&mut link, "t");
 }
 
 /// As the Mesos command line does it for `task exec -it`: a probe of the input, the window's size, what is
 /// typed; and somebody who watches.
-fn terminal() {
+fn a_session_at_a_terminal_echoes_and_has_a_size() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let id = json!({"value": "session-1", "parent": parent});
     let text = "tty; stty size; read line; stty size; echo \"got $line\"; cat marker; exit 4";
-    let header = http::HeaderValue::from_static;
-    let stream = |body: Value| {
-        let call = Call::post(&world.url("/api/v1"))
-            .header(http::header::CONTENT_TYPE, header("application/json"))
-            .header(http::header::ACCEPT, header("application/recordio"))
-            .header(
-                http::HeaderName::from_static("message-accept"),
-                header("application/x-protobuf"),
-            )
-            .body(body.to_string());
-        world.runtime.block_on(Client::default().stream(call))
-    };
+    let stream = |body: &Value| open_stream(&world, body, "application/x-protobuf");
     let session = json!({
         "type": "LAUNCH_NESTED_CONTAINER_SESSION",
         "launch_nested_container_session": {
@@ -169,7 +136,7 @@ fn terminal() {
                 "tty_info": {"window_size": {"rows": 24, "columns": 80}}},
         },
     });
-    let mut shown = stream(session).unwrap_or_else(|error| panic!("{error:?}\n{}", world.log()));
+    let mut shown = stream(&session);
     let until = |shown: &mut RecordStream, all: &mut String, wanted: &str| {
         while !all.contains(wanted) {
             let next = shown.next_message::<api::ProcessIo>(MediaType::Protobuf);
@@ -185,32 +152,14 @@ fn terminal() {
     assert!(all.starts_with("/dev/pts/"), "{all:?}");
     let watch = json!({"type": "ATTACH_CONTAINER_OUTPUT",
         "attach_container_output": {"container_id": id}});
-    let mut watched = stream(watch).expect("attached");
-    let input = |more: Value| {
-        let call = json!({"type": "ATTACH_CONTAINER_INPUT", "attach_container_input": more});
-        recordio::encode(call.to_string().as_bytes())
-    };
-    let attach = |records: &[Vec<u8>]| {
-        let mut body = input(json!({"type": "CONTAINER_ID", "container_id": id})).to_vec();
-        body.extend(records.concat());
-        let attach = Call::post(&world.url("/api/v1"))
-            .header(http::header::CONTENT_TYPE, header("application/recordio"))
-            .header(
-                http::HeaderName::from_static("message-content-type"),
-                header("application/json"),
-            )
-            .body(body);
-        let attached = world.runtime.block_on(Client::default().request(attach));
-        attached.expect("an answer")
-    };
-    assert_eq!(attach(&[]).status, 200, "a probe");
-    let io = |io: Value| input(json!({"type": "PROCESS_IO", "process_io": io})).to_vec();
-    let size = io(json!({"type": "CONTROL", "control": {"type": "TTY_INFO",
+    let mut watched = stream(&watch);
+    // A probe.
+    attach_input(&world, &id, &[]);
+    let size = io(&json!({"type": "CONTROL", "control": {"type": "TTY_INFO",
         "tty_info": {"window_size": {"rows": 30, "columns": 100}}}}));
     // "hello\n"; nothing at all is no end here, where a key ends the input.
-    let typed = |data: &str| io(json!({"type": "DATA", "data": {"type": "STDIN", "data": data}}));
-    let attached = attach(&[size, typed(""), typed("aGVsbG8K")]);
-    assert_eq!(attached.status, 200, "{}", attached.text());
+    let records = [size, typed(""), typed("aGVsbG8K")];
+    attach_input(&world, &id, &records);
     let end = "hello\r\n30 100\r\ngot hello\r\nmade\r\n";
     until(&mut shown, &mut all, end);
     let mut seen = String::new();
@@ -219,29 +168,24 @@ fn terminal() {
     assert!(world.runtime.block_on(next).expect("an end").is_none());
     let (_, waited) = call(&world, "WAIT_CONTAINER", &id);
     assert_eq!(waited["wait_container"]["exit_status"], 4 << 8);
-    world.kill(&link, "t", None);
-    world.until_terminal(&mut link);
+    world.end(&mut link, "t");
 }
 
-fn hang_up() {
+fn a_session_ends_with_its_connection() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let id = json!({"value": "session-1", "parent": parent});
     let mut stream = open_session(&world, &id, "echo up; exec sleep 1000");
-    let first = world
-        .runtime
-        .block_on(stream.next_record())
-        .expect("a record");
-    assert!(first.is_some());
+    let first = world.runtime.block_on(stream.next_record());
+    assert!(first.expect("a record").is_some());
     drop(stream);
     let (code, waited) = call(&world, "WAIT_NESTED_CONTAINER", &id);
     assert_eq!(code, 200);
     assert_eq!(waited["wait_nested_container"]["exit_status"], 9);
-    world.kill(&link, "t", None);
-    world.until_terminal(&mut link);
+    world.end(&mut link, "t");
 }
 
-fn nested() {
+fn a_nested_container_is_launched_waited_for_and_removed() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let id = json!({"value": "child", "parent": parent});
@@ -250,16 +194,12 @@ fn nested() {
     assert_eq!(world.call(&launch).status, 200);
     // The same again is no other.
     assert_eq!(world.call(&launch).status, 202);
-    let parent = id["parent"]["value"].as_str().expect("an id");
-    let runs = world
-        .work_dir()
-        .join("slaves/agent-S0/frameworks/framework-1/executors/t/runs");
-    let sandbox = runs.join(parent).join("containers/child");
+    let sandbox = world.sandbox_of("t").expect("a sandbox");
+    let sandbox = sandbox.join("containers/child");
     wait_for("its file", || sandbox.join("file").exists().then_some(()));
     let shown = |nested: bool| {
         let body = json!({"type": "GET_CONTAINERS", "get_containers": {"show_nested": nested}});
-        let reply = world.call(&body);
-        let told: Value = serde_json::from_slice(&reply.body).expect("JSON");
+        let told = world.call(&body).json();
         let all = told["get_containers"]["containers"].clone();
         all.as_array().expect("containers").clone()
     };
@@ -284,11 +224,10 @@ fn nested() {
     let launch = json!({"type": "LAUNCH_CONTAINER", "launch_container": {
         "container_id": orphan, "command": {"value": "true"}}});
     assert_eq!(world.call(&launch).status, 404);
-    world.kill(&link, "t", None);
-    world.until_terminal(&mut link);
+    world.end(&mut link, "t");
 }
 
-fn refused() {
+fn a_refused_nested_launch_leaves_nothing_and_its_id_is_free() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let launch = |name: &str, command: Value, container: Value| {
@@ -297,10 +236,7 @@ fn refused() {
             "container_id": id, "command": command, "container": container}});
         world.call(&body)
     };
-    let runs = world
-        .work_dir()
-        .join("slaves/agent-S0/frameworks/framework-1/executors/t/runs");
-    let outer = runs.join(parent["value"].as_str().expect("an id"));
+    let outer = world.sandbox_of("t").expect("a sandbox");
     let plain = json!({"type": "MESOS"});
     let secret = json!({"name": "S", "type": "SECRET", "secret": {"type": "VALUE"}});
     let shares = json!({"type": "MESOS", "linux_info": {"share_pid_namespace": true}});
@@ -308,22 +244,14 @@ fn refused() {
         json!({"type": "MESOS", "rlimit_info": {"rlimits": [{"type": "RLMT_NOFILE", "soft": 9}]}});
     let missing = json!({"value": "/no/such/program", "shell": false});
     let sound = json!({"value": "true"});
+    let secretive = json!({"value": "true", "environment": {"variables": [secret]}});
+    let fetching = json!({"value": "true", "uris": [{"value": "/etc/hosts"}]});
     for (why, command, container, status) in [
-        (
-            "a secret",
-            json!({"value": "true", "environment": {"variables": [secret]}}),
-            &plain,
-            500,
-        ),
+        ("a secret", secretive, &plain, 500),
         ("half a limit", sound.clone(), &unlimited, 500),
         ("no such program", missing, &plain, 500),
         ("the agent's processes", sound.clone(), &shares, 500),
-        (
-            "a file to fetch",
-            json!({"value": "true", "uris": [{"value": "/etc/hosts"}]}),
-            &plain,
-            400,
-        ),
+        ("a file to fetch", fetching, &plain, 400),
     ] {
         let reply = launch("child", command, container.clone());
         assert_eq!(reply.status, status, "{why}: {}", reply.text());
@@ -343,24 +271,20 @@ fn refused() {
         assert_eq!(call(&world, "WAIT_NESTED_CONTAINER", &id).0, 200);
         assert_eq!(call(&world, "REMOVE_NESTED_CONTAINER", &id).0, 200);
     }
-    world.kill(&link, "t", None);
-    world.until_terminal(&mut link);
+    world.end(&mut link, "t");
 }
 
-fn attach() {
+fn attaching_to_a_task_without_a_terminal_is_refused_as_mesos_does() {
     let (world, mut link) = World::registered(&[]);
     let id = with_task(&world, &mut link);
     let body = json!({"type": "ATTACH_CONTAINER_OUTPUT",
         "attach_container_output": {"container_id": id}});
     let reply = world.call(&body);
     assert_eq!(reply.status, 500);
-    assert_eq!(
-        reply.text(),
-        "I/O switchboard server was disabled for this container"
-    );
+    let expected = "I/O switchboard server was disabled for this container";
+    assert_eq!(reply.text(), expected);
     let nobody = json!({"type": "ATTACH_CONTAINER_OUTPUT",
         "attach_container_output": {"container_id": {"value": "nobody"}}});
     assert_eq!(world.call(&nobody).status, 404);
-    world.kill(&link, "t", None);
-    world.until_terminal(&mut link);
+    world.end(&mut link, "t");
 }

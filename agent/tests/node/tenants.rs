@@ -6,52 +6,27 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use meseta_proto::meseta::v1 as wire;
-use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
-use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled};
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished};
 use meseta_proto::mesos::v1::capability_info::Capability;
 use meseta_proto::mesos::v1::task_status::Reason;
 
+use crate::Test;
 use crate::executors::custom;
-use crate::harness::{Link, World, framework, framework_id, shell};
+use crate::harness::{Link, World, by, framework, patience, scalar, shell, with_uri};
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[
-    (
-        "a_user_gets_no_capability_that_reaches_others",
-        true,
-        capabilities,
-    ),
-    (
-        "granted_capabilities_are_had_by_their_users_and_roles_alone",
-        true,
-        granted,
-    ),
-    (
-        "host_paths_are_resolved_as_the_tasks_user",
-        true,
-        host_paths,
-    ),
-    (
-        "local_files_are_fetched_as_the_tasks_user_and_never_the_agents_own",
-        true,
-        local_files,
-    ),
-    (
-        "silent_fetches_hold_up_their_framework_alone",
-        false,
-        silent_fetches,
-    ),
+pub(crate) const TESTS: &[Test] = tests![
+    root(a_user_gets_no_capability_that_reaches_others),
+    root(granted_capabilities_are_had_by_their_users_and_roles_alone),
+    root(host_paths_are_resolved_as_the_tasks_user),
+    root(local_files_are_fetched_as_the_tasks_user_and_never_the_agents_own),
+    silent_fetches_hold_up_their_framework_alone,
 ];
 
 const NOBODY: u32 = 65534;
 
-fn nobodys(mut task: pb::TaskInfo) -> pb::TaskInfo {
-    if let Some(command) = task.command.as_mut() {
-        command.user = Some("nobody".to_owned());
-    }
-    task
+fn nobodys(task: pb::TaskInfo) -> pb::TaskInfo {
+    by("nobody", task)
 }
 
 fn mesos_container(
@@ -75,13 +50,9 @@ fn asking(one: Capability) -> Option<pb::CapabilityInfo> {
 fn refused(world: &World, link: &mut Link) -> String {
     loop {
         // The end of an executor is told too.
-        let FromAgent::StatusUpdate(update) = world.next(link) else {
-            continue;
-        };
-        world.acknowledge(link, &update.status);
-        if meseta_agent::core::is_terminal(update.status.state) {
-            let last = update.status;
-            assert_eq!(last.state(), TaskFailed, "{last:?}\n{}", world.log());
+        let last = world.update_besides(link);
+        if meseta_agent::core::is_terminal(last.state) {
+            assert_eq!(last.state(), TaskFailed, "{last:?}");
             assert_eq!(last.reason(), Reason::ContainerLaunchFailed, "{last:?}");
             return last.message().to_owned();
         }
@@ -89,34 +60,31 @@ fn refused(world: &World, link: &mut Link) -> String {
 }
 
 fn finishes(world: &World, link: &mut Link, task: pb::TaskInfo) {
-    world.run(link, task);
-    let (_, last) = world.until_terminal(link);
-    assert_eq!(last.state(), TaskFinished, "{last:?}\n{}", world.log());
+    world.run_to(link, task, TaskFinished);
 }
 
-fn capabilities() {
-    let (world, mut link) = World::registered(&[]);
-    let effective = |one| pb::LinuxInfo {
+fn effective(one: Capability) -> pb::LinuxInfo {
+    pb::LinuxInfo {
         effective_capabilities: asking(one),
+        ..pb::LinuxInfo::default()
+    }
+}
+
+fn a_user_gets_no_capability_that_reaches_others() {
+    let (world, mut link) = World::registered(&[]);
+    let older = pb::LinuxInfo {
+        capability_info: asking(Capability::Setuid),
+        ..pb::LinuxInfo::default()
+    };
+    let bounding = pb::LinuxInfo {
+        bounding_capabilities: asking(Capability::Setuid),
         ..pb::LinuxInfo::default()
     };
     let asked = [
         ("effective", effective(Capability::Setuid)),
         ("files", effective(Capability::DacOverride)),
-        (
-            "older",
-            pb::LinuxInfo {
-                capability_info: asking(Capability::Setuid),
-                ..pb::LinuxInfo::default()
-            },
-        ),
-        (
-            "bounding",
-            pb::LinuxInfo {
-                bounding_capabilities: asking(Capability::Setuid),
-                ..pb::LinuxInfo::default()
-            },
-        ),
+        ("older", older),
+        ("bounding", bounding),
     ];
     let expect = |message: String, id: &str| {
         let named = if id == "files" {
@@ -124,11 +92,9 @@ fn capabilities() {
         } else {
             "CAP_SETUID"
         };
-        assert!(message.contains(named), "{id}: {message}");
-        assert!(
-            message.contains("--granted_capabilities"),
-            "{id}: {message}"
-        );
+        for part in [named, "--granted_capabilities"] {
+            assert!(message.contains(part), "{id}: {message}");
+        }
     };
     for (id, linux) in asked {
         let mut task = nobodys(shell(id, "true"));
@@ -146,13 +112,9 @@ fn capabilities() {
     task.container = mesos_container(Some(effective(Capability::NetBindService)), Vec::new());
     finishes(&world, &mut link, task);
     // An executor of the framework's own.
-    let mut task = custom("executors", "json");
-    if let Some(executor) = task.executor.as_mut() {
-        if let Some(command) = executor.command.as_mut() {
-            command.user = Some("nobody".to_owned());
-        }
-        executor.container = mesos_container(linux(), Vec::new());
-    }
+    let mut task = by("nobody", custom("executors", "json"));
+    let executor = task.executor.as_mut().expect("an executor");
+    executor.container = mesos_container(linux(), Vec::new());
     world.run_in_executor(&link, task, true);
     expect(refused(&world, &mut link), "executors");
     // A task of a group.
@@ -162,7 +124,7 @@ fn capabilities() {
     expect(refused(&world, &mut link), "groups");
 }
 
-fn granted() {
+fn granted_capabilities_are_had_by_their_users_and_roles_alone() {
     let grants = r#"{"grants": [
         {"users": ["nobody"], "capabilities": ["SETUID"]},
         {"roles": ["dev"], "capabilities": ["CHOWN"]},
@@ -171,11 +133,7 @@ fn granted() {
     let (world, mut link) = World::registered(&[&format!("--granted_capabilities={grants}")]);
     let task = |id: &str, one, command: &str| {
         let mut task = nobodys(shell(id, command));
-        let linux = pb::LinuxInfo {
-            effective_capabilities: asking(one),
-            ..pb::LinuxInfo::default()
-        };
-        task.container = mesos_container(Some(linux), Vec::new());
+        task.container = mesos_container(Some(effective(one)), Vec::new());
         task
     };
     let has = |bits: &str| {
@@ -183,16 +141,10 @@ fn granted() {
             "for set in Inh Prm Eff Bnd Amb; do grep -q \"Cap$set:.0*{bits}$\" /proc/self/status || exit 1; done"
         )
     };
-    finishes(
-        &world,
-        &mut link,
-        task("user", Capability::Setuid, &has("80")),
-    );
-    finishes(
-        &world,
-        &mut link,
-        task("role", Capability::Chown, &has("1")),
-    );
+    let user = task("user", Capability::Setuid, &has("80"));
+    finishes(&world, &mut link, user);
+    let role = task("role", Capability::Chown, &has("1"));
+    finishes(&world, &mut link, role);
     world.run(&link, task("others", Capability::Kill, "true"));
     let message = refused(&world, &mut link);
     assert!(message.contains("CAP_KILL"), "{message}");
@@ -233,7 +185,7 @@ fn nobodys_folder(world: &World) -> PathBuf {
     folder
 }
 
-fn host_paths() {
+fn host_paths_are_resolved_as_the_tasks_user() {
     let (world, mut link) = World::registered(&[]);
     let word = secret(&world);
     let own = nobodys_folder(&world);
@@ -260,17 +212,7 @@ fn host_paths() {
     assert!(message.contains("the agent's own"), "{message}");
 }
 
-fn with_uri(mut task: pb::TaskInfo, value: String) -> pb::TaskInfo {
-    if let Some(command) = &mut task.command {
-        command.uris.push(pb::command_info::Uri {
-            value,
-            ..pb::command_info::Uri::default()
-        });
-    }
-    task
-}
-
-fn local_files() {
+fn local_files_are_fetched_as_the_tasks_user_and_never_the_agents_own() {
     let (world, mut link) = World::registered(&[]);
     let word = secret(&world);
     let own = nobodys_folder(&world);
@@ -284,7 +226,7 @@ fn local_files() {
         ("kernel", "/sys/kernel/uevent_seqnum".into(), "/sys"),
     ] {
         let task = nobodys(shell(id, "true"));
-        world.run(&link, with_uri(task, path.display().to_string()));
+        world.run(&link, with_uri(task, path.display().to_string(), false));
         let message = refused(&world, &mut link);
         assert!(message.contains(why), "{id}: {message}");
     }
@@ -319,63 +261,43 @@ impl Silent {
 /// More than an agent fetches for at once.
 const MANY: usize = 24;
 
-fn silent_fetches() {
+fn silent_fetches_hold_up_their_framework_alone() {
     let (world, mut link) = World::registered(&[]);
     let silent = Silent::new();
     for number in 0..MANY {
         let mut task = shell(&format!("silent-{number}"), "true");
-        task.resources.clear();
-        task.resources.push(crate::harness::scalar("cpus", 0.01));
-        world.run(&link, with_uri(task, silent.url()));
+        task.resources = vec![scalar("cpus", 0.01)];
+        world.run(&link, with_uri(task, silent.url(), false));
     }
     // As many as there will be.
-    let first = silent.taken.recv_timeout(crate::harness::patience());
+    let first = silent.taken.recv_timeout(patience());
     let _first = first.expect("a fetch has begun");
     // Another framework's fetch is not held up.
     let file = world.dir.path().join("file");
     std::fs::write(&file, "text\n").expect("written");
-    let other = pb::FrameworkId {
+    let other = || pb::FrameworkId {
         value: "framework-2".to_owned(),
     };
-    world.send(
-        &link,
-        ToAgent::RunTask(wire::RunTask {
-            framework: pb::FrameworkInfo {
-                id: Some(other),
-                ..framework()
-            },
-            task: with_uri(shell("quick", "test -s file"), file.display().to_string()),
-            launch_executor: true,
-            resource_version_uuid: None,
-            accepted_time: None,
-        }),
-    );
+    let framework = pb::FrameworkInfo {
+        id: Some(other()),
+        ..framework()
+    };
+    let path = file.display().to_string();
+    let quick = with_uri(shell("quick", "test -s file"), path, false);
+    world.run_of(&link, framework, quick, true);
     loop {
         let update = world.unacknowledged_update(&mut link);
         assert_eq!(update.status.task_id.value, "quick", "{update:?}");
-        world.send(
-            &link,
-            ToAgent::Acknowledge(wire::Acknowledge {
-                framework_id: pb::FrameworkId {
-                    value: "framework-2".to_owned(),
-                },
-                task_id: update.status.task_id.clone(),
-                uuid: update.status.uuid.clone().expect("an update has a uuid"),
-            }),
-        );
+        world.acknowledge_of(&link, other(), &update.status);
         if meseta_agent::core::is_terminal(update.status.state) {
             assert_eq!(update.status.state(), TaskFinished, "{update:?}");
             break;
         }
     }
     // One that is being fetched for and one that waits end when they are killed, although nothing comes.
-    assert_eq!(framework_id().value, crate::harness::FRAMEWORK);
     for number in [0, MANY - 1] {
         let id = format!("silent-{number}");
-        world.kill(&link, &id, None);
-        let (_, last) = world.until_terminal(&mut link);
-        assert_eq!(last.task_id.value, id);
-        assert_eq!(last.state(), TaskKilled, "{last:?}");
+        assert_eq!(world.end(&mut link, &id).task_id.value, id);
     }
     let mut rest = silent.taken.try_iter().collect::<Vec<_>>();
     // So that the rest ends as well.

@@ -1,25 +1,24 @@
 //! Volumes on the real kernel: mounted for their container alone, writable or not, and gone with it.
 
+use std::collections::BTreeMap;
+
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled, TaskRunning};
-use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled};
 use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
+use meseta_tests::kernel::mounts_like;
 
+use crate::Test;
 use crate::executors::custom;
-use crate::harness::{Link, World, framework_id, scalar, shell, wait_for};
+use crate::harness::{Link, World, by, fixed_port, framework_id, pid_of, scalar, shell, wait_for};
 
-pub(crate) const TESTS: &[(&str, bool, fn())] = &[
-    ("volumes_are_mounted_and_their_data_stays", true, mounted),
-    ("volumes_of_the_machine_and_of_the_sandbox", true, others),
-    ("volumes_of_a_group_are_shared_within_it", true, group),
-    (
-        "volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed",
-        true,
-        later,
-    ),
+pub(crate) const TESTS: &[Test] = tests![
+    root(volumes_are_mounted_and_their_data_stays),
+    root(volumes_of_the_machine_and_of_the_sandbox),
+    root(volumes_of_a_group_are_shared_within_it),
+    root(volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed),
 ];
 
 /// The agent's disk is all reserved for the role.
@@ -94,7 +93,7 @@ fn create(world: &World, link: &mut Link) {
     // Durable, so that no later life of the agent tells of it again.
     wait_for("the agent to forget the operation", || {
         let told = world.call(&serde_json::json!({"type": "GET_OPERATIONS"}));
-        let told: serde_json::Value = serde_json::from_slice(&told.body).ok()?;
+        let told = told.json();
         let left = told["get_operations"]["operations"].as_array();
         left.is_none_or(Vec::is_empty).then_some(())
     });
@@ -107,9 +106,8 @@ fn data(world: &World) -> String {
 
 /// Whether nothing of the agent's is mounted where the machine sees it.
 fn machine_is_clean(world: &World) {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the machine's mounts");
-    let ours = world.work_dir().display().to_string();
-    assert!(!mounts.contains(&ours), "{mounts}");
+    let mounts = mounts_like(&world.work_dir().display().to_string());
+    assert!(mounts.is_empty(), "{mounts:?}");
 }
 
 fn holding(mut task: pb::TaskInfo, resource: pb::Resource) -> pb::TaskInfo {
@@ -118,25 +116,15 @@ fn holding(mut task: pb::TaskInfo, resource: pb::Resource) -> pb::TaskInfo {
 }
 
 fn finishes(world: &World, link: &mut Link, task: pb::TaskInfo) {
-    world.run(link, task);
-    let (states, last) = world.until_terminal(link);
-    assert_eq!(
-        states.last(),
-        Some(&TaskFinished),
-        "{last:?}\n{}",
-        world.log()
-    );
+    world.run_to(link, task, TaskFinished);
 }
 
 fn fails(world: &World, link: &mut Link, task: pb::TaskInfo, complaint: &str) {
-    world.run(link, task);
-    let (states, last) = world.until_terminal(link);
-    assert_eq!(states.last(), Some(&TaskFailed), "{last:?}");
-    assert_eq!(last.reason(), Reason::ContainerLaunchFailed, "{last:?}");
-    assert!(last.message().contains(complaint), "{last:?}");
+    let message = world.run_refused(link, task);
+    assert!(message.contains(complaint), "{message}");
 }
 
-fn mounted() {
+fn volumes_are_mounted_and_their_data_stays() {
     let (world, mut link) = with_volume();
     let write = "echo kept > data/file && grep -q \"$PWD/data \" /proc/self/mountinfo";
     let task = holding(shell("writes", write), writable("v", "data"));
@@ -144,41 +132,28 @@ fn mounted() {
     assert_eq!(data(&world), "kept\n");
     machine_is_clean(&world);
     let read = "cat a/b/file && ! touch a/b/other && ! rm a/b/file && test -f a/b/file";
-    let task = holding(
-        shell("reads", read),
-        volume("v", "a/b", pb::volume::Mode::Ro),
-    );
-    finishes(&world, &mut link, task);
+    let only_read = volume("v", "a/b", pb::volume::Mode::Ro);
+    finishes(&world, &mut link, holding(shell("reads", read), only_read));
     assert_eq!(data(&world), "kept\n");
     // Its user's, whoever that is.
-    let mut task = shell(
-        "nobodys",
-        "id -un | grep -qx nobody && touch data/new && rm data/new",
-    );
-    if let Some(command) = task.command.as_mut() {
-        command.user = Some("nobody".to_owned());
-    }
+    let text = "id -un | grep -qx nobody && touch data/new && rm data/new";
+    let task = by("nobody", shell("nobodys", text));
     finishes(&world, &mut link, holding(task, writable("v", "data")));
     // Over a folder of the machine's, for this container alone.
     let place = world.dir.path().join("place");
     std::fs::create_dir(&place).expect("made");
     let place = place.display().to_string();
     let there = format!("test \"$(cat {place}/file)\" = kept");
-    finishes(
-        &world,
-        &mut link,
-        holding(shell("there", &there), writable("v", &place)),
-    );
+    let task = holding(shell("there", &there), writable("v", &place));
+    finishes(&world, &mut link, task);
     assert_eq!(std::fs::read_dir(&place).expect("read").count(), 0);
     for (path, complaint) in [
         ("../data", "give a relative path that stays in the sandbox"),
         ("/no/such/place", "it must exist"),
         ("/proc/sys", "nothing is mounted over that"),
     ] {
-        let task = holding(
-            shell(&format!("bad-{}", path.len()), "true"),
-            writable("v", path),
-        );
+        let task = shell(&format!("bad-{}", path.len()), "true");
+        let task = holding(task, writable("v", path));
         fails(&world, &mut link, task, complaint);
     }
     assert_eq!(data(&world), "kept\n");
@@ -209,7 +184,7 @@ fn sandbox_volume(kind: sandbox_path::Type, path: &str, container_path: &str) ->
     }
 }
 
-fn others() {
+fn volumes_of_the_machine_and_of_the_sandbox() {
     let (world, mut link) = World::registered(&[]);
     let made = |name: &str| {
         let path = world.dir.path().join(name);
@@ -239,92 +214,61 @@ fn others() {
     assert_eq!(std::fs::read_dir(&place).expect("read").count(), 0);
     machine_is_clean(&world);
     let mut task = shell("blind", "true");
-    task.container = mesos_container(vec![host(
-        "/no/such/path".to_owned(),
-        "here",
-        pb::volume::Mode::Rw,
-    )]);
-    fails(
-        &world,
-        &mut link,
-        task,
-        "in HOST_PATH volume does not exist",
-    );
+    let nowhere = host("/no/such/path".to_owned(), "here", pb::volume::Mode::Rw);
+    task.container = mesos_container(vec![nowhere]);
+    let complaint = "in HOST_PATH volume does not exist";
+    fails(&world, &mut link, task, complaint);
 }
 
-fn group() {
+fn volumes_of_a_group_are_shared_within_it() {
     let (world, mut link) = with_volume();
-    let task = |id: &str, command: &str| shell(id, command);
     let writer = "echo kept > data/file && echo said > common/word && exec sleep 1000";
-    let mut writer = holding(task("writer", writer), writable("v", "data"));
+    let mut writer = holding(shell("writer", writer), writable("v", "data"));
     let parent = sandbox_path::Type::Parent;
     writer.container = mesos_container(vec![sandbox_volume(parent, "shared", "common")]);
     let reader = "until test -s seen/file && test -s word/word; do sleep 0.05; done; cat seen/file word/word; exit 7";
-    let mut reader = task("reader", reader);
+    let mut reader = shell("reader", reader);
     reader.container = mesos_container(vec![
         sandbox_volume(parent, "data", "seen"),
         sandbox_volume(parent, "shared", "word"),
     ]);
     world.run_group(&link, vec![writer, reader]);
-    let mut ended = Vec::new();
+    let mut ended = BTreeMap::new();
     while ended.len() < 2 {
         let status = world.update(&mut link);
         if meseta_agent::core::is_terminal(status.state) {
-            ended.push((status.task_id.value.clone(), status.state()));
+            ended.insert(status.task_id.value.clone(), status.state());
         }
     }
     // The reader saw both, and its failure took the writer along.
-    let expected = ("reader".to_owned(), TaskFailed);
-    assert!(ended.contains(&expected), "{ended:?}\n{}", world.log());
+    assert_eq!(ended["reader"], TaskFailed);
+    assert_eq!(ended["writer"], TaskKilled);
     assert_eq!(data(&world), "kept\n");
     machine_is_clean(&world);
 }
 
-fn later() {
-    // Executors look for their agent where it was.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    drop(listener);
-    let (mut world, mut link) = World::registered(&[RESOURCES, &format!("--port={port}")]);
+fn volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed() {
+    let (mut world, mut link) = World::registered(&[RESOURCES, &fixed_port()]);
     create(&world, &mut link);
-    world.run_in_executor(&link, custom("a", "json"), true);
-    let running = world.update(&mut link);
-    assert_eq!(running.state(), TaskRunning, "{}", world.log());
-    let pid = running
-        .container_status
-        .and_then(|status| status.executor_pid);
-    let pid = pid.expect("the executor's pid");
+    let pid = pid_of(&world.running_in_executor(&mut link, custom("a", "json"), true));
     let mounts = || std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     assert!(!mounts().contains("/volumes/roles/"));
     let late = holding(custom("b", "json"), writable("v", "late"));
-    world.run_in_executor(&link, late, false);
-    assert_eq!(
-        world.update(&mut link).state(),
-        TaskRunning,
-        "{}",
-        world.log()
-    );
+    world.running_in_executor(&mut link, late, false);
     assert!(mounts().contains("/late "), "{}", mounts());
     // From the machine it is an empty folder, and in there the volume.
     let sandbox = world.sandbox();
     let inside = format!("/proc/{pid}/root{}/late", sandbox.display());
     std::fs::write(format!("{inside}/file"), "kept\n").expect("written");
     assert_eq!(data(&world), "kept\n");
-    assert_eq!(
-        std::fs::read_dir(sandbox.join("late"))
-            .expect("read")
-            .count(),
-        0
-    );
+    let late = std::fs::read_dir(sandbox.join("late")).expect("read");
+    assert_eq!(late.count(), 0);
     machine_is_clean(&world);
 
     world.signal_agent(rustix::process::Signal::KILL);
-    world.start_agent();
-    link = world.admit();
+    (link, _) = world.start_again();
     assert!(mounts().contains("/late "), "{}", mounts());
-    world.kill(&link, "b", None);
-    let (_, last) = world.until_terminal(&mut link);
-    assert_eq!(last.state(), TaskKilled, "{last:?}");
+    world.end(&mut link, "b");
     wait_for("the volume's place to go", || {
         (!mounts().contains("/late ")).then_some(())
     });
@@ -332,6 +276,5 @@ fn later() {
         (!sandbox.join("late").exists()).then_some(())
     });
     assert_eq!(data(&world), "kept\n");
-    world.kill(&link, "a", None);
-    world.until_terminal(&mut link);
+    world.end(&mut link, "a");
 }
