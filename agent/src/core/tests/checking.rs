@@ -302,8 +302,7 @@ fn a_task_can_have_both_and_reconciliation_sees_both() {
     let tcp = told[0].check_status.and_then(|status| status.tcp);
     assert_eq!(tcp.and_then(|tcp| tcp.succeeded), Some(true));
     // Also in another life of the agent.
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     let snapshot = simulation.core.snapshot();
     let task = snapshot.tasks().next().expect("the task");
     assert_eq!(task.healthy, Some(true));

@@ -17,17 +17,21 @@ use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
 
 use super::simulation::{FRAMEWORK, Seen, Simulation, framework_id, scalar, task, task_id};
 use crate::byte_semaphore::{ByteSemaphore, Permit, UNACKNOWLEDGED_BYTES};
-use crate::core::{ConnectionId, Ending, Exit, Input, Limitation, State};
+use crate::core::{ConnectionId, Exit, Input, State};
 
 const SECOND: Duration = Duration::from_secs(1);
 pub(super) const EXECUTOR: &str = "e";
 
+pub(super) fn executor_id() -> pb::ExecutorId {
+    pb::ExecutorId {
+        value: EXECUTOR.to_owned(),
+    }
+}
+
 pub(super) fn executor_info(kind: pb::executor_info::Type) -> pb::ExecutorInfo {
     pb::ExecutorInfo {
         r#type: Some(kind.into()),
-        executor_id: pb::ExecutorId {
-            value: EXECUTOR.to_owned(),
-        },
+        executor_id: executor_id(),
         framework_id: Some(framework_id()),
         command: (kind == pb::executor_info::Type::Custom).then(|| pb::CommandInfo {
             value: Some("./executor".to_owned()),
@@ -66,18 +70,15 @@ fn ids() -> (FrameworkId, ExecutorId) {
 
 impl Simulation {
     fn run_custom(&mut self, id: &str, launch_executor: bool) {
-        self.run_custom_task(custom(id), launch_executor);
+        self.run_in_executor(custom(id), launch_executor);
     }
 
-    pub(super) fn run_custom_task(&mut self, task: pb::TaskInfo, launch_executor: bool) {
-        let framework = self.framework();
-        self.tell(ToAgent::RunTask(wire::RunTask {
-            framework,
-            task,
-            launch_executor,
-            resource_version_uuid: None,
-            accepted_time: None,
-        }));
+    /// Runs a task in an executor of its own up to the start of that.
+    pub(super) fn started_custom(&mut self, task: pb::TaskInfo) -> ContainerId {
+        self.run(task);
+        let container = self.launched();
+        self.start(&container);
+        container
     }
 
     pub(super) fn subscribe(&mut self, connection: u64, subscribe: call::Subscribe) {
@@ -144,9 +145,7 @@ impl Simulation {
     /// An executor that is subscribed on stream 1 and was given task `a`.
     fn with_executor() -> (Self, ContainerId) {
         let mut simulation = Self::registered();
-        simulation.run_custom("a", true);
-        let container = simulation.launched();
-        simulation.start(&container);
+        let container = simulation.started_custom(custom("a"));
         simulation.subscribe(1, call::Subscribe::default());
         assert_eq!(kinds(&simulation.told(1)), [Type::Subscribed, Type::Launch]);
         (simulation, container)
@@ -270,9 +269,7 @@ fn a_container_that_cannot_grow_is_taken_down_and_its_tasks_told_gone() {
         if aware {
             simulation.capabilities = vec![FrameworkCapability::PartitionAware];
         }
-        simulation.run_custom("a", true);
-        let container = simulation.launched();
-        simulation.start(&container);
+        let container = simulation.started_custom(custom("a"));
         simulation.subscribe(1, call::Subscribe::default());
         simulation.run_custom("b", false);
         simulation.resize(Some("no memory"));
@@ -316,18 +313,7 @@ fn an_executor_that_ends_ends_its_tasks_and_the_master_hears_of_it() {
 #[test]
 fn want_of_memory_is_told_of_every_task_of_the_executor() {
     let (mut simulation, container) = Simulation::with_executor();
-    simulation.step(Input::ContainerEnded {
-        container,
-        ending: Ending {
-            exit: Exit::Signal(9),
-            limitation: Some(Limitation {
-                reason: Reason::ContainerLimitationMemory,
-                message: "Memory limit exceeded".to_owned(),
-                resources: vec![scalar("mem", 160.0)],
-            }),
-            kill_requested: None,
-        },
-    });
+    simulation.out_of_memory(container, 160.0);
     let told = simulation.acknowledge_all();
     assert_eq!(told[0].reason(), Reason::ContainerLimitationMemory);
     assert!(told[0].limitation.is_some());
@@ -358,9 +344,7 @@ fn kills_of_delivered_tasks_go_to_the_executor_and_wait_for_it() {
 #[test]
 fn a_task_killed_before_it_was_delivered_never_arrives_and_ends_an_idle_executor() {
     let mut simulation = Simulation::registered();
-    simulation.run_custom("a", true);
-    let container = simulation.launched();
-    simulation.start(&container);
+    let container = simulation.started_custom(custom("a"));
     simulation.kill("a", None);
     let told = simulation.acknowledge_all();
     assert_eq!(told[0].state(), TaskKilled);
@@ -379,9 +363,7 @@ fn a_shutdown_is_told_and_enforced_after_the_grace() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.tell(ToAgent::ShutdownExecutor(wire::ShutdownExecutor {
         framework_id: framework_id(),
-        executor_id: pb::ExecutorId {
-            value: EXECUTOR.to_owned(),
-        },
+        executor_id: executor_id(),
     }));
     assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
     simulation.advance(4 * SECOND);
@@ -389,23 +371,23 @@ fn a_shutdown_is_told_and_enforced_after_the_grace() {
     simulation.advance(SECOND);
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&container, Exit::Signal(9));
-    let told = simulation.acknowledge_all();
-    assert_eq!(told[0].state(), TaskFailed);
-    assert_eq!(told[0].reason(), Reason::ExecutorTerminated);
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskFailed, Reason::ExecutorTerminated)]
+    );
 }
 
 #[test]
 fn an_executor_that_never_comes_is_taken_down() {
     let mut simulation = Simulation::registered();
-    simulation.run_custom("a", true);
-    let container = simulation.launched();
-    simulation.start(&container);
+    let container = simulation.started_custom(custom("a"));
     simulation.advance(60 * SECOND);
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&container, Exit::Signal(9));
-    let told = simulation.acknowledge_all();
-    assert_eq!(told[0].state(), TaskFailed);
-    assert_eq!(told[0].reason(), Reason::ExecutorRegistrationTimeout);
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskFailed, Reason::ExecutorRegistrationTimeout)]
+    );
 }
 
 #[test]
@@ -413,14 +395,12 @@ fn what_cannot_be_launched_fails_the_task_and_frees_the_executor() {
     let mut simulation = Simulation::registered();
     simulation.run_custom("a", true);
     let container = simulation.launched();
-    simulation.step(Input::LaunchFailed {
-        container,
-        cause: "no such user".to_owned(),
-    });
+    simulation.launch_fails(container, "no such user");
     assert_eq!(exits(&simulation.frames), 1);
-    let told = simulation.acknowledge_all();
-    assert_eq!(told[0].state(), TaskFailed);
-    assert_eq!(told[0].reason(), Reason::ContainerLaunchFailed);
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskFailed, Reason::ContainerLaunchFailed)]
+    );
     assert!(simulation.core.snapshot().frameworks.is_empty());
 }
 
@@ -430,9 +410,10 @@ fn a_task_for_an_executor_that_is_gone_is_dropped_and_the_master_told() {
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
     simulation.run_custom("a", false);
     assert_eq!(exits(&simulation.frames), 1);
-    let told = simulation.acknowledge_all();
-    assert_eq!(told[0].state(), TaskDropped);
-    assert_eq!(told[0].reason(), Reason::ExecutorTerminated);
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskDropped, Reason::ExecutorTerminated)]
+    );
 }
 
 #[test]
@@ -440,9 +421,7 @@ fn messages_go_both_ways() {
     let (mut simulation, _) = Simulation::with_executor();
     let message = wire::ExecutorMessage {
         framework_id: framework_id(),
-        executor_id: pb::ExecutorId {
-            value: EXECUTOR.to_owned(),
-        },
+        executor_id: executor_id(),
         data: vec![0, 1, 2],
     };
     simulation.tell(ToAgent::ExecutorMessage(message.clone()));
@@ -507,11 +486,7 @@ fn after_a_restart_the_executor_comes_back_with_what_was_not_acknowledged() {
         2
     );
     simulation.register();
-    let told: Vec<_> = simulation
-        .acknowledge_all()
-        .iter()
-        .map(pb::TaskStatus::state)
-        .collect();
+    let told = simulation.told_states();
     assert_eq!(told, [TaskRunning, TaskFinished]);
 }
 
@@ -528,9 +503,10 @@ fn an_executor_that_does_not_come_back_is_taken_down() {
     assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
     simulation.register();
     simulation.end(&container, Exit::Signal(9));
-    let told = simulation.acknowledge_all();
-    assert_eq!(told[0].state(), TaskLost);
-    assert_eq!(told[0].reason(), Reason::ExecutorReregistrationTimeout);
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskLost, Reason::ExecutorReregistrationTimeout)]
+    );
 }
 
 #[test]
@@ -562,11 +538,11 @@ fn an_executor_gone_while_the_agent_was_down_ends_its_tasks() {
     simulation.tells(status("a", TaskRunning, 1));
     simulation.acknowledge_all();
     simulation.machine.remove(&container);
-    simulation.crash(false);
-    simulation.register();
-    let told = simulation.acknowledge_all();
-    assert_eq!(told[0].state(), TaskFailed);
-    assert_eq!(told[0].reason(), Reason::AgentRestarted);
+    simulation.restart();
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskFailed, Reason::AgentRestarted)]
+    );
     assert!(simulation.image().frameworks.is_empty());
 }
 
@@ -578,12 +554,7 @@ fn a_second_stream_takes_the_place_of_the_first() {
         ..call::Subscribe::default()
     };
     simulation.subscribe(2, known);
-    assert!(
-        simulation
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::HungUp(ConnectionId(1))))
-    );
+    assert!(simulation.saw(|seen| matches!(seen, Seen::HungUp(ConnectionId(1)))));
     // The end of the first means nothing any more.
     simulation.step(Input::ExecutorGone {
         connection: ConnectionId(1),

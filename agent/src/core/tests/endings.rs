@@ -13,13 +13,12 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 
 use super::simulation::{Seen, Simulation, duration, framework_id, scalar, task};
-use crate::core::{Ending, Exit, ExitReason, Input, Limitation, State};
+use crate::core::{Exit, ExitReason, Input, State};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn ended(exit: Exit) -> pb::TaskStatus {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = Simulation::with_task();
     simulation.end(&container, exit);
     let mut told = simulation.acknowledge_all();
     assert_eq!(told.len(), 1);
@@ -61,23 +60,11 @@ fn an_end_that_nobody_saw_is_a_failure() {
 #[test]
 fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
     for killed in [false, true] {
-        let mut simulation = Simulation::registered();
-        let container = simulation.running(task("t"));
+        let (mut simulation, container) = Simulation::with_task();
         if killed {
             simulation.kill("t", None);
         }
-        simulation.step(Input::ContainerEnded {
-            container,
-            ending: Ending {
-                exit: Exit::Signal(9),
-                limitation: Some(Limitation {
-                    reason: Reason::ContainerLimitationMemory,
-                    message: "Memory limit exceeded: Requested: 64MB Maximum Used: 64MB".to_owned(),
-                    resources: vec![scalar("mem", 64.0)],
-                }),
-                kill_requested: None,
-            },
-        });
+        simulation.out_of_memory(container, 64.0);
         let status = simulation.acknowledge_all().pop().expect("an update");
         assert_eq!(status.state(), TaskFailed);
         assert_eq!(status.reason(), Reason::ContainerLimitationMemory);
@@ -88,13 +75,8 @@ fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
 
 #[test]
 fn a_launch_that_fails_is_told_with_its_cause_and_without_a_start() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
-    simulation.step(Input::LaunchFailed {
-        container,
-        cause: "no such user: \"x\"".to_owned(),
-    });
+    let (mut simulation, container) = Simulation::launching();
+    simulation.launch_fails(container, "no such user: \"x\"");
     let told = simulation.acknowledge_all();
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].state(), TaskFailed);
@@ -156,8 +138,7 @@ fn killing_is_told_to_those_who_asked_for_it() {
 
 #[test]
 fn killed_wins_over_a_clean_exit() {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = Simulation::with_task();
     simulation.kill("t", None);
     simulation.end(&container, Exit::Code(0));
     assert_eq!(simulation.acknowledge_all()[0].state(), TaskKilled);
@@ -165,8 +146,7 @@ fn killed_wins_over_a_clean_exit() {
 
 #[test]
 fn a_second_kill_shortens_the_grace_and_never_lengthens_it() {
-    let mut simulation = Simulation::registered();
-    simulation.running(task("t"));
+    let (mut simulation, _) = Simulation::with_task();
     simulation.kill("t", Some(SECOND * 10));
     simulation.kill("t", Some(SECOND * 20));
     assert_eq!(simulation.kills(), [SECOND * 10]);
@@ -179,16 +159,10 @@ fn a_second_kill_shortens_the_grace_and_never_lengthens_it() {
 
 #[test]
 fn a_container_that_outlives_its_kill_is_destroyed() {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = Simulation::with_task();
     simulation.kill("t", Some(SECOND * 5));
     simulation.advance(SECOND * 5);
-    assert!(
-        !simulation
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::Destroy(_)))
-    );
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Destroy(_))));
     simulation.advance(SECOND);
     assert!(
         matches!(simulation.seen.last(), Some(Seen::Destroy(destroyed)) if *destroyed == container)
@@ -202,25 +176,18 @@ fn a_container_that_outlives_its_kill_is_destroyed() {
 #[test]
 fn a_kill_before_the_launch_wins_over_it() {
     // The container was not begun: it never will be.
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     simulation.kill("t", None);
-    simulation.step(Input::LaunchFailed {
-        container,
-        cause: "not wanted".to_owned(),
-    });
-    let told = simulation.acknowledge_all();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].state(), TaskKilled);
-    assert_eq!(told[0].reason(), Reason::TaskKilledDuringLaunch);
+    simulation.launch_fails(container, "not wanted");
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskKilled, Reason::TaskKilledDuringLaunch)]
+    );
 }
 
 #[test]
 fn a_kill_during_the_launch_ends_what_was_launched() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     simulation.kill("t", None);
     simulation.start(&container);
     assert!(
@@ -229,10 +196,10 @@ fn a_kill_during_the_launch_ends_what_was_launched() {
     );
     assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
     simulation.end(&container, Exit::Signal(9));
-    let told = simulation.acknowledge_all();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].state(), TaskKilled);
-    assert_eq!(told[0].reason(), Reason::TaskKilledDuringLaunch);
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskKilled, Reason::TaskKilledDuringLaunch)]
+    );
 }
 
 #[test]
@@ -246,10 +213,10 @@ fn a_task_runs_no_longer_than_it_said() {
     simulation.advance(SECOND);
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&container, Exit::Signal(9));
-    let told = simulation.acknowledge_all();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].state(), TaskFailed);
-    assert_eq!(told[0].reason(), Reason::MaxCompletionTimeReached);
+    assert_eq!(
+        simulation.told_with_reasons(),
+        [(TaskFailed, Reason::MaxCompletionTimeReached)]
+    );
 }
 
 #[test]
@@ -263,8 +230,7 @@ fn the_kill_of_an_unknown_task_is_ignored() {
 
 #[test]
 fn a_task_that_is_here_is_not_run_twice() {
-    let mut simulation = Simulation::registered();
-    simulation.running(task("t"));
+    let (mut simulation, _) = Simulation::with_task();
     let launches = simulation.seen.len();
     simulation.run(task("t"));
     assert_eq!(simulation.seen.len(), launches);
@@ -288,12 +254,7 @@ fn refused(change: impl FnOnce(&mut pb::TaskInfo)) -> pb::TaskStatus {
     let mut info = task("t");
     change(&mut info);
     simulation.run(info);
-    assert!(
-        !simulation
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::Launch(_)))
-    );
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Launch(_))));
     let mut told = simulation.acknowledge_all();
     assert_eq!(told.len(), 1);
     told.remove(0)
@@ -400,8 +361,7 @@ fn groups_of_an_executor_without_an_id_are_refused_task_by_task() {
 
 #[test]
 fn the_end_of_a_framework_ends_its_tasks_and_waits_for_nobody() {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = Simulation::with_task();
     simulation.tell(ToAgent::ShutdownFramework(wire::ShutdownFramework {
         framework_id: framework_id(),
     }));
@@ -416,8 +376,7 @@ fn the_end_of_a_framework_ends_its_tasks_and_waits_for_nobody() {
 
 #[test]
 fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
-    let mut simulation = Simulation::registered();
-    simulation.running(task("t"));
+    let (mut simulation, _) = Simulation::with_task();
     simulation.step(Input::Stop { kill_tasks: false });
     assert!(matches!(
         simulation.seen.last(),
@@ -429,12 +388,7 @@ fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
     let container_with = simulation_with.running(task("t"));
     simulation_with.step(Input::Stop { kill_tasks: true });
     assert_eq!(simulation_with.kills().len(), 1);
-    assert!(
-        !simulation_with
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::Exit(_)))
-    );
+    assert!(!simulation_with.saw(|seen| matches!(seen, Seen::Exit(_))));
     simulation_with.end(&container_with, Exit::Signal(15));
     assert!(matches!(
         simulation_with.seen.last(),
@@ -486,8 +440,7 @@ fn only_so_many_completed_executors_are_kept() {
 
 #[test]
 fn a_kill_is_written_before_its_signal_and_a_disk_that_hangs_saves_no_task() {
-    let mut simulation = Simulation::registered();
-    simulation.running(task("t"));
+    let (mut simulation, _) = Simulation::with_task();
     simulation.quick_disk = false;
     simulation.kill("t", None);
     assert!(simulation.kills().is_empty(), "it is not written yet");
@@ -496,8 +449,7 @@ fn a_kill_is_written_before_its_signal_and_a_disk_that_hangs_saves_no_task() {
     simulation.advance(SECOND * 2);
     assert_eq!(simulation.kills(), [SECOND * 3], "it was sent once");
 
-    let mut simulation = Simulation::registered();
-    simulation.running(task("t"));
+    let (mut simulation, _) = Simulation::with_task();
     simulation.quick_disk = false;
     simulation.kill("t", None);
     simulation.advance(SECOND * 2);

@@ -14,8 +14,8 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
 
 use super::custom::executor_info;
-use super::simulation::{FRAMEWORK, Seen, Simulation, identity, scalar, task};
-use crate::core::{Ending, Exit, Input, Limitation};
+use super::simulation::{Seen, Simulation, framework_id, identity, task};
+use crate::core::Exit;
 
 impl Simulation {
     fn run_group(&mut self, ids: &[&str], launch_executor: bool) {
@@ -183,19 +183,9 @@ fn a_kill_before_the_launch_kills_the_whole_group() {
 #[test]
 fn of_a_group_with_an_invalid_task_nothing_runs() {
     let mut simulation = Simulation::registered();
-    let framework = simulation.framework();
     let mut bad = task("bad");
     bad.command = None;
-    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
-        framework,
-        executor: executor_info(pb::executor_info::Type::Default),
-        task_group: pb::TaskGroupInfo {
-            tasks: vec![task("good"), bad],
-        },
-        launch_executor: true,
-        resource_version_uuid: None,
-        accepted_time: None,
-    }));
+    simulation.run_group_of(vec![task("good"), bad], true);
     assert!(simulation.launches().is_empty());
     let told = simulation.acknowledge_all();
     assert_eq!(told.len(), 2);
@@ -209,18 +199,7 @@ fn of_a_group_with_an_invalid_task_nothing_runs() {
 #[test]
 fn want_of_memory_ends_the_group_and_says_so() {
     let (mut simulation, outer, _) = Simulation::with_group();
-    simulation.step(Input::ContainerEnded {
-        container: outer,
-        ending: Ending {
-            exit: Exit::Signal(9),
-            limitation: Some(Limitation {
-                reason: Reason::ContainerLimitationMemory,
-                message: "Memory limit exceeded".to_owned(),
-                resources: vec![scalar("mem", 160.0)],
-            }),
-            kill_requested: None,
-        },
-    });
+    simulation.out_of_memory(outer, 160.0);
     let told = simulation.acknowledge_all();
     assert_eq!(told.len(), 2);
     for status in told {
@@ -233,8 +212,7 @@ fn want_of_memory_ends_the_group_and_says_so() {
 #[test]
 fn a_group_goes_on_after_a_restart() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     assert!(simulation.acknowledge_all().is_empty());
     assert!(simulation.launches().is_empty());
     simulation.end(&a, Exit::Code(0));
@@ -267,9 +245,7 @@ fn a_group_that_reached_the_disk_in_part_is_not_begun() {
 fn the_end_of_a_framework_ends_its_groups() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
     simulation.tell(ToAgent::ShutdownFramework(wire::ShutdownFramework {
-        framework_id: pb::FrameworkId {
-            value: FRAMEWORK.to_owned(),
-        },
+        framework_id: framework_id(),
     }));
     assert_eq!(simulation.kills().len(), 2);
     simulation.end(&a, Exit::Signal(15));
@@ -292,8 +268,7 @@ fn that_a_task_runs_is_told_before_it_is_to_be_ended_with_its_group() {
     simulation.start(&outer);
     let nested = simulation.launches();
     simulation.machine.insert(nested[1].clone(), identity(7));
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     simulation.end_recorded(&nested[1], Exit::Code(0), Some(false));
     assert_eq!(
         simulation.told_of("b"),

@@ -100,10 +100,7 @@ impl Simulation {
         while self.now.moment < end {
             let left = end.saturating_since(self.now.moment);
             self.advance(left.min(30 * SECOND));
-            self.tell(ToAgent::Ping(wire::Ping {
-                sequence: 1,
-                connected: true,
-            }));
+            self.ping(1);
         }
     }
 

@@ -4,17 +4,13 @@ use std::time::Duration;
 
 use meseta_estimators::{Action, Assessment, Correction, Estimate, Explanation, Throttle, Unit};
 use meseta_proto::convert;
-use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
-use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskGone, TaskLost, TaskRunning};
-use meseta_proto::mesos::v1::executor::call::Subscribe;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 
-use super::custom::{EXECUTOR, executor_info, status};
 use super::simulation::{FRAMEWORK, Seen, Simulation, scalar, task};
 use crate::core::{Exit, Input, Report};
 
@@ -122,9 +118,8 @@ fn an_estimate_is_told_once_an_interval_and_only_if_it_is_another() {
         simulation.advance(SECOND);
         simulation.estimate("", "cpus:13");
     }
-    assert_eq!(
-        simulation.told_totals(),
-        Vec::<f64>::new(),
+    assert!(
+        simulation.told_totals().is_empty(),
         "the interval is not over"
     );
     simulation.advance(SECOND);
@@ -132,11 +127,7 @@ fn an_estimate_is_told_once_an_interval_and_only_if_it_is_another() {
     assert_eq!(simulation.told_totals(), [12.0]);
     simulation.advance(INTERVAL);
     simulation.estimate("", "cpus:12");
-    assert_eq!(
-        simulation.told_totals(),
-        Vec::<f64>::new(),
-        "it is the same"
-    );
+    assert!(simulation.told_totals().is_empty(), "it is the same");
 }
 
 #[test]
@@ -156,11 +147,7 @@ fn the_total_is_what_is_oversubscribed_and_what_more_could_be() {
 fn an_estimate_is_told_again_after_every_registration() {
     let mut simulation = Simulation::new();
     simulation.estimate("", "cpus:2");
-    assert_eq!(
-        simulation.told_totals(),
-        Vec::<f64>::new(),
-        "there is no master"
-    );
+    assert!(simulation.told_totals().is_empty(), "there is no master");
     simulation.register();
     assert_eq!(simulation.told_totals(), [2.0]);
     simulation.link_down();
@@ -219,52 +206,35 @@ fn what_cannot_be_oversubscribed_is_not_reported() {
     assert_eq!(simulation.told_totals(), [0.0]);
 }
 
-fn preempted(partition_aware: bool) -> (pb::TaskStatus, Simulation) {
-    let mut simulation = Simulation::registered();
-    if partition_aware {
-        simulation.capabilities = vec![FrameworkCapability::PartitionAware];
+#[test]
+fn a_preempted_task_is_lost_or_gone_and_says_why() {
+    for (aware, state, counted) in [(false, TaskLost, (1, 1, 0)), (true, TaskGone, (1, 0, 1))] {
+        let mut simulation = Simulation::registered();
+        if aware {
+            simulation.capabilities = vec![FrameworkCapability::PartitionAware];
+        }
+        let container = simulation.running(oversubscribed("t", 1.0));
+        simulation.correct(correction(Action::Kill, "t"));
+        assert_eq!(simulation.kills(), [Duration::ZERO], "without any grace");
+        simulation.end(&container, Exit::Signal(9));
+        let told = simulation.acknowledge_all();
+        let [status] = &told[..] else {
+            panic!("{told:?}");
+        };
+        assert_eq!(status.state(), state);
+        assert_eq!(status.source(), Source::Agent);
+        assert_eq!(status.reason(), Reason::ContainerPreempted);
+        let message = status.message();
+        for part in [
+            "Container preempted by QoS correction",
+            "load_5min is 7.200, limit 6.000",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+        let all = simulation.core.snapshot().counters;
+        let found = (all.executors_preempted, all.tasks_lost, all.tasks_gone);
+        assert_eq!(found, counted);
     }
-    let container = simulation.running(oversubscribed("t", 1.0));
-    simulation.correct(correction(Action::Kill, "t"));
-    assert_eq!(simulation.kills(), [Duration::ZERO], "without any grace");
-    simulation.end(&container, Exit::Signal(9));
-    let mut told = simulation.acknowledge_all();
-    assert_eq!(told.len(), 1);
-    (told.remove(0), simulation)
-}
-
-#[test]
-fn a_preempted_task_is_lost_and_says_why() {
-    let (status, simulation) = preempted(false);
-    assert_eq!(status.state(), TaskLost);
-    assert_eq!(status.source(), Source::Agent);
-    assert_eq!(status.reason(), Reason::ContainerPreempted);
-    let message = status.message();
-    assert!(
-        message.starts_with("Container preempted by QoS correction"),
-        "{message}"
-    );
-    assert!(
-        message.contains("load_5min is 7.200, limit 6.000"),
-        "{message}"
-    );
-    let counters = simulation.core.snapshot().counters;
-    assert_eq!(
-        (
-            counters.executors_preempted,
-            counters.tasks_lost,
-            counters.tasks_gone
-        ),
-        (1, 1, 0)
-    );
-}
-
-#[test]
-fn a_preempted_task_of_a_partition_aware_framework_is_gone() {
-    let (status, simulation) = preempted(true);
-    assert_eq!(status.state(), TaskGone);
-    assert_eq!(status.reason(), Reason::ContainerPreempted);
-    assert_eq!(simulation.core.snapshot().counters.tasks_gone, 1);
 }
 
 #[test]
@@ -272,8 +242,7 @@ fn an_eviction_is_told_as_one_over_a_restart_too() {
     let mut simulation = Simulation::registered();
     let container = simulation.running(oversubscribed("t", 1.0));
     simulation.correct(correction(Action::Kill, "t"));
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     simulation.end(&container, Exit::Signal(9));
     let told = simulation.acknowledge_all();
     assert_eq!(told[0].reason(), Reason::ContainerPreempted);
@@ -286,10 +255,7 @@ fn one_that_is_being_launched_can_be_preempted() {
     simulation.run(oversubscribed("t", 1.0));
     let container = simulation.launched();
     simulation.correct(correction(Action::Kill, "t"));
-    simulation.step(Input::LaunchFailed {
-        container,
-        cause: "killed".to_owned(),
-    });
+    simulation.launch_fails(container, "killed");
     let told = simulation.acknowledge_all();
     let last = told.last().expect("an update");
     assert_eq!(
@@ -315,12 +281,7 @@ fn nobody_else_is_touched() {
         });
     }
     assert_eq!(simulation.kills(), Vec::<Duration>::new());
-    assert!(
-        !simulation
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::Freeze(..)))
-    );
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Freeze(..))));
     let state = simulation.core.snapshot().oversubscription;
     assert_eq!((state.corrections_refused, state.corrections.len()), (3, 0));
 }
@@ -338,26 +299,13 @@ fn what_is_frozen_is_thawed_to_end() {
     };
     simulation.correct(correction(Action::Freeze, "t"));
     assert_eq!(freezes(&simulation), [true]);
-    assert!(
-        simulation
-            .core
-            .snapshot()
-            .oversubscription
-            .frozen
-            .contains(&container)
-    );
+    let frozen = |simulation: &Simulation| simulation.core.snapshot().oversubscription.frozen;
+    assert!(frozen(&simulation).contains(&container));
     // Its framework wants it gone: its processes must be able to hear of that.
     simulation.kill("t", Some(SECOND));
     assert_eq!(freezes(&simulation), [true, false]);
     simulation.end(&container, Exit::Signal(15));
-    assert!(
-        simulation
-            .core
-            .snapshot()
-            .oversubscription
-            .frozen
-            .is_empty()
-    );
+    assert!(frozen(&simulation).is_empty());
 }
 
 #[test]
@@ -399,81 +347,4 @@ fn an_end_of_its_own_is_no_eviction() {
     let told = simulation.acknowledge_all();
     assert_eq!(told.last().expect("an update").state(), TaskFailed);
     assert!(told.iter().all(|status| status.state() != TaskRunning));
-}
-
-/// Both tasks were preempted, by one correction.
-fn both_preempted(mut simulation: Simulation) {
-    let told = simulation.acknowledge_all();
-    let ends: Vec<_> = told
-        .iter()
-        .filter(|status| crate::core::is_terminal(status.state))
-        .collect();
-    assert_eq!(ends.len(), 2, "{told:?}");
-    for status in ends {
-        assert_eq!(status.state(), TaskLost);
-        assert_eq!(status.reason(), Reason::ContainerPreempted);
-        assert!(status.message().contains("load_5min"), "{status:?}");
-    }
-    assert_eq!(simulation.core.snapshot().counters.executors_preempted, 1);
-}
-
-#[test]
-fn a_preempted_executor_takes_its_tasks_along() {
-    let mut simulation = Simulation::registered();
-    for (id, launch_executor) in [("a", true), ("b", false)] {
-        let framework = simulation.framework();
-        let info = executor_info(pb::executor_info::Type::Custom);
-        simulation.tell(ToAgent::RunTask(wire::RunTask {
-            framework,
-            task: pb::TaskInfo {
-                command: None,
-                executor: Some(Box::new(info)),
-                ..oversubscribed(id, 0.5)
-            },
-            launch_executor,
-            resource_version_uuid: None,
-            accepted_time: None,
-        }));
-    }
-    let container = simulation.launches().remove(0);
-    simulation.start(&container);
-    simulation.subscribe(1, Subscribe::default());
-    for (id, uuid) in [("a", 1), ("b", 2)] {
-        simulation.tells(status(id, TaskRunning, uuid));
-    }
-    simulation.resize(None);
-    simulation.acknowledge_all();
-    simulation.correct(correction(Action::Kill, EXECUTOR));
-    assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
-    simulation.end(&container, Exit::Signal(9));
-    both_preempted(simulation);
-}
-
-#[test]
-fn a_preempted_group_ends_as_one() {
-    let mut simulation = Simulation::registered();
-    let framework = simulation.framework();
-    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
-        framework,
-        executor: executor_info(pb::executor_info::Type::Default),
-        task_group: pb::TaskGroupInfo {
-            tasks: vec![oversubscribed("a", 0.5), oversubscribed("b", 0.5)],
-        },
-        launch_executor: true,
-        resource_version_uuid: None,
-        accepted_time: None,
-    }));
-    let outer = simulation.launches().remove(0);
-    simulation.start(&outer);
-    let nested = simulation.launches();
-    for container in &nested {
-        simulation.start(container);
-    }
-    simulation.acknowledge_all();
-    simulation.correct(correction(Action::Kill, EXECUTOR));
-    assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
-    for container in nested.iter().chain([&outer]) {
-        simulation.end(container, Exit::Signal(9));
-    }
-    both_preempted(simulation);
 }

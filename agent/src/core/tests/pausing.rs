@@ -4,29 +4,24 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
-use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskRunning};
 use meseta_proto::mesos::v1::executor::call;
 use meseta_proto::mesos::v1::task_status::Reason;
 
-use super::custom::{EXECUTOR, custom, status};
-use super::simulation::{PING_TIMEOUT, Seen, Simulation, duration, framework_id, registered, task};
+use super::custom::{custom, executor_id, status};
+use super::simulation::{
+    PING_TIMEOUT, Seen, Simulation, duration, framework_id, registered, states, task,
+};
 use crate::core::pause::CATCH_UP_TIME;
 use crate::core::{Exit, State};
 
 const SECOND: Duration = Duration::from_secs(1);
 const STOPPED: Duration = Duration::from_secs(90);
 
-fn states(told: &[pb::TaskStatus]) -> Vec<pb::TaskState> {
-    told.iter().map(pb::TaskStatus::state).collect()
-}
-
 /// An executor that was launched a second ago and has not subscribed.
 fn registering() -> Simulation {
     let mut simulation = Simulation::registered();
-    simulation.run_custom_task(custom("t"), true);
-    let container = simulation.launched();
-    simulation.start(&container);
+    simulation.started_custom(custom("t"));
     simulation.advance(59 * SECOND);
     simulation
 }
@@ -51,9 +46,7 @@ fn an_executor_may_register_after_the_agent_stood_still() {
 #[test]
 fn executors_of_before_may_come_back_after_the_agent_stood_still() {
     let mut simulation = Simulation::registered();
-    simulation.run_custom_task(custom("t"), true);
-    let container = simulation.launched();
-    simulation.start(&container);
+    simulation.started_custom(custom("t"));
     simulation.subscribe(1, call::Subscribe::default());
     simulation.resize(None);
     simulation.tells(status("t", TaskRunning, 1));
@@ -70,23 +63,19 @@ fn executors_of_before_may_come_back_after_the_agent_stood_still() {
 #[test]
 fn an_executor_that_shuts_down_has_its_grace_though_the_agent_stood_still() {
     let mut simulation = Simulation::registered();
-    simulation.run_custom_task(custom("t"), true);
-    let container = simulation.launched();
-    simulation.start(&container);
+    let container = simulation.started_custom(custom("t"));
     simulation.subscribe(1, call::Subscribe::default());
     simulation.resize(None);
     simulation.tell(ToAgent::ShutdownExecutor(wire::ShutdownExecutor {
         framework_id: framework_id(),
-        executor_id: pb::ExecutorId {
-            value: EXECUTOR.to_owned(),
-        },
+        executor_id: executor_id(),
     }));
     simulation.stand_still(STOPPED);
     assert!(simulation.kills().is_empty());
     // What it had said meanwhile is heard.
     simulation.tells(status("t", TaskFinished, 2));
     simulation.resize(None);
-    assert_eq!(states(&simulation.acknowledge_all()), [TaskFinished]);
+    assert_eq!(simulation.told_states(), [TaskFinished]);
     simulation.end(&container, Exit::Code(0));
     assert!(simulation.kills().is_empty());
 }
@@ -98,10 +87,7 @@ fn a_master_that_pinged_meanwhile_is_no_silent_one() {
     simulation.stand_still(STOPPED);
     assert_eq!(simulation.connects(), before);
     assert_eq!(simulation.core.state(), State::Running);
-    simulation.tell(ToAgent::Ping(wire::Ping {
-        sequence: 1,
-        connected: true,
-    }));
+    simulation.ping(1);
     simulation.advance(PING_TIMEOUT - SECOND);
     assert_eq!(simulation.core.state(), State::Running);
     // A silent one is still found out.
@@ -137,24 +123,13 @@ fn a_master_that_was_succeeded_is_not_believed_because_the_agent_stood_still() {
 
 #[test]
 fn a_kill_that_was_carried_out_meanwhile_is_not_taken_for_overdue() {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = Simulation::with_task();
     simulation.kill("t", Some(SECOND));
     simulation.stand_still(STOPPED);
-    assert!(
-        !simulation
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::Destroy(_)))
-    );
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Destroy(_))));
     simulation.end(&container, Exit::Signal(15));
     simulation.advance(STOPPED);
-    assert!(
-        !simulation
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::Destroy(_)))
-    );
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Destroy(_))));
 }
 
 /// What a task was allowed by the clock on the wall is over when that says so.

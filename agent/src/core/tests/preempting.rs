@@ -28,11 +28,9 @@ fn custom_revocable(id: &str) -> pb::TaskInfo {
 fn mixed() -> (Simulation, ContainerId) {
     let mut simulation = Simulation::registered();
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
-    simulation.run_custom_task(custom("a"), true);
-    let container = simulation.launched();
-    simulation.start(&container);
+    let container = simulation.started_custom(custom("a"));
     simulation.subscribe(1, call::Subscribe::default());
-    simulation.run_custom_task(custom_revocable("b"), false);
+    simulation.run_in_executor(custom_revocable("b"), false);
     simulation.resize(None);
     simulation.tells(status("a", TaskRunning, 1));
     simulation.tells(status("b", TaskRunning, 2));
@@ -87,9 +85,7 @@ fn a_custom_executor_is_left_alone_once_its_revocable_task_has_ended() {
 #[test]
 fn a_custom_executor_evicted_before_it_subscribed_tells_of_it() {
     let mut simulation = Simulation::registered();
-    simulation.run_custom_task(custom_revocable("b"), true);
-    let container = simulation.launched();
-    simulation.start(&container);
+    let container = simulation.started_custom(custom_revocable("b"));
     simulation.correct(correction(Action::Kill, EXECUTOR));
     simulation.end(&container, Exit::Signal(9));
     let told = simulation.acknowledge_all();
@@ -206,8 +202,7 @@ fn play(
             Step::Estimate(cpus) => simulation.estimate("cpus:2", &format!("cpus:{cpus}")),
             Step::Advance(seconds) => simulation.advance(Duration::from_secs(*seconds)),
             Step::Crash => {
-                simulation.crash(false);
-                simulation.register();
+                simulation.restart();
             }
         }
     }

@@ -8,37 +8,29 @@ use meseta_proto::mesos::v1::TaskState::{
 };
 use meseta_proto::mesos::v1::task_status::Reason;
 
-use super::simulation::{Seen, Simulation, duration, identity, task};
+use super::simulation::{Seen, Simulation, duration, identity, states, task};
 use crate::core::{Exit, Input};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn states(told: &[pb::TaskStatus]) -> Vec<pb::TaskState> {
-    told.iter().map(pb::TaskStatus::state).collect()
-}
-
 #[test]
 fn a_running_task_goes_on_and_ends_normally() {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
-    simulation.crash(false);
-    simulation.register();
+    let (mut simulation, container) = Simulation::with_task();
+    simulation.restart();
     assert!(simulation.take_updates().is_empty());
     simulation.end(&container, Exit::Code(0));
-    assert_eq!(states(&simulation.acknowledge_all()), [TaskFinished]);
+    assert_eq!(simulation.told_states(), [TaskFinished]);
 }
 
 #[test]
 fn restart_before_containerizer_launch() {
     let mut simulation = Simulation::registered();
     simulation.run(task("t"));
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     let told = simulation.acknowledge_all();
     assert_eq!(states(&told), [TaskFailed]);
     assert_eq!(told[0].reason(), Reason::AgentRestarted);
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     assert!(simulation.acknowledge_all().is_empty());
     assert!(simulation.core.snapshot().frameworks.is_empty());
 }
@@ -46,9 +38,7 @@ fn restart_before_containerizer_launch() {
 /// Its folders were made, and nothing of it was begun.
 #[test]
 fn a_launch_that_was_only_prepared_is_told_as_none() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     simulation.end(&container, Exit::NeverBegun);
     let told = simulation.acknowledge_all();
     assert_eq!(states(&told), [TaskFailed]);
@@ -58,38 +48,29 @@ fn a_launch_that_was_only_prepared_is_told_as_none() {
 
 #[test]
 fn a_task_that_started_unheard_is_told_to_run() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     // Executed, and the agent fell before it heard of it.
     simulation.machine.insert(container.clone(), identity(1));
-    simulation.crash(false);
-    simulation.register();
-    assert_eq!(
-        states(&simulation.acknowledge_all()),
-        [TaskStarting, TaskRunning]
-    );
+    simulation.restart();
+    assert_eq!(simulation.told_states(), [TaskStarting, TaskRunning]);
     simulation.end(&container, Exit::Code(0));
-    assert_eq!(states(&simulation.acknowledge_all()), [TaskFinished]);
+    assert_eq!(simulation.told_states(), [TaskFinished]);
 }
 
 /// It was executed and has ended before the agent came back to hear of either.
 #[test]
 fn a_start_that_nobody_heard_of_is_told_before_the_end() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     simulation.end(&container, Exit::Code(3));
     assert_eq!(
-        states(&simulation.acknowledge_all()),
+        simulation.told_states(),
         [TaskStarting, TaskRunning, TaskFailed]
     );
 }
 
 #[test]
 fn a_reboot_ends_every_task() {
-    let mut simulation = Simulation::registered();
-    simulation.running(task("t"));
+    let (mut simulation, _) = Simulation::with_task();
     simulation.crash(true);
     simulation.register();
     let told = simulation.acknowledge_all();
@@ -105,15 +86,12 @@ fn a_reboot_ends_every_task() {
 
 #[test]
 fn unacknowledged_updates_are_told_again_and_acknowledged_ones_are_not() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     simulation.start(&container);
     let starting = simulation.take_updates().remove(0).status;
     simulation.acknowledge(&starting);
     let running = simulation.take_updates().remove(0).status;
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     let told = simulation.acknowledge_all();
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].uuid, running.uuid);
@@ -121,28 +99,25 @@ fn unacknowledged_updates_are_told_again_and_acknowledged_ones_are_not() {
 
 #[test]
 fn a_terminal_update_survives_and_its_acknowledgement_forgets_the_task() {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = Simulation::with_task();
     simulation.end(&container, Exit::Code(0));
     simulation.take_updates();
     simulation.crash(false);
-    simulation.crash(false);
-    simulation.register();
-    assert_eq!(states(&simulation.acknowledge_all()), [TaskFinished]);
+    simulation.restart();
+    assert_eq!(simulation.told_states(), [TaskFinished]);
     assert!(simulation.image().frameworks.is_empty());
 }
 
 #[test]
 fn a_kill_goes_on_after_a_crash_with_what_is_left_of_its_grace() {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = Simulation::with_task();
     simulation.kill("t", Some(Duration::from_secs(10)));
     simulation.advance(Duration::from_secs(4));
     simulation.crash(false);
     assert_eq!(simulation.kills().last(), Some(&Duration::from_secs(6)));
     simulation.register();
     simulation.end(&container, Exit::Signal(15));
-    assert_eq!(states(&simulation.acknowledge_all()), [TaskKilled]);
+    assert_eq!(simulation.told_states(), [TaskKilled]);
 }
 
 #[test]
@@ -200,12 +175,7 @@ fn nothing_is_seen_of_what_the_disk_lost() {
     let mut simulation = Simulation::registered();
     simulation.quick_disk = false;
     simulation.run(task("t"));
-    assert!(
-        !simulation
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::Launch(_)))
-    );
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Launch(_))));
     simulation.crash(false);
     simulation.flush(usize::MAX);
     simulation.quick_disk = true;
@@ -225,8 +195,7 @@ fn a_kill_that_only_its_supervisor_recorded_is_told_as_one() {
         (Exit::Signal(15), Some(false), TaskFailed),
         (Exit::Signal(15), None, TaskFailed),
     ] {
-        let mut simulation = Simulation::registered();
-        let container = simulation.running(task("t"));
+        let (mut simulation, container) = Simulation::with_task();
         simulation.quick_disk = false;
         simulation.kill("t", None);
         simulation.machine.remove(&container);
@@ -244,31 +213,26 @@ fn a_kill_that_only_its_supervisor_recorded_is_told_as_one() {
 #[test]
 fn a_task_that_no_kill_reached_is_told_to_have_ended_by_itself() {
     for (exit, state) in [(Exit::Code(0), TaskFinished), (Exit::Code(3), TaskFailed)] {
-        let mut simulation = Simulation::registered();
-        let container = simulation.running(task("t"));
+        let (mut simulation, container) = Simulation::with_task();
         simulation.kill("t", None);
         simulation.machine.remove(&container);
         simulation.unheard.push(container.clone());
-        simulation.crash(false);
-        simulation.register();
+        simulation.restart();
         simulation.end_recorded(&container, exit, Some(false));
-        assert_eq!(states(&simulation.acknowledge_all()), [state]);
+        assert_eq!(simulation.told_states(), [state]);
     }
 }
 
 /// Launched, but the agent fell before it heard of that; it was to be killed, and ran to its end instead.
 #[test]
 fn a_task_that_ran_is_never_told_killed_during_its_launch() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     simulation.kill("t", None);
     simulation.unheard.push(container.clone());
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     simulation.end_recorded(&container, Exit::Code(0), Some(false));
     assert_eq!(
-        states(&simulation.acknowledge_all()),
+        simulation.told_states(),
         [TaskStarting, TaskRunning, TaskFinished]
     );
 }
@@ -289,8 +253,7 @@ fn a_drain_goes_on_after_a_crash() {
     };
     simulation.tell(ToAgent::Drain(wire::Drain { config }));
     assert_eq!(simulation.kills(), [SECOND]);
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     // Before the master has said it again.
     simulation.run(task("late"));
     let late = simulation.acknowledge_all();
@@ -301,7 +264,6 @@ fn a_drain_goes_on_after_a_crash() {
     assert_eq!(states(&told), [pb::TaskState::TaskGoneByOperator]);
     assert_eq!(told[0].reason(), Reason::AgentDraining);
     // Over with the last task, for later lives too.
-    simulation.crash(false);
-    simulation.register();
+    simulation.restart();
     simulation.running(task("next"));
 }

@@ -74,8 +74,7 @@ fn an_agent_without_an_id_registers_and_one_with_an_id_comes_back() {
 
 #[test]
 fn a_terminal_task_is_told_until_it_is_acknowledged() {
-    let mut simulation = Simulation::registered();
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = Simulation::with_task();
     simulation.end(&container, crate::core::Exit::Code(0));
     simulation.link_down();
     simulation.frames.clear();
@@ -149,10 +148,7 @@ fn signs_of_life_wait_for_no_disk() {
     simulation.quick_disk = false;
     simulation.run(task("t"));
     simulation.frames.clear();
-    simulation.tell(ToAgent::Ping(wire::Ping {
-        sequence: 7,
-        connected: true,
-    }));
+    simulation.ping(7);
     let answered = |frame: &FromAgent| matches!(frame, FromAgent::Pong(pong) if pong.sequence == 7);
     assert!(simulation.frames.iter().any(answered));
     let launched = |seen: &Seen| matches!(seen, Seen::Launch(_));
@@ -165,17 +161,12 @@ fn signs_of_life_wait_for_no_disk() {
 /// What waits for a full disk waits once, however long that takes.
 #[test]
 fn an_update_that_waits_for_the_disk_is_not_sent_again_and_again() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     simulation.quick_disk = false;
     simulation.start(&container);
     for sequence in 0..240 {
         simulation.advance(Duration::from_secs(15));
-        simulation.tell(ToAgent::Ping(wire::Ping {
-            sequence,
-            connected: true,
-        }));
+        simulation.ping(sequence);
     }
     simulation.flush(usize::MAX);
     assert_eq!(simulation.take_updates().len(), 1);
@@ -186,10 +177,7 @@ fn a_silent_master_is_given_up_and_a_pinging_one_is_not() {
     let mut simulation = Simulation::registered();
     for sequence in 0..20 {
         simulation.advance(Duration::from_secs(15));
-        simulation.tell(ToAgent::Ping(wire::Ping {
-            sequence,
-            connected: true,
-        }));
+        simulation.ping(sequence);
     }
     let pongs = simulation
         .frames
@@ -226,8 +214,7 @@ fn a_master_that_never_answers_is_tried_anew() {
 
 #[test]
 fn another_id_than_ours_ends_the_agent_and_no_task() {
-    let mut simulation = Simulation::registered();
-    simulation.running(task("t"));
+    let (mut simulation, _) = Simulation::with_task();
     simulation.link_down();
     simulation.link_up();
     simulation.tell(ToAgent::Registered(wire::Registered {
@@ -280,10 +267,10 @@ fn tasks_that_never_arrived_are_answered_for() {
         };
         registered.unknown_tasks.push(unknown);
         simulation.tell(ToAgent::Registered(registered));
-        let told = simulation.acknowledge_all();
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].state(), expected);
-        assert_eq!(told[0].reason(), Reason::Reconciliation);
+        assert_eq!(
+            simulation.told_with_reasons(),
+            [(expected, Reason::Reconciliation)]
+        );
     }
 }
 
@@ -294,12 +281,7 @@ fn orders_before_the_registration_are_dropped() {
     simulation.run(task("early"));
     simulation.tell(registered());
     assert!(simulation.take_updates().is_empty());
-    assert!(
-        !simulation
-            .seen
-            .iter()
-            .any(|seen| matches!(seen, Seen::Launch(_)))
-    );
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Launch(_))));
 }
 
 #[test]

@@ -11,13 +11,14 @@ use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
+use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Moment, Now, Resources, Role};
 
 use crate::checkpoint::{Layout, LogEntry, Store, Write, read};
 use crate::core::{
     AgentCore, ConnectionId, ContainerAction, Destination, Effect, Ending, Enforceable,
-    ExecutorAction, Exit, ExitReason, Found, Input, LinkAction, LinkId, Options, Output, Probe,
-    Recovery, State,
+    ExecutorAction, Exit, ExitReason, Found, Input, Limitation, LinkAction, LinkId, Options,
+    Output, Probe, Recovery, State,
 };
 
 pub(super) const AGENT: &str = "S0";
@@ -366,12 +367,45 @@ impl Simulation {
         self.step(Input::Recovered(Box::new(recovery)));
     }
 
+    /// The process dies, and another registers.
+    pub(super) fn restart(&mut self) {
+        self.crash(false);
+        self.register();
+    }
+
+    /// A registered agent that launches task `t`.
+    pub(super) fn launching() -> (Self, ContainerId) {
+        let mut simulation = Self::registered();
+        simulation.run(task("t"));
+        let container = simulation.launched();
+        (simulation, container)
+    }
+
+    /// The same whose task has started, of which nothing is acknowledged.
+    pub(super) fn with_started_task() -> Self {
+        let (mut simulation, container) = Self::launching();
+        simulation.start(&container);
+        simulation
+    }
+
+    /// The same whose task is told to run.
+    pub(super) fn with_task() -> (Self, ContainerId) {
+        let mut simulation = Self::registered();
+        let container = simulation.running(task("t"));
+        (simulation, container)
+    }
+
     pub(super) fn run(&mut self, task: pb::TaskInfo) {
+        self.run_in_executor(task, true);
+    }
+
+    /// Runs a task in an executor that is launched or was before.
+    pub(super) fn run_in_executor(&mut self, task: pb::TaskInfo, launch_executor: bool) {
         let framework = self.framework();
         self.tell(ToAgent::RunTask(wire::RunTask {
             framework,
             task,
-            launch_executor: true,
+            launch_executor,
             resource_version_uuid: None,
             accepted_time: None,
         }));
@@ -440,6 +474,36 @@ impl Simulation {
         });
     }
 
+    /// A container is ended since it needs more than so many MB.
+    pub(super) fn out_of_memory(&mut self, container: ContainerId, mem: f64) {
+        self.step(Input::ContainerEnded {
+            container,
+            ending: Ending {
+                exit: Exit::Signal(9),
+                limitation: Some(Limitation {
+                    reason: Reason::ContainerLimitationMemory,
+                    message: "Memory limit exceeded".to_owned(),
+                    resources: vec![scalar("mem", mem)],
+                }),
+                kill_requested: None,
+            },
+        });
+    }
+
+    pub(super) fn launch_fails(&mut self, container: ContainerId, cause: &str) {
+        let cause = cause.to_owned();
+        self.step(Input::LaunchFailed { container, cause });
+    }
+
+    /// The master pings an agent that it takes for connected.
+    pub(super) fn ping(&mut self, sequence: u64) {
+        let connected = true;
+        self.tell(ToAgent::Ping(wire::Ping {
+            sequence,
+            connected,
+        }));
+    }
+
     pub(super) fn kill(&mut self, task: &str, grace: Option<Duration>) {
         let policy = grace.map(|grace| pb::KillPolicy {
             grace_period: Some(duration(grace)),
@@ -488,6 +552,23 @@ impl Simulation {
         }
     }
 
+    /// Acknowledges until nothing more is told; the states that were told.
+    pub(super) fn told_states(&mut self) -> Vec<pb::TaskState> {
+        states(&self.acknowledge_all())
+    }
+
+    /// The same, with the reasons.
+    pub(super) fn told_with_reasons(&mut self) -> Vec<(pb::TaskState, Reason)> {
+        let told = self.acknowledge_all();
+        let both = told.iter().map(|status| (status.state(), status.reason()));
+        both.collect()
+    }
+
+    /// Whether the core did something of this kind.
+    pub(super) fn saw(&self, kind: impl Fn(&Seen) -> bool) -> bool {
+        self.seen.iter().any(kind)
+    }
+
     /// The kills that were asked for, with their graces.
     pub(super) fn kills(&self) -> Vec<Duration> {
         let kill = |seen: &Seen| match seen {
@@ -511,6 +592,10 @@ impl Simulation {
     pub(super) fn image(&self) -> crate::checkpoint::Image {
         read(&Layout::new(self.dir.path())).expect("the checkpoints can be read")
     }
+}
+
+pub(super) fn states(told: &[pb::TaskStatus]) -> Vec<pb::TaskState> {
+    told.iter().map(pb::TaskStatus::state).collect()
 }
 
 pub(super) fn registered() -> ToAgent {

@@ -7,7 +7,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskRunning, TaskStarting};
 use meseta_resources::{FrameworkId, Moment, TaskId};
 
-use super::simulation::{Simulation, task};
+use super::simulation::Simulation;
 use crate::byte_semaphore::{ByteSemaphore, Permit, UNACKNOWLEDGED_BYTES};
 use crate::checkpoint::LogEntry;
 use crate::core::{
@@ -20,9 +20,7 @@ fn states(updates: &[meseta_proto::meseta::v1::StatusUpdate]) -> Vec<pb::TaskSta
 
 #[test]
 fn checkpoint_status_update() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    simulation.start(&simulation.launched());
+    let mut simulation = Simulation::with_started_task();
     let starting = simulation.take_updates().remove(0).status;
     simulation.acknowledge(&starting);
     let image = simulation.image();
@@ -43,12 +41,10 @@ fn checkpoint_status_update() {
 
 #[test]
 fn retry_status_update() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    simulation.start(&simulation.launched());
+    let mut simulation = Simulation::with_started_task();
     assert_eq!(states(&simulation.take_updates()), [TaskStarting]);
     simulation.advance(RETRY_INTERVAL_MIN - Duration::from_nanos(1));
-    assert_eq!(states(&simulation.take_updates()), []);
+    assert!(simulation.take_updates().is_empty());
     simulation.advance(Duration::from_nanos(1));
     assert_eq!(states(&simulation.take_updates()), [TaskStarting]);
     // 20, 40, ... seconds, and never more than ten minutes.
@@ -58,7 +54,7 @@ fn retry_status_update() {
         // The master is heard from, or it would be given up.
         let nearly = pause - Duration::from_nanos(1);
         keep_alive(&mut simulation, nearly);
-        assert_eq!(states(&simulation.take_updates()), []);
+        assert!(simulation.take_updates().is_empty());
         simulation.advance(Duration::from_nanos(1));
         assert_eq!(
             states(&simulation.take_updates()),
@@ -70,30 +66,23 @@ fn retry_status_update() {
 }
 
 fn keep_alive(simulation: &mut Simulation, mut time: Duration) {
-    use meseta_proto::meseta::v1 as wire;
     while !time.is_zero() {
         let part = time.min(Duration::from_secs(15));
         simulation.advance(part);
         time -= part;
-        simulation.tell(wire::master_frame::Message::Ping(wire::Ping {
-            sequence: 1,
-            connected: true,
-        }));
+        simulation.ping(1);
     }
 }
 
 #[test]
 fn retries_begin_anew_when_the_master_is_back() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    simulation.start(&simulation.launched());
+    let mut simulation = Simulation::with_started_task();
     simulation.advance(Duration::from_secs(31));
     assert_eq!(states(&simulation.take_updates()).len(), 3);
     simulation.link_down();
     simulation.advance(Duration::from_secs(60));
-    assert_eq!(
-        states(&simulation.take_updates()),
-        [],
+    assert!(
+        simulation.take_updates().is_empty(),
         "nothing is sent to nobody"
     );
     simulation.register();
@@ -104,38 +93,31 @@ fn retries_begin_anew_when_the_master_is_back() {
 
 #[test]
 fn ignore_duplicate_status_update_ack() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    simulation.start(&simulation.launched());
+    let mut simulation = Simulation::with_started_task();
     let starting = simulation.take_updates().remove(0).status;
     simulation.acknowledge(&starting);
     assert_eq!(states(&simulation.take_updates()), [TaskRunning]);
     simulation.acknowledge(&starting);
     simulation.end(&simulation.launched(), Exit::Code(0));
-    assert_eq!(
-        states(&simulation.take_updates()),
-        [],
+    assert!(
+        simulation.take_updates().is_empty(),
         "RUNNING is not acknowledged"
     );
 }
 
 #[test]
 fn ignore_unexpected_status_update_ack() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    simulation.start(&simulation.launched());
+    let mut simulation = Simulation::with_started_task();
     simulation.take_updates();
     simulation.acknowledge_uuid("t", vec![7; 16]);
     simulation.acknowledge_uuid("t", Vec::new());
     simulation.acknowledge_uuid("other", vec![7; 16]);
-    assert_eq!(states(&simulation.take_updates()), []);
+    assert!(simulation.take_updates().is_empty());
 }
 
 #[test]
 fn latest_task_state() {
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    let container = simulation.launched();
+    let (mut simulation, container) = Simulation::launching();
     simulation.start(&container);
     simulation.end(&container, Exit::Code(0));
     simulation.take_updates();
@@ -160,41 +142,27 @@ fn status(state: pb::TaskState, uuid: u8) -> pb::TaskStatus {
     }
 }
 
-#[test]
-fn duplicate_update_before_ack() {
+fn resumed() -> StatusUpdates {
     let mut updates = StatusUpdates::new(1 << 20);
     updates.resume(Moment::ORIGIN);
-    assert_eq!(
-        updates.push(
-            Moment::ORIGIN,
-            &key(),
-            status(TaskRunning, 1),
-            Arc::default()
-        ),
-        Pushed::Send
-    );
-    assert_eq!(
-        updates.push(
-            Moment::ORIGIN,
-            &key(),
-            status(TaskRunning, 1),
-            Arc::default()
-        ),
-        Pushed::Duplicate
-    );
-    assert_eq!(
-        updates.acknowledge(Moment::ORIGIN, &key(), &[1; 16]),
-        Acknowledged::Next
-    );
-    assert_eq!(
-        updates.push(
-            Moment::ORIGIN,
-            &key(),
-            status(TaskRunning, 1),
-            Arc::default()
-        ),
-        Pushed::Duplicate
-    );
+    updates
+}
+
+fn push(updates: &mut StatusUpdates, state: pb::TaskState, uuid: u8) -> Pushed {
+    updates.push(Moment::ORIGIN, &key(), status(state, uuid), Arc::default())
+}
+
+fn acknowledge(updates: &mut StatusUpdates, uuid: u8) -> Acknowledged {
+    updates.acknowledge(Moment::ORIGIN, &key(), &[uuid; 16])
+}
+
+#[test]
+fn duplicate_update_before_ack() {
+    let mut updates = resumed();
+    assert_eq!(push(&mut updates, TaskRunning, 1), Pushed::Send);
+    assert_eq!(push(&mut updates, TaskRunning, 1), Pushed::Duplicate);
+    assert_eq!(acknowledge(&mut updates, 1), Acknowledged::Next);
+    assert_eq!(push(&mut updates, TaskRunning, 1), Pushed::Duplicate);
 }
 
 #[test]
@@ -239,67 +207,28 @@ fn what_checks_tell_is_bounded_in_bytes_and_all_else_is_taken() {
 
 #[test]
 fn duplicated_terminal_status_update() {
-    let mut updates = StatusUpdates::new(1 << 20);
-    updates.resume(Moment::ORIGIN);
-    assert_eq!(
-        updates.push(
-            Moment::ORIGIN,
-            &key(),
-            status(TaskFinished, 1),
-            Arc::default()
-        ),
-        Pushed::Send
-    );
-    let second = updates.push(
-        Moment::ORIGIN,
-        &key(),
-        status(TaskFailed, 2),
-        Arc::default(),
-    );
+    let mut updates = resumed();
+    assert_eq!(push(&mut updates, TaskFinished, 1), Pushed::Send);
+    let second = push(&mut updates, TaskFailed, 2);
     assert_eq!(second, Pushed::AfterTerminal);
 }
 
 #[test]
 fn duplicate_terminal_update_after_ack() {
-    let mut updates = StatusUpdates::new(1 << 20);
-    updates.resume(Moment::ORIGIN);
-    updates.push(
-        Moment::ORIGIN,
-        &key(),
-        status(TaskFinished, 1),
-        Arc::default(),
-    );
-    assert_eq!(
-        updates.acknowledge(Moment::ORIGIN, &key(), &[1; 16]),
-        Acknowledged::Closed
-    );
+    let mut updates = resumed();
+    push(&mut updates, TaskFinished, 1);
+    assert_eq!(acknowledge(&mut updates, 1), Acknowledged::Closed);
     // The stream is gone; whoever still speaks of the task is heard, and the master keeps the first.
-    assert_eq!(
-        updates.push(
-            Moment::ORIGIN,
-            &key(),
-            status(TaskFailed, 2),
-            Arc::default()
-        ),
-        Pushed::Send
-    );
-    assert_eq!(
-        updates.acknowledge(Moment::ORIGIN, &key(), &[2; 16]),
-        Acknowledged::Closed
-    );
-    assert_eq!(
-        updates.acknowledge(Moment::ORIGIN, &key(), &[2; 16]),
-        Acknowledged::Unknown
-    );
+    assert_eq!(push(&mut updates, TaskFailed, 2), Pushed::Send);
+    assert_eq!(acknowledge(&mut updates, 2), Acknowledged::Closed);
+    assert_eq!(acknowledge(&mut updates, 2), Acknowledged::Unknown);
     assert_eq!(updates.next_due(), None);
 }
 
 #[test]
 fn a_scheduler_that_took_over_is_told_again() {
     use meseta_proto::meseta::v1 as wire;
-    let mut simulation = Simulation::registered();
-    simulation.run(task("t"));
-    simulation.start(&simulation.launched());
+    let mut simulation = Simulation::with_started_task();
     simulation.take_updates();
     let framework = simulation.framework();
     simulation.tell(wire::master_frame::Message::UpdateFramework(
@@ -322,14 +251,8 @@ async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
             () = std::future::ready(()) => false,
         }
     };
-    let key = StreamKey {
-        framework: FrameworkId::new("f").expect("an id"),
-        task: TaskId::new("t").expect("an id"),
-    };
-    let status = |uuid: u8| pb::TaskStatus {
-        uuid: Some(vec![uuid; 16]),
-        ..pb::TaskStatus::default()
-    };
+    let key = key();
+    let status = |uuid: u8| status(TaskRunning, uuid);
     let now = Moment::ORIGIN;
     let mut updates = StatusUpdates::new(1 << 20);
     updates.push(now, &key, status(1), take().await);
