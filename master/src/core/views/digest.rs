@@ -2,6 +2,7 @@
 //!
 //! Entered through [`AgentView`], by readers, never by the core.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 use meseta_resources::{FrameworkId, ResourceQuantities, Resources, Role};
@@ -20,11 +21,18 @@ pub struct RoleAmounts {
 }
 
 /// The sums of an agent that have been asked for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct AgentDigest {
     states: OnceLock<Vec<(FrameworkId, StateCounts)>>,
     used: OnceLock<Resources>,
     roles: OnceLock<Vec<(Role, RoleAmounts)>>,
+}
+
+impl fmt::Debug for AgentDigest {
+    /// Nothing of it: which sums are there says nothing of the agent.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentDigest").finish_non_exhaustive()
+    }
 }
 
 impl AgentView {
