@@ -526,7 +526,7 @@ async fn first_event(address: SocketAddr, principal: &str, id: Option<&str>) -> 
         framework_info: v1::FrameworkInfo {
             user: "alice".to_owned(),
             name: "owned".to_owned(),
-            id: id.map(|id| framework_id(id)),
+            id: id.map(framework_id),
             principal: Some(principal.to_owned()),
             failover_timeout: Some(3_600.0),
             ..v1::FrameworkInfo::default()

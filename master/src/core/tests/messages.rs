@@ -165,7 +165,7 @@ pub(super) fn kill(task: &str) -> Action {
 pub(super) fn reconcile(tasks: &[(&str, Option<&str>)]) -> Action {
     let task = |(task, agent): &(&str, Option<&str>)| call::reconcile::Task {
         task_id: task_id(task),
-        agent_id: agent.map(|agent| agent_id(agent)),
+        agent_id: agent.map(agent_id),
     };
     Action::Reconcile(call::Reconcile {
         tasks: tasks.iter().map(task).collect(),

@@ -199,7 +199,7 @@ fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
     let first = world.subscribe(info.clone());
     let offers = world.offers(&first);
     let offer = offers.iter().find(|o| o.agent_id.value == node.id).unwrap();
-    world.launch(&first, &offer, "t", "cpus:1;mem:64");
+    world.launch(&first, offer, "t", "cpus:1;mem:64");
     world.take_frames(node.connection);
     world.take_frames(idle.connection);
     world.lose_stream(&first);

@@ -27,7 +27,7 @@ fn divide(world: &mut World, node: &Node, count: usize) {
     for numbers in numbers.chunks(RESOURCES_PER_OPERATION_MAX) {
         let pieces = numbers.iter().map(|number| numbered("ads", *number));
         let pieces = pieces.fold(Resources::new(), |sum, piece| sum + piece);
-        world.operate_accepted(&node, reserve(&pieces));
+        world.operate_accepted(node, reserve(&pieces));
     }
     assert_eq!(world.agent_total(node).len(), count);
 }

@@ -150,7 +150,7 @@ fn a_framework_reserves_for_the_role_it_was_offered_only() {
     assert_eq!(told.len(), 2);
     for status in told {
         let message = status.message();
-        assert_says(&message, "but the resource was allocated to role 'dev'");
+        assert_says(message, "but the resource was allocated to role 'dev'");
     }
     assert!(world.applies(&node).is_empty());
 }

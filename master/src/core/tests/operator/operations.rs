@@ -361,7 +361,7 @@ fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
     ] {
         let answer = world.operate(&node.id, message);
         let told = text(&answer);
-        assert_says(&told, "destroy the volume first");
+        assert_says(told, "destroy the volume first");
         world.assert_total(&node, &before);
     }
 }

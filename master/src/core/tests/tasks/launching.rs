@@ -302,7 +302,7 @@ fn a_kill_goes_to_the_agent_as_often_as_it_is_asked_for() {
     let kill = |task: &str, agent: Option<&str>| {
         Action::Kill(call::Kill {
             task_id: task_id(task),
-            agent_id: agent.map(|agent| agent_id(agent)),
+            agent_id: agent.map(agent_id),
             kill_policy: None,
         })
     };
