@@ -8,10 +8,10 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{Controller, Host, Isolation, Mode};
 
 use crate::configuration;
-use crate::error_chain::chain;
 use crate::flags::Flags;
 use crate::link::MasterAddress;
 use crate::oversubscription::Configured;

@@ -440,7 +440,7 @@ mod tests {
         let line = Line::try_parse_from(usual.iter().chain(args));
         let flags = line.map_err(|error| error.to_string())?.flags;
         let resources = Resources::parse(resources, &Role::default()).expect("sound");
-        read(&flags, &resources).map_err(|error| crate::error_chain::chain(&error))
+        read(&flags, &resources).map_err(|error| meseta_daemon::error_chain::chain(&error))
     }
 
     #[test]

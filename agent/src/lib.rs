@@ -37,7 +37,6 @@ pub mod core;
 mod descriptors;
 mod detect;
 mod directories;
-mod error_chain;
 mod executor_connections;
 mod executor_tokens;
 mod fetch;

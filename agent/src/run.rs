@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use meseta_daemon::error_chain::chain;
 use meseta_daemon::server;
 pub use meseta_daemon::server::CancellationToken;
 use meseta_daemon::tls;
@@ -46,7 +47,6 @@ use crate::directories::{
     create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, publish_endpoint,
     remove_empty, runtime_dir,
 };
-use crate::error_chain::chain;
 use crate::flags::Flags;
 use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};

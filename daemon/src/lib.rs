@@ -10,6 +10,7 @@ pub mod authentication;
 pub mod background;
 pub mod body;
 pub mod client;
+pub mod error_chain;
 pub mod fair_semaphore;
 pub mod files;
 pub mod messages;

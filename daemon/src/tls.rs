@@ -21,6 +21,7 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
 pub use self::principal_uri::principal_uri;
+use super::error_chain::chain;
 use super::watched::Watched;
 
 /// The longest file of certificates, keys or credentials, in bytes.
@@ -371,17 +372,6 @@ impl Served {
         };
         watched.follow(interval, shutdown, take).await;
     }
-}
-
-/// An error with all its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// A certificate that the other side has proven to be its own.

@@ -7,12 +7,12 @@
 use std::io;
 use std::time::Duration;
 
+use meseta_daemon::error_chain::chain;
 use tokio::sync::{mpsc, watch};
 use tracing::error;
 
 use super::{Store, StoreError, Write};
 use crate::core::Lsn;
-use crate::error_chain::chain;
 
 /// Writes committed at once, so that a long queue does not hold the first one up.
 const BATCH_MAX: usize = 512;

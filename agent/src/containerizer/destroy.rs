@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{ContainerName, DestroyOptions, KillRequest, ProcessIdentity};
 use meseta_resources::ContainerId;
 use tracing::{error, warn};
 
 use super::state::Entry;
 use super::{Containerizer, blocking};
-use crate::error_chain::chain;
 
 /// First pause before a destroy that left something is tried again; doubles up to the second.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{ContainerName, Containers, Demand, ExitCause, StatusError, is_shortage};
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
@@ -11,7 +12,6 @@ use super::inspection::megabytes;
 use super::supervision::{AGAIN_MAX, AGAIN_MIN};
 use super::{Containerizer, blocking, limitation_file};
 use crate::core::{Ending, Exit, Limitation};
-use crate::error_chain::chain;
 
 /// What the supervisor and the kernel recorded of a container whose supervisor has ended, and what was known
 /// before of a limit. An error is want of ours, which is waited out.

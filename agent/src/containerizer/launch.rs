@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use meseta_daemon::error_chain::chain;
 use meseta_daemon::server::CancellationToken;
 use meseta_isolators::{Launched, TaskIsolation};
 use meseta_proto::mesos::v1 as pb;
@@ -16,7 +17,6 @@ use super::state::{Entry, Inner, LiveContainer};
 use super::{Containerizer, blocking};
 use crate::checkpoint::inside;
 use crate::core::{Input, LaunchPlan};
-use crate::error_chain::chain;
 use crate::fetch::{self, Cancel};
 use crate::spec::isolation::task_isolation;
 use crate::spec::{Prepared, container_spec, logs_of};

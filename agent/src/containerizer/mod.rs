@@ -42,12 +42,12 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::Containers;
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::core::{ContainerAction, Input};
-use crate::error_chain::chain;
 use state::Inner;
 pub(crate) use state::{LiveContainer, Options};
 

@@ -6,6 +6,7 @@
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     Containers, Credentials, DestroyOptions, ExitCause, Inside, LaunchError, LaunchStep,
     ProcessIdentity, TaskIsolation, is_shortage,
@@ -15,7 +16,6 @@ use tracing::warn;
 use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::core::{Input, LaunchPlan, Probe, ProbeMethod, ProbeResult};
-use crate::error_chain::chain;
 use crate::file_user::become_user;
 use crate::spec::{LaunchSettings, check_output, logs_of, spec_inside};
 

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     BootId, ContainerName, Demand, DriftKind, ProcessIdentity, Recovered, is_shortage,
 };
@@ -23,7 +24,6 @@ use super::supervision::AGAIN_MIN;
 use super::{Containerizer, limitation_file};
 use crate::checkpoint::{Image, LogEntry, RunImage};
 use crate::core::{Found, Limitation, Recovery, demand_of_run, demand_of_task, is_terminal};
-use crate::error_chain::chain;
 
 /// How long the start waits for orphaned containers to be gone.
 const ORPHANS_TIMEOUT: Duration = Duration::from_secs(5);

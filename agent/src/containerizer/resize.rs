@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{ContainerError, ContainerName, Demand, Shrink};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{ContainerId, Resources};
@@ -15,7 +16,6 @@ use super::inspection::InspectionLimits;
 use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::core::Input;
-use crate::error_chain::chain;
 use crate::spec::volumes;
 
 /// How often a hard memory limit is tried again below which what runs does not fit.

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::ContainerName;
 use meseta_resources::ContainerId;
 use tracing::{debug, warn};
 
 use super::Containerizer;
-use crate::error_chain::chain;
 
 /// Requested and not yet written.
 #[derive(Debug, Default)]

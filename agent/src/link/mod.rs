@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use meseta_daemon::client;
+use meseta_daemon::error_chain::chain;
 use meseta_proto::budget::{Budget, waiting_bytes};
 use meseta_proto::meseta::v1 as protocol;
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
@@ -25,7 +26,6 @@ use tracing::{debug, info};
 use crate::access_flags::Identity;
 use crate::budgets::Budgets;
 use crate::core::{Input, LinkAction, LinkId};
-use crate::error_chain::chain;
 use outgoing::{Dropped, Outgoing, Queue, outgoing};
 
 /// Time for the connection to stand.

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{ContainerName, ContainerUsage, DiskUsage, Sampler};
 use meseta_resources::ContainerId;
 use tracing::debug;
@@ -26,7 +27,6 @@ use tracing::debug;
 use crate::clock::unix_now;
 use crate::containerizer::{Containerizer, LiveContainer};
 use crate::descriptors::kept_open;
-use crate::error_chain::chain;
 use history::History;
 use host::HostReader;
 pub(crate) use host::HostSample;

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     ContainerName, ContainerSpec, Destination, DestroyOptions, ExitCause, Inside, KillOutcome,
     KillRequest, Launched, ProcessIdentity, TaskIsolation,
@@ -34,7 +35,6 @@ use tracing::{info, warn};
 
 use crate::containerizer::{Containerizer, supervision};
 use crate::core::LaunchPlan;
-use crate::error_chain::chain;
 use crate::spec::isolation::task_isolation;
 use crate::spec::sandbox::NestedSandbox;
 use crate::spec::{Prepared, container_spec, spec_inside};

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use meseta_daemon::error_chain::chain;
 use meseta_estimators::{
     Assessment, ConfigError, ContainerUsage, ControllerSpec, Estimate, EstimatorSpec, Gate,
     QosController, ResourceEstimator, UsageSample,
@@ -28,7 +29,6 @@ use tracing::{info, warn};
 use crate::checkpoint::{Layout, read_learned_profile, write_learned_profile};
 use crate::clock::unix_now;
 use crate::core::{Input, Report, Snapshot};
-use crate::error_chain::chain;
 use crate::flags::Flags;
 use crate::handle::Handle;
 use crate::monitor::Samples;

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::Host;
 
 use super::RunError;
-use crate::error_chain::chain;
 use crate::flags::Flags;
 
 /// Where containers are in each tree: in a scope of systemd if there is one to be had.

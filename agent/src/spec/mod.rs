@@ -19,6 +19,7 @@ pub(crate) mod volumes;
 
 use std::path::{Path, PathBuf};
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     Command, ContainerName, ContainerSpec, Credentials, Destination, MountStep,
 };
@@ -26,7 +27,6 @@ use meseta_resources::ContainerId;
 
 use crate::checkpoint::{Layout, inside, nested_names};
 use crate::core::{LaunchPlan, Subject};
-use crate::error_chain::chain;
 use crate::isolation::TaskRights;
 use crate::log_flags::Logs;
 use environment::{AgentEnvironment, task_environment};

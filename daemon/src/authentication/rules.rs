@@ -11,8 +11,8 @@ use std::time::Duration;
 use meseta_access::{AclError, Acls, Authorizer, CredentialError, Credentials};
 use tokio_util::sync::CancellationToken;
 
-use super::super::tls;
 use super::super::watched::Watched;
+use super::super::{error_chain, tls};
 use super::SettingsError;
 use super::authenticator::Authenticator;
 
@@ -147,7 +147,7 @@ fn taken(what: &'static str, outcome: Result<(), SettingsError>) -> bool {
         Ok(()) => tracing::info!(what, "exchanged"),
         Err(error) => tracing::warn!(
             what,
-            error = %tls::chain(error),
+            error = %error_chain::chain(error),
             "a changed file cannot be used; what was read before stays in force"
         ),
     }

@@ -9,6 +9,7 @@ use meseta_access::exposure::{self, Exposure, Posture};
 use meseta_access::{AclError, CredentialError};
 use serde::Deserialize;
 
+use super::super::error_chain;
 use super::super::tls::{self, FileError, Served, TlsError};
 use super::local_trust::LocalTrust;
 use super::rules::{Rules, Sources, plain, secret_text};
@@ -50,7 +51,7 @@ pub enum SettingsError {
         flag: &'static str,
         source: CredentialError,
     },
-    #[error("--{flag}: {}", tls::chain(source))]
+    #[error("--{flag}: {}", error_chain::chain(source))]
     File {
         flag: &'static str,
         source: FileError,
@@ -79,7 +80,7 @@ pub enum SettingsError {
     HalfAPair,
     #[error("--ssl_ca_file needs --ssl_cert_file and --ssl_key_file")]
     AuthoritiesAlone,
-    #[error("--ssl_cert_file, --ssl_key_file, --ssl_ca_file: {}", tls::chain(.0))]
+    #[error("--ssl_cert_file, --ssl_key_file, --ssl_ca_file: {}", error_chain::chain(.0))]
     Tls(TlsError),
 }
 

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     ContainerName, Containers, Credentials, MountAction, MountStep, ProcessIdentity,
 };
 
 use super::{Point, Volume, VolumeContext, placed, points, provide_one};
-use crate::error_chain::chain;
 
 /// Below a work directory, or a disk of its own, volumes are here.
 const VOLUMES: &str = "/volumes/roles/";

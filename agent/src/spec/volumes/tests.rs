@@ -115,7 +115,7 @@ impl Fixture {
         let context = VolumeContext::new(&self.layout, &plan.run, &plan.container, &rights);
         of_plan(&self.layout, plan)
             .and_then(|volumes| provide(&context, &volumes, None))
-            .map_err(|error| crate::error_chain::chain(&error))
+            .map_err(|error| meseta_daemon::error_chain::chain(&error))
     }
 
     fn inner(&self, path: &str) -> PathBuf {

@@ -1,7 +1,8 @@
 //! How an error is told on one line: what failed, then each cause.
 
 /// An error with its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(source) = cause {
