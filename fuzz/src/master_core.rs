@@ -10,8 +10,8 @@ use std::time::Duration;
 use meseta_daemon::authentication::Caller;
 use meseta_master::core::call::{Action, Checked, Subscribe, check};
 use meseta_master::core::{
-    Answer, Config, ConnectionId, Effect, Identity, Input, Lsn, MasterCore, Output, Recovered,
-    ReplyId, Request,
+    Administration, Answer, Config, ConnectionId, Effect, Identity, Input, Lsn, MasterCore, Output,
+    Recovered, ReplyId, Request, SubscribeRequest,
 };
 use meseta_proto::convert::{Format, parse_resources, to_resources};
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
@@ -270,12 +270,12 @@ impl World {
                 offer_constraints: None,
             })
         });
-        self.input(Input::Subscribe {
+        self.input(Input::Subscribe(SubscribeRequest {
             connection,
             stream_id: connection.to_string(),
             call,
             caller: Caller::default(),
-        });
+        }));
     }
 
     fn lose_agent(&mut self, who: u8) {
@@ -302,15 +302,12 @@ impl World {
             .map(|connection| connection.to_string());
         self.input(Input::Tick);
         let before = self.digest();
-        let reply = ReplyId(self.number());
-        self.input(Input::Call {
-            reply,
+        let answer = self.ask(Request::Call {
             framework_id: framework.id,
             stream_id,
             action: Box::new(action),
             caller: Caller::default(),
         });
-        let answer = self.answers.remove(&reply).expect("every call is answered");
         if !matches!(answer, Answer::Accepted | Answer::Done) {
             assert_eq!(before, self.digest(), "refused: {answer:?}");
         }
@@ -472,20 +469,26 @@ impl World {
                 duration: None,
             },
         };
-        let schedule = |windows| Request::UpdateSchedule(Box::new(Schedule { windows }));
+        let schedule = |windows| Administration::UpdateSchedule(Box::new(Schedule { windows }));
         let request = match how % 8 {
             0..=3 => schedule(vec![window]),
             4 | 5 => schedule(Vec::new()),
-            6 => Request::StartMaintenance(machine_ids),
-            _ => Request::StopMaintenance(machine_ids),
+            6 => Administration::StartMaintenance(machine_ids),
+            _ => Administration::StopMaintenance(machine_ids),
         };
-        let reply = ReplyId(self.number());
-        self.input(Input::Administer {
-            reply,
-            request: Box::new(request),
+        self.ask(Request::Administer {
+            administration: Box::new(request),
             approver: Caller::default().approver,
         });
-        assert!(self.answers.remove(&reply).is_some(), "answered");
+    }
+
+    /// Makes a request; each is answered.
+    fn ask(&mut self, request: Request) -> Answer {
+        let reply = ReplyId(self.number());
+        self.input(Input::Request { reply, request });
+        self.answers
+            .remove(&reply)
+            .expect("every request is answered")
     }
 
     fn answer_inverse(&mut self, source: &mut Source<'_>) {

@@ -4,3 +4,9 @@
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the master is shutting down")]
 pub(crate) struct Closed;
+
+impl From<Closed> for tonic::Status {
+    fn from(closed: Closed) -> Self {
+        Self::unavailable(closed.to_string())
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::handle::Handle;
+use crate::handle::{Handle, Query};
 
 /// The core answers at once unless the machine is in trouble.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -16,7 +16,7 @@ pub struct Health {
 impl Health {
     /// One line for people; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
-        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.handle.snapshot());
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.handle.query(Query::Snapshot));
         let snapshot = asked.await.ok()?.ok()?;
         let connected = snapshot.agents.iter().filter(|agent| agent.connected);
         Some(format!(

@@ -11,7 +11,7 @@ use meseta_proto::convert;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
 
-use crate::core::{Request, authorization};
+use crate::core::{Administration, authorization};
 
 /// What a call of the operator API needs.
 pub(crate) fn question(kind: CallType) -> Need {
@@ -67,32 +67,32 @@ pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Forbidden> {
 }
 
 /// Whether the caller may make this request.
-pub(crate) fn request(caller: &Caller, request: &Request) -> Result<(), Forbidden> {
+pub(crate) fn administration(caller: &Caller, request: &Administration) -> Result<(), Forbidden> {
     if caller.approver.allows_everything() {
         return Ok(());
     }
     let whole = |action| caller.check(action, None);
     match request {
         // The core validates these first, and asks then.
-        Request::SetQuota(_) | Request::RemoveQuota { .. } => Ok(()),
-        Request::UpdateQuota { configs, .. } => configs
+        Administration::SetQuota(_) | Administration::RemoveQuota { .. } => Ok(()),
+        Administration::UpdateQuota { configs, .. } => configs
             .iter()
             .try_for_each(|config| caller.check(Action::UpdateQuota, Some(&config.role))),
-        Request::UpdateWeights(weights) => weights
+        Administration::UpdateWeights(weights) => weights
             .iter()
             .try_for_each(|(role, _)| caller.check(Action::UpdateWeight, Some(role))),
-        Request::UpdateSchedule(_) => whole(Action::UpdateMaintenanceSchedule),
-        Request::StartMaintenance(_) => whole(Action::StartMaintenance),
-        Request::StopMaintenance(_) => whole(Action::StopMaintenance),
-        Request::DrainAgent { .. } => whole(Action::DrainAgent),
-        Request::DeactivateAgent { .. } => whole(Action::DeactivateAgent),
-        Request::ReactivateAgent { .. } => whole(Action::ReactivateAgent),
-        Request::MarkAgentGone { .. } => whole(Action::MarkAgentGone),
+        Administration::UpdateSchedule(_) => whole(Action::UpdateMaintenanceSchedule),
+        Administration::StartMaintenance(_) => whole(Action::StartMaintenance),
+        Administration::StopMaintenance(_) => whole(Action::StopMaintenance),
+        Administration::DrainAgent { .. } => whole(Action::DrainAgent),
+        Administration::DeactivateAgent { .. } => whole(Action::DeactivateAgent),
+        Administration::ReactivateAgent { .. } => whole(Action::ReactivateAgent),
+        Administration::MarkAgentGone { .. } => whole(Action::MarkAgentGone),
     }
 }
 
 /// A request's name and object in the audit log.
-pub(crate) fn name(request: &Request) -> (&'static str, String) {
+pub(crate) fn name(request: &Administration) -> (&'static str, String) {
     let roles = |roles: Vec<&str>| roles.join(",");
     let machines = |machines: &[meseta_proto::mesos::v1::MachineId]| {
         let name = |id: &meseta_proto::mesos::v1::MachineId| {
@@ -107,14 +107,16 @@ pub(crate) fn name(request: &Request) -> (&'static str, String) {
             .join(",")
     };
     match request {
-        Request::SetQuota(request) => ("SET_QUOTA", request.role.clone().unwrap_or_default()),
-        Request::UpdateQuota { configs, .. } => {
+        Administration::SetQuota(request) => {
+            ("SET_QUOTA", request.role.clone().unwrap_or_default())
+        }
+        Administration::UpdateQuota { configs, .. } => {
             let configs = configs.iter().take(8);
             let names = configs.map(|config| config.role.as_str()).collect();
             ("UPDATE_QUOTA", roles(names))
         }
-        Request::RemoveQuota { role } => ("REMOVE_QUOTA", role.clone()),
-        Request::UpdateWeights(weights) => {
+        Administration::RemoveQuota { role } => ("REMOVE_QUOTA", role.clone()),
+        Administration::UpdateWeights(weights) => {
             let names = weights
                 .iter()
                 .take(8)
@@ -122,13 +124,13 @@ pub(crate) fn name(request: &Request) -> (&'static str, String) {
                 .collect();
             ("UPDATE_WEIGHTS", roles(names))
         }
-        Request::UpdateSchedule(_) => ("UPDATE_MAINTENANCE_SCHEDULE", String::new()),
-        Request::StartMaintenance(list) => ("START_MAINTENANCE", machines(list)),
-        Request::StopMaintenance(list) => ("STOP_MAINTENANCE", machines(list)),
-        Request::DrainAgent { agent_id, .. } => ("DRAIN_AGENT", agent_id.clone()),
-        Request::DeactivateAgent { agent_id } => ("DEACTIVATE_AGENT", agent_id.clone()),
-        Request::ReactivateAgent { agent_id } => ("REACTIVATE_AGENT", agent_id.clone()),
-        Request::MarkAgentGone { agent_id } => ("MARK_AGENT_GONE", agent_id.clone()),
+        Administration::UpdateSchedule(_) => ("UPDATE_MAINTENANCE_SCHEDULE", String::new()),
+        Administration::StartMaintenance(list) => ("START_MAINTENANCE", machines(list)),
+        Administration::StopMaintenance(list) => ("STOP_MAINTENANCE", machines(list)),
+        Administration::DrainAgent { agent_id, .. } => ("DRAIN_AGENT", agent_id.clone()),
+        Administration::DeactivateAgent { agent_id } => ("DEACTIVATE_AGENT", agent_id.clone()),
+        Administration::ReactivateAgent { agent_id } => ("REACTIVATE_AGENT", agent_id.clone()),
+        Administration::MarkAgentGone { agent_id } => ("MARK_AGENT_GONE", agent_id.clone()),
     }
 }
 

@@ -203,74 +203,17 @@ impl Service {
                 self.drop_queued(&input);
                 self.step(input);
             }
-            Command::Subscribe {
-                connection,
-                stream_id,
-                call,
-                events,
-                caller,
-                charge: _charge,
-            } => {
-                self.schedulers.insert(connection, events);
-                self.step(Input::Subscribe {
-                    connection,
-                    stream_id,
-                    call,
-                    caller,
-                });
+            Command::Subscribe(request, events, _charge) => {
+                self.schedulers.insert(request.connection, events);
+                self.step(Input::Subscribe(request));
             }
-            Command::Call {
-                framework_id,
-                stream_id,
-                action,
-                caller,
-                charge: _charge,
-                answer,
-            } => {
-                let reply = self.await_reply(answer);
-                self.step(Input::Call {
-                    reply,
-                    framework_id,
-                    stream_id,
-                    action,
-                    caller,
-                });
-            }
-            Command::Teardown {
-                framework_id,
-                answer,
-            } => {
-                let reply = self.await_reply(answer);
-                self.step(Input::Teardown {
-                    reply,
-                    framework_id,
-                });
-            }
-            Command::Operate {
-                agent_id,
-                operation,
-                principal,
-                answer,
-            } => {
-                let reply = self.await_reply(answer);
-                self.step(Input::Operate {
-                    reply,
-                    agent_id,
-                    operation,
-                    principal,
-                });
-            }
-            Command::Administer {
+            Command::Request {
                 request,
-                approver,
+                charge: _charge,
                 answer,
             } => {
                 let reply = self.await_reply(answer);
-                self.step(Input::Administer {
-                    reply,
-                    request,
-                    approver,
-                });
+                self.step(Input::Request { reply, request });
             }
             Command::AgentConnected {
                 connection,
@@ -280,45 +223,37 @@ impl Service {
                 self.core.agent_connected(connection, caller);
                 self.agents.insert(connection, frames);
             }
-            Command::Watch {
-                peer,
-                after,
-                watching,
-            } => self.watch(peer, after, watching),
             Command::Query(question) => self.answer(question),
         }
     }
 
-    /// Answers what changes nothing. The asker may have left.
     fn answer(&mut self, question: Query) {
         match question {
-            Query::Excluded(sender) => {
-                let _unsent = sender.send(self.core.excluded());
+            Query::Excluded(answer) => send(answer, self.core.excluded()),
+            Query::Explain(question, answer) => {
+                send(answer, self.core.explain(self.clock.now(), &question));
             }
-            Query::Explain { question, answer } => {
-                let _unsent = answer.send(self.core.explain(self.clock.now(), &question));
+            Query::Principal(framework_id, answer) => {
+                send(answer, self.core.principal_of(&framework_id));
             }
-            Query::Principal {
-                framework_id,
-                answer,
-            } => {
-                let _unsent = answer.send(self.core.principal_of(&framework_id));
-            }
-            Query::Snapshot(sender) => {
+            Query::Snapshot(answer) => {
                 self.measures.shared_snapshots += u64::from(self.core.has_snapshot());
-                let _unsent = sender.send(self.core.snapshot());
+                send(answer, self.core.snapshot());
             }
-            Query::Policies(sender) => {
+            Query::Policies(answer) => {
                 self.measures.shared_snapshots += u64::from(self.core.has_policies());
-                let _unsent = sender.send(self.core.policies());
+                send(answer, self.core.policies());
             }
-            Query::Outcome { uuid, outcome } => {
-                let _unsent = outcome.send(self.outcomes.of(uuid));
-            }
-            Query::Measure(sender) => {
+            Query::Outcome(uuid, answer) => send(answer, self.outcomes.of(uuid)),
+            Query::Measure(answer) => {
                 let measures = self.measure();
-                let _unsent = sender.send((self.core.snapshot(), measures));
+                send(answer, (self.core.snapshot(), measures));
             }
+            Query::Watch {
+                peer,
+                after,
+                answer,
+            } => send(answer, self.watch(peer, after)),
         }
     }
 
@@ -342,17 +277,14 @@ impl Service {
         }
     }
 
-    fn watch(&mut self, peer: Peer, after: Option<u64>, watching: oneshot::Sender<WatchStart>) {
+    fn watch(&mut self, peer: Peer, after: Option<u64>) -> WatchStart {
         self.core.watch();
         let (events, goes_on) = self.watchers.add(peer, after);
-        let snapshot = (!goes_on).then(|| self.core.snapshot());
-        let last = self.watchers.last();
-        // The asker may have left.
-        let _unsent = watching.send(WatchStart {
-            snapshot,
-            last,
+        WatchStart {
+            snapshot: (!goes_on).then(|| self.core.snapshot()),
+            last: self.watchers.last(),
             events,
-        });
+        }
     }
 
     fn await_reply(&mut self, answer: oneshot::Sender<Answer>) -> ReplyId {
@@ -467,8 +399,7 @@ impl Service {
                     self.outcomes.begin(*uuid);
                 }
                 if let Some(sender) = self.replies.remove(&reply) {
-                    // The caller may have left.
-                    let _unsent = sender.send(answer);
+                    send(sender, answer);
                 }
             }
         }
@@ -495,6 +426,11 @@ impl Service {
             Destination::Watchers => self.watchers.begin_anew(),
         }
     }
+}
+
+/// Answers who may have left.
+fn send<T>(answer: oneshot::Sender<T>, value: T) {
+    let _unsent = answer.send(value);
 }
 
 /// Whether this tells an agent that it is registered.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::core::Input;
 use crate::handle::Handle;
 
 /// Time between two looks at the file, as in Mesos.
@@ -63,7 +64,8 @@ pub(crate) async fn watch(
                 }
                 tracing::info!(hosts = whitelist.0.len(), "the whitelist has changed");
                 known = whitelist.clone();
-                if handle.whitelist(whitelist.0).await.is_err() {
+                let hosts = Some(whitelist.0);
+                if handle.tell(Input::Whitelist { hosts }).await.is_err() {
                     return;
                 }
             }

@@ -7,7 +7,7 @@ use meseta_daemon::authentication::Caller;
 use meseta_master::core::call::{Action, Subscribe};
 use meseta_master::core::{
     AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, Memory, Output,
-    QuotaSemantics, Recovered, ReplyId,
+    QuotaSemantics, Recovered, ReplyId, Request, SubscribeRequest,
 };
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
@@ -78,7 +78,7 @@ impl World {
     }
 
     pub(crate) fn subscribe(&mut self, info: v1::FrameworkInfo) {
-        self.step(Input::Subscribe {
+        self.step(Input::Subscribe(SubscribeRequest {
             connection: SCHEDULER,
             stream_id: STREAM.to_owned(),
             call: Box::new(Subscribe {
@@ -87,7 +87,7 @@ impl World {
                 offer_constraints: None,
             }),
             caller: Caller::default(),
-        });
+        }));
     }
 
     pub(crate) fn step(&mut self, input: Input) {
@@ -135,12 +135,14 @@ impl World {
 
     pub(crate) fn call(&mut self, action: Action) {
         self.replies += 1;
-        self.step(Input::Call {
+        self.step(Input::Request {
             reply: ReplyId(self.replies),
-            framework_id: self.framework.clone(),
-            stream_id: Some(STREAM.to_owned()),
-            action: Box::new(action),
-            caller: Caller::default(),
+            request: Request::Call {
+                framework_id: self.framework.clone(),
+                stream_id: Some(STREAM.to_owned()),
+                action: Box::new(action),
+                caller: Caller::default(),
+            },
         });
     }
 

@@ -25,21 +25,10 @@ pub enum Input {
     Tick,
     /// All mutations up to and with this one are durable.
     Persisted { lsn: Lsn },
-    /// A scheduler opened a stream; its events go to `connection`.
-    Subscribe {
-        connection: ConnectionId,
-        stream_id: String,
-        call: Box<Subscribe>,
-        caller: Caller,
-    },
-    /// Any other call of a scheduler, checked in itself ([`super::validation::call`]).
-    Call {
-        reply: ReplyId,
-        framework_id: String,
-        stream_id: Option<String>,
-        action: Box<Action>,
-        caller: Caller,
-    },
+    /// A scheduler opened a stream.
+    Subscribe(SubscribeRequest),
+    /// Something that is answered.
+    Request { reply: ReplyId, request: Request },
     /// A scheduler's stream has ended, whoever ended it.
     SchedulerGone { connection: ConnectionId },
     /// A scheduler has read so many answers to its questions about tasks.
@@ -54,25 +43,42 @@ pub enum Input {
     },
     /// An agent's stream has ended, whoever ended it.
     AgentGone { connection: ConnectionId },
-    /// An operator's change of quota, weights, maintenance or an agent's state.
-    Administer {
-        reply: ReplyId,
-        request: Box<Request>,
-        /// What the operator may do, where that is asked after the request was understood.
-        approver: Approver,
-    },
     /// Only agents on these hosts are to be offered.
     Whitelist {
         hosts: Option<Arc<BTreeSet<Arc<str>>>>,
     },
-    /// An operator removes a framework.
-    Teardown {
-        reply: ReplyId,
+}
+
+/// A subscription, as the scheduler asks for it.
+#[derive(Debug)]
+pub struct SubscribeRequest {
+    /// Where its events go.
+    pub connection: ConnectionId,
+    pub stream_id: String,
+    pub call: Box<Subscribe>,
+    pub caller: Caller,
+}
+
+/// Something that is answered, at once or when it is durable.
+#[derive(Debug)]
+pub enum Request {
+    /// Any call of a scheduler but SUBSCRIBE, checked in itself ([`super::validation::call`]).
+    Call {
         framework_id: String,
+        stream_id: Option<String>,
+        action: Box<Action>,
+        caller: Caller,
     },
+    /// An operator's change of quota, weights, maintenance or an agent's state.
+    Administer {
+        administration: Box<Administration>,
+        /// What the operator may do, where that is asked after the request was understood.
+        approver: Approver,
+    },
+    /// An operator removes a framework.
+    Teardown { framework_id: String },
     /// An operator reserves, unreserves, or makes, destroys or resizes volumes.
     Operate {
-        reply: ReplyId,
         agent_id: String,
         operation: Box<Operation>,
         /// Who asks, if that is known.
@@ -80,9 +86,9 @@ pub enum Input {
     },
 }
 
-/// Something an operator wants.
+/// A change of quota, weights, maintenance or an agent's state.
 #[derive(Clone, Debug)]
-pub enum Request {
+pub enum Administration {
     /// Sets the quota of a role that has none.
     SetQuota(Box<QuotaRequest>),
     /// Replaces the quotas of roles, all or none; an empty one removes.

@@ -59,7 +59,7 @@ pub use config::{
 };
 pub use effect::{Effect, Output};
 pub use ids::{ConnectionId, Lsn, OperationUuid, ReplyId};
-pub use input::{Input, Request};
+pub use input::{Administration, Input, Request, SubscribeRequest};
 pub use master::MasterCore;
 pub use offers::explain::{Excluded, ExplainQuery};
 pub use state::agent::{AgentProfile, RecoveredAgent, UnreachableAgent};

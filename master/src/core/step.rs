@@ -8,8 +8,8 @@ use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::time::{Moment, Now};
 
 use super::effect::{Effect, Output};
-use super::ids::ConnectionId;
-use super::input::Input;
+use super::ids::{ConnectionId, ReplyId};
+use super::input::{Input, Request};
 use super::master::MasterCore;
 
 impl MasterCore {
@@ -82,22 +82,8 @@ impl MasterCore {
         match input {
             Input::Tick => {}
             Input::Persisted { lsn } => self.persisted(lsn),
-            Input::Subscribe {
-                connection,
-                stream_id,
-                call,
-                caller,
-            } => self.subscribe(connection, stream_id, *call, &caller),
-            Input::Call {
-                reply,
-                framework_id,
-                stream_id,
-                action,
-                caller,
-            } => {
-                let answer = self.call(&framework_id, stream_id.as_deref(), *action, &caller);
-                self.reply(reply, answer);
-            }
+            Input::Subscribe(request) => self.subscribe(request),
+            Input::Request { reply, request } => self.request(reply, request),
             Input::SchedulerGone { connection } => self.scheduler_gone(connection),
             Input::AnswersRead {
                 connection,
@@ -111,29 +97,30 @@ impl MasterCore {
                 self.agent_callers.remove(&connection);
                 self.agent_gone(connection);
             }
-            Input::Administer {
-                reply,
-                request,
-                approver,
-            } => self.administer(reply, *request, &approver),
             Input::Whitelist { hosts } => self.update_whitelist(hosts.as_deref()),
-            Input::Teardown {
-                reply,
+        }
+    }
+
+    fn request(&mut self, reply: ReplyId, request: Request) {
+        let answer = match request {
+            Request::Call {
                 framework_id,
-            } => {
-                let answer = self.operator_teardown(&framework_id);
-                self.reply(reply, answer);
-            }
-            Input::Operate {
-                reply,
+                stream_id,
+                action,
+                caller,
+            } => self.call(&framework_id, stream_id.as_deref(), *action, &caller),
+            Request::Administer {
+                administration,
+                approver,
+            } => return self.administer(reply, *administration, &approver),
+            Request::Teardown { framework_id } => self.operator_teardown(&framework_id),
+            Request::Operate {
                 agent_id,
                 operation,
                 principal,
-            } => {
-                let answer = self.operator_operation(&agent_id, &operation, principal.as_deref());
-                self.reply(reply, answer);
-            }
-        }
+            } => self.operator_operation(&agent_id, &operation, principal.as_deref()),
+        };
+        self.reply(reply, answer);
     }
 
     /// The principal that a framework goes by, if there is such a framework and it has one.

@@ -10,8 +10,9 @@ use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::core::Input;
 use crate::events::{self, Source};
-use crate::handle::{FRAMES_MAX, Handle};
+use crate::handle::{Command, FRAMES_MAX, Handle};
 
 #[derive(Debug)]
 pub(super) struct Agents {
@@ -38,10 +39,12 @@ impl AgentRegistry for Agents {
         let (sink, frames) = events::queue(self.handle.budgets.agent(), FRAMES_MAX);
         let sink = sink.on(caller.connection.clone());
         let unread = frames.clone();
-        self.handle
-            .agent_connected(connection, sink, caller)
-            .await
-            .map_err(|error| Status::unavailable(error.to_string()))?;
+        let connected = Command::AgentConnected {
+            connection,
+            frames: sink,
+            caller,
+        };
+        self.handle.send(connected).await?;
         let handle = self.handle.clone();
         let shutdown = self.shutdown.clone();
         let mut incoming = request.into_inner();
@@ -65,7 +68,7 @@ impl AgentRegistry for Agents {
                     return;
                 }
             }
-            if handle.agent_gone(connection).await.is_err() {
+            if handle.tell(Input::AgentGone { connection }).await.is_err() {
                 tracing::debug!(%connection, "agent stream ended after the core");
             }
         });

@@ -27,7 +27,7 @@ use crate::buffered_response::{BufferedResponses, InitialMessage};
 use crate::context::{Context, peer_of};
 use crate::core::{Answer, ExplainQuery, Format, HEARTBEAT_INTERVAL, Snapshot, to_wire};
 use crate::events::STALL_MAX;
-use crate::handle::{Handle, WatchStart};
+use crate::handle::{Handle, Query, WatchStart};
 use crate::operation_outcomes;
 use crate::operator::{self, CallOutcome};
 use crate::operator_messages::stream;
@@ -62,7 +62,7 @@ impl Operators {
         let (kind, call) = operator::check(call).map_err(Status::invalid_argument)?;
         let outcome = operator::execute(&self.context, caller, kind, call).await;
         drop(charge);
-        outcome.map_err(|closed| Status::unavailable(closed.to_string()))
+        Ok(outcome?)
     }
 
     async fn explained(
@@ -75,8 +75,7 @@ impl Operators {
             role: request.role,
             agent_id: request.agent_id.map(|id| id.value),
         };
-        let answers = self.context.handle.explain(caller, question).await;
-        let answers = answers.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        let answers = self.context.handle.explain(caller, question).await?;
         let answers = answers.map_err(Status::invalid_argument)?;
         let explanations = answers.into_iter().map(|answer| Explanation {
             framework_id: answer.framework.into(),
@@ -98,8 +97,8 @@ impl Operators {
         let uuid = request.operation_uuid.value.as_slice().try_into();
         let uuid =
             uuid.map_err(|_| Status::invalid_argument("'operation_uuid' is not 16 bytes"))?;
-        let outcome = self.context.handle.outcome(uuid).await;
-        match outcome.map_err(|closed| Status::unavailable(closed.to_string()))? {
+        let outcome = |answer| Query::Outcome(uuid, answer);
+        match self.context.handle.query(outcome).await? {
             operation_outcomes::OperationOutcome::Over(status) => Ok(*status),
             operation_outcomes::OperationOutcome::Pending(finished) => finished
                 .await
@@ -124,8 +123,7 @@ impl Operators {
                 .map(|(name, amount)| (name.to_string(), scalar(amount)))
                 .collect()
         }
-        let snapshot = self.context.handle.view(caller, ViewScope::Cluster).await;
-        let snapshot = snapshot.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        let snapshot = self.context.handle.view(caller, ViewScope::Cluster).await?;
         let tallies = views::tallies(&snapshot);
         let roles = snapshot.quotas.iter().map(|(role, quota)| QuotaOfRole {
             role: role.to_string(),
@@ -149,8 +147,12 @@ impl Operators {
         let is_whole = caller.approver.allows_everything();
         let after = request.after.filter(|_| is_ours && is_whole);
         let peer = peer_of(&caller);
-        let watching = self.context.handle.watch(peer, after).await;
-        let watching = watching.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        let watching = self.context.handle.query(|answer| Query::Watch {
+            peer,
+            after,
+            answer,
+        });
+        let watching = watching.await?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (shutdown, buffered_responses) = (
             self.context.shutdown.clone(),

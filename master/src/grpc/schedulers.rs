@@ -16,8 +16,11 @@ use tonic::{Request, Response, Status};
 
 use crate::context::Context;
 use crate::core::call::{CallError, Checked, Subscribe, check};
-use crate::core::{Constraints, READ_AT_ONCE, authorization, is_answer};
+use crate::core::{
+    self, Constraints, Input, READ_AT_ONCE, SubscribeRequest, authorization, is_answer,
+};
 use crate::events::{self, STALL_MAX, Waiting};
+use crate::handle::Command;
 use crate::http::leave;
 
 /// Names the stream in the metadata, as `Mesos-Stream-Id` does over HTTP.
@@ -75,10 +78,15 @@ impl Scheduler for Schedulers {
         let connection = handle.new_connection();
         let (sink, source) = events::queue(handle.budgets.subscriber(), events::EVENTS_MAX);
         let sink = sink.on(caller.connection.clone());
+        let request = SubscribeRequest {
+            connection,
+            stream_id,
+            call,
+            caller,
+        };
         handle
-            .subscribe(connection, stream_id, call, sink, caller, Some(charge))
-            .await
-            .map_err(|error| Status::unavailable(error.to_string()))?;
+            .send(Command::Subscribe(request, sink, charge))
+            .await?;
         // Boxed: the queue has room for so many of its items from the beginning.
         let (sender, events) = mpsc::channel::<Result<Waiting<Event>, Status>>(EVENTS_MAX);
         let shutdown = self.context.shutdown.clone();
@@ -95,8 +103,11 @@ impl Scheduler for Schedulers {
                 answers += usize::from(is_answer(&event.1));
                 match tokio::time::timeout(STALL_MAX, sender.send(Ok(event))).await {
                     Ok(Ok(())) if answers >= READ_AT_ONCE => {
-                        let read = std::mem::take(&mut answers);
-                        if handle.answers_read(connection, read).await.is_err() {
+                        let read = Input::AnswersRead {
+                            connection,
+                            answers: std::mem::take(&mut answers),
+                        };
+                        if handle.tell(read).await.is_err() {
                             break;
                         }
                     }
@@ -146,11 +157,13 @@ impl Scheduler for Schedulers {
             let text = format!("too many calls; the next one may come in {wait:?}");
             return Err(Status::resource_exhausted(text));
         }
-        let answer = context
-            .handle
-            .call(framework_id, stream_id, action, caller, Some(charge))
-            .await
-            .map_err(|error| Status::unavailable(error.to_string()))?;
+        let call = core::Request::Call {
+            framework_id,
+            stream_id,
+            action,
+            caller,
+        };
+        let answer = context.handle.ask(call, Some(charge)).await?;
         super::status_of(answer).map(|()| Response::new(CallAccepted {}))
     }
 }

@@ -8,6 +8,7 @@ use meseta_resources::{AgentId, FrameworkId, Role};
 use serde::Serialize;
 
 use super::routes::Permitted;
+use crate::handle::Query;
 use crate::view_cache::ViewScope;
 
 #[derive(Serialize)]
@@ -30,7 +31,7 @@ pub(super) async fn handle(permitted: Permitted) -> Response {
         Ok(view) => view,
         Err(closed) => return closed.into(),
     };
-    let excluded = match context.handle.excluded().await {
+    let excluded = match context.handle.query(Query::Excluded).await {
         Ok(excluded) => excluded,
         Err(closed) => return closed.into(),
     };

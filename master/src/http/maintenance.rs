@@ -8,7 +8,7 @@ use meseta_proto::mesos::v1::maintenance::Schedule;
 
 use super::routes::Permitted;
 use super::v0;
-use crate::core::Request;
+use crate::core::Administration;
 
 /// `/maintenance/schedule`: shown, or replaced as a whole.
 pub(super) async fn schedule(permitted: Permitted) -> Response {
@@ -18,7 +18,7 @@ pub(super) async fn schedule(permitted: Permitted) -> Response {
     let read = json::from_slice::<Schedule>;
     match permitted.read_json("maintenance schedule", read).await {
         Ok((asker, schedule)) => {
-            let request = Request::UpdateSchedule(Box::new(schedule));
+            let request = Administration::UpdateSchedule(Box::new(schedule));
             asker.administer(request).await
         }
         Err(refused) => refused,
@@ -28,7 +28,7 @@ pub(super) async fn schedule(permitted: Permitted) -> Response {
 /// Answers requests for `/machine/down` and `/machine/up`.
 pub(super) async fn machines(
     permitted: Permitted,
-    to_request: fn(Vec<MachineId>) -> Request,
+    to_request: fn(Vec<MachineId>) -> Administration,
 ) -> Response {
     let read = json::many_from_slice::<MachineId>;
     match permitted.read_json("machine list", read).await {

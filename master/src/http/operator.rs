@@ -22,7 +22,7 @@ use crate::buffered_response::{BufferedResponses, InitialMessage};
 use crate::context::{Context, peer_of};
 use crate::core::{HEARTBEAT_INTERVAL, Snapshot};
 use crate::events::STALL_MAX;
-use crate::handle::{Handle, WatchStart};
+use crate::handle::{Handle, Query, WatchStart};
 use crate::operator::{self, CallOutcome, Checked, lists};
 use crate::operator_messages::stream;
 use crate::view_filter::EventFilter;
@@ -87,7 +87,13 @@ fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
 
 /// Streams what happens, beginning with everything as it is.
 async fn subscribe(context: &Arc<Context>, caller: &Caller, media: MediaType) -> Response {
-    let watching = match context.handle.watch(peer_of(caller), None).await {
+    let peer = peer_of(caller);
+    let watching = context.handle.query(|answer| Query::Watch {
+        peer,
+        after: None,
+        answer,
+    });
+    let watching = match watching.await {
         Ok(watching) => watching,
         Err(closed) => return closed.into(),
     };

@@ -9,7 +9,7 @@ use meseta_proto::mesos::v1::quota::QuotaRequest;
 use super::responses::{answered, text};
 use super::routes::Permitted;
 use super::v0;
-use crate::core::{Answer, Request};
+use crate::core::{Administration, Answer};
 
 pub(super) async fn handle(permitted: Permitted) -> Response {
     match *permitted.request.method() {
@@ -23,7 +23,7 @@ async fn set(permitted: Permitted) -> Response {
     let read = json::from_slice::<QuotaRequest>;
     match permitted.read_json("set quota", read).await {
         Ok((asker, request)) => {
-            let request = Request::SetQuota(Box::new(request));
+            let request = Administration::SetQuota(Box::new(request));
             asker.administer(request).await
         }
         Err(refused) => refused,
@@ -55,7 +55,7 @@ async fn remove(permitted: Permitted) -> Response {
     let role = decode(role);
     let answer = context
         .handle
-        .administer(&caller, Request::RemoveQuota { role })
+        .administer(&caller, Administration::RemoveQuota { role })
         .await;
     answered(answer.map(|answer| match answer {
         Answer::BadRequest(reason) => Answer::BadRequest(format!(

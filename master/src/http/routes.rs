@@ -44,7 +44,7 @@ pub(super) struct Asker {
 
 impl Asker {
     /// Has the core carry out what an operator asks for.
-    pub(super) async fn administer(&self, request: core::Request) -> Response {
+    pub(super) async fn administer(&self, request: core::Administration) -> Response {
         answered(self.context.handle.administer(&self.caller, request).await)
     }
 }
@@ -244,14 +244,14 @@ static LIST: &[Route] = &[
     Route::change(
         "machine/down",
         POST,
-        |permitted| Box::pin(maintenance::machines(permitted, core::Request::StartMaintenance)),
+        |permitted| Box::pin(maintenance::machines(permitted, core::Administration::StartMaintenance)),
         "takes scheduled machines down",
     )
     .body(BODY_MAX, JSON),
     Route::change(
         "machine/up",
         POST,
-        |permitted| Box::pin(maintenance::machines(permitted, core::Request::StopMaintenance)),
+        |permitted| Box::pin(maintenance::machines(permitted, core::Administration::StopMaintenance)),
         "takes them out of maintenance",
     )
     .body(BODY_MAX, JSON),

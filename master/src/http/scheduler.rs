@@ -22,9 +22,11 @@ use super::responses::{answered, text};
 use super::routes::Permitted;
 use crate::context::Context;
 use crate::core::call::{Action, Checked, Subscribe, check};
-use crate::core::{ConnectionId, READ_AT_ONCE, authorization, is_answer};
+use crate::core::{
+    ConnectionId, Input, READ_AT_ONCE, Request, SubscribeRequest, authorization, is_answer,
+};
 use crate::events::{self, EventSource, STALL_MAX};
-use crate::handle::Handle;
+use crate::handle::{Command, Handle};
 
 /// Records that are encoded and not yet sent; events wait unencoded in the subscriber's queue.
 const RECORDS_MAX: usize = 16;
@@ -80,14 +82,13 @@ pub(super) async fn handle(permitted: Permitted) -> Response {
                 return authentication::too_many_requests(wait);
             }
             let stream_id = stream_id(&headers);
-            let call = context.handle.call(
+            let call = Request::Call {
                 framework_id,
                 stream_id,
                 action,
-                caller.clone(),
-                Some(charge),
-            );
-            answered(call.await)
+                caller: caller.clone(),
+            };
+            answered(context.handle.ask(call, Some(charge)).await)
         }
     }
 }
@@ -163,18 +164,14 @@ async fn subscribe(
     let connection = context.handle.new_connection();
     let (sink, source) = events::queue(context.handle.budgets.subscriber(), events::EVENTS_MAX);
     let sink = sink.on(caller.connection.clone());
-    if let Err(closed) = context
-        .handle
-        .subscribe(
-            connection,
-            stream_id,
-            call,
-            sink,
-            caller.clone(),
-            Some(charge),
-        )
-        .await
-    {
+    let request = SubscribeRequest {
+        connection,
+        stream_id,
+        call,
+        caller: caller.clone(),
+    };
+    let subscribe = Command::Subscribe(request, sink, charge);
+    if let Err(closed) = context.handle.send(subscribe).await {
         return closed.into();
     }
     let (sender, records) = mpsc::channel(RECORDS_MAX);
@@ -192,8 +189,12 @@ async fn subscribe(
 }
 
 /// Tells the core that a stream has ended. At shutdown there is nobody left to tell.
-pub(crate) async fn leave(handle: &Handle, connection: crate::core::ConnectionId) {
-    if handle.scheduler_gone(connection).await.is_err() {
+pub(crate) async fn leave(handle: &Handle, connection: ConnectionId) {
+    if handle
+        .tell(Input::SchedulerGone { connection })
+        .await
+        .is_err()
+    {
         tracing::debug!(%connection, "stream ended after the core");
     }
 }
@@ -226,8 +227,11 @@ async fn forward(
         };
         match tokio::time::timeout(STALL_MAX, sending).await {
             Ok(Ok(())) if answers >= READ_AT_ONCE => {
-                let read = std::mem::take(&mut answers);
-                if handle.answers_read(connection, read).await.is_err() {
+                let read = Input::AnswersRead {
+                    connection,
+                    answers: std::mem::take(&mut answers),
+                };
+                if handle.tell(read).await.is_err() {
                     return;
                 }
             }

@@ -37,7 +37,7 @@ use crate::core::{ConnectionId, Format, Lsn, MasterCore, Recovered, to_wire};
 use crate::events;
 use crate::files::Files;
 use crate::flags::Flags;
-use crate::handle::Handle;
+use crate::handle::{self, Handle};
 use crate::registry::InMemory;
 use crate::service::Service;
 
@@ -135,10 +135,12 @@ async fn join(
     let connection = handle.new_connection();
     let (sink, frames) = events::queue(handle.budgets.agent(), 1_024);
     let caller = Caller::default();
-    handle
-        .agent_connected(connection, sink, caller)
-        .await
-        .unwrap();
+    let connected = handle::Command::AgentConnected {
+        connection,
+        frames: sink,
+        caller,
+    };
+    handle.send(connected).await.unwrap();
     let message = agent_frame::Message::Register(register);
     handle.agent_frame(connection, message).await.unwrap();
     (connection, frames)

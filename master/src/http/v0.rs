@@ -23,6 +23,7 @@ use crate::chunked_response::{Document, once};
 use crate::closed::Closed;
 use crate::context::Context;
 use crate::core::Snapshot;
+use crate::handle;
 use crate::measures::Measures;
 use crate::metrics::Metrics;
 use crate::view_cache::ViewScope;
@@ -280,7 +281,7 @@ fn flags_for<'a>(
 
 pub(super) async fn prometheus(permitted: Permitted) -> Response {
     let context = permitted.context;
-    let snapshot = match context.handle.snapshot().await {
+    let snapshot = match context.handle.query(handle::Query::Snapshot).await {
         Ok(snapshot) => snapshot,
         Err(closed) => return closed.into(),
     };

@@ -22,7 +22,7 @@ use meseta_proto::mesos::v1::offer::Operation;
 use crate::buffered_response::ResponsePermit;
 use crate::closed::Closed;
 use crate::context::Context;
-use crate::core::{Answer, Request};
+use crate::core::{Administration, Answer};
 use crate::files::{Files, FilesError};
 use crate::permission;
 use crate::view_cache::ViewScope;
@@ -83,7 +83,7 @@ pub(crate) enum Checked {
         operation: Box<Operation>,
     },
     /// Or why it makes no sense.
-    Request(Result<Request, String>),
+    Request(Result<Administration, String>),
 }
 
 /// Says what a call is, if it has the parts that it needs.
@@ -159,17 +159,17 @@ fn checked(kind: CallType, call: Call) -> Result<Checked, &'static str> {
 }
 
 /// What a call asks of the core, or why it makes no sense; names the body if that is missing.
-fn request(kind: CallType, call: Call) -> Result<Result<Request, String>, &'static str> {
+fn request(kind: CallType, call: Call) -> Result<Result<Administration, String>, &'static str> {
     Ok(Ok(match kind {
         CallType::SetQuota => {
-            Request::SetQuota(Box::new(call.set_quota.ok_or("set_quota")?.quota_request))
+            Administration::SetQuota(Box::new(call.set_quota.ok_or("set_quota")?.quota_request))
         }
-        CallType::RemoveQuota => Request::RemoveQuota {
+        CallType::RemoveQuota => Administration::RemoveQuota {
             role: call.remove_quota.ok_or("remove_quota")?.role,
         },
         CallType::UpdateQuota => {
             let update = call.update_quota.ok_or("update_quota")?;
-            Request::UpdateQuota {
+            Administration::UpdateQuota {
                 force: update.force.unwrap_or_default(),
                 configs: update.quota_configs,
             }
@@ -180,31 +180,31 @@ fn request(kind: CallType, call: Call) -> Result<Result<Request, String>, &'stat
         CallType::UpdateMaintenanceSchedule => {
             let update = call.update_maintenance_schedule;
             let update = update.ok_or("update_maintenance_schedule")?;
-            Request::UpdateSchedule(Box::new(update.schedule))
+            Administration::UpdateSchedule(Box::new(update.schedule))
         }
-        CallType::StartMaintenance => {
-            Request::StartMaintenance(call.start_maintenance.ok_or("start_maintenance")?.machines)
-        }
-        CallType::StopMaintenance => {
-            Request::StopMaintenance(call.stop_maintenance.ok_or("stop_maintenance")?.machines)
-        }
+        CallType::StartMaintenance => Administration::StartMaintenance(
+            call.start_maintenance.ok_or("start_maintenance")?.machines,
+        ),
+        CallType::StopMaintenance => Administration::StopMaintenance(
+            call.stop_maintenance.ok_or("stop_maintenance")?.machines,
+        ),
         CallType::DrainAgent => {
             return Ok(drain_request(call.drain_agent.ok_or("drain_agent")?));
         }
         CallType::DeactivateAgent => {
             let body = call.deactivate_agent.ok_or("deactivate_agent")?;
             let agent_id = body.agent_id.value;
-            Request::DeactivateAgent { agent_id }
+            Administration::DeactivateAgent { agent_id }
         }
         CallType::ReactivateAgent => {
             let body = call.reactivate_agent.ok_or("reactivate_agent")?;
             let agent_id = body.agent_id.value;
-            Request::ReactivateAgent { agent_id }
+            Administration::ReactivateAgent { agent_id }
         }
         CallType::MarkAgentGone => {
             let body = call.mark_agent_gone.ok_or("mark_agent_gone")?;
             let agent_id = body.agent_id.value;
-            Request::MarkAgentGone { agent_id }
+            Administration::MarkAgentGone { agent_id }
         }
         _ => return Err("type"),
     }))
@@ -308,7 +308,7 @@ fn unavailable(crowded: QueueFull) -> CallOutcome {
     CallOutcome::Done(Answer::Unavailable(crowded.to_string()))
 }
 
-fn drain_request(drain: DrainAgent) -> Result<Request, String> {
+fn drain_request(drain: DrainAgent) -> Result<Administration, String> {
     let max_grace = drain.max_grace_period.map(|grace| {
         let seconds = u64::try_from(grace.seconds);
         let nanos = u32::try_from(grace.nanos);
@@ -317,7 +317,7 @@ fn drain_request(drain: DrainAgent) -> Result<Request, String> {
             _ => Err("Failed to drain agent: 'max_grace_period' must not be negative".to_owned()),
         }
     });
-    Ok(Request::DrainAgent {
+    Ok(Administration::DrainAgent {
         agent_id: drain.agent_id.value,
         max_grace: max_grace.transpose()?,
         mark_gone: drain.mark_gone.unwrap_or_default(),
@@ -360,13 +360,13 @@ fn read_file(files: &Files, read: &call::ReadFile) -> Result<Response, FilesErro
 }
 
 /// The request that sets these weights.
-pub(crate) fn weights(infos: Vec<WeightInfo>) -> Request {
+pub(crate) fn weights(infos: Vec<WeightInfo>) -> Administration {
     let weights = infos.into_iter().map(|info| {
         // As Mesos does; what is authorized and what is applied is the same.
         let role = info.role.as_deref().unwrap_or_default().trim().to_owned();
         (role, info.weight)
     });
-    Request::UpdateWeights(weights.collect())
+    Administration::UpdateWeights(weights.collect())
 }
 
 /// Says of what a bare reason is the reason.

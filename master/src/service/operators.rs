@@ -10,11 +10,10 @@ use meseta_access::{Action as Permission, Forbidden};
 use meseta_allocator::Explanation;
 use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1::offer::Operation;
-use tokio::sync::oneshot;
 
 use crate::closed::Closed;
-use crate::core::{Answer, ExplainQuery, Request, Snapshot};
-use crate::handle::{Command, Handle, Query};
+use crate::core::{Administration, Answer, ExplainQuery, Request, Snapshot};
+use crate::handle::{Handle, Query};
 use crate::permission;
 use crate::view_cache::ViewScope;
 
@@ -23,22 +22,16 @@ impl Handle {
     pub(crate) async fn administer(
         &self,
         caller: &Caller,
-        request: Request,
+        administration: Administration,
     ) -> Result<Answer, Closed> {
-        let (name, object) = permission::name(&request);
-        if let Err(forbidden) = permission::request(caller, &request) {
-            return Ok(refused(caller, name, &object, &forbidden));
-        }
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Administer {
-            request: Box::new(request),
+        let (name, object) = permission::name(&administration);
+        let permitted = permission::administration(caller, &administration);
+        let request = Request::Administer {
+            administration: Box::new(administration),
             approver: caller.approver.clone(),
-            answer,
-        })
-        .await?;
-        let answer = answered.await.map_err(|_| Closed)?;
-        caller.audit(name, &object, answer.outcome());
-        Ok(answer)
+        };
+        self.audited(caller, name, &object, permitted, request)
+            .await
     }
 
     /// Ends a framework, if the caller may end those of its principal.
@@ -47,37 +40,24 @@ impl Handle {
         caller: &Caller,
         framework_id: String,
     ) -> Result<Answer, Closed> {
-        if !caller.approver.allows_everything() {
+        let permitted = if caller.approver.allows_everything() {
+            Ok(())
+        } else {
             let principal = self.principal_of(&framework_id).await?;
             // A caller without any such permission learns nothing of which frameworks exist.
-            let principal = Some(principal.unwrap_or_default());
-            if let Err(forbidden) =
-                caller.check(Permission::TeardownFramework, principal.as_deref())
-            {
-                return Ok(refused(caller, "TEARDOWN", &framework_id, &forbidden));
-            }
-        }
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Teardown {
-            framework_id: framework_id.clone(),
-            answer,
-        })
-        .await?;
-        let answer = answered.await.map_err(|_| Closed)?;
-        caller.audit("TEARDOWN", &framework_id, answer.outcome());
-        Ok(answer)
+            let principal = principal.unwrap_or_default();
+            caller.check(Permission::TeardownFramework, Some(&principal))
+        };
+        let object = framework_id.clone();
+        let request = Request::Teardown { framework_id };
+        self.audited(caller, "TEARDOWN", &object, permitted, request)
+            .await
     }
 
     /// The principal that a framework goes by.
     pub(crate) async fn principal_of(&self, framework_id: &str) -> Result<Option<String>, Closed> {
-        let (answer, answered) = oneshot::channel();
-        let framework_id = framework_id.to_owned();
-        self.send(Command::Query(Query::Principal {
-            framework_id,
-            answer,
-        }))
-        .await?;
-        answered.await.map_err(|_| Closed)
+        let id = framework_id.to_owned();
+        self.query(|answer| Query::Principal(id, answer)).await
     }
 
     /// Reserves and so on, if the caller may do that to all of the resources.
@@ -89,20 +69,30 @@ impl Handle {
     ) -> Result<Answer, Closed> {
         let name = permission::operation_name(&operation);
         let object = agent_id.clone();
-        if let Err(forbidden) = permission::operation(caller, &operation) {
-            return Ok(refused(caller, name, &object, &forbidden));
-        }
-        let principal = caller.owned_principal();
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Operate {
+        let permitted = permission::operation(caller, &operation);
+        let request = Request::Operate {
             agent_id,
             operation: Box::new(operation),
-            principal,
-            answer,
-        })
-        .await?;
-        let answer = answered.await.map_err(|_| Closed)?;
-        caller.audit(name, &object, answer.outcome());
+            principal: caller.owned_principal(),
+        };
+        self.audited(caller, name, &object, permitted, request)
+            .await
+    }
+
+    /// Asks the core for a change that is permitted; done or refused, it is one line of the audit log.
+    async fn audited(
+        &self,
+        caller: &Caller,
+        name: &str,
+        object: &str,
+        permitted: Result<(), Forbidden>,
+        request: Request,
+    ) -> Result<Answer, Closed> {
+        let answer = match permitted {
+            Ok(()) => self.ask(request, None).await?,
+            Err(forbidden) => Answer::Forbidden(forbidden.to_string()),
+        };
+        caller.audit(name, object, answer.outcome());
         Ok(answer)
     }
 
@@ -112,10 +102,8 @@ impl Handle {
         caller: &Caller,
         question: ExplainQuery,
     ) -> Result<Result<Vec<Explanation>, String>, Closed> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Query(Query::Explain { question, answer }))
-            .await?;
-        let answer = answered.await.map_err(|_| Closed)?;
+        let explained = self.query(|answer| Query::Explain(question, answer));
+        let answer = explained.await?;
         if caller.approver.allows_everything() {
             return Ok(answer);
         }
@@ -137,17 +125,10 @@ impl Handle {
         view_scope: ViewScope,
     ) -> Result<Arc<Snapshot>, Closed> {
         let snapshot = match view_scope {
-            ViewScope::Policies => self.policies().await?,
-            ViewScope::Cluster => self.snapshot().await?,
+            ViewScope::Policies => self.query(Query::Policies).await?,
+            ViewScope::Cluster => self.query(Query::Snapshot).await?,
         };
         let views = &self.views;
         views.view(snapshot, &caller.approver, view_scope).await
     }
-}
-
-/// The answer to an unauthorized request.
-fn refused(caller: &Caller, name: &str, object: &str, forbidden: &Forbidden) -> Answer {
-    let text = forbidden.to_string();
-    caller.audit(name, object, &text);
-    Answer::Forbidden(text)
 }

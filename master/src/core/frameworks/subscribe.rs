@@ -19,6 +19,7 @@ use crate::core::authorization;
 use crate::core::config::HEARTBEAT_INTERVAL;
 use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
+use crate::core::input::SubscribeRequest;
 use crate::core::master::MasterCore;
 use crate::core::state::framework::{self, Capabilities, Framework, Link, Terms, valid_roles};
 use crate::core::state::ownership::{Subscription, user_of};
@@ -30,24 +31,24 @@ use crate::core::wire::event_of;
 const ROLES_PER_FRAMEWORK_MAX: usize = 10_000;
 
 impl MasterCore {
-    pub(in crate::core) fn subscribe(
-        &mut self,
-        connection: ConnectionId,
-        stream_id: String,
-        call: Subscribe,
-        caller: &Caller,
-    ) {
+    pub(in crate::core) fn subscribe(&mut self, request: SubscribeRequest) {
+        let SubscribeRequest {
+            connection,
+            stream_id,
+            call,
+            caller,
+        } = request;
         self.counters.call("subscribe");
         let name = call.info.name.clone();
-        let result = self.understand(call, caller);
-        let result = result.and_then(|terms| Ok((self.identify(&terms, caller)?, terms)));
+        let result = self.understand(*call, &caller);
+        let result = result.and_then(|terms| Ok((self.identify(&terms, &caller)?, terms)));
         match result {
             Ok((id, terms)) => self.admit(Subscription {
                 connection,
                 stream_id,
                 id,
                 terms,
-                caller: caller.clone(),
+                caller,
             }),
             Err(text) => {
                 caller.audit("SUBSCRIBE", &name, &text);

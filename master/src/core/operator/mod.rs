@@ -17,34 +17,41 @@ use meseta_resources::Role;
 use crate::core::answer::Answer;
 use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::ids::ReplyId;
-use crate::core::input::Request;
+use crate::core::input::Administration;
 use crate::core::master::MasterCore;
 use crate::core::state::pending::OperatorPending;
 
 impl MasterCore {
     /// Judges a request; the answer comes now if it is refused, else when it is durable.
-    pub(super) fn administer(&mut self, reply: ReplyId, request: Request, approver: &Approver) {
+    pub(super) fn administer(
+        &mut self,
+        reply: ReplyId,
+        request: Administration,
+        approver: &Approver,
+    ) {
         if self.pending.len() >= PENDING_MUTATIONS_MAX {
             let busy = "The registry is busy: try again".to_owned();
             self.reply(reply, Answer::Unavailable(busy));
             return;
         }
         let result = match request {
-            Request::SetQuota(request) => self.set_quota(reply, &request, approver),
-            Request::UpdateQuota { force, configs } => self.update_quota(reply, force, &configs),
-            Request::RemoveQuota { role } => self.remove_quota(reply, &role, approver),
-            Request::UpdateWeights(weights) => self.update_weights(reply, &weights),
-            Request::UpdateSchedule(schedule) => self.update_schedule(reply, *schedule),
-            Request::StartMaintenance(machines) => self.start_maintenance(reply, &machines),
-            Request::StopMaintenance(machines) => self.stop_maintenance(reply, &machines),
-            Request::DrainAgent {
+            Administration::SetQuota(request) => self.set_quota(reply, &request, approver),
+            Administration::UpdateQuota { force, configs } => {
+                self.update_quota(reply, force, &configs)
+            }
+            Administration::RemoveQuota { role } => self.remove_quota(reply, &role, approver),
+            Administration::UpdateWeights(weights) => self.update_weights(reply, &weights),
+            Administration::UpdateSchedule(schedule) => self.update_schedule(reply, *schedule),
+            Administration::StartMaintenance(machines) => self.start_maintenance(reply, &machines),
+            Administration::StopMaintenance(machines) => self.stop_maintenance(reply, &machines),
+            Administration::DrainAgent {
                 agent_id,
                 max_grace,
                 mark_gone,
             } => self.drain_agent(reply, &agent_id, max_grace, mark_gone),
-            Request::DeactivateAgent { agent_id } => self.deactivate_agent(reply, &agent_id),
-            Request::ReactivateAgent { agent_id } => self.reactivate_agent(reply, &agent_id),
-            Request::MarkAgentGone { agent_id } => self.mark_agent_gone(reply, &agent_id),
+            Administration::DeactivateAgent { agent_id } => self.deactivate_agent(reply, &agent_id),
+            Administration::ReactivateAgent { agent_id } => self.reactivate_agent(reply, &agent_id),
+            Administration::MarkAgentGone { agent_id } => self.mark_agent_gone(reply, &agent_id),
         };
         if let Err(answer) = result {
             self.reply(reply, answer);

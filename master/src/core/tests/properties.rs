@@ -354,7 +354,7 @@ fn play(world: &mut World, all: &mut Participants, step: Step) -> Option<()> {
                 }
                 4 | 5 => maintenance::schedule(Vec::new()),
                 6 => maintenance::down(machines),
-                _ => Request::StopMaintenance(machines),
+                _ => Administration::StopMaintenance(machines),
             });
         }
         Step::Answer(a) => world.pong(&all.node(a)?),

@@ -54,7 +54,7 @@ impl World {
 
     pub(super) fn try_subscribe(&mut self, info: v1::FrameworkInfo) -> ConnectionId {
         let connection = ConnectionId(self.number());
-        self.input(Input::Subscribe {
+        self.input(Input::Subscribe(SubscribeRequest {
             connection,
             stream_id: format!("stream-{connection}"),
             call: Box::new(Subscribe {
@@ -63,7 +63,7 @@ impl World {
                 offer_constraints: None,
             }),
             caller: self.caller.clone(),
-        });
+        }));
         connection
     }
 
@@ -77,20 +77,17 @@ impl World {
     }
 
     pub(super) fn call_as(&mut self, id: &str, stream: Option<&str>, action: Action) -> Answer {
-        let reply = ReplyId(self.number());
         let before = self.refusals_change_nothing.then(|| {
             // What is due anyway.
             self.input(Input::Tick);
             self.digest()
         });
-        self.input(Input::Call {
-            reply,
+        let answer = self.ask(Request::Call {
             framework_id: id.to_owned(),
             stream_id: stream.map(str::to_owned),
             action: Box::new(action),
             caller: self.caller.clone(),
         });
-        let answer = self.answers.remove(&reply).unwrap();
         if !matches!(answer, Answer::Accepted | Answer::Done)
             && let Some(before) = before
         {
@@ -128,18 +125,32 @@ impl World {
     }
 
     #[track_caller]
-    pub(super) fn administer_done(&mut self, request: Request) {
+    pub(super) fn administer_done(&mut self, request: Administration) {
         assert_eq!(self.administer(request), Answer::Done);
     }
 
     /// What an operator is answered, once it is durable.
-    pub(super) fn administer(&mut self, request: Request) -> Answer {
+    pub(super) fn administer(&mut self, request: Administration) -> Answer {
         let reply = ReplyId(self.number());
-        self.input(Input::Administer {
-            reply,
-            request: Box::new(request),
-            approver: self.caller.approver.clone(),
-        });
+        self.administer_as(reply, request);
+        self.answers.remove(&reply).unwrap()
+    }
+
+    /// What an operator asks; the answer may come later.
+    pub(super) fn administer_as(&mut self, reply: ReplyId, request: Administration) {
+        let approver = self.caller.approver.clone();
+        let administration = Box::new(request);
+        let request = Request::Administer {
+            administration,
+            approver,
+        };
+        self.input(Input::Request { reply, request });
+    }
+
+    /// Asks for what is answered at once.
+    pub(super) fn ask(&mut self, request: Request) -> Answer {
+        let reply = ReplyId(self.number());
+        self.input(Input::Request { reply, request });
         self.answers.remove(&reply).unwrap()
     }
 

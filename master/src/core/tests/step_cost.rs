@@ -121,7 +121,7 @@ impl Cluster {
 
     fn subscription(&mut self, info: v1::FrameworkInfo) -> Input {
         let connection = ConnectionId(self.world.number());
-        Input::Subscribe {
+        Input::Subscribe(SubscribeRequest {
             connection,
             stream_id: format!("stream-{connection}"),
             call: Box::new(Subscribe {
@@ -130,7 +130,7 @@ impl Cluster {
                 offer_constraints: None,
             }),
             caller: Caller::default(),
-        }
+        })
     }
 
     fn subscribe(&mut self, info: v1::FrameworkInfo) -> Scheduler {
@@ -146,21 +146,25 @@ impl Cluster {
         }
     }
 
-    fn request(&mut self, request: Request) -> Input {
-        Input::Administer {
+    fn request(&mut self, administration: Administration) -> Input {
+        Input::Request {
             reply: ReplyId(self.world.number()),
-            request: Box::new(request),
-            approver: Caller::default().approver,
+            request: Request::Administer {
+                administration: Box::new(administration),
+                approver: Caller::default().approver,
+            },
         }
     }
 
     fn action(&mut self, scheduler: &Scheduler, action: Action) -> Input {
-        Input::Call {
+        Input::Request {
             reply: ReplyId(self.world.number()),
-            framework_id: scheduler.id.clone(),
-            stream_id: Some(scheduler.stream.clone()),
-            action: Box::new(action),
-            caller: Caller::default(),
+            request: Request::Call {
+                framework_id: scheduler.id.clone(),
+                stream_id: Some(scheduler.stream.clone()),
+                action: Box::new(action),
+                caller: Caller::default(),
+            },
         }
     }
 
@@ -207,7 +211,7 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
         let run = vec![reserved_task(node, &node.id, "crowd")];
         let input = cluster.action(&crowd, accept(&[offer], run));
         cluster.take_in(input);
-        let drain = cluster.request(Request::DrainAgent {
+        let drain = cluster.request(Administration::DrainAgent {
             agent_id: node.id.clone(),
             max_grace: None,
             mark_gone: false,
@@ -229,7 +233,9 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
     // From now on most of the cluster is scheduled, and a part of it is down.
     let all: Vec<MachineId> = (agents / 5..agents).map(host).collect();
     let windows = all.chunks(50).map(|some| window(some.to_vec())).collect();
-    let input = cluster.request(Request::UpdateSchedule(Box::new(Schedule { windows })));
+    let input = cluster.request(Administration::UpdateSchedule(Box::new(Schedule {
+        windows,
+    })));
     cluster.take_in(input);
     cluster.settle();
 
@@ -271,7 +277,7 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
         limits: amounts(cpus),
     };
     let configs = vec![quota("crowd", 1e9), quota("a", 1e9), quota("other", 1.0)];
-    let input = cluster.request(Request::UpdateQuota {
+    let input = cluster.request(Administration::UpdateQuota {
         force: false,
         configs,
     });

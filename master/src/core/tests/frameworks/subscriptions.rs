@@ -362,13 +362,10 @@ fn teardown_ends_everything_and_closes_the_stream() {
         parse("cpus:4;mem:1024"),
         "offered on at once"
     );
-    let reply = ReplyId(9_999);
-    world.input(Input::Teardown {
-        reply,
-        framework_id: "nosuch".to_owned(),
-    });
     assert_eq!(
-        world.answers[&reply],
+        world.ask(Request::Teardown {
+            framework_id: "nosuch".to_owned(),
+        }),
         Answer::BadRequest("No framework found with specified ID".to_owned())
     );
 }

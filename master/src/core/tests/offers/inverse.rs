@@ -23,11 +23,11 @@ fn scheduled_with(config: Config) -> (World, Node, Scheduler, v1::InverseOffer) 
     (world, node, scheduler, asked)
 }
 
-fn plan() -> Request {
+fn plan() -> Administration {
     schedule(vec![window(vec![node_machine()])])
 }
 
-fn call_off() -> Request {
+fn call_off() -> Administration {
     schedule(Vec::new())
 }
 
@@ -172,7 +172,7 @@ fn another_plan_withdraws_what_was_asked_and_forgets_what_was_said() {
     let mut later = window(vec![node_machine()]);
     later.unavailability.start.nanoseconds += 1;
     let windows = vec![later.clone()];
-    let moved = Request::UpdateSchedule(Box::new(Schedule { windows }));
+    let moved = Administration::UpdateSchedule(Box::new(Schedule { windows }));
     world.administer_done(moved);
     let events = world.take_events(scheduler.connection);
     let withdrawn = events

@@ -43,7 +43,7 @@ fn agents_are_told_of_as_they_come_and_go() {
     assert_eq!(kinds_of(&mut world), ["agent removed"]);
     let node = world.return_empty(&node);
     assert_eq!(kinds_of(&mut world), ["agent added"]);
-    let gone = Request::MarkAgentGone { agent_id: node.id };
+    let gone = Administration::MarkAgentGone { agent_id: node.id };
     world.administer_done(gone);
     assert_eq!(kinds_of(&mut world), ["agent removed"]);
 }
@@ -98,7 +98,7 @@ fn lost_tasks_are_told_of() {
         told.contains(&"task t TASK_UNREACHABLE".to_owned()),
         "{told:?}"
     );
-    let gone = Request::MarkAgentGone { agent_id: node.id };
+    let gone = Administration::MarkAgentGone { agent_id: node.id };
     world.administer_done(gone);
     assert_eq!(kinds_of(&mut world), ["task t TASK_GONE_BY_OPERATOR"]);
 }

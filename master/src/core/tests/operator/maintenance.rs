@@ -35,16 +35,16 @@ pub(in crate::core::tests) fn window(machines: Vec<MachineId>) -> Window {
     }
 }
 
-pub(in crate::core::tests) fn schedule(windows: Vec<Window>) -> Request {
-    Request::UpdateSchedule(Box::new(Schedule { windows }))
+pub(in crate::core::tests) fn schedule(windows: Vec<Window>) -> Administration {
+    Administration::UpdateSchedule(Box::new(Schedule { windows }))
 }
 
-pub(in crate::core::tests) fn down(machines: Vec<MachineId>) -> Request {
-    Request::StartMaintenance(machines)
+pub(in crate::core::tests) fn down(machines: Vec<MachineId>) -> Administration {
+    Administration::StartMaintenance(machines)
 }
 
-fn up(machines: Vec<MachineId>) -> Request {
-    Request::StopMaintenance(machines)
+fn up(machines: Vec<MachineId>) -> Administration {
+    Administration::StopMaintenance(machines)
 }
 
 /// An agent that can be drained.
@@ -57,28 +57,28 @@ fn drainable() -> (World, Node) {
     (world, node)
 }
 
-fn drain(node: &Node, mark_gone: bool) -> Request {
-    Request::DrainAgent {
+fn drain(node: &Node, mark_gone: bool) -> Administration {
+    Administration::DrainAgent {
         agent_id: node.id.clone(),
         max_grace: Some(SECOND),
         mark_gone,
     }
 }
 
-fn deactivate(node: &Node) -> Request {
-    Request::DeactivateAgent {
+fn deactivate(node: &Node) -> Administration {
+    Administration::DeactivateAgent {
         agent_id: node.id.clone(),
     }
 }
 
-fn reactivate(node: &Node) -> Request {
-    Request::ReactivateAgent {
+fn reactivate(node: &Node) -> Administration {
+    Administration::ReactivateAgent {
         agent_id: node.id.clone(),
     }
 }
 
-fn gone(node: &Node) -> Request {
-    Request::MarkAgentGone {
+fn gone(node: &Node) -> Administration {
+    Administration::MarkAgentGone {
         agent_id: node.id.clone(),
     }
 }
@@ -316,7 +316,7 @@ fn an_agent_marked_gone_takes_its_tasks_for_good() {
     assert_eq!(updates[0].reason(), Reason::AgentRemovedByOperator);
     // Again is no error, and who was never there is one.
     world.administer_done(gone(&node));
-    let nobody = Request::MarkAgentGone {
+    let nobody = Administration::MarkAgentGone {
         agent_id: "nosuch".to_owned(),
     };
     assert_eq!(
@@ -350,11 +350,7 @@ fn tasks_of_an_unreachable_agent_are_gone_with_it() {
 fn while_an_agent_is_being_marked_nothing_else_is_done_to_it() {
     let (mut world, node) = drainable();
     world.writes_at_once = false;
-    world.input(Input::Administer {
-        reply: ReplyId(1_000),
-        request: Box::new(gone(&node)),
-        approver: world.caller.approver.clone(),
-    });
+    world.administer_as(ReplyId(1_000), gone(&node));
     assert!(matches!(
         world.administer(gone(&node)),
         Answer::Unavailable(_)

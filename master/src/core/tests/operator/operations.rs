@@ -16,14 +16,12 @@ impl World {
     }
 
     fn operate_as(&mut self, agent: &str, operation: Message, principal: Option<&str>) -> Answer {
-        let reply = ReplyId(self.number());
-        self.input(Input::Operate {
-            reply,
+        let answer = self.ask(Request::Operate {
             agent_id: agent.to_owned(),
             operation: Box::new(operation),
             principal: principal.map(str::to_owned),
         });
-        match self.answers.remove(&reply).unwrap() {
+        match answer {
             Answer::Applied(uuid) => {
                 self.applied = uuid;
                 Answer::Accepted

@@ -23,16 +23,16 @@ fn request(role: &str, guarantee: &[(&str, f64)], force: bool) -> QuotaRequest {
     }
 }
 
-fn set(role: &str, guarantee: &[(&str, f64)]) -> Request {
-    Request::SetQuota(Box::new(request(role, guarantee, false)))
+fn set(role: &str, guarantee: &[(&str, f64)]) -> Administration {
+    Administration::SetQuota(Box::new(request(role, guarantee, false)))
 }
 
-fn force(role: &str, guarantee: &[(&str, f64)]) -> Request {
-    Request::SetQuota(Box::new(request(role, guarantee, true)))
+fn force(role: &str, guarantee: &[(&str, f64)]) -> Administration {
+    Administration::SetQuota(Box::new(request(role, guarantee, true)))
 }
 
-fn remove(role: &str) -> Request {
-    Request::RemoveQuota {
+fn remove(role: &str) -> Administration {
+    Administration::RemoveQuota {
         role: role.to_owned(),
     }
 }
@@ -51,8 +51,8 @@ fn quota_config(role: &str, guarantees: &[(&str, f64)], limits: &[(&str, f64)]) 
     }
 }
 
-fn update(configs: Vec<QuotaConfig>, force: bool) -> Request {
-    Request::UpdateQuota { force, configs }
+fn update(configs: Vec<QuotaConfig>, force: bool) -> Administration {
+    Administration::UpdateQuota { force, configs }
 }
 
 /// A master whose quota means what it means in Mesos 1.12.
@@ -102,7 +102,7 @@ fn a_request_with_invalid_data_is_refused() {
     let mut invalid = |change: &dyn Fn(&mut QuotaRequest)| {
         let mut request = request("r", &[("cpus", 1.0), ("mem", 64.0)], false);
         change(&mut request);
-        let message = rejection(world.administer(Request::SetQuota(Box::new(request))));
+        let message = rejection(world.administer(Administration::SetQuota(Box::new(request))));
         let prefix = "Failed to validate set quota request: ";
         message.strip_prefix(prefix).unwrap().to_owned()
     };
@@ -161,11 +161,7 @@ fn of_two_racing_removals_one_is_refused() {
     world.writes_at_once = false;
     let [first, second] = [ReplyId(1_000), ReplyId(1_001)];
     for reply in [first, second] {
-        world.input(Input::Administer {
-            reply,
-            request: Box::new(remove("r")),
-            approver: world.caller.approver.clone(),
-        });
+        world.administer_as(reply, remove("r"));
     }
     assert_eq!(world.answers.get(&first), None, "not durable yet");
     assert_eq!(
@@ -460,7 +456,7 @@ fn a_request_is_validated_before_it_is_authorized() {
     });
     for (invalid, part) in [
         (set("*", &[("cpus", 1.0)]), "default role '*'"),
-        (Request::SetQuota(Box::new(ports)), "non-scalar"),
+        (Administration::SetQuota(Box::new(ports)), "non-scalar"),
         (set("r", &[]), "empty 'guarantee'"),
         (set("taken", &[("cpus", 1.0)]), "already has quota"),
         (set("a/b", &[("cpus", 1.0)]), "hierarchy would not be sound"),

@@ -7,7 +7,7 @@ fn weights_are_checked_kept_and_used() {
     let mut world = World::new();
     let weights = |weights: &[(&str, f64)]| {
         let own = weights.iter().map(|(role, w)| ((*role).to_owned(), *w));
-        Request::UpdateWeights(own.collect())
+        Administration::UpdateWeights(own.collect())
     };
     for (role, weight, text) in [
         (
@@ -52,7 +52,7 @@ fn changed_weights_take_offers_back_for_those_who_wait() {
     world.agent(2, "cpus:4;mem:1024");
     world.offers(&rich);
     let poor = world.subscribe(framework("poor", &["poor"]));
-    let weights = Request::UpdateWeights(vec![("poor".to_owned(), 5.0)]);
+    let weights = Administration::UpdateWeights(vec![("poor".to_owned(), 5.0)]);
     world.administer_done(weights);
     assert!(world.rescinded(&rich) > 0);
     assert!(!world.offers(&poor).is_empty());
@@ -65,7 +65,7 @@ fn a_weight_for_a_role_outside_the_whitelist_is_refused() {
         ..config()
     };
     let mut world = World::configured(config);
-    let weight = |role: &str| Request::UpdateWeights(vec![(role.to_owned(), 2.0)]);
+    let weight = |role: &str| Administration::UpdateWeights(vec![(role.to_owned(), 2.0)]);
     let message = rejection(world.administer(weight("other")));
     assert_says(&message, "Unknown role 'other'");
     world.administer_done(weight("known"));
