@@ -52,6 +52,8 @@ pub struct Route<H> {
     pub body_bytes_max: usize,
     /// Whether paths below it are its own, as libprocess routes them.
     pub takes_paths_below: bool,
+    /// Whether a master that does not lead answers it too.
+    pub by_followers: bool,
     /// Whether what it shows has a number (`ETag`) that stays while it does.
     pub has_etag: bool,
     pub handler: H,
@@ -73,6 +75,7 @@ impl<H: Copy> Route<H> {
             body_type: None,
             body_bytes_max: 0,
             takes_paths_below: true,
+            by_followers: false,
             has_etag: false,
             handler,
             text,
@@ -141,6 +144,15 @@ impl<H: Copy> Route<H> {
     pub const fn with_etag(self) -> Self {
         Self {
             has_etag: true,
+            ..self
+        }
+    }
+
+    /// A master that does not lead answers it too, for itself.
+    #[must_use]
+    pub const fn by_followers(self) -> Self {
+        Self {
+            by_followers: true,
             ..self
         }
     }

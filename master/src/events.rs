@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use meseta_daemon::server::Connection;
@@ -16,6 +16,8 @@ use meseta_proto::mesos::v1::scheduler::{Event, event};
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::leadership::Fence;
 
 /// Events that may wait for one subscriber.
 pub(crate) const EVENTS_MAX: usize = 131_072;
@@ -51,6 +53,7 @@ pub(crate) struct Sink<M> {
 /// The stream's end. Clones read from the same queue.
 #[derive(Debug)]
 pub(crate) struct Source<M> {
+    fence: Fence,
     messages: Arc<Mutex<Option<mpsc::Receiver<Waiting<M>>>>>,
     ended: CancellationToken,
 }
@@ -71,6 +74,7 @@ pub(crate) fn queue<M>(budget: Budget, messages_max: usize) -> (Sink<M>, Source<
         _ends: ended.clone().drop_guard(),
     };
     let source = Source {
+        fence: Fence::never(),
         messages: queue,
         ended,
     };
@@ -151,6 +155,7 @@ pub(crate) fn slowest<K: Copy + Ord, M>(sinks: &HashMap<K, Sink<M>>, to: K, byte
 impl<M> Clone for Source<M> {
     fn clone(&self) -> Self {
         Self {
+            fence: self.fence.clone(),
             messages: self.messages.clone(),
             ended: self.ended.clone(),
         }
@@ -158,6 +163,12 @@ impl<M> Clone for Source<M> {
 }
 
 impl<M> Source<M> {
+    /// The same, of which nothing is read while the fence is closed.
+    pub(crate) fn fenced(self, fence: &Fence) -> Self {
+        let fence = fence.clone();
+        Self { fence, ..self }
+    }
+
     /// The next message; `None` once the core has closed the stream and all is read.
     pub(crate) async fn next(&self) -> Option<Waiting<M>> {
         poll_fn(|context| self.poll_next(context)).await
@@ -168,6 +179,7 @@ impl<M> Source<M> {
         let Some(receiver) = &mut *receiver else {
             return Poll::Ready(None);
         };
+        ready!(self.fence.poll_open(context));
         receiver.poll_recv(context)
     }
 

@@ -20,6 +20,7 @@ use meseta_resources::{
 use crate::access_flags::AccessFlags;
 use crate::budgets::MEMORY_BUDGET_MIN;
 use crate::core::{AllocatorConfig, QuotaSemantics};
+use crate::etcd_flags::EtcdFlags;
 use crate::flag_error::FlagError;
 use crate::whitelist::Whitelist;
 
@@ -77,9 +78,9 @@ pub struct Flags {
     #[arg(long, default_value = "embedded", value_name = "KIND")]
     pub registry: String,
 
-    /// Endpoints of etcd, for --registry=etcd.
-    #[arg(long, value_name = "URLS")]
-    pub etcd_endpoints: Option<String>,
+    /// Etcd, which keeps the registry of several masters and elects one of them.
+    #[command(flatten)]
+    pub etcd: EtcdFlags,
 
     /// Let anyone in on an address that is not loopback, and be as permissive there.
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]

@@ -7,6 +7,10 @@ mod schedulers;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::body::BodyError;
 use meseta_proto::budget::{Charge, Exhausted};
@@ -20,6 +24,7 @@ use tonic::service::Routes;
 use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
 use crate::core::Answer;
 use crate::http::authentication;
+use crate::leadership::Role;
 
 /// One frame to an agent.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
@@ -68,7 +73,39 @@ pub(crate) async fn router(context: &Arc<Context>) -> Router {
         }
     }
     let routes = routes.routes().into_axum_router().reset_fallback();
+    let leads = middleware::from_fn_with_state(context.clone(), if_leading);
+    let routes = routes.layer(leads);
     authentication::authenticated(routes, context.clone())
+}
+
+/// Names the leader in the status of a call that it alone takes.
+const LEADER: &str = "meseta-leader";
+
+/// Calls of this package are the leader's; health and reflection are any master's.
+async fn if_leading(
+    State(context): State<Arc<Context>>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    if !request.uri().path().starts_with("/meseta.v1.") {
+        return next.run(request).await;
+    }
+    let status = match &*context.handle.role.borrow() {
+        Role::Leading | Role::Suspended { .. } => None,
+        Role::Recovering => Some(Status::unavailable("This master is reading the registry")),
+        Role::Following(None) => Some(Status::unavailable("No master leads at the moment")),
+        Role::Following(Some(leader)) => {
+            let mut status = Status::unavailable(format!("{} leads", leader.address));
+            if let Ok(address) = leader.address.parse() {
+                status.metadata_mut().insert(LEADER, address);
+            }
+            Some(status)
+        }
+    };
+    match status {
+        Some(status) => status.into_http(),
+        None => next.run(request).await,
+    }
 }
 
 /// The authenticated caller of a request.

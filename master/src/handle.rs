@@ -9,7 +9,7 @@ use meseta_allocator::Explanation;
 use meseta_daemon::authentication::Caller;
 use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::budgets::{Budgets, Peer};
 use crate::closed::Closed;
@@ -18,6 +18,7 @@ use crate::core::{
     SubscribeRequest,
 };
 use crate::events::{EventSink, Sink};
+use crate::leadership::{Fence, Role};
 use crate::measures::Measures;
 use crate::operation_outcomes::OperationOutcome;
 use crate::view_cache::{ViewCache, ViewScope};
@@ -33,6 +34,11 @@ pub(crate) const FRAMES_MAX: usize = 65_536;
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(crate) commands: mpsc::Sender<Command>,
+    queries: mpsc::Sender<Query>,
+    /// What this master is, which says whether the core may be asked for changes.
+    pub(crate) role: watch::Receiver<Role>,
+    /// Until when anything may be shown.
+    pub(crate) fence: Fence,
     pub(crate) connections: Arc<AtomicU64>,
     /// What may wait, in bytes.
     pub(crate) budgets: Arc<Budgets>,
@@ -57,7 +63,16 @@ pub(crate) enum Command {
         frames: Sink<MasterFrame>,
         caller: Caller,
     },
-    Query(Query),
+}
+
+/// The other end of [`Handle`]: what the core is told and asked.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub(crate) commands: mpsc::Receiver<Command>,
+    /// Apart, because they are answered while nothing else is.
+    pub(crate) queries: mpsc::Receiver<Query>,
+    /// Until when anything may be shown.
+    pub(crate) fence: Fence,
 }
 
 /// A question about how things are, with where its answer goes.
@@ -96,6 +111,31 @@ pub(crate) struct WatchStart {
 }
 
 impl Handle {
+    /// The way in to a core that starts later, or at once.
+    pub(crate) fn new(
+        budgets: Budgets,
+        role: watch::Receiver<Role>,
+        fence: Fence,
+    ) -> (Self, Inbox) {
+        let (commands, incoming) = mpsc::channel(COMMANDS_MAX);
+        let (queries, questions) = mpsc::channel(COMMANDS_MAX);
+        let handle = Self {
+            commands,
+            queries,
+            role,
+            fence: fence.clone(),
+            connections: Arc::new(AtomicU64::new(1)),
+            budgets: Arc::new(budgets),
+            views: Arc::default(),
+        };
+        let inbox = Inbox {
+            commands: incoming,
+            queries: questions,
+            fence,
+        };
+        (handle, inbox)
+    }
+
     /// A number for a new connection.
     pub(crate) fn new_connection(&self) -> ConnectionId {
         ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed))
@@ -106,18 +146,42 @@ impl Handle {
         self.send(Command::Input(input, None)).await
     }
 
-    /// Asks the core for something, and waits for its answer.
+    /// Asks the core for something, and waits for its answer. A master that may not act at the moment says so, also
+    /// to those who wait already.
     pub(crate) async fn ask(
         &self,
         request: Request,
         charge: Option<Charge>,
     ) -> Result<Answer, Closed> {
-        self.answered(|answer| Command::Request {
+        if let Some(reason) = self.suspended() {
+            return Ok(Answer::Unavailable(format!(
+                "This master takes no changes at the moment: {reason}"
+            )));
+        }
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Request {
             request,
             charge,
             answer,
         })
-        .await
+        .await?;
+        let mut role = self.role.clone();
+        let until_suspended = role.wait_for(|role| matches!(role, Role::Suspended { .. }));
+        tokio::select! {
+            biased;
+            answer = answered => answer.map_err(|_| Closed),
+            Ok(_) = until_suspended => Ok(Answer::Unavailable(
+                "This master cannot act at the moment; whether the change is made is not known yet".to_owned(),
+            )),
+        }
+    }
+
+    /// Why this master may not act at the moment, if so.
+    fn suspended(&self) -> Option<String> {
+        match &*self.role.borrow() {
+            Role::Suspended { reason } => Some(reason.clone()),
+            Role::Following(_) | Role::Recovering | Role::Leading => None,
+        }
     }
 
     /// Asks how things are.
@@ -125,8 +189,10 @@ impl Handle {
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> Query,
     ) -> Result<T, Closed> {
-        self.answered(|answer| Command::Query(question(answer)))
-            .await
+        let (answer, answered) = oneshot::channel();
+        let sent = self.queries.send(question(answer)).await;
+        sent.map_err(|_| Closed)?;
+        answered.await.map_err(|_| Closed)
     }
 
     pub(crate) async fn agent_frame(
@@ -158,14 +224,5 @@ impl Handle {
 
     pub(crate) async fn send(&self, command: Command) -> Result<(), Closed> {
         self.commands.send(command).await.map_err(|_| Closed)
-    }
-
-    async fn answered<T>(
-        &self,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
-    ) -> Result<T, Closed> {
-        let (answer, answered) = oneshot::channel();
-        self.send(command(answer)).await?;
-        answered.await.map_err(|_| Closed)
     }
 }

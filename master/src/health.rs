@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::handle::{Handle, Query};
+use crate::leadership::Role;
 
 /// The core answers at once unless the machine is in trouble.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -16,6 +17,17 @@ pub struct Health {
 impl Health {
     /// One line for people; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
+        let role = self.handle.role.borrow().clone();
+        match role {
+            Role::Leading => self.leading().await,
+            Role::Following(Some(leader)) => Some(format!("Following {}", leader.address)),
+            Role::Following(None) => Some("Following; no master leads".to_owned()),
+            Role::Recovering => Some("Leading; reading the registry".to_owned()),
+            Role::Suspended { reason } => Some(format!("Suspended: {reason}")),
+        }
+    }
+
+    async fn leading(&self) -> Option<String> {
         let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.handle.query(Query::Snapshot));
         let snapshot = asked.await.ok()?.ok()?;
         let connected = snapshot.agents.iter().filter(|agent| agent.connected);

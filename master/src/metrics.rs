@@ -13,7 +13,7 @@ mod roles;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
@@ -22,8 +22,11 @@ use prometheus::{
     Counter, Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use tokio::sync::watch;
+
 use crate::chunked_response::Document;
 use crate::core::{Snapshot, is_terminal, state_name};
+use crate::leadership::Role;
 use crate::measures::Measures;
 use mesos::MetricWriter;
 use process::ProcessStats;
@@ -44,15 +47,24 @@ const MEGABYTE: f64 = 1_048_576.0;
 pub(crate) struct Metrics {
     /// Where the registry lies, if it is a file.
     pub(crate) registry: Option<PathBuf>,
+    /// What the master is; it leads if nothing is said.
+    pub(crate) role: Option<watch::Receiver<Role>>,
     /// How long it took to read the registry at the start.
-    pub(crate) registry_read: Duration,
+    pub(crate) registry_read: OnceLock<Duration>,
 }
 
 impl Metrics {
+    fn is_elected(&self) -> bool {
+        let role = self.role.as_ref();
+        role.is_none_or(|role| role.borrow().is_elected())
+    }
+
     /// The text exposition format.
     pub(crate) fn prometheus(&self, snapshot: &Snapshot) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
-        registry.register(Box::new(SnapshotCollector(families(snapshot)?.into())))?;
+        registry.register(Box::new(SnapshotCollector(
+            families(snapshot, self.is_elected())?.into(),
+        )))?;
         let mut text = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut text)?;
         Ok(text)
@@ -177,9 +189,9 @@ fn labelled<T>(values: impl IntoIterator<Item = (&'static str, T)>) -> Vec<(Vec<
         .collect()
 }
 
-fn families(snapshot: &Snapshot) -> Result<Vec<MetricFamily>, prometheus::Error> {
+fn families(snapshot: &Snapshot, is_elected: bool) -> Result<Vec<MetricFamily>, prometheus::Error> {
     let mut families = Families(Vec::new());
-    process(&mut families, snapshot)?;
+    process(&mut families, snapshot, is_elected)?;
     cluster(&mut families, snapshot)?;
     resources(&mut families, snapshot)?;
     activity(&mut families, snapshot)?;
@@ -237,7 +249,11 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
     )
 }
 
-fn process(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+fn process(
+    families: &mut Families,
+    snapshot: &Snapshot,
+    is_elected: bool,
+) -> Result<(), prometheus::Error> {
     own(families, snapshot)?;
     families.gauge(
         "meseta_master_start_time_seconds",
@@ -249,7 +265,7 @@ fn process(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
         "meseta_master_elected",
         "Whether this master leads: 1 or 0.",
         &[],
-        one(1),
+        one(usize::from(is_elected)),
     )?;
     families.gauge(
         "meseta_master_registry_epoch",
@@ -494,7 +510,7 @@ mod tests {
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../docs/metrics.md");
         let page = page.split("## `meseta agent`").next().unwrap_or_default();
-        let families = families(&many_frameworks(1, 1)).unwrap();
+        let families = families(&many_frameworks(1, 1), true).unwrap();
         assert!(families.len() > 35, "{}", families.len());
         for family in families {
             let kind = format!("{:?}", family.get_field_type()).to_lowercase();

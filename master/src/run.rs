@@ -7,13 +7,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use meseta_daemon::authentication::SettingsError;
+use meseta_daemon::authentication;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::{self, CancellationToken};
 use meseta_daemon::tls;
 use meseta_daemon::verbosity::Verbosity;
+use meseta_etcd::{Client, SettingsError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -29,10 +30,14 @@ use crate::core::{Config, Identity, Lsn, MasterCore, Memory, Recovered};
 use crate::files::Files;
 use crate::flag_error::FlagError;
 use crate::flags::{Flags, Options};
-use crate::handle::Handle;
+use crate::handle::{Handle, Inbox};
 use crate::health::Health;
+use crate::leadership::election::{Candidate, LeaseTimes};
+use crate::leadership::lead::{Lead, LeadError, Start};
+use crate::leadership::{Fence, Leader, Role};
 use crate::metrics::Metrics;
-use crate::registry::{self, Kind, OpenError, Registry};
+use crate::registry::etcd::{Cluster, Keys};
+use crate::registry::{self, Kind, OpenError};
 use crate::service::Service;
 use crate::{grpc, http, whitelist, work_dir};
 
@@ -63,8 +68,10 @@ impl fmt::Debug for RunEnv {
 pub enum RunError {
     #[error(transparent)]
     Flag(#[from] FlagError),
-    #[error("--registry=etcd is not available yet: use embedded or in_memory")]
-    Etcd,
+    #[error("etcd cannot be used")]
+    Etcd(#[from] SettingsError),
+    #[error(transparent)]
+    Lead(#[from] LeadError),
     #[error("--registry={0} is not a registry: use embedded, in_memory or etcd")]
     UnknownRegistry(String),
     #[error("failed to write to the work directory {path}: give a writable one with --work_dir")]
@@ -78,7 +85,7 @@ pub enum RunError {
     )]
     WebuiDir { path: PathBuf },
     #[error(transparent)]
-    Authentication(#[from] SettingsError),
+    Authentication(#[from] authentication::SettingsError),
     #[error(transparent)]
     Registry(#[from] OpenError),
     #[error(
@@ -104,7 +111,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         .settings(flags.ip, flags.insecure, flags.hostname.clone())
         .build()?;
     let call_rate_limit = CallRateLimit::new(options.rate_limits.as_ref());
-    let kind = registry_kind(&flags)?;
+    let registry = registry_of(&flags)?;
     prepare_work_dir(&flags.work_dir)?;
     // The port first: a master that cannot listen must not count as a new epoch.
     let listener = listen(SocketAddr::new(flags.ip, flags.port)).await?;
@@ -112,45 +119,42 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         address: SocketAddr::new(flags.ip, flags.port),
         source,
     })?;
-    let (sender, persisted) = watch::channel(Lsn::default());
-    let on_persisted = Box::new(move |lsn| {
-        sender.send_replace(lsn);
-    });
-    let registry_file = match &kind {
-        Kind::Embedded { work_dir } => Some(registry::registry_path(work_dir)),
-        Kind::InMemory => None,
-    };
-    let begun = Instant::now();
-    let opening = tokio::task::spawn_blocking(move || registry::open(&kind, on_persisted));
-    let (recovered, registry) = opening.await.map_err(|_| RunError::Core)??;
-    let metrics = Metrics {
-        registry: registry_file,
-        registry_read: begun.elapsed(),
-    };
-
     let identity = Identity {
         domain: options.domain.clone(),
         ..identity(&flags, address)
     };
-    tracing::info!(
-        epoch = recovered.epoch,
-        agents = recovered.agents.len(),
-        unreachable = recovered.unreachable.len(),
-        master_id = %identity.id,
-        "registry recovered"
-    );
     let shutdown = CancellationToken::new();
-    let store = Store {
-        recovered,
-        registry,
-        persisted,
+    let (role_told, role) = watch::channel(Role::Following(None));
+    let fence = match &registry {
+        RegistryOf::One(_) => Fence::never(),
+        RegistryOf::Several(_) => Fence::closed(),
     };
-    let (service, handle) = start_core(&flags, options, identity.clone(), store, &shutdown);
+    let (handle, inbox) = Handle::new(Budgets::of(options.memory_budget), role, fence);
+    let metrics = Arc::new(Metrics {
+        registry: match &registry {
+            RegistryOf::One(Kind::Embedded { work_dir }) => Some(registry::registry_path(work_dir)),
+            RegistryOf::One(Kind::InMemory) | RegistryOf::Several(_) => None,
+        },
+        role: Some(handle.role.clone()),
+        registry_read: OnceLock::new(),
+    });
+    let cores = Cores {
+        flags: flags.clone(),
+        options,
+        identity: identity.clone(),
+        handle: handle.clone(),
+        metrics: metrics.clone(),
+        shutdown: shutdown.clone(),
+    };
+    let core_shutdown = CancellationToken::new();
+    // A master that is alone reads its registry before it serves.
+    let core = cores.core(registry, inbox, role_told, core_shutdown.clone());
+    let core = core.await?;
     let context = Arc::new(Context {
         handle: handle.clone(),
         identity,
         flags: env.flags_view,
-        metrics: Arc::new(metrics),
+        metrics,
         renderer: Renderer::default(),
         buffered_responses: BufferedResponses::default(),
         files: Files::new(flags.external_log_file.clone()),
@@ -162,8 +166,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         shutdown: shutdown.clone(),
     });
     let router = http::router(context.clone()).merge(grpc::router(&context).await);
-    let core_shutdown = CancellationToken::new();
-    let core_task = tokio::spawn(service.run(core_shutdown.clone()));
+    let core_task = tokio::spawn(core);
     let scheme = certificate.as_ref().map_or("http", |_| "https");
     watch_files(certificate.as_ref(), &context, &shutdown);
     let serving = tokio::spawn(server::serve_with(
@@ -204,55 +207,163 @@ fn watch_files(
     tokio::spawn(authentication.watch(tls::WATCH_INTERVAL, shutdown.clone()));
 }
 
-/// What was read of the registry, and where the core writes to.
-struct Store {
-    recovered: Recovered,
-    registry: Box<dyn Registry>,
-    persisted: watch::Receiver<Lsn>,
+/// Which registry a master has.
+enum RegistryOf {
+    /// One that no other master writes.
+    One(Kind),
+    /// In etcd, which elects one of several.
+    Several(Box<Candidacy>),
 }
 
-/// The core in its shell, and the way in.
-fn start_core(
-    flags: &Flags,
+/// With what a master stands for election.
+struct Candidacy {
+    client: Client,
+    keys: Keys,
+    times: LeaseTimes,
+}
+
+/// A core in its service, from its registry to its end.
+type Core = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
+
+/// What a core is made with.
+struct Cores {
+    flags: Flags,
     options: Options,
     identity: Identity,
-    store: Store,
-    shutdown: &CancellationToken,
-) -> (Service, Handle) {
-    for role in options.roles_without_weight(store.recovered.weights.as_deref()) {
-        tracing::warn!(%role, "a role of --roles has no weight in --weights: its weight is 1");
+    handle: Handle,
+    metrics: Arc<Metrics>,
+    shutdown: CancellationToken,
+}
+
+impl Cores {
+    async fn core(
+        self,
+        registry: RegistryOf,
+        inbox: Inbox,
+        role: watch::Sender<Role>,
+        end: CancellationToken,
+    ) -> Result<Core, RunError> {
+        match registry {
+            RegistryOf::One(kind) => self.alone(kind, inbox, role, end).await,
+            RegistryOf::Several(candidacy) => Ok(self.among_others(*candidacy, inbox, role, end)),
+        }
     }
-    let clock = Clock::new();
-    let budgets = Budgets::of(options.memory_budget);
-    let known = options.whitelist.clone();
-    let config = config(flags, options, identity);
-    let core = MasterCore::new(config, store.recovered, clock.now());
-    let (service, handle) = Service::new(
-        core,
-        clock,
-        store.registry,
-        store.persisted,
-        budgets,
-        flags.max_operator_event_stream_subscribers,
-    );
-    if let (Some(path), Some(known)) = (flags.whitelist.clone(), known) {
-        let watching = whitelist::watch(path, known, handle.clone(), shutdown.clone());
-        tokio::spawn(watching);
+
+    /// Reads the registry and leads.
+    async fn alone(
+        self,
+        kind: Kind,
+        inbox: Inbox,
+        role: watch::Sender<Role>,
+        end: CancellationToken,
+    ) -> Result<Core, RunError> {
+        let (sender, persisted) = watch::channel(Lsn::default());
+        let on_persisted = Box::new(move |lsn| {
+            sender.send_replace(lsn);
+        });
+        let begun = Instant::now();
+        let opening = tokio::task::spawn_blocking(move || registry::open(&kind, on_persisted));
+        let (recovered, registry) = opening.await.map_err(|_| RunError::Core)??;
+        let service = self.start(
+            begun,
+            Start {
+                recovered,
+                registry,
+                persisted,
+                inbox,
+            },
+        );
+        let _following = role.send_replace(Role::Leading);
+        Ok(Box::pin(async move {
+            // Whoever asks for the role finds it for as long as the core runs.
+            let _role = role;
+            service.run(end).await;
+            Ok(())
+        }))
     }
-    (service, handle)
+
+    /// Follows, and leads once it is elected.
+    fn among_others(
+        self,
+        candidacy: Candidacy,
+        inbox: Inbox,
+        role: watch::Sender<Role>,
+        end: CancellationToken,
+    ) -> Core {
+        let clock = Clock::new();
+        let config = config(&self.flags, self.options.clone(), self.identity.clone());
+        let nothing = MasterCore::new(config, Recovered::default(), clock.now()).snapshot();
+        let lead = Lead {
+            candidate: Candidate {
+                client: candidacy.client,
+                key: candidacy.keys.leader(),
+                me: Leader {
+                    id: self.identity.id.clone(),
+                    hostname: self.identity.hostname.clone(),
+                    address: self.identity.address(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                },
+                times: candidacy.times,
+            },
+            keys: candidacy.keys,
+            cluster: Cluster {
+                name: self.flags.cluster.clone().unwrap_or_default(),
+                new_id: uuid::Uuid::new_v4().to_string(),
+            },
+            role,
+            nothing,
+        };
+        let begun = Instant::now();
+        let start = move |start: Start| self.start(begun, start);
+        Box::pin(async move { Ok(lead.run(inbox, start, end).await?) })
+    }
+
+    /// The core in its service.
+    fn start(self, begun: Instant, start: Start) -> Service {
+        let (flags, options) = (self.flags, self.options);
+        let _known = self.metrics.registry_read.set(begun.elapsed());
+        let recovered = start.recovered;
+        tracing::info!(
+            epoch = recovered.epoch,
+            agents = recovered.agents.len(),
+            unreachable = recovered.unreachable.len(),
+            master_id = %self.identity.id,
+            "registry recovered"
+        );
+        for role in options.roles_without_weight(recovered.weights.as_deref()) {
+            tracing::warn!(%role, "a role of --roles has no weight in --weights: its weight is 1");
+        }
+        let clock = Clock::new();
+        let known = options.whitelist.clone();
+        let config = config(&flags, options, self.identity);
+        let core = MasterCore::new(config, recovered, clock.now());
+        if let (Some(path), Some(known)) = (flags.whitelist.clone(), known) {
+            let watching = whitelist::watch(path, known, self.handle.clone(), self.shutdown);
+            tokio::spawn(watching);
+        }
+        Service::new(
+            core,
+            clock,
+            start.registry,
+            start.persisted,
+            &self.handle,
+            start.inbox,
+            flags.max_operator_event_stream_subscribers,
+        )
+    }
 }
 
 /// Stops the servers first, then the core, so that no answer promises what is lost.
 async fn wait_for_end(
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
-    mut core_task: tokio::task::JoinHandle<()>,
+    mut core_task: tokio::task::JoinHandle<Result<(), RunError>>,
     core_shutdown: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
-    let core_ended = tokio::select! {
-        () = end => false,
-        _ = &mut core_task => true,
+    let ended = tokio::select! {
+        () = end => None,
+        ended = &mut core_task => Some(ended),
     };
     tracing::info!("shutting down");
     shutdown.cancel();
@@ -260,10 +371,15 @@ async fn wait_for_end(
         tracing::error!("the server panicked");
     }
     core_shutdown.cancel();
-    if core_ended || core_task.await.is_err() {
-        return Err(RunError::Core);
+    let (ended, was_told) = match ended {
+        Some(ended) => (ended, false),
+        None => (core_task.await, true),
+    };
+    match ended {
+        Ok(Ok(())) if was_told => Ok(()),
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(())) | Err(_) => Err(RunError::Core),
     }
-    Ok(())
 }
 
 /// The files of a page for people, if there is a directory of them.
@@ -277,13 +393,21 @@ fn webui(flags: &Flags) -> Result<Option<ServeDir>, RunError> {
     Ok(Some(ServeDir::new(dir)))
 }
 
-fn registry_kind(flags: &Flags) -> Result<Kind, RunError> {
+fn registry_of(flags: &Flags) -> Result<RegistryOf, RunError> {
     match flags.registry.as_str() {
-        "embedded" => Ok(Kind::Embedded {
+        "embedded" => Ok(RegistryOf::One(Kind::Embedded {
             work_dir: flags.work_dir.clone(),
-        }),
-        "in_memory" => Ok(Kind::InMemory),
-        "etcd" => Err(RunError::Etcd),
+        })),
+        "in_memory" => Ok(RegistryOf::One(Kind::InMemory)),
+        "etcd" => {
+            let ttl = flags.etcd.lease_ttl()?;
+            let client = Client::new(flags.etcd.settings(ttl)?)?;
+            Ok(RegistryOf::Several(Box::new(Candidacy {
+                client,
+                keys: Keys::new(&flags.etcd.etcd_prefix),
+                times: LeaseTimes { ttl },
+            })))
+        }
         other => Err(RunError::UnknownRegistry(other.to_owned())),
     }
 }

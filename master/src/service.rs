@@ -7,22 +7,21 @@
 mod operators;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use meseta_daemon::outbox::{Outbox, QueuedSize};
 use meseta_proto::budget::{Exhausted, waiting_bytes};
 use meseta_proto::meseta::v1::{MasterFrame, master_frame};
 use meseta_resources::time::Moment;
 use prost::Message;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::budgets::{Budgets, Peer};
+use crate::budgets::Peer;
 use crate::clock::Clock;
 use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, Output, ReplyId};
 use crate::events::{EventSink, Overflow, Sink, slowest};
-use crate::handle::{COMMANDS_MAX, Command, Handle, Query, WatchStart};
+use crate::handle::{Command, Handle, Inbox, Query, WatchStart};
 use crate::measures::Measures;
 use crate::operation_outcomes::OperationOutcomes;
 use crate::operator_messages::stream;
@@ -77,7 +76,9 @@ pub(crate) struct Service {
     clock: Clock,
     registry: Box<dyn Registry>,
     persisted: watch::Receiver<Lsn>,
-    commands: mpsc::Receiver<Command>,
+    inbox: Inbox,
+    /// What the step during which the fence closed was about to show, in its order.
+    fenced: VecDeque<Output>,
     outbox: Outbox<Destination, Output>,
     schedulers: HashMap<ConnectionId, EventSink>,
     agents: HashMap<ConnectionId, Sink<MasterFrame>>,
@@ -100,16 +101,18 @@ impl Service {
         clock: Clock,
         registry: Box<dyn Registry>,
         persisted: watch::Receiver<Lsn>,
-        budgets: Budgets,
+        handle: &Handle,
+        inbox: Inbox,
         watchers_max: usize,
-    ) -> (Self, Handle) {
-        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
-        let service = Self {
+    ) -> Self {
+        let budgets = &handle.budgets;
+        Self {
             core,
             clock,
             registry,
             persisted,
-            commands,
+            inbox,
+            fenced: VecDeque::new(),
             outbox: Outbox::new(budgets.outbox()),
             schedulers: HashMap::new(),
             agents: HashMap::new(),
@@ -121,20 +124,19 @@ impl Service {
             outcomes: OperationOutcomes::default(),
             storing: VecDeque::new(),
             lost: VecDeque::new(),
-        };
-        let handle = Handle {
-            commands: sender,
-            connections: Arc::new(AtomicU64::new(1)),
-            budgets: Arc::new(budgets),
-            views: Arc::default(),
-        };
-        (service, handle)
+        }
     }
 
     /// Runs until `shutdown`; what was handed to the registry is durable when it returns.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut waiting = Vec::with_capacity(BURST_MAX);
         loop {
+            if !self.inbox.fence.is_open() {
+                if !self.wait_until_open(&shutdown).await {
+                    break;
+                }
+                continue;
+            }
             let sleep = tokio::time::sleep_until(self.clock.instant(self.core.next_deadline()));
             tokio::select! {
                 biased;
@@ -144,8 +146,12 @@ impl Service {
                     let lsn = *self.persisted.borrow_and_update();
                     self.step(Input::Persisted { lsn });
                 }
+                query = self.inbox.queries.recv() => {
+                    let Some(query) = query else { break };
+                    self.answer(query);
+                }
                 // A slow disk delays callers, not this task.
-                count = self.commands.recv_many(&mut waiting, BURST_MAX),
+                count = self.inbox.commands.recv_many(&mut waiting, BURST_MAX),
                     if self.storing.len() < QUEUE_MAX =>
                 {
                     if count == 0 { break }
@@ -167,6 +173,28 @@ impl Service {
         {
             tracing::error!("closing the registry failed");
         }
+    }
+
+    /// While this master may not act: what is known is told, time stands still for the core, and nothing is shown.
+    /// Afterwards what was held back is. Says whether that came.
+    async fn wait_until_open(&mut self, shutdown: &CancellationToken) -> bool {
+        /// The fence says nothing by itself.
+        const CHECK: Duration = Duration::from_millis(20);
+        while !self.inbox.fence.is_open() {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return false,
+                query = self.inbox.queries.recv() => match query {
+                    Some(query) => self.answer(query),
+                    None => return false,
+                },
+                () = tokio::time::sleep(CHECK) => {}
+            }
+        }
+        for output in std::mem::take(&mut self.fenced) {
+            self.show(output);
+        }
+        true
     }
 
     /// Commands that waited together share one cycle of offers.
@@ -223,7 +251,6 @@ impl Service {
                 self.core.agent_connected(connection, caller);
                 self.agents.insert(connection, frames);
             }
-            Command::Query(question) => self.answer(question),
         }
     }
 
@@ -259,7 +286,7 @@ impl Service {
 
     fn measure(&self) -> Measures {
         Measures {
-            commands_waiting: self.commands.len(),
+            commands_waiting: self.inbox.commands.len(),
             watchers: self.watchers.len(),
             roles: self.core.role_gauges(),
             now: self.clock.now().unix,
@@ -349,6 +376,10 @@ impl Service {
     }
 
     fn show(&mut self, output: Output) {
+        if !self.fenced.is_empty() || !self.inbox.fence.is_open() {
+            self.fenced.push_back(output);
+            return;
+        }
         match output {
             Output::Event { to, event } => {
                 if event.subscribed.is_some()

@@ -23,12 +23,14 @@ const LAYERS: &[(&str, &[&str])] = &[
         "meseta-daemon",
         &["meseta-access", "meseta-proto", "meseta-resources"],
     ),
+    ("meseta-etcd", &[]),
     (
         "meseta-master",
         &[
             "meseta-access",
             "meseta-allocator",
             "meseta-daemon",
+            "meseta-etcd",
             "meseta-proto",
             "meseta-resources",
         ],

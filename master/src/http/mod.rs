@@ -8,6 +8,7 @@ pub(crate) mod authentication;
 mod constraints;
 mod explain;
 mod files;
+mod leadership;
 mod logging;
 mod maintenance;
 mod openapi;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::{HeaderValue, Method, StatusCode, header};
 use meseta_daemon::request;
 use tower::ServiceExt as _;
@@ -85,6 +86,11 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
     if !route.takes(request.method()) {
         return method_not_allowed(request.method(), route.methods);
     }
+    if !route.by_followers
+        && let Some(response) = leadership::elsewhere(&context, &request)
+    {
+        return response;
+    }
     let Some(caller) = authentication::caller(&request) else {
         return text(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -98,13 +104,14 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
         return text(StatusCode::FORBIDDEN, forbidden.to_string());
     }
     // The body of an answer to HEAD is left out further down.
-    (route.handler)(Permitted {
+    let role = context.handle.role.clone();
+    let response = (route.handler)(Permitted {
         context,
         caller,
         route,
         request,
-    })
-    .await
+    });
+    leadership::marked(&role, response.await)
 }
 
 /// A file of the page for people, if there is one.
@@ -118,22 +125,6 @@ async fn page(context: &Context, request: Request) -> Response {
         }
         Ok(response) => response.map(Body::new),
         Err(never) => match never {},
-    }
-}
-
-/// The base address of the leader, without a scheme, so that the client keeps its own.
-fn redirect(context: &Context) -> Response {
-    let location = format!("//{}:{}", context.identity.hostname, context.identity.port);
-    match HeaderValue::from_str(&location) {
-        Ok(location) => (
-            StatusCode::TEMPORARY_REDIRECT,
-            [(header::LOCATION, location)],
-        )
-            .into_response(),
-        Err(_) => text(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "The hostname cannot be put in a header",
-        ),
     }
 }
 

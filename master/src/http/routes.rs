@@ -18,7 +18,7 @@ use meseta_proto::json;
 use super::files::FileRequest;
 use super::responses::{answered, not_json, text};
 use super::{
-    constraints, explain, files, logging, maintenance, openapi, operator, quota, redirect,
+    constraints, explain, files, leadership, logging, maintenance, openapi, operator, quota,
     reservations, scheduler, v0, weights,
 };
 use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
@@ -117,18 +117,21 @@ static LIST: &[Route] = &[
         "health",
         |_| Box::pin(async { StatusCode::OK.into_response() }),
         "200 while the master serves",
-    ),
+    )
+    .by_followers(),
     Route::open(
         "version",
         |permitted| Box::pin(v0::read(permitted, &v0::VERSION)),
         "the version of Mesos whose interface this is; `meseta --version` and `meseta_master_build_info` tell Meseta's own",
-    ),
+    )
+    .by_followers(),
     Route::read(
         "flags",
         Need::Permission(Action::ViewFlags, None),
         |permitted| Box::pin(v0::read(permitted, &v0::FLAGS)),
         "the flags in force",
-    ),
+    )
+    .by_followers(),
     Route::read(
         "state",
         Need::Filtered,
@@ -273,6 +276,7 @@ static LIST: &[Route] = &[
         |permitted| Box::pin(v0::prometheus(permitted)),
         "for Prometheus: [metrics.md](metrics.md)",
     )
+    .by_followers()
     .methods(&[Method::GET, Method::HEAD])
     .alone(),
     Route::read(
@@ -280,20 +284,30 @@ static LIST: &[Route] = &[
         endpoint("/metrics/snapshot"),
         |permitted| Box::pin(v0::read(permitted, &v0::METRICS_SNAPSHOT)),
         "under the names of Mesos; `timeout` is accepted",
-    ),
+    )
+    .by_followers(),
     Route::read(
         "logging/toggle",
         endpoint("/logging/toggle"),
         |permitted| Box::pin(async move { logging::toggle(&permitted) }),
         "more of the log for a while: `level`, `duration`, by POST",
     )
+    .by_followers()
     .realm(Realm::Readwrite)
     .changed_by("level"),
     Route::open(
         "redirect",
-        |permitted| Box::pin(async move { redirect(&permitted.context) }),
+        |permitted| Box::pin(async move { leadership::redirect(&permitted.context) }),
         "307 to the leader",
     )
+    .by_followers()
+    .alone(),
+    Route::open(
+        "leader",
+        |permitted| Box::pin(async move { leadership::leader(&permitted.context) }),
+        "what this master is (`following`, `recovering`, `leading`, `suspended`), and who leads",
+    )
+    .by_followers()
     .alone(),
     Route::read(
         "files/browse",

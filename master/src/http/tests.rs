@@ -38,6 +38,7 @@ use crate::events;
 use crate::files::Files;
 use crate::flags::Flags;
 use crate::handle::{self, Handle};
+use crate::leadership::{Fence, Role};
 use crate::registry::InMemory;
 use crate::service::Service;
 
@@ -93,8 +94,10 @@ fn context_of(
     }));
     let clock = Clock::new();
     let core = MasterCore::new(config, recovered, clock.now());
-    let (service, handle) =
-        Service::new(core, clock, Box::new(registry), persisted, budgets, 1_000);
+    let (_, role) = watch::channel(Role::Leading);
+    let (handle, inbox) = Handle::new(budgets, role, Fence::never());
+    let registry = Box::new(registry);
+    let service = Service::new(core, clock, registry, persisted, &handle, inbox, 1_000);
     tokio::spawn(service.run(CancellationToken::new()));
     let context = Context {
         handle,

@@ -1,5 +1,7 @@
 //! `/metrics/snapshot`: the names of Mesos, as far as they mean something here.
 
+use std::time::Duration;
+
 use std::collections::BTreeMap;
 
 use meseta_proto::mesos::v1::offer::operation;
@@ -19,6 +21,7 @@ pub(super) fn visit(
     visit: &mut dyn FnMut(&str, f64),
 ) {
     let mut out = MetricWriter(visit);
+    out.put("master/elected", f64::from(u8::from(metrics.is_elected())));
     master(&mut out, snapshot, measures);
     queues(&mut out, measures);
     resources(&mut out, snapshot);
@@ -62,7 +65,6 @@ impl MetricWriter<'_> {
 fn master(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) {
     let counters = &snapshot.counters;
     let uptime = measures.now.saturating_sub(snapshot.started);
-    out.put("master/elected", 1.0);
     out.put("master/uptime_secs", uptime.as_secs_f64());
     let connected = snapshot
         .agents
@@ -424,7 +426,11 @@ fn registrar(
         "registrar/registry_size_bytes",
         size.map_or(0, |metadata| metadata.len()),
     );
-    let read = metrics.registry_read.as_secs_f64() * 1e3;
+    let read = metrics
+        .registry_read
+        .get()
+        .map_or(0.0, Duration::as_secs_f64)
+        * 1e3;
     out.put("registrar/state_fetch_ms", read);
     out.times("registrar/state_store_ms", &measures.stores);
     // The registry was read before anything was served, and is written by this master alone.

@@ -6,6 +6,7 @@
 
 mod content;
 mod embedded;
+pub(crate) mod etcd;
 mod export;
 mod memory;
 mod records;

@@ -216,6 +216,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// One key to write, or to delete when there is no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub(super) key: String,
     pub(super) value: Option<Vec<u8>>,

@@ -252,6 +252,12 @@ impl config::Identity {
         format!("master@{}:{}", self.ip, self.port)
     }
 
+    /// Where others reach this master: a host name and a port.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.hostname, self.port)
+    }
+
     /// This master as clients are told of it.
     #[must_use]
     pub fn to_wire(&self) -> v1::MasterInfo {

@@ -1,0 +1,14 @@
+//! Compiles the messages and the clients of etcd's services. No `protoc` needed.
+
+use std::error::Error;
+
+#[expect(clippy::print_stdout, reason = "the way to speak to cargo")]
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let descriptors = protox::compile(["etcd.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .bytes(".")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! The master's flags of etcd, for clusters of several masters.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use meseta_daemon::tls::read_secret_file;
+use meseta_etcd::{Settings, Tls};
+use meseta_resources::parse_duration;
+
+use crate::flag_error::FlagError;
+
+/// What a master with `--registry=etcd` is told of etcd.
+#[derive(Args, Clone, Debug)]
+#[command(rename_all = "snake_case")]
+pub struct EtcdFlags {
+    /// Endpoints of etcd, for --registry=etcd: `http://host:port,...`, or `https://`.
+    #[arg(long, value_name = "URLS")]
+    pub etcd_endpoints: Option<String>,
+
+    /// Prefix of this cluster's keys in etcd. Clusters that share an etcd have prefixes of their own.
+    #[arg(long, default_value = "/meseta", value_name = "PREFIX")]
+    pub etcd_prefix: String,
+
+    /// Name of the user of etcd, where etcd asks for one; with --etcd_password_file.
+    #[arg(long, value_name = "NAME")]
+    pub etcd_user: Option<String>,
+
+    /// File with the password of the user of etcd; nobody but its owner may read it.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub etcd_password_file: Option<PathBuf>,
+
+    /// Certificates of the authority that signed those of etcd, in PEM form.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub etcd_ca_file: Option<PathBuf>,
+
+    /// Certificate that this master shows to etcd, in PEM form; with --etcd_key_file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub etcd_cert_file: Option<PathBuf>,
+
+    /// Key of --etcd_cert_file; nobody but its owner may read it.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub etcd_key_file: Option<PathBuf>,
+
+    /// Time that a leader stays one without hearing from etcd, from 2secs to 5mins: another master takes over so long
+    /// after the leader has failed.
+    #[arg(long, default_value = "8secs", value_name = "DURATION")]
+    pub etcd_lease_ttl: String,
+}
+
+/// Between these a lease may last.
+const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+
+impl EtcdFlags {
+    /// How long the leader's lease lasts.
+    pub(crate) fn lease_ttl(&self) -> Result<Duration, FlagError> {
+        let error = |reason: String| FlagError::new("etcd_lease_ttl", &self.etcd_lease_ttl, reason);
+        let ttl =
+            parse_duration(&self.etcd_lease_ttl).map_err(|source| error(source.to_string()))?;
+        if !(LEASE.0..=LEASE.1).contains(&ttl) || ttl.subsec_nanos() != 0 {
+            return Err(error("give whole seconds from 2secs to 5mins".to_owned()));
+        }
+        Ok(ttl)
+    }
+
+    /// How to reach etcd; reads the files.
+    pub(crate) fn settings(&self, lease_ttl: Duration) -> Result<Settings, FlagError> {
+        let given = self.etcd_endpoints.as_deref().unwrap_or_default();
+        let endpoints = given
+            .split(',')
+            .map(str::trim)
+            .filter(|one| !one.is_empty());
+        let endpoints: Vec<_> = endpoints.map(str::to_owned).collect();
+        if endpoints.is_empty() {
+            let reason = "--registry=etcd needs it: for instance http://127.0.0.1:2379";
+            return Err(FlagError::new("etcd_endpoints", given, reason));
+        }
+        Ok(Settings {
+            endpoints,
+            user: self.user()?,
+            tls: self.tls()?,
+            // So that several tries fit in a lease.
+            call_timeout: lease_ttl / 4,
+        })
+    }
+
+    fn user(&self) -> Result<Option<(String, String)>, FlagError> {
+        match (&self.etcd_user, &self.etcd_password_file) {
+            (None, None) => Ok(None),
+            (Some(user), Some(path)) => {
+                let password = secret("etcd_password_file", path)?;
+                let password = String::from_utf8_lossy(&password);
+                Ok(Some((user.clone(), password.trim_end().to_owned())))
+            }
+            (Some(user), None) => Err(FlagError::new(
+                "etcd_user",
+                user,
+                "it needs --etcd_password_file",
+            )),
+            (None, Some(path)) => Err(FlagError::new(
+                "etcd_password_file",
+                &path.display().to_string(),
+                "it needs --etcd_user",
+            )),
+        }
+    }
+
+    fn tls(&self) -> Result<Option<Tls>, FlagError> {
+        let identity = match (&self.etcd_cert_file, &self.etcd_key_file) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => {
+                let certificate = file("etcd_cert_file", certificate)?;
+                Some((certificate, secret("etcd_key_file", key)?))
+            }
+            (Some(one), None) => return Err(alone("etcd_cert_file", one, "--etcd_key_file")),
+            (None, Some(one)) => return Err(alone("etcd_key_file", one, "--etcd_cert_file")),
+        };
+        match (&self.etcd_ca_file, identity) {
+            (None, None) => Ok(None),
+            (Some(path), identity) => Ok(Some(Tls {
+                authority: file("etcd_ca_file", path)?,
+                identity,
+            })),
+            (None, Some(_)) => Err(FlagError::new(
+                "etcd_cert_file",
+                "",
+                "it needs --etcd_ca_file, to check the certificates of etcd by",
+            )),
+        }
+    }
+}
+
+fn alone(flag: &'static str, path: &Path, other: &str) -> FlagError {
+    FlagError::new(
+        flag,
+        &path.display().to_string(),
+        format!("it needs {other}"),
+    )
+}
+
+fn file(flag: &'static str, path: &Path) -> Result<Vec<u8>, FlagError> {
+    std::fs::read(path).map_err(|error| FlagError::new(flag, &path.display().to_string(), error))
+}
+
+fn secret(flag: &'static str, path: &Path) -> Result<Vec<u8>, FlagError> {
+    let read = read_secret_file(path);
+    read.map_err(|error| FlagError::new(flag, &path.display().to_string(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        flags: EtcdFlags,
+    }
+
+    fn flags(given: &[&str]) -> EtcdFlags {
+        let all = ["master"].iter().chain(given);
+        Command::try_parse_from(all).unwrap().flags
+    }
+
+    #[test]
+    fn what_is_incomplete_is_refused() {
+        for (given, expected) in [
+            (&[][..], "--etcd_endpoints=: --registry=etcd needs it"),
+            (
+                &["--etcd_endpoints=a:1", "--etcd_user=u"],
+                "--etcd_user=u: it needs --etcd_password_file",
+            ),
+            (
+                &["--etcd_endpoints=a:1", "--etcd_cert_file=/c"],
+                "--etcd_cert_file=/c: it needs --etcd_key_file",
+            ),
+            (
+                &["--etcd_endpoints=a:1", "--etcd_ca_file=/no/file"],
+                "--etcd_ca_file=/no/file: No such file",
+            ),
+        ] {
+            let error = flags(given).settings(Duration::from_secs(10)).unwrap_err();
+            let error = error.to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        for ttl in ["1secs", "6mins", "2500ms", "nonsense"] {
+            let error = flags(&[&format!("--etcd_lease_ttl={ttl}")])
+                .lease_ttl()
+                .unwrap_err();
+            assert!(error.to_string().contains(ttl), "{error}");
+        }
+    }
+
+    #[test]
+    fn endpoints_are_a_list() {
+        let settings = flags(&["--etcd_endpoints=http://a:2379, http://b:2379,"]);
+        let settings = settings.settings(Duration::from_secs(8)).unwrap();
+        assert_eq!(settings.endpoints, ["http://a:2379", "http://b:2379"]);
+        assert_eq!(settings.call_timeout, Duration::from_secs(2));
+    }
+}

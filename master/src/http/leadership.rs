@@ -1,0 +1,95 @@
+//! Who leads, told to clients: a follower sends them to the leader, a suspended leader says that it may be behind.
+
+use axum::Json;
+use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
+use http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::responses::text;
+use crate::context::Context;
+use crate::leadership::{Leader, Role};
+
+/// Of answers of a master that may not act: what is shown may be behind what another one shows. Its value says why.
+const STALE: HeaderName = HeaderName::from_static("meseta-stale");
+
+/// In how many seconds to ask again where nobody leads yet.
+const RETRY_AFTER: &str = "1";
+
+/// The answer of a master that does not lead; nothing where it does.
+pub(super) fn elsewhere(context: &Context, request: &Request) -> Option<Response> {
+    match &*context.handle.role.borrow() {
+        Role::Leading | Role::Suspended { .. } => None,
+        Role::Following(Some(leader)) => Some(to(leader, request.uri())),
+        Role::Following(None) => Some(later("No master leads at the moment")),
+        Role::Recovering => Some(later("This master leads and is reading the registry")),
+    }
+}
+
+/// To the same path of the leader, without a scheme, so that the client keeps its own.
+fn to(leader: &Leader, uri: &Uri) -> Response {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    location(&format!("//{}{path}", leader.address))
+}
+
+fn location(location: &str) -> Response {
+    let Ok(location) = HeaderValue::from_str(location) else {
+        return text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "The hostname cannot be put in a header",
+        );
+    };
+    let headers = [(header::LOCATION, location)];
+    (StatusCode::TEMPORARY_REDIRECT, headers).into_response()
+}
+
+fn later(message: &'static str) -> Response {
+    let mut response = text(StatusCode::SERVICE_UNAVAILABLE, message);
+    let headers = response.headers_mut();
+    headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+    response
+}
+
+/// Marks an answer of a master that may not act.
+pub(super) fn marked(role: &watch::Receiver<Role>, mut response: Response) -> Response {
+    if let Role::Suspended { reason } = &*role.borrow() {
+        let reason = HeaderValue::from_str(reason);
+        let reason = reason.unwrap_or_else(|_| HeaderValue::from_static("suspended"));
+        response.headers_mut().insert(STALE, reason);
+    }
+    response
+}
+
+/// The base address of the leader, without a scheme, so that the client keeps its own.
+pub(super) fn redirect(context: &Context) -> Response {
+    match leading(context) {
+        Some(address) => location(&format!("//{address}")),
+        None => later("No master leads at the moment"),
+    }
+}
+
+/// What this master is, and who leads.
+pub(super) fn leader(context: &Context) -> Response {
+    let role = context.handle.role.borrow().clone();
+    let reason = match &role {
+        Role::Suspended { reason } => Some(reason.as_str()),
+        Role::Following(_) | Role::Recovering | Role::Leading => None,
+    };
+    Json(json!({
+        "role": role.name(),
+        "leader": leading(context),
+        "reason": reason,
+    }))
+    .into_response()
+}
+
+/// The address of whoever leads, as far as this master knows.
+fn leading(context: &Context) -> Option<String> {
+    match &*context.handle.role.borrow() {
+        Role::Following(leader) => leader.as_ref().map(|leader| leader.address.clone()),
+        Role::Recovering | Role::Leading | Role::Suspended { .. } => {
+            Some(context.identity.address())
+        }
+    }
+}

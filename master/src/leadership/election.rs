@@ -1,0 +1,268 @@
+//! Becoming the leader and staying it: a lease, and a key that lives by it.
+//!
+//! etcd's own election service is not used: its locks alone do not exclude two holders, so what is written is compared
+//! with the key ([`crate::registry`]), and what is shown stops by the clock ([`Fence`]).
+
+use std::time::Duration;
+
+use meseta_etcd::api::{KeyValue, RangeRequest, TxnRequest};
+use meseta_etcd::{Change, Client, Error, operation};
+use tokio::sync::watch;
+
+use super::fence::BootTime;
+use super::{Fence, Leader, Role};
+
+/// Between two tries to reach etcd.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How long a follower watches without a word before it looks by itself.
+const WATCH_CHECK: Duration = Duration::from_secs(10);
+
+/// What the times of a lease are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseTimes {
+    /// After so long without a renewal etcd ends it.
+    pub(crate) ttl: Duration,
+}
+
+impl LeaseTimes {
+    /// By so much earlier than etcd this master ends its lease for itself.
+    fn margin(self) -> Duration {
+        self.ttl / 5
+    }
+
+    /// Between two renewals.
+    fn interval(self) -> Duration {
+        self.ttl / 4
+    }
+
+    /// Until when a master may act whose renewal was sent at this time, and answered.
+    fn safe_until(self, sent: BootTime) -> BootTime {
+        sent.after(self.ttl - self.margin())
+    }
+}
+
+/// A leadership that was won.
+#[derive(Clone, Debug)]
+pub(crate) struct Elected {
+    /// Of the start of the master that won it.
+    pub(crate) leader_id: String,
+    /// The revision at which the leader's key was created, which tells it from all others.
+    pub(crate) created: i64,
+    pub(crate) lease: i64,
+    /// Until when it holds without a renewal.
+    pub(crate) safe_until: BootTime,
+}
+
+/// Why a leader leads no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Lost {
+    #[error("etcd ended its lease")]
+    LeaseEnded,
+    #[error("another master leads, or nobody does")]
+    Replaced,
+    #[error("{0}")]
+    Refused(Error),
+}
+
+/// A master that wants to lead, or does.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) client: Client,
+    /// The key that the leader holds.
+    pub(crate) key: String,
+    pub(crate) me: Leader,
+    pub(crate) times: LeaseTimes,
+}
+
+/// What lies at the leader's key.
+struct Holder {
+    /// Nobody holds it if there is none.
+    found: Option<KeyValue>,
+    /// As of which revision.
+    revision: i64,
+}
+
+impl Candidate {
+    /// Follows whoever leads until nobody does and this master has won; never comes back where etcd refuses it, which
+    /// is logged.
+    pub(crate) async fn campaign(&self, role: &watch::Sender<Role>) -> Elected {
+        let mut granted: Option<(i64, BootTime)> = None;
+        loop {
+            match self.try_once(role, &mut granted).await {
+                Ok(Some(elected)) => return elected,
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the election cannot go on; it is tried again");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn try_once(
+        &self,
+        role: &watch::Sender<Role>,
+        granted: &mut Option<(i64, BootTime)>,
+    ) -> Result<Option<Elected>, Error> {
+        let holder = self.holder().await?;
+        let Some(found) = holder.found else {
+            tell(role, Role::Following(None));
+            return self.try_to_win(granted).await;
+        };
+        let leader: Leader = serde_json::from_slice(&found.value).unwrap_or_default();
+        if let Some((lease, sent)) = *granted
+            && leader.id == self.me.id
+            && found.lease == lease
+        {
+            // The answer to an earlier try was lost.
+            return Ok(Some(self.elected(lease, sent, found.create_revision)));
+        }
+        if let Some((lease, _)) = granted.take() {
+            // It ends by itself if this does not end it.
+            let _unanswered = self.client.revoke(lease).await;
+        }
+        tell(role, Role::Following(Some(leader)));
+        self.until_changed(holder.revision).await.map(|()| None)
+    }
+
+    async fn holder(&self) -> Result<Holder, Error> {
+        let range = RangeRequest {
+            key: self.key.clone().into(),
+            ..RangeRequest::default()
+        };
+        let answer = self.client.range(range).await?;
+        Ok(Holder {
+            found: answer.kvs.into_iter().next(),
+            revision: answer.header.map_or(0, |header| header.revision),
+        })
+    }
+
+    /// Returns when the key is not what it was, or after a while.
+    async fn until_changed(&self, revision: i64) -> Result<(), Error> {
+        let mut watch = self.client.watch(&self.key, revision + 1).await?;
+        match watch.next_within(WATCH_CHECK).await {
+            Ok(_) | Err(Error::Compacted) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn try_to_win(
+        &self,
+        granted: &mut Option<(i64, BootTime)>,
+    ) -> Result<Option<Elected>, Error> {
+        let sent = BootTime::now();
+        let lease = self.client.grant(self.times.ttl).await?;
+        *granted = Some((lease, sent));
+        let me = serde_json::to_vec(&self.me).unwrap_or_default();
+        let txn = TxnRequest {
+            compare: vec![operation::created_at(self.key.clone(), 0)],
+            success: vec![operation::put_leased(self.key.clone(), me, lease)],
+            failure: Vec::new(),
+        };
+        let answer = self.client.txn(txn).await?;
+        let created = answer.header.map_or(0, |header| header.revision);
+        Ok(answer.succeeded.then(|| self.elected(lease, sent, created)))
+    }
+
+    fn elected(&self, lease: i64, sent: BootTime, created: i64) -> Elected {
+        Elected {
+            leader_id: self.me.id.clone(),
+            created,
+            lease,
+            safe_until: self.times.safe_until(sent),
+        }
+    }
+
+    /// Renews the lease until the leadership is lost; the fence moves on with each answer, and closes with the end.
+    pub(crate) async fn hold(&self, elected: &Elected, fence: &Fence) -> Lost {
+        fence.extend(elected.safe_until);
+        let lost = tokio::select! {
+            lost = self.renew(elected, fence) => lost,
+            () = self.until_replaced(elected) => Lost::Replaced,
+        };
+        fence.close();
+        lost
+    }
+
+    async fn renew(&self, elected: &Elected, fence: &Fence) -> Lost {
+        loop {
+            let was_open = fence.is_open();
+            let sent = BootTime::now();
+            let pause = match self.client.keep_alive(elected.lease).await {
+                Ok(()) => {
+                    // Whoever was away for long looks at the key before it acts again.
+                    if was_open || matches!(self.is_mine(elected).await, Ok(true)) {
+                        fence.extend(self.times.safe_until(sent));
+                    }
+                    self.times.interval()
+                }
+                Err(Error::LeaseGone) => return Lost::LeaseEnded,
+                Err(error) if error.is_passing() => {
+                    tracing::warn!(%error, "the lease could not be renewed; it is tried again");
+                    RETRY
+                }
+                Err(error) => return Lost::Refused(error),
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn is_mine(&self, elected: &Elected) -> Result<bool, Error> {
+        let holder = self.holder().await?;
+        let found = holder.found;
+        Ok(found.is_some_and(|found| found.create_revision == elected.created))
+    }
+
+    /// Returns when the key is known to be gone or another's.
+    async fn until_replaced(&self, elected: &Elected) {
+        let mut revision = elected.created;
+        loop {
+            match self.watch_key(elected, revision).await {
+                Ok(true) => return,
+                Ok(false) | Err(Error::Compacted) => match self.is_mine(elected).await {
+                    Ok(false) => return,
+                    Ok(true) | Err(_) => {}
+                },
+                Err(_) => {}
+            }
+            tokio::time::sleep(RETRY).await;
+            if let Ok(holder) = self.holder().await {
+                revision = holder.revision;
+                if holder
+                    .found
+                    .is_none_or(|found| found.create_revision != elected.created)
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether the key was deleted or written by another; an error if that cannot be watched any more.
+    async fn watch_key(&self, elected: &Elected, revision: i64) -> Result<bool, Error> {
+        let mut watch = self.client.watch(&self.key, revision + 1).await?;
+        loop {
+            match watch.next().await? {
+                Change::Put { created, .. } if created == elected.created => {}
+                Change::Put { .. } | Change::Deleted { .. } => return Ok(true),
+            }
+        }
+    }
+
+    /// Gives the leadership up, so that another master need not wait for the lease to end.
+    pub(crate) async fn resign(&self, elected: &Elected, fence: &Fence) {
+        fence.close();
+        if let Err(error) = self.client.revoke(elected.lease).await {
+            tracing::warn!(%error, "the leadership could not be given up; it ends with its lease");
+        }
+    }
+}
+
+fn tell(role: &watch::Sender<Role>, new: Role) {
+    role.send_if_modified(|role| {
+        let is_new = *role != new;
+        *role = new;
+        is_new
+    });
+}

@@ -1,0 +1,45 @@
+//! What a master is at the moment.
+
+use serde::{Deserialize, Serialize};
+
+/// What a master tells the others of itself in etcd.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Leader {
+    /// Of this start of the master.
+    pub(crate) id: String,
+    pub(crate) hostname: String,
+    /// Where others reach it: an address and a port.
+    pub(crate) address: String,
+    pub(crate) version: String,
+}
+
+/// What a master is, in one value that all parts of it watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Another master leads, or nobody is known to.
+    Following(Option<Leader>),
+    /// It leads and reads the registry.
+    Recovering,
+    Leading,
+    /// It may not act, because it cannot renew its lease or write to the registry; it may be the leader still.
+    Suspended {
+        reason: String,
+    },
+}
+
+impl Role {
+    /// The word for it in metrics and answers.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Following(_) => "following",
+            Self::Recovering => "recovering",
+            Self::Leading => "leading",
+            Self::Suspended { .. } => "suspended",
+        }
+    }
+
+    /// Whether this master holds the leadership, as far as it knows.
+    pub(crate) fn is_elected(&self) -> bool {
+        !matches!(self, Self::Following(_))
+    }
+}

@@ -1,0 +1,116 @@
+//! Where things lie in etcd, all of it under one prefix.
+
+/// The keys of one cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    /// With a slash at its end.
+    prefix: String,
+}
+
+impl Keys {
+    /// Of a prefix such as `/meseta`; slashes at its ends do not matter.
+    pub(crate) fn new(prefix: &str) -> Self {
+        let prefix = prefix.trim_matches('/');
+        let prefix = match prefix {
+            "" => "/".to_owned(),
+            prefix => format!("/{prefix}/"),
+        };
+        Self { prefix }
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Who leads; lives by the leader's lease.
+    pub(crate) fn leader(&self) -> String {
+        self.key("leader")
+    }
+
+    /// What is known of the registry as a whole: format, epoch, cluster.
+    pub(crate) fn meta(&self) -> String {
+        self.key("meta")
+    }
+
+    /// The number of the last transaction.
+    pub(crate) fn sequence(&self) -> String {
+        self.key("sequence")
+    }
+
+    /// Says that the staged parts of this number are valid and not yet all among the records.
+    pub(crate) fn pointer(&self) -> String {
+        self.key("pointer")
+    }
+
+    /// Parts of a mutation that is too large for one transaction.
+    pub(crate) fn all_staged(&self) -> String {
+        self.key("staged/")
+    }
+
+    pub(crate) fn staged(&self, generation: u64) -> String {
+        self.key(&format!("staged/{generation:020}/"))
+    }
+
+    pub(crate) fn staged_part(&self, generation: u64, part: u32) -> String {
+        self.key(&format!("staged/{generation:020}/{part:010}"))
+    }
+
+    pub(crate) fn records(&self) -> String {
+        self.key("records/")
+    }
+
+    pub(crate) fn record(&self, name: &str) -> String {
+        self.key(&format!("records/{name}"))
+    }
+
+    /// Pieces of records whose values are too long for one key.
+    pub(crate) fn all_pieces(&self) -> String {
+        self.key("pieces/")
+    }
+
+    /// The pieces of one record. Its length comes first, so that no name is the beginning of another.
+    pub(crate) fn pieces(&self, name: &str) -> String {
+        self.key(&format!("pieces/{}:{name}/", name.len()))
+    }
+
+    pub(crate) fn piece(&self, name: &str, number: u32) -> String {
+        format!("{}{number:010}", self.pieces(name))
+    }
+
+    /// Of which record a key below [`Self::all_pieces`] is a piece.
+    pub(crate) fn piece_name<'a>(&self, key: &'a str) -> Option<&'a str> {
+        let rest = key.strip_prefix(self.all_pieces().as_str())?;
+        let (length, rest) = rest.split_once(':')?;
+        rest.get(..length.parse().ok()?)
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_lies_under_the_prefix() {
+        for given in ["/meseta/prod", "meseta/prod", "/meseta/prod/"] {
+            let keys = Keys::new(given);
+            assert_eq!(keys.leader(), "/meseta/prod/leader");
+            assert_eq!(keys.record("agent/A"), "/meseta/prod/records/agent/A");
+        }
+        assert_eq!(Keys::new("/").meta(), "/meta");
+        let keys = Keys::new("m");
+        assert!(keys.staged_part(7, 2).starts_with(&keys.staged(7)));
+        assert!(keys.staged(10) > keys.staged(9));
+        assert!(
+            !keys
+                .piece("agent/A/1", 0)
+                .starts_with(&keys.pieces("agent/A"))
+        );
+        let piece = keys.piece("agent/A:b", 3);
+        assert_eq!(keys.piece_name(&piece), Some("agent/A:b"));
+        assert_eq!(keys.piece_name("/m/pieces/99:agent"), None);
+    }
+}

@@ -1,0 +1,306 @@
+//! Which transactions mutations become, within the limits of etcd.
+//!
+//! Mutations that fit share a transaction. One that does not is staged: its writes are stored in parts, then a pointer
+//! to them makes all of it durable at once, and only then they are written to where they belong and the parts are
+//! deleted. A master that finds a pointer does the rest; parts without a pointer were never promised to anybody.
+//! Invariant: after any prefix of the transactions, a mutation is there as a whole or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::Message;
+
+use super::keys::Keys;
+use crate::core::Lsn;
+use crate::registry::records::Write;
+
+/// Operations in a transaction at most, besides the number that each one writes; etcd takes 128
+/// (`--max-txn-ops`).
+pub(super) const OPERATIONS_MAX: usize = 100;
+
+/// Keys and values in a transaction, in bytes at most; etcd takes requests of 1.5 MiB (`--max-request-bytes`).
+pub(super) const BYTES_MAX: usize = 1 << 20;
+
+/// A longer value is kept in pieces of this length, in bytes.
+const PIECE_BYTES: usize = 512 << 10;
+
+/// One operation of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Put { key: String, value: Vec<u8> },
+    Delete { key: String },
+    DeletePrefix { prefix: String },
+}
+
+/// What is done at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Transaction {
+    /// One more than that of the transaction before.
+    pub(super) sequence: u64,
+    pub(super) operations: Vec<Operation>,
+    /// All mutations up to this one are durable when this is done.
+    pub(super) durable: Option<Lsn>,
+}
+
+/// A mutation's writes as they are staged. Stored, so fields are only added.
+#[derive(Clone, PartialEq, Message)]
+struct Staged {
+    #[prost(message, repeated, tag = "1")]
+    writes: Vec<StagedWrite>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StagedWrite {
+    #[prost(string, tag = "1")]
+    key: String,
+    /// Absent when the key is deleted.
+    #[prost(bytes = "vec", optional, tag = "2")]
+    value: Option<Vec<u8>>,
+}
+
+/// Says where staged parts are. Stored, so fields are only added.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(super) struct Pointer {
+    #[prost(uint64, tag = "1")]
+    pub(super) generation: u64,
+    #[prost(uint32, tag = "2")]
+    pub(super) parts: u32,
+}
+
+/// Makes transactions of mutations, one after the other.
+#[derive(Debug)]
+pub(super) struct Planner {
+    keys: Keys,
+    /// Of the last transaction.
+    sequence: u64,
+    /// Names of records that are kept in pieces.
+    in_pieces: BTreeSet<String>,
+}
+
+/// The writes of a transaction that is still open; a later one to the same key replaces the earlier.
+#[derive(Debug, Default)]
+struct Open {
+    writes: BTreeMap<String, Option<Vec<u8>>>,
+    bytes: usize,
+    durable: Option<Lsn>,
+}
+
+impl Open {
+    fn has_room_for(&self, writes: &[Write]) -> bool {
+        self.writes.len() + writes.len() <= OPERATIONS_MAX
+            && self.bytes + bytes(writes) <= BYTES_MAX
+    }
+
+    fn add(&mut self, lsn: Lsn, writes: Vec<Write>) {
+        self.bytes += bytes(&writes);
+        let entries = writes.into_iter().map(|write| (write.key, write.value));
+        self.writes.extend(entries);
+        self.durable = Some(lsn);
+    }
+}
+
+/// The last write to each key: a transaction may name it once.
+fn merged(writes: Vec<Write>) -> Vec<Write> {
+    let by_key = writes.into_iter().map(|write| (write.key, write.value));
+    let by_key: BTreeMap<_, _> = by_key.collect();
+    let write = |(key, value)| Write { key, value };
+    by_key.into_iter().map(write).collect()
+}
+
+fn bytes(writes: &[Write]) -> usize {
+    writes.iter().map(write_bytes).sum()
+}
+
+fn write_bytes(write: &Write) -> usize {
+    /// What a key's prefix and the request around it take, more or less.
+    const AROUND: usize = 128;
+    write.key.len() + write.value.as_ref().map_or(0, Vec::len) + AROUND
+}
+
+impl Planner {
+    /// Goes on after the transaction of this number; of some records the values are kept in pieces.
+    pub(super) fn new(keys: Keys, sequence: u64, in_pieces: BTreeSet<String>) -> Self {
+        Self {
+            keys,
+            sequence,
+            in_pieces,
+        }
+    }
+
+    /// The transactions of mutations, in their order.
+    pub(super) fn plan(&mut self, batch: Vec<(Lsn, Vec<Write>)>) -> Vec<Transaction> {
+        let mut all = Vec::new();
+        let mut open = Open::default();
+        for (lsn, writes) in batch {
+            let writes = merged(writes);
+            if self.must_stage(&writes) {
+                self.close(std::mem::take(&mut open), &mut all);
+                self.stage(lsn, writes, &mut all);
+                continue;
+            }
+            if !open.has_room_for(&writes) {
+                self.close(std::mem::take(&mut open), &mut all);
+            }
+            open.add(lsn, writes);
+        }
+        self.close(open, &mut all);
+        all
+    }
+
+    /// What is left to do of a mutation that was staged and pointed to.
+    pub(super) fn finish(&mut self, pointer: Pointer, writes: Vec<Write>) -> Vec<Transaction> {
+        let mut all = Vec::new();
+        self.apply(pointer, writes, &mut all);
+        all
+    }
+
+    /// Deletes parts that nothing points to.
+    pub(super) fn discard_staged(&mut self) -> Transaction {
+        let prefix = self.keys.all_staged();
+        self.transaction(vec![Operation::DeletePrefix { prefix }], None)
+    }
+
+    fn must_stage(&self, writes: &[Write]) -> bool {
+        writes.len() > OPERATIONS_MAX
+            || bytes(writes) > BYTES_MAX
+            || writes.iter().any(|write| self.is_in_pieces(write))
+    }
+
+    /// Whether a record is in pieces, or is to be.
+    fn is_in_pieces(&self, write: &Write) -> bool {
+        let is_long = write
+            .value
+            .as_ref()
+            .is_some_and(|value| value.len() > PIECE_BYTES);
+        is_long || self.in_pieces.contains(&write.key)
+    }
+
+    fn close(&mut self, open: Open, all: &mut Vec<Transaction>) {
+        if open.durable.is_none() {
+            return;
+        }
+        let operations = open.writes.into_iter();
+        let operations = operations.map(|(name, value)| {
+            let key = self.keys.record(&name);
+            match value {
+                Some(value) => Operation::Put { key, value },
+                None => Operation::Delete { key },
+            }
+        });
+        let operations = operations.collect();
+        all.push(self.transaction(operations, open.durable));
+    }
+
+    /// Stores the parts, points to them, does what they say.
+    fn stage(&mut self, lsn: Lsn, writes: Vec<Write>, all: &mut Vec<Transaction>) {
+        let generation = self.sequence + 1;
+        let encoded = encode(&writes);
+        let mut parts = 0;
+        for part in encoded.chunks(PIECE_BYTES) {
+            let key = self.keys.staged_part(generation, parts);
+            let value = part.to_vec();
+            all.push(self.transaction(vec![Operation::Put { key, value }], None));
+            parts += 1;
+        }
+        let pointer = Pointer { generation, parts };
+        let put = Operation::Put {
+            key: self.keys.pointer(),
+            value: pointer.encode_to_vec(),
+        };
+        all.push(self.transaction(vec![put], Some(lsn)));
+        self.apply(pointer, writes, all);
+    }
+
+    fn apply(&mut self, pointer: Pointer, writes: Vec<Write>, all: &mut Vec<Transaction>) {
+        let mut operations = Vec::new();
+        let mut bytes = 0;
+        let pieces = writes.into_iter().flat_map(|write| self.pieces(write));
+        let pieces: Vec<_> = pieces.collect();
+        for operation in pieces {
+            let more = operation_bytes(&operation);
+            // A transaction must not write what it deletes a range of.
+            let is_range = matches!(operation, Operation::DeletePrefix { .. });
+            if operations.len() == OPERATIONS_MAX || bytes + more > BYTES_MAX || is_range {
+                all.push(self.transaction(std::mem::take(&mut operations), None));
+                bytes = 0;
+            }
+            operations.push(operation);
+            bytes += more;
+            if is_range {
+                all.push(self.transaction(std::mem::take(&mut operations), None));
+                bytes = 0;
+            }
+        }
+        all.push(self.transaction(operations, None));
+        let key = self.keys.pointer();
+        let prefix = self.keys.staged(pointer.generation);
+        let last = vec![
+            Operation::Delete { key },
+            Operation::DeletePrefix { prefix },
+        ];
+        all.push(self.transaction(last, None));
+    }
+
+    /// The operations of one write, which takes the place of whatever is there.
+    fn pieces(&mut self, write: Write) -> Vec<Operation> {
+        let mut operations = Vec::new();
+        if self.in_pieces.remove(&write.key) {
+            let prefix = self.keys.pieces(&write.key);
+            operations.push(Operation::DeletePrefix { prefix });
+        }
+        let key = self.keys.record(&write.key);
+        match write.value {
+            Some(value) if value.len() > PIECE_BYTES => {
+                operations.push(Operation::Delete { key });
+                for (number, piece) in (0..).zip(value.chunks(PIECE_BYTES)) {
+                    operations.push(Operation::Put {
+                        key: self.keys.piece(&write.key, number),
+                        value: piece.to_vec(),
+                    });
+                }
+                self.in_pieces.insert(write.key);
+            }
+            Some(value) => operations.push(Operation::Put { key, value }),
+            None => operations.push(Operation::Delete { key }),
+        }
+        operations
+    }
+
+    fn transaction(&mut self, operations: Vec<Operation>, durable: Option<Lsn>) -> Transaction {
+        self.sequence += 1;
+        Transaction {
+            sequence: self.sequence,
+            operations,
+            durable,
+        }
+    }
+}
+
+fn operation_bytes(operation: &Operation) -> usize {
+    match operation {
+        Operation::Put { key, value } => key.len() + value.len(),
+        Operation::Delete { key } => key.len(),
+        Operation::DeletePrefix { prefix } => prefix.len(),
+    }
+}
+
+fn encode(writes: &[Write]) -> Vec<u8> {
+    let staged = |write: &Write| StagedWrite {
+        key: write.key.clone(),
+        value: write.value.clone(),
+    };
+    let writes = writes.iter().map(staged).collect();
+    Staged { writes }.encode_to_vec()
+}
+
+/// The writes that the parts of a mutation hold together.
+pub(super) fn decode(parts: &[u8]) -> Result<Vec<Write>, prost::DecodeError> {
+    let staged = Staged::decode(parts)?;
+    let write = |write: StagedWrite| Write {
+        key: write.key,
+        value: write.value,
+    };
+    Ok(staged.writes.into_iter().map(write).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Taking over a registry in etcd: a new epoch, then all records as they were at it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meseta_etcd::api::{
+    KeyValue, RangeRequest, RangeResponse, ResponseOp, TxnRequest, response_op,
+};
+use meseta_etcd::{Client, operation};
+use prost::Message;
+
+use super::plan::{self, Planner, Pointer};
+use super::{Cluster, EtcdError, Keys, Transaction};
+use crate::core::Recovered;
+use crate::leadership::election::Elected;
+use crate::registry::records::{self, FORMAT, Write};
+
+/// Records in one page.
+const PAGE: i64 = 500;
+
+/// What is known of the registry as a whole. Stored, so fields are only added.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct Meta {
+    #[prost(uint32, tag = "1")]
+    pub(super) format: u32,
+    #[prost(uint64, tag = "2")]
+    pub(super) epoch: u64,
+    /// Of the cluster, for as long as it exists.
+    #[prost(string, tag = "3")]
+    pub(super) id: String,
+    /// As `--cluster` names it.
+    #[prost(string, tag = "4")]
+    pub(super) name: String,
+    /// The start of a master that made this epoch.
+    #[prost(string, tag = "5")]
+    pub(super) leader: String,
+}
+
+/// What was found, and what goes on from there.
+pub(super) struct TakenOver {
+    pub(super) recovered: Recovered,
+    pub(super) planner: Planner,
+    /// What the master before left half done.
+    pub(super) unfinished: Vec<Transaction>,
+}
+
+/// Reads what is there and makes this leader's epoch durable, which is one higher than the last.
+pub(super) async fn take_over(
+    client: &Client,
+    keys: &Keys,
+    cluster: &Cluster,
+    elected: &Elected,
+) -> Result<TakenOver, EtcdError> {
+    let (meta, revision, sequence) = begin_epoch(client, keys, cluster, elected).await?;
+    let at = At {
+        client,
+        keys,
+        revision,
+    };
+    let staged = at.staged().await?;
+    let (mut values, in_pieces) = at.values().await?;
+    let mut planner = Planner::new(keys.clone(), sequence, in_pieces);
+    let unfinished = match staged {
+        Staged::Nothing => Vec::new(),
+        Staged::Abandoned => vec![planner.discard_staged()],
+        Staged::Pointed(pointer, writes) => {
+            for write in &writes {
+                match &write.value {
+                    Some(value) => values.insert(write.key.clone(), value.clone()),
+                    None => values.remove(&write.key),
+                };
+            }
+            planner.finish(pointer, writes)
+        }
+    };
+    let mut recovered = Recovered {
+        epoch: meta.epoch,
+        ..Recovered::default()
+    };
+    for (key, value) in &values {
+        let read = records::read(&mut recovered, key, value);
+        read.map_err(|source| EtcdError::Damaged {
+            key: keys.record(key),
+            source,
+        })?;
+    }
+    Ok(TakenOver {
+        recovered,
+        planner,
+        unfinished,
+    })
+}
+
+/// The new meta, the revision that it was written at, and the number of the last transaction.
+async fn begin_epoch(
+    client: &Client,
+    keys: &Keys,
+    cluster: &Cluster,
+    elected: &Elected,
+) -> Result<(Meta, i64, u64), EtcdError> {
+    let read = TxnRequest {
+        success: vec![operation::get(keys.meta()), operation::get(keys.sequence())],
+        ..TxnRequest::default()
+    };
+    let found = client.txn(read).await?;
+    let mut found = found.responses.into_iter().map(first);
+    let (meta, sequence) = (found.next().flatten(), found.next().flatten());
+    let known = meta
+        .as_ref()
+        .map(|found| decode_meta(keys, found))
+        .transpose()?;
+    if let Some(known) = &known {
+        check(keys, cluster, known)?;
+        if known.leader == elected.leader_id {
+            // An earlier try, whose answer was lost, did it.
+            let revision = meta.map_or(0, |found| found.mod_revision);
+            return Ok((known.clone(), revision, number(keys, sequence.as_ref())?));
+        }
+    }
+    let next = Meta {
+        format: FORMAT,
+        epoch: known.as_ref().map_or(0, |known| known.epoch) + 1,
+        id: known.map_or_else(|| cluster.new_id.clone(), |known| known.id),
+        name: cluster.name.clone(),
+        leader: elected.leader_id.clone(),
+    };
+    let last = number(keys, sequence.as_ref())?;
+    let mut write = TxnRequest {
+        compare: vec![
+            operation::created_at(keys.leader(), elected.created),
+            operation::modified_at(keys.meta(), meta.map_or(0, |found| found.mod_revision)),
+        ],
+        success: vec![operation::put(keys.meta(), next.encode_to_vec())],
+        ..TxnRequest::default()
+    };
+    if sequence.is_none() {
+        write
+            .success
+            .push(operation::put(keys.sequence(), last.to_string()));
+    }
+    let written = client.txn(write).await?;
+    if !written.succeeded {
+        return Err(EtcdError::LeadershipLost);
+    }
+    let revision = written.header.map_or(0, |header| header.revision);
+    Ok((next, revision, last))
+}
+
+fn first(response: ResponseOp) -> Option<KeyValue> {
+    match response.response? {
+        response_op::Response::ResponseRange(range) => range.kvs.into_iter().next(),
+        _ => None,
+    }
+}
+
+fn decode_meta(keys: &Keys, found: &KeyValue) -> Result<Meta, EtcdError> {
+    Meta::decode(&*found.value).map_err(|source| EtcdError::Damaged {
+        key: keys.meta(),
+        source,
+    })
+}
+
+fn check(keys: &Keys, cluster: &Cluster, found: &Meta) -> Result<(), EtcdError> {
+    if found.format > FORMAT {
+        return Err(EtcdError::Newer {
+            prefix: keys.prefix().to_owned(),
+            found: found.format,
+            known: FORMAT,
+        });
+    }
+    if found.name != cluster.name {
+        return Err(EtcdError::AnotherCluster {
+            prefix: keys.prefix().to_owned(),
+            found: found.name.clone(),
+            given: cluster.name.clone(),
+        });
+    }
+    Ok(())
+}
+
+fn number(keys: &Keys, found: Option<&KeyValue>) -> Result<u64, EtcdError> {
+    let Some(found) = found else { return Ok(0) };
+    let text = String::from_utf8_lossy(&found.value);
+    text.parse().map_err(|_| EtcdError::Unreadable {
+        key: keys.sequence(),
+        found: text.into_owned(),
+    })
+}
+
+enum Staged {
+    Nothing,
+    /// Parts without a pointer, which were never promised.
+    Abandoned,
+    Pointed(Pointer, Vec<Write>),
+}
+
+/// Reading as of one revision.
+struct At<'a> {
+    client: &'a Client,
+    keys: &'a Keys,
+    revision: i64,
+}
+
+impl At<'_> {
+    async fn staged(&self) -> Result<Staged, EtcdError> {
+        let key = self.keys.pointer();
+        let range = RangeRequest {
+            key: key.clone().into(),
+            revision: self.revision,
+            ..RangeRequest::default()
+        };
+        let pointer = self.client.range(range).await?.kvs.into_iter().next();
+        let mut parts = Vec::new();
+        let all = self.keys.all_staged();
+        let Some(pointer) = pointer else {
+            let mut found = false;
+            self.each(&all, |_| found = true).await?;
+            return Ok(if found {
+                Staged::Abandoned
+            } else {
+                Staged::Nothing
+            });
+        };
+        let damaged = |key| move |source| EtcdError::Damaged { key, source };
+        let pointer = Pointer::decode(&*pointer.value).map_err(damaged(key))?;
+        let generation = self.keys.staged(pointer.generation);
+        self.each(&generation, |found| parts.extend_from_slice(&found.value))
+            .await?;
+        let writes = plan::decode(&parts).map_err(damaged(generation))?;
+        Ok(Staged::Pointed(pointer, writes))
+    }
+
+    /// All records by name, and the names of those that are kept in pieces.
+    async fn values(&self) -> Result<(BTreeMap<String, Vec<u8>>, BTreeSet<String>), EtcdError> {
+        let mut values: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        let records = self.keys.records();
+        self.each(&records, |found| {
+            let key = String::from_utf8_lossy(&found.key);
+            if let Some(name) = key.strip_prefix(&records) {
+                values.insert(name.to_owned(), found.value.to_vec());
+            }
+        })
+        .await?;
+        let mut in_pieces = BTreeSet::new();
+        self.each(&self.keys.all_pieces(), |found| {
+            let key = String::from_utf8_lossy(&found.key);
+            if let Some(name) = self.keys.piece_name(&key) {
+                if in_pieces.insert(name.to_owned()) {
+                    values.remove(name);
+                }
+                values
+                    .entry(name.to_owned())
+                    .or_default()
+                    .extend_from_slice(&found.value);
+            }
+        })
+        .await?;
+        Ok((values, in_pieces))
+    }
+
+    /// Everything below a prefix, in the order of the keys, page by page.
+    async fn each(&self, prefix: &str, mut each: impl FnMut(&KeyValue)) -> Result<(), EtcdError> {
+        let mut from = prefix.as_bytes().to_vec();
+        loop {
+            let RangeResponse { kvs, more, .. } = self
+                .client
+                .range(RangeRequest {
+                    key: from.into(),
+                    range_end: operation::prefix_end(prefix.as_bytes()).into(),
+                    limit: PAGE,
+                    revision: self.revision,
+                    keys_only: false,
+                })
+                .await?;
+            kvs.iter().for_each(&mut each);
+            let Some(last) = kvs.last().filter(|_| more) else {
+                return Ok(());
+            };
+            from = last.key.to_vec();
+            from.push(0);
+        }
+    }
+}

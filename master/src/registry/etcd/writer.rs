@@ -1,0 +1,168 @@
+//! Doing transactions, in order, each until it is known to be done.
+
+use std::time::Duration;
+
+use meseta_etcd::api::{RequestOp, ResponseOp, TxnRequest, response_op};
+use meseta_etcd::{Client, Error, operation};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::plan::{Operation, Planner};
+use super::{EtcdError, Keys, Transaction, Writing};
+use crate::core::{Lsn, Mutation};
+use crate::leadership::Fence;
+use crate::registry::{OnPersisted, records};
+
+/// Mutations planned at once, so that a long queue still reports progress.
+const BATCH_MAX: usize = 1_024;
+
+/// Between two tries of a transaction, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// After so long without a success it is told that writing is stalled.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
+
+/// How often a fenced writer looks whether it may go on.
+const FENCED_CHECK: Duration = Duration::from_millis(50);
+
+/// The task that writes.
+pub(super) struct Writer {
+    pub(super) client: Client,
+    pub(super) keys: Keys,
+    /// The revision at which this master's key was created.
+    pub(super) leader_created: i64,
+    pub(super) fence: Fence,
+    pub(super) planner: Planner,
+    pub(super) waiting: mpsc::UnboundedReceiver<(Lsn, Mutation)>,
+    pub(super) told: watch::Sender<Writing>,
+}
+
+impl Writer {
+    /// Ends when the queue is closed and empty, or when nothing can be written any more.
+    pub(super) async fn run(mut self, unfinished: Vec<Transaction>, on_persisted: OnPersisted) {
+        if let Err(error) = self.write_all(unfinished, on_persisted).await {
+            tracing::error!(%error, "the registry takes no more writes");
+            let _former = self.told.send_replace(Writing::Ended(error.to_string()));
+        }
+    }
+
+    async fn write_all(
+        &mut self,
+        unfinished: Vec<Transaction>,
+        on_persisted: OnPersisted,
+    ) -> Result<(), EtcdError> {
+        for transaction in &unfinished {
+            self.commit(transaction).await?;
+        }
+        let mut batch = Vec::new();
+        while self.waiting.recv_many(&mut batch, BATCH_MAX).await > 0 {
+            let mutations = batch.drain(..);
+            let writes = mutations.map(|(lsn, mutation)| (lsn, records::writes(&mutation)));
+            for transaction in self.planner.plan(writes.collect()) {
+                self.commit(&transaction).await?;
+                if let Some(lsn) = transaction.durable {
+                    on_persisted(lsn);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a transaction until it is known to be done. What says that it was done before is the number in it: only
+    /// this master could have written it.
+    async fn commit(&mut self, transaction: &Transaction) -> Result<(), EtcdError> {
+        let request = self.request(transaction);
+        let begun = Instant::now();
+        let mut pause = RETRY.0;
+        loop {
+            self.until_open(begun).await;
+            match self.client.txn(request.clone()).await {
+                Ok(answer) if answer.succeeded => break,
+                Ok(answer) => {
+                    self.check_done(answer.responses, transaction)?;
+                    break;
+                }
+                Err(error) if error.is_passing() => self.passing(&error, begun),
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(pause).await;
+            pause = RETRY.1.min(pause * 2);
+        }
+        self.tell(Writing::Works);
+        Ok(())
+    }
+
+    fn request(&self, transaction: &Transaction) -> TxnRequest {
+        let before = transaction.sequence - 1;
+        let mut success: Vec<_> = transaction.operations.iter().map(request_op).collect();
+        let number = transaction.sequence.to_string();
+        success.push(operation::put(self.keys.sequence(), number));
+        TxnRequest {
+            compare: vec![
+                operation::created_at(self.keys.leader(), self.leader_created),
+                operation::has_value(self.keys.sequence(), before.to_string()),
+            ],
+            success,
+            failure: vec![
+                operation::get(self.keys.leader()),
+                operation::get(self.keys.sequence()),
+            ],
+        }
+    }
+
+    /// Whether an earlier try, whose answer was lost, did the transaction: what it found instead says so.
+    fn check_done(
+        &self,
+        responses: Vec<ResponseOp>,
+        transaction: &Transaction,
+    ) -> Result<(), EtcdError> {
+        let mut values = responses
+            .into_iter()
+            .map(|response| match response.response {
+                Some(response_op::Response::ResponseRange(range)) => range.kvs.into_iter().next(),
+                _ => None,
+            });
+        let (leader, sequence) = (values.next().flatten(), values.next().flatten());
+        if leader.is_none_or(|leader| leader.create_revision != self.leader_created) {
+            return Err(EtcdError::LeadershipLost);
+        }
+        let number = transaction.sequence.to_string();
+        if sequence.is_some_and(|found| found.value == number.as_bytes()) {
+            return Ok(());
+        }
+        Err(EtcdError::Interfered)
+    }
+
+    /// Waits while this master may not act.
+    async fn until_open(&self, begun: Instant) {
+        while !self.fence.is_open() {
+            if begun.elapsed() > STALLED_AFTER {
+                self.tell(Writing::Stalled("its lease is not renewed".to_owned()));
+            }
+            tokio::time::sleep(FENCED_CHECK).await;
+        }
+    }
+
+    fn passing(&self, error: &Error, begun: Instant) {
+        tracing::warn!(%error, "writing to the registry failed; it is tried again");
+        if begun.elapsed() > STALLED_AFTER || *error == Error::OutOfSpace {
+            self.tell(Writing::Stalled(error.to_string()));
+        }
+    }
+
+    fn tell(&self, writing: Writing) {
+        self.told.send_if_modified(|told| {
+            let is_new = *told != writing;
+            *told = writing;
+            is_new
+        });
+    }
+}
+
+fn request_op(of: &Operation) -> RequestOp {
+    match of {
+        Operation::Put { key, value } => operation::put(key.clone(), value.clone()),
+        Operation::Delete { key } => operation::delete(key.clone()),
+        Operation::DeletePrefix { prefix } => operation::delete_prefix(prefix),
+    }
+}
