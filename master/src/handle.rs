@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::budgets::{Budgets, Peer};
 use crate::closed::Closed;
 use crate::core::{
-    Answer, ConnectionId, Excluded, ExplainQuery, Input, OperationUuid, Request, Snapshot,
+    Answer, ConnectionId, Excluded, ExplainQuery, Input, Invalid, OperationUuid, Request, Snapshot,
     SubscribeRequest,
 };
 use crate::events::{EventSink, Sink};
@@ -90,7 +90,7 @@ pub(crate) enum Query {
     Excluded(oneshot::Sender<Vec<Excluded>>),
     Explain(
         ExplainQuery,
-        oneshot::Sender<Result<Vec<Explanation>, String>>,
+        oneshot::Sender<Result<Vec<Explanation>, Invalid>>,
     ),
     /// What happens from now on, or from the event numbered `after` if that is still known.
     Watch {

@@ -11,20 +11,37 @@ use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1::{ExecutorInfo, FrameworkInfo, TaskInfo};
 use meseta_resources::{Operation, Reservation, Resource, Role, common_reservations};
 
+use crate::core::answer::Answer;
+use crate::core::invalid::Invalid;
 use crate::core::state::framework::Framework;
 
 /// How every refusal of this kind begins.
 pub(crate) const NOT_AUTHORIZED: &str = "Not authorized";
 
+/// What a framework may not do.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotAuthorized {
+    #[error("Not authorized to use the roles {{ {0} }}")]
+    Roles(String),
+    #[error("Not authorized to launch as user '{}'", .0.escape_debug())]
+    User(String),
+}
+
+impl From<NotAuthorized> for Answer {
+    fn from(error: NotAuthorized) -> Self {
+        Self::Forbidden(error.to_string())
+    }
+}
+
 /// Gives a framework the name that it has proven to bear, unless it says another.
-pub(crate) fn take_name(info: &mut FrameworkInfo, caller: &Caller) -> Result<(), String> {
+pub(crate) fn take_name(info: &mut FrameworkInfo, caller: &Caller) -> Result<(), Invalid> {
     let Some(principal) = caller.principal() else {
         return Ok(());
     };
     match &info.principal {
         None => info.principal = Some(principal.to_owned()),
         Some(own) if own == principal => {}
-        Some(own) => return Err(mismatch(principal, own)),
+        Some(own) => return Err(mismatch(principal, own).into()),
     }
     Ok(())
 }
@@ -50,7 +67,7 @@ pub(super) fn of_framework(info: &FrameworkInfo, caller: &Caller) -> Approver {
 }
 
 /// Whether it may have all of these roles.
-pub(super) fn roles(approver: &Approver, roles: &BTreeSet<Role>) -> Result<(), String> {
+pub(super) fn roles(approver: &Approver, roles: &BTreeSet<Role>) -> Result<(), NotAuthorized> {
     let is_refused = |role: &&Role| {
         let role = Some(role.as_str());
         !approver.allows(Action::RegisterFramework, role)
@@ -59,10 +76,7 @@ pub(super) fn roles(approver: &Approver, roles: &BTreeSet<Role>) -> Result<(), S
     if refused.is_empty() {
         return Ok(());
     }
-    Err(format!(
-        "{NOT_AUTHORIZED} to use the roles {{ {} }}",
-        refused.join(", ")
-    ))
+    Err(NotAuthorized::Roles(refused.join(", ")))
 }
 
 /// Whether a task, and the executor it brings, may run as the users that they would.
@@ -70,7 +84,7 @@ pub(super) fn launch(
     framework: &Framework,
     task: &TaskInfo,
     executor: Option<&ExecutorInfo>,
-) -> Result<(), String> {
+) -> Result<(), NotAuthorized> {
     let approver = &framework.approver;
     if approver.allows_everything() {
         return Ok(());
@@ -91,10 +105,7 @@ pub(super) fn launch(
     }
     for user in users {
         if !approver.allows(Action::RunTask, Some(&user)) {
-            return Err(format!(
-                "{NOT_AUTHORIZED} to launch as user '{}'",
-                user.escape_debug()
-            ));
+            return Err(NotAuthorized::User(user));
         }
     }
     Ok(())

@@ -7,7 +7,8 @@
 //!
 //! From below, each using only what stands above it here:
 //!
-//! - `ids`, `answer`, `config`, `timers`, `wire`: numbers, answers, settings, deadlines, and resources in messages
+//! - `ids`, `answer`, `invalid`, `config`, `timers`, `wire`: numbers, answers, what is wrong with requests, settings,
+//!   deadlines, and resources in messages
 //! - `state/`: what the core keeps
 //! - `views/`: what readers see of it
 //! - `authorization`: who may do what to the cluster
@@ -35,6 +36,7 @@ mod effect;
 mod frameworks;
 mod ids;
 mod input;
+mod invalid;
 mod issued_ids;
 mod master;
 mod offers;
@@ -60,6 +62,7 @@ pub use config::{
 pub use effect::{Effect, Output};
 pub use ids::{ConnectionId, Lsn, OperationUuid, ReplyId};
 pub use input::{Administration, Input, Request, SubscribeRequest};
+pub use invalid::Invalid;
 pub use master::MasterCore;
 pub use offers::explain::{Excluded, ExplainQuery};
 pub use state::agent::{AgentProfile, RecoveredAgent, UnreachableAgent};

@@ -5,11 +5,13 @@ use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_resources::{Resources, Role};
 
+use crate::core::invalid::Invalid;
+
 pub use meseta_proto::convert::Format;
 
 /// Reads resources of any format; what is wrong with them is told in Mesos's words.
-pub(super) fn from_wire(resources: &[v1::Resource]) -> Result<Resources, String> {
-    convert::resources(resources).map_err(|error| error.to_string())
+pub(super) fn from_wire(resources: &[v1::Resource]) -> Result<Resources, Invalid> {
+    convert::resources(resources).map_err(Invalid::of)
 }
 
 /// Writes resources. What the format before refinement cannot say is left out: whoever speaks only
@@ -37,7 +39,7 @@ pub(super) fn event_of(kind: event::Type) -> Event {
 pub(in crate::core) fn allocated(
     resources: &[v1::Resource],
     role: &Role,
-) -> Result<Resources, String> {
+) -> Result<Resources, Invalid> {
     let parsed = from_wire(resources)?;
     Ok(parsed
         .iter()

@@ -12,7 +12,7 @@ use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1::offer::Operation;
 
 use crate::closed::Closed;
-use crate::core::{Administration, Answer, ExplainQuery, Request, Snapshot};
+use crate::core::{Administration, Answer, ExplainQuery, Invalid, Request, Snapshot};
 use crate::handle::{Handle, Query};
 use crate::permission;
 use crate::view_cache::ViewScope;
@@ -101,7 +101,7 @@ impl Handle {
         &self,
         caller: &Caller,
         question: ExplainQuery,
-    ) -> Result<Result<Vec<Explanation>, String>, Closed> {
+    ) -> Result<Result<Vec<Explanation>, Invalid>, Closed> {
         let explained = self.query(|answer| Query::Explain(question, answer));
         let answer = explained.await?;
         if caller.approver.allows_everything() {

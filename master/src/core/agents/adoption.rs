@@ -17,6 +17,7 @@ use prost::Message;
 
 use super::reported_budget::{Fit, ReportedBudget};
 use crate::core::ids::UUID_BYTES;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::{Capabilities, Framework, Link, Terms, valid_roles};
@@ -224,14 +225,14 @@ impl MasterCore {
         info: &v1::FrameworkInfo,
         is_expected: bool,
         framework_slots: &mut usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         if *framework_slots == 0 {
-            return Err(format!(
+            return Err(invalid!(
                 "the agent has reported {FRAMEWORKS_PER_AGENT_MAX} frameworks that are not subscribed"
             ));
         }
         if self.frameworks.len() >= RECOVERED_FRAMEWORKS_MAX {
-            return Err(format!(
+            return Err(invalid!(
                 "there are {RECOVERED_FRAMEWORKS_MAX} frameworks, and the rest of the limit is reserved for \
                  those that subscribe"
             ));
@@ -241,7 +242,7 @@ impl MasterCore {
         let terms_max = memory.terms / 4 * 3;
         if bytes > memory.info || self.framework_info_usage.all().saturating_add(bytes) > terms_max
         {
-            return Err(format!(
+            return Err(invalid!(
                 "its info takes {bytes} bytes; the limits are {} for one framework and {terms_max} for all \
                  that agents tell of: raise the master's --memory_budget",
                 memory.info
@@ -326,9 +327,8 @@ impl MasterCore {
         finished: &BTreeSet<FrameworkId>,
         back: ReregistrationKind,
         budget: &mut AdoptionBudget,
-    ) -> Result<(), String> {
-        let framework_id =
-            FrameworkId::new(&task.framework_id.value).map_err(|error| error.to_string())?;
+    ) -> Result<(), Invalid> {
+        let framework_id = FrameworkId::new(&task.framework_id.value).map_err(Invalid::of)?;
         if finished.contains(&framework_id) {
             return Ok(());
         }
@@ -337,13 +337,13 @@ impl MasterCore {
             if let (Some(task_id), Some(agent)) = (task_id, self.agents.get_mut(agent_id)) {
                 agent.kill_when_back(&framework_id, &task_id);
             }
-            return Err(reason.to_owned());
+            return Err(reason.into());
         }
         let (Some(framework), Some(agent)) = (
             self.frameworks.get_mut(&framework_id),
             self.agents.get_mut(agent_id),
         ) else {
-            return Err("its framework is unknown".to_owned());
+            return Err(invalid!("its framework is unknown"));
         };
         // The very id that is kept, which very many tasks share.
         let framework_id = framework.id.clone();
@@ -490,9 +490,9 @@ fn record(
     framework_id: FrameworkId,
     task: &v1::Task,
     fallback: &Role,
-) -> Result<TaskRecord, String> {
-    let task_id = TaskId::new(&task.task_id.value).map_err(|error| error.to_string())?;
-    let state = TaskState::try_from(task.state).map_err(|error| error.to_string())?;
+) -> Result<TaskRecord, Invalid> {
+    let task_id = TaskId::new(&task.task_id.value).map_err(Invalid::of)?;
+    let state = TaskState::try_from(task.state).map_err(Invalid::of)?;
     let resources = wire::from_wire(&task.resources)?;
     let role = resources
         .iter()

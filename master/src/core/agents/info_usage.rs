@@ -5,6 +5,7 @@
 use meseta_resources::{AgentId, Change};
 
 use crate::core::ids::ConnectionId;
+use crate::core::invalid::Invalid;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
 use crate::core::state::agent_info_usage::{AGENTS_PER_HOST_MAX, DescribedAgent, Origin, host_of};
@@ -65,7 +66,7 @@ impl MasterCore {
         &mut self,
         id: &AgentId,
         oversubscribed_bytes: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let Some(agent) = self.agents.get(id) else {
             return Ok(());
         };
@@ -175,7 +176,7 @@ impl MasterCore {
         &self,
         agent: &Agent,
         change: &Change,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let bytes = agent.profile.bytes_with(change) + agent.oversubscribed_bytes;
         let max = self.config.memory.agents;
         self.agent_info_usage.check_growth(agent.id(), bytes, max)

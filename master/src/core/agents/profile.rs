@@ -9,6 +9,7 @@ use meseta_proto::schema;
 use meseta_resources::AgentId;
 use prost::Message;
 
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::{AgentProfile, RecoveredAgent};
 use crate::core::state::persisted::AgentRecord;
 use crate::core::state::resource_size;
@@ -21,7 +22,7 @@ const FRAME_BYTES_MAX: u64 = 64 << 20;
 pub(in crate::core) fn profile(
     id: AgentId,
     mut register: meseta::Register,
-) -> Result<AgentProfile, String> {
+) -> Result<AgentProfile, Invalid> {
     /// The longest name that a host can have.
     const HOSTNAME_BYTES_MAX: usize = 255;
     // An agent that comes back says its id, too: it counts from the beginning.
@@ -32,16 +33,19 @@ pub(in crate::core) fn profile(
     let frame_bytes_max = register.frame_bytes_max.unwrap_or(FRAME_BYTES_MAX);
     let info = register.agent_info;
     if info.hostname.is_empty() || info.hostname.len() > HOSTNAME_BYTES_MAX {
-        return Err("the agent's hostname is empty or too long".to_owned());
+        return Err(invalid!("the agent's hostname is empty or too long"));
     }
     let mut total = wire::from_wire(&info.resources)
-        .map_err(|error| format!("the agent's resources are invalid: {error}"))?;
+        .map_err(Invalid::within("the agent's resources are invalid"))?;
     if !register.checkpointed_resources.is_empty() {
-        let checkpointed = wire::from_wire(&register.checkpointed_resources)
-            .map_err(|error| format!("the agent's checkpointed resources are invalid: {error}"))?;
-        total = total.with_checkpointed(&checkpointed).map_err(|error| {
-            format!("checkpointed resources are not among the agent's: {error}")
-        })?;
+        let checkpointed = wire::from_wire(&register.checkpointed_resources).map_err(
+            Invalid::within("the agent's checkpointed resources are invalid"),
+        )?;
+        total = total
+            .with_checkpointed(&checkpointed)
+            .map_err(Invalid::within(
+                "checkpointed resources are not among the agent's",
+            ))?;
     }
     // Counted as operations count them, so that the difference of each is right.
     let checkpointed = register.checkpointed_resources.iter();
@@ -82,9 +86,9 @@ pub(in crate::core) fn record(profile: &AgentProfile) -> AgentRecord {
 /// An agent as the registry has it.
 pub(in crate::core) fn recovered_agent(
     record: &AgentRecord,
-) -> Result<(AgentId, RecoveredAgent), String> {
-    let id = AgentId::new(&record.agent_id).map_err(|error| error.to_string())?;
-    let info = AgentInfo::decode(record.info.clone()).map_err(|error| error.to_string())?;
+) -> Result<(AgentId, RecoveredAgent), Invalid> {
+    let id = AgentId::new(&record.agent_id).map_err(Invalid::of)?;
+    let info = AgentInfo::decode(record.info.clone()).map_err(Invalid::of)?;
     let agent = RecoveredAgent {
         info: Arc::new(info),
         encoded: record.info.clone(),

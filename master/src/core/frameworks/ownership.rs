@@ -14,6 +14,7 @@ use meseta_resources::FrameworkId;
 
 use crate::core::config::{FRAMEWORKS_MAX, PENDING_MUTATIONS_MAX};
 use crate::core::effect::Output;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::framework::{Framework, Link, Terms};
 use crate::core::state::ownership::{Identity, Owner, Subscription};
@@ -49,33 +50,33 @@ impl MasterCore {
         &mut self,
         terms: &Terms,
         caller: &Caller,
-    ) -> Result<FrameworkId, String> {
+    ) -> Result<FrameworkId, Invalid> {
         let id = call::id_of(&terms.info);
         if !id.is_empty() {
-            let id = FrameworkId::new(id).map_err(|error| error.to_string())?;
+            let id = FrameworkId::new(id).map_err(Invalid::of)?;
             return self.check_owner(&id, terms, caller).map(|()| id);
         }
         self.check_framework_limit()?;
         let id = self.take_framework_id();
-        id.map_err(|error| error.to_string())
+        id.map_err(Invalid::of)
     }
 
-    fn check_framework_limit(&self) -> Result<(), String> {
+    fn check_framework_limit(&self) -> Result<(), Invalid> {
         if self.frameworks.len() + self.ownership.subscribing.len() < FRAMEWORKS_MAX {
             return Ok(());
         }
-        Err(format!(
+        Err(invalid!(
             "This master has {FRAMEWORKS_MAX} frameworks and takes no more"
         ))
     }
 
     /// Refuses an id to all but the principal, or the user of this machine, that it belongs to.
-    fn check_owner(&self, id: &FrameworkId, terms: &Terms, caller: &Caller) -> Result<(), String> {
+    fn check_owner(&self, id: &FrameworkId, terms: &Terms, caller: &Caller) -> Result<(), Invalid> {
         if self.ownership.is_removed(id) {
-            return Err("Framework has been removed".to_owned());
+            return Err(invalid!("Framework has been removed"));
         }
         if self.is_future_framework(id) {
-            return Err(format!(
+            return Err(invalid!(
                 "The framework id '{id}' has not been given to anybody yet: subscribe without an id \
                  to get one"
             ));
@@ -83,16 +84,16 @@ impl MasterCore {
         let claimed = terms.info.principal.as_deref();
         let owner = self.ownership.owner_of(id);
         if owner.is_some_and(|owner| owner.principal.as_deref() != claimed) {
-            return Err(NOT_ITS_PRINCIPAL.to_owned());
+            return Err(NOT_ITS_PRINCIPAL.into());
         }
         if !is_its_user(self.ownership.user_of(id), caller.user) {
-            return Err(NOT_ITS_USER.to_owned());
+            return Err(NOT_ITS_USER.into());
         }
         match self.frameworks.get(id) {
             Some(known) if known.terms.info.principal.as_deref() != claimed => {
-                Err(NOT_ITS_PRINCIPAL.to_owned())
+                Err(NOT_ITS_PRINCIPAL.into())
             }
-            Some(known) if !is_its_user(known.user, caller.user) => Err(NOT_ITS_USER.to_owned()),
+            Some(known) if !is_its_user(known.user, caller.user) => Err(NOT_ITS_USER.into()),
             Some(_) => Ok(()),
             None => self.check_framework_limit(),
         }
@@ -144,7 +145,7 @@ impl MasterCore {
         if self.ownership.take_subscription(connection).is_some() {
             match self.check_owner(&id, &subscription.terms, &subscription.caller) {
                 Ok(()) => self.admit_now(subscription),
-                Err(text) => self.refuse_subscription(connection, text),
+                Err(invalid) => self.refuse_subscription(connection, invalid),
             }
         }
         if self.frameworks.contains_key(&id)

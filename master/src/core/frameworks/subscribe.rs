@@ -20,7 +20,9 @@ use crate::core::config::HEARTBEAT_INTERVAL;
 use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
 use crate::core::input::SubscribeRequest;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
+use crate::core::state::constraints::Constraints;
 use crate::core::state::framework::{self, Capabilities, Framework, Link, Terms, valid_roles};
 use crate::core::state::ownership::{Subscription, user_of};
 use crate::core::timers::Timer;
@@ -50,14 +52,19 @@ impl MasterCore {
                 terms,
                 caller,
             }),
-            Err(text) => {
-                caller.audit("SUBSCRIBE", &name, &text);
-                self.refuse_subscription(connection, text);
+            Err(answer) => {
+                caller.audit("SUBSCRIBE", &name, answer.outcome());
+                self.refuse_subscription(connection, answer.outcome());
             }
         }
     }
 
-    pub(super) fn refuse_subscription(&mut self, connection: ConnectionId, text: String) {
+    pub(super) fn refuse_subscription(
+        &mut self,
+        connection: ConnectionId,
+        text: impl Into<String>,
+    ) {
+        let text = text.into();
         tracing::info!(%connection, reason = %text, "subscription refused");
         self.end_stream(connection, text, "subscription refused");
     }
@@ -77,11 +84,11 @@ impl MasterCore {
         } else {
             self.create(id.clone(), terms)
         };
-        let outcome = result.as_ref().err().map_or(id.as_str(), String::as_str);
+        let outcome = result.as_ref().err().map_or(id.as_str(), Invalid::as_str);
         caller.audit("SUBSCRIBE", &name, outcome);
         match result {
             Ok(()) => self.connect(&id, connection, stream_id, &caller),
-            Err(text) => self.refuse_subscription(connection, text),
+            Err(invalid) => self.refuse_subscription(connection, invalid),
         }
     }
 
@@ -99,62 +106,15 @@ impl MasterCore {
     }
 
     /// Checks everything that does not depend on the framework's past.
-    fn understand(&self, mut call: Subscribe, caller: &Caller) -> Result<Terms, String> {
+    fn understand(&self, mut call: Subscribe, caller: &Caller) -> Result<Terms, Answer> {
         authorization::take_name(&mut call.info, caller)?;
-        if call.info.principal.as_ref().map_or(0, String::len) > PRINCIPAL_BYTES_MAX {
-            return Err(format!(
-                "'FrameworkInfo.principal' is longer than {PRINCIPAL_BYTES_MAX} bytes"
-            ));
-        }
-        let roles = valid_roles(&call.info)?;
-        if roles.len() > ROLES_PER_FRAMEWORK_MAX {
-            return Err(format!(
-                "A framework may have at most {ROLES_PER_FRAMEWORK_MAX} roles, not {}",
-                roles.len()
-            ));
-        }
-        let id = call::id_of(&call.info);
-        if !id.is_empty() {
-            FrameworkId::new(id).map_err(|error| error.to_string())?;
-        }
-        if framework::failover_timeout(&call.info).is_none() {
-            return Err(format!(
-                "The framework failover_timeout ({}) is invalid",
-                call.info.failover_timeout.unwrap_or_default()
-            ));
-        }
-        if let Some(allowed) = &self.config.roles {
-            let unknown: Vec<_> = roles
-                .iter()
-                .filter(|role| !allowed.contains(*role))
-                .map(Role::as_str)
-                .collect();
-            if !unknown.is_empty() {
-                return Err(format!(
-                    "Roles {{ {} }} are not present in the master's --roles",
-                    unknown.join(", ")
-                ));
-            }
-        }
-        if call.info.user == "root" && !self.config.root_submissions {
-            return Err(
-                "User 'root' is not allowed to run frameworks without --root_submissions set"
-                    .to_owned(),
-            );
-        }
+        let roles = self.check_info(&call.info)?;
         let approver = authorization::of_framework(&call.info, caller);
         authorization::roles(&approver, &roles)?;
         self.check_size(&call)?;
         let suppressed = suppressed_roles(&roles, &call.suppressed_roles)?;
         if let Some(constraints) = &call.offer_constraints {
-            for role in constraints.message().role_constraints.keys() {
-                if !roles.contains(role.as_str()) {
-                    return Err(format!(
-                        "Offer constraints specify `role_constraints` for a role '{role}' not \
-                         contained in the set of roles"
-                    ));
-                }
-            }
+            check_constrained(constraints, &roles)?;
         }
         Ok(Terms {
             capabilities: Capabilities::of(&call.info),
@@ -165,8 +125,53 @@ impl MasterCore {
         })
     }
 
+    /// Checks what a framework says of itself, and gives its roles.
+    fn check_info(&self, info: &v1::FrameworkInfo) -> Result<BTreeSet<Role>, Invalid> {
+        if info.principal.as_ref().map_or(0, String::len) > PRINCIPAL_BYTES_MAX {
+            return Err(invalid!(
+                "'FrameworkInfo.principal' is longer than {PRINCIPAL_BYTES_MAX} bytes"
+            ));
+        }
+        let roles = valid_roles(info)?;
+        if roles.len() > ROLES_PER_FRAMEWORK_MAX {
+            return Err(invalid!(
+                "A framework may have at most {ROLES_PER_FRAMEWORK_MAX} roles, not {}",
+                roles.len()
+            ));
+        }
+        let id = call::id_of(info);
+        if !id.is_empty() {
+            FrameworkId::new(id).map_err(Invalid::of)?;
+        }
+        if framework::failover_timeout(info).is_none() {
+            return Err(invalid!(
+                "The framework failover_timeout ({}) is invalid",
+                info.failover_timeout.unwrap_or_default()
+            ));
+        }
+        if let Some(allowed) = &self.config.roles {
+            let unknown: Vec<_> = roles
+                .iter()
+                .filter(|role| !allowed.contains(*role))
+                .map(Role::as_str)
+                .collect();
+            if !unknown.is_empty() {
+                return Err(invalid!(
+                    "Roles {{ {} }} are not present in the master's --roles",
+                    unknown.join(", ")
+                ));
+            }
+        }
+        if info.user == "root" && !self.config.root_submissions {
+            return Err(invalid!(
+                "User 'root' is not allowed to run frameworks without --root_submissions set"
+            ));
+        }
+        Ok(roles)
+    }
+
     /// Refuses a framework that says more of itself than is kept of one.
-    fn check_size(&self, call: &Subscribe) -> Result<(), String> {
+    fn check_size(&self, call: &Subscribe) -> Result<(), Invalid> {
         let constraints = call.offer_constraints.as_ref();
         let constraints = constraints.map_or(0, |constraints| constraints.bytes());
         let memory = &self.config.memory;
@@ -179,7 +184,7 @@ impl MasterCore {
             ),
         ] {
             if bytes > max {
-                return Err(format!(
+                return Err(invalid!(
                     "The {what} would take {bytes} bytes; the limit is {max}: shorten it, or raise \
                      the master's --memory_budget"
                 ));
@@ -188,7 +193,7 @@ impl MasterCore {
         Ok(())
     }
 
-    fn create(&mut self, id: FrameworkId, mut terms: Terms) -> Result<(), String> {
+    fn create(&mut self, id: FrameworkId, mut terms: Terms) -> Result<(), Invalid> {
         Arc::make_mut(&mut terms.info).id = Some(v1::FrameworkId {
             value: id.to_string(),
         });
@@ -205,13 +210,13 @@ impl MasterCore {
 
     /// Takes over what a framework now says of itself, and says whether that is news; nothing is
     /// changed if it is refused.
-    fn update(&mut self, id: &FrameworkId, mut terms: Terms) -> Result<bool, String> {
+    fn update(&mut self, id: &FrameworkId, mut terms: Terms) -> Result<bool, Invalid> {
         let Some(framework) = self.frameworks.get_mut(id) else {
-            return Err("Framework cannot be found".to_owned());
+            return Err(invalid!("Framework cannot be found"));
         };
         let old = &framework.terms.info;
         if old.principal != terms.info.principal {
-            return Err("Changing framework's principal is not allowed.".to_owned());
+            return Err(invalid!("Changing framework's principal is not allowed."));
         }
         // What only an agent has said of a framework binds the framework to nothing.
         if framework.told_by.is_none() {
@@ -328,10 +333,7 @@ impl MasterCore {
         };
         let terms = match self.understand(call, caller) {
             Ok(terms) => terms,
-            Err(text) if text.starts_with(authorization::NOT_AUTHORIZED) => {
-                return Answer::Forbidden(text);
-            }
-            Err(text) => return Answer::BadRequest(text),
+            Err(answer) => return answer,
         };
         for (field, old, new) in [
             (
@@ -373,7 +375,7 @@ impl MasterCore {
                 self.allocate_due = true;
                 Answer::Done
             }
-            Err(text) => Answer::BadRequest(text),
+            Err(invalid) => invalid.into(),
         }
     }
 
@@ -416,14 +418,26 @@ impl MasterCore {
     }
 }
 
-fn suppressed_roles(roles: &BTreeSet<Role>, names: &[String]) -> Result<BTreeSet<Role>, String> {
+fn check_constrained(constraints: &Constraints, roles: &BTreeSet<Role>) -> Result<(), Invalid> {
+    for role in constraints.message().role_constraints.keys() {
+        if !roles.contains(role.as_str()) {
+            return Err(invalid!(
+                "Offer constraints specify `role_constraints` for a role '{role}' not contained in \
+                 the set of roles"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn suppressed_roles(roles: &BTreeSet<Role>, names: &[String]) -> Result<BTreeSet<Role>, Invalid> {
     let unknown: Vec<&str> = names
         .iter()
         .map(String::as_str)
         .filter(|name| !roles.contains(*name))
         .collect();
     if !unknown.is_empty() {
-        return Err(format!(
+        return Err(invalid!(
             "Suppressed roles {{ {} }} are not contained in the set of roles",
             unknown.join(", ")
         ));

@@ -17,6 +17,7 @@ use meseta_proto::mesos::v1::{OperationState, TaskInfo, TaskState};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
 
 use crate::core::answer::Answer;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::offer::{Offer, RefuseFilter};
 use crate::core::state::operation::{OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_ACCEPT_MAX};
@@ -68,13 +69,13 @@ impl MasterCore {
         framework: &FrameworkId,
         call: call::Accept,
     ) -> Answer {
-        if let Err(reason) = check_size(&call) {
-            return Answer::BadRequest(reason);
+        if let Err(invalid) = check_size(&call) {
+            return invalid.into();
         }
         let offers = match self.valid_offers(framework, &call.offer_ids) {
             Ok(offers) => offers,
             Err(reason) => {
-                self.refuse_accept(framework, &call, &reason);
+                self.refuse_accept(framework, &call, reason.as_str());
                 return Answer::Accepted;
             }
         };
@@ -142,15 +143,15 @@ impl MasterCore {
         &self,
         framework: &FrameworkId,
         ids: &[v1::OfferId],
-    ) -> Result<Vec<Arc<Offer>>, String> {
+    ) -> Result<Vec<Arc<Offer>>, Invalid> {
         if ids.is_empty() {
-            return Err("No offers specified".to_owned());
+            return Err(invalid!("No offers specified"));
         }
         let mut seen = BTreeSet::new();
         let mut offers: Vec<Arc<Offer>> = Vec::with_capacity(ids.len());
         for id in ids {
             if !seen.insert(id.value.as_str()) {
-                return Err(format!(
+                return Err(invalid!(
                     "Duplicate offer {} in offer list",
                     id.value.escape_debug()
                 ));
@@ -162,24 +163,29 @@ impl MasterCore {
                 .get(id.value.as_str())
                 .ok_or_else(|| format!("Offer {} is no longer valid", id.value.escape_debug()))?;
             if offer.framework_id != *framework {
-                return Err(format!(
+                return Err(invalid!(
                     "Offer {} has invalid framework {} while framework {framework} is expected",
-                    offer.id, offer.framework_id
+                    offer.id,
+                    offer.framework_id
                 ));
             }
             if let Some(first) = offers.first() {
                 if first.role != offer.role {
-                    return Err(format!(
+                    return Err(invalid!(
                         "Aggregated offers must be allocated to the same role. Offer {} uses role \
                          '{}' but another is using role '{}'",
-                        offer.id, offer.role, first.role
+                        offer.id,
+                        offer.role,
+                        first.role
                     ));
                 }
                 if first.agent_id != offer.agent_id {
-                    return Err(format!(
+                    return Err(invalid!(
                         "Aggregated offers must belong to one single agent. Offer {} uses agent \
                          {} and agent {}",
-                        offer.id, offer.agent_id, first.agent_id
+                        offer.id,
+                        offer.agent_id,
+                        first.agent_id
                     ));
                 }
             }
@@ -314,7 +320,7 @@ impl MasterCore {
         message: &str,
     ) {
         for task in tasks_of(operation) {
-            self.task_error(framework, task, reason, message.to_owned());
+            self.task_error(framework, task, reason, message);
         }
     }
 
@@ -323,7 +329,7 @@ impl MasterCore {
         framework: &FrameworkId,
         task: &TaskInfo,
         reason: Reason,
-        message: String,
+        message: impl Into<String>,
     ) {
         self.send_master_status(
             framework,
@@ -332,7 +338,7 @@ impl MasterCore {
                 agent_id: Some(&task.agent_id.value),
                 state: TaskState::TaskError,
                 reason,
-                message,
+                message: message.into(),
             },
         );
     }
@@ -366,11 +372,11 @@ impl MasterCore {
 }
 
 /// Refuses a call that asks for so much that it would hold up all others.
-fn check_size(call: &call::Accept) -> Result<(), String> {
+fn check_size(call: &call::Accept) -> Result<(), Invalid> {
     let operations = &call.operations;
     let tasks: usize = operations.iter().map(|one| tasks_of(one).len()).sum();
     if call.offer_ids.len() > OFFERS_PER_ACCEPT_MAX || tasks > TASKS_PER_ACCEPT_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "An ACCEPT may name at most {OFFERS_PER_ACCEPT_MAX} offers and \
              {TASKS_PER_ACCEPT_MAX} tasks"
         ));
@@ -378,7 +384,7 @@ fn check_size(call: &call::Accept) -> Result<(), String> {
     let changes = operations.iter().filter(|one| !is_launch(one)).count();
     let resources: usize = operations.iter().map(resources_of).sum();
     if changes > OPERATIONS_PER_ACCEPT_MAX || resources > RESOURCES_PER_ACCEPT_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "An ACCEPT may have at most {OPERATIONS_PER_ACCEPT_MAX} operations on reservations and \
              volumes, which may name at most {RESOURCES_PER_ACCEPT_MAX} resources"
         ));

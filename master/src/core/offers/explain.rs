@@ -6,6 +6,7 @@ use meseta_allocator::Explanation;
 use meseta_resources::time::Now;
 use meseta_resources::{AgentId, FrameworkId, Role};
 
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 
 /// Answers to one question; what is beyond is left out.
@@ -34,18 +35,20 @@ impl MasterCore {
     ///
     /// # Errors
     /// When what the question names is not known, in words.
-    pub fn explain(&self, now: Now, question: &ExplainQuery) -> Result<Vec<Explanation>, String> {
+    pub fn explain(&self, now: Now, question: &ExplainQuery) -> Result<Vec<Explanation>, Invalid> {
         let framework = question.framework_id.as_deref();
         let framework = framework.map(|id| self.known_framework(id)).transpose()?;
         let role = question.role.as_deref().map(Role::new).transpose();
-        let role = role.map_err(|error| error.to_string())?;
+        let role = role.map_err(Invalid::of)?;
         if framework.is_none() && role.is_none() {
-            return Err("Name a framework ('framework_id'), a role ('role') or both".to_owned());
+            return Err(invalid!(
+                "Name a framework ('framework_id'), a role ('role') or both"
+            ));
         }
         let agents: Vec<AgentId> = match &question.agent_id {
             Some(id) => match self.agents.get(id.as_str()) {
                 Some(agent) => vec![agent.id().clone()],
-                None => return Err(format!("There is no agent '{}'", id.escape_debug())),
+                None => return Err(invalid!("There is no agent '{}'", id.escape_debug())),
             },
             None => self.agents.keys().cloned().collect(),
         };
@@ -62,7 +65,7 @@ impl MasterCore {
                 (None, Some(role)) => self.allocator.explain_role(now.moment, role, &agent),
                 (None, None) => Ok(Vec::new()),
             };
-            answers.extend(of_agent.map_err(|error| error.to_string())?);
+            answers.extend(of_agent.map_err(Invalid::of)?);
             if answers.len() >= EXPLANATIONS_MAX {
                 answers.truncate(EXPLANATIONS_MAX);
                 break;
@@ -84,11 +87,11 @@ impl MasterCore {
             .collect()
     }
 
-    fn known_framework(&self, id: &str) -> Result<FrameworkId, String> {
+    fn known_framework(&self, id: &str) -> Result<FrameworkId, Invalid> {
         let known = self
             .frameworks
             .get(id)
             .map(|framework| framework.id.clone());
-        known.ok_or_else(|| format!("There is no framework '{}'", id.escape_debug()))
+        known.ok_or_else(|| invalid!("There is no framework '{}'", id.escape_debug()))
     }
 }

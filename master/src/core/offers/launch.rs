@@ -49,7 +49,7 @@ impl MasterCore {
             }
         };
         if let Err(reason) = authorization::launch(framework, &info, None) {
-            self.task_error(id, &info, Reason::TaskUnauthorized, reason);
+            self.task_error(id, &info, Reason::TaskUnauthorized, reason.to_string());
             return;
         }
         let framework_info = (*framework.terms.info).clone();
@@ -123,7 +123,7 @@ impl MasterCore {
             tasks.try_for_each(|task| authorization::launch(framework, task, executor))
         {
             for task in &group.task_group.tasks {
-                self.task_error(id, task, Reason::TaskGroupUnauthorized, reason.clone());
+                self.task_error(id, task, Reason::TaskGroupUnauthorized, reason.to_string());
             }
             return;
         }

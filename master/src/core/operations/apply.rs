@@ -18,6 +18,7 @@ use prost::Message as _;
 use crate::core::answer::Answer;
 use crate::core::authorization;
 use crate::core::ids::OperationUuid;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::offers::accept::AcceptedOffers;
 use crate::core::state::agent::Agent;
@@ -45,6 +46,9 @@ fn too_many(agent: &Agent, message: &Message, bytes_max: usize) -> Option<String
     })
 }
 
+/// What an operation meets whose agent went with the offers.
+const AGENT_GONE: &str = "The agent is gone";
+
 impl MasterCore {
     /// Does an operation of an ACCEPT, to what is left of its offers.
     pub(in crate::core) fn operate(
@@ -54,7 +58,7 @@ impl MasterCore {
         message: &Message,
     ) {
         if let Err(reason) = self.try_operation(id, accepted_offers, message) {
-            self.refuse_operation(id, message, &reason);
+            self.refuse_operation(id, message, reason.as_str());
         }
     }
 
@@ -63,13 +67,14 @@ impl MasterCore {
         id: &FrameworkId,
         accepted_offers: &mut AcceptedOffers,
         message: &Message,
-    ) -> Result<(), String> {
-        let invalid = |text: String| format!("Operation attempted with invalid resources: {text}");
-        let operation = convert::operation(message).map_err(|error| invalid(error.to_string()))?;
+    ) -> Result<(), Invalid> {
+        let operation = convert::operation(message).map_err(Invalid::within(
+            "Operation attempted with invalid resources",
+        ))?;
         if matches!(&operation, Operation::Reserve { source, .. } if !source.is_empty()) {
-            return Err(invalid(
-                "a reservation cannot be updated by the scheduler API: `source` must be empty"
-                    .to_owned(),
+            return Err(invalid!(
+                "Operation attempted with invalid resources: a reservation cannot be updated by \
+                 the scheduler API: `source` must be empty"
             ));
         }
         self.check_feedback(id, accepted_offers, message)?;
@@ -79,10 +84,10 @@ impl MasterCore {
             self.frameworks.get(id),
             self.agents.get(&accepted_offers.agent),
         ) else {
-            return Err("The agent is gone".to_owned());
+            return Err(AGENT_GONE.into());
         };
         authorization::operation(&framework.approver, &operation)
-            .map_err(|forbidden| format!("{}: {forbidden}", authorization::NOT_AUTHORIZED))?;
+            .map_err(Invalid::within(authorization::NOT_AUTHORIZED))?;
         let requester = Requester {
             principal: framework.terms.info.principal.as_deref(),
             framework: Some(framework),
@@ -99,9 +104,9 @@ impl MasterCore {
         frame_size::check_operation(agent, &sent)?;
         self.rescind_destroyed(&accepted_offers.agent, &operation);
         self.return_copies(id, accepted_offers, &operation);
-        let conversions = operation.conversions().map_err(|error| error.to_string())?;
-        let remaining = Change::of(&conversions, &accepted_offers.remaining)
-            .map_err(|error| error.to_string())?;
+        let conversions = operation.conversions().map_err(Invalid::of)?;
+        let remaining =
+            Change::of(&conversions, &accepted_offers.remaining).map_err(Invalid::of)?;
         let change = self.change_of_total(&accepted_offers.agent, &conversions)?;
         self.check_growth(&accepted_offers.agent, &operation, &change)?;
         self.allocator
@@ -131,12 +136,12 @@ impl MasterCore {
     }
 
     /// One more operation goes through what its agent has.
-    fn count_scanned(&self, accepted_offers: &mut AcceptedOffers) -> Result<(), String> {
+    fn count_scanned(&self, accepted_offers: &mut AcceptedOffers) -> Result<(), Invalid> {
         let agent = self.agents.get(&accepted_offers.agent);
-        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let agent = agent.ok_or(AGENT_GONE)?;
         let resources = agent.profile.total.len();
         if accepted_offers.resources_scanned + resources > RESOURCES_SCANNED_MAX {
-            return Err(format!(
+            return Err(invalid!(
                 "Agent {} has {resources} different resources (by name, reservation and volume), \
                  and the operations of one ACCEPT go through {RESOURCES_SCANNED_MAX} at most; \
                  send the other operations with a later offer",
@@ -153,24 +158,24 @@ impl MasterCore {
         id: &FrameworkId,
         accepted_offers: &AcceptedOffers,
         message: &Message,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let agent = self.agents.get(&accepted_offers.agent);
-        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let agent = agent.ok_or(AGENT_GONE)?;
         if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX / 2) {
-            return Err(format!("{many}; acknowledge some first"));
+            return Err(invalid!("{many}; acknowledge some first"));
         }
         let Some(operation_id) = &message.id else {
             return Ok(());
         };
         if !agent.profile.has(Capability::ResourceProvider) {
-            return Err(format!(
+            return Err(invalid!(
                 "Operation requested feedback, but agent {} does not have the required \
                  RESOURCE_PROVIDER capability",
                 agent.id()
             ));
         }
         if !agent.profile.has(Capability::AgentOperationFeedback) {
-            return Err(format!(
+            return Err(invalid!(
                 "Operation on agent default resources requested feedback, but agent {} does not \
                  have the required AGENT_OPERATION_FEEDBACK and RESOURCE_PROVIDER capabilities",
                 agent.id()
@@ -178,7 +183,7 @@ impl MasterCore {
         }
         let key = (id.clone(), operation_id.value.clone());
         if self.named_operations.contains_key(&key) {
-            return Err(format!(
+            return Err(invalid!(
                 "Operation ID '{}' is that of an earlier operation whose end is not acknowledged",
                 operation_id.value.escape_debug()
             ));
@@ -236,11 +241,11 @@ impl MasterCore {
         &self,
         agent: &AgentId,
         conversions: &[Conversion],
-    ) -> Result<Change, String> {
+    ) -> Result<Change, Invalid> {
         let agent = self.agents.get(agent);
-        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let agent = agent.ok_or(AGENT_GONE)?;
         let bare: Vec<Conversion> = conversions.iter().map(Conversion::unallocate).collect();
-        Change::of(&bare, &agent.profile.total).map_err(|error| error.to_string())
+        Change::of(&bare, &agent.profile.total).map_err(Invalid::of)
     }
 
     /// Whether an operation may change what an agent has.
@@ -249,13 +254,13 @@ impl MasterCore {
         agent: &AgentId,
         operation: &Operation,
         change: &Change,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let agent = self.agents.get(agent);
-        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let agent = agent.ok_or(AGENT_GONE)?;
         let profile = &agent.profile;
         let before = profile.total.len();
         if change.len_after(before) > before.max(RESOURCES_PER_AGENT_MAX) {
-            return Err(format!(
+            return Err(invalid!(
                 "Agent {} has {before} different resources (by name, reservation and volume), and \
                  operations make at most {RESOURCES_PER_AGENT_MAX}; unreserve or destroy some first",
                 agent.id()
@@ -370,7 +375,7 @@ impl MasterCore {
         let instead = reserved_otherwise(&agent.profile.total, &operation);
         match self.operate_on_free(&id, &operation, message) {
             Ok(uuid) => Answer::Applied(uuid),
-            Err(text) => Answer::Conflict(text + &instead.unwrap_or_default()),
+            Err(invalid) => Answer::Conflict(format!("{invalid}{}", instead.unwrap_or_default())),
         }
     }
 
@@ -379,13 +384,13 @@ impl MasterCore {
         agent: &AgentId,
         operation: &Operation,
         message: &Message,
-    ) -> Result<OperationUuid, String> {
+    ) -> Result<OperationUuid, Invalid> {
         let operation = operation.unallocate();
         let sent = for_agent(&operation, message);
         if let Some(agent) = self.agents.get(agent) {
             frame_size::check_operation(agent, &sent)?;
         }
-        let conversions = operation.conversions().map_err(|error| error.to_string())?;
+        let conversions = operation.conversions().map_err(Invalid::of)?;
         let change = self.change_of_total(agent, &conversions);
         if let Ok(change) = &change {
             self.check_growth(agent, &operation, change)?;
@@ -414,11 +419,11 @@ impl MasterCore {
             self.rescind(&offer);
         }
         let free = self.allocator.free(agent);
-        Change::of(&conversions, &free).map_err(|error| error.to_string())?;
+        Change::of(&conversions, &free).map_err(Invalid::of)?;
         let change = change?;
         self.allocator
             .update_available(agent, &conversions)
-            .map_err(|error| error.to_string())?;
+            .map_err(Invalid::of)?;
         self.allocate_due = true;
         Ok(self.commit_operation(None, agent, sent, &change))
     }

@@ -16,6 +16,7 @@ use meseta_resources::AgentId;
 use super::refused;
 use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::maintenance::{Machine, Maintenance, Plan};
 use crate::core::state::pending::{OperatorPending, Pending};
@@ -26,23 +27,23 @@ const MACHINES_MAX: usize = 100_000;
 
 impl Plan {
     /// Whether these machines are scheduled and in the mode that a change starts from.
-    fn check_change(&self, machines: &[MachineId], from: Mode) -> Result<(), String> {
+    fn check_change(&self, machines: &[MachineId], from: Mode) -> Result<(), Invalid> {
         for id in machines {
             let machine = Machine::of(id);
             let shown = json::to_string(id);
             if !self.lists(&machine) {
-                return Err(format!(
+                return Err(invalid!(
                     "Machine '{shown}' is not part of a maintenance schedule"
                 ));
             }
             match (from, self.has_down(&machine)) {
                 (Mode::Draining, true) => {
-                    return Err(format!(
+                    return Err(invalid!(
                         "Machine '{shown}' is not in DRAINING mode and cannot be brought down"
                     ));
                 }
                 (Mode::Down, false) => {
-                    return Err(format!(
+                    return Err(invalid!(
                         "Machine '{shown}' is not in DOWN mode and cannot be brought up"
                     ));
                 }
@@ -66,7 +67,7 @@ impl MasterCore {
         reply: ReplyId,
         schedule: Schedule,
     ) -> Result<(), Answer> {
-        check_schedule(&schedule).map_err(refused)?;
+        check_schedule(&schedule)?;
         let requested = Plan::of(Arc::new(Maintenance {
             schedule,
             down: self.copy_requested_maintenance().down,
@@ -102,10 +103,9 @@ impl MasterCore {
         reply: ReplyId,
         machines: &[MachineId],
     ) -> Result<(), Answer> {
-        check_machines(machines).map_err(refused)?;
+        check_machines(machines)?;
         let plan = &self.operator.requested_maintenance;
-        plan.check_change(machines, Mode::Draining)
-            .map_err(refused)?;
+        plan.check_change(machines, Mode::Draining)?;
         let mut requested = self.copy_requested_maintenance();
         requested.down.extend(machines.iter().cloned());
         self.store_maintenance(reply, Plan::of(Arc::new(requested)));
@@ -117,9 +117,9 @@ impl MasterCore {
         reply: ReplyId,
         machines: &[MachineId],
     ) -> Result<(), Answer> {
-        check_machines(machines).map_err(refused)?;
+        check_machines(machines)?;
         let plan = &self.operator.requested_maintenance;
-        plan.check_change(machines, Mode::Down).map_err(refused)?;
+        plan.check_change(machines, Mode::Down)?;
         let mut requested = self.copy_requested_maintenance();
         let up: BTreeSet<Machine> = machines.iter().map(Machine::of).collect();
         let stays = |id: &MachineId| !up.contains(&Machine::of(id));
@@ -229,20 +229,22 @@ fn nanoseconds(count: i64) -> std::time::Duration {
     std::time::Duration::from_nanos(u64::try_from(count).unwrap_or_default())
 }
 
-fn check_schedule(schedule: &Schedule) -> Result<(), String> {
+fn check_schedule(schedule: &Schedule) -> Result<(), Invalid> {
     let mut seen: BTreeMap<Machine, ()> = BTreeMap::new();
     for window in &schedule.windows {
         if window.machine_ids.is_empty() {
-            return Err("List of machines in the maintenance window is empty".to_owned());
+            return Err(invalid!(
+                "List of machines in the maintenance window is empty"
+            ));
         }
         let duration = window.unavailability.duration.as_ref();
         if duration.is_some_and(|duration| duration.nanoseconds < 0) {
-            return Err("Unavailability 'duration' is negative".to_owned());
+            return Err(invalid!("Unavailability 'duration' is negative"));
         }
         for id in &window.machine_ids {
             check_machine(id)?;
             if seen.insert(Machine::of(id), ()).is_some() {
-                return Err(format!(
+                return Err(invalid!(
                     "Machine '{}' appears more than once in the schedule",
                     json::to_string(id)
                 ));
@@ -250,22 +252,22 @@ fn check_schedule(schedule: &Schedule) -> Result<(), String> {
         }
     }
     if seen.len() > MACHINES_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "The schedule has more than {MACHINES_MAX} machines"
         ));
     }
     Ok(())
 }
 
-fn check_machines(machines: &[MachineId]) -> Result<(), String> {
+fn check_machines(machines: &[MachineId]) -> Result<(), Invalid> {
     if machines.is_empty() {
-        return Err("List of machines is empty".to_owned());
+        return Err(invalid!("List of machines is empty"));
     }
     let mut seen = BTreeSet::new();
     for id in machines {
         check_machine(id)?;
         if !seen.insert(Machine::of(id)) {
-            return Err(format!(
+            return Err(invalid!(
                 "Machine '{}' appears more than once in the list",
                 json::to_string(id)
             ));
@@ -274,13 +276,13 @@ fn check_machines(machines: &[MachineId]) -> Result<(), String> {
     Ok(())
 }
 
-fn check_machine(id: &MachineId) -> Result<(), String> {
+fn check_machine(id: &MachineId) -> Result<(), Invalid> {
     let Machine { hostname, ip } = Machine::of(id);
     if hostname.is_empty() && ip.is_empty() {
-        return Err("Both 'hostname' and 'ip' for a machine are empty".to_owned());
+        return Err(invalid!("Both 'hostname' and 'ip' for a machine are empty"));
     }
     if !ip.is_empty() && ip.parse::<std::net::Ipv4Addr>().is_err() {
-        return Err(format!("Failed to parse IPv4: {}", ip.escape_debug()));
+        return Err(invalid!("Failed to parse IPv4: {}", ip.escape_debug()));
     }
     Ok(())
 }

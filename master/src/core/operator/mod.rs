@@ -18,6 +18,7 @@ use crate::core::answer::Answer;
 use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::ids::ReplyId;
 use crate::core::input::Administration;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::pending::OperatorPending;
 
@@ -82,10 +83,10 @@ impl MasterCore {
     }
 
     /// The only roles there are, if the master was told of any; and none that the allocator does not take.
-    fn check_known(&self, role: &Role) -> Result<(), String> {
-        Allocator::check_role(role).map_err(|error| error.to_string())?;
+    fn check_known(&self, role: &Role) -> Result<(), Invalid> {
+        Allocator::check_role(role).map_err(Invalid::of)?;
         match &self.config.roles {
-            Some(roles) if !roles.contains(role) => Err(format!("Unknown role '{role}'")),
+            Some(roles) if !roles.contains(role) => Err(invalid!("Unknown role '{role}'")),
             Some(_) | None => Ok(()),
         }
     }

@@ -16,6 +16,7 @@ use super::refused;
 use crate::core::answer::Answer;
 use crate::core::config::QuotaSemantics;
 use crate::core::ids::ReplyId;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::offer::Offer;
 use crate::core::state::pending::{OperatorPending, Pending, Rescind};
@@ -33,25 +34,24 @@ impl MasterCore {
         request: &QuotaRequest,
         approver: &Approver,
     ) -> Result<(), Answer> {
-        let invalid =
-            |reason: String| refused(format!("Failed to validate set quota request: {reason}"));
+        const FAILED: &str = "Failed to validate set quota request";
         let semantics = self.config.quota_semantics;
-        let (role, guarantees) = requested(request).map_err(invalid)?;
+        let (role, guarantees) = requested(request).map_err(Invalid::within(FAILED))?;
         if role.is_star() && semantics == QuotaSemantics::Seed {
-            let reason = "Quota is not supported for the default role '*'";
-            return Err(invalid(reason.to_owned()));
+            return Err(refused(format!(
+                "{FAILED}: Quota is not supported for the default role '*'"
+            )));
         }
-        self.check_known(&role).map_err(invalid)?;
+        self.check_known(&role).map_err(Invalid::within(FAILED))?;
         if self.operator.requested_quotas.contains_key(&role) {
-            return Err(invalid(format!(
-                "Cannot set quota for role '{role}' which already has quota"
+            return Err(refused(format!(
+                "{FAILED}: Cannot set quota for role '{role}' which already has quota"
             )));
         }
         let quota = legacy_quota(&guarantees, semantics);
         let mut new_quotas = self.operator.requested_quotas.clone();
         new_quotas.insert(role.clone(), quota.clone());
-        check_quota_tree(&new_quotas)
-            .map_err(|error| invalid(format!("The quota hierarchy would not be sound: {error}")))?;
+        check_tree(&new_quotas).map_err(Invalid::within(FAILED))?;
         may_update(approver, &role)?;
         let total = guaranteed(&new_quotas);
         let capacity = self
@@ -85,14 +85,13 @@ impl MasterCore {
         role: &str,
         approver: &Approver,
     ) -> Result<(), Answer> {
-        let role = Role::new(role).map_err(|error| refused(error.to_string()))?;
-        self.check_known(&role).map_err(refused)?;
+        let role = Role::new(role).map_err(Invalid::of)?;
+        self.check_known(&role)?;
         let mut new_quotas = self.operator.requested_quotas.clone();
         if new_quotas.remove(&role).is_none() {
             return Err(refused(format!("Role '{role}' has no quota set")));
         }
-        check_quota_tree(&new_quotas)
-            .map_err(|error| refused(format!("The quota hierarchy would not be sound: {error}")))?;
+        check_tree(&new_quotas)?;
         may_update(approver, &role)?;
         let changes = vec![(role, Quota::default())];
         self.store_quota(reply, changes, Rescind::Nothing, Answer::Done);
@@ -106,18 +105,18 @@ impl MasterCore {
         configs: &[QuotaConfig],
     ) -> Result<(), Answer> {
         const BYPASS: &str = "(use 'force' flag to bypass this check)";
-        let invalid = |reason: String| refused(format!("Invalid QuotaConfig: {reason}"));
+        const INVALID: &str = "Invalid QuotaConfig";
         let mut new_quotas = self.operator.requested_quotas.clone();
         let mut changes = Vec::new();
         for config in configs {
-            let (role, quota) = configured(config).map_err(invalid)?;
-            self.check_known(&role).map_err(invalid)?;
+            let (role, quota) = configured(config).map_err(Invalid::within(INVALID))?;
+            self.check_known(&role).map_err(Invalid::within(INVALID))?;
             // With all offers of the role, which is known, it is seldom too much.
             if !force && !quota.limits.allows(&self.allocator.consumption(&role)) {
                 let consumed = self.consumption(&role);
                 if !quota.limits.allows(&consumed) {
-                    return Err(invalid(format!(
-                        "Role '{role}' is already consuming '{consumed}'; this is more than the \
+                    return Err(refused(format!(
+                        "{INVALID}: Role '{role}' is already consuming '{consumed}'; this is more than the \
                          requested limits '{}' {BYPASS}",
                         quota.limits
                     )));
@@ -130,14 +129,13 @@ impl MasterCore {
             }
             changes.push((role, quota));
         }
-        check_quota_tree(&new_quotas)
-            .map_err(|error| invalid(format!("The quota hierarchy would not be sound: {error}")))?;
+        check_tree(&new_quotas).map_err(Invalid::within(INVALID))?;
         if !force {
             let total = guaranteed(&new_quotas);
             let capacity = self.allocator.quota_capacity(false);
             if !capacity.contains(&total) {
-                return Err(invalid(format!(
-                    "total quota guarantees '{total}' exceed cluster capacity '{capacity}' {BYPASS}"
+                return Err(refused(format!(
+                    "{INVALID}: total quota guarantees '{total}' exceed cluster capacity '{capacity}' {BYPASS}"
                 )));
             }
         }
@@ -249,6 +247,10 @@ impl MasterCore {
     }
 }
 
+fn check_tree(quotas: &BTreeMap<Role, Quota>) -> Result<(), Invalid> {
+    check_quota_tree(quotas).map_err(Invalid::within("The quota hierarchy would not be sound"))
+}
+
 /// Whether an operator may change a role's quota.
 fn may_update(approver: &Approver, role: &Role) -> Result<(), Answer> {
     let decision = approver.check(Action::UpdateQuota, Some(role.as_str()));
@@ -266,39 +268,39 @@ fn legacy_quota(guarantees: &BTreeMap<ResourceName, Scalar>, semantics: QuotaSem
 }
 
 /// The role and amounts of a request in the older form.
-fn requested(request: &QuotaRequest) -> Result<(Role, BTreeMap<ResourceName, Scalar>), String> {
+fn requested(request: &QuotaRequest) -> Result<(Role, BTreeMap<ResourceName, Scalar>), Invalid> {
     let role = Role::new(request.role.as_deref().unwrap_or_default())
-        .map_err(|error| format!("QuotaInfo with invalid role: {error}"))?;
+        .map_err(Invalid::within("QuotaInfo with invalid role"))?;
     if request.guarantee.is_empty() {
-        return Err("QuotaInfo with empty 'guarantee'".to_owned());
+        return Err(invalid!("QuotaInfo with empty 'guarantee'"));
     }
     let mut guarantees = BTreeMap::new();
     for message in &request.guarantee {
         if message.r#type != i32::from(value::Type::Scalar) {
-            return Err("QuotaInfo must not include non-scalar resources".to_owned());
+            return Err(invalid!("QuotaInfo must not include non-scalar resources"));
         }
         let is_reserved = message.reservation.is_some()
             || !message.reservations.is_empty()
             || message.role.as_deref().is_some_and(|role| role != "*");
         if is_reserved {
-            return Err("QuotaInfo must not contain any ReservationInfo".to_owned());
+            return Err(invalid!("QuotaInfo must not contain any ReservationInfo"));
         }
         if message.disk.is_some() {
-            return Err("QuotaInfo must not contain DiskInfo".to_owned());
+            return Err(invalid!("QuotaInfo must not contain DiskInfo"));
         }
         if message.revocable.is_some() {
-            return Err("QuotaInfo must not contain RevocableInfo".to_owned());
+            return Err(invalid!("QuotaInfo must not contain RevocableInfo"));
         }
         if message.shared.is_some() {
-            return Err("QuotaInfo must not contain SharedInfo".to_owned());
+            return Err(invalid!("QuotaInfo must not contain SharedInfo"));
         }
         if message.allocation_info.is_some() {
-            return Err("QuotaInfo must not contain AllocationInfo".to_owned());
+            return Err(invalid!("QuotaInfo must not contain AllocationInfo"));
         }
         let amount = amount(message)?;
-        let name = ResourceName::new(&message.name).map_err(|error| error.to_string())?;
+        let name = ResourceName::new(&message.name).map_err(Invalid::of)?;
         if guarantees.insert(name.clone(), amount).is_some() {
-            return Err(format!(
+            return Err(invalid!(
                 "QuotaInfo contains duplicate resource name '{name}'"
             ));
         }
@@ -306,7 +308,7 @@ fn requested(request: &QuotaRequest) -> Result<(Role, BTreeMap<ResourceName, Sca
     Ok((role, guarantees))
 }
 
-fn amount(message: &v1::Resource) -> Result<Scalar, String> {
+fn amount(message: &v1::Resource) -> Result<Scalar, Invalid> {
     let value = message.scalar.as_ref().map_or(0.0, |scalar| scalar.value);
     in_range(&message.name, value)?;
     let resource = convert::resource(message)
@@ -314,20 +316,20 @@ fn amount(message: &v1::Resource) -> Result<Scalar, String> {
     Ok(resource.scalar().unwrap_or_default())
 }
 
-fn in_range(name: &str, value: f64) -> Result<(), String> {
+fn in_range(name: &str, value: f64) -> Result<(), Invalid> {
     if !(value.is_finite() && (value == 0.0 || value.is_normal()) && value >= 0.0) {
-        return Err(format!(
+        return Err(invalid!(
             "the amount of '{name}' must be a number of 0 or more, not {value}"
         ));
     }
     let is_megabytes = name == "mem" || name == "disk";
     if is_megabytes && value > MEGABYTES_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "'{name}': {value} MB: values greater than 1 exabyte (1099511627776) are not supported"
         ));
     }
     if !is_megabytes && value > AMOUNT_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "'{name}': {value}: values greater than 1 trillion (1000000000000) are not supported"
         ));
     }
@@ -335,14 +337,14 @@ fn in_range(name: &str, value: f64) -> Result<(), String> {
 }
 
 /// The role and quota of a request in the newer form.
-fn configured(config: &QuotaConfig) -> Result<(Role, Quota), String> {
-    let role = Role::new(&config.role).map_err(|error| format!("Invalid 'role': {error}"))?;
+fn configured(config: &QuotaConfig) -> Result<(Role, Quota), Invalid> {
+    let role = Role::new(&config.role).map_err(Invalid::within("Invalid 'role'"))?;
     let guarantees: ResourceQuantities = amounts("guarantees", &config.guarantees)?
         .into_iter()
         .collect();
     let limits: ResourceLimits = amounts("limits", &config.limits)?.into_iter().collect();
     if !limits.allows(&guarantees) {
-        return Err(format!(
+        return Err(invalid!(
             "'QuotaConfig.guarantees' {{ {} }} is not contained within the 'QuotaConfig.limits' \
              {{ {} }}",
             spaced(guarantees.iter()),
@@ -360,14 +362,13 @@ fn configured(config: &QuotaConfig) -> Result<(Role, Quota), String> {
 fn amounts(
     part: &str,
     amounts: &BTreeMap<String, value::Scalar>,
-) -> Result<Vec<(ResourceName, Scalar)>, String> {
+) -> Result<Vec<(ResourceName, Scalar)>, Invalid> {
     let mut read = Vec::with_capacity(amounts.len());
     for (name, scalar) in amounts {
-        let invalid = |reason: String| format!("Invalid 'QuotaConfig.{part}': {reason}");
-        in_range(name, scalar.value).map_err(invalid)?;
-        let amount =
-            Scalar::quantity_from_f64(scalar.value).map_err(|error| invalid(error.to_string()))?;
-        let name = ResourceName::new(name).map_err(|error| invalid(error.to_string()))?;
+        let place = format_args!("Invalid 'QuotaConfig.{part}'");
+        in_range(name, scalar.value).map_err(Invalid::within(place))?;
+        let amount = Scalar::quantity_from_f64(scalar.value).map_err(Invalid::within(place))?;
+        let name = ResourceName::new(name).map_err(Invalid::within(place))?;
         read.push((name, amount));
     }
     Ok(read)

@@ -7,6 +7,7 @@ use meseta_resources::Role;
 use super::refused;
 use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
+use crate::core::invalid::Invalid;
 use crate::core::master::MasterCore;
 use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;
@@ -20,10 +21,9 @@ impl MasterCore {
         const FAILED: &str = "Failed to validate update weights request JSON";
         let mut changes = Vec::new();
         for (name, weight) in weights {
-            let role = Role::new(name)
-                .map_err(|error| refused(format!("{FAILED}: Invalid role '{name}': {error}")))?;
-            self.check_known(&role)
-                .map_err(|error| refused(format!("{FAILED}: {error}")))?;
+            let place = format_args!("{FAILED}: Invalid role '{name}'");
+            let role = Role::new(name).map_err(Invalid::within(place))?;
+            self.check_known(&role).map_err(Invalid::within(FAILED))?;
             if !weight.is_finite() || *weight <= 0.0 {
                 return Err(refused(format!(
                     "{FAILED} for role '{role}': Invalid weight '{weight}': Weights must be positive"

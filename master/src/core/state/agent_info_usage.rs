@@ -13,6 +13,7 @@ use meseta_daemon::authentication::Caller;
 use meseta_resources::AgentId;
 
 use super::resource_size::RESERVED_BYTES_MAX;
+use crate::core::invalid::{Invalid, invalid};
 
 /// Agents of a host that has shown its certificate. An honest host has one, and a few more where versions or
 /// settings are tried side by side.
@@ -108,7 +109,7 @@ impl AgentInfoUsage {
         described: DescribedAgent<'_>,
         bytes: usize,
         max: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let before = self.of(described.id);
         // What the registry has leaves out what comes with every connection.
         let known = before.saturating_add(if described.is_expected {
@@ -137,7 +138,7 @@ impl AgentInfoUsage {
         if own <= left {
             return Ok(());
         }
-        Err(format!(
+        Err(invalid!(
             "the descriptions of the agents of one host or address would take {own} bytes, those of \
              all {all} of at most {max}: no one has more than it leaves to others, and a quarter is for \
              descriptions of up to {SMALL_BYTES} bytes; give the agent fewer --attributes, shorter \
@@ -152,7 +153,7 @@ impl AgentInfoUsage {
         id: &AgentId,
         bytes: usize,
         max: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let before = self.of(id);
         let all = (self.all + bytes).saturating_sub(before);
         let bound = if bytes <= SMALL_BYTES {
@@ -163,7 +164,7 @@ impl AgentInfoUsage {
         if bytes <= before || all <= bound {
             return Ok(());
         }
-        Err(format!(
+        Err(invalid!(
             "the descriptions of all agents, with their reservations and volumes, would take {all} bytes, \
              of at most {bound} for an operation: unreserve or destroy some, or raise the master's \
              --memory_budget"

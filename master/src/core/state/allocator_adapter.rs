@@ -22,6 +22,7 @@ use meseta_resources::{
 use super::agent::{Agent, AgentProfile};
 use super::framework::Terms;
 use crate::core::config::Config;
+use crate::core::invalid::Invalid;
 
 pub(in crate::core) use meseta_allocator::{Allocation, Error as AllocatorError};
 
@@ -154,22 +155,22 @@ impl AllocatorAdapter {
         &mut self,
         id: &FrameworkId,
         terms: &Terms,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let spec = spec(terms)?;
         self.allocator
             .add_framework(id, &spec, false, &BTreeMap::new())
-            .map_err(|error| error.to_string())
+            .map_err(Invalid::of)
     }
 
     pub(in crate::core) fn update_framework(
         &mut self,
         id: &FrameworkId,
         terms: &Terms,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let spec = spec(terms)?;
         self.allocator
             .update_framework(id, &spec)
-            .map_err(|error| error.to_string())
+            .map_err(Invalid::of)
     }
 
     /// Ends a framework, which has nothing but on these agents.

@@ -12,6 +12,8 @@ use meseta_proto::mesos::v1::scheduler as message;
 use meseta_resources::Role;
 use prost::Message as _;
 
+use crate::core::invalid::{Invalid, invalid};
+
 /// Constraints of one framework, in all roles and groups.
 const CONSTRAINTS_MAX: usize = 1_000;
 /// Different patterns among them.
@@ -24,7 +26,7 @@ const PATTERN_BYTES: usize = 16 * 1024;
 pub struct Constraints {
     message: message::OfferConstraints,
     /// Or what is wrong with them, in words for the framework.
-    rules: Result<BTreeMap<Role, OfferConstraints>, String>,
+    rules: Result<BTreeMap<Role, OfferConstraints>, Invalid>,
     patterns: usize,
 }
 
@@ -49,7 +51,7 @@ impl Constraints {
     }
 
     /// By role, or why they cannot be used.
-    pub(super) fn rules(&self) -> Result<&BTreeMap<Role, OfferConstraints>, String> {
+    pub(super) fn rules(&self) -> Result<&BTreeMap<Role, OfferConstraints>, Invalid> {
         self.rules.as_ref().map_err(Clone::clone)
     }
 
@@ -65,21 +67,21 @@ type Patterns<'a> = HashMap<&'a str, Pattern>;
 fn rules<'a>(
     message: &'a message::OfferConstraints,
     patterns: &mut Patterns<'a>,
-) -> Result<BTreeMap<Role, OfferConstraints>, String> {
+) -> Result<BTreeMap<Role, OfferConstraints>, Invalid> {
     let groups = message
         .role_constraints
         .values()
         .flat_map(|role| &role.groups);
     let number: usize = groups.map(|group| group.attribute_constraints.len()).sum();
     if number > CONSTRAINTS_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "Offer constraints consist of {number} attribute constraints; at most \
              {CONSTRAINTS_MAX} are taken: match several values with one pattern"
         ));
     }
     let mut rules = BTreeMap::new();
     for (role, constraints) in &message.role_constraints {
-        let role = Role::new(role).map_err(|error| error.to_string())?;
+        let role = Role::new(role).map_err(Invalid::of)?;
         rules.insert(role, of_role(constraints, patterns)?);
     }
     Ok(rules)
@@ -88,14 +90,16 @@ fn rules<'a>(
 fn of_role<'a>(
     constraints: &'a message::offer_constraints::RoleConstraints,
     patterns: &mut Patterns<'a>,
-) -> Result<OfferConstraints, String> {
+) -> Result<OfferConstraints, Invalid> {
     if constraints.groups.is_empty() {
-        return Err("RoleConstraints must contain at least one group".to_owned());
+        return Err(invalid!("RoleConstraints must contain at least one group"));
     }
     let mut groups = Vec::new();
     for group in &constraints.groups {
         if group.attribute_constraints.is_empty() {
-            return Err("RoleConstraints group must contain at least one constraint".to_owned());
+            return Err(invalid!(
+                "RoleConstraints group must contain at least one constraint"
+            ));
         }
         let group: Result<Vec<_>, _> = group
             .attribute_constraints
@@ -108,17 +112,17 @@ fn of_role<'a>(
 }
 
 /// A pattern, compiled now or before.
-fn pattern<'a>(text: &'a str, patterns: &mut Patterns<'a>) -> Result<Pattern, String> {
+fn pattern<'a>(text: &'a str, patterns: &mut Patterns<'a>) -> Result<Pattern, Invalid> {
     if let Some(known) = patterns.get(text) {
         return Ok(known.clone());
     }
     if patterns.len() >= PATTERNS_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "Offer constraints contain more than {PATTERNS_MAX} different patterns: join them \
              with '|'"
         ));
     }
-    let pattern = Pattern::new(text).map_err(|error| error.to_string())?;
+    let pattern = Pattern::new(text).map_err(Invalid::of)?;
     patterns.insert(text, pattern.clone());
     Ok(pattern)
 }
@@ -126,7 +130,7 @@ fn pattern<'a>(text: &'a str, patterns: &mut Patterns<'a>) -> Result<Pattern, St
 fn constraint<'a>(
     constraint: &'a message::AttributeConstraint,
     patterns: &mut Patterns<'a>,
-) -> Result<Constraint, String> {
+) -> Result<Constraint, Invalid> {
     use message::attribute_constraint::predicate::Predicate as Wire;
     use message::attribute_constraint::selector::{PseudoattributeType, Selector as WireSelector};
     let selector = match &constraint.selector.selector {
@@ -137,11 +141,11 @@ fn constraint<'a>(
                 Ok(PseudoattributeType::Region) => Selector::Region,
                 Ok(PseudoattributeType::Zone) => Selector::Zone,
                 Ok(PseudoattributeType::Unknown) | Err(_) => {
-                    return Err("Unknown pseudoattribute in an offer constraint".to_owned());
+                    return Err(invalid!("Unknown pseudoattribute in an offer constraint"));
                 }
             }
         }
-        None => return Err("An offer constraint must have a selector".to_owned()),
+        None => return Err(invalid!("An offer constraint must have a selector")),
     };
     let predicate = match &constraint.predicate.predicate {
         Some(Wire::Exists(_)) => Predicate::Exists,
@@ -152,7 +156,7 @@ fn constraint<'a>(
         Some(Wire::TextNotMatches(text)) => {
             Predicate::TextNotMatches(pattern(&text.regex, patterns)?)
         }
-        None => return Err("An offer constraint must have a predicate".to_owned()),
+        None => return Err(invalid!("An offer constraint must have a predicate")),
     };
     Ok(Constraint {
         selector,
@@ -213,11 +217,14 @@ mod tests {
     fn more_than_can_be_compared_is_refused_before_it_is_compiled() {
         let many = of((0..100_000).map(|number| format!("r{number}")));
         let error = many.rules().unwrap_err();
-        assert!(error.contains("100000 attribute constraints"), "{error}");
+        assert!(
+            error.as_str().contains("100000 attribute constraints"),
+            "{error}"
+        );
         assert_eq!(many.patterns, 0, "nothing was compiled");
         let patterns = of((0..=PATTERNS_MAX).map(|number| format!("r{number}")));
         let error = patterns.rules().unwrap_err();
-        assert!(error.contains("different patterns"), "{error}");
+        assert!(error.as_str().contains("different patterns"), "{error}");
         let large = of(["(x{100}){100}{100}".to_owned()].into_iter());
         assert!(large.rules().is_err(), "too large when compiled");
     }

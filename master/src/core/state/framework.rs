@@ -16,6 +16,7 @@ use super::constraints::Constraints;
 use super::framework_counters::FrameworkCounters;
 use super::history::History;
 use crate::core::ids::ConnectionId;
+use crate::core::invalid::Invalid;
 use crate::core::timers::TimerKey;
 
 /// Where a framework's scheduler is.
@@ -242,7 +243,7 @@ impl Framework {
 }
 
 /// The roles of an info, in the fields that its capabilities ask for.
-pub(in crate::core) fn valid_roles(info: &FrameworkInfo) -> Result<BTreeSet<Role>, String> {
-    let roles = convert::framework_roles(info).map_err(|error| error.to_string())?;
+pub(in crate::core) fn valid_roles(info: &FrameworkInfo) -> Result<BTreeSet<Role>, Invalid> {
+    let roles = convert::framework_roles(info).map_err(Invalid::of)?;
     Ok(roles.into_iter().collect())
 }

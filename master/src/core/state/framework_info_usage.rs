@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::framework::{Framework, Terms};
+use crate::core::invalid::{Invalid, invalid};
 
 /// Bytes of framework infos, by principal.
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ impl FrameworkInfoUsage {
         framework: Option<&Framework>,
         terms: &Terms,
         max: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), Invalid> {
         let bytes = terms.bytes();
         let before = framework.map_or(0, |framework| framework.terms.bytes());
         if bytes <= before {
@@ -40,7 +41,7 @@ impl FrameworkInfoUsage {
         }
         let all = (self.all + bytes).saturating_sub(before);
         if all > max {
-            return Err(format!(
+            return Err(invalid!(
                 "The infos of all frameworks together would take {all} bytes; the limit is {max}: raise the master's --memory_budget"
             ));
         }
@@ -50,7 +51,7 @@ impl FrameworkInfoUsage {
             (own.map_or(0, |own| *own) + bytes).saturating_sub(own_before.map_or(0, |_| before));
         let left = max - all;
         if own > left && own > bytes {
-            return Err(format!(
+            return Err(invalid!(
                 "The infos of the principal's frameworks would take {own} bytes, which leaves {left} for all others: raise the master's --memory_budget"
             ));
         }

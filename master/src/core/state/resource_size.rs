@@ -10,6 +10,8 @@ use meseta_resources::{
     Resources, Value,
 };
 
+use crate::core::invalid::{Invalid, invalid};
+
 /// Longest name of a resource, and longest principal, in bytes, as of an id.
 const NAME_BYTES_MAX: usize = ID_BYTES_MAX;
 /// Longest role of a reservation, in bytes: many components, each of which has a bound of its own.
@@ -28,15 +30,15 @@ pub(super) const RESERVED_BYTES_MAX: usize = 1 << 20;
 /// Refuses resources that are to be reserved, or volumes that are to be made, with too much text.
 pub(in crate::core) fn check_texts<'a>(
     resources: impl IntoIterator<Item = &'a Resource>,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     let mut resources = resources.into_iter();
     resources
         .try_for_each(check)
-        .map_err(|text| format!("Invalid resources: {text}"))
+        .map_err(Invalid::within("Invalid resources"))
 }
 
 /// Static reservations are the agent's own word, and bounded with its description.
-fn check(resource: &Resource) -> Result<(), String> {
+fn check(resource: &Resource) -> Result<(), Invalid> {
     check_length(
         "name of a resource",
         resource.name().as_str().len(),
@@ -49,7 +51,7 @@ fn check(resource: &Resource) -> Result<(), String> {
     resource.disk().map_or(Ok(()), check_disk)
 }
 
-fn check_reservation(reservation: &Reservation) -> Result<(), String> {
+fn check_reservation(reservation: &Reservation) -> Result<(), Invalid> {
     let role = reservation.role.as_str();
     check_length("role of a reservation", role.len(), ROLE_BYTES_MAX)?;
     let principal = length(reservation.principal.as_deref());
@@ -59,7 +61,7 @@ fn check_reservation(reservation: &Reservation) -> Result<(), String> {
 }
 
 /// The id of a volume is a directory's name, and bounded as such wherever it comes from.
-fn check_disk(disk: &Disk) -> Result<(), String> {
+fn check_disk(disk: &Disk) -> Result<(), Invalid> {
     if let Some(persistence) = &disk.persistence {
         let principal = length(persistence.principal.as_deref());
         check_length("principal of a volume", principal, NAME_BYTES_MAX)?;
@@ -82,11 +84,11 @@ fn check_disk(disk: &Disk) -> Result<(), String> {
     Ok(())
 }
 
-fn check_length(what: &str, bytes: usize, max: usize) -> Result<(), String> {
+fn check_length(what: &str, bytes: usize, max: usize) -> Result<(), Invalid> {
     if bytes <= max {
         return Ok(());
     }
-    Err(format!("The {what} takes {bytes} bytes, of at most {max}"))
+    Err(invalid!("The {what} takes {bytes} bytes, of at most {max}"))
 }
 
 fn length(text: Option<&str>) -> usize {
@@ -112,11 +114,11 @@ pub(in crate::core) fn check_growth(
     operation: &Operation,
     before: usize,
     after: usize,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     if after <= RESERVED_BYTES_MAX || after <= before || frees_resources(operation) {
         return Ok(());
     }
-    Err(format!(
+    Err(invalid!(
         "the reservations and volumes of the agent would take {after} bytes, of at most \
          {RESERVED_BYTES_MAX}: unreserve or destroy some, or give them fewer labels"
     ))
@@ -289,7 +291,7 @@ mod tests {
         };
         assert_eq!(check_growth(&operation, 0, few), Ok(()));
         let text = check_growth(&operation, few, many).unwrap_err();
-        assert!(text.contains("1048576"), "{text}");
+        assert!(text.as_str().contains("1048576"), "{text}");
         assert_eq!(check_growth(&operation, of(301), many), Ok(()));
         let operation = Operation::Unreserve(vec![labelled(0)]);
         assert_eq!(check_growth(&operation, few, many), Ok(()));
@@ -307,7 +309,10 @@ mod tests {
             (volume(1, 4097), "container_path"),
         ] {
             let text = check_texts([&long]).unwrap_err();
-            assert!(text.contains(what) && text.contains("of at most"), "{text}");
+            assert!(
+                text.as_str().contains(what) && text.as_str().contains("of at most"),
+                "{text}"
+            );
         }
     }
 }

@@ -12,6 +12,7 @@ use prost::Message;
 
 use super::part::{check_container, check_environment, id_text, shares_groups};
 use super::resource::check_resources;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::wire::{allocated, for_agent};
@@ -38,7 +39,7 @@ pub(in crate::core) fn of_task(
     agent: &Agent,
     executor: &ExecutorInfo,
     role: &Role,
-) -> Result<ValidExecutor, String> {
+) -> Result<ValidExecutor, Invalid> {
     let mut info = executor.clone();
     info.framework_id.get_or_insert_with(|| v1::FrameworkId {
         value: framework.id.to_string(),
@@ -48,13 +49,13 @@ pub(in crate::core) fn of_task(
         .r#type
         .is_some_and(|kind| kind != i32::from(Type::Custom))
     {
-        return Err("'ExecutorInfo.type' must be 'CUSTOM'".to_owned());
+        return Err(invalid!("'ExecutorInfo.type' must be 'CUSTOM'"));
     }
     if executor.command.is_none() {
-        return Err("'ExecutorInfo.command' must be set".to_owned());
+        return Err(invalid!("'ExecutorInfo.command' must be set"));
     }
     if says_groups_are_shared(executor) {
-        return Err(SHARED_GROUPS.to_owned());
+        return Err(SHARED_GROUPS.into());
     }
     Ok(valid)
 }
@@ -65,18 +66,20 @@ pub(super) fn of_group(
     agent: &Agent,
     executor: &ExecutorInfo,
     role: &Role,
-) -> Result<ValidExecutor, String> {
+) -> Result<ValidExecutor, Invalid> {
     let valid = check(framework, agent, executor.clone(), role)?;
     match executor.r#type.map(Type::try_from) {
-        None => return Err("'ExecutorInfo.type' must be set".to_owned()),
+        None => return Err(invalid!("'ExecutorInfo.type' must be set")),
         Some(Ok(Type::Default | Type::Custom)) => {}
-        Some(_) => return Err("Unknown executor type".to_owned()),
+        Some(_) => return Err(invalid!("Unknown executor type")),
     }
     if is_docker(executor.container.as_deref()) {
-        return Err("Docker ContainerInfo is not supported on the executor".to_owned());
+        return Err(invalid!(
+            "Docker ContainerInfo is not supported on the executor"
+        ));
     }
     if says_groups_are_shared(executor) {
-        return Err(SHARED_GROUPS.to_owned());
+        return Err(SHARED_GROUPS.into());
     }
     let amount = |amount: Option<meseta_resources::Scalar>| amount.map(|amount| amount.to_f64());
     let (cpus, mem) = (
@@ -85,20 +88,20 @@ pub(super) fn of_group(
     );
     if cpus.is_none_or(|cpus| cpus < CPUS_MIN) {
         let cpus = cpus.map_or_else(|| "None".to_owned(), |cpus| cpus.to_string());
-        return Err(format!(
+        return Err(invalid!(
             "Executor '{}' uses less CPUs ({cpus}) than the minimum required ({CPUS_MIN})",
             valid.id
         ));
     }
     if mem.is_none_or(|mem| mem < MEM_MIN_MB) {
         let mem = mem.map_or_else(|| "None".to_owned(), |mem| format!("{mem}MB"));
-        return Err(format!(
+        return Err(invalid!(
             "Executor '{}' uses less memory ({mem}) than the minimum required ({MEM_MIN_MB}MB)",
             valid.id
         ));
     }
     if valid.resources.disk().is_none() {
-        return Err(format!("Executor '{}' uses no disk", valid.id));
+        return Err(invalid!("Executor '{}' uses no disk", valid.id));
     }
     Ok(valid)
 }
@@ -126,35 +129,38 @@ fn check(
     agent: &Agent,
     mut info: ExecutorInfo,
     role: &Role,
-) -> Result<ValidExecutor, String> {
+) -> Result<ValidExecutor, Invalid> {
     check_type(&info)?;
     let id = ExecutorId::new(&info.executor_id.value).map_err(|error| id_text(&error))?;
     if info
         .shutdown_grace_period
         .is_some_and(|period| period.nanoseconds < 0)
     {
-        return Err("ExecutorInfo's 'shutdown_grace_period' must be non-negative".to_owned());
+        return Err(invalid!(
+            "ExecutorInfo's 'shutdown_grace_period' must be non-negative"
+        ));
     }
     check_environment(info.command.as_ref())
-        .map_err(|text| format!("Executor's `CommandInfo` is invalid: {text}"))?;
+        .map_err(Invalid::within("Executor's `CommandInfo` is invalid"))?;
     if let Some(container) = &info.container {
         check_container(container)
-            .map_err(|text| format!("Executor's `ContainerInfo` is invalid: {text}"))?;
+            .map_err(Invalid::within("Executor's `ContainerInfo` is invalid"))?;
     }
     let owner = info.framework_id.as_ref();
     let owner = owner.ok_or("'ExecutorInfo.framework_id' must be set")?;
     if owner.value != framework.id.as_str() {
-        return Err(format!(
+        return Err(invalid!(
             "ExecutorInfo has an invalid FrameworkID (Actual: {} vs Expected: {})",
             owner.value.escape_debug(),
             framework.id
         ));
     }
-    let resources = allocated(&info.resources, role)
-        .map_err(|text| format!("Executor uses invalid resources: Invalid resources: {text}"))?;
+    let resources = allocated(&info.resources, role).map_err(Invalid::within(
+        "Executor uses invalid resources: Invalid resources",
+    ))?;
     check_resources(&info.resources, &resources, "Executor")?;
     if resources.iter().any(meseta_resources::Resource::is_shared) {
-        return Err(format!(
+        return Err(invalid!(
             "Executor resources {resources} should not contain any shared resources"
         ));
     }
@@ -163,10 +169,9 @@ fn check(
     if let Some(known) = known {
         let running = ExecutorInfo::decode(known.info.clone()).unwrap_or_default();
         if known.resources != resources || !same(running, info.clone()) {
-            return Err(
+            return Err(invalid!(
                 "ExecutorInfo is not compatible with existing ExecutorInfo with same ExecutorID"
-                    .to_owned(),
-            );
+            ));
         }
     }
     Ok(ValidExecutor {
@@ -177,36 +182,36 @@ fn check(
     })
 }
 
-fn check_type(info: &ExecutorInfo) -> Result<(), String> {
+fn check_type(info: &ExecutorInfo) -> Result<(), Invalid> {
     match info.r#type.map(Type::try_from) {
         Some(Ok(Type::Default)) => {
             if info.command.is_some() {
-                return Err(
-                    "'ExecutorInfo.command' must not be set for 'DEFAULT' executor".to_owned(),
-                );
+                return Err(invalid!(
+                    "'ExecutorInfo.command' must not be set for 'DEFAULT' executor"
+                ));
             }
             let Some(container) = &info.container else {
                 return Ok(());
             };
             if container.r#type != i32::from(container_info::Type::Mesos) {
-                return Err(
+                return Err(invalid!(
                     "'ExecutorInfo.container.type' must be 'MESOS' for 'DEFAULT' executor"
-                        .to_owned(),
-                );
+                ));
             }
             if container
                 .mesos
                 .as_ref()
                 .is_some_and(|mesos| mesos.image.is_some())
             {
-                return Err(
+                return Err(invalid!(
                     "'ExecutorInfo.container.mesos.image' must not be set for 'DEFAULT' executor"
-                        .to_owned(),
-                );
+                ));
             }
         }
         Some(Ok(Type::Custom)) if info.command.is_none() => {
-            return Err("'ExecutorInfo.command' must be set for 'CUSTOM' executor".to_owned());
+            return Err(invalid!(
+                "'ExecutorInfo.command' must be set for 'CUSTOM' executor"
+            ));
         }
         None | Some(_) => {}
     }

@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::offer::operation::LaunchGroup;
 use meseta_proto::mesos::v1::scheduler::call;
 use prost::Message;
 
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 
@@ -22,7 +23,7 @@ pub(in crate::core) fn check_task(
     framework: &Framework,
     agent: &Agent,
     task: &TaskInfo,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     let bytes = framework.terms.info.encoded_len() + task.encoded_len();
     check(agent, "Task", bytes)
 }
@@ -32,7 +33,7 @@ pub(in crate::core) fn check_group(
     framework: &Framework,
     agent: &Agent,
     group: &LaunchGroup,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     let executor = group.executor.encoded_len() + FIELD_BYTES;
     let tasks = group.task_group.tasks.iter();
     let tasks = tasks.map(|task| task.encoded_len() + executor + FIELD_BYTES);
@@ -45,7 +46,10 @@ pub(in crate::core) fn check_group(
 }
 
 /// Refuses an operation that is too long for its agent, as it would be sent.
-pub(in crate::core) fn check_operation(agent: &Agent, operation: &Operation) -> Result<(), String> {
+pub(in crate::core) fn check_operation(
+    agent: &Agent,
+    operation: &Operation,
+) -> Result<(), Invalid> {
     check(agent, "Operation", operation.encoded_len())
 }
 
@@ -54,12 +58,12 @@ pub(in crate::core) fn takes_message(agent: &Agent, message: &call::Message) -> 
     check(agent, "Message", message.encoded_len()).is_ok()
 }
 
-fn check(agent: &Agent, what: &str, bytes: usize) -> Result<(), String> {
+fn check(agent: &Agent, what: &str, bytes: usize) -> Result<(), Invalid> {
     let max = agent.profile.frame_bytes_max;
     if bytes.saturating_add(ENVELOPE_BYTES) <= max {
         return Ok(());
     }
-    Err(format!(
+    Err(invalid!(
         "{what} takes {bytes} bytes on its way to the agent, which takes {max} bytes at most"
     ))
 }

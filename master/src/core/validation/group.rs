@@ -13,6 +13,7 @@ use super::executor::{self, ValidExecutor, is_docker, same};
 use super::part::shares_groups;
 use super::resource::check_together;
 use super::task::validate_itself;
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::wire::for_agent;
@@ -46,7 +47,7 @@ pub(in crate::core) fn validate(
     group: &mut LaunchGroup,
     role: &Role,
     available: &Resources,
-) -> Result<ValidGroup, String> {
+) -> Result<ValidGroup, Invalid> {
     let tasks = check_tasks(framework, agent, &group.task_group.tasks, role)?;
     let executor = executor::of_group(framework, agent, &group.executor, role)?;
     for task in &group.task_group.tasks {
@@ -54,9 +55,10 @@ pub(in crate::core) fn validate(
             && !(own.resources == group.executor.resources
                 && same(own.clone(), group.executor.clone()))
         {
-            return Err(format!(
+            return Err(invalid!(
                 "The `ExecutorInfo` of task '{}' is different from executor '{}'",
-                task.task_id.value, executor.id
+                task.task_id.value,
+                executor.id
             ));
         }
     }
@@ -77,7 +79,7 @@ pub(in crate::core) fn validate(
     let valid = ValidGroup { tasks, executor };
     let total = valid.total();
     if !available.contains(&total) {
-        return Err(format!(
+        return Err(invalid!(
             "Total resources {total} required by task group and its executor are more than \
              available {available}"
         ));
@@ -96,47 +98,45 @@ fn check_tasks(
     agent: &Agent,
     tasks: &[TaskInfo],
     role: &Role,
-) -> Result<Vec<(TaskId, Resources)>, String> {
+) -> Result<Vec<(TaskId, Resources)>, Invalid> {
     let mut seen = BTreeSet::new();
     let mut valid = Vec::with_capacity(tasks.len());
     for task in tasks {
-        let invalid = |text: String| {
-            let id = task.task_id.value.escape_debug();
-            format!("Task '{id}' is invalid: {text}")
-        };
-        let (id, resources) = validate_itself(framework, agent, task, role).map_err(invalid)?;
+        let place = format!("Task '{}' is invalid", task.task_id.value.escape_debug());
+        let valid_task = validate_itself(framework, agent, task, role);
+        let (id, resources) = valid_task.map_err(Invalid::within(&place))?;
         if !seen.insert(id.clone()) {
-            return Err(invalid(format!("Task has duplicate ID: {id}")));
+            return Err(invalid!("{place}: Task has duplicate ID: {id}"));
         }
-        check_task(task).map_err(invalid)?;
+        check_task(task).map_err(Invalid::within(&place))?;
         valid.push((id, resources));
     }
     Ok(valid)
 }
 
 /// What only a task of a group must heed.
-fn check_task(task: &TaskInfo) -> Result<(), String> {
+fn check_task(task: &TaskInfo) -> Result<(), Invalid> {
     use health_check::Type;
     let container = task.container.as_deref();
     let has_own_network = container.is_some_and(|container| !container.network_infos.is_empty());
     let kind = task.health_check.as_ref().and_then(|check| check.r#type);
     let over_network = [Type::Http, Type::Tcp].map(|kind| Some(i32::from(kind)));
     if has_own_network && over_network.contains(&kind) {
-        return Err(
+        return Err(invalid!(
             "HTTP and TCP health checks are not supported for nested containers not joining \
              parent's network"
-                .to_owned(),
-        );
+        ));
     }
     if is_docker(container) {
-        return Err("Docker ContainerInfo is not supported on the task".to_owned());
+        return Err(invalid!(
+            "Docker ContainerInfo is not supported on the task"
+        ));
     }
     if !task.limits.is_empty() && shares_groups(container) {
-        return Err(
+        return Err(invalid!(
             "Resource limits may only be set for tasks within a task group when the \
              'share_cgroups' field is set to 'false'."
-                .to_owned(),
-        );
+        ));
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ fn check_shared_groups(
     agent: &Agent,
     tasks: &[TaskInfo],
     executor: &ValidExecutor,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     let mut shared = tasks
         .iter()
         .map(|task| shares_groups(task.container.as_deref()));
@@ -164,10 +164,9 @@ fn check_shared_groups(
     if agree {
         Ok(())
     } else {
-        Err(
+        Err(invalid!(
             "If set, the value of 'share_cgroups' must be the same for all tasks in each task \
              group and under a single executor"
-                .to_owned(),
-        )
+        ))
     }
 }

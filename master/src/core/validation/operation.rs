@@ -11,6 +11,7 @@ use meseta_resources::{
     Resources, Role, Scalar, VolumeMode, common_reservations,
 };
 
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::state::operation::RESOURCES_PER_OPERATION_MAX;
@@ -31,13 +32,13 @@ pub(in crate::core) fn validate(
     operation: &Operation,
     requester: Requester<'_>,
     agent: &Agent,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     check_count(operation)?;
     match operation {
         Operation::Reserve { source, resources } => {
             check_texts(resources)?;
             check_each(resources)?;
-            check_each(source).map_err(|text| text.replacen("resources", "source", 1))?;
+            check_all(source).map_err(Invalid::within("Invalid source"))?;
             if !source.is_empty() {
                 check_source(source, resources)?;
             }
@@ -50,7 +51,7 @@ pub(in crate::core) fn validate(
                 check_reserve(resource, kept, requester, agent)?;
             }
             check_roles(resources, requester)
-                .map_err(|text| format!("Invalid reservation resources: {text}"))
+                .map_err(Invalid::within("Invalid reservation resources"))
         }
         Operation::Unreserve(resources) => {
             check_each(resources)?;
@@ -64,13 +65,12 @@ pub(in crate::core) fn validate(
             volumes
                 .iter()
                 .try_for_each(check_volume)
-                .map_err(|text| format!("Not a persistent volume: {text}"))?;
+                .map_err(Invalid::within("Not a persistent volume"))?;
             check_unique(&agent.profile.total, volumes)?;
             for volume in volumes {
                 check_create(volume, requester, agent)?;
             }
-            check_roles(volumes, requester)
-                .map_err(|text| format!("Invalid volume resources: {text}"))
+            check_roles(volumes, requester).map_err(Invalid::within("Invalid volume resources"))
         }
         Operation::Destroy(volumes) => {
             check_each(volumes)?;
@@ -78,7 +78,7 @@ pub(in crate::core) fn validate(
             volumes
                 .iter()
                 .try_for_each(check_volume)
-                .map_err(|text| format!("Not a persistent volume: {text}"))?;
+                .map_err(Invalid::within("Not a persistent volume"))?;
             check_creators(volumes, agent)?;
             check_destroy(volumes, agent)
         }
@@ -96,7 +96,7 @@ pub(in crate::core) fn validate(
 }
 
 /// Ours: what one operation names has a bound.
-fn check_count(operation: &Operation) -> Result<(), String> {
+fn check_count(operation: &Operation) -> Result<(), Invalid> {
     let count = match operation {
         Operation::Reserve { source, resources } => source.len() + resources.len(),
         Operation::Unreserve(resources) => resources.len(),
@@ -104,7 +104,7 @@ fn check_count(operation: &Operation) -> Result<(), String> {
         Operation::Grow { .. } | Operation::Shrink { .. } => 2,
     };
     if count > RESOURCES_PER_OPERATION_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "It names {count} resources, and one operation may name at most \
              {RESOURCES_PER_OPERATION_MAX}: divide it"
         ));
@@ -113,66 +113,74 @@ fn check_count(operation: &Operation) -> Result<(), String> {
 }
 
 /// The rules that each resource of RESERVE, UNRESERVE, CREATE and DESTROY keeps.
-fn check_each(resources: &[Resource]) -> Result<(), String> {
-    let invalid = |text: String| format!("Invalid resources: {text}");
+fn check_each(resources: &[Resource]) -> Result<(), Invalid> {
+    check_all(resources).map_err(Invalid::within("Invalid resources"))
+}
+
+fn check_all(resources: &[Resource]) -> Result<(), Invalid> {
     for resource in resources {
-        resource
-            .check_gpus()
-            .map_err(|error| invalid(format!("Invalid 'gpus' resource: {error}")))?;
-        check_disk(resource).map_err(|text| invalid(format!("Invalid DiskInfo: {text}")))?;
+        let gpus = resource.check_gpus();
+        gpus.map_err(Invalid::within("Invalid 'gpus' resource"))?;
+        check_disk(resource).map_err(Invalid::within("Invalid DiskInfo"))?;
         if resource.is_dynamically_reserved() && resource.is_revocable() {
-            return Err(invalid(format!(
+            return Err(invalid!(
                 "Invalid ReservationInfo: Dynamically reserved resource {resource} cannot be \
                  created from revocable resources"
-            )));
+            ));
         }
     }
     Ok(())
 }
 
-fn check_disk(resource: &Resource) -> Result<(), &'static str> {
+fn check_disk(resource: &Resource) -> Result<(), Invalid> {
     let Some(disk) = resource.disk() else {
         return Ok(());
     };
     if disk.persistence.is_none() {
         return if disk.volume.is_some() {
-            Err("Non-persistent volume not supported")
+            Err(invalid!("Non-persistent volume not supported"))
         } else if disk.source.is_none() {
-            Err("DiskInfo is set but empty")
+            Err(invalid!("DiskInfo is set but empty"))
         } else {
             Ok(())
         };
     }
     if resource.is_revocable() {
-        return Err("Persistent volumes cannot be created from revocable resources");
+        return Err(invalid!(
+            "Persistent volumes cannot be created from revocable resources"
+        ));
     }
     if resource.is_unreserved() {
-        return Err("Persistent volumes cannot be created from unreserved resources");
+        return Err(invalid!(
+            "Persistent volumes cannot be created from unreserved resources"
+        ));
     }
     match &disk.volume {
-        None => Err("Expecting 'volume' to be set for persistent volume"),
-        Some(volume) if volume.host_path.is_some() => {
-            Err("Expecting 'host_path' to be unset for persistent volume")
-        }
+        None => Err(invalid!(
+            "Expecting 'volume' to be set for persistent volume"
+        )),
+        Some(volume) if volume.host_path.is_some() => Err(invalid!(
+            "Expecting 'host_path' to be unset for persistent volume"
+        )),
         Some(_) => Ok(()),
     }
 }
 
 /// Everything is the agent's own, or one provider's.
-fn check_provider(resources: &[Resource]) -> Result<(), String> {
+fn check_provider(resources: &[Resource]) -> Result<(), Invalid> {
     let providers: BTreeSet<Option<&str>> = resources
         .iter()
         .map(|resource| resource.provider_id().map(|id| id.as_str()))
         .collect();
     match providers.len() {
-        0 => Err("Invalid resources: No resources are named".to_owned()),
+        0 => Err(invalid!("Invalid resources: No resources are named")),
         1 => Ok(()),
-        _ if providers.contains(&None) => Err(
-            "Invalid resources: Some resources have a resource provider and some do not".to_owned(),
-        ),
+        _ if providers.contains(&None) => Err(invalid!(
+            "Invalid resources: Some resources have a resource provider and some do not"
+        )),
         _ => {
             let ids: Vec<&str> = providers.into_iter().flatten().collect();
-            Err(format!(
+            Err(invalid!(
                 "Invalid resources: The resources have multiple resource providers: {}",
                 ids.join(", ")
             ))
@@ -180,28 +188,28 @@ fn check_provider(resources: &[Resource]) -> Result<(), String> {
     }
 }
 
-fn check_source(source: &[Resource], target: &[Resource]) -> Result<(), String> {
-    check_alike(source).map_err(|text| format!("Invalid source: {text}"))?;
-    check_alike(target).map_err(|text| format!("Invalid resources: {text}"))?;
+fn check_source(source: &[Resource], target: &[Resource]) -> Result<(), Invalid> {
+    check_alike(source).map_err(Invalid::within("Invalid source"))?;
+    check_alike(target).map_err(Invalid::within("Invalid resources"))?;
     let plain = |resources: &[Resource]| {
         let all: Resources = resources.iter().cloned().collect();
         all.to_unreserved()
     };
     let (before, after) = (plain(source), plain(target));
     if before != after {
-        return Err(format!(
+        return Err(invalid!(
             "Source and target resources should refer to identical resource quantities: {before} \
              vs. {after}"
         ));
     }
     let all = |resources: &[Resource]| resources.iter().cloned().collect();
     let moved = Conversion::rereserve(&all(source), &all(target));
-    moved.map(drop).map_err(|error| error.to_string())
+    moved.map(drop).map_err(Invalid::of)
 }
 
-fn check_alike(resources: &[Resource]) -> Result<(), String> {
+fn check_alike(resources: &[Resource]) -> Result<(), Invalid> {
     let Some(first) = resources.first() else {
-        return Err("Resource cannot be empty".to_owned());
+        return Err(invalid!("Resource cannot be empty"));
     };
     if resources
         .iter()
@@ -210,7 +218,7 @@ fn check_alike(resources: &[Resource]) -> Result<(), String> {
         return Ok(());
     }
     let all: Resources = resources.iter().cloned().collect();
-    Err(format!("Mixed reservations are not supported: {all}"))
+    Err(invalid!("Mixed reservations are not supported: {all}"))
 }
 
 /// `kept` is how many of its reservations were there before; all but the last if it is not said.
@@ -219,13 +227,13 @@ fn check_reserve(
     kept: Option<usize>,
     requester: Requester<'_>,
     agent: &Agent,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     let top = resource.reservation();
     let Some(top) = top.filter(|_| resource.is_dynamically_reserved()) else {
-        return Err(format!("Resource {resource} is not dynamically reserved"));
+        return Err(invalid!("Resource {resource} is not dynamically reserved"));
     };
     if !agent.profile.has(Capability::HierarchicalRole) && top.role.as_str().contains('/') {
-        return Err(format!(
+        return Err(invalid!(
             "Resource {resource} with reservation for hierarchical role '{}' cannot be reserved on \
              an agent without HIERARCHICAL_ROLE capability",
             top.role
@@ -233,13 +241,15 @@ fn check_reserve(
     }
     if !agent.profile.has(Capability::ReservationRefinement) && resource.has_refined_reservations()
     {
-        return Err(format!(
+        return Err(invalid!(
             "Resource {resource} with reservation refinement cannot be reserved on an agent \
              without RESERVATION_REFINEMENT capability"
         ));
     }
     if resource.is_persistent_volume() {
-        return Err(ConversionError::VolumePresent(resource.clone()).to_string());
+        return Err(Invalid::of(ConversionError::VolumePresent(
+            resource.clone(),
+        )));
     }
     if let Some(principal) = requester.principal {
         let stack = resource.reservations();
@@ -251,28 +261,27 @@ fn check_reserve(
     let allocated = resource.allocation_role();
     match (requester.framework, allocated) {
         (Some(framework), Some(allocated)) => check_own_role(&top.role, allocated, framework),
-        (Some(_), None) => Err(format!(
+        (Some(_), None) => Err(invalid!(
             "A reserve operation was attempted on unallocated resource {resource}, but frameworks \
              can only perform reservations on allocated resources"
         )),
-        (None, Some(_)) => Err(
+        (None, Some(_)) => Err(invalid!(
             "A reserve operation was attempted with an allocated resource, but \
                                 the operator API only allows reservations to be made to \
                                 unallocated resources"
-                .to_owned(),
-        ),
+        )),
         (None, None) => Ok(()),
     }
 }
 
 /// Who asks makes reservations in no name but its own.
-fn check_reserver(pushed: &Reservation, principal: &str) -> Result<(), String> {
+fn check_reserver(pushed: &Reservation, principal: &str) -> Result<(), Invalid> {
     match pushed.principal.as_deref() {
-        None => Err(format!(
+        None => Err(invalid!(
             "A reserve operation was attempted by principal '{principal}', but there is a \
              reserved resource in the request with no principal set"
         )),
-        Some(reserver) if reserver != principal => Err(format!(
+        Some(reserver) if reserver != principal => Err(invalid!(
             "A reserve operation was attempted by authenticated principal '{principal}', \
              which does not match a reserved resource in the request with principal \
              '{reserver}'"
@@ -282,16 +291,16 @@ fn check_reserver(pushed: &Reservation, principal: &str) -> Result<(), String> {
 }
 
 /// A framework reserves for the role that it was offered the resources in.
-fn check_own_role(role: &Role, allocated: &Role, framework: &Framework) -> Result<(), String> {
+fn check_own_role(role: &Role, allocated: &Role, framework: &Framework) -> Result<(), Invalid> {
     if role != allocated {
-        return Err(format!(
+        return Err(invalid!(
             "A reserve operation was attempted for a resource with role '{role}', but the resource \
              was allocated to role '{allocated}'"
         ));
     }
     if !framework.terms.roles.contains(allocated) {
         let roles: Vec<&str> = framework.terms.roles.iter().map(Role::as_str).collect();
-        return Err(format!(
+        return Err(invalid!(
             "A reserve operation was attempted for a resource allocated to role '{allocated}', but \
              the framework only has roles '{{ {} }}'",
             roles.join(", ")
@@ -301,7 +310,7 @@ fn check_own_role(role: &Role, allocated: &Role, framework: &Framework) -> Resul
 }
 
 /// What a framework names is allocated to one role.
-fn check_roles(resources: &[Resource], requester: Requester<'_>) -> Result<(), String> {
+fn check_roles(resources: &[Resource], requester: Requester<'_>) -> Result<(), Invalid> {
     if requester.framework.is_none() {
         return Ok(());
     }
@@ -314,7 +323,7 @@ fn check_roles(resources: &[Resource], requester: Requester<'_>) -> Result<(), S
     for role in roles {
         let role = role.ok_or_else(unallocated)?;
         if role != first {
-            return Err(format!(
+            return Err(invalid!(
                 "The resources have multiple allocation roles ('{role}' and '{first}') but only \
                  one allocation role is allowed"
             ));
@@ -323,12 +332,12 @@ fn check_roles(resources: &[Resource], requester: Requester<'_>) -> Result<(), S
     Ok(())
 }
 
-fn check_unreserve(resource: &Resource) -> Result<(), String> {
+fn check_unreserve(resource: &Resource) -> Result<(), Invalid> {
     if !resource.is_dynamically_reserved() {
-        return Err(format!("Resource {resource} is not dynamically reserved"));
+        return Err(invalid!("Resource {resource} is not dynamically reserved"));
     }
     if resource.is_persistent_volume() {
-        return Err(format!(
+        return Err(invalid!(
             "A dynamically reserved persistent volume {resource} cannot be unreserved directly. \
              Please destroy the persistent volume first then unreserve the resource"
         ));
@@ -336,24 +345,26 @@ fn check_unreserve(resource: &Resource) -> Result<(), String> {
     Ok(())
 }
 
-fn check_volume(volume: &Resource) -> Result<(), String> {
+fn check_volume(volume: &Resource) -> Result<(), Invalid> {
     let Some(disk) = volume.disk() else {
-        return Err(format!("Resource {volume} does not have DiskInfo"));
+        return Err(invalid!("Resource {volume} does not have DiskInfo"));
     };
     if disk.persistence.is_none() {
-        return Err("'persistence' is not set in DiskInfo".to_owned());
+        return Err(invalid!("'persistence' is not set in DiskInfo"));
     }
     match &disk.volume {
-        None => Err("Expecting 'volume' to be set for persistent volume".to_owned()),
+        None => Err(invalid!(
+            "Expecting 'volume' to be set for persistent volume"
+        )),
         Some(mount) if mount.mode == VolumeMode::ReadOnly => {
-            Err("Read-only persistent volume not supported".to_owned())
+            Err(invalid!("Read-only persistent volume not supported"))
         }
         Some(_) => Ok(()),
     }
 }
 
 /// A volume's id is its own among those of its role on the agent.
-fn check_unique(total: &Resources, volumes: &[Resource]) -> Result<(), String> {
+fn check_unique(total: &Resources, volumes: &[Resource]) -> Result<(), Invalid> {
     let existing = total.persistent_volumes();
     let mut seen = BTreeSet::new();
     for volume in existing.iter().chain(volumes) {
@@ -362,18 +373,21 @@ fn check_unique(total: &Resources, volumes: &[Resource]) -> Result<(), String> {
             continue;
         };
         if !seen.insert((role, &*persistence.id)) {
-            return Err(format!("Persistence ID '{}' is not unique", persistence.id));
+            return Err(invalid!(
+                "Persistence ID '{}' is not unique",
+                persistence.id
+            ));
         }
     }
     Ok(())
 }
 
-fn check_create(volume: &Resource, requester: Requester<'_>, agent: &Agent) -> Result<(), String> {
+fn check_create(volume: &Resource, requester: Requester<'_>, agent: &Agent) -> Result<(), Invalid> {
     if let Some(framework) = requester.framework
         && volume.is_shared()
         && !framework.terms.capabilities.shared_resources
     {
-        return Err(format!(
+        return Err(invalid!(
             "Create volume operation for '{volume}' has been attempted by framework '{}' with no \
              SHARED_RESOURCES capability",
             framework.id
@@ -381,20 +395,20 @@ fn check_create(volume: &Resource, requester: Requester<'_>, agent: &Agent) -> R
     }
     let role = volume.reservation_role().map_or("*", Role::as_str);
     if role.len() > ID_BYTES_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "A volume cannot be created for a role of {} bytes: its folder is named after the role, \
              and a name has at most {ID_BYTES_MAX}",
             role.len()
         ));
     }
     if !agent.profile.has(Capability::HierarchicalRole) && role.contains('/') {
-        return Err(format!(
+        return Err(invalid!(
             "Volume {volume} with reservation for hierarchical role '{role}' cannot be created on \
              an agent without HIERARCHICAL_ROLE capability"
         ));
     }
     if !agent.profile.has(Capability::ReservationRefinement) && volume.has_refined_reservations() {
-        return Err(format!(
+        return Err(invalid!(
             "Volume {volume} with reservation refinement cannot be created on an agent without \
              RESERVATION_REFINEMENT capability"
         ));
@@ -404,11 +418,11 @@ fn check_create(volume: &Resource, requester: Requester<'_>, agent: &Agent) -> R
     };
     let persistence = volume.disk().and_then(|disk| disk.persistence.as_ref());
     match persistence.and_then(|persistence| persistence.principal.as_deref()) {
-        None => Err(format!(
+        None => Err(invalid!(
             "Create volume operation attempted by principal '{principal}', but there is a volume \
              in the operation with no principal set in 'disk.persistence'"
         )),
-        Some(creator) if creator != principal => Err(format!(
+        Some(creator) if creator != principal => Err(invalid!(
             "Create volume operation attempted by authenticated principal '{principal}', which \
              does not match a volume in the operation with principal '{creator}' set in \
              'disk.persistence'"
@@ -419,7 +433,7 @@ fn check_create(volume: &Resource, requester: Requester<'_>, agent: &Agent) -> R
 
 /// Refuses volumes whose creator is named wrong: the right over a volume is its creator's, and the creator
 /// that the request names is the one that was authorized.
-fn check_creators(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
+fn check_creators(volumes: &[Resource], agent: &Agent) -> Result<(), Invalid> {
     let creator = |volume: &Resource| {
         let persistence = volume.disk()?.persistence.as_ref()?;
         persistence.principal.clone()
@@ -439,18 +453,18 @@ fn check_creators(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
     if volumes.iter().all(is_right) {
         Ok(())
     } else {
-        Err("Persistent volumes not found".to_owned())
+        Err(invalid!("Persistent volumes not found"))
     }
 }
 
-fn check_destroy(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
+fn check_destroy(volumes: &[Resource], agent: &Agent) -> Result<(), Invalid> {
     let existing = &agent.profile.total;
     let bare = |volume: &Resource| volume.clone().with_allocation(None);
     if !volumes
         .iter()
         .all(|volume| existing.contains_resource(&bare(volume)))
     {
-        return Err("Persistent volumes not found".to_owned());
+        return Err(invalid!("Persistent volumes not found"));
     }
     // Only a shared one can be in use and offered at the same time.
     let used: Vec<Resources> = agent.used.values().map(Resources::unallocate).collect();
@@ -459,63 +473,75 @@ fn check_destroy(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
         used.iter().any(|used| used.contains_resource(&volume))
     };
     if volumes.iter().any(is_used) {
-        return Err("Persistent volumes in use".to_owned());
+        return Err(invalid!("Persistent volumes in use"));
     }
     Ok(())
 }
 
-fn check_grow(volume: &Resource, addition: &Resource, agent: &Agent) -> Result<(), String> {
+fn check_grow(volume: &Resource, addition: &Resource, agent: &Agent) -> Result<(), Invalid> {
     if !addition.scalar().is_some_and(Scalar::is_positive) {
-        return Err("The size of 'GrowVolume.addition' field must be greater than zero".to_owned());
+        return Err(invalid!(
+            "The size of 'GrowVolume.addition' field must be greater than zero"
+        ));
     }
     if volume.provider_id().is_some() {
-        return Err("Growing a volume from a resource provider is not supported".to_owned());
+        return Err(invalid!(
+            "Growing a volume from a resource provider is not supported"
+        ));
     }
-    check_volume(volume).map_err(|text| {
-        format!("Invalid persistent volume in the 'GrowVolume.volume' field: {text}")
-    })?;
+    check_volume(volume).map_err(Invalid::within(
+        "Invalid persistent volume in the 'GrowVolume.volume' field",
+    ))?;
     if volume.is_shared() {
-        return Err("Growing a shared persistent volume is not supported".to_owned());
+        return Err(invalid!(
+            "Growing a shared persistent volume is not supported"
+        ));
     }
     if Conversion::grow(volume, addition).is_err() {
-        return Err(
+        return Err(invalid!(
             "Incompatible resources in the 'GrowVolume.volume' and 'GrowVolume.addition' fields"
-                .to_owned(),
-        );
+        ));
     }
     if !agent.profile.has(Capability::ResizeVolume) {
-        return Err(format!(
+        return Err(invalid!(
             "Volume {volume} cannot be grown on an agent without RESIZE_VOLUME capability"
         ));
     }
     Ok(())
 }
 
-fn check_shrink(volume: &Resource, subtract: Scalar, agent: &Agent) -> Result<(), String> {
+fn check_shrink(volume: &Resource, subtract: Scalar, agent: &Agent) -> Result<(), Invalid> {
     if !subtract.is_positive() {
-        return Err("Value of 'ShrinkVolume.subtract' must be greater than zero".to_owned());
+        return Err(invalid!(
+            "Value of 'ShrinkVolume.subtract' must be greater than zero"
+        ));
     }
     if volume.scalar().is_none_or(|size| size <= subtract) {
-        return Err(
+        return Err(invalid!(
             "Value of 'ShrinkVolume.subtract' must be smaller than the size of \
                     'ShrinkVolume.volume'"
-                .to_owned(),
-        );
+        ));
     }
     if volume.provider_id().is_some() {
-        return Err("Shrinking a volume from a resource provider is not supported".to_owned());
+        return Err(invalid!(
+            "Shrinking a volume from a resource provider is not supported"
+        ));
     }
     if volume.is_disk_of(DiskSourceKind::Mount) {
-        return Err("Shrinking a volume on a MOUNT disk is not supported".to_owned());
+        return Err(invalid!(
+            "Shrinking a volume on a MOUNT disk is not supported"
+        ));
     }
-    check_volume(volume).map_err(|text| {
-        format!("Invalid persistent volume in the 'ShrinkVolume.volume' field: {text}")
-    })?;
+    check_volume(volume).map_err(Invalid::within(
+        "Invalid persistent volume in the 'ShrinkVolume.volume' field",
+    ))?;
     if volume.is_shared() {
-        return Err("Shrinking a shared persistent volume is not supported".to_owned());
+        return Err(invalid!(
+            "Shrinking a shared persistent volume is not supported"
+        ));
     }
     if !agent.profile.has(Capability::ResizeVolume) {
-        return Err(format!(
+        return Err(invalid!(
             "Volume {volume} cannot be shrunk on an agent without RESIZE_VOLUME capability"
         ));
     }

@@ -6,8 +6,10 @@
 use meseta_proto::mesos::v1::{self, CommandInfo, ContainerInfo, container_info, volume};
 use meseta_resources::IdError;
 
+use crate::core::invalid::{Invalid, invalid};
+
 /// A variable has its value, in the one place where its type says.
-pub(super) fn check_environment(command: Option<&CommandInfo>) -> Result<(), String> {
+pub(super) fn check_environment(command: Option<&CommandInfo>) -> Result<(), Invalid> {
     use v1::environment::variable::Type;
     let variables = command
         .and_then(|command| command.environment.as_ref())
@@ -20,35 +22,37 @@ pub(super) fn check_environment(command: Option<&CommandInfo>) -> Result<(), Str
         let name = variable.name.escape_debug();
         match (kind, &variable.value, &variable.secret) {
             (Type::Unknown, _, _) => {
-                return Err("Environment variable of type 'UNKNOWN' is not allowed".to_owned());
+                return Err(invalid!(
+                    "Environment variable of type 'UNKNOWN' is not allowed"
+                ));
             }
             (Type::Value, None, _) => {
-                return Err(format!(
+                return Err(invalid!(
                     "Environment variable '{name}' of type 'VALUE' must have a value set"
                 ));
             }
             (Type::Value, _, Some(_)) => {
-                return Err(format!(
+                return Err(invalid!(
                     "Environment variable '{name}' of type 'VALUE' must not have a secret set"
                 ));
             }
             (Type::Secret, _, None) => {
-                return Err(format!(
+                return Err(invalid!(
                     "Environment variable '{name}' of type 'SECRET' must have a secret set"
                 ));
             }
             (Type::Secret, Some(_), _) => {
-                return Err(format!(
+                return Err(invalid!(
                     "Environment variable '{name}' of type 'SECRET' must not have a value set"
                 ));
             }
             (Type::Secret, None, Some(secret)) => {
-                check_secret(secret).map_err(|text| {
-                    format!("Environment variable '{name}' specifies an invalid secret: {text}")
-                })?;
+                check_secret(secret).map_err(Invalid::within(format_args!(
+                    "Environment variable '{name}' specifies an invalid secret"
+                )))?;
                 let data = secret.value.as_ref().map(|value| value.data.as_slice());
                 if data.unwrap_or_default().contains(&0) {
-                    return Err(format!(
+                    return Err(invalid!(
                         "Environment variable '{name}' specifies a secret containing null bytes, \
                          which is not allowed in the environment"
                     ));
@@ -61,43 +65,43 @@ pub(super) fn check_environment(command: Option<&CommandInfo>) -> Result<(), Str
 }
 
 /// A secret is itself or a name, as its type says.
-fn check_secret(secret: &v1::Secret) -> Result<(), String> {
+fn check_secret(secret: &v1::Secret) -> Result<(), Invalid> {
     use v1::secret::Type;
     let kind = secret.r#type.and_then(|kind| Type::try_from(kind).ok());
     match (kind, &secret.reference, &secret.value) {
-        (Some(Type::Reference), None, _) => {
-            Err("Secret of type REFERENCE must have the 'reference' field set".to_owned())
-        }
-        (Some(Type::Reference), Some(reference), Some(_)) => Err(format!(
+        (Some(Type::Reference), None, _) => Err(invalid!(
+            "Secret of type REFERENCE must have the 'reference' field set"
+        )),
+        (Some(Type::Reference), Some(reference), Some(_)) => Err(invalid!(
             "Secret '{}' of type REFERENCE must not have the 'value' field set",
             reference.name.escape_debug()
         )),
-        (Some(Type::Value), _, None) => {
-            Err("Secret of type VALUE must have the 'value' field set".to_owned())
-        }
-        (Some(Type::Value), Some(_), Some(_)) => {
-            Err("Secret of type VALUE must not have the 'reference' field set".to_owned())
-        }
+        (Some(Type::Value), _, None) => Err(invalid!(
+            "Secret of type VALUE must have the 'value' field set"
+        )),
+        (Some(Type::Value), Some(_), Some(_)) => Err(invalid!(
+            "Secret of type VALUE must not have the 'reference' field set"
+        )),
         (Some(Type::Reference | Type::Value | Type::Unknown) | None, _, _) => Ok(()),
     }
 }
 
 /// One command of a check: something to run, and variables that make sense.
-fn check_command(command: &CommandInfo, what: &str) -> Result<(), String> {
+fn check_command(command: &CommandInfo, what: &str) -> Result<(), Invalid> {
     if command.value.is_none() {
         let missing = if command.shell.unwrap_or(true) {
             "'shell command'"
         } else {
             "'executable path'"
         };
-        return Err(format!("{what} must contain {missing}"));
+        return Err(invalid!("{what} must contain {missing}"));
     }
     Ok(())
 }
 
-fn check_path(path: Option<&str>, what: &str) -> Result<(), String> {
+fn check_path(path: Option<&str>, what: &str) -> Result<(), Invalid> {
     match path {
-        Some(path) if !path.starts_with('/') => Err(format!(
+        Some(path) if !path.starts_with('/') => Err(invalid!(
             "The path '{}' of {what} must start with '/'",
             path.escape_debug()
         )),
@@ -105,25 +109,25 @@ fn check_path(path: Option<&str>, what: &str) -> Result<(), String> {
     }
 }
 
-fn check_seconds(values: &[(&str, Option<f64>)]) -> Result<(), String> {
+fn check_seconds(values: &[(&str, Option<f64>)]) -> Result<(), Invalid> {
     for (name, value) in values {
         if value.is_some_and(|value| value < 0.0 || value.is_nan()) {
-            return Err(format!("Expecting '{name}' to be non-negative"));
+            return Err(invalid!("Expecting '{name}' to be non-negative"));
         }
     }
     Ok(())
 }
 
-pub(super) fn check_health(check: &v1::HealthCheck) -> Result<(), String> {
+pub(super) fn check_health(check: &v1::HealthCheck) -> Result<(), Invalid> {
     use v1::health_check::Type;
     match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
-        None => return Err("HealthCheck must specify 'type'".to_owned()),
+        None => return Err(invalid!("HealthCheck must specify 'type'")),
         Some(Type::Command) => {
             let missing = "Expecting 'command' to be set for COMMAND health check";
             let command = check.command.as_ref().ok_or(missing)?;
             check_command(command, "Command health check")?;
             check_environment(Some(command))
-                .map_err(|text| format!("Health check's `CommandInfo` is invalid: {text}"))?;
+                .map_err(Invalid::within("Health check's `CommandInfo` is invalid"))?;
         }
         Some(Type::Http) => {
             let missing = "Expecting 'http' to be set for HTTP health check";
@@ -132,7 +136,7 @@ pub(super) fn check_health(check: &v1::HealthCheck) -> Result<(), String> {
                 && scheme != "http"
                 && scheme != "https"
             {
-                return Err(format!(
+                return Err(invalid!(
                     "Unsupported HTTP health check scheme: '{}'",
                     scheme.escape_debug()
                 ));
@@ -140,9 +144,9 @@ pub(super) fn check_health(check: &v1::HealthCheck) -> Result<(), String> {
             check_path(http.path.as_deref(), "HTTP health check")?;
         }
         Some(Type::Tcp) if check.tcp.is_none() => {
-            return Err("Expecting 'tcp' to be set for TCP health check".to_owned());
+            return Err(invalid!("Expecting 'tcp' to be set for TCP health check"));
         }
-        Some(Type::Unknown) => return Err("'UNKNOWN' is not a valid health check type".to_owned()),
+        Some(Type::Unknown) => return Err(invalid!("'UNKNOWN' is not a valid health check type")),
         Some(Type::Tcp) => {}
     }
     check_seconds(&[
@@ -153,16 +157,16 @@ pub(super) fn check_health(check: &v1::HealthCheck) -> Result<(), String> {
     ])
 }
 
-pub(super) fn check_check(check: &v1::CheckInfo) -> Result<(), String> {
+pub(super) fn check_check(check: &v1::CheckInfo) -> Result<(), Invalid> {
     use v1::check_info::Type;
     match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
-        None => return Err("CheckInfo must specify 'type'".to_owned()),
+        None => return Err(invalid!("CheckInfo must specify 'type'")),
         Some(Type::Command) => {
             let missing = "Expecting 'command' to be set for COMMAND check";
             let command = &check.command.as_ref().ok_or(missing)?.command;
             check_command(command, "Command check")?;
             check_environment(Some(command))
-                .map_err(|text| format!("Check's `CommandInfo` is invalid: {text}"))?;
+                .map_err(Invalid::within("Check's `CommandInfo` is invalid"))?;
         }
         Some(Type::Http) => {
             let missing = "Expecting 'http' to be set for HTTP check";
@@ -170,9 +174,9 @@ pub(super) fn check_check(check: &v1::CheckInfo) -> Result<(), String> {
             check_path(http.path.as_deref(), "HTTP check")?;
         }
         Some(Type::Tcp) if check.tcp.is_none() => {
-            return Err("Expecting 'tcp' to be set for TCP check".to_owned());
+            return Err(invalid!("Expecting 'tcp' to be set for TCP check"));
         }
-        Some(Type::Unknown) => return Err("'UNKNOWN' is not a valid check type".to_owned()),
+        Some(Type::Unknown) => return Err(invalid!("'UNKNOWN' is not a valid check type")),
         Some(Type::Tcp) => {}
     }
     check_seconds(&[
@@ -182,21 +186,21 @@ pub(super) fn check_check(check: &v1::CheckInfo) -> Result<(), String> {
     ])
 }
 
-pub(super) fn check_container(container: &ContainerInfo) -> Result<(), String> {
+pub(super) fn check_container(container: &ContainerInfo) -> Result<(), Invalid> {
     for volume in &container.volumes {
-        check_volume(volume).map_err(|text| format!("Invalid volume: {text}"))?;
+        check_volume(volume).map_err(Invalid::within("Invalid volume"))?;
     }
     if container.r#type == i32::from(container_info::Type::Docker) {
         let missing = "DockerInfo 'docker' is not set for DOCKER typed ContainerInfo";
         let docker = container.docker.as_ref().ok_or(missing)?;
         if docker.parameters.iter().any(|one| one.key == "name") {
-            return Err("Parameter in DockerInfo must not be 'name'".to_owned());
+            return Err(invalid!("Parameter in DockerInfo must not be 'name'"));
         }
     }
     Ok(())
 }
 
-fn check_volume(volume: &v1::Volume) -> Result<(), String> {
+fn check_volume(volume: &v1::Volume) -> Result<(), Invalid> {
     use volume::source::Type;
     let given = [
         volume.host_path.is_some(),
@@ -204,7 +208,9 @@ fn check_volume(volume: &v1::Volume) -> Result<(), String> {
         volume.source.is_some(),
     ];
     if given.into_iter().filter(|given| *given).count() != 1 {
-        return Err("Only one of them should be set: 'host_path', 'image' and 'source'".to_owned());
+        return Err(invalid!(
+            "Only one of them should be set: 'host_path', 'image' and 'source'"
+        ));
     }
     let Some(source) = &volume.source else {
         return Ok(());
@@ -234,7 +240,7 @@ fn check_volume(volume: &v1::Volume) -> Result<(), String> {
             return Ok(());
         }
     };
-    Err(missing.to_owned())
+    Err(missing.into())
 }
 
 /// Whether a container keeps its tasks in its own control groups, as it does unless it says

@@ -9,23 +9,27 @@ use meseta_proto::convert;
 use meseta_proto::mesos::v1;
 use meseta_resources::{Resource, Resources, Value};
 
+use crate::core::invalid::{Invalid, invalid};
+
 /// Whole gpus, volumes once each, one role, and no name both revocable and not.
 pub(super) fn check_resources(
     given: &[v1::Resource],
     resources: &Resources,
     what: &str,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     for resource in resources {
-        resource.check_gpus().map_err(|error| {
-            format!("{what} uses invalid resources: Invalid 'gpus' resource: {error}")
-        })?;
+        resource.check_gpus().map_err(Invalid::within(format_args!(
+            "{what} uses invalid resources: Invalid 'gpus' resource"
+        )))?;
     }
-    check_unique([given])
-        .map_err(|text| format!("{what} uses duplicate persistence ID: {text}"))?;
+    check_unique([given]).map_err(Invalid::within(format_args!(
+        "{what} uses duplicate persistence ID"
+    )))?;
     check_role(resources)
         .map_err(|text| format!("Invalid {} resources: {text}", what.to_lowercase()))?;
-    check_revocable(resources.iter())
-        .map_err(|text| format!("{what} mixes revocable and non-revocable resources: {text}"))
+    check_revocable(resources.iter()).map_err(Invalid::within(format_args!(
+        "{what} mixes revocable and non-revocable resources"
+    )))
 }
 
 /// What a task, or the tasks of a group, and their executor use together, each list by itself valid.
@@ -33,15 +37,17 @@ pub(super) fn check_together(
     who: &str,
     given: &[&[v1::Resource]],
     overlapping: impl FnOnce() -> String,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     let lists: Vec<Vec<Resource>> = given.iter().map(|list| parsed(list).collect()).collect();
     if overlap(&lists) {
-        return Err(overlapping());
+        return Err(overlapping().into());
     }
-    check_unique(given.iter().copied())
-        .map_err(|text| format!("{who} use duplicate persistence ID: {text}"))?;
-    check_revocable(lists.iter().flatten())
-        .map_err(|text| format!("{who} mix revocable and non-revocable resources: {text}"))
+    check_unique(given.iter().copied()).map_err(Invalid::within(format_args!(
+        "{who} use duplicate persistence ID"
+    )))?;
+    check_revocable(lists.iter().flatten()).map_err(Invalid::within(format_args!(
+        "{who} mix revocable and non-revocable resources"
+    )))
 }
 
 fn parsed(given: &[v1::Resource]) -> impl Iterator<Item = Resource> {
@@ -51,7 +57,7 @@ fn parsed(given: &[v1::Resource]) -> impl Iterator<Item = Resource> {
 }
 
 /// A volume's id is its own among those of its role; a shared volume may be named again.
-fn check_unique<'a>(given: impl IntoIterator<Item = &'a [v1::Resource]>) -> Result<(), String> {
+fn check_unique<'a>(given: impl IntoIterator<Item = &'a [v1::Resource]>) -> Result<(), Invalid> {
     let mut seen = BTreeSet::new();
     let mut shared: Vec<Resource> = Vec::new();
     let lists = given.into_iter();
@@ -62,7 +68,10 @@ fn check_unique<'a>(given: impl IntoIterator<Item = &'a [v1::Resource]>) -> Resu
             continue;
         };
         if !seen.insert((role.clone(), persistence.id.clone())) && !shared.contains(&volume) {
-            return Err(format!("Persistence ID '{}' is not unique", persistence.id));
+            return Err(invalid!(
+                "Persistence ID '{}' is not unique",
+                persistence.id
+            ));
         }
         if volume.is_shared() {
             shared.push(volume);
@@ -71,14 +80,14 @@ fn check_unique<'a>(given: impl IntoIterator<Item = &'a [v1::Resource]>) -> Resu
     Ok(())
 }
 
-fn check_role(resources: &Resources) -> Result<(), String> {
+fn check_role(resources: &Resources) -> Result<(), Invalid> {
     let mut roles = resources.iter().filter_map(Resource::allocation_role);
     let Some(first) = roles.next() else {
         return Ok(());
     };
     match roles.find(|role| *role != first) {
         None => Ok(()),
-        Some(other) => Err(format!(
+        Some(other) => Err(invalid!(
             "The resources have multiple allocation roles ('{other}' and '{first}') but only one \
              allocation role is allowed"
         )),
@@ -87,7 +96,7 @@ fn check_role(resources: &Resources) -> Result<(), String> {
 
 fn check_revocable<'a>(
     resources: impl Iterator<Item = &'a Resource> + Clone,
-) -> Result<(), String> {
+) -> Result<(), Invalid> {
     let names = |revocable: bool| {
         let of_kind = resources
             .clone()
@@ -96,7 +105,7 @@ fn check_revocable<'a>(
     };
     match names(true).intersection(&names(false)).next() {
         None => Ok(()),
-        Some(name) => Err(format!(
+        Some(name) => Err(invalid!(
             "Cannot use both revocable and non-revocable '{name}' at the same time"
         )),
     }

@@ -12,6 +12,7 @@ use super::part::{
     check_check, check_container, check_environment, check_health, id_text, shares_groups,
 };
 use super::resource::{check_resources, check_together};
+use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::wire::{allocated, for_agent};
@@ -45,18 +46,17 @@ pub(in crate::core) fn validate(
     task: &mut TaskInfo,
     role: &Role,
     available: &Resources,
-) -> Result<Valid, String> {
+) -> Result<Valid, Invalid> {
     infer_check_type(task);
     let (task_id, resources) = validate_itself(framework, agent, task, role)?;
     let executor = match (task.command.is_some(), &task.executor) {
         (true, None) => None,
         (false, Some(executor)) => Some(executor::of_task(framework, agent, executor, role)?),
         (true, Some(_)) | (false, None) => {
-            return Err(
+            return Err(invalid!(
                 "Task should have at least one (but not both) of CommandInfo or \
                         ExecutorInfo present"
-                    .to_owned(),
-            );
+            ));
         }
     };
     if let Some(executor) = &executor {
@@ -73,9 +73,9 @@ pub(in crate::core) fn validate(
         )?;
     }
     if !shares_groups(task.container.as_deref()) {
-        return Err(
-            "Only tasks in a task group may have 'share_cgroups' set to 'false'".to_owned(),
-        );
+        return Err(invalid!(
+            "Only tasks in a task group may have 'share_cgroups' set to 'false'"
+        ));
     }
     let valid = Valid {
         task_id,
@@ -84,7 +84,7 @@ pub(in crate::core) fn validate(
     };
     let total = valid.total();
     if !available.contains(&total) {
-        return Err(format!(
+        return Err(invalid!(
             "Total resources {total} required by task and its executor is more than available \
              {available}"
         ));
@@ -118,24 +118,24 @@ pub(super) fn validate_itself(
     agent: &Agent,
     task: &TaskInfo,
     role: &Role,
-) -> Result<(TaskId, Resources), String> {
+) -> Result<(TaskId, Resources), Invalid> {
     let task_id = TaskId::new(&task.task_id.value).map_err(|error| id_text(&error))?;
     if framework.tasks.len() >= TASKS_PER_FRAMEWORK_MAX {
-        return Err(format!(
+        return Err(invalid!(
             "Framework has {TASKS_PER_FRAMEWORK_MAX} tasks that are live or unacknowledged, and may \
              not have more"
         ));
     }
     if !framework.may_launch(&task_id, agent.id()) {
-        return Err(format!("Task has duplicate ID: {task_id}"));
+        return Err(invalid!("Task has duplicate ID: {task_id}"));
     }
     if framework.has_unreachable(task_id.as_str()) {
-        return Err(format!(
+        return Err(invalid!(
             "Task reuses the ID of an unreachable task: {task_id}"
         ));
     }
     if task.agent_id.value != agent.id().as_str() {
-        return Err(format!(
+        return Err(invalid!(
             "Task uses invalid agent {} while agent {} is expected",
             task.agent_id.value.escape_debug(),
             agent.id()
@@ -143,53 +143,61 @@ pub(super) fn validate_itself(
     }
     check_durations(task)?;
     if let Some(check) = &task.check {
-        check_check(check).map_err(|text| format!("Task uses invalid check: {text}"))?;
+        check_check(check).map_err(Invalid::within("Task uses invalid check"))?;
     }
     if let Some(check) = &task.health_check {
-        check_health(check).map_err(|text| format!("Task uses invalid health check: {text}"))?;
+        check_health(check).map_err(Invalid::within("Task uses invalid health check"))?;
     }
     if task.resources.is_empty() {
-        return Err("Task uses no resources".to_owned());
+        return Err(invalid!("Task uses no resources"));
     }
-    let resources = allocated(&task.resources, role)
-        .map_err(|text| format!("Task uses invalid resources: Invalid resources: {text}"))?;
+    let resources = allocated(&task.resources, role).map_err(Invalid::within(
+        "Task uses invalid resources: Invalid resources",
+    ))?;
     check_resources(&task.resources, &resources, "Task")?;
     check_environment(task.command.as_ref())
-        .map_err(|text| format!("Task's `CommandInfo` is invalid: {text}"))?;
+        .map_err(Invalid::within("Task's `CommandInfo` is invalid"))?;
     if let Some(container) = &task.container {
-        check_container(container)
-            .map_err(|text| format!("Task's `ContainerInfo` is invalid: {text}"))?;
+        check_container(container).map_err(Invalid::within("Task's `ContainerInfo` is invalid"))?;
     }
     check_limits(task, agent, &resources)?;
     Ok((task_id, resources))
 }
 
-fn check_durations(task: &TaskInfo) -> Result<(), String> {
+fn check_durations(task: &TaskInfo) -> Result<(), Invalid> {
     let negative = |duration: Option<v1::DurationInfo>| {
         duration.is_some_and(|duration| duration.nanoseconds < 0)
     };
     if negative(task.kill_policy.and_then(|policy| policy.grace_period)) {
-        return Err("Task's 'kill_policy.grace_period' must be non-negative".to_owned());
+        return Err(invalid!(
+            "Task's 'kill_policy.grace_period' must be non-negative"
+        ));
     }
     if negative(task.max_completion_time) {
-        return Err("Task's `max_completion_time` must be non-negative".to_owned());
+        return Err(invalid!(
+            "Task's `max_completion_time` must be non-negative"
+        ));
     }
     Ok(())
 }
 
-fn check_limits(task: &TaskInfo, agent: &Agent, resources: &Resources) -> Result<(), String> {
+fn check_limits(task: &TaskInfo, agent: &Agent, resources: &Resources) -> Result<(), Invalid> {
     if task.limits.is_empty() {
         return Ok(());
     }
     if !agent.profile.has(Capability::TaskResourceLimits) {
-        return Err("Agent is not capable of handling task resource limits".to_owned());
+        return Err(invalid!(
+            "Agent is not capable of handling task resource limits"
+        ));
     }
     if task
         .limits
         .keys()
         .any(|name| name != "cpus" && name != "mem")
     {
-        return Err("Only cpus and mem may be included in a task's resource limits".to_owned());
+        return Err(invalid!(
+            "Only cpus and mem may be included in a task's resource limits"
+        ));
     }
     for (name, short, long, request) in [
         ("cpus", "cpu", "CPU", resources.cpus()),
@@ -199,12 +207,12 @@ fn check_limits(task: &TaskInfo, agent: &Agent, resources: &Resources) -> Result
             continue;
         };
         let Some(request) = request else {
-            return Err(format!(
+            return Err(invalid!(
                 "When a {long} limit is specified, a {long} request must also be specified"
             ));
         };
         if limit.value.is_nan() || limit.value < request.to_f64() {
-            return Err(format!(
+            return Err(invalid!(
                 "The {short} limit must be greater than or equal to the {short} request"
             ));
         }
