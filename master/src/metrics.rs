@@ -18,9 +18,7 @@ use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{
-    Counter, Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Counter, Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
 use tokio::sync::watch;
 
@@ -134,14 +132,10 @@ impl Families {
         labels: &[&str],
         values: impl IntoIterator<Item = (Vec<String>, usize)>,
     ) -> Result<(), prometheus::Error> {
-        let vector = IntGaugeVec::new(Opts::new(name, help), labels)?;
-        for (labels, value) in values {
-            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-            let value = i64::try_from(value).unwrap_or(i64::MAX);
-            vector.get_metric_with_label_values(&labels)?.set(value);
-        }
-        self.0.extend(vector.collect());
-        Ok(())
+        let value = |count| to_f64(u64::try_from(count).unwrap_or(u64::MAX));
+        let values = values.into_iter();
+        let values = values.map(|(labels, count)| (labels, value(count)));
+        self.gauge(name, help, labels, values)
     }
 
     fn counter(

@@ -60,9 +60,13 @@ impl MasterCore {
             .frameworks
             .get(&framework)
             .and_then(|framework| framework.connection());
-        if live != Some(connection) {
-            return;
+        if live == Some(connection) {
+            self.beat(framework, connection);
         }
+    }
+
+    /// Sends a sign of life to a scheduler, and plans the next.
+    pub(in crate::core) fn beat(&mut self, framework: FrameworkId, connection: ConnectionId) {
         self.event_to(connection, event_of(event::Type::Heartbeat));
         self.timers.set(
             self.now.moment + HEARTBEAT_INTERVAL,

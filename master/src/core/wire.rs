@@ -14,6 +14,15 @@ pub(super) fn from_wire(resources: &[v1::Resource]) -> Result<Resources, Invalid
     convert::resources(resources).map_err(Invalid::of)
 }
 
+/// The format that a framework understands.
+pub(in crate::core) fn format_of(capabilities: convert::FrameworkCapabilities) -> Format {
+    if capabilities.reservation_refinement {
+        Format::PostRefinement
+    } else {
+        Format::PreRefinement
+    }
+}
+
 /// Writes resources. What the format before refinement cannot say is left out: whoever speaks only
 /// that could not use it.
 #[must_use]
@@ -40,14 +49,17 @@ pub(in crate::core) fn allocated(
     resources: &[v1::Resource],
     role: &Role,
 ) -> Result<Resources, Invalid> {
-    let parsed = from_wire(resources)?;
-    Ok(parsed
-        .iter()
-        .map(|resource| match resource.allocation_role() {
-            Some(_) => resource.clone(),
-            None => resource.clone().with_allocation(Some(role.clone())),
-        })
-        .collect())
+    Ok(allocate(&from_wire(resources)?, role))
+}
+
+/// Allocates to a role what is allocated to none.
+pub(in crate::core) fn allocate(resources: &Resources, role: &Role) -> Resources {
+    let resources = resources.iter();
+    let allocated = resources.map(|resource| match resource.allocation_role() {
+        Some(_) => resource.clone(),
+        None => resource.clone().with_allocation(Some(role.clone())),
+    });
+    allocated.collect()
 }
 
 /// The same for the agent, which knows one format only.

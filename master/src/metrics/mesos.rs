@@ -66,77 +66,53 @@ fn master(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) 
     let counters = &snapshot.counters;
     let uptime = measures.now.saturating_sub(snapshot.started);
     out.put("master/uptime_secs", uptime.as_secs_f64());
-    let connected = snapshot
-        .agents
-        .iter()
-        .filter(|agent| agent.connected)
-        .count();
-    let disconnected = snapshot.agents.len() - connected;
-    out.count("master/slaves_connected", connected);
-    out.count("master/slaves_disconnected", disconnected);
+    let agents = snapshot.agents.len();
+    let connected = snapshot.agents.iter().filter(|agent| agent.connected);
+    let connected = connected.count();
     let active = snapshot.agents.iter().filter(|agent| agent.is_active());
     let active = active.count();
-    out.count("master/slaves_active", active);
-    out.count("master/slaves_inactive", snapshot.agents.len() - active);
-    out.count(
-        "master/slaves_unreachable",
-        snapshot.unreachable_agents.len(),
-    );
-    let subscribed = snapshot
-        .frameworks
-        .iter()
-        .filter(|framework| framework.connected)
-        .count();
+    let frameworks = snapshot.frameworks.iter();
+    let subscribed = frameworks.filter(|framework| framework.connected).count();
     let away = snapshot.frameworks.len() - subscribed;
-    out.count("master/frameworks_connected", subscribed);
-    out.count("master/frameworks_disconnected", away);
-    out.count("master/frameworks_active", subscribed);
-    out.count("master/frameworks_inactive", away);
-    out.count("master/outstanding_offers", snapshot.offers.len());
-    out.counter("master/slave_registrations", counters.agent_registrations);
-    out.counter(
-        "master/slave_reregistrations",
-        counters.agent_reregistrations,
-    );
-    let removals = counters.agent_removals_unhealthy
-        + counters.agent_removals_unregistered
-        + counters.agent_removals_registered;
-    out.counter("master/slave_removals", removals);
-    out.counter(
-        "master/slave_removals/reason_unhealthy",
-        counters.agent_removals_unhealthy,
-    );
-    out.counter(
-        "master/slave_removals/reason_unregistered",
-        counters.agent_removals_unregistered,
-    );
-    out.counter(
-        "master/slave_removals/reason_registered",
-        counters.agent_removals_registered,
-    );
-    out.counter(
-        "master/slave_unreachable_scheduled",
+    for (key, value) in [
+        ("slaves_connected", connected),
+        ("slaves_disconnected", agents - connected),
+        ("slaves_active", active),
+        ("slaves_inactive", agents - active),
+        ("slaves_unreachable", snapshot.unreachable_agents.len()),
+        ("frameworks_connected", subscribed),
+        ("frameworks_disconnected", away),
+        ("frameworks_active", subscribed),
+        ("frameworks_inactive", away),
+        ("outstanding_offers", snapshot.offers.len()),
+    ] {
+        out.count(&format!("master/{key}"), value);
+    }
+    let unhealthy = counters.agent_removals_unhealthy;
+    let unregistered = counters.agent_removals_unregistered;
+    let registered = counters.agent_removals_registered;
+    let (scheduled, completed) = (
         counters.agent_unreachable_scheduled,
-    );
-    out.counter(
-        "master/slave_unreachable_completed",
         counters.agent_unreachable_completed,
     );
-    out.counter("master/slave_unreachable_canceled", 0);
-    out.counter(
-        "master/recovery_slave_removals",
-        counters.recovery_agent_removals,
-    );
-    // What Mesos called it before agents were unreachable.
-    out.counter(
-        "master/slave_shutdowns_scheduled",
-        counters.agent_unreachable_scheduled,
-    );
-    out.counter(
-        "master/slave_shutdowns_completed",
-        counters.agent_unreachable_completed,
-    );
-    out.counter("master/slave_shutdowns_canceled", 0);
+    for (key, value) in [
+        ("slave_registrations", counters.agent_registrations),
+        ("slave_reregistrations", counters.agent_reregistrations),
+        ("slave_removals", unhealthy + unregistered + registered),
+        ("slave_removals/reason_unhealthy", unhealthy),
+        ("slave_removals/reason_unregistered", unregistered),
+        ("slave_removals/reason_registered", registered),
+        ("slave_unreachable_scheduled", scheduled),
+        ("slave_unreachable_completed", completed),
+        ("slave_unreachable_canceled", 0),
+        ("recovery_slave_removals", counters.recovery_agent_removals),
+        // What Mesos called it before agents were unreachable.
+        ("slave_shutdowns_scheduled", scheduled),
+        ("slave_shutdowns_completed", completed),
+        ("slave_shutdowns_canceled", 0),
+    ] {
+        out.counter(&format!("master/{key}"), value);
+    }
 }
 
 /// There is one queue, of commands; requests and messages are commands by the time they wait.

@@ -144,23 +144,25 @@ fn checked(kind: CallType, call: Call) -> Result<Checked, &'static str> {
                 operation: Box::new(operation),
             }
         }
+        CallType::DrainAgent => {
+            Checked::Request(drain_request(call.drain_agent.ok_or("drain_agent")?))
+        }
         CallType::UpdateWeights
         | CallType::UpdateMaintenanceSchedule
         | CallType::StartMaintenance
         | CallType::StopMaintenance
-        | CallType::DrainAgent
         | CallType::DeactivateAgent
         | CallType::ReactivateAgent
         | CallType::UpdateQuota
         | CallType::SetQuota
         | CallType::RemoveQuota
-        | CallType::MarkAgentGone => Checked::Request(request(kind, call)?),
+        | CallType::MarkAgentGone => Checked::Request(Ok(administration(kind, call)?)),
     })
 }
 
-/// What a call asks of the core, or why it makes no sense; names the body if that is missing.
-fn request(kind: CallType, call: Call) -> Result<Result<Administration, String>, &'static str> {
-    Ok(Ok(match kind {
+/// What a call asks of the core; names the body if that is missing.
+fn administration(kind: CallType, call: Call) -> Result<Administration, &'static str> {
+    Ok(match kind {
         CallType::SetQuota => {
             Administration::SetQuota(Box::new(call.set_quota.ok_or("set_quota")?.quota_request))
         }
@@ -188,26 +190,29 @@ fn request(kind: CallType, call: Call) -> Result<Result<Administration, String>,
         CallType::StopMaintenance => Administration::StopMaintenance(
             call.stop_maintenance.ok_or("stop_maintenance")?.machines,
         ),
-        CallType::DrainAgent => {
-            return Ok(drain_request(call.drain_agent.ok_or("drain_agent")?));
-        }
-        CallType::DeactivateAgent => {
-            let body = call.deactivate_agent.ok_or("deactivate_agent")?;
-            let agent_id = body.agent_id.value;
-            Administration::DeactivateAgent { agent_id }
-        }
-        CallType::ReactivateAgent => {
-            let body = call.reactivate_agent.ok_or("reactivate_agent")?;
-            let agent_id = body.agent_id.value;
-            Administration::ReactivateAgent { agent_id }
-        }
-        CallType::MarkAgentGone => {
-            let body = call.mark_agent_gone.ok_or("mark_agent_gone")?;
-            let agent_id = body.agent_id.value;
-            Administration::MarkAgentGone { agent_id }
-        }
+        CallType::DeactivateAgent => Administration::DeactivateAgent {
+            agent_id: call
+                .deactivate_agent
+                .ok_or("deactivate_agent")?
+                .agent_id
+                .value,
+        },
+        CallType::ReactivateAgent => Administration::ReactivateAgent {
+            agent_id: call
+                .reactivate_agent
+                .ok_or("reactivate_agent")?
+                .agent_id
+                .value,
+        },
+        CallType::MarkAgentGone => Administration::MarkAgentGone {
+            agent_id: call
+                .mark_agent_gone
+                .ok_or("mark_agent_gone")?
+                .agent_id
+                .value,
+        },
         _ => return Err("type"),
-    }))
+    })
 }
 
 /// Carries a checked call out.

@@ -152,12 +152,6 @@ pub(crate) fn framework(
     let constraints = framework.offer_constraints.as_ref();
     let constraints = constraints.map(|constraints| constraints.message());
     get_frameworks::Framework {
-        framework_info: (*framework.info).clone(),
-        active: framework.active,
-        connected: framework.connected,
-        recovered: framework.recovered,
-        registered_time: Some(time(framework.registered)),
-        reregistered_time: Some(time(framework.reregistered.unwrap_or(framework.registered))),
         unregistered_time: framework.unregistered.map(time),
         offers: entry
             .map_or(&[][..], |entry| entry.offers.as_slice())
@@ -173,7 +167,7 @@ pub(crate) fn framework(
             Format::Endpoint,
         ),
         offer_constraints: Some(constraints.cloned().unwrap_or_default()),
-        ..get_frameworks::Framework::default()
+        ..lone_framework(framework)
     }
 }
 

@@ -8,7 +8,7 @@ use meseta_access::Approver;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::{AgentInfo, DomainInfo, DrainInfo};
 use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
-use meseta_resources::{AgentId, Attributes, Resources};
+use meseta_resources::{AgentId, Resources};
 use serde::{Serialize, Serializer};
 
 use super::{AGENT_BYTES, between_lists, write};
@@ -26,46 +26,22 @@ impl Serialize for Owned {
     }
 }
 
-/// What somebody may see of them.
-#[derive(Debug)]
-struct FilteredFull<'a>(Cow<'a, Resources>);
-
-impl Serialize for FilteredFull<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Full(&self.0).serialize(serializer)
-    }
+/// All that is said of resources.
+fn full<S: Serializer>(resources: &Resources, serializer: S) -> Result<S::Ok, S::Error> {
+    Full(resources).serialize(serializer)
 }
 
-/// The same of what is reserved, by role.
-#[derive(Debug)]
-struct FilteredReserved<'a>(Cow<'a, Resources>);
-
-impl Serialize for FilteredReserved<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Reserved(&self.0).serialize(serializer)
-    }
+fn reserved<S: Serializer>(resources: &Resources, serializer: S) -> Result<S::Ok, S::Error> {
+    Reserved(resources).serialize(serializer)
 }
 
-#[derive(Debug)]
-struct FilteredReservedFull<'a>(Cow<'a, Resources>);
-
-impl Serialize for FilteredReservedFull<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        ReservedFull(&self.0).serialize(serializer)
-    }
+fn reserved_full<S: Serializer>(resources: &Resources, serializer: S) -> Result<S::Ok, S::Error> {
+    ReservedFull(resources).serialize(serializer)
 }
 
-#[derive(Debug)]
-struct OwnedAttributes(Attributes);
-
-impl Serialize for OwnedAttributes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        AttributesView(&self.0).serialize(serializer)
-    }
-}
-
-fn attributes(info: &AgentInfo) -> OwnedAttributes {
-    OwnedAttributes(convert::attributes(&info.attributes).unwrap_or_default())
+fn attributes<S: Serializer>(info: &AgentInfo, serializer: S) -> Result<S::Ok, S::Error> {
+    let attributes = convert::attributes(&info.attributes).unwrap_or_default();
+    AttributesView(&attributes).serialize(serializer)
 }
 
 #[derive(Debug, Serialize)]
@@ -73,7 +49,8 @@ pub(super) struct Agent<'a> {
     id: &'a str,
     hostname: &'a str,
     port: i32,
-    attributes: OwnedAttributes,
+    #[serde(serialize_with = "attributes")]
+    attributes: &'a AgentInfo,
     #[serde(skip_serializing_if = "Option::is_none")]
     domain: Option<&'a DomainInfo>,
     pid: String,
@@ -83,7 +60,8 @@ pub(super) struct Agent<'a> {
     resources: Summary<'a>,
     used_resources: Summary<'a>,
     offered_resources: Summary<'a>,
-    reserved_resources: FilteredReserved<'a>,
+    #[serde(serialize_with = "reserved")]
+    reserved_resources: Cow<'a, Resources>,
     unreserved_resources: Owned,
     active: bool,
     deactivated: bool,
@@ -105,7 +83,7 @@ impl<'a> Agent<'a> {
             id: profile.id.as_str(),
             hostname: &profile.info.hostname,
             port: profile.address.port,
-            attributes: attributes(&profile.info),
+            attributes: &profile.info,
             domain: profile.info.domain.as_ref(),
             pid: profile.pid(),
             registered_time: agent.registered.as_secs_f64(),
@@ -113,7 +91,7 @@ impl<'a> Agent<'a> {
             resources: Summary(&profile.total),
             used_resources: Summary(agent.used_total()),
             offered_resources: Summary(&agent.offered),
-            reserved_resources: FilteredReserved(view_filter::reserved(&profile.total, viewer)),
+            reserved_resources: view_filter::reserved(&profile.total, viewer),
             unreserved_resources: Owned(profile.total.unreserved()),
             active: agent.is_active(),
             deactivated: agent.deactivation.is_some(),
@@ -135,10 +113,14 @@ impl<'a> Agent<'a> {
 struct FullAgent<'a> {
     #[serde(flatten)]
     agent: Agent<'a>,
-    reserved_resources_full: FilteredReservedFull<'a>,
-    unreserved_resources_full: FilteredFull<'a>,
-    used_resources_full: FilteredFull<'a>,
-    offered_resources_full: FilteredFull<'a>,
+    #[serde(serialize_with = "reserved_full")]
+    reserved_resources_full: Cow<'a, Resources>,
+    #[serde(serialize_with = "full")]
+    unreserved_resources_full: Cow<'a, Resources>,
+    #[serde(serialize_with = "full")]
+    used_resources_full: Cow<'a, Resources>,
+    #[serde(serialize_with = "full")]
+    offered_resources_full: Cow<'a, Resources>,
 }
 
 impl<'a> FullAgent<'a> {
@@ -146,10 +128,10 @@ impl<'a> FullAgent<'a> {
         let total = &agent.profile.total;
         Self {
             agent: Agent::of(agent, viewer),
-            reserved_resources_full: FilteredReservedFull(view_filter::resources(total, viewer)),
-            unreserved_resources_full: FilteredFull(Cow::Owned(total.unreserved())),
-            used_resources_full: FilteredFull(view_filter::resources(agent.used_total(), viewer)),
-            offered_resources_full: FilteredFull(view_filter::resources(&agent.offered, viewer)),
+            reserved_resources_full: view_filter::resources(total, viewer),
+            unreserved_resources_full: Cow::Owned(total.unreserved()),
+            used_resources_full: view_filter::resources(agent.used_total(), viewer),
+            offered_resources_full: view_filter::resources(&agent.offered, viewer),
         }
     }
 }
@@ -160,7 +142,8 @@ pub(super) struct RecoveredAgent<'a> {
     id: &'a str,
     hostname: &'a str,
     port: i32,
-    attributes: OwnedAttributes,
+    #[serde(serialize_with = "attributes")]
+    attributes: &'a AgentInfo,
     #[serde(skip_serializing_if = "Option::is_none")]
     domain: Option<&'a DomainInfo>,
 }
@@ -171,7 +154,7 @@ impl<'a> RecoveredAgent<'a> {
             id: id.as_str(),
             hostname: &info.hostname,
             port: info.port.unwrap_or(5051),
-            attributes: attributes(info),
+            attributes: info,
             domain: info.domain.as_ref(),
         }
     }

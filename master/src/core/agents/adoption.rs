@@ -498,13 +498,7 @@ fn record(
         .iter()
         .find_map(|resource| resource.allocation_role().cloned())
         .unwrap_or_else(|| fallback.clone());
-    let mut resources: Resources = resources
-        .iter()
-        .map(|resource| match resource.allocation_role() {
-            Some(_) => resource.clone(),
-            None => resource.clone().with_allocation(Some(role.clone())),
-        })
-        .collect();
+    let mut resources = wire::allocate(&resources, &role);
     resources.shrink_to_fit();
     let executor_id = task
         .executor_id

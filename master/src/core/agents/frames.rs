@@ -99,9 +99,7 @@ impl MasterCore {
             }
             return;
         }
-        status.agent_id = Some(v1::AgentId {
-            value: agent.to_string(),
-        });
+        status.agent_id = Some(agent.into());
         let latest = message
             .latest_state
             .and_then(|state| TaskState::try_from(state).ok())
@@ -193,12 +191,8 @@ impl MasterCore {
         self.remove_executor(agent, &framework, &executor);
         let mut event = event_of(event::Type::Failure);
         event.failure = Some(event::Failure {
-            agent_id: Some(v1::AgentId {
-                value: agent.to_string(),
-            }),
-            executor_id: Some(v1::ExecutorId {
-                value: executor.to_string(),
-            }),
+            agent_id: Some(agent.into()),
+            executor_id: Some(executor.into()),
             status: message.status,
         });
         self.event(&framework, event);
@@ -243,9 +237,7 @@ impl MasterCore {
         self.counters.valid_executor_messages += 1;
         let mut event = event_of(event::Type::Message);
         event.message = Some(event::Message {
-            agent_id: v1::AgentId {
-                value: agent.to_string(),
-            },
+            agent_id: agent.into(),
             executor_id: message.executor_id,
             data: message.data,
         });

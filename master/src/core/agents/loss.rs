@@ -175,14 +175,7 @@ impl MasterCore {
             self.lose_task(task.clone(), &hostname, loss);
         }
         for offer in std::mem::take(&mut self.void_offers) {
-            self.count_rescinded(&offer.framework_id);
-            let mut event = event_of(event::Type::Rescind);
-            event.rescind = Some(event::Rescind {
-                offer_id: v1::OfferId {
-                    value: offer.id.to_string(),
-                },
-            });
-            self.event(&offer.framework_id, event);
+            self.tell_rescinded(&offer);
         }
         self.void_inverse_of_agent(agent.id());
         match loss {
@@ -261,9 +254,7 @@ impl MasterCore {
         for framework in frameworks {
             let mut event = event_of(event::Type::Failure);
             event.failure = Some(event::Failure {
-                agent_id: Some(v1::AgentId {
-                    value: id.to_string(),
-                }),
+                agent_id: Some(id.into()),
                 ..event::Failure::default()
             });
             self.event(&framework, event);

@@ -6,7 +6,6 @@
 //! none that is slow keeps another agent out.
 
 use meseta_proto::meseta::v1 as meseta;
-use meseta_proto::mesos::v1;
 use meseta_proto::schema;
 use meseta_resources::AgentId;
 use meseta_resources::time::Moment;
@@ -155,9 +154,7 @@ pub(super) fn reregister_without_tasks(
     mut register: meseta::Register,
     id: &AgentId,
 ) -> meseta::Reregister {
-    register.agent_info.id = Some(v1::AgentId {
-        value: id.to_string(),
-    });
+    register.agent_info.id = Some(id.into());
     meseta::Reregister {
         register,
         ..meseta::Reregister::default()

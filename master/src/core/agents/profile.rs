@@ -26,9 +26,7 @@ pub(in crate::core) fn profile(
     /// The longest name that a host can have.
     const HOSTNAME_BYTES_MAX: usize = 255;
     // An agent that comes back says its id, too: it counts from the beginning.
-    register.agent_info.id = Some(v1::AgentId {
-        value: id.to_string(),
-    });
+    register.agent_info.id = Some((&id).into());
     let message_bytes = schema::bytes_of(&register);
     let frame_bytes_max = register.frame_bytes_max.unwrap_or(FRAME_BYTES_MAX);
     let info = register.agent_info;

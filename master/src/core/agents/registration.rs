@@ -349,9 +349,7 @@ impl MasterCore {
         unknown_operations: Vec<v1::Uuid>,
     ) {
         let registered = meseta::Registered {
-            agent_id: v1::AgentId {
-                value: id.to_string(),
-            },
+            agent_id: id.into(),
             total_ping_timeout_seconds: self.config.total_ping_timeout().as_secs_f64(),
             unknown_tasks,
             master_info: Some(self.config.identity.to_wire()),
@@ -516,12 +514,8 @@ impl MasterCore {
             }
             let framework = self.frameworks.get(&task.framework_id);
             unknown.push(meseta::TaskToReconcile {
-                framework_id: v1::FrameworkId {
-                    value: task.framework_id.to_string(),
-                },
-                task_id: v1::TaskId {
-                    value: task.task_id.to_string(),
-                },
+                framework_id: (&task.framework_id).into(),
+                task_id: (&task.task_id).into(),
                 partition_aware: framework
                     .is_some_and(|framework| framework.terms.capabilities.partition_aware),
             });

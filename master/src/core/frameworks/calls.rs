@@ -199,12 +199,8 @@ impl MasterCore {
         kill_policy: Option<v1::KillPolicy>,
     ) {
         let message = meseta::KillTask {
-            framework_id: v1::FrameworkId {
-                value: framework.to_string(),
-            },
-            task_id: v1::TaskId {
-                value: task.to_string(),
-            },
+            framework_id: framework.into(),
+            task_id: task.into(),
             kill_policy,
         };
         self.frame(agent, master_frame::Message::KillTask(message));
@@ -216,9 +212,7 @@ impl MasterCore {
         let agent = self.connected_agent(&call.agent_id.value);
         if let Some(agent) = agent.filter(|_| is_id) {
             let message = meseta::ShutdownExecutor {
-                framework_id: v1::FrameworkId {
-                    value: id.to_string(),
-                },
+                framework_id: id.into(),
                 executor_id: call.executor_id,
             };
             self.frame(&agent, master_frame::Message::ShutdownExecutor(message));
@@ -271,12 +265,8 @@ impl MasterCore {
         uuid: Vec<u8>,
     ) {
         let message = meseta::Acknowledge {
-            framework_id: v1::FrameworkId {
-                value: framework.to_string(),
-            },
-            task_id: v1::TaskId {
-                value: task.to_string(),
-            },
+            framework_id: framework.into(),
+            task_id: task.into(),
             uuid,
         };
         self.frame(agent, master_frame::Message::Acknowledge(message));
@@ -300,9 +290,7 @@ impl MasterCore {
         };
         self.counters.valid_framework_messages += 1;
         let message = meseta::ExecutorMessage {
-            framework_id: v1::FrameworkId {
-                value: id.to_string(),
-            },
+            framework_id: id.into(),
             executor_id: call.executor_id,
             data: call.data,
         };

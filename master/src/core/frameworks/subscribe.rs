@@ -194,9 +194,7 @@ impl MasterCore {
     }
 
     fn create(&mut self, id: FrameworkId, mut terms: Terms) -> Result<(), Invalid> {
-        Arc::make_mut(&mut terms.info).id = Some(v1::FrameworkId {
-            value: id.to_string(),
-        });
+        Arc::make_mut(&mut terms.info).id = Some((&id).into());
         self.framework_info_usage
             .check(None, &terms, self.config.memory.terms)?;
         self.allocator.add_framework(&id, &terms)?;
@@ -300,21 +298,12 @@ impl MasterCore {
 
         let mut subscribed = event_of(event::Type::Subscribed);
         subscribed.subscribed = Some(event::Subscribed {
-            framework_id: v1::FrameworkId {
-                value: id.to_string(),
-            },
+            framework_id: id.into(),
             heartbeat_interval_seconds: Some(HEARTBEAT_INTERVAL.as_secs_f64()),
             master_info: Some(self.config.identity.to_wire()),
         });
         self.event_to(connection, subscribed);
-        self.event_to(connection, event_of(event::Type::Heartbeat));
-        self.timers.set(
-            self.now.moment + HEARTBEAT_INTERVAL,
-            Timer::Heartbeat {
-                framework: id.clone(),
-                connection,
-            },
-        );
+        self.beat(id.clone(), connection);
         // The agents repeat at once what nobody acknowledged while the framework was away.
         self.broadcast_info(id);
         self.publish_framework(id, is_new);

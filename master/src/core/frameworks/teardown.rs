@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::TaskState;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_resources::{AgentId, FrameworkId};
 
 use crate::core::answer::Answer;
@@ -51,7 +51,7 @@ impl MasterCore {
             self.forget_on(agent, id);
         }
         self.forget_inverse_replies_of(id);
-        let removed = self.allocator.remove_framework(id, &agents);
+        let removed = self.allocator.remove_framework_from(id, &agents);
         self.agreed("removing a framework", removed);
         let mut framework = self.frameworks.remove(id)?;
         tracing::info!(framework_id = %id, reason, "framework removed");
@@ -87,9 +87,7 @@ impl MasterCore {
 
     pub(in crate::core) fn shut_down_on(&mut self, agent: &AgentId, id: &FrameworkId) {
         let message = meseta::ShutdownFramework {
-            framework_id: v1::FrameworkId {
-                value: id.to_string(),
-            },
+            framework_id: id.into(),
         };
         self.frame(agent, master_frame::Message::ShutdownFramework(message));
     }

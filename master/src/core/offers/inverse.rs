@@ -169,9 +169,7 @@ impl MasterCore {
     fn tell_inverse_rescinded(&mut self, id: &OfferId, framework: &FrameworkId) {
         let mut event = event_of(event::Type::RescindInverseOffer);
         event.rescind_inverse_offer = Some(event::RescindInverseOffer {
-            inverse_offer_id: v1::OfferId {
-                value: id.to_string(),
-            },
+            inverse_offer_id: id.into(),
         });
         self.event(framework, event);
     }
@@ -206,16 +204,10 @@ impl MasterCore {
 
 fn to_wire(id: &OfferId, offer: &InverseOffer, agent: &AgentProfile) -> v1::InverseOffer {
     v1::InverseOffer {
-        id: v1::OfferId {
-            value: id.to_string(),
-        },
+        id: id.into(),
         url: Some(agent.url()),
-        framework_id: v1::FrameworkId {
-            value: offer.framework_id.to_string(),
-        },
-        agent_id: Some(v1::AgentId {
-            value: offer.agent_id.to_string(),
-        }),
+        framework_id: (&offer.framework_id).into(),
+        agent_id: Some((&offer.agent_id).into()),
         unavailability: offer.unavailability,
         resources: Vec::new(),
     }

@@ -18,7 +18,7 @@ use crate::core::state::allocator_adapter::Allocation;
 use crate::core::state::framework::Framework;
 use crate::core::state::offer::{Offer, RefuseFilter};
 use crate::core::timers::Timer;
-use crate::core::wire::{self, Format, event_of};
+use crate::core::wire::{self, event_of};
 
 /// Offers that one framework may hold; above it, resources go to others first.
 const OFFERS_PER_FRAMEWORK_MAX: usize = 100_000;
@@ -203,21 +203,20 @@ impl MasterCore {
         let Some(offer) = self.end_offer(id, RefuseFilter::None) else {
             return;
         };
-        self.count_rescinded(&offer.framework_id);
-        let mut event = event_of(event::Type::Rescind);
-        event.rescind = Some(event::Rescind {
-            offer_id: v1::OfferId {
-                value: id.to_string(),
-            },
-        });
-        self.event(&offer.framework_id, event);
+        self.tell_rescinded(&offer);
     }
 
-    pub(in crate::core) fn count_rescinded(&mut self, framework: &FrameworkId) {
+    /// Tells a framework that an offer is no more.
+    pub(in crate::core) fn tell_rescinded(&mut self, offer: &Offer) {
         self.counters.offers_rescinded += 1;
-        if let Some(framework) = self.frameworks.get_mut(framework) {
+        if let Some(framework) = self.frameworks.get_mut(&offer.framework_id) {
             framework.counters().offers_rescinded += 1;
         }
+        let mut event = event_of(event::Type::Rescind);
+        event.rescind = Some(event::Rescind {
+            offer_id: (&offer.id).into(),
+        });
+        self.event(&offer.framework_id, event);
     }
 
     /// Ends all offers of a framework that is no longer there to be told, inverse ones too.
@@ -294,12 +293,7 @@ impl MasterCore {
 pub(in crate::core) fn to_wire(offer: &Offer, framework: &Framework, agent: &Agent) -> v1::Offer {
     let capabilities = framework.terms.capabilities;
     let profile = &agent.profile;
-    let format = if capabilities.reservation_refinement {
-        Format::PostRefinement
-    } else {
-        Format::PreRefinement
-    };
-    let mut resources = wire::to_wire(&offer.resources, format);
+    let mut resources = wire::to_wire(&offer.resources, wire::format_of(capabilities));
     // A framework of before multiple roles would not recognise its own resources.
     if !capabilities.multi_role {
         for resource in &mut resources {
@@ -307,15 +301,9 @@ pub(in crate::core) fn to_wire(offer: &Offer, framework: &Framework, agent: &Age
         }
     }
     v1::Offer {
-        id: v1::OfferId {
-            value: offer.id.to_string(),
-        },
-        framework_id: v1::FrameworkId {
-            value: offer.framework_id.to_string(),
-        },
-        agent_id: v1::AgentId {
-            value: offer.agent_id.to_string(),
-        },
+        id: (&offer.id).into(),
+        framework_id: (&offer.framework_id).into(),
+        agent_id: (&offer.agent_id).into(),
         hostname: profile.info.hostname.clone(),
         url: Some(profile.url()),
         domain: profile.info.domain.clone(),
@@ -323,9 +311,7 @@ pub(in crate::core) fn to_wire(offer: &Offer, framework: &Framework, agent: &Age
         attributes: profile.info.attributes.clone(),
         executor_ids: agent
             .executors_of(&offer.framework_id)
-            .map(|executor| v1::ExecutorId {
-                value: executor.executor_id.to_string(),
-            })
+            .map(|executor| (&executor.executor_id).into())
             .collect(),
         unavailability: None,
         allocation_info: capabilities

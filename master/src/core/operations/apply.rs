@@ -403,13 +403,7 @@ impl MasterCore {
             .into_iter()
             .flat_map(|agent| &agent.offers)
             .filter_map(|id| self.offers.get(id))
-            .map(|offer| Outstanding {
-                id: offer.id.clone(),
-                framework: offer.framework_id.clone(),
-                agent: offer.agent_id.clone(),
-                role: offer.role.clone(),
-                resources: offer.resources.clone(),
-            })
+            .map(|offer| (&**offer).into())
             .collect();
         let plan = self
             .allocator

@@ -19,7 +19,7 @@ use crate::core::effect::Output;
 use crate::core::ids::{OperationUuid, UUID_BYTES};
 use crate::core::master::MasterCore;
 use crate::core::state::operation::{OperationRecord, is_over};
-use crate::core::wire::{self, Format, event_of};
+use crate::core::wire::{self, event_of};
 
 /// How long an agent is back before operations of frameworks that nobody knows are ended for them, as
 /// in Mesos.
@@ -129,11 +129,7 @@ impl MasterCore {
         if let Some(capabilities) = capabilities
             && let Ok(converted) = wire::from_wire(&status.converted_resources)
         {
-            let format = if capabilities.reservation_refinement {
-                Format::PostRefinement
-            } else {
-                Format::PreRefinement
-            };
+            let format = wire::format_of(capabilities);
             status.converted_resources = wire::to_wire(&converted, format);
         }
         let mut event = event_of(event::Type::UpdateOperationStatus);

@@ -22,21 +22,24 @@ impl MasterCore {
     /// An agent that operators may speak of, if it is known and not gone.
     fn known_agent(&self, id: &str) -> Result<AgentId, Answer> {
         let id = AgentId::new(id).map_err(|_| refused("Unknown agent"))?;
-        let is_known = self.agents.contains_key(&id)
-            || self.recovered_agents.contains_key(&id)
-            || self.unreachable_agents.contains_key(&id);
         if self.gone_agents.contains_key(&id) {
             return Err(refused(format!(
                 "Agent '{id}' was marked gone: it runs nothing, and is not taken back"
             )));
         }
-        if !is_known {
+        if !self.is_known_agent(&id) {
             return Err(refused("Unknown agent"));
         }
         if self.operator.going.contains(&id) {
             return Err(Answer::Conflict("Agent is being marked gone".to_owned()));
         }
         Ok(id)
+    }
+
+    fn is_known_agent(&self, id: &AgentId) -> bool {
+        self.agents.contains_key(id)
+            || self.recovered_agents.contains_key(id)
+            || self.unreachable_agents.contains_key(id)
     }
 
     pub(super) fn drain_agent(
@@ -226,10 +229,7 @@ impl MasterCore {
                 "Agent '{id}' is being marked or admitted: try again"
             )));
         }
-        let is_known = self.agents.contains_key(&id)
-            || self.recovered_agents.contains_key(&id)
-            || self.unreachable_agents.contains_key(&id);
-        if !is_known {
+        if !self.is_known_agent(&id) {
             return Err(not_found());
         }
         self.begin_going(Some(reply), id);

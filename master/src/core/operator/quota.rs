@@ -235,15 +235,7 @@ impl MasterCore {
 
     /// A copy of what is outstanding.
     pub(super) fn outstanding(&self) -> Vec<Outstanding> {
-        self.all_offers()
-            .map(|offer| Outstanding {
-                id: offer.id.clone(),
-                framework: offer.framework_id.clone(),
-                agent: offer.agent_id.clone(),
-                role: offer.role.clone(),
-                resources: offer.resources.clone(),
-            })
-            .collect()
+        self.all_offers().map(Outstanding::from).collect()
     }
 }
 

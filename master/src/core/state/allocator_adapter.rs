@@ -3,21 +3,17 @@
 //! Invariant: what is held by tasks and offers here is held there; a call that fails says so and is counted, for then
 //! master and allocator disagree.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 
 use meseta_allocator::{
-    AgentCapabilities, AgentFacts, AgentSpec, Allocator, Domain, Explanation,
-    FrameworkCapabilities, FrameworkSpec, InverseAnswer, OfferView, Options, Outstanding, Quota,
-    RoleGauges, Unavailability,
+    AgentCapabilities, AgentFacts, AgentSpec, Allocator, Domain, FrameworkCapabilities,
+    FrameworkSpec, Options,
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
 use meseta_resources::time::Moment;
-use meseta_resources::{
-    AgentId, Conversion, FrameworkId, OfferId, ResourceQuantities, Resources, Role,
-};
+use meseta_resources::{AgentId, FrameworkId, Resources, Role};
 
 use super::agent::{Agent, AgentProfile};
 use super::framework::Terms;
@@ -38,6 +34,21 @@ impl std::fmt::Debug for AllocatorAdapter {
         f.debug_struct("AllocatorAdapter")
             .field("is_tick", &self.is_tick)
             .finish_non_exhaustive()
+    }
+}
+
+/// What needs no translation is asked of the allocator itself.
+impl Deref for AllocatorAdapter {
+    type Target = Allocator;
+
+    fn deref(&self) -> &Allocator {
+        &self.allocator
+    }
+}
+
+impl DerefMut for AllocatorAdapter {
+    fn deref_mut(&mut self) -> &mut Allocator {
+        &mut self.allocator
     }
 }
 
@@ -71,10 +82,6 @@ impl AllocatorAdapter {
         }
     }
 
-    pub(in crate::core) fn update_whitelist(&mut self, hosts: Option<BTreeSet<Arc<str>>>) {
-        self.allocator.update_whitelist(hosts);
-    }
-
     /// The agents that a framework's constraints rule out, by role; no more than are left to be named.
     pub(in crate::core) fn excluded(
         &self,
@@ -87,15 +94,6 @@ impl AllocatorAdapter {
             *left -= agents.len();
         }
         excluded
-    }
-
-    pub(in crate::core) fn recover(&mut self, now: Moment, agents: usize) {
-        self.allocator.recover(now, agents);
-    }
-
-    /// What is measured of roles.
-    pub(in crate::core) fn gauges(&self) -> Vec<RoleGauges> {
-        self.allocator.gauges()
     }
 
     /// The next allocation looks at everything, not only at what changed.
@@ -122,22 +120,6 @@ impl AllocatorAdapter {
         self.allocator
             .update_agent(agent.id(), Some(facts(profile)), Some(&profile.total))
             .map(|_| ())
-    }
-
-    pub(in crate::core) fn remove_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
-        self.allocator.remove_agent(id)
-    }
-
-    pub(in crate::core) fn activate_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
-        self.allocator.activate_agent(id)
-    }
-
-    pub(in crate::core) fn deactivate_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
-        self.allocator.deactivate_agent(id)
-    }
-
-    pub(in crate::core) fn contains_agent(&self, id: &AgentId) -> bool {
-        self.allocator.contains_agent(id)
     }
 
     /// What a framework turns out to hold on an agent that the allocator has already.
@@ -173,196 +155,15 @@ impl AllocatorAdapter {
             .map_err(Invalid::of)
     }
 
-    /// Ends a framework, which has nothing but on these agents.
-    pub(in crate::core) fn remove_framework(
-        &mut self,
-        id: &FrameworkId,
-        agents: &BTreeSet<AgentId>,
-    ) -> Result<(), AllocatorError> {
-        self.allocator.remove_framework_from(id, agents)
-    }
-
-    pub(in crate::core) fn activate_framework(
-        &mut self,
-        id: &FrameworkId,
-    ) -> Result<(), AllocatorError> {
-        self.allocator.activate_framework(id)
-    }
-
-    pub(in crate::core) fn deactivate_framework(
-        &mut self,
-        id: &FrameworkId,
-    ) -> Result<(), AllocatorError> {
-        self.allocator.deactivate_framework(id)
-    }
-
-    pub(in crate::core) fn revive(
-        &mut self,
-        id: &FrameworkId,
-        roles: &BTreeSet<Role>,
-    ) -> Result<(), AllocatorError> {
-        self.allocator.revive(id, roles)
-    }
-
-    pub(in crate::core) fn suppress(
-        &mut self,
-        id: &FrameworkId,
-        roles: &BTreeSet<Role>,
-    ) -> Result<(), AllocatorError> {
-        self.allocator.suppress(id, roles)
-    }
-
-    pub(in crate::core) fn recover_resources(
-        &mut self,
-        now: Moment,
-        framework: &FrameworkId,
-        agent: &AgentId,
-        resources: &Resources,
-        refuse: Option<Duration>,
-    ) -> Result<(), AllocatorError> {
-        self.allocator
-            .recover_resources(now, framework, agent, resources, refuse)
-    }
-
-    /// What a framework got in an offer becomes something else.
-    pub(in crate::core) fn update_allocation(
-        &mut self,
-        framework: &FrameworkId,
-        agent: &AgentId,
-        conversions: &[Conversion],
-    ) -> Result<(), AllocatorError> {
-        self.allocator
-            .update_allocation(framework, agent, conversions)
-    }
-
-    /// What nobody holds becomes something else.
-    pub(in crate::core) fn update_available(
-        &mut self,
-        agent: &AgentId,
-        conversions: &[Conversion],
-    ) -> Result<(), AllocatorError> {
-        self.allocator.update_available(agent, conversions)
-    }
-
-    /// The offers to take back so that an operator gets what is wanted; None if that is no help.
-    pub(in crate::core) fn rescind_for_operation(
-        &self,
-        agent: &AgentId,
-        requested: &Resources,
-        offers: &[Outstanding],
-    ) -> Option<Vec<OfferId>> {
-        self.allocator
-            .rescind_for_operation(agent, requested, offers)
-    }
-
     /// What nobody holds on an agent.
     pub(in crate::core) fn free(&self, agent: &AgentId) -> Resources {
         self.allocator.available(agent).unwrap_or_default()
-    }
-
-    pub(in crate::core) fn update_quota(
-        &mut self,
-        role: &Role,
-        quota: &Quota,
-    ) -> Result<(), AllocatorError> {
-        self.allocator.update_quota(role, quota)
-    }
-
-    /// What quota may guarantee in all, with or without what agents reserve by themselves.
-    pub(in crate::core) fn quota_capacity(&self, without_static: bool) -> ResourceQuantities {
-        self.allocator.quota_capacity(without_static)
-    }
-
-    /// What counts against a role's limits, offers included.
-    pub(in crate::core) fn consumption(&self, role: &Role) -> ResourceQuantities {
-        self.allocator.consumption(role)
-    }
-
-    pub(in crate::core) fn rescind_for_request(
-        &self,
-        role: &Role,
-        request: &ResourceQuantities,
-        offers: &[Outstanding],
-    ) -> Vec<OfferId> {
-        self.allocator.rescind_for_request(role, request, offers)
-    }
-
-    pub(in crate::core) fn rescind_for_quota<'a>(
-        &self,
-        role: &Role,
-        quota: &Quota,
-        offers: impl Iterator<Item = OfferView<'a>> + Clone,
-    ) -> Vec<OfferId> {
-        self.allocator.rescind_for_quota(role, quota, offers)
-    }
-
-    pub(in crate::core) fn explain(
-        &self,
-        now: Moment,
-        framework: &FrameworkId,
-        role: &Role,
-        agent: &AgentId,
-    ) -> Result<Explanation, AllocatorError> {
-        self.allocator.explain(now, framework, role, agent)
-    }
-
-    pub(in crate::core) fn explain_framework(
-        &self,
-        now: Moment,
-        framework: &FrameworkId,
-        agent: &AgentId,
-    ) -> Result<Vec<Explanation>, AllocatorError> {
-        self.allocator.explain_framework(now, framework, agent)
-    }
-
-    pub(in crate::core) fn explain_role(
-        &self,
-        now: Moment,
-        role: &Role,
-        agent: &AgentId,
-    ) -> Result<Vec<Explanation>, AllocatorError> {
-        self.allocator.explain_role(now, role, agent)
-    }
-
-    pub(in crate::core) fn update_unavailability(
-        &mut self,
-        agent: &AgentId,
-        unavailability: Option<Unavailability>,
-    ) -> Result<(), AllocatorError> {
-        self.allocator.update_unavailability(agent, unavailability)
     }
 
     /// Who is to be asked to leave which agent now.
     pub(in crate::core) fn inverse_offers(&mut self, now: Moment) -> Vec<(FrameworkId, AgentId)> {
         let due = self.allocator.inverse_offers(now).into_iter();
         due.map(|offer| (offer.framework, offer.agent)).collect()
-    }
-
-    pub(in crate::core) fn update_inverse_offer(
-        &mut self,
-        now: Moment,
-        agent: &AgentId,
-        framework: &FrameworkId,
-        answer: Option<InverseAnswer>,
-        refuse: Option<Duration>,
-    ) -> Result<(), AllocatorError> {
-        self.allocator
-            .update_inverse_offer(now, agent, framework, answer, refuse)
-    }
-
-    pub(in crate::core) fn update_weights(
-        &mut self,
-        weights: &[(Role, f64)],
-    ) -> Result<(), AllocatorError> {
-        self.allocator.update_weights(weights)
-    }
-
-    pub(in crate::core) fn rescind_for_weights(
-        &self,
-        changed: &BTreeSet<Role>,
-        offers: &[Outstanding],
-    ) -> Vec<OfferId> {
-        self.allocator.rescind_for_weights(changed, offers)
     }
 
     /// What the allocator thinks is held on an agent, offers included.

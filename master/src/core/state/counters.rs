@@ -7,6 +7,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_proto::mesos::v1::{OperationState, TaskState, TaskStatus};
 
 use super::names::{operation_name, operation_state_name, state_name};
+use super::operation::is_over;
 use super::task::{is_terminal, state_of};
 
 /// Counts since the start of this master.
@@ -69,19 +70,11 @@ impl Counters {
     }
 
     pub(in crate::core) fn operation_over(&mut self, operation: &Operation, state: OperationState) {
-        let is_over = matches!(
-            state,
-            OperationState::OperationFinished
-                | OperationState::OperationFailed
-                | OperationState::OperationError
-                | OperationState::OperationDropped
-                | OperationState::OperationGoneByOperator
-        );
         let names = (
             operation_name(operation.r#type()),
             operation_state_name(state),
         );
-        if let (true, (Some(kind), Some(state))) = (is_over, names) {
+        if let (true, (Some(kind), Some(state))) = (is_over(state), names) {
             *self.operations_over.entry((kind, state)).or_default() += 1;
         }
     }

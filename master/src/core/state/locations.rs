@@ -8,6 +8,7 @@ use meseta_resources::AgentId;
 use meseta_resources::work_counter::count_entries;
 
 use super::agent::AgentProfile;
+use super::inverse_offers::forget;
 use super::maintenance::Machine;
 
 #[derive(Debug, Default)]
@@ -57,15 +58,6 @@ impl Locations {
         let (_, address) = location_of(agent);
         let there = self.addresses.get(&address).into_iter().flatten();
         there.inspect(|_| count_entries(1))
-    }
-}
-
-fn forget<K: Ord>(index: &mut BTreeMap<K, BTreeSet<AgentId>>, key: &K, id: &AgentId) {
-    if let Some(ids) = index.get_mut(key) {
-        ids.remove(id);
-        if ids.is_empty() {
-            index.remove(key);
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use meseta_allocator::Outstanding;
 use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
 
 use crate::core::timers::TimerKey;
@@ -17,6 +18,18 @@ pub struct Offer {
     pub resources: Resources,
     /// Rescinds it, if it lives only so long.
     pub(in crate::core) timer: Option<TimerKey>,
+}
+
+impl From<&Offer> for Outstanding {
+    fn from(offer: &Offer) -> Self {
+        Self {
+            id: offer.id.clone(),
+            framework: offer.framework_id.clone(),
+            agent: offer.agent_id.clone(),
+            role: offer.role.clone(),
+            resources: offer.resources.clone(),
+        }
+    }
 }
 
 /// The filter that the resources of an ended offer get.

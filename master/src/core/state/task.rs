@@ -127,9 +127,7 @@ impl TaskRecord {
         task.task_id.value = self.task_id.to_string();
         task.framework_id.value = self.framework_id.to_string();
         task.agent_id.value = self.agent_id.to_string();
-        task.executor_id = self.executor_id.as_ref().map(|id| v1::ExecutorId {
-            value: id.to_string(),
-        });
+        task.executor_id = self.executor_id.as_ref().map(|id| id.into());
         task.state = self.state.into();
         task.statuses = self
             .statuses

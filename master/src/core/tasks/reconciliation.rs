@@ -210,13 +210,6 @@ impl MasterCore {
             self.send_status(framework, status);
             return;
         }
-        let task_status = |state, message: &str| MasterTaskStatus {
-            task_id,
-            agent_id,
-            state,
-            reason: Reason::Reconciliation,
-            message: message.to_owned(),
-        };
         let unknown_yet = match agent_id {
             Some(id) => self.recovered_agents.contains_key(id),
             None => !self.recovered_agents.is_empty(),
@@ -225,39 +218,32 @@ impl MasterCore {
             self.counters.reconciliations_unanswered += 1;
             return;
         }
-        let Some(id) = agent_id else {
-            let state = self.state_for(framework, TaskState::TaskUnknown);
-            self.send_master_status(
-                framework,
-                task_status(state, "Reconciliation: Task is unknown"),
-            );
-            return;
+        let (state, message) = match agent_id {
+            Some(id) if self.agents.contains_key(id) => {
+                (TaskState::TaskGone, "Task is unknown to the agent")
+            }
+            Some(id) if self.unreachable_agents.contains_key(id) => {
+                (TaskState::TaskUnreachable, "Task is unreachable")
+            }
+            Some(id) if self.gone_agents.contains_key(id) => {
+                (TaskState::TaskGoneByOperator, "Task is gone")
+            }
+            Some(_) | None => (TaskState::TaskUnknown, "Task is unknown"),
         };
-        if self.agents.contains_key(id) {
-            let state = self.state_for(framework, TaskState::TaskGone);
-            self.send_master_status(
-                framework,
-                task_status(state, "Reconciliation: Task is unknown to the agent"),
-            );
-        } else if let Some(agent) = self.unreachable_agents.get(id) {
-            let nanoseconds = i64::try_from(agent.since.as_nanos()).unwrap_or(i64::MAX);
-            let state = self.state_for(framework, TaskState::TaskUnreachable);
-            let mut status = self.status(task_status(state, "Reconciliation: Task is unreachable"));
-            status.unreachable_time = Some(v1::TimeInfo { nanoseconds });
-            self.send_status(framework, status);
-        } else if self.gone_agents.contains_key(id) {
-            let state = self.state_for(framework, TaskState::TaskGoneByOperator);
-            self.send_master_status(
-                framework,
-                task_status(state, "Reconciliation: Task is gone"),
-            );
-        } else {
-            let state = self.state_for(framework, TaskState::TaskUnknown);
-            self.send_master_status(
-                framework,
-                task_status(state, "Reconciliation: Task is unknown"),
-            );
+        let mut status = self.status(MasterTaskStatus {
+            task_id,
+            agent_id,
+            state: self.state_for(framework, state),
+            reason: Reason::Reconciliation,
+            message: format!("Reconciliation: {message}"),
+        });
+        if let (TaskState::TaskUnreachable, Some(id)) = (state, agent_id) {
+            let agent = self.unreachable_agents.get(id);
+            status.unreachable_time = agent.map(|agent| v1::TimeInfo {
+                nanoseconds: i64::try_from(agent.since.as_nanos()).unwrap_or(i64::MAX),
+            });
         }
+        self.send_status(framework, status);
     }
 
     /// The task on the agent that is named, or else where it is.
@@ -285,19 +271,13 @@ impl MasterCore {
     fn known_status(&self, task: &TaskRecord) -> TaskStatus {
         let latest = task.latest_status().unwrap_or_default();
         TaskStatus {
-            task_id: v1::TaskId {
-                value: task.task_id.to_string(),
-            },
+            task_id: (&task.task_id).into(),
             state: task.reported_state().into(),
             message: Some("Reconciliation: Latest task state".to_owned()),
             source: Some(Source::Master.into()),
             reason: Some(Reason::Reconciliation.into()),
-            agent_id: Some(v1::AgentId {
-                value: task.agent_id.to_string(),
-            }),
-            executor_id: task.executor_id.as_ref().map(|id| v1::ExecutorId {
-                value: id.to_string(),
-            }),
+            agent_id: Some((&task.agent_id).into()),
+            executor_id: task.executor_id.as_ref().map(|id| id.into()),
             timestamp: Some(self.now.unix.as_secs_f64()),
             healthy: latest.healthy,
             check_status: latest.check_status,

@@ -41,9 +41,8 @@ pub(in crate::core) fn of_task(
     role: &Role,
 ) -> Result<ValidExecutor, Invalid> {
     let mut info = executor.clone();
-    info.framework_id.get_or_insert_with(|| v1::FrameworkId {
-        value: framework.id.to_string(),
-    });
+    info.framework_id
+        .get_or_insert_with(|| (&framework.id).into());
     let valid = check(framework, agent, info, role)?;
     if executor
         .r#type

@@ -62,10 +62,7 @@ pub(in crate::core) fn validate(
             check_texts(volumes)?;
             check_each(volumes)?;
             check_provider(volumes)?;
-            volumes
-                .iter()
-                .try_for_each(check_volume)
-                .map_err(Invalid::within("Not a persistent volume"))?;
+            check_volumes(volumes)?;
             check_unique(&agent.profile.total, volumes)?;
             for volume in volumes {
                 check_create(volume, requester, agent)?;
@@ -75,10 +72,7 @@ pub(in crate::core) fn validate(
         Operation::Destroy(volumes) => {
             check_each(volumes)?;
             check_provider(volumes)?;
-            volumes
-                .iter()
-                .try_for_each(check_volume)
-                .map_err(Invalid::within("Not a persistent volume"))?;
+            check_volumes(volumes)?;
             check_creators(volumes, agent)?;
             check_destroy(volumes, agent)
         }
@@ -343,6 +337,12 @@ fn check_unreserve(resource: &Resource) -> Result<(), Invalid> {
         ));
     }
     Ok(())
+}
+
+fn check_volumes(volumes: &[Resource]) -> Result<(), Invalid> {
+    let mut volumes = volumes.iter();
+    let checked = volumes.try_for_each(check_volume);
+    checked.map_err(Invalid::within("Not a persistent volume"))
 }
 
 fn check_volume(volume: &Resource) -> Result<(), Invalid> {
