@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use meseta_resources::{AgentId, FrameworkId, Role};
 use serde::Serialize;
 
-use super::routes::Permitted;
+use super::routes::{Handled, Permitted};
 use crate::handle::Query;
 use crate::view_cache::ViewScope;
 
@@ -23,18 +23,12 @@ struct Framework<'a> {
 }
 
 /// Frameworks that the caller may not see are left out.
-pub(super) async fn handle(permitted: Permitted) -> Response {
+pub(super) async fn handle(permitted: Permitted) -> Handled {
     let Permitted {
         context, caller, ..
     } = permitted;
-    let view = match context.handle.view(&caller, ViewScope::Cluster).await {
-        Ok(view) => view,
-        Err(closed) => return closed.into(),
-    };
-    let excluded = match context.handle.query(Query::Excluded).await {
-        Ok(excluded) => excluded,
-        Err(closed) => return closed.into(),
-    };
+    let view = context.handle.view(&caller, ViewScope::Cluster).await?;
+    let excluded = context.handle.query(Query::Excluded).await?;
     let mut by_framework: BTreeMap<FrameworkId, BTreeMap<Role, Vec<AgentId>>> = excluded
         .into_iter()
         .map(|one| (one.framework, one.by_role))
@@ -55,5 +49,5 @@ pub(super) async fn handle(permitted: Permitted) -> Response {
     let page = Page {
         frameworks: frameworks.collect(),
     };
-    axum::Json(page).into_response()
+    Ok(axum::Json(page).into_response())
 }

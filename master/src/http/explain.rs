@@ -1,15 +1,15 @@
 //! `/explain`: why a framework or role got no offer of an agent. Mesos has no such endpoint.
 
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use http::{StatusCode, header};
 use meseta_allocator::Explanation;
 use serde_json::json;
 
 use super::responses::text;
-use super::routes::Permitted;
+use super::routes::{Handled, Permitted};
 use crate::core::ExplainQuery;
 
-pub(super) async fn handle(permitted: Permitted) -> Response {
+pub(super) async fn handle(permitted: Permitted) -> Handled {
     let query = permitted.query();
     let given = |name: &str| query.get(name).map(str::to_owned);
     let question = ExplainQuery {
@@ -17,19 +17,12 @@ pub(super) async fn handle(permitted: Permitted) -> Response {
         role: given("role"),
         agent_id: given("slave_id").or_else(|| given("agent_id")),
     };
-    let explanations = match permitted
-        .context
-        .handle
-        .explain(&permitted.caller, question)
-        .await
-    {
-        Ok(Ok(explanations)) => explanations,
-        Ok(Err(message)) => return text(StatusCode::BAD_REQUEST, message),
-        Err(closed) => return closed.into(),
-    };
+    let handle = &permitted.context.handle;
+    let explanations = handle.explain(&permitted.caller, question).await?;
+    let explanations = explanations.map_err(|invalid| text(StatusCode::BAD_REQUEST, invalid))?;
     let views: Vec<_> = explanations.iter().map(view).collect();
     let body = json!({ "explanations": views }).to_string();
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
 fn view(explanation: &Explanation) -> serde_json::Value {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::output;
 use super::responses::text;
-use super::routes::Permitted;
+use super::routes::{Handled, Permitted};
 use crate::context::Context;
 use crate::files::{self, Files, FilesError};
 
@@ -28,7 +28,7 @@ pub(crate) enum FileRequest {
     Debug,
 }
 
-pub(super) async fn handle(permitted: Permitted, file_request: FileRequest) -> Response {
+pub(super) async fn handle(permitted: Permitted, file_request: FileRequest) -> Handled {
     let query = permitted.query();
     let context = &permitted.context;
     if file_request == FileRequest::Download {
@@ -38,7 +38,7 @@ pub(super) async fn handle(permitted: Permitted, file_request: FileRequest) -> R
     let content = context
         .file_reads
         .run(move || show(&files, file_request, &query));
-    content.await.unwrap_or_else(crowded)
+    content.await.map_err(crowded)
 }
 
 fn crowded(crowded: TooManyReads) -> Response {
@@ -77,14 +77,11 @@ fn refused(error: FilesError) -> Response {
 }
 
 /// The whole file as it is now, piece by piece: a log may be larger than the memory.
-async fn download(context: &Context, caller: &Caller, query: &Query) -> Response {
+async fn download(context: &Context, caller: &Caller, query: &Query) -> Handled {
     let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
-        return text(StatusCode::BAD_REQUEST, PATH_MISSING);
+        return Err(text(StatusCode::BAD_REQUEST, PATH_MISSING));
     };
-    let file_path = match context.files.path_of(path) {
-        Ok(file_path) => file_path.to_owned(),
-        Err(error) => return refused(error),
-    };
+    let file_path = context.files.path_of(path).map_err(refused)?.to_owned();
     let to_open = file_path.clone();
     let opened = context.file_reads.run(move || {
         let file = std::fs::File::open(to_open)?;
@@ -92,16 +89,11 @@ async fn download(context: &Context, caller: &Caller, query: &Query) -> Response
         io::Result::Ok((file, length))
     });
     // What is written meanwhile is not part of it.
-    let (file, length) = match opened.await {
-        Ok(Ok(opened)) => opened,
-        Ok(Err(error)) => return refused(files::failed(path, error)),
-        Err(error) => return crowded(error),
-    };
+    let opened = opened.await.map_err(crowded)?;
+    let (file, length) = opened.map_err(|error| refused(files::failed(path, error)))?;
     let connection = caller.connection.clone();
-    let body = match context.file_reads.body(file, length, connection) {
-        Ok(body) => body,
-        Err(error) => return crowded(error),
-    };
+    let body = context.file_reads.body(file, length, connection);
+    let body = body.map_err(crowded)?;
     let name = file_path.file_name().unwrap_or_default().to_string_lossy();
     let disposition = format!("attachment; filename={name}");
     let mut response = Response::new(body);
@@ -114,7 +106,7 @@ async fn download(context: &Context, caller: &Caller, query: &Query) -> Response
     if let Ok(disposition) = HeaderValue::from_str(&disposition) {
         headers.insert(header::CONTENT_DISPOSITION, disposition);
     }
-    response
+    Ok(response)
 }
 
 fn read(files: &Files, path: &str, query: &Query) -> Result<Response, FilesError> {

@@ -111,7 +111,8 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
         route,
         request,
     });
-    leadership::marked(&role, response.await)
+    let response = response.await.unwrap_or_else(std::convert::identity);
+    leadership::marked(&role, response)
 }
 
 /// A file of the page for people, if there is one.

@@ -11,13 +11,13 @@ use meseta_daemon::body;
 use meseta_daemon::fair_semaphore::Permit;
 use meseta_daemon::server::stream_body;
 use meseta_proto::budget::Budget;
-use meseta_proto::media::{self, ChargedError, MediaType};
+use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1::master::{Call, Response as Message};
 use meseta_proto::recordio;
 use tokio::sync::mpsc;
 
-use super::responses::{answered, text};
-use super::routes::Permitted;
+use super::responses::{answered, text, undecodable};
+use super::routes::{Handled, Permitted};
 use crate::buffered_response::{BufferedResponses, InitialMessage};
 use crate::context::{Context, peer_of};
 use crate::core::{HEARTBEAT_INTERVAL, Snapshot};
@@ -30,52 +30,37 @@ use crate::view_filter::EventFilter;
 /// Records that are encoded and not yet sent.
 const RECORDS_MAX: usize = 16;
 
-pub(super) async fn handle(permitted: Permitted) -> Response {
+pub(super) async fn handle(permitted: Permitted) -> Handled {
     let body_bytes_max = permitted.route.body_bytes_max;
     let (context, caller) = (&permitted.context, &permitted.caller);
     let (parts, request_body) = permitted.request.into_parts();
-    let media = match media::content_type(&parts.headers, &MediaType::MESSAGES) {
-        Ok(media) => media,
-        Err(error) => return text(error.status(), error.to_string()),
-    };
+    let media = media::content_type(&parts.headers, &MediaType::MESSAGES);
+    let media = media.map_err(|error| text(error.status(), error.to_string()))?;
     let budget = context.request_of(caller);
     let read = body::read_charged(request_body, body_bytes_max, &budget);
-    let (bytes, body_charge) = match read.await {
-        Ok(read) => read,
-        Err(error) => return error.response(),
-    };
-    let (call, _charge) = match media::decode_charged::<Call>(media, &bytes, &budget) {
-        Ok(decoded) => decoded,
-        Err(ChargedError::Exhausted(exhausted)) => return body::no_memory(exhausted),
-        Err(error) => return text(StatusCode::BAD_REQUEST, error.to_string()),
-    };
+    let (bytes, body_charge) = read.await.map_err(body::BodyError::response)?;
+    let decoded = media::decode_charged::<Call>(media, &bytes, &budget);
+    let (call, _charge) = decoded.map_err(undecodable)?;
     drop((bytes, body_charge));
-    let (kind, call) = match operator::check(call) {
-        Ok(checked) => checked,
-        Err(message) => return text(StatusCode::BAD_REQUEST, message),
-    };
-    let accept = match media::accept(&parts.headers) {
-        Ok(accept) => accept,
-        Err(error) => return text(error.status(), error.to_string()),
-    };
+    let checked = operator::check(call);
+    let (kind, call) = checked.map_err(|message| text(StatusCode::BAD_REQUEST, message))?;
+    let accept = media::accept(&parts.headers);
+    let accept = accept.map_err(|error| text(error.status(), error.to_string()))?;
     if matches!(call, Checked::Subscribe) {
         return subscribe(context, caller, accept).await;
     }
-    match operator::execute(context, caller, kind, call).await {
-        Ok(CallOutcome::Done(answer)) => answered(Ok(answer)),
-        Ok(CallOutcome::Response(response, permit)) => {
-            let encoded = background::spawn(move || encode(accept, &response)).await;
-            let kind = [(header::CONTENT_TYPE, accept.header_value())];
-            match encoded {
-                Ok(body) => match permit {
-                    Some(permit) => (kind, permit.body(body.into())).into_response(),
-                    None => (kind, body).into_response(),
-                },
-                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-            }
-        }
-        Err(closed) => closed.into(),
-    }
+    let (response, permit) = match operator::execute(context, caller, kind, call).await? {
+        CallOutcome::Done(answer) => return Ok(answered(answer)),
+        CallOutcome::Response(response, permit) => (response, permit),
+    };
+    let encoded = background::spawn(move || encode(accept, &response)).await;
+    let body =
+        encoded.map_err(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let kind = [(header::CONTENT_TYPE, accept.header_value())];
+    Ok(match permit {
+        Some(permit) => (kind, permit.body(body.into())).into_response(),
+        None => (kind, body).into_response(),
+    })
 }
 
 fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
@@ -86,17 +71,14 @@ fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
 }
 
 /// Streams what happens, beginning with everything as it is.
-async fn subscribe(context: &Arc<Context>, caller: &Caller, media: MediaType) -> Response {
+async fn subscribe(context: &Arc<Context>, caller: &Caller, media: MediaType) -> Handled {
     let peer = peer_of(caller);
     let watching = context.handle.query(|answer| Query::Watch {
         peer,
         after: None,
         answer,
     });
-    let watching = match watching.await {
-        Ok(watching) => watching,
-        Err(closed) => return closed.into(),
-    };
+    let watching = watching.await?;
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     let buffered_responses = context.buffered_responses.clone();
     let (handle, caller) = (context.handle.clone(), caller.clone());
@@ -111,7 +93,7 @@ async fn subscribe(context: &Arc<Context>, caller: &Caller, media: MediaType) ->
     let mut response = Response::new(stream_body(records, context.shutdown.clone()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
-    response
+    Ok(response)
 }
 
 /// Encodes events until either end is closed, or the reader stalls.

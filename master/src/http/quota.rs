@@ -1,17 +1,16 @@
 //! `/quota`: what roles are guaranteed and limited to.
 
-use axum::response::Response;
 use http::{Method, StatusCode};
 use meseta_daemon::query::decode;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::quota::QuotaRequest;
 
 use super::responses::{answered, text};
-use super::routes::Permitted;
+use super::routes::{Handled, Permitted};
 use super::v0;
 use crate::core::{Administration, Answer};
 
-pub(super) async fn handle(permitted: Permitted) -> Response {
+pub(super) async fn handle(permitted: Permitted) -> Handled {
     match *permitted.request.method() {
         Method::POST => set(permitted).await,
         Method::DELETE => remove(permitted).await,
@@ -19,19 +18,15 @@ pub(super) async fn handle(permitted: Permitted) -> Response {
     }
 }
 
-async fn set(permitted: Permitted) -> Response {
+async fn set(permitted: Permitted) -> Handled {
     let read = json::from_slice::<QuotaRequest>;
-    match permitted.read_json("set quota", read).await {
-        Ok((asker, request)) => {
-            let request = Administration::SetQuota(Box::new(request));
-            asker.administer(request).await
-        }
-        Err(refused) => refused,
-    }
+    let (asker, request) = permitted.read_json("set quota", read).await?;
+    let request = Administration::SetQuota(Box::new(request));
+    asker.administer(request).await
 }
 
 /// The role is everything behind `/quota/`: its name may have slashes.
-async fn remove(permitted: Permitted) -> Response {
+async fn remove(permitted: Permitted) -> Handled {
     let Permitted {
         context,
         caller,
@@ -50,14 +45,14 @@ async fn remove(permitted: Permitted) -> Response {
             "Failed to parse remove quota request for path '{endpoint_path}': expected 3 tokens, found 2 \
              tokens"
         );
-        return text(StatusCode::BAD_REQUEST, message);
+        return Err(text(StatusCode::BAD_REQUEST, message));
     };
     let role = decode(role);
     let answer = context
         .handle
         .administer(&caller, Administration::RemoveQuota { role })
-        .await;
-    answered(answer.map(|answer| match answer {
+        .await?;
+    Ok(answered(match answer {
         Answer::BadRequest(reason) => Answer::BadRequest(format!(
             "Failed to remove quota for path '{endpoint_path}': {reason}"
         )),

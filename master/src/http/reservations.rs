@@ -3,7 +3,6 @@
 //! Both only say what is asked for; the core checks it, takes back the offers in its way and applies
 //! it. 202 means that: what the agent made of it is seen in the agent's own state.
 
-use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 use meseta_daemon::query::Query;
@@ -12,7 +11,7 @@ use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::offer::Operation;
 
 use super::responses::{answered, text};
-use super::routes::{Asker, Permitted};
+use super::routes::{Handled, Permitted};
 use crate::operator::reservations::Change;
 
 impl Change {
@@ -26,21 +25,13 @@ impl Change {
 }
 
 /// One of the endpoints, with its form.
-pub(super) async fn handle(permitted: Permitted, change: Change) -> Response {
+pub(super) async fn handle(permitted: Permitted, change: Change) -> Handled {
     let read = |bytes: &Bytes| form(change, &String::from_utf8_lossy(bytes));
-    let (asker, form, _) = match permitted.read_body(read).await {
-        Ok(read) => read,
-        Err(refused) => return refused,
-    };
-    match form {
-        Ok((agent, operation)) => {
-            let Asker {
-                context, caller, ..
-            } = &asker;
-            answered(context.handle.operate(caller, agent, operation).await)
-        }
-        Err(message) => text(StatusCode::BAD_REQUEST, message),
-    }
+    let (asker, form, _) = permitted.read_body(read).await?;
+    let (agent, operation) = form.map_err(|message| text(StatusCode::BAD_REQUEST, message))?;
+    let handle = &asker.context.handle;
+    let answer = handle.operate(&asker.caller, agent, operation).await?;
+    Ok(answered(answer))
 }
 
 fn form(change: Change, body: &str) -> Result<(String, Operation), String> {

@@ -2,7 +2,9 @@
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use meseta_daemon::body;
 use meseta_proto::json;
+use meseta_proto::media::ChargedError;
 
 use crate::closed::Closed;
 use crate::core::Answer;
@@ -29,20 +31,27 @@ pub(super) fn not_json(what: &str, body: &[u8], error: &json::Error) -> Response
 }
 
 /// What the core answered, as a status and a text.
-pub(super) fn answered(answer: Result<Answer, Closed>) -> Response {
+pub(super) fn answered(answer: Answer) -> Response {
     let (status, message) = match answer {
-        Ok(Answer::Accepted | Answer::Applied(_)) => return StatusCode::ACCEPTED.into_response(),
-        Ok(Answer::Done) => return StatusCode::OK.into_response(),
-        Ok(Answer::Warned(message)) => (StatusCode::OK, message),
-        Ok(Answer::BadRequest(message)) => (StatusCode::BAD_REQUEST, message),
-        Ok(Answer::Forbidden(message)) => (StatusCode::FORBIDDEN, message),
-        Ok(Answer::NotFound(message)) => (StatusCode::NOT_FOUND, message),
-        Ok(Answer::Conflict(message)) => (StatusCode::CONFLICT, message),
-        Ok(Answer::Unavailable(message)) => (StatusCode::SERVICE_UNAVAILABLE, message),
-        Ok(Answer::NotImplemented(message)) => (StatusCode::NOT_IMPLEMENTED, message),
-        Err(closed) => return closed.into(),
+        Answer::Accepted | Answer::Applied(_) => return StatusCode::ACCEPTED.into_response(),
+        Answer::Done => return StatusCode::OK.into_response(),
+        Answer::Warned(message) => (StatusCode::OK, message),
+        Answer::BadRequest(message) => (StatusCode::BAD_REQUEST, message),
+        Answer::Forbidden(message) => (StatusCode::FORBIDDEN, message),
+        Answer::NotFound(message) => (StatusCode::NOT_FOUND, message),
+        Answer::Conflict(message) => (StatusCode::CONFLICT, message),
+        Answer::Unavailable(message) => (StatusCode::SERVICE_UNAVAILABLE, message),
+        Answer::NotImplemented(message) => (StatusCode::NOT_IMPLEMENTED, message),
     };
     text(status, message)
+}
+
+/// Why a call could not be read.
+pub(super) fn undecodable(error: ChargedError) -> Response {
+    match error {
+        ChargedError::Exhausted(exhausted) => body::no_memory(exhausted),
+        error => text(StatusCode::BAD_REQUEST, error.to_string()),
+    }
 }
 
 pub(super) fn text(status: StatusCode, message: impl Into<String>) -> Response {

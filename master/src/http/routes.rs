@@ -44,8 +44,9 @@ pub(super) struct Asker {
 
 impl Asker {
     /// Has the core carry out what an operator asks for.
-    pub(super) async fn administer(&self, request: core::Administration) -> Response {
-        answered(self.context.handle.administer(&self.caller, request).await)
+    pub(super) async fn administer(&self, request: core::Administration) -> Handled {
+        let answer = self.context.handle.administer(&self.caller, request);
+        Ok(answered(answer.await?))
     }
 }
 
@@ -85,7 +86,10 @@ impl Permitted {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
+/// The answer to a request; errors are answers, too.
+pub(super) type Handled = Result<Response, Response>;
+
+type Answer = Pin<Box<dyn Future<Output = Handled> + Send>>;
 
 pub(crate) type Route = routes::Route<fn(Permitted) -> Answer>;
 
@@ -115,7 +119,7 @@ static LIST: &[Route] = &[
     .body(BODY_MAX, None),
     Route::open(
         "health",
-        |_| Box::pin(async { StatusCode::OK.into_response() }),
+        |_| Box::pin(async { Ok(StatusCode::OK.into_response()) }),
         "200 while the master serves",
     )
     .by_followers(),
@@ -289,7 +293,7 @@ static LIST: &[Route] = &[
     Route::read(
         "logging/toggle",
         endpoint("/logging/toggle"),
-        |permitted| Box::pin(async move { logging::toggle(&permitted) }),
+        |permitted| Box::pin(async move { Ok(logging::toggle(&permitted)) }),
         "more of the log for a while: `level`, `duration`, by POST",
     )
     .by_followers()
@@ -297,14 +301,14 @@ static LIST: &[Route] = &[
     .changed_by("level"),
     Route::open(
         "redirect",
-        |permitted| Box::pin(async move { leadership::redirect(&permitted.context) }),
+        |permitted| Box::pin(async move { Ok(leadership::redirect(&permitted.context)) }),
         "307 to the leader",
     )
     .by_followers()
     .alone(),
     Route::open(
         "leader",
-        |permitted| Box::pin(async move { leadership::leader(&permitted.context) }),
+        |permitted| Box::pin(async move { Ok(leadership::leader(&permitted.context)) }),
         "what this master is (`following`, `recovering`, `leading`, `suspended`), and who leads",
     )
     .by_followers()
@@ -335,7 +339,7 @@ static LIST: &[Route] = &[
     ),
     Route::open(
         "openapi.json",
-        |_| Box::pin(async { openapi::answer() }),
+        |_| Box::pin(async { Ok(openapi::answer()) }),
         "the description of these endpoints for programs",
     ),
 ];
@@ -344,10 +348,10 @@ static LIBPROCESS: Route = Route::open(
     "mesos.internal",
     |_| {
         Box::pin(async {
-            text(
+            Err(text(
                 StatusCode::NOT_IMPLEMENTED,
                 "The libprocess protocol is not spoken here: use the HTTP API at /api/v1/scheduler",
-            )
+            ))
         })
     },
     "messages of libprocess, which is not spoken here",

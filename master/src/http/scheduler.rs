@@ -18,8 +18,8 @@ use meseta_proto::mesos::v1::scheduler::Call;
 use tokio::sync::mpsc;
 
 use super::authentication;
-use super::responses::{answered, text};
-use super::routes::Permitted;
+use super::responses::{answered, text, undecodable};
+use super::routes::{Handled, Permitted};
 use crate::context::Context;
 use crate::core::call::{Action, Checked, Subscribe, check};
 use crate::core::{
@@ -37,37 +37,26 @@ const RECORDS_BYTES_MAX: usize = 1024 * 1024;
 /// A body that takes long enough to read that others would notice.
 const LARGE_BODY: usize = 256 * 1024;
 
-pub(super) async fn handle(permitted: Permitted) -> Response {
+pub(super) async fn handle(permitted: Permitted) -> Handled {
     let body_bytes_max = permitted.route.body_bytes_max;
     let (context, caller) = (&permitted.context, &permitted.caller);
     let (parts, request_body) = permitted.request.into_parts();
     let headers = parts.headers;
-    let media = match media::content_type(&headers, &MediaType::MESSAGES) {
-        Ok(media) => media,
-        Err(error) => return text(error.status(), error.to_string()),
-    };
+    let media = media::content_type(&headers, &MediaType::MESSAGES);
+    let media = media.map_err(|error| text(error.status(), error.to_string()))?;
     let budget = context.request_of(caller);
     let read = body::read_charged(request_body, body_bytes_max, &budget).await;
-    let (bytes, body_charge) = match read {
-        Ok(read) => read,
-        Err(error) => return error.response(),
-    };
-    let (call, charge) = match decode(media, bytes, budget).await {
-        Ok(decoded) => decoded,
-        Err(ChargedError::Exhausted(exhausted)) => return body::no_memory(exhausted),
-        Err(error) => return text(StatusCode::BAD_REQUEST, error.to_string()),
-    };
+    let (bytes, body_charge) = read.map_err(body::BodyError::response)?;
+    let decoded = decode(media, bytes, budget).await;
+    let (call, charge) = decoded.map_err(undecodable)?;
     drop(body_charge);
     let named = checked(call)
         .await
         .and_then(|checked| name_it(checked, caller));
-    let checked = match named {
-        Ok(checked) => checked,
-        Err(error) => {
-            let message = format!("Failed to validate scheduler::Call: {error}");
-            return text(StatusCode::BAD_REQUEST, message);
-        }
-    };
+    let checked = named.map_err(|error| {
+        let message = format!("Failed to validate scheduler::Call: {error}");
+        text(StatusCode::BAD_REQUEST, message)
+    })?;
     match checked {
         Checked::Subscribe(call) => subscribe(context, caller, &headers, call, charge).await,
         Checked::Other {
@@ -79,7 +68,7 @@ pub(super) async fn handle(permitted: Permitted) -> Response {
                 .take(&context.handle, &framework_id, caller)
                 .await
             {
-                return authentication::too_many_requests(wait);
+                return Err(authentication::too_many_requests(wait));
             }
             let stream_id = stream_id(&headers);
             let call = Request::Call {
@@ -88,7 +77,8 @@ pub(super) async fn handle(permitted: Permitted) -> Response {
                 action,
                 caller: caller.clone(),
             };
-            answered(context.handle.ask(call, Some(charge)).await)
+            let answer = context.handle.ask(call, Some(charge)).await?;
+            Ok(answered(answer))
         }
     }
 }
@@ -143,23 +133,21 @@ async fn subscribe(
     headers: &HeaderMap,
     call: Box<Subscribe>,
     charge: Charge,
-) -> Response {
-    let media = match media::accept(headers) {
-        Ok(media) => media,
-        Err(error) => return text(error.status(), error.to_string()),
-    };
+) -> Handled {
+    let media = media::accept(headers);
+    let media = media.map_err(|error| text(error.status(), error.to_string()))?;
     if headers.contains_key(MESOS_STREAM_ID) {
-        return text(
+        return Err(text(
             StatusCode::BAD_REQUEST,
             "Subscribe calls should not include the 'Mesos-Stream-Id' header",
-        );
+        ));
     }
     let stream_id = uuid::Uuid::new_v4().to_string();
     let Ok(stream_header) = HeaderValue::from_str(&stream_id) else {
-        return text(
+        return Err(text(
             StatusCode::INTERNAL_SERVER_ERROR,
             "Failed to make a stream id",
-        );
+        ));
     };
     let connection = context.handle.new_connection();
     let (sink, source) = events::queue(context.handle.budgets.subscriber(), events::EVENTS_MAX);
@@ -172,9 +160,7 @@ async fn subscribe(
         caller: caller.clone(),
     };
     let subscribe = Command::Subscribe(request, sink, charge);
-    if let Err(closed) = context.handle.send(subscribe).await {
-        return closed.into();
-    }
+    context.handle.send(subscribe).await?;
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     let handle = context.handle.clone();
     tokio::spawn(async move {
@@ -186,7 +172,7 @@ async fn subscribe(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
     headers.insert(MESOS_STREAM_ID, stream_header);
-    response
+    Ok(response)
 }
 
 /// Tells the core that a stream has ended. At shutdown there is nobody left to tell.

@@ -18,7 +18,7 @@ use meseta_daemon::request;
 
 use super::Compressible;
 use super::responses::{answered, text};
-use super::routes::Permitted;
+use super::routes::{Handled, Permitted};
 use crate::chunked_response::{Document, once};
 use crate::closed::Closed;
 use crate::context::Context;
@@ -126,17 +126,14 @@ impl ReadRequest {
     }
 }
 
-pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Response {
+pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
     let Permitted {
         context,
         caller,
         route,
         request,
     } = permitted;
-    let source = match Source::of(&context, &caller, page).await {
-        Ok(source) => source,
-        Err(closed) => return closed.into(),
-    };
+    let source = Source::of(&context, &caller, page).await?;
     let read_request = ReadRequest::of(&request);
     let version = route.has_etag.then(|| {
         // Weak: the same content, in whatever encoding.
@@ -150,10 +147,8 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Response 
         let is_known = read_request.knows(&version);
         Some((HeaderValue::from_str(&version).ok()?, is_known))
     });
-    let plan = match Plan::of(page, read_request.query) {
-        Ok(plan) => plan,
-        Err(message) => return text(StatusCode::BAD_REQUEST, message),
-    };
+    let plan = Plan::of(page, read_request.query)
+        .map_err(|message| text(StatusCode::BAD_REQUEST, message))?;
     let mut response = match &version {
         Some((_, true)) => StatusCode::NOT_MODIFIED.into_response(),
         _ => rendered(&context, page, source, plan).await,
@@ -161,7 +156,7 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Response 
     if let Some((version, _)) = version {
         response.headers_mut().insert(header::ETAG, version);
     }
-    response
+    Ok(response)
 }
 
 /// How an answer is to be written.
@@ -279,35 +274,28 @@ fn flags_for<'a>(
     is_shown.then_some(&context.flags)
 }
 
-pub(super) async fn prometheus(permitted: Permitted) -> Response {
+pub(super) async fn prometheus(permitted: Permitted) -> Handled {
     let context = permitted.context;
-    let snapshot = match context.handle.query(handle::Query::Snapshot).await {
-        Ok(snapshot) => snapshot,
-        Err(closed) => return closed.into(),
-    };
+    let snapshot = context.handle.query(handle::Query::Snapshot).await?;
     let rendered = background::spawn(move || context.metrics.prometheus(&snapshot)).await;
-    match rendered {
-        Ok(Ok(body)) => {
-            let content_type = HeaderValue::from_static(prometheus::TEXT_FORMAT);
-            ([(header::CONTENT_TYPE, content_type)], body).into_response()
-        }
-        Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    }
+    let failed =
+        |error: &dyn std::error::Error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    let body = rendered.map_err(|error| failed(&error))?;
+    let body = body.map_err(|error| failed(&error))?;
+    let content_type = HeaderValue::from_static(prometheus::TEXT_FORMAT);
+    Ok(([(header::CONTENT_TYPE, content_type)], body).into_response())
 }
 
-pub(super) async fn teardown(permitted: Permitted) -> Response {
+pub(super) async fn teardown(permitted: Permitted) -> Handled {
     let read = |bytes: &Bytes| Query::parse(&String::from_utf8_lossy(bytes));
-    let (asker, form, _) = match permitted.read_body(read).await {
-        Ok(read) => read,
-        Err(refused) => return refused,
-    };
+    let (asker, form, _) = permitted.read_body(read).await?;
     let Some(framework_id) = form.get("frameworkId") else {
-        return text(
+        return Err(text(
             StatusCode::BAD_REQUEST,
             "Missing 'frameworkId' query parameter in the request body",
-        );
+        ));
     };
     let (handle, caller) = (&asker.context.handle, &asker.caller);
-    answered(handle.teardown(caller, framework_id.to_owned()).await)
+    let answer = handle.teardown(caller, framework_id.to_owned()).await?;
+    Ok(answered(answer))
 }

@@ -7,23 +7,17 @@ use meseta_proto::json;
 use meseta_proto::mesos::v1::WeightInfo;
 
 use super::responses::{not_json, text};
-use super::routes::Permitted;
+use super::routes::{Handled, Permitted};
 use super::v0;
 use crate::operator;
 
-pub(super) async fn handle(permitted: Permitted) -> Response {
+pub(super) async fn handle(permitted: Permitted) -> Handled {
     if permitted.request.method() != Method::PUT {
         return v0::read(permitted, &v0::WEIGHTS).await;
     }
     let read = |bytes: &Bytes| json::many_from_slice::<WeightInfo>(bytes);
-    let (asker, infos, bytes) = match permitted.read_body(read).await {
-        Ok(read) => read,
-        Err(refused) => return refused,
-    };
-    let infos = match infos {
-        Ok(infos) => infos,
-        Err(error) => return invalid(&bytes, &error),
-    };
+    let (asker, infos, bytes) = permitted.read_body(read).await?;
+    let infos = infos.map_err(|error| invalid(&bytes, &error))?;
     asker.administer(operator::weights(infos)).await
 }
 
