@@ -12,7 +12,7 @@ use meseta_daemon::error_chain::chain;
 use meseta_isolators::{Controller, Host, Isolation, Mode};
 
 use crate::configuration;
-use crate::flags::Flags;
+use crate::configuration::flags::Flags;
 use crate::link::MasterAddress;
 use crate::oversubscription::Configured;
 use crate::run::narrow;

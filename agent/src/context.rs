@@ -24,7 +24,6 @@ use crate::executor_tokens::ExecutorTokens;
 use crate::gc::Gc;
 use crate::handle::Handle;
 use crate::link::outgoing::Dropped;
-use crate::metrics::Metrics;
 use crate::monitor::Samples;
 use crate::nested::NestedContainers;
 use crate::oversubscription::Failures;
@@ -80,7 +79,6 @@ pub(crate) struct Context {
     pub(crate) enable_cfs: bool,
     /// Calls of plug-ins that came to nothing.
     pub(crate) plugin_failures: Failures,
-    pub(crate) metrics: Metrics,
     /// Whose tokens executors have; none if nobody asks them.
     pub(crate) tokens: Option<ExecutorTokens>,
     /// Messages of executors that the master did not take.

@@ -3,12 +3,10 @@
 //! Invariant: modes are those of this file, whatever umask the agent was started with. Tasks walk through the
 //! folders above their sandbox and can list none of them.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,14 +15,12 @@ use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::checkpoint::Layout;
-use crate::flags::Flags;
+use crate::configuration::flags::Flags;
+use crate::folders::{PASSAGE_MODE, make_missing, make_passage};
 
 /// Everything of ours that is gone after a boot.
 const RUNTIME_ROOT: &str = "/run/meseta";
 
-/// Folders between the work directory and a sandbox or volume: everybody may walk through, and nobody but the
-/// agent learns the names in them, which are ids of frameworks, executors and containers.
-pub(crate) const PASSAGE_MODE: u32 = 0o711;
 /// What is the agent's alone.
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
@@ -82,43 +78,6 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError
     }
     let _ = std::fs::remove_file(&probe);
     Ok(layout)
-}
-
-/// Makes a folder and the missing ones above it, each of this mode; what is there stays as it is.
-pub(crate) fn make_missing(path: &Path, mode: u32) -> io::Result<()> {
-    match DirBuilder::new().mode(mode).create(path) {
-        // Whatever the umask took away.
-        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(mode)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-            // Some places take no new folder, and say it so.
-            let above = above.filter(|above| !above.is_dir()).ok_or(error)?;
-            make_missing(above, mode)?;
-            make_missing(path, mode)
-        }
-        Err(_) if path.is_dir() => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Makes the folders from `base`, which is there, down to a path in it such that tasks can walk through and
-/// not list them, those too that were there. None of them may be a task's to change.
-pub(crate) fn make_passage(base: &Path, path: &Path) -> io::Result<()> {
-    let below = path.strip_prefix(base).map_err(io::Error::other)?;
-    let mut at = base.to_owned();
-    for part in below.components() {
-        at.push(part);
-        match std::fs::symlink_metadata(&at) {
-            Ok(found) if !found.is_dir() => return Err(io::ErrorKind::NotADirectory.into()),
-            Ok(found) if found.mode() & 0o7777 == PASSAGE_MODE => {}
-            Ok(_) => std::fs::set_permissions(&at, Permissions::from_mode(PASSAGE_MODE))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_missing(&at, PASSAGE_MODE)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Held for as long as the agent lives; the kernel lets go of it whatever happens.
@@ -237,6 +196,8 @@ pub(crate) fn instance_of(work_dir: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! run.rs             start and end of the daemon
-//! flags.rs, configuration.rs, isolation.rs  what the operator gives, checked
+//! configuration/     what the operator gives, checked
 //! service.rs         owns the core; handle.rs is the way in to it
 //! core/              decides
 //! checkpoint/        what survives a crash, and the thread that writes it
@@ -41,16 +41,13 @@ mod executor_connections;
 mod executor_tokens;
 mod fetch;
 mod file_user;
-mod flags;
+mod folders;
 mod gc;
 mod handle;
 mod health;
 mod host_paths;
 mod http;
-mod isolation;
-mod isolation_flags;
 mod link;
-mod log_flags;
 mod metrics;
 mod monitor;
 mod nested;
@@ -64,15 +61,12 @@ mod spec;
 
 pub use access_flags::AccessFlags;
 pub use check::{Finding, Severity, check};
-pub use configuration::ConfigurationError;
+pub use configuration::flags::Flags;
+pub use configuration::{ConfigurationError, IsolationFlags, LogFlags};
 pub use directories::DirectoryError;
 pub use executor_tokens::TokenError;
-pub use flags::Flags;
 pub use health::Health;
-pub use isolation_flags::IsolationFlags;
 pub use link::MasterAddressError;
-pub use log_flags::LogFlags;
-pub use metrics::{FAMILIES, Family};
 pub use oversubscription::{ModulesError, OversubscriptionError};
 pub use run::{CancellationToken, RunEnv, RunError, run};
 

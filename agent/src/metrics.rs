@@ -1,28 +1,24 @@
 //! Every metric of the agent, defined once.
 //!
-//! [`FAMILIES`] is the list, with type and help ([`families`]); [`Metrics::text`] fills it from the core's snapshot
-//! and the monitor's last samples: the agent's own through a collector in a registry of its own, those
-//! of containers straight as text ([`containers`]). Nothing is read from the kernel for a scrape, and
-//! a container's series end with it. The keys of Mesos's `/metrics/snapshot` are in [`mesos`].
+//! [`FAMILIES`] is the list, with type and help ([`families`]); [`text()`] fills it from the core's snapshot
+//! and the monitor's last samples, those of containers one by one ([`containers`]). Nothing is read from the
+//! kernel for a scrape, and a container's series end with it. The keys of Mesos's `/metrics/snapshot` are in [`mesos`].
 
 mod containers;
 mod families;
 mod mesos;
 mod revocable;
+mod text;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
 
 use meseta_resources::Resources;
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
-use prometheus::{Registry, TextEncoder};
 
 use crate::context::Context;
 use crate::core::{Snapshot, State};
 use crate::monitor::HostSample;
 
-pub use families::{FAMILIES, Family};
+use families::{FAMILIES, Family};
 pub(crate) use mesos::mesos_keys;
 
 /// Metric families of all modules.
@@ -30,86 +26,36 @@ fn families() -> impl Iterator<Item = &'static Family> {
     FAMILIES.iter().chain(revocable::FAMILIES)
 }
 
+/// The metrics in the Prometheus text format.
+pub(crate) async fn text(context: &Context) -> String {
+    let mut builder = MetricsBuilder::default();
+    agent_metrics(&mut builder, context);
+    let snapshot = context.snapshot().await.ok();
+    if let Some(snapshot) = &snapshot {
+        core_metrics(&mut builder, snapshot);
+        revocable::write(&mut builder, context, snapshot);
+    }
+    let mut text = builder.into_text();
+    if let Some(snapshot) = &snapshot {
+        containers::write(&mut text, context, snapshot);
+    }
+    text
+}
+
+/// One series in the making.
 #[derive(Debug)]
-pub(crate) struct Metrics {
-    registry: Registry,
-    prepared: Arc<Mutex<Vec<MetricFamily>>>,
-    scrape: Mutex<()>,
-}
-
-/// Hands the registry what was prepared for this scrape.
-#[derive(Debug)]
-struct Prepared {
-    descriptions: Vec<Desc>,
-    families: Arc<Mutex<Vec<MetricFamily>>>,
-}
-
-impl Collector for Prepared {
-    fn desc(&self) -> Vec<&Desc> {
-        self.descriptions.iter().collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        std::mem::take(&mut *self.families.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Metrics {
-    /// With the collector in a registry of its own.
-    pub(crate) fn new() -> Result<Self, prometheus::Error> {
-        let prepared = Arc::new(Mutex::new(Vec::new()));
-        let describe = |family: &Family| {
-            Desc::new(
-                family.name.to_owned(),
-                family.help.to_owned(),
-                Vec::new(),
-                HashMap::new(),
-            )
-        };
-        let descriptions = families().map(describe).collect::<Result<_, _>>()?;
-        let registry = Registry::new();
-        registry.register(Box::new(Prepared {
-            descriptions,
-            families: prepared.clone(),
-        }))?;
-        Ok(Self {
-            registry,
-            prepared,
-            scrape: Mutex::new(()),
-        })
-    }
-
-    /// The metrics in the Prometheus text format.
-    pub(crate) async fn text(&self, context: &Context) -> String {
-        let mut builder = MetricsBuilder::default();
-        agent_metrics(&mut builder, context);
-        let snapshot = context.snapshot().await.ok();
-        if let Some(snapshot) = &snapshot {
-            core_metrics(&mut builder, snapshot);
-            revocable::write(&mut builder, context, snapshot);
-        }
-        // One scrape after the other, so that two do not mix.
-        let mut text = {
-            let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-            *prepared = builder.into_families();
-            drop(prepared);
-            let gathered = self.registry.gather();
-            TextEncoder::new()
-                .encode_to_string(&gathered)
-                .unwrap_or_default()
-        };
-        if let Some(snapshot) = &snapshot {
-            containers::write(&mut text, context, snapshot);
-        }
-        text
-    }
+struct Series {
+    /// The values of its labels, by which the series of a family are sorted.
+    values: Vec<String>,
+    /// Its labels as text.
+    labels: String,
+    value: f64,
 }
 
 /// Series in the making, by family.
 #[derive(Debug, Default)]
 struct MetricsBuilder {
-    series: BTreeMap<&'static str, Vec<Metric>>,
+    series: BTreeMap<&'static str, Vec<Series>>,
 }
 
 impl MetricsBuilder {
@@ -117,54 +63,33 @@ impl MetricsBuilder {
         let Some(value) = value else {
             return;
         };
-        debug_assert!(families().any(|family| family.name == name), "{name}");
-        // As a test holds for every family; looking it up for each series would cost a scan.
-        let is_counter = name.ends_with("_total");
-        let mut metric = Metric::default();
-        metric.set_label(
-            labels
+        self.series.entry(name).or_default().push(Series {
+            values: labels
                 .iter()
-                .map(|(name, value)| pair(name, value))
+                .map(|(_, value)| (*value).to_owned())
                 .collect(),
-        );
-        if is_counter {
-            let mut counter = Counter::default();
-            counter.set_value(value);
-            metric.set_counter(counter);
-        } else {
-            let mut gauge = Gauge::default();
-            gauge.set_value(value);
-            metric.set_gauge(gauge);
-        }
-        self.series.entry(name).or_default().push(metric);
+            labels: text::labels(labels),
+            value,
+        });
     }
 
-    fn into_families(mut self) -> Vec<MetricFamily> {
-        let mut filled_families = Vec::new();
-        for family in families() {
-            let Some(series) = self.series.remove(family.name) else {
-                continue;
-            };
-            let mut filled = MetricFamily::default();
-            filled.set_name(family.name.to_owned());
-            filled.set_help(family.help.to_owned());
-            filled.set_field_type(if family.is_counter {
-                MetricType::COUNTER
-            } else {
-                MetricType::GAUGE
-            });
-            filled.set_metric(series);
-            filled_families.push(filled);
+    fn into_text(self) -> String {
+        let mut out = String::new();
+        for (family, mut all) in self.series {
+            text::write_head(&mut out, family);
+            all.sort_by(|a, b| a.values.cmp(&b.values));
+            for Series { labels, value, .. } in &all {
+                out.push_str(family);
+                if !labels.is_empty() {
+                    out.extend(["{", labels, "}"]);
+                }
+                out.push(' ');
+                text::write_value(&mut out, *value);
+                out.push('\n');
+            }
         }
-        filled_families
+        out
     }
-}
-
-fn pair(name: &str, value: &str) -> LabelPair {
-    let mut pair = LabelPair::default();
-    pair.set_name(name.to_owned());
-    pair.set_value(value.to_owned());
-    pair
 }
 
 #[expect(
@@ -361,11 +286,8 @@ mod tests {
         let mut builder = MetricsBuilder::default();
         builder.add("meseta_agent_frameworks", &[], None);
         builder.add("meseta_agent_tasks", &[("state", "running")], Some(3.0));
-        let families = builder.into_families();
-        assert_eq!(families.len(), 1);
-        let text = TextEncoder::new()
-            .encode_to_string(&families)
-            .expect("text");
+        let text = builder.into_text();
+        assert_eq!(text.matches("# TYPE").count(), 1, "{text}");
         assert!(
             text.contains("meseta_agent_tasks{state=\"running\"} 3\n"),
             "{text}"

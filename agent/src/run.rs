@@ -36,6 +36,8 @@ use serving::context;
 use crate::access_flags::Identity;
 use crate::checkpoint::writer;
 use crate::checkpoint::{self, Image, Layout, Store, Write};
+use crate::configuration::flags::Flags;
+use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
 use crate::configuration::{self, Configuration};
 use crate::containerizer::inspection;
 use crate::containerizer::recover::{self, Adoption};
@@ -47,12 +49,10 @@ use crate::directories::{
     create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, publish_endpoint,
     remove_empty, runtime_dir,
 };
-use crate::flags::Flags;
 use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};
 use crate::health::Health;
 use crate::http;
-use crate::isolation::{InspectionSettings, IsolationSettings, TaskRights};
 use crate::link::{Links, MasterAddress};
 use crate::monitor;
 use crate::oversubscription::{self, Configured, ServiceContext};

@@ -17,7 +17,7 @@ use prost::Message as _;
 
 use super::durable::{Batch, StoreError, io_error};
 use super::layout::Layout;
-use crate::directories::{PASSAGE_MODE, make_missing, make_passage};
+use crate::folders::{PASSAGE_MODE, make_missing, make_passage};
 
 /// The mode of a volume, whatever the umask, as in Mesos; it is given to its user when it is first used.
 const VOLUME_DIR_MODE: u32 = 0o755;

@@ -7,7 +7,17 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use prost::Message as _;
 
 use super::frame;
-use crate::core::Limitation;
+
+/// A limit that ended a container.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limitation {
+    /// Which, as frameworks are told.
+    pub reason: Reason,
+    /// What to say, with the numbers.
+    pub message: String,
+    /// What was used beyond the limit, as far as it is known.
+    pub resources: Vec<Resource>,
+}
 
 /// The same as a message.
 #[derive(Clone, PartialEq, prost::Message)]

@@ -27,7 +27,9 @@ pub use frame::FrameError;
 pub use holdings::{Holdings, ResourcesRecord, check_place, volume_path};
 pub use layout::{Layout, RunKey, TaskKey, inside, nested_id, nested_names, outermost};
 pub use learned_profile::{LearnedProfileError, read_learned_profile, write_learned_profile};
+pub use limitation::Limitation;
 pub(crate) use limitation::{decode_limitation, encode_limitation};
+pub use pending_writes::Lsn;
 pub use read::{
     AgentImage, Damage, ExecutorImage, FrameworkImage, Image, ReadError, RunImage, TaskImage, read,
 };

@@ -5,10 +5,12 @@
 
 use std::collections::VecDeque;
 
-use crate::core::Lsn;
-
 /// How many writes may wait.
 const WRITES_MAX: usize = 262_144;
+
+/// The place of a write in the order of all writes. Zero is before the first.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct Lsn(pub u64);
 
 /// Writes that were handed over and are not durable.
 #[derive(Debug)]

@@ -11,8 +11,7 @@ use meseta_daemon::error_chain::chain;
 use tokio::sync::{mpsc, watch};
 use tracing::error;
 
-use super::{Store, StoreError, Write};
-use crate::core::Lsn;
+use super::{Lsn, Store, StoreError, Write};
 
 /// Writes committed at once, so that a long queue does not hold the first one up.
 const BATCH_MAX: usize = 512;

@@ -11,7 +11,8 @@ use tracing::warn;
 use super::inspection::megabytes;
 use super::supervision::{AGAIN_MAX, AGAIN_MIN};
 use super::{Containerizer, blocking, limitation_file};
-use crate::core::{Ending, Exit, Limitation};
+use crate::checkpoint::Limitation;
+use crate::core::{Ending, Exit};
 
 /// What the supervisor and the kernel recorded of a container whose supervisor has ended, and what was known
 /// before of a limit. An error is want of ours, which is waited out.

@@ -16,9 +16,9 @@ use meseta_resources::{ContainerId, DiskSourceKind, Resources};
 use tracing::{debug, info};
 
 use super::{Containerizer, LiveContainer};
-use crate::checkpoint::Layout;
-use crate::core::{LaunchPlan, Limitation, Subject};
-use crate::isolation::{InspectionSettings, port_ranges};
+use crate::checkpoint::{Layout, Limitation};
+use crate::configuration::isolation::{InspectionSettings, port_ranges};
+use crate::core::{LaunchPlan, Subject};
 
 const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 

@@ -10,8 +10,7 @@ use std::io;
 use meseta_isolators::{ContainerName, Containers, is_shortage};
 use tracing::warn;
 
-use crate::checkpoint::{decode_limitation, encode_limitation};
-use crate::core::Limitation;
+use crate::checkpoint::{Limitation, decode_limitation, encode_limitation};
 
 /// Its name in the container's runtime folder.
 const FILE: &str = "limitation";

@@ -22,8 +22,8 @@ use super::inspection::InspectionLimits;
 use super::state::{Entry, LiveContainer};
 use super::supervision::AGAIN_MIN;
 use super::{Containerizer, limitation_file};
-use crate::checkpoint::{Image, LogEntry, RunImage};
-use crate::core::{Found, Limitation, Recovery, demand_of_run, demand_of_task, is_terminal};
+use crate::checkpoint::{Image, Limitation, LogEntry, RunImage};
+use crate::core::{Found, Recovery, demand_of_run, demand_of_task, is_terminal};
 
 /// How long the start waits for orphaned containers to be gone.
 const ORPHANS_TIMEOUT: Duration = Duration::from_secs(5);

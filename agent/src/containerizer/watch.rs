@@ -14,7 +14,8 @@ use super::readiness::{any_event, register};
 use super::state::{Entry, LiveContainer};
 use super::supervision::{self, AGAIN_MAX};
 use super::{Containerizer, blocking, limitation_file};
-use crate::core::{Input, Limitation};
+use crate::checkpoint::Limitation;
+use crate::core::Input;
 
 /// How often, and how far apart, the kernel's counters are read after it spoke of a limit.
 const LIMIT_READS: u32 = 20;

@@ -15,9 +15,9 @@ use meseta_resources::{ContainerId, Resources};
 use prost::Message as _;
 
 use super::checks::Probe;
-use super::ids::{ConnectionId, LinkId, Lsn};
+use super::ids::{ConnectionId, LinkId};
 use super::launch_plan::LaunchPlan;
-use crate::checkpoint::{RunKey, Write};
+use crate::checkpoint::{Lsn, RunKey, Write};
 
 /// Something is to be done.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use tracing::warn;
 
 use super::model::{Kill, Phase, TaskRef};
 use super::states::signal_name;
-use super::{AgentCore, ContainerAction, Destination, Ending, Exit, Limitation};
-use crate::checkpoint::KillCause;
+use super::{AgentCore, ContainerAction, Destination, Ending, Exit};
+use crate::checkpoint::{KillCause, Limitation};
 
 pub(super) const NOT_LAUNCHED: &str = "The agent was restarted before the task could be launched";
 

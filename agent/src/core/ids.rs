@@ -1,4 +1,4 @@
-//! What connections, streams and writes are known by, here and at the service.
+//! What connections and streams are known by, here and at the service.
 
 use std::sync::Arc;
 
@@ -11,10 +11,6 @@ pub struct LinkId(pub u64);
 /// Which of the streams to executors, counted from the agent's start.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct ConnectionId(pub u64);
-
-/// The place of a write in the order of all writes. Zero is before the first.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub struct Lsn(pub u64);
 
 /// One task's place in the checkpoints, shared by all that refer to it.
 pub type SharedTaskKey = Arc<TaskKey>;

@@ -16,6 +16,7 @@ use super::oversubscription::Report;
 use super::recovery::Recovery;
 use super::update_streams::StreamKey;
 use crate::byte_semaphore::Permit;
+use crate::checkpoint::Limitation;
 
 #[derive(Debug)]
 pub enum Input {
@@ -142,15 +143,4 @@ pub enum Exit {
     NeverBegun,
     /// Nobody saw it; why not.
     Unknown(String),
-}
-
-/// A limit that ended a container.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Limitation {
-    /// Which, as frameworks are told.
-    pub reason: pb::task_status::Reason,
-    /// What to say, with the numbers.
-    pub message: String,
-    /// What was used beyond the limit, as far as it is known.
-    pub resources: Vec<pb::Resource>,
 }

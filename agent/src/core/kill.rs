@@ -18,8 +18,8 @@ use tracing::{info, warn};
 use super::fields::{duration, unix_ns};
 use super::model::{Executor, ExecutorKind, Kill, Phase, TaskRef, TerminationReason};
 use super::registration::stream_key;
-use super::{AgentCore, ContainerAction, Destination, ExitReason, Lsn, Output, State, Timer};
-use crate::checkpoint::{KillCause, KillRequested, LogEntry, Write};
+use super::{AgentCore, ContainerAction, Destination, ExitReason, Output, State, Timer};
+use crate::checkpoint::{KillCause, KillRequested, LogEntry, Lsn, Write};
 
 /// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
 pub(super) const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);

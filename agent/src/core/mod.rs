@@ -74,8 +74,8 @@ pub use effect::{
     ContainerAction, Destination, Effect, ExecutorAction, ExitReason, LinkAction, Output,
 };
 pub(crate) use fields::volumes_among;
-pub use ids::{ConnectionId, LinkId, Lsn, SharedTaskKey};
-pub use input::{Ending, Exit, Input, Limitation};
+pub use ids::{ConnectionId, LinkId, SharedTaskKey};
+pub use input::{Ending, Exit, Input};
 pub use launch::container_message;
 pub use launch_plan::{LaunchPlan, Subject};
 pub use model::{
@@ -90,7 +90,7 @@ pub use update_streams::{
     Acknowledged, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
 
-use crate::checkpoint::{RunKey, TaskKey, Write};
+use crate::checkpoint::{Lsn, RunKey, TaskKey, Write};
 use checks::CheckKind;
 use history::History;
 use operation_updates::OperationUpdates;

@@ -15,9 +15,9 @@ use meseta_proto::mesos::v1::OperationState;
 use meseta_resources::{Change, Now, Operation, Resource, Resources};
 use tracing::{error, info, warn};
 
+use super::AgentCore;
 use super::operation_updates::OperationUuid;
-use super::{AgentCore, Lsn};
-use crate::checkpoint::{Holdings, ResourcesRecord, Write, check_place};
+use crate::checkpoint::{Holdings, Lsn, ResourcesRecord, Write, check_place};
 
 /// Durable view of reservations and operations: readers see only what would survive a crash,
 /// since operators judge by it whether an operation was done.

@@ -171,7 +171,7 @@ async fn containers(permitted: Permitted) -> Result<Reply, Reply> {
 
 async fn prometheus(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;
-    Ok(Reply::prometheus(context.metrics.text(context).await))
+    Ok(Reply::prometheus(metrics::text(context).await))
 }
 
 async fn metrics_snapshot(permitted: Permitted) -> Result<Reply, Reply> {

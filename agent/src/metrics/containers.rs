@@ -3,11 +3,10 @@
 //! A thousand containers have tens of thousands of series: their labels are escaped once each, and no
 //! message is built per series, which keeps a scrape short and the agent's memory where it was.
 
-use std::fmt::Write as _;
-
 use meseta_isolators::Limit;
 
-use super::{FAMILIES, Family, number};
+use super::number;
+use super::text::{labels, write_head, write_value};
 use crate::context::Context;
 use crate::core::Snapshot;
 use crate::monitor::Sample;
@@ -203,61 +202,6 @@ fn write_families(out: &mut String, sampled: &[(String, &Sample)]) {
     }
 }
 
-/// Whole numbers, which most are, without the search for the shortest fraction.
-fn write_value(out: &mut String, value: f64) {
-    /// Beyond, not every whole number is an `f64`.
-    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
-    // Writing to a `String` cannot fail.
-    let _ = if value.fract() == 0.0 && (0.0..EXACT_MAX).contains(&value) {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a whole number in the range of the condition"
-        )]
-        let whole = value as u64;
-        write!(out, "{whole}")
-    } else {
-        write!(out, "{value}")
-    };
-}
-
-fn write_head(out: &mut String, name: &str) {
-    let known = FAMILIES.iter().find(|family| family.name == name);
-    debug_assert!(known.is_some(), "{name} is not listed");
-    let Some(Family {
-        name,
-        help,
-        is_counter,
-    }) = known
-    else {
-        return;
-    };
-    let kind = if *is_counter { "counter" } else { "gauge" };
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-/// `a="b",c="d"`, with the values escaped as the text format wants it.
-fn labels(pairs: &[(&str, &str)]) -> String {
-    let mut text = String::new();
-    for (name, value) in pairs {
-        if !text.is_empty() {
-            text.push(',');
-        }
-        text.push_str(name);
-        text.push_str("=\"");
-        for c in value.chars() {
-            match c {
-                '\\' => text.push_str("\\\\"),
-                '"' => text.push_str("\\\""),
-                '\n' => text.push_str("\\n"),
-                other => text.push(other),
-            }
-        }
-        text.push('"');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -265,6 +209,7 @@ mod tests {
     use meseta_isolators::{BootId, ContainerUsage, Demand, MemoryUsage, ProcessIdentity};
     use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId};
 
+    use super::super::FAMILIES;
     use super::*;
     use crate::checkpoint::RunKey;
     use crate::containerizer::LiveContainer;
@@ -327,25 +272,6 @@ mod tests {
             .filter(|line| line.starts_with("# TYPE"))
             .collect();
         assert_eq!(heads.len(), 2, "each family is introduced once: {out}");
-    }
-
-    #[test]
-    fn numbers_are_written_as_they_are() {
-        for (value, text) in [
-            (0.0, "0"),
-            (-0.5, "-0.5"),
-            (-3.0, "-3"),
-            (0.1, "0.1"),
-            (67_108_864.0, "67108864"),
-            (0.000_001, "0.000001"),
-            (f64::INFINITY, "inf"),
-            (f64::NAN, "NaN"),
-        ] {
-            let mut out = String::new();
-            write_value(&mut out, value);
-            assert_eq!(out, text);
-            assert!(out.parse::<f64>().is_ok());
-        }
     }
 
     #[test]

@@ -4,11 +4,11 @@
 
 /// A family of series.
 #[derive(Copy, Clone, Debug)]
-pub struct Family {
-    pub name: &'static str,
-    pub help: &'static str,
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
     /// Whether it only grows.
-    pub is_counter: bool,
+    pub(super) is_counter: bool,
 }
 
 pub(super) const fn counter(name: &'static str, help: &'static str) -> Family {
@@ -29,7 +29,7 @@ pub(super) const fn gauge(name: &'static str, help: &'static str) -> Family {
 
 /// All families. Those of containers have the labels `container_id`, `framework_id`, `executor_id`
 /// and `role`.
-pub const FAMILIES: &[Family] = &[
+pub(super) const FAMILIES: &[Family] = &[
     gauge(
         "meseta_agent_build_info",
         "Always 1, with the version as a label.",

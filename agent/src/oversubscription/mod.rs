@@ -28,8 +28,8 @@ use tracing::{info, warn};
 
 use crate::checkpoint::{Layout, read_learned_profile, write_learned_profile};
 use crate::clock::unix_now;
+use crate::configuration::flags::Flags;
 use crate::core::{Input, Report, Snapshot};
-use crate::flags::Flags;
 use crate::handle::Handle;
 use crate::monitor::Samples;
 use deprived::{Deprived, Stalls};

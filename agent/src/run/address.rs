@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
 use super::RunError;
-use crate::flags::Flags;
+use crate::configuration::flags::Flags;
 
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     let listener = TcpListener::bind(address).await;

@@ -6,7 +6,7 @@ use meseta_daemon::error_chain::chain;
 use meseta_isolators::Host;
 
 use super::RunError;
-use crate::flags::Flags;
+use crate::configuration::flags::Flags;
 
 /// Where containers are in each tree: in a scope of systemd if there is one to be had.
 pub(super) fn cgroups_root(host: &mut Host, flags: &Flags) -> Result<PathBuf, RunError> {

@@ -17,15 +17,14 @@ use crate::budgets::Budgets;
 use crate::byte_semaphore::ByteSemaphore;
 use crate::checkpoint::Layout;
 use crate::clock::unix_now;
+use crate::configuration::flags::Flags;
 use crate::context::Context;
 use crate::descriptors::DescriptorShares;
 use crate::executor_connections::ExecutorConnections;
 use crate::executor_tokens::ExecutorTokens;
-use crate::flags::Flags;
 use crate::gc::Gc;
 use crate::handle::Handle;
 use crate::link::outgoing::Dropped;
-use crate::metrics::Metrics;
 use crate::monitor::Samples;
 use crate::nested::NestedContainers;
 use crate::oversubscription::Failures;
@@ -78,7 +77,6 @@ pub(super) fn context(
         unacknowledged: ByteSemaphore::new(budgets.unacknowledged()),
         executor_connections: ExecutorConnections::new(connections_max(budgets)),
         verbosity,
-        metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
         authentication,
         budgets,
         bodies: Shares::new(Budget::new(budgets.bodies()), CALLER_FLOOR_BYTES),

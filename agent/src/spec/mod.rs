@@ -26,9 +26,9 @@ use meseta_isolators::{
 use meseta_resources::ContainerId;
 
 use crate::checkpoint::{Layout, inside, nested_names};
+use crate::configuration::isolation::TaskRights;
+use crate::configuration::log_flags::Logs;
 use crate::core::{LaunchPlan, Subject};
-use crate::isolation::TaskRights;
-use crate::log_flags::Logs;
 use environment::{AgentEnvironment, task_environment};
 use rlimits::{rlimits_of, with_usual_limits};
 use sandbox::NestedSandbox;

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::checkpoint::{Layout, RunKey, inside};
 use crate::core::{LaunchPlan, Subject};
-use crate::directories::make_passage;
+use crate::folders::make_passage;
 
 /// Folders inside a sandbox that hold those of others.
 const INNER_MODE: u32 = 0o755;

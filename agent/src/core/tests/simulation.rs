@@ -14,11 +14,11 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Moment, Now, Resources, Role};
 
-use crate::checkpoint::{Layout, LogEntry, Store, Write, read};
+use crate::checkpoint::{Layout, Limitation, LogEntry, Store, Write, read};
 use crate::core::{
     AgentCore, ConnectionId, ContainerAction, Destination, Effect, Ending, Enforceable,
-    ExecutorAction, Exit, ExitReason, Found, Input, Limitation, LinkAction, LinkId, Options,
-    Output, Probe, Recovery, State,
+    ExecutorAction, Exit, ExitReason, Found, Input, LinkAction, LinkId, Options, Output, Probe,
+    Recovery, State,
 };
 
 pub(super) const AGENT: &str = "S0";
@@ -224,7 +224,7 @@ impl Simulation {
 
     fn release(&mut self, lsn: u64) {
         let own = lsn.saturating_sub(self.written_before);
-        self.core.durable(crate::core::Lsn(own));
+        self.core.durable(crate::checkpoint::Lsn(own));
         for (_, output) in self.outbox.durable(lsn) {
             self.carry_out(output);
         }

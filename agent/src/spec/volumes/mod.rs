@@ -24,10 +24,10 @@ use rustix::fs::{FileType, OFlags};
 use tracing::warn;
 
 use crate::checkpoint::{Layout, RunKey, inside, volume_path};
+use crate::configuration::isolation::TaskRights;
 use crate::core::{LaunchPlan, Subject};
 use crate::file_user;
 use crate::host_paths::HostPaths;
-use crate::isolation::TaskRights;
 use points::Kind;
 pub(crate) use running::change;
 

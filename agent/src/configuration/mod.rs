@@ -1,7 +1,17 @@
 //! What the flags mean: resources, attributes, isolation, variables; each checked, with a message that
 //! names the flag.
+//!
+//! ```text
+//! flags.rs            all flags; isolation_flags.rs, log_flags.rs and ../access_flags.rs are parts of them
+//! isolation.rs        what the flags of isolation mean
+//! error.rs            why a flag is refused
+//! ```
 
-pub(crate) mod error;
+mod error;
+pub(crate) mod flags;
+pub(crate) mod isolation;
+mod isolation_flags;
+pub(crate) mod log_flags;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,10 +23,12 @@ use meseta_resources::{Attributes, Resources, Role, validate_command_line_resour
 use crate::budgets::Budgets;
 use crate::checkpoint::{AgentImage, ResourcesRecord};
 use crate::detect::{Machine, complete};
-use crate::flags::Flags;
-use crate::isolation::{self, IsolationSettings};
-use crate::log_flags::{self, Logs};
 pub use error::ConfigurationError;
+use flags::{Flags, text_of};
+use isolation::IsolationSettings;
+pub use isolation_flags::IsolationFlags;
+pub use log_flags::LogFlags;
+use log_flags::Logs;
 
 #[derive(Debug)]
 pub(crate) struct Configuration {
@@ -81,18 +93,6 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
             let flag = "memory_budget";
             ConfigurationError::IsolationFlag { flag, why }
         })?,
-    })
-}
-
-/// A flag's text, or that of the file it names.
-pub(crate) fn text_of(flag: &'static str, value: &str) -> Result<String, ConfigurationError> {
-    let Some(path) = value.strip_prefix("file://") else {
-        return Ok(value.to_owned());
-    };
-    std::fs::read_to_string(path).map_err(|error| ConfigurationError::File {
-        flag,
-        path: path.to_owned(),
-        why: error.to_string(),
     })
 }
 

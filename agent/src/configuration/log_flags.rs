@@ -3,7 +3,7 @@
 use meseta_isolators::LogFile;
 use meseta_resources::ByteSize;
 
-use crate::configuration::error::ConfigurationError;
+use super::error::ConfigurationError;
 
 /// The smallest file that can be asked for: a page, as in Mesos.
 const FILE_BYTES_MIN: u64 = 4096;

@@ -14,12 +14,11 @@ use meseta_isolators::{
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Ranges, Resources, Role};
 
+use super::error::ConfigurationError;
+use super::flags::{Flags, text_of};
+use super::isolation_flags::IsolationFlags;
 use crate::capability_grants::CapabilityGrants;
-use crate::configuration::error::ConfigurationError;
-use crate::configuration::text_of;
-use crate::flags::Flags;
 use crate::host_paths::{self, HostPaths};
-use crate::isolation_flags::IsolationFlags;
 use crate::seccomp_profile;
 
 /// Profiles in one folder: more is somebody else's folder.

@@ -10,6 +10,10 @@ use std::time::Duration;
 use clap::ArgAction;
 use meseta_resources::{ByteSize, parse_duration};
 
+use super::error::ConfigurationError;
+use super::isolation_flags::IsolationFlags;
+use super::log_flags::LogFlags;
+
 /// What the node daemon can be told.
 #[derive(Clone, Debug, clap::Args)]
 #[command(rename_all = "snake_case")]
@@ -97,11 +101,11 @@ pub struct Flags {
 
     /// How containers are kept apart.
     #[command(flatten)]
-    pub isolation: crate::isolation_flags::IsolationFlags,
+    pub isolation: IsolationFlags,
 
     /// What is kept of tasks' output.
     #[command(flatten)]
-    pub logs: crate::log_flags::LogFlags,
+    pub logs: LogFlags,
 
     /// Where cgroup hierarchies are mounted.
     #[arg(long, default_value = "/sys/fs/cgroup", value_name = "DIR")]
@@ -237,4 +241,16 @@ pub struct Flags {
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           require_equals = true, default_missing_value = "true", hide = true)]
     pub shutdown_tasks_on_exit: bool,
+}
+
+/// A flag's text, or that of the file it names.
+pub(crate) fn text_of(flag: &'static str, value: &str) -> Result<String, ConfigurationError> {
+    let Some(path) = value.strip_prefix("file://") else {
+        return Ok(value.to_owned());
+    };
+    std::fs::read_to_string(path).map_err(|error| ConfigurationError::File {
+        flag,
+        path: path.to_owned(),
+        why: error.to_string(),
+    })
 }
