@@ -11,7 +11,7 @@ use meseta_isolators::isolator::Observed;
 use meseta_isolators::{
     Command, ContainerName, ContainerSpec, Containers, Controller, Demand, Destination,
     DestroyOptions, Host, Isolation, Isolator, KnobWrite, LaunchIsolation, NodeOptions, Options,
-    Rlimit,
+    Rlimit, TaskIsolation,
 };
 
 /// The value of `RLIMIT_CORE`.
@@ -42,12 +42,13 @@ impl Isolator for Modest {
         vec![KnobWrite::new(Controller::Cpu, file, weight)]
     }
 
-    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         launch.rlimits.push(Rlimit {
             resource: CORE,
             soft: 0,
             hard: 0,
         });
+        Ok(())
     }
 }
 
@@ -95,6 +96,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             cpus_millis: 1000,
             ..Demand::default()
         },
+        isolation: TaskIsolation::default(),
+        inside: None,
     };
     let launched = containers.launch(&spec)?;
     if let Some(pidfd) = containers.watch(&launched.supervisor)? {

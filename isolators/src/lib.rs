@@ -22,8 +22,10 @@ pub mod beneath;
 pub mod cgroup;
 pub mod containers;
 mod demand;
+mod device_rule;
 mod identity;
 pub mod isolator;
+mod launch_step;
 pub mod launcher;
 mod process_tree;
 mod shortage;
@@ -32,27 +34,28 @@ mod sys;
 mod usage;
 
 pub use cgroup::{
-    Controller, DetectError, Drift, DriftKind, Host, KnobError, KnobWrite, LayoutError, Mode,
-    ScopeError, task_scope,
+    Controller, DestroyOptions, DetectError, Drift, DriftKind, Host, KnobError, KnobWrite,
+    LayoutError, Mode, ScopeError, task_scope,
 };
 pub use containers::{
-    ContainerError, ContainerSpec, Containers, DestroyError, DestroyOptions, Inside, KillOutcome,
-    KillRequest, Limitation, OpenError, Options, Recovered, SLOW_EVERY, Sampler, Shrink, Socket,
+    ContainerError, Containers, DestroyError, KillOutcome, KillRequest, Limitation, OpenError,
+    Options, Recovered, SLOW_EVERY, Sampler, Shrink, Socket,
 };
 pub use demand::{Demand, Limit};
 pub use identity::{
     BootId, CONTAINER_NAME_BYTES_MAX, ContainerName, ContainerNameError, NESTING, ProcessIdentity,
 };
 pub use isolator::{
-    Breach, CAPABILITIES, CapabilityEntry, CapabilityRequest, CapabilitySet, DeviceKind,
-    DeviceRule, DiskArea, DiskUsage, Inspected, Inspection, Isolation, IsolationError, Isolator,
-    NodeOptions, PortRange, Reach, SeccompAction, SeccompArgument, SeccompChoice,
-    SeccompComparison, SeccompError, SeccompProfile, TaskIsolation,
+    Breach, CAPABILITIES, CapabilityEntry, CapabilityRequest, CapabilitySet, ContainerSpec,
+    DeviceKind, DeviceRule, DiskArea, DiskUsage, Inside, Inspected, Inspection, Isolation,
+    IsolationError, Isolator, NodeOptions, PortRange, Reach, SeccompAction, SeccompArgument,
+    SeccompChoice, SeccompComparison, SeccompError, SeccompProfile, TaskIsolation,
 };
+pub use launch_step::LaunchStep;
 pub use launcher::{
     CapabilitySets, Command, Credentials, CredentialsError, Destination, LaunchError,
-    LaunchIsolation, LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, LogFile,
-    MountAction, MountSource, MountStep, Rlimit, SeccompProgram,
+    LaunchIsolation, LaunchSpec, Launched, Launcher, LauncherOptions, LogFile, MountAction,
+    MountSource, MountStep, Rlimit, SeccompProgram,
 };
 pub use shortage::{is_disk_full, is_shortage};
 pub use status::{ExitCause, ExitRecord, StatusError};

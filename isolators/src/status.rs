@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::launch_step::LaunchStep;
+
 /// File name inside `<runtime dir>/containers/<name>/`.
 pub(crate) const STATUS_FILE: &str = "status";
 
@@ -28,7 +30,7 @@ pub enum ExitCause {
     /// It never ran: this step failed with this errno.
     LaunchFailed {
         /// What was being done.
-        step: crate::LaunchStep,
+        step: LaunchStep,
         /// The cause of the failure.
         errno: i32,
     },
@@ -81,7 +83,7 @@ impl ExitRecord {
             "exited" => ExitCause::Exited(value),
             "signaled" => ExitCause::Signaled(value),
             "failed" => {
-                let step = crate::LaunchStep::from_code(step.parse().ok()?)?;
+                let step = LaunchStep::from_code(step.parse().ok()?)?;
                 ExitCause::LaunchFailed { step, errno: value }
             }
             _ => return None,
@@ -135,7 +137,7 @@ pub enum StatusError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LaunchStep;
+    use LaunchStep;
 
     fn records() -> Vec<ExitRecord> {
         let causes = [

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::server::CancellationToken;
-use meseta_isolators::{Launched, TaskIsolation};
+use meseta_isolators::{ContainerSpec, Launched, TaskIsolation};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tracing::warn;
@@ -19,7 +19,7 @@ use crate::checkpoint::inside;
 use crate::core::{Input, LaunchPlan};
 use crate::fetch::{self, Cancel};
 use crate::spec::isolation::task_isolation;
-use crate::spec::{Prepared, container_spec, logs_of};
+use crate::spec::{container_spec, isolated, logs_of};
 
 /// Why nothing was launched that was killed while it waited.
 const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
@@ -39,7 +39,7 @@ impl Containerizer {
     async fn launch_in_turn(self, plan: LaunchPlan, cancelled: CancellationToken) {
         let container = plan.container().clone();
         let has_uris = |command: &pb::CommandInfo| !command.uris.is_empty();
-        let mut prepared = None;
+        let mut fetched = None;
         if plan.command().is_some_and(has_uris) {
             let permit = self.inner.fetch_permits.take(&plan.run.framework);
             let permit = cancelled.run_until_cancelled(permit).await.flatten();
@@ -49,13 +49,13 @@ impl Containerizer {
                     .await;
             };
             match self.fetch(plan.clone(), fetch).await {
-                Ok(spec) => prepared = Some(spec),
+                Ok(spec) => fetched = Some(spec),
                 Err(cause) => return self.not_launched(container, cause).await,
             }
         }
         let inner = self.inner.clone();
         let permit = inner.launch_permits.acquire();
-        let permit = match prepared {
+        let permit = match fetched {
             Some(_) => Some(permit.await),
             None => {
                 let permit = cancelled.run_until_cancelled(permit).await;
@@ -69,7 +69,7 @@ impl Containerizer {
         };
         let plan = Arc::new(plan);
         let (inner, wanted) = (self.inner.clone(), plan.clone());
-        let launched = blocking(move || launch_now(&inner, &wanted, prepared)).await;
+        let launched = blocking(move || launch_now(&inner, &wanted, fetched)).await;
         drop(permit);
         match launched.unwrap_or_else(|panic| Err(panic.to_string())) {
             Ok(launched) => self.running(&plan, launched).await,
@@ -78,17 +78,17 @@ impl Containerizer {
     }
 
     /// Makes the sandbox and fetches into it what the command names.
-    async fn fetch(&self, plan: LaunchPlan, cancel: Arc<Cancel>) -> Result<Prepared, String> {
+    async fn fetch(&self, plan: LaunchPlan, cancel: Arc<Cancel>) -> Result<ContainerSpec, String> {
         let inner = self.inner.clone();
         let fetched = blocking(move || {
             let settings = &inner.options.settings;
-            let prepared = container_spec(settings, &plan)?;
+            let spec = container_spec(settings, &plan)?;
             let uris = plan.command().map(|command| command.uris.clone());
             let request = fetch::Request {
                 uris: uris.unwrap_or_default(),
                 outer: settings.layout.sandbox(&plan.run),
                 sandbox: inside(plan.container()),
-                owner: prepared.spec.credentials.clone(),
+                owner: spec.credentials.clone(),
                 limits: fetch::Limits {
                     stall: inner.options.fetcher_stall_timeout,
                     ..fetch::Limits::default()
@@ -97,7 +97,7 @@ impl Containerizer {
                 cancel,
             };
             fetch::fetch(request).map_err(|error| error.to_string())?;
-            Ok(prepared)
+            Ok(spec)
         });
         let fetched = fetched.await.unwrap_or_else(|panic| Err(panic.to_string()));
         let counter = match &fetched {
@@ -163,23 +163,19 @@ impl Containerizer {
 fn launch_now(
     inner: &Inner,
     plan: &LaunchPlan,
-    prepared: Option<Prepared>,
+    fetched: Option<ContainerSpec>,
 ) -> Result<Launched, String> {
     let settings = &inner.options.settings;
     let logs = logs_of(settings, plan)?;
     let isolation = task_isolation(&settings.rights, plan)?;
-    let Prepared { spec, mounts } = match prepared {
-        Some(prepared) => prepared,
-        None => container_spec(settings, plan)?,
-    };
     let isolation = TaskIsolation {
         stdout_log: logs.stdout,
         stderr_log: logs.stderr,
-        mounts,
         ..isolation
     };
+    let spec = fetched.map_or_else(|| container_spec(settings, plan), Ok)?;
     inner
         .containers
-        .launch_with(&spec, &isolation)
+        .launch(&isolated(spec, isolation))
         .map_err(|error| chain(&error))
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     Containers, Credentials, DestroyOptions, ExitCause, Inside, LaunchError, LaunchStep,
-    ProcessIdentity, TaskIsolation, is_shortage,
+    ProcessIdentity, is_shortage,
 };
 use tracing::warn;
 
@@ -96,26 +96,22 @@ fn by_command(
     plan: &LaunchPlan,
     supervisor: &ProcessIdentity,
 ) -> Result<ProbeResult, String> {
-    let mut spec = spec_inside(settings, plan, &probe.container)?;
+    let inside = Inside {
+        supervisor: supervisor.clone(),
+        stdin: None,
+        terminal: false,
+    };
+    let mut spec = spec_inside(settings, plan, &probe.container, inside)?;
     let log = logs_of(settings, plan)?.stderr;
     if log.is_some() {
         // Only one process can keep a file to its size, and that of the task's own output is another.
         spec.stdout = check_output(settings, plan, &probe.container);
         spec.stderr.clone_from(&spec.stdout);
     }
-    let isolation = TaskIsolation {
-        stdout_log: log,
-        stderr_log: log,
-        ..TaskIsolation::default()
-    };
-    let inside = Inside {
-        supervisor: supervisor.clone(),
-        stdin: None,
-        terminal: false,
-    };
+    spec.isolation.stdout_log = log;
+    spec.isolation.stderr_log = log;
     let began = Instant::now();
-    let launched = containers.launch_inside(&spec, &isolation, &inside);
-    let launched = match launched {
+    let launched = match containers.launch(&spec) {
         Err(error) if is_of_command(&error) => return Ok(ProbeResult::NoAnswer(chain(&error))),
         launched => launched.map_err(|error| chain(&error))?,
     };

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
-    ContainerName, ContainerSpec, Destination, DestroyOptions, ExitCause, Inside, KillOutcome,
-    KillRequest, Launched, ProcessIdentity, TaskIsolation,
+    ContainerName, Destination, DestroyOptions, ExitCause, Inside, KillOutcome, KillRequest,
+    Launched, ProcessIdentity,
 };
 use meseta_resources::{ContainerId, FrameworkId};
 use tokio::io::AsyncWriteExt as _;
@@ -37,7 +37,7 @@ use crate::containerizer::{Containerizer, supervision};
 use crate::core::LaunchPlan;
 use crate::spec::isolation::task_isolation;
 use crate::spec::sandbox::NestedSandbox;
-use crate::spec::{Prepared, container_spec, spec_inside};
+use crate::spec::{container_spec, isolated, spec_inside};
 use api_concurrency::ApiConcurrency;
 use output::{Output, OutputReceiver, Stream};
 use pipes::{Pipes, Source, pump, remove_pipes};
@@ -202,12 +202,8 @@ impl NestedContainers {
                 let sandbox = NestedSandbox::of(&settings.layout, &plan);
                 let rights = &settings.rights;
                 let isolation = task_isolation(rights, &plan)?;
-                let Prepared { spec, mounts } = container_spec(settings, &plan)?;
-                let isolation = TaskIsolation {
-                    mounts,
-                    ..isolation
-                };
-                let launched = shared.containers().launch_with(&spec, &isolation);
+                let spec = isolated(container_spec(settings, &plan)?, isolation);
+                let launched = shared.containers().launch(&spec);
                 let launched = launched.map_err(|error| {
                     sandbox.undo();
                     chain(&error)
@@ -470,15 +466,16 @@ fn on_pipes(
     let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
     let pipes = Pipes::make(&containerizer.containers().sessions_dir(&name))
         .map_err(|error| format!("failed to make pipes: {error}"))?;
-    let mut spec = spec_inside(containerizer.settings(), plan, parent)?;
-    spec.stdout = Destination::Endpoint(pipes.path("out"));
-    spec.stderr = Destination::Endpoint(pipes.path("err"));
     let inside = Inside {
         supervisor,
         stdin: Some(pipes.path("in")),
         terminal: false,
     };
-    let launched = launch_inside(containerizer, &spec, &inside)?;
+    let mut spec = spec_inside(containerizer.settings(), plan, parent, inside)?;
+    spec.stdout = Destination::Endpoint(pipes.path("out"));
+    spec.stderr = Destination::Endpoint(pipes.path("err"));
+    let launched = containerizer.containers().launch(&spec);
+    let launched = launched.map_err(|error| chain(&error))?;
     let ends = NestedIo {
         input: Some(Input::Pipe(pipes.input)),
         output: Output::open(),
@@ -502,15 +499,16 @@ fn at_terminal(
 ) -> Result<(NestedIo, Launched), String> {
     let opened = Terminal::open(size);
     let (terminal, path) = opened.map_err(|error| format!("failed to open a terminal: {error}"))?;
-    let mut spec = spec_inside(containerizer.settings(), plan, parent)?;
-    spec.stdout = Destination::Endpoint(path.clone());
-    spec.stderr.clone_from(&spec.stdout);
     let inside = Inside {
         supervisor,
-        stdin: Some(path),
+        stdin: Some(path.clone()),
         terminal: true,
     };
-    let launched = launch_inside(containerizer, &spec, &inside)?;
+    let mut spec = spec_inside(containerizer.settings(), plan, parent, inside)?;
+    spec.stdout = Destination::Endpoint(path);
+    spec.stderr.clone_from(&spec.stdout);
+    let launched = containerizer.containers().launch(&spec);
+    let launched = launched.map_err(|error| chain(&error))?;
     let terminal = Arc::new(terminal);
     let ends = NestedIo {
         input: Some(Input::Terminal(terminal.clone())),
@@ -519,17 +517,6 @@ fn at_terminal(
         ..NestedIo::default()
     };
     Ok((ends, launched))
-}
-
-fn launch_inside(
-    containerizer: &Containerizer,
-    spec: &ContainerSpec,
-    inside: &Inside,
-) -> Result<Launched, String> {
-    containerizer
-        .containers()
-        .launch_inside(spec, &TaskIsolation::default(), inside)
-        .map_err(|error| chain(&error))
 }
 
 /// Waits for the supervisor's end and leaves nothing of the container.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, Credentials, Destination, MountStep,
+    Command, ContainerName, ContainerSpec, Credentials, Destination, Inside, TaskIsolation,
 };
 use meseta_resources::ContainerId;
 
@@ -48,56 +48,61 @@ pub(crate) struct LaunchSettings {
     pub(crate) logs: Logs,
 }
 
-/// What is launched, and what it is to see in its sandbox.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    pub(crate) spec: ContainerSpec,
-    pub(crate) mounts: Vec<MountStep>,
-}
-
-/// What is launched for a plan, or why nothing can be.
+/// What is launched for a plan, with its volumes mounted, or why nothing can be.
 pub(crate) fn container_spec(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
-) -> Result<Prepared, String> {
-    let credentials = credentials(settings, plan)?;
-    let sandbox = sandbox::create(&settings.layout, plan, credentials.as_ref())
-        .map_err(|error| chain(&error))?;
-    let prepared = prepare(settings, plan, credentials, sandbox);
-    if prepared.is_err() && matches!(plan.subject, Subject::Nested(_)) {
-        // Nobody waits for it, and its id may be used again.
-        NestedSandbox::of(&settings.layout, plan).undo();
-    }
-    prepared
-}
-
-fn prepare(
-    settings: &LaunchSettings,
-    plan: &LaunchPlan,
-    credentials: Option<Credentials>,
-    sandbox: PathBuf,
-) -> Result<Prepared, String> {
+) -> Result<ContainerSpec, String> {
     let (layout, rights) = (&settings.layout, &settings.rights);
+    let credentials = credentials(settings, plan)?;
+    let sandbox =
+        sandbox::create(layout, plan, credentials.as_ref()).map_err(|error| chain(&error))?;
     let context = volumes::VolumeContext::new(layout, &plan.run, plan.container(), rights);
-    let mounts = volumes::of_plan(layout, plan)
+    let spec = volumes::of_plan(layout, plan)
         .and_then(|volumes| volumes::provide(&context, &volumes, credentials.as_ref()))
-        .map_err(|error| chain(&error))?;
-    let inner = inside(plan.container());
-    let spec = spec_in(settings, plan, credentials, sandbox, &inner)?;
-    Ok(Prepared { spec, mounts })
+        .map_err(|error| chain(&error))
+        .and_then(|mounts| {
+            let mut spec = spec_in(
+                settings,
+                plan,
+                credentials,
+                sandbox,
+                &inside(plan.container()),
+            )?;
+            spec.isolation.mounts = mounts;
+            Ok(spec)
+        });
+    if spec.is_err() && matches!(plan.subject, Subject::Nested(_)) {
+        // Nobody waits for it, and its id may be used again.
+        NestedSandbox::of(layout, plan).undo();
+    }
+    spec
 }
 
-/// What is launched beside a task that runs, in its sandbox; where files may grow, what it prints is in the
-/// task's.
+/// The same container with what its task asks of its isolation.
+pub(crate) fn isolated(spec: ContainerSpec, isolation: TaskIsolation) -> ContainerSpec {
+    ContainerSpec {
+        isolation: TaskIsolation {
+            mounts: spec.isolation.mounts,
+            ..isolation
+        },
+        ..spec
+    }
+}
+
+/// What is launched in the container of a task that runs, in its sandbox; where files may grow, what it prints is
+/// in the task's.
 pub(crate) fn spec_inside(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
     task: &ContainerId,
+    inside_of: Inside,
 ) -> Result<ContainerSpec, String> {
     let credentials = credentials(settings, plan)?;
     let sandbox = settings.layout.sandbox_of(&plan.run, task);
     let mut spec = spec_in(settings, plan, credentials, sandbox, &inside(task))?;
     spec.stdout.clone_from(&spec.stderr);
+    spec.inside = Some(inside_of);
     Ok(spec)
 }
 
@@ -161,6 +166,8 @@ fn spec_in(
         rlimits: with_usual_limits(rlimits_of(plan)?),
         demand: plan.demand,
         working_dir: sandbox,
+        isolation: TaskIsolation::default(),
+        inside: None,
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use meseta_isolators::{
     Command, ContainerName, ContainerSpec, Containers, Demand, Destination, Host, Isolation,
-    Options,
+    Options, TaskIsolation,
 };
 
 pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -77,5 +77,7 @@ pub(crate) fn spec(
             mem_bytes: Some(MEMORY_BYTES),
             ..Demand::default()
         },
+        isolation: TaskIsolation::default(),
+        inside: None,
     })
 }

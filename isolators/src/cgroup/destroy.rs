@@ -18,7 +18,6 @@ use nix::unistd::Pid;
 
 use super::knob::{list_pids, read_text};
 use super::{Controller, Groups, Version};
-use crate::containers::DestroyOptions;
 use crate::identity::ProcessIdentity;
 use crate::sys::{KillPayload, send_kill_request, send_signal};
 
@@ -55,6 +54,27 @@ enum Stage {
     Empty,
     Supervisor,
     Remove,
+}
+
+/// Deadlines of a destroy, each for its own step.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct DestroyOptions {
+    /// For all tasks to stop (freeze). Past it, the kill goes on unfrozen. Default: 1 s.
+    pub freeze: Duration,
+    /// For all processes to be gone after the kill. Default: 10 s.
+    pub empty: Duration,
+    /// For the groups to be removed once empty. Default: 10 s.
+    pub remove: Duration,
+}
+
+impl Default for DestroyOptions {
+    fn default() -> Self {
+        Self {
+            freeze: Duration::from_secs(1),
+            empty: Duration::from_secs(10),
+            remove: Duration::from_secs(10),
+        }
+    }
 }
 
 #[derive(Debug)]

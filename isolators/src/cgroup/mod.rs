@@ -15,6 +15,7 @@ mod scope;
 mod v1;
 mod v2;
 
+pub use destroy::DestroyOptions;
 pub(crate) use destroy::{Destroy, Progress, remove_if_empty};
 pub(crate) use drift::drifts;
 pub use drift::{Drift, DriftKind};

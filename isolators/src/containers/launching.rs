@@ -3,34 +3,16 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::{ContainerSpec, Containers, DestroyOptions, limits_nested, revocable};
-use crate::cgroup::{Groups, remove_if_empty};
-use crate::isolator::{Observed, TaskIsolation};
+use super::nested::join;
+use super::{Containers, limits_nested, revocable};
+use crate::cgroup::{DestroyOptions, Groups, remove_if_empty};
+use crate::isolator::{ContainerSpec, Observed};
 use crate::launcher::{LaunchError, LaunchIsolation, LaunchSpec, Launched};
 
 impl Containers {
     /// Makes the groups, writes the limits, launches; on failure nothing is left.
+    /// What it asks of its isolation and the node does not allow is refused with [`LaunchError::Invalid`].
     pub fn launch(&self, spec: &ContainerSpec) -> Result<Launched, LaunchError> {
-        self.launch_with(spec, &TaskIsolation::default())
-    }
-
-    /// The same with what the task asks of its isolation. A request that the node does not allow is refused with
-    /// [`LaunchError::Invalid`].
-    pub fn launch_with(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-    ) -> Result<Launched, LaunchError> {
-        self.launch_amended(spec, task, |_| {})
-    }
-
-    /// The same with a last word on what the isolators added.
-    pub(super) fn launch_amended(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-        amend: impl FnOnce(&mut LaunchIsolation),
-    ) -> Result<Launched, LaunchError> {
         self.refuse_leftovers(spec, &self.groups(&spec.name))?;
         let groups = if spec.name.nesting().is_some() {
             self.groups_to_nest_in(spec)?
@@ -45,8 +27,7 @@ impl Containers {
             path: status_dir.clone(),
             source,
         })?;
-        let launched = self.prepare(spec, task, &groups).and_then(|mut isolation| {
-            amend(&mut isolation);
+        let launched = self.prepare(spec, &groups).and_then(|isolation| {
             self.launcher
                 .launch(&launch_spec(spec, status_dir, isolation))
         });
@@ -75,9 +56,9 @@ impl Containers {
     fn prepare(
         &self,
         spec: &ContainerSpec,
-        task: &TaskIsolation,
         groups: &Groups,
     ) -> Result<LaunchIsolation, LaunchError> {
+        let task = &spec.isolation;
         let failed = |source| LaunchError::Groups {
             name: spec.name.clone(),
             source,
@@ -108,13 +89,17 @@ impl Containers {
                 let plan = isolator.plan(&spec.demand, groups, &observed);
                 isolator.apply(groups, &plan).map_err(failed)?;
             }
-            let launched = isolator.launch_task(spec, task, &mut launch);
+            let launched = isolator.launch(spec, &mut launch);
             launched.map_err(|reason| LaunchError::Invalid {
                 name: spec.name.clone(),
                 reason,
             })?;
         }
         self.protection.note(&spec.name, groups);
+        if let Some(inside) = &spec.inside {
+            // Without the right to make namespaces there are none to enter.
+            join(&mut launch, inside, self.host.privileged);
+        }
         launch.mounts.extend_from_slice(&task.mounts);
         Ok(launch)
     }

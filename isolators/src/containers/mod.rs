@@ -24,7 +24,9 @@ use std::time::{Duration, Instant};
 
 use procfs::Current;
 
-use crate::cgroup::{Controller, Destroy, Groups, Host, Layout, Progress, list_pids, read_text};
+use crate::cgroup::{
+    Controller, Destroy, DestroyOptions, Groups, Host, Layout, Progress, list_pids, read_text,
+};
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{Isolator, IsolatorOptions, NodeOptions, Observed};
@@ -34,13 +36,12 @@ use crate::sys::{KillPayload, send_kill_request};
 
 pub use limits::Shrink;
 use limits::bytes_text;
-pub use nested::Inside;
 use protection::Protection;
 pub use sampler::{SLOW_EVERY, Sampler};
 pub use sockets::Socket;
 pub use types::{
-    ContainerError, ContainerSpec, DestroyError, DestroyOptions, KillOutcome, KillRequest,
-    Limitation, OpenError, Options, Recovered,
+    ContainerError, DestroyError, KillOutcome, KillRequest, Limitation, OpenError, Options,
+    Recovered,
 };
 
 /// Folder of the containers in the runtime directory.

@@ -8,12 +8,12 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{ContainerSpec, Containers, DestroyOptions};
-use crate::cgroup::{Controller, Groups, Version, flat_value, number, read_text};
+use super::Containers;
+use crate::cgroup::{Controller, DestroyOptions, Groups, Version, flat_value, number, read_text};
 use crate::demand::Demand;
 use crate::identity::{ContainerName, NESTING, ProcessIdentity};
-use crate::isolator::TaskIsolation;
-use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, Launched, MountStep};
+use crate::isolator::{ContainerSpec, Inside, TaskIsolation};
+use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, MountStep};
 use crate::sys;
 
 /// What the process is called that changes a container's mounts; nobody else's name begins with a dot.
@@ -24,30 +24,7 @@ const MOUNTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// See the description of `isolator/mem.rs`.
 const NO_LIMIT_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
 
-/// A process to be put into a container that runs: what `exec` does.
-#[derive(Clone, Debug)]
-pub struct Inside {
-    /// The supervisor of that container, whose namespaces are entered.
-    pub supervisor: ProcessIdentity,
-    /// Where standard input is read from; `None` gives it none. A pipe's writer must be open already.
-    pub stdin: Option<PathBuf>,
-    /// Whether standard input is a terminal that is to rule the process.
-    pub terminal: bool,
-}
-
 impl Containers {
-    /// Launches a nested container in the namespaces of one that runs.
-    pub fn launch_inside(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-        inside: &Inside,
-    ) -> Result<Launched, LaunchError> {
-        // Without the right to make namespaces there are none to enter.
-        let enter = self.host.privileged;
-        self.launch_amended(spec, task, |isolation| join(isolation, inside, enter))
-    }
-
     /// Changes the mounts of a container that runs, by a process that is put into it for that. All steps
     /// are done on `Ok`; after an error those before the one that failed are. One call at a time for each
     /// container; blocks until the process is gone.
@@ -78,16 +55,17 @@ impl Containers {
             hostname: None,
             rlimits: Vec::new(),
             demand: Demand::default(),
+            isolation: TaskIsolation {
+                mounts: steps,
+                ..TaskIsolation::default()
+            },
+            inside: Some(Inside {
+                supervisor: supervisor.clone(),
+                stdin: None,
+                terminal: false,
+            }),
         };
-        let inside = Inside {
-            supervisor: supervisor.clone(),
-            stdin: None,
-            terminal: false,
-        };
-        let launched = self.launch_amended(&spec, &TaskIsolation::default(), |isolation| {
-            join(isolation, &inside, true);
-            isolation.mounts = steps;
-        })?;
+        let launched = self.launch(&spec)?;
         if let Ok(Some(ended)) = self.watch(&launched.supervisor) {
             let _ = sys::wait_readable(&[ended.as_fd()], Some(MOUNTER_TIMEOUT));
         }
@@ -160,7 +138,7 @@ impl Containers {
 }
 
 /// The namespaces are there, and their mounts made.
-fn join(isolation: &mut LaunchIsolation, inside: &Inside, enter: bool) {
+pub(super) fn join(isolation: &mut LaunchIsolation, inside: &Inside, enter: bool) {
     isolation.pid_namespace = false;
     isolation.mount_namespace = false;
     // Where the container has one and none of its processes is left to show it, a new one begins at its groups.

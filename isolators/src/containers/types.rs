@@ -1,15 +1,13 @@
 //! What is asked of [`super::Containers`], what it answers, and how it fails.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cgroup::{KnobError, LayoutError};
-use crate::demand::Demand;
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{Isolation, IsolationError};
-use crate::launcher::{Command, Credentials, Destination, LaunchError, Rlimit};
+use crate::launcher::LaunchError;
 use crate::status::ExitRecord;
 
 /// How an agent's containers are kept.
@@ -33,30 +31,6 @@ pub struct Options {
     pub pids_limit: Option<u64>,
     /// How long a launch may take until exec. Default: 30 s.
     pub launch_timeout: Duration,
-}
-
-/// A container to be launched.
-#[derive(Clone, Debug)]
-pub struct ContainerSpec {
-    /// Its name, new in this instance.
-    pub name: ContainerName,
-    pub command: Command,
-    /// The whole environment; nothing is inherited.
-    pub env: Vec<(OsString, OsString)>,
-    /// Working directory (the sandbox), which must exist.
-    pub working_dir: PathBuf,
-    /// Whom to run as; `None` stays what the agent is.
-    pub credentials: Option<Credentials>,
-    /// Where standard output goes.
-    pub stdout: Destination,
-    /// Where standard error goes.
-    pub stderr: Destination,
-    /// Host name inside a uts namespace; `None` keeps the host's.
-    pub hostname: Option<String>,
-    /// Limits per process (`posix/rlimits`).
-    pub rlimits: Vec<Rlimit>,
-    /// Requests and limits of resources.
-    pub demand: Demand,
 }
 
 /// A request to end a container.
@@ -106,27 +80,6 @@ pub struct Recovered {
     pub has_groups: bool,
     /// Whether it has a folder in the runtime directory.
     pub has_runtime_dir: bool,
-}
-
-/// Deadlines of a destroy, each for its own step.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub struct DestroyOptions {
-    /// For all tasks to stop (freeze). Past it, the kill goes on unfrozen. Default: 1 s.
-    pub freeze: Duration,
-    /// For all processes to be gone after the kill. Default: 10 s.
-    pub empty: Duration,
-    /// For the groups to be removed once empty. Default: 10 s.
-    pub remove: Duration,
-}
-
-impl Default for DestroyOptions {
-    fn default() -> Self {
-        Self {
-            freeze: Duration::from_secs(1),
-            empty: Duration::from_secs(10),
-            remove: Duration::from_secs(10),
-        }
-    }
 }
 
 /// A destroy that did not finish; it may be called again.

@@ -16,8 +16,8 @@ use super::{Isolator, IsolatorOptions, Observed, UsageSource};
 use crate::cgroup::{
     Controller, GroupDir, Groups, KnobWrite, Version, flat_value, flat_values, read_text,
 };
-use crate::containers::ContainerSpec;
 use crate::demand::{Demand, Limit};
+use crate::isolator::ContainerSpec;
 use crate::launcher::LaunchIsolation;
 use crate::usage::{ContainerUsage, MemoryUsage};
 
@@ -187,8 +187,9 @@ impl Isolator for Memory {
         }
     }
 
-    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         launch.oom_score_adj = Some(self.oom_score_adj(&spec.demand));
+        Ok(())
     }
 
     fn watch(&self, groups: &Groups) -> io::Result<Option<OwnedFd>> {

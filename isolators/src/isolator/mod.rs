@@ -8,6 +8,7 @@
 mod blkio;
 mod capabilities;
 mod choice;
+mod container_spec;
 mod cpu;
 mod cpuset;
 mod devices;
@@ -36,23 +37,23 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::cgroup::{Controller, Files, GroupDir, Groups, KnobError, KnobWrite};
-use crate::containers::ContainerSpec;
 use crate::demand::{Demand, Limit};
 use crate::identity::ProcessIdentity;
 use crate::launcher::LaunchIsolation;
 use crate::usage::ContainerUsage;
 
+pub use crate::device_rule::{DeviceKind, DeviceRule, DeviceRuleError};
 pub use capabilities::{
     CAPABILITIES, CapabilityEntry, CapabilityRequest, CapabilitySet, Reach, UnknownCapability,
 };
 pub use choice::{Isolation, IsolationError, NAMES};
-pub use devices::{DeviceKind, DeviceRule, DeviceRuleError};
+pub use container_spec::{ContainerSpec, Inside, TaskIsolation};
 pub use inspection::{Breach, DiskArea, DiskUsage, Inspected, Inspection, PortRange};
 pub use seccomp::{
     SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison, SeccompError, SeccompProfile,
     syscall_number,
 };
-pub use settings::{IsolatorOptions, NodeOptions, TaskIsolation};
+pub use settings::{IsolatorOptions, NodeOptions};
 
 /// What an isolator needs to know of the container besides its demand when it plans.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -127,18 +128,8 @@ pub trait Isolator: fmt::Debug + Send + Sync {
         plan.iter().try_for_each(|write| groups.write(write))
     }
 
-    /// What it adds to the launch itself. Pure.
-    fn launch(&self, _spec: &ContainerSpec, _launch: &mut LaunchIsolation) {}
-
-    /// The same with what the task asks of its isolation; an error refuses the launch, in the
-    /// isolator's own words. Pure.
-    fn launch_task(
-        &self,
-        spec: &ContainerSpec,
-        _task: &TaskIsolation,
-        launch: &mut LaunchIsolation,
-    ) -> Result<(), String> {
-        self.launch(spec, launch);
+    /// What it adds to the launch itself; an error refuses the launch, in the isolator's own words. Pure.
+    fn launch(&self, _spec: &ContainerSpec, _launch: &mut LaunchIsolation) -> Result<(), String> {
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! linux/nnp: no program of the container gains privileges by exec (set-user-id, file capabilities).
 
 use super::Isolator;
-use crate::containers::ContainerSpec;
+use crate::isolator::ContainerSpec;
 use crate::launcher::LaunchIsolation;
 
 #[derive(Debug)]
@@ -12,7 +12,8 @@ impl Isolator for NoNewPrivs {
         "linux/nnp"
     }
 
-    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         launch.no_new_privs = true;
+        Ok(())
     }
 }

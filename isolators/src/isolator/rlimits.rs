@@ -3,8 +3,7 @@
 //! The limits of two kinds are rights: to run before all others, and to raise one's priority. They are given
 //! to whom SYS_NICE would be, and hard limits above the agent's own to whom SYS_RESOURCE would be.
 
-use super::{Isolator, TaskIsolation};
-use crate::containers::ContainerSpec;
+use super::{ContainerSpec, Isolator};
 use crate::isolator::capabilities::CapabilitySet;
 use crate::launcher::{LaunchIsolation, Rlimit};
 use crate::sys;
@@ -58,19 +57,11 @@ impl Isolator for Rlimits {
         "posix/rlimits"
     }
 
-    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) {
-        launch.rlimits.extend(&spec.rlimits);
-    }
-
-    fn launch_task(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-        launch: &mut LaunchIsolation,
-    ) -> Result<(), String> {
+    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
+        let granted = spec.isolation.capabilities.granted;
         // Without a user of its own it is the agent's, who cannot give what it has not.
         let is_roots = spec.credentials.as_ref().is_none_or(|user| user.uid == 0);
-        let may = is_roots || task.capabilities.granted.has("SYS_NICE");
+        let may = is_roots || granted.has("SYS_NICE");
         if let Some(name) = spec.rlimits.iter().find_map(priority).filter(|_| !may) {
             return Err(format!(
                 "{name} lets processes run before those of other users, and this container is not \
@@ -79,13 +70,12 @@ impl Isolator for Rlimits {
             ));
         }
         if !is_roots {
-            let granted = task.capabilities.granted;
             let mut limits = spec.rlimits.iter();
             if let Some(why) = limits.find_map(|limit| excess(limit, granted, sys::hard_limit)) {
                 return Err(why);
             }
         }
-        self.launch(spec, launch);
+        launch.rlimits.extend(&spec.rlimits);
         Ok(())
     }
 }

@@ -1,9 +1,6 @@
-//! Settings of the isolators, and what a task may ask of them.
+//! Settings of the isolators, from the flags of the agent.
 
-use super::{
-    CapabilityRequest, CapabilitySet, DeviceRule, PortRange, SeccompChoice, SeccompProfile,
-};
-use crate::launcher::{LogFile, MountStep};
+use super::{CapabilitySet, DeviceRule, PortRange, SeccompProfile};
 
 /// Settings of the isolators, from the agent's flags.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
@@ -67,28 +64,4 @@ impl Default for NodeOptions {
             isolated_ports: None,
         }
     }
-}
-
-/// What a task asks of its isolation beyond its resources. Build it with `..Default::default()`.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct TaskIsolation {
-    /// Its system call filter.
-    pub seccomp: SeccompChoice,
-    pub capabilities: CapabilityRequest,
-    /// Size of its `/dev/shm` in bytes.
-    pub shm_bytes: Option<u64>,
-    /// Sees and is seen by the processes of the host (`namespaces/pid` leaves it alone). Whether a task
-    /// may ask for this is the caller's to decide.
-    pub share_pid_namespace: bool,
-    /// Shares System V and POSIX objects and `/dev/shm` with the host; likewise.
-    pub share_ipc_namespace: bool,
-    /// A nested container's own limits of processor and memory, within those of the container around it,
-    /// whose limits are all that it has otherwise. Nothing to others, which always have their own.
-    pub own_limits: bool,
-    /// Bounds of its standard output; without, it grows without end. Both streams or neither.
-    pub stdout_log: Option<LogFile>,
-    /// Bounds of its standard error.
-    pub stderr_log: Option<LogFile>,
-    /// What it is to see elsewhere, after everything that the isolators hide; needs `namespaces/mnt`.
-    pub mounts: Vec<MountStep>,
 }

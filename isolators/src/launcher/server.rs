@@ -19,7 +19,8 @@ use nix::sys::stat::Mode;
 
 use super::plan::{PLAN_BYTES_MAX, TaskPlan};
 use super::report::{Outcome, Report};
-use super::{INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, LaunchStep, READY, lock, supervisor};
+use super::{INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, READY, lock, supervisor};
+use crate::launch_step::LaunchStep;
 use crate::sys::{self, Cloned};
 
 /// Where the socket is: standard input, so that exec needs no other inheritable descriptor.

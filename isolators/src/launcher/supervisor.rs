@@ -20,7 +20,6 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-use super::LaunchStep;
 use super::output::Output;
 use super::plan::TaskPlan;
 use super::privileges::{self, Capabilities};
@@ -28,6 +27,7 @@ use super::report::{Outcome, Report};
 use super::stdio::Stdio;
 use super::task::{Prepared, become_task};
 use crate::identity::{BootId, ProcessIdentity, start_ticks_of_stat};
+use crate::launch_step::LaunchStep;
 use crate::status::{ExitCause, ExitRecord, STATUS_FILE, SUPERVISOR_FILE};
 use crate::sys::{
     self, Cloned, ExecArray, KillPayload, Reaped, SharedPair, SignalEvent, SignalQueue,

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use seccompiler::BpfProgram;
 
-use super::LaunchStep;
 use super::plan::{PlannedAction, PlannedMount, TaskPlan};
 use super::privileges::Capabilities;
 use super::report::{Outcome, Report};
+use crate::launch_step::LaunchStep;
 use crate::sys::{self, ExecArray, SharedPair};
 
 /// Exit code of a task that never was executed, as shells use it.

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::{made, result};
-use crate::isolator::{DeviceKind, DeviceRule};
+use crate::device_rule::{DeviceKind, DeviceRule};
 
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_ATTACH: libc::c_long = 8;

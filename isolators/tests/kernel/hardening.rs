@@ -10,16 +10,15 @@ use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
     CapabilityRequest, CapabilitySet, Command, ContainerSpec, Controller, Credentials,
-    DestroyOptions, ExitCause, Inside, Isolation, LaunchError, LaunchStep, MountAction,
-    MountSource, MountStep, NodeOptions, SeccompAction, SeccompChoice, SeccompProfile,
-    TaskIsolation,
+    DestroyOptions, ExitCause, Isolation, LaunchError, LaunchStep, MountAction, MountSource,
+    MountStep, NodeOptions, SeccompAction, SeccompChoice, SeccompProfile, TaskIsolation,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Test;
 use crate::probe;
-use crate::test_node::{PATIENCE, TestNode, chain, same};
+use crate::test_node::{PATIENCE, TestNode, entering, isolated, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_hostile_task_of_root_finds_no_way_out,
@@ -246,7 +245,7 @@ fn capabilities_are_what_is_allowed(test_node: &TestNode) -> Result<(), Failed> 
     ] {
         let mut spec = test_node.spec("more", "true");
         spec.credentials = user;
-        let refused = test_node.with(|containers| containers.launch_with(&spec, &task));
+        let refused = test_node.with(|containers| containers.launch(&isolated(&spec, &task)));
         check!(
             matches!(&refused, Err(LaunchError::Invalid { reason, .. }) if reason.contains(named)),
             "{refused:?}"
@@ -266,15 +265,8 @@ fn cgroups_around_a_container_are_hidden(test_node: &TestNode) -> Result<(), Fai
     let namespace = output.lines().last().unwrap_or_default().to_owned();
     let ours = fs::read_link("/proc/self/ns/cgroup")?;
     check!(*namespace != *ours.to_string_lossy(), "{output}");
-    let inside = Inside {
-        supervisor: launched.supervisor.clone(),
-        stdin: None,
-        terminal: false,
-    };
     let spec = test_node.spec("outer+in", seen);
-    let inner = test_node
-        .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
-        .map_err(|error| Failed::from(chain(&error)))?;
+    let inner = test_node.launch(&entering(&spec, &launched))?;
     test_node.wait_end(&spec, &inner)?;
     let within = test_node.output(&spec);
     check!(within.ends_with(&format!("{namespace}\n")), "{within}");
@@ -327,15 +319,8 @@ fn cgroups_are_hidden_from_what_comes_after_the_tasks_end(
         std::thread::yield_now();
     }
     check!(has_ended(), "the task goes on");
-    let inside = Inside {
-        supervisor: launched.supervisor.clone(),
-        stdin: None,
-        terminal: false,
-    };
     let spec = test_node.spec("outer+in", "cat /proc/self/cgroup; echo seen");
-    let inner = test_node
-        .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
-        .map_err(|error| Failed::from(chain(&error)))?;
+    let inner = test_node.launch(&entering(&spec, &launched))?;
     test_node.wait_end(&spec, &inner)?;
     kill(supervisor, Signal::SIGCONT)?;
     let within = test_node.output(&spec);
@@ -385,7 +370,7 @@ fn system_call_filters_are_per_task(test_node: &TestNode) -> Result<(), Failed> 
         "exit_group",
     ])?));
     let failed = test_node
-        .with(|containers| containers.launch_with(&test_node.spec("no", "true"), &nothing));
+        .with(|containers| containers.launch(&isolated(&test_node.spec("no", "true"), &nothing)));
     let told = matches!(
         &failed,
         Err(LaunchError::Step {
@@ -448,7 +433,7 @@ fn changing_mounts_runs_nothing_that_the_container_shows(
         }],
         ..TaskIsolation::default()
     };
-    let launched = test_node.with(|containers| containers.launch_with(&spec, &task))?;
+    let launched = test_node.with(|containers| containers.launch(&isolated(&spec, &task)))?;
     let steps = vec![MountStep {
         path: "nothing".into(),
         action: MountAction::Unmount {

@@ -18,7 +18,7 @@ use meseta_isolators::{
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, name, same};
+use crate::test_node::{TestNode, chain, isolated, name, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_missing_controller_is_named,
@@ -438,7 +438,7 @@ fn nested_limits_stay_within_the_outer_ones(test_node: &TestNode) -> Result<(), 
         ..TaskIsolation::default()
     };
     let launched = test_node
-        .with(|containers| containers.launch_with(&spec, &own))
+        .with(|containers| containers.launch(&isolated(&spec, &own)))
         .map_err(|error| Failed::from(chain(&error)))?;
     same(
         test_node.with(|containers| containers.verify(&spec.name, &spec.demand))?,

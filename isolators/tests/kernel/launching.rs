@@ -7,12 +7,12 @@ use std::path::Path;
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
-    Command, Credentials, Destination, ExitCause, Inside, LaunchError, LaunchStep, Limit, LogFile,
+    Command, Credentials, Destination, ExitCause, LaunchError, LaunchStep, Limit, LogFile,
     MountAction, MountSource, MountStep, Rlimit, TaskIsolation,
 };
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, name, same};
+use crate::test_node::{TestNode, chain, entering, isolated, name, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     exit_status_is_persisted,
@@ -421,7 +421,7 @@ fn output_follows_no_swapped_folder(test_node: &TestNode) -> Result<(), Failed> 
         let mut spec = test_node.spec(&format!("c{number}"), "echo written");
         spec.stdout = Destination::file(&test_node.sandbox(), "containers/c/out");
         spec.stderr = Destination::file(&test_node.sandbox(), "containers/c/err");
-        let error = test_node.with(|containers| containers.launch_with(&spec, &task));
+        let error = test_node.with(|containers| containers.launch(&isolated(&spec, &task)));
         refused_stdio(error.err(), libc::ELOOP)?;
     }
     same(fs::read_dir(outside.join("c"))?.count(), 1)?;
@@ -456,7 +456,7 @@ fn output_is_a_plain_file_of_the_tasks_user(test_node: &TestNode) -> Result<(), 
                 "hard" => fs::hard_link(&theirs, &path)?,
                 _ => fs::write(&path, "root's")?,
             }
-            let error = test_node.with(|containers| containers.launch_with(&spec, &task));
+            let error = test_node.with(|containers| containers.launch(&isolated(&spec, &task)));
             refused_stdio(error.err(), errno)?;
             same(fs::metadata(&path)?.uid(), 0)?;
         }
@@ -491,18 +491,11 @@ fn output_goes_where_the_agent_sees_it(test_node: &TestNode) -> Result<(), Faile
     };
     let outer = test_node.spec("outer", "echo up; exec sleep 1000");
     let launched = test_node
-        .with(|containers| containers.launch_with(&outer, &task))
+        .with(|containers| containers.launch(&isolated(&outer, &task)))
         .map_err(|error| Failed::from(chain(&error)))?;
     test_node.wait_output(&outer, "up")?;
-    let inside = Inside {
-        supervisor: launched.supervisor.clone(),
-        stdin: None,
-        terminal: false,
-    };
     let spec = test_node.spec("outer+in", "echo within");
-    let inner = test_node
-        .with(|containers| containers.launch_inside(&spec, &TaskIsolation::default(), &inside))
-        .map_err(|error| Failed::from(chain(&error)))?;
+    let inner = test_node.launch(&entering(&spec, &launched))?;
     test_node.wait_end(&spec, &inner)?;
     same(test_node.output(&spec), "within\n".to_owned())?;
     same(fs::read_dir(&evil)?.count(), 0)?;

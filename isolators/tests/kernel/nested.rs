@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 use meseta_isolators::{
-    CapabilityRequest, CapabilitySet, ContainerName, DestroyOptions, ExitCause, Inside, Launched,
+    CapabilityRequest, CapabilitySet, ContainerName, DestroyOptions, ExitCause, Launched,
     NodeOptions, Rlimit, TaskIsolation,
 };
 
 use crate::Test;
-use crate::test_node::{TestNode, chain};
+use crate::test_node::{TestNode, chain, entering};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     nested_ends_alone,
@@ -84,15 +84,8 @@ fn inside_sees_what_the_container_sees(test_node: &TestNode) -> Result<(), Faile
     let seen = "readlink /proc/self/ns/mnt /proc/self/ns/ipc /proc/self/ns/pid";
     let outer_spec = test_node.spec("outer", &format!("{seen}; exec sleep 1000"));
     let outer = test_node.launch(&outer_spec)?;
-    let inside = Inside {
-        supervisor: outer.supervisor.clone(),
-        stdin: None,
-        terminal: false,
-    };
     let spec = test_node.spec("outer+debug", &format!("{seen}; cat /proc/1/comm"));
-    let launched = test_node
-        .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
-        .map_err(|error| Failed::from(chain(&error)))?;
+    let launched = test_node.launch(&entering(&spec, &outer))?;
     let record = test_node.wait_end(&spec, &launched)?;
     check!(record.cause == ExitCause::Exited(0), "{record:?}");
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -11,8 +11,8 @@ use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Groups;
 use meseta_isolators::{
     Command, ContainerName, ContainerSpec, ContainerUsage, Containers, Controller, Demand,
-    Destination, DestroyOptions, ExitCause, ExitRecord, Host, Isolation, Isolator, Launched,
-    Limitation, NodeOptions, Options, TaskIsolation,
+    Destination, DestroyOptions, ExitCause, ExitRecord, Host, Inside, Isolation, Isolator,
+    Launched, Limitation, NodeOptions, Options, TaskIsolation,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -50,6 +50,26 @@ pub(crate) fn missing_controller(host: &Host) -> Option<&'static str> {
 
 pub(crate) fn name(text: &str) -> ContainerName {
     ContainerName::new(text).expect("a test's own name is valid")
+}
+
+/// The same with what the task asks of its isolation.
+pub(crate) fn isolated(spec: &ContainerSpec, task: &TaskIsolation) -> ContainerSpec {
+    ContainerSpec {
+        isolation: task.clone(),
+        ..spec.clone()
+    }
+}
+
+/// The same in the namespaces of a container that runs.
+pub(crate) fn entering(spec: &ContainerSpec, outer: &Launched) -> ContainerSpec {
+    ContainerSpec {
+        inside: Some(Inside {
+            supervisor: outer.supervisor.clone(),
+            stdin: None,
+            terminal: false,
+        }),
+        ..spec.clone()
+    }
 }
 
 impl TestNode {
@@ -149,11 +169,7 @@ impl TestNode {
         spec: &ContainerSpec,
         task: &TaskIsolation,
     ) -> Result<(ExitRecord, String), Failed> {
-        let launched = self
-            .with(|containers| containers.launch_with(spec, task))
-            .map_err(|error| Failed::from(chain(&error)))?;
-        let record = self.wait_end(spec, &launched)?;
-        Ok((record, self.output(spec)))
+        self.run(&isolated(spec, task))
     }
 
     /// What an agent that ends leaves: the containers, without their launcher.
@@ -200,6 +216,8 @@ impl TestNode {
                 mem_bytes: Some(64 << 20),
                 ..Demand::default()
             },
+            isolation: TaskIsolation::default(),
+            inside: None,
         }
     }
 

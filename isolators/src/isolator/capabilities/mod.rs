@@ -10,8 +10,7 @@ mod table;
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Isolator, NodeOptions, TaskIsolation};
-use crate::containers::ContainerSpec;
+use super::{ContainerSpec, Isolator, NodeOptions};
 use crate::launcher::{CapabilitySets, LaunchIsolation};
 
 pub use table::{CAPABILITIES, CapabilityEntry, Reach};
@@ -200,15 +199,10 @@ impl Isolator for Capabilities {
         "linux/capabilities"
     }
 
-    fn launch_task(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-        launch: &mut LaunchIsolation,
-    ) -> Result<(), String> {
+    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         // Only root has this isolator, so a container without a user of its own is root's.
         let root = spec.credentials.as_ref().is_none_or(|user| user.uid == 0);
-        launch.capabilities = Some(self.sets(root, task.capabilities)?);
+        launch.capabilities = Some(self.sets(root, spec.isolation.capabilities)?);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use crate::cgroup::CgroupTree;
-use crate::containers::ContainerSpec;
+use crate::isolator::ContainerSpec;
 use crate::isolator::Isolator;
 use crate::launcher::{LaunchIsolation, MountAction, MountStep};
 
@@ -63,8 +63,9 @@ impl Isolator for Kernel {
         "filesystem/kernel"
     }
 
-    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         launch.mounts.extend_from_slice(&self.steps);
+        Ok(())
     }
 }
 

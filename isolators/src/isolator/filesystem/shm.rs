@@ -1,7 +1,6 @@
 //! filesystem/shm: its own `/dev/shm`, so that containers share no memory by name, and with a size.
 
-use crate::containers::ContainerSpec;
-use crate::isolator::{Isolator, TaskIsolation};
+use crate::isolator::{ContainerSpec, Isolator};
 use crate::launcher::{LaunchIsolation, MountAction, MountStep};
 
 /// Below a page there is nothing to write to; 0 would mean half of the machine's memory.
@@ -31,18 +30,9 @@ impl Isolator for Shm {
         "filesystem/shm"
     }
 
-    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) {
-        self.mount(None, launch);
-    }
-
-    fn launch_task(
-        &self,
-        _spec: &ContainerSpec,
-        task: &TaskIsolation,
-        launch: &mut LaunchIsolation,
-    ) -> Result<(), String> {
-        if !task.share_ipc_namespace {
-            self.mount(task.shm_bytes, launch);
+    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
+        if !spec.isolation.share_ipc_namespace {
+            self.mount(spec.isolation.shm_bytes, launch);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! container's group, which has none.
 
 use crate::cgroup::CgroupTree;
-use crate::containers::ContainerSpec;
+use crate::isolator::ContainerSpec;
 use crate::isolator::Isolator;
 use crate::launcher::{LaunchIsolation, MountAction, MountStep};
 
@@ -32,8 +32,9 @@ impl Isolator for Cgroup {
         "namespaces/cgroup"
     }
 
-    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         launch.cgroup_namespace = true;
         launch.mounts.extend_from_slice(&self.steps);
+        Ok(())
     }
 }

@@ -2,8 +2,7 @@
 
 mod cgroup;
 
-use super::{Isolator, TaskIsolation};
-use crate::containers::ContainerSpec;
+use super::{ContainerSpec, Isolator};
 use crate::launcher::LaunchIsolation;
 
 pub(super) use cgroup::Cgroup;
@@ -34,32 +33,16 @@ impl Isolator for Namespace {
         }
     }
 
-    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         match self {
-            Self::Ipc => launch.ipc_namespace = true,
+            Self::Ipc => launch.ipc_namespace |= !spec.isolation.share_ipc_namespace,
             Self::Mount => launch.mount_namespace = true,
             Self::Network => launch.network_namespace = true,
-            Self::Pid => launch.pid_namespace = true,
+            Self::Pid => launch.pid_namespace |= !spec.isolation.share_pid_namespace,
             Self::Uts => {
                 launch.uts_namespace = true;
                 launch.hostname.clone_from(&spec.hostname);
             }
-        }
-    }
-
-    fn launch_task(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-        launch: &mut LaunchIsolation,
-    ) -> Result<(), String> {
-        let is_shared = match self {
-            Self::Ipc => task.share_ipc_namespace,
-            Self::Pid => task.share_pid_namespace,
-            Self::Mount | Self::Network | Self::Uts => false,
-        };
-        if !is_shared {
-            self.launch(spec, launch);
         }
         Ok(())
     }

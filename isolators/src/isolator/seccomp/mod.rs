@@ -14,8 +14,7 @@ use seccompiler::{
     SeccompCondition as Condition, SeccompFilter, SeccompRule as Rule, TargetArch,
 };
 
-use super::{CapabilitySet, Isolator, NodeOptions, TaskIsolation};
-use crate::containers::ContainerSpec;
+use super::{CapabilitySet, ContainerSpec, Isolator, NodeOptions};
 use crate::launcher::{LaunchIsolation, SeccompProgram, pack_filter};
 
 /// Every `CLONE_NEW*` flag that clone takes: a namespace of its own, a user namespace above all, would
@@ -448,16 +447,11 @@ impl Isolator for Seccomp {
     }
 
     /// After `linux/capabilities`, whose outcome it looks at.
-    fn launch_task(
-        &self,
-        _spec: &ContainerSpec,
-        task: &TaskIsolation,
-        launch: &mut LaunchIsolation,
-    ) -> Result<(), String> {
+    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         let effective = launch.capabilities.map_or(CapabilitySet::EMPTY, |sets| {
             CapabilitySet::from_bits(sets.effective)
         });
-        let programs = self.programs(&task.seccomp, effective);
+        let programs = self.programs(&spec.isolation.seccomp, effective);
         launch.seccomp = programs.map_err(|error| error.to_string())?;
         launch.no_new_privs |= !launch.seccomp.is_empty();
         Ok(())

@@ -1,0 +1,72 @@
+//! A container to be launched: what runs in it, with which resources, and what it asks of its isolation.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::{CapabilityRequest, SeccompChoice};
+use crate::demand::Demand;
+use crate::identity::{ContainerName, ProcessIdentity};
+use crate::launcher::{Command, Credentials, Destination, LogFile, MountStep, Rlimit};
+
+/// A container to be launched.
+#[derive(Clone, Debug)]
+pub struct ContainerSpec {
+    /// Its name, new in this instance.
+    pub name: ContainerName,
+    pub command: Command,
+    /// The whole environment; nothing is inherited.
+    pub env: Vec<(OsString, OsString)>,
+    /// Working directory (the sandbox), which must exist.
+    pub working_dir: PathBuf,
+    /// Whom to run as; `None` stays what the agent is.
+    pub credentials: Option<Credentials>,
+    /// Where standard output goes.
+    pub stdout: Destination,
+    /// Where standard error goes.
+    pub stderr: Destination,
+    /// Host name inside a uts namespace; `None` keeps the host's.
+    pub hostname: Option<String>,
+    /// Limits per process (`posix/rlimits`).
+    pub rlimits: Vec<Rlimit>,
+    /// Requests and limits of resources.
+    pub demand: Demand,
+    /// What the task asks of its isolation; what the node does not allow refuses the launch.
+    pub isolation: TaskIsolation,
+    /// The container that runs in whose namespaces, mounts and host name this nested one is to be, if any.
+    pub inside: Option<Inside>,
+}
+
+/// What a task asks of its isolation beyond its resources. Build it with `..Default::default()`.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TaskIsolation {
+    /// Its system call filter.
+    pub seccomp: SeccompChoice,
+    pub capabilities: CapabilityRequest,
+    /// Size of its `/dev/shm` in bytes.
+    pub shm_bytes: Option<u64>,
+    /// Sees and is seen by the processes of the host (`namespaces/pid` leaves it alone). Whether a task
+    /// may ask for this is the caller's to decide.
+    pub share_pid_namespace: bool,
+    /// Shares System V and POSIX objects and `/dev/shm` with the host; likewise.
+    pub share_ipc_namespace: bool,
+    /// A nested container's own limits of processor and memory, within those of the container around it,
+    /// whose limits are all that it has otherwise. Nothing to others, which always have their own.
+    pub own_limits: bool,
+    /// Bounds of its standard output; without, it grows without end. Both streams or neither.
+    pub stdout_log: Option<LogFile>,
+    /// Bounds of its standard error.
+    pub stderr_log: Option<LogFile>,
+    /// What it is to see elsewhere, after everything that the isolators hide; needs `namespaces/mnt`.
+    pub mounts: Vec<MountStep>,
+}
+
+/// A process to be put into a container that runs: what `exec` does.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    /// The supervisor of that container, whose namespaces are entered.
+    pub supervisor: ProcessIdentity,
+    /// Where standard input is read from; `None` gives it none. A pipe's writer must be open already.
+    pub stdin: Option<PathBuf>,
+    /// Whether standard input is a terminal that is to rule the process.
+    pub terminal: bool,
+}
