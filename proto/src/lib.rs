@@ -15,6 +15,7 @@ pub mod protobuf;
 pub mod reconciler;
 pub mod recordio;
 pub mod schema;
+pub mod task_parts;
 pub mod v0;
 
 #[expect(clippy::all, reason = "generated from the .proto files")]

@@ -31,11 +31,11 @@ pub(super) struct Rejection {
 }
 
 impl Rejection {
-    pub(super) fn invalid(message: impl Into<String>) -> Self {
+    pub(super) fn invalid(message: impl ToString) -> Self {
         Self {
             state: pb::TaskState::TaskError,
             reason: Reason::TaskInvalid,
-            message: message.into(),
+            message: message.to_string(),
         }
     }
 

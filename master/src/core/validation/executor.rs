@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use meseta_proto::mesos::v1::executor_info::Type;
 use meseta_proto::mesos::v1::{self, ExecutorInfo, container_info};
+use meseta_proto::task_parts::check_environment;
 use meseta_resources::{ExecutorId, Resources, Role};
 use prost::Message;
 
-use super::part::{check_container, check_environment, id_text, shares_groups};
+use super::part::{check_container, id_text, shares_groups};
 use super::resource::check_resources;
 use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;

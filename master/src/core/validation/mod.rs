@@ -5,7 +5,7 @@
 //! - `frame_size`: what fits into one frame to an agent
 //! - `group`: a task group
 //! - `operation`: an operation on reservations or volumes
-//! - `part`: commands, containers and checks in themselves
+//! - `part`: containers and ids in themselves
 //! - `resource`: the resources of tasks and executors
 //! - `task`: a task on an offer
 

@@ -5,12 +5,11 @@
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, TaskInfo};
+use meseta_proto::task_parts::{check_check, check_environment, check_health};
 use meseta_resources::{Resources, Role, TaskId};
 
 use super::executor::{self, ValidExecutor};
-use super::part::{
-    check_check, check_container, check_environment, check_health, id_text, shares_groups,
-};
+use super::part::{check_container, id_text, shares_groups};
 use super::resource::{check_resources, check_together};
 use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
