@@ -13,13 +13,12 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use meseta_resources::NESTING;
+
 use crate::sys;
 
 /// Longest container name: a path component, with room for a suffix.
 pub const CONTAINER_NAME_BYTES_MAX: usize = 200;
-
-/// Stands between the name of a container and that of one nested in it.
-pub const NESTING: char = '+';
 
 /// A container id that is safe as one path component of a cgroup tree. One nested in another is called
 /// `outer+inner`.

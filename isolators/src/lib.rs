@@ -43,7 +43,7 @@ pub use containers::{
 };
 pub use demand::{Demand, Limit};
 pub use identity::{
-    BootId, CONTAINER_NAME_BYTES_MAX, ContainerName, ContainerNameError, NESTING, ProcessIdentity,
+    BootId, CONTAINER_NAME_BYTES_MAX, ContainerName, ContainerNameError, ProcessIdentity,
 };
 pub use isolator::{
     Breach, CAPABILITIES, CapabilityEntry, CapabilityRequest, CapabilitySet, ContainerSpec,

@@ -130,8 +130,10 @@ id!(
     ResourceProviderId, "Resource provider ID"
 );
 
-/// A container, possibly nested: the components from the outermost one, with `.` between, which no
-/// component can contain.
+/// Stands between a container and one nested in it, in ids and in the names of cgroups and files.
+pub const NESTING: char = '+';
+
+/// A container, possibly nested: the components from the outermost one, with [`NESTING`] between.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerId(Arc<str>);
 
@@ -140,7 +142,7 @@ id!(@text ContainerId);
 impl ContainerId {
     const WHAT: &'static str = "Container ID";
 
-    /// A container with no parent.
+    /// A container by its whole id.
     ///
     /// # Errors
     /// When the text breaks a rule of container ids; the error says which.
@@ -149,34 +151,50 @@ impl ContainerId {
         Ok(Self(value.into()))
     }
 
+    /// A container by the one that it is nested in, if any, and its own name there.
+    ///
+    /// # Errors
+    /// When the name, or the whole id, breaks a rule of container ids; the error says which.
+    pub fn named(parent: Option<&Self>, value: &str) -> Result<Self, IdError> {
+        validate(
+            Self::WHAT,
+            value,
+            CONTAINER_ID_BYTES_MAX,
+            &['.', ' ', NESTING],
+        )?;
+        match parent {
+            Some(parent) => Self::new(&format!("{parent}{NESTING}{value}")),
+            None => Self::new(value),
+        }
+    }
+
     /// A container nested in this one.
     ///
     /// # Errors
-    /// When the text breaks a rule of container ids; the error says which.
+    /// See [`ContainerId::named`].
     pub fn child(&self, value: &str) -> Result<Self, IdError> {
-        validate(Self::WHAT, value, CONTAINER_ID_BYTES_MAX, &['.', ' '])?;
-        Ok(Self(format!("{}.{value}", self.0).into()))
+        Self::named(Some(self), value)
     }
 
     #[must_use]
     pub fn value(&self) -> &str {
-        self.0.rsplit('.').next().unwrap_or(&self.0)
+        self.0.rsplit(NESTING).next().unwrap_or(&self.0)
     }
 
     /// All components, outermost first.
     pub fn components(&self) -> impl Iterator<Item = &str> {
-        self.0.split('.')
+        self.0.split(NESTING)
     }
 
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
-        self.0.rfind('.').map(|dot| Self(self.0[..dot].into()))
+        self.0.rfind(NESTING).map(|dot| Self(self.0[..dot].into()))
     }
 
     #[must_use]
     pub fn root(&self) -> Self {
         self.0
-            .find('.')
+            .find(NESTING)
             .map_or_else(|| self.clone(), |dot| Self(self.0[..dot].into()))
     }
 }

@@ -82,7 +82,7 @@ pub use disk::{Disk, DiskSource, DiskSourceKind, Persistence, Volume, VolumeMode
 pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration};
 pub use id::{
     AgentId, CONTAINER_ID_BYTES_MAX, ContainerId, ExecutorId, FrameworkId, ID_BYTES_MAX, IdError,
-    OfferId, OperationId, ResourceProviderId, TaskId,
+    NESTING, OfferId, OperationId, ResourceProviderId, TaskId,
 };
 pub use labels::{Label, Labels};
 pub use name::{EmptyName, ResourceName};

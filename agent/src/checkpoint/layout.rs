@@ -18,7 +18,6 @@
 
 use std::path::{Path, PathBuf};
 
-use meseta_isolators::NESTING;
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
 
 /// One run of one executor: what a container belongs to.
@@ -181,7 +180,8 @@ impl Layout {
 /// Where the sandbox of a container is in that of its run, whose owner may put anything in the way; nothing
 /// for the run's own.
 pub fn inside(container: &ContainerId) -> PathBuf {
-    nested_names(container).fold(PathBuf::new(), |path, child| {
+    let nested = container.components().skip(1);
+    nested.fold(PathBuf::new(), |path, child| {
         path.join("containers").join(child)
     })
 }
@@ -192,19 +192,3 @@ pub(super) const EXECUTOR_LOG: &str = "executor.log";
 /// Names of the files of a task.
 pub(super) const TASK_INFO: &str = "task.info";
 pub(super) const TASK_UPDATES: &str = "task.updates";
-
-/// The id that a container nested in another has here: `parent+child`.
-pub fn nested_id(parent: &ContainerId, child: &str) -> Option<ContainerId> {
-    ContainerId::new(&format!("{parent}{NESTING}{child}")).ok()
-}
-
-/// The last parts of a nested container's id, outermost first; none for a container of its own.
-pub fn nested_names(container: &ContainerId) -> impl Iterator<Item = &str> {
-    container.as_str().split(NESTING).skip(1)
-}
-
-/// The outermost container that this one is, or is nested in.
-pub fn outermost(container: &ContainerId) -> &str {
-    let text = container.as_str();
-    text.split(NESTING).next().unwrap_or(text)
-}

@@ -25,7 +25,7 @@ pub(crate) mod writer;
 pub use durable::StoreError;
 pub use frame::FrameError;
 pub use holdings::{Holdings, ResourcesRecord, check_place, volume_path};
-pub use layout::{Layout, RunKey, TaskKey, inside, nested_id, nested_names, outermost};
+pub use layout::{Layout, RunKey, TaskKey, inside};
 pub use learned_profile::{LearnedProfileError, read_learned_profile, write_learned_profile};
 pub use limitation::Limitation;
 pub(crate) use limitation::{decode_limitation, encode_limitation};

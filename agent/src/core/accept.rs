@@ -20,7 +20,7 @@ use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
 use super::states::dropped_or_lost;
 use super::{AgentCore, ContainerOwner, StreamKey};
-use crate::checkpoint::{ExecutorRecord, RunKey, TaskKey, TaskRecord, Write, nested_id};
+use crate::checkpoint::{ExecutorRecord, RunKey, TaskKey, TaskRecord, Write};
 
 /// Why a task will not be run.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -449,7 +449,7 @@ impl AgentCore {
             demand,
         } = checked;
         let nested = (executor.kind == ExecutorKind::Default)
-            .then(|| nested_id(&key.container, &self.uuid().to_string()))
+            .then(|| key.container.child(&self.uuid().to_string()).ok())
             .flatten();
         info!(
             framework_id = %stream.framework, task_id = %stream.task, executor_id = %key.executor,

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::kill::grace_of_task;
 use super::model::{Phase, TaskRef};
 use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
-use crate::checkpoint::{KillCause, nested_id};
+use crate::checkpoint::KillCause;
 
 /// Two looks are never closer than this, whatever a task asks for.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -260,7 +260,7 @@ impl AgentCore {
             CheckKind::Health => "health-check",
             CheckKind::Check => "check",
         };
-        let container = nested_id(inside, &format!("{kind}-{}", id.0));
+        let container = inside.child(&format!("{kind}-{}", id.0)).ok();
         ProbeMethod::Command(Box::new(LaunchPlan {
             run: task_ref.executor.key.clone(),
             container: container.unwrap_or_else(|| inside.clone()),

@@ -16,7 +16,6 @@ use meseta_resources::{ExecutorId, FrameworkId, Now, TaskId};
 use tracing::{info, warn};
 
 use super::fields::duration;
-use super::launch::container_message;
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
 use super::states::{gone_or_lost, is_terminal};
 use super::update_streams::{Pushed, StreamKey};
@@ -95,7 +94,7 @@ impl AgentCore {
                     .map(|framework| (*framework.info).clone())
                     .unwrap_or_default(),
                 agent_info,
-                container_id: Some(container_message(&executor.key.container)),
+                container_id: Some((&executor.key.container).into()),
             }),
             ..Event::default()
         }

@@ -15,9 +15,7 @@ use tracing::{info, warn};
 use super::fields::{duration, unix_ns, volumes_among};
 use super::model::{Executor, ExecutorKind, Framework, Phase, Task, TaskRef};
 use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
-use crate::checkpoint::{
-    FrameworkRecord, LogEntry, RunKey, Started, Write, nested_names, outermost,
-};
+use crate::checkpoint::{FrameworkRecord, LogEntry, RunKey, Started, Write};
 
 impl AgentCore {
     /// Launches an executor's container, or that of a task inside it.
@@ -237,7 +235,7 @@ impl AgentCore {
             ip_address: Some(self.options.container_ip.clone()),
         };
         pb::ContainerStatus {
-            container_id: Some(container_message(container)),
+            container_id: Some(container.into()),
             network_infos: vec![pb::NetworkInfo {
                 ip_addresses: vec![address],
                 ..pb::NetworkInfo::default()
@@ -309,16 +307,4 @@ fn subject_of(executor: &Executor) -> Subject {
         (ExecutorKind::Default, _) => Subject::Group(info()),
         _ => Subject::Executor(info()),
     }
-}
-
-/// A container's id as Mesos writes it: those inside others name them.
-pub fn container_message(container: &ContainerId) -> pb::ContainerId {
-    let outer = pb::ContainerId {
-        value: outermost(container).to_owned(),
-        parent: None,
-    };
-    nested_names(container).fold(outer, |parent, child| pb::ContainerId {
-        value: child.to_owned(),
-        parent: Some(Box::new(parent)),
-    })
 }

@@ -76,7 +76,6 @@ pub use effect::{
 pub(crate) use fields::volumes_among;
 pub use ids::{ConnectionId, LinkId, SharedTaskKey};
 pub use input::{Ending, Exit, Input};
-pub use launch::container_message;
 pub use launch_plan::{LaunchPlan, Subject};
 pub use model::{
     Container, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, TaskRef,

@@ -15,9 +15,8 @@ use meseta_proto::mesos::v1::agent::response::Type as Answer;
 use super::routes::Permitted;
 use super::statistics::{container_status, sampled};
 use super::{Reply, containers, files, read_call};
-use crate::checkpoint::outermost;
 use crate::context::Context;
-use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot, container_message};
+use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot};
 use crate::monitor::statistics::resource_statistics;
 use crate::permission;
 
@@ -386,9 +385,9 @@ fn nested(context: &Context, snapshot: &Snapshot) -> Vec<api::response::get_cont
         let of_tasks = of_tasks.filter(|nested| nested.phase == Phase::Running);
         let asked_for = asked_for
             .iter()
-            .filter(|id| outermost(id) == executor.container.id.as_str());
+            .filter(|id| id.root() == executor.container.id);
         for id in of_tasks.map(|nested| &nested.id).chain(asked_for) {
-            let container_id = container_message(id);
+            let container_id = pb::ContainerId::from(id);
             all.push(api::response::get_containers::Container {
                 framework_id: Some(pb::FrameworkId {
                     value: executor.key.framework.to_string(),

@@ -4,9 +4,10 @@ use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent::call::Type;
+use meseta_resources::ContainerId;
 
 use super::Reply;
-use super::containers::{NestedRequest, find, own_id};
+use super::containers::{NestedRequest, find};
 use crate::context::Context;
 use crate::core::Snapshot;
 use crate::permission;
@@ -59,7 +60,10 @@ fn is_inside(caller: &Caller, id: &pb::ContainerId) -> bool {
 fn executor_user(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
     let mut id = id;
     loop {
-        if let Some((executor, task)) = own_id(id).and_then(|own| find(snapshot, &own)) {
+        if let Some((executor, task)) = ContainerId::try_from(id)
+            .ok()
+            .and_then(|own| find(snapshot, &own))
+        {
             return Some(task.map_or(&executor.user, |task| &task.user).clone());
         }
         id = id.parent.as_deref()?;

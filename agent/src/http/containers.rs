@@ -26,7 +26,6 @@ use tokio::time::Instant;
 
 use super::container_rights::{authorize, authorize_launch};
 use super::{Reply, undecodable};
-use crate::checkpoint::nested_id;
 use crate::containerizer::Containerizer;
 use crate::context::{Context, Unavailable};
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
@@ -70,20 +69,8 @@ fn full_name(id: &pb::ContainerId) -> String {
     }
 }
 
-/// The id here of a container that a client names; `None` for one that holds what no id may.
-pub(super) fn own_id(id: &pb::ContainerId) -> Option<ContainerId> {
-    let plain = |text: &str| !text.is_empty() && !text.contains([meseta_isolators::NESTING, '.']);
-    if !plain(&id.value) {
-        return None;
-    }
-    match &id.parent {
-        None => ContainerId::new(&id.value).ok(),
-        Some(parent) => nested_id(&own_id(parent)?, &id.value),
-    }
-}
-
 fn checked(id: &pb::ContainerId) -> Result<ContainerId, Reply> {
-    own_id(id).ok_or_else(|| bad("'container_id' contains invalid characters"))
+    ContainerId::try_from(id).map_err(|_| bad("'container_id' contains invalid characters"))
 }
 
 fn containerizer(context: &Context) -> Result<&Containerizer, Reply> {

@@ -25,7 +25,7 @@ use meseta_isolators::{
 };
 use meseta_resources::ContainerId;
 
-use crate::checkpoint::{Layout, inside, nested_names};
+use crate::checkpoint::{Layout, inside};
 use crate::configuration::isolation::TaskRights;
 use crate::configuration::log_flags::Logs;
 use crate::core::{LaunchPlan, Subject};
@@ -112,7 +112,7 @@ pub(crate) fn check_output(
     plan: &LaunchPlan,
     task: &ContainerId,
 ) -> Destination {
-    let name = nested_names(plan.container()).last().unwrap_or_default();
+    let name = plan.container().value();
     let kind = name.rsplit_once('-').map_or(name, |(kind, _)| kind);
     Destination::File {
         beneath: settings.layout.sandbox(&plan.run),

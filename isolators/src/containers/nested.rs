@@ -8,10 +8,12 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use meseta_resources::NESTING;
+
 use super::Containers;
 use crate::cgroup::{Controller, DestroyOptions, Groups, Version, flat_value, number, read_text};
 use crate::demand::Demand;
-use crate::identity::{ContainerName, NESTING, ProcessIdentity};
+use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{ContainerSpec, Inside, TaskIsolation};
 use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, MountStep};
 use crate::sys;

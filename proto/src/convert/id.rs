@@ -67,11 +67,11 @@ impl TryFrom<&v1::ContainerId> for res::ContainerId {
             std::iter::successors(Some(message), |id| id.parent.as_deref())
                 .map(|id| id.value.as_str())
                 .collect();
-        let mut components = innermost_first.into_iter().rev();
-        let mut out = Self::new(components.next().unwrap_or_default())?;
-        for component in components {
-            out = out.child(component)?;
-        }
-        Ok(out)
+        let (outermost, nested) = innermost_first.split_last().unwrap_or((&"", &[]));
+        let outermost = Self::named(None, outermost)?;
+        nested
+            .iter()
+            .rev()
+            .try_fold(outermost, |outer, name| outer.child(name))
     }
 }

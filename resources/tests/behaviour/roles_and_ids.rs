@@ -147,7 +147,7 @@ fn ids_become_file_names() {
 fn container_ids_nest() {
     let outer = ContainerId::new("outer").unwrap();
     let inner = outer.child("middle").unwrap().child("inner").unwrap();
-    assert_eq!(inner.as_str(), "outer.middle.inner");
+    assert_eq!(inner.as_str(), "outer+middle+inner");
     assert_eq!(inner.value(), "inner");
     assert_eq!(inner.parent().unwrap().parent(), Some(outer.clone()));
     assert_eq!(inner.root(), outer);
@@ -164,5 +164,7 @@ fn container_ids_nest() {
         assert!(ContainerId::new(invalid).is_err(), "{invalid}");
         assert!(outer.child(invalid).is_err(), "{invalid}");
     }
+    assert!(ContainerId::named(None, "a+b").is_err());
+    assert!(outer.child("a+b").is_err());
     assert!(ContainerId::new(&"x".repeat(CONTAINER_ID_BYTES_MAX)).is_ok());
 }

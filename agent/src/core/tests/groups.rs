@@ -103,7 +103,7 @@ fn tasks_of_a_group_have_containers_inside_the_executors() {
     }
     let snapshot = simulation.core.snapshot();
     let executor = snapshot.executors().next().expect("an executor");
-    let message = crate::core::container_message(&a);
+    let message = pb::ContainerId::from(&a);
     assert_eq!(message.parent.expect("a parent").value, outer.as_str());
     // 32 of its own and 64 for each.
     assert_eq!(executor.container.demand.mem_bytes, Some(160 << 20));

@@ -6,7 +6,6 @@ use std::os::unix::fs::symlink;
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId};
 
 use super::*;
-use crate::checkpoint::nested_id;
 
 fn run() -> RunKey {
     RunKey {
@@ -85,7 +84,7 @@ impl Fixture {
         let container = ContainerId::new("c").expect("valid");
         LaunchPlan {
             run: run().into(),
-            container: nested_id(&container, "in").expect("valid"),
+            container: container.child("in").expect("valid"),
             subject: Subject::Nested(
                 pb::TaskInfo {
                     container: Some(Box::new(pb::ContainerInfo {
