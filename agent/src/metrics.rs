@@ -1,6 +1,6 @@
 //! Every metric of the agent, defined once.
 //!
-//! [`FAMILIES`] is the list, with type and help ([`families`]); [`text()`] fills it from the core's snapshot
+//! [`FAMILIES`] is the list, with the help ([`families`]); [`text()`] fills it from the core's snapshot
 //! and the monitor's last samples, those of containers one by one ([`containers`]). Nothing is read from the
 //! kernel for a scrape, and a container's series end with it. The keys of Mesos's `/metrics/snapshot` are in [`mesos`].
 
@@ -18,12 +18,13 @@ use crate::context::Context;
 use crate::core::{Snapshot, State};
 use crate::monitor::HostSample;
 
-use families::{FAMILIES, Family};
+use families::FAMILIES;
 pub(crate) use mesos::mesos_keys;
 
-/// Metric families of all modules.
-fn families() -> impl Iterator<Item = &'static Family> {
-    FAMILIES.iter().chain(revocable::FAMILIES)
+/// Metric families of all modules, with their help.
+fn families() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = FAMILIES.lines().chain(revocable::FAMILIES.lines());
+    lines.filter_map(|line| line.split_once(' '))
 }
 
 /// The metrics in the Prometheus text format.
@@ -59,8 +60,13 @@ struct MetricsBuilder {
 }
 
 impl MetricsBuilder {
-    fn add(&mut self, name: &'static str, labels: &[(&str, &str)], value: Option<f64>) {
-        let Some(value) = value else {
+    /// The only series of its family.
+    fn one(&mut self, name: &'static str, value: impl Into<Option<f64>>) {
+        self.add(name, &[], value);
+    }
+
+    fn add(&mut self, name: &'static str, labels: &[(&str, &str)], value: impl Into<Option<f64>>) {
+        let Some(value) = value.into() else {
             return;
         };
         self.series.entry(name).or_default().push(Series {
@@ -106,49 +112,40 @@ fn count(count: usize) -> f64 {
 
 fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
     let version = env!("CARGO_PKG_VERSION");
-    builder.add(
-        "meseta_agent_build_info",
-        &[("version", version)],
-        Some(1.0),
-    );
+    builder.add("meseta_agent_build_info", &[("version", version)], 1.0);
     let uptime = context.started.elapsed().as_secs_f64();
-    builder.add("meseta_agent_uptime_seconds", &[], Some(uptime));
+    builder.one("meseta_agent_uptime_seconds", uptime);
     let recovery = context.recovery.get().map(std::time::Duration::as_secs_f64);
-    builder.add("meseta_agent_recovery_duration_seconds", &[], recovery);
+    builder.one("meseta_agent_recovery_duration_seconds", recovery);
     let start = context.start_time.as_secs_f64();
-    builder.add("process_start_time_seconds", &[], Some(start));
+    builder.one("process_start_time_seconds", start);
     let destroy_errors = context
         .containerizer
         .get()
         .map(|c| number(c.destroy_errors()));
-    builder.add(
+    builder.one(
         "meseta_agent_container_destroy_errors_total",
-        &[],
         destroy_errors,
     );
     let dropped = "meseta_agent_framework_messages_dropped_total";
     let (streams, to_master) = (&context.streams, &context.dropped);
     for (to, count) in [("executor", streams.dropped()), ("master", to_master.get())] {
-        builder.add(dropped, &[("to", to)], Some(number(count)));
+        builder.add(dropped, &[("to", to)], number(count));
     }
-    let ended = Some(number(streams.ended()));
-    builder.add("meseta_agent_executor_streams_ended_total", &[], ended);
+    let ended = number(streams.ended());
+    builder.one("meseta_agent_executor_streams_ended_total", ended);
     host_metrics(builder, &context.samples.host());
 }
 
 fn host_metrics(builder: &mut MetricsBuilder, host: &HostSample) {
-    builder.add("meseta_agent_host_cpus", &[], host.cpus.map(number));
+    builder.one("meseta_agent_host_cpus", host.cpus.map(number));
     if let Some(load) = host.load {
         for (minutes, load) in ["1", "5", "15"].into_iter().zip(load) {
-            builder.add(
-                "meseta_agent_host_load",
-                &[("minutes", minutes)],
-                Some(load),
-            );
+            builder.add("meseta_agent_host_load", &[("minutes", minutes)], load);
         }
     }
     let busy = "meseta_agent_host_cpu_busy_seconds_total";
-    builder.add(busy, &[], host.cpu_busy_secs);
+    builder.one(busy, host.cpu_busy_secs);
     for (resource, pressure) in [
         ("cpu", host.cpu_pressure),
         ("memory", host.memory_pressure),
@@ -168,7 +165,7 @@ fn host_metrics(builder: &mut MetricsBuilder, host: &HostSample) {
         }
     }
     let sweep = host.sweep.map(|sweep| sweep.as_secs_f64());
-    builder.add("meseta_agent_monitor_sweep_seconds", &[], sweep);
+    builder.one("meseta_agent_monitor_sweep_seconds", sweep);
     for (kind, bytes) in [
         ("total", host.mem_total_bytes),
         ("free", host.mem_free_bytes),
@@ -177,26 +174,21 @@ fn host_metrics(builder: &mut MetricsBuilder, host: &HostSample) {
         let bytes = bytes.map(number);
         builder.add("meseta_agent_host_memory_bytes", &[("kind", kind)], bytes);
     }
-    builder.add("process_cpu_seconds_total", &[], host.own_cpu_secs);
-    builder.add(
+    builder.one("process_cpu_seconds_total", host.own_cpu_secs);
+    builder.one(
         "process_resident_memory_bytes",
-        &[],
         host.own_rss_bytes.map(number),
     );
-    builder.add("process_open_fds", &[], host.own_fds.map(number));
+    builder.one("process_open_fds", host.own_fds.map(number));
 }
 
 fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     let registered = f64::from(u8::from(snapshot.state == State::Running));
-    builder.add("meseta_agent_registered", &[], Some(registered));
+    builder.one("meseta_agent_registered", registered);
     let frameworks = count(snapshot.frameworks.len());
-    builder.add("meseta_agent_frameworks", &[], Some(frameworks));
+    builder.one("meseta_agent_frameworks", frameworks);
     for (state, tasks) in tasks_by_state(snapshot) {
-        builder.add(
-            "meseta_agent_tasks",
-            &[("state", state)],
-            Some(count(tasks)),
-        );
+        builder.add("meseta_agent_tasks", &[("state", state)], count(tasks));
     }
     let counters = &snapshot.counters;
     for (state, tasks) in [
@@ -206,14 +198,14 @@ fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
         ("lost", counters.tasks_lost),
         ("gone", counters.tasks_gone),
     ] {
-        let tasks = Some(number(tasks));
+        let tasks = number(tasks);
         builder.add("meseta_agent_tasks_ended_total", &[("state", state)], tasks);
     }
     for (valid, updates) in [
         ("true", counters.valid_status_updates),
         ("false", counters.invalid_status_updates),
     ] {
-        let updates = Some(number(updates));
+        let updates = number(updates);
         builder.add(
             "meseta_agent_status_updates_total",
             &[("valid", valid)],
@@ -221,16 +213,12 @@ fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
         );
     }
     let errors = number(counters.container_launch_errors);
-    builder.add(
-        "meseta_agent_container_launch_errors_total",
-        &[],
-        Some(errors),
-    );
+    builder.one("meseta_agent_container_launch_errors_total", errors);
     let errors = count(counters.recovery_errors);
-    builder.add("meseta_agent_recovery_errors_total", &[], Some(errors));
+    builder.one("meseta_agent_recovery_errors_total", errors);
     let allocated = snapshot.allocated();
     for name in ["cpus", "mem", "disk", "gpus"] {
-        let of = |resources: &Resources| Some(scalar(resources, name));
+        let of = |resources: &Resources| scalar(resources, name);
         let labels = [("name", name)];
         builder.add("meseta_agent_resources", &labels, of(&snapshot.resources));
         builder.add("meseta_agent_resources_allocated", &labels, of(&allocated));
@@ -261,31 +249,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_and_nothing_else_end_in_total_and_names_are_unique() {
+    fn every_family_has_a_name_of_its_own_and_a_help() {
         let mut names = std::collections::BTreeSet::new();
-        for family in families() {
-            assert!(names.insert(family.name), "{}", family.name);
-            assert_eq!(
-                family.is_counter,
-                family.name.ends_with("_total"),
-                "{}",
-                family.name
-            );
-            assert!(family.help.ends_with('.'), "{}", family.name);
+        for (name, help) in families() {
+            assert!(names.insert(name), "{name}");
+            assert!(help.ends_with('.'), "{name}");
             let prefix = ["meseta_agent_", "process_"];
             assert!(
-                prefix.iter().any(|prefix| family.name.starts_with(prefix)),
-                "{}",
-                family.name
+                prefix.iter().any(|prefix| name.starts_with(prefix)),
+                "{name}"
             );
         }
+        let lines = FAMILIES.lines().chain(revocable::FAMILIES.lines());
+        assert_eq!(names.len(), lines.count());
     }
 
     #[test]
     fn only_what_is_known_has_a_series() {
         let mut builder = MetricsBuilder::default();
         builder.add("meseta_agent_frameworks", &[], None);
-        builder.add("meseta_agent_tasks", &[("state", "running")], Some(3.0));
+        builder.add("meseta_agent_tasks", &[("state", "running")], 3.0);
         let text = builder.into_text();
         assert_eq!(text.matches("# TYPE").count(), 1, "{text}");
         assert!(

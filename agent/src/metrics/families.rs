@@ -1,229 +1,71 @@
-//! The list of the agent's metrics: name, type and help of every family.
+//! The list of the agent's metrics: name and help of every family.
 //!
-//! `docs/metrics.md` is checked against what a scrape gives; a counter's name ends in `_total`.
+//! `docs/metrics.md` is checked against what a scrape gives; a counter's name ends in `_total`, and no other's does.
 
-/// A family of series.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Family {
-    pub(super) name: &'static str,
-    pub(super) help: &'static str,
-    /// Whether it only grows.
-    pub(super) is_counter: bool,
-}
-
-pub(super) const fn counter(name: &'static str, help: &'static str) -> Family {
-    Family {
-        name,
-        help,
-        is_counter: true,
-    }
-}
-
-pub(super) const fn gauge(name: &'static str, help: &'static str) -> Family {
-    Family {
-        name,
-        help,
-        is_counter: false,
-    }
-}
-
-/// All families. Those of containers have the labels `container_id`, `framework_id`, `executor_id`
-/// and `role`.
-pub(super) const FAMILIES: &[Family] = &[
-    gauge(
-        "meseta_agent_build_info",
-        "Always 1, with the version as a label.",
-    ),
-    gauge(
-        "meseta_agent_registered",
-        "Whether the agent is registered with a master.",
-    ),
-    gauge(
-        "meseta_agent_uptime_seconds",
-        "Time since the agent was started.",
-    ),
-    gauge(
-        "meseta_agent_recovery_duration_seconds",
-        "How long recovery took after the start.",
-    ),
-    counter(
-        "meseta_agent_recovery_errors_total",
-        "Checkpoints that could not be read.",
-    ),
-    gauge(
-        "meseta_agent_frameworks",
-        "Frameworks with work on this agent.",
-    ),
-    gauge("meseta_agent_tasks", "Tasks on this agent, by state."),
-    counter(
-        "meseta_agent_tasks_ended_total",
-        "Tasks that ended, by their last state.",
-    ),
-    counter(
-        "meseta_agent_status_updates_total",
-        "Status updates, by whether they were accepted.",
-    ),
-    counter(
-        "meseta_agent_container_launch_errors_total",
-        "Containers that could not be launched.",
-    ),
-    counter(
-        "meseta_agent_container_destroy_errors_total",
-        "Failed attempts to destroy a container.",
-    ),
-    counter(
-        "meseta_agent_framework_messages_dropped_total",
-        "Messages between frameworks and executors that were dropped because they were not read, by receiver.",
-    ),
-    counter(
-        "meseta_agent_executor_streams_ended_total",
-        "Streams to executors that were ended because they were not read.",
-    ),
-    gauge(
-        "meseta_agent_resources",
-        "The agent's resources, by name (MB for mem and disk).",
-    ),
-    gauge(
-        "meseta_agent_resources_allocated",
-        "What live tasks hold of them.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_user_seconds_total",
-        "CPU time in user mode.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_system_seconds_total",
-        "CPU time in the kernel.",
-    ),
-    gauge(
-        "meseta_agent_container_cpus_requested",
-        "CPUs that were requested.",
-    ),
-    gauge(
-        "meseta_agent_container_cpus_limit",
-        "CPUs that may be used, where that is limited.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_periods_total",
-        "Enforcement periods with work to do.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_throttled_periods_total",
-        "Periods that were cut short.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_throttled_seconds_total",
-        "Time spent throttled.",
-    ),
-    gauge(
-        "meseta_agent_container_memory_bytes",
-        "Memory charged, by kind; total is all of it.",
-    ),
-    gauge(
-        "meseta_agent_container_memory_max_bytes",
-        "The most memory that was ever charged.",
-    ),
-    gauge(
-        "meseta_agent_container_memory_requested_bytes",
-        "Memory that was requested.",
-    ),
-    gauge(
-        "meseta_agent_container_memory_limit_bytes",
-        "Memory that may be used, if limited.",
-    ),
-    counter(
-        "meseta_agent_container_oom_kills_total",
-        "Processes killed for want of memory.",
-    ),
-    gauge(
-        "meseta_agent_container_processes",
-        "Processes in the container.",
-    ),
-    gauge(
-        "meseta_agent_container_threads",
-        "Threads in the container.",
-    ),
-    gauge(
-        "meseta_agent_container_threads_limit",
-        "Threads that may be in the container.",
-    ),
-    counter(
-        "meseta_agent_container_forks_refused_total",
-        "Forks refused by the limit on threads.",
-    ),
-    counter(
-        "meseta_agent_container_pressure_seconds_total",
-        "Time stalled for want of a resource: some tasks, or all.",
-    ),
-    gauge(
-        "meseta_agent_container_cpus_used",
-        "CPUs used on average over the last ten seconds.",
-    ),
-    counter(
-        "meseta_agent_container_memory_pressure_events_total",
-        "Times the kernel told of memory pressure of a level, since the agent watches (cgroup v1).",
-    ),
-    counter(
-        "meseta_agent_container_io_bytes_total",
-        "Bytes moved from and to block devices.",
-    ),
-    counter(
-        "meseta_agent_container_io_operations_total",
-        "Operations on block devices.",
-    ),
-    gauge(
-        "meseta_agent_monitor_sweep_seconds",
-        "How long the last sweep over all containers took.",
-    ),
-    counter(
-        "meseta_agent_host_cpu_busy_seconds_total",
-        "Time of all processors not spent idling, since boot.",
-    ),
-    counter(
-        "meseta_agent_host_pressure_seconds_total",
-        "Time the machine was stalled for want of a resource, since boot: some tasks, or all.",
-    ),
-    gauge(
-        "meseta_agent_host_pressure_ratio",
-        "Share of the last ten seconds that the machine was stalled.",
-    ),
-    gauge("meseta_agent_host_cpus", "Processors online."),
-    gauge("meseta_agent_host_load", "Load average, by minutes."),
-    gauge(
-        "meseta_agent_host_memory_bytes",
-        "The machine's memory, by kind.",
-    ),
-    counter("process_cpu_seconds_total", "CPU time of the agent itself."),
-    gauge(
-        "process_resident_memory_bytes",
-        "Resident memory of the agent itself.",
-    ),
-    gauge(
-        "process_open_fds",
-        "Open file descriptors of the agent itself.",
-    ),
-    gauge(
-        "process_start_time_seconds",
-        "Start of the agent since the Unix epoch.",
-    ),
-];
+/// All families but those of oversubscription, one a line: the name, and its help behind the first blank. Those of
+/// containers have the labels `container_id`, `framework_id`, `executor_id` and `role`.
+pub(super) const FAMILIES: &str = "\
+meseta_agent_build_info Always 1, with the version as a label.
+meseta_agent_registered Whether the agent is registered with a master.
+meseta_agent_uptime_seconds Time since the agent was started.
+meseta_agent_recovery_duration_seconds How long recovery took after the start.
+meseta_agent_recovery_errors_total Checkpoints that could not be read.
+meseta_agent_frameworks Frameworks with work on this agent.
+meseta_agent_tasks Tasks on this agent, by state.
+meseta_agent_tasks_ended_total Tasks that ended, by their last state.
+meseta_agent_status_updates_total Status updates, by whether they were accepted.
+meseta_agent_container_launch_errors_total Containers that could not be launched.
+meseta_agent_container_destroy_errors_total Failed attempts to destroy a container.
+meseta_agent_framework_messages_dropped_total Messages between frameworks and executors that were dropped because they were not read, by receiver.
+meseta_agent_executor_streams_ended_total Streams to executors that were ended because they were not read.
+meseta_agent_resources The agent's resources, by name (MB for mem and disk).
+meseta_agent_resources_allocated What live tasks hold of them.
+meseta_agent_container_cpu_user_seconds_total CPU time in user mode.
+meseta_agent_container_cpu_system_seconds_total CPU time in the kernel.
+meseta_agent_container_cpus_requested CPUs that were requested.
+meseta_agent_container_cpus_limit CPUs that may be used, where that is limited.
+meseta_agent_container_cpu_periods_total Enforcement periods with work to do.
+meseta_agent_container_cpu_throttled_periods_total Periods that were cut short.
+meseta_agent_container_cpu_throttled_seconds_total Time spent throttled.
+meseta_agent_container_memory_bytes Memory charged, by kind; total is all of it.
+meseta_agent_container_memory_max_bytes The most memory that was ever charged.
+meseta_agent_container_memory_requested_bytes Memory that was requested.
+meseta_agent_container_memory_limit_bytes Memory that may be used, if limited.
+meseta_agent_container_oom_kills_total Processes killed for want of memory.
+meseta_agent_container_processes Processes in the container.
+meseta_agent_container_threads Threads in the container.
+meseta_agent_container_threads_limit Threads that may be in the container.
+meseta_agent_container_forks_refused_total Forks refused by the limit on threads.
+meseta_agent_container_pressure_seconds_total Time stalled for want of a resource: some tasks, or all.
+meseta_agent_container_cpus_used CPUs used on average over the last ten seconds.
+meseta_agent_container_memory_pressure_events_total Times the kernel told of memory pressure of a level, since the agent watches (cgroup v1).
+meseta_agent_container_io_bytes_total Bytes moved from and to block devices.
+meseta_agent_container_io_operations_total Operations on block devices.
+meseta_agent_monitor_sweep_seconds How long the last sweep over all containers took.
+meseta_agent_host_cpu_busy_seconds_total Time of all processors not spent idling, since boot.
+meseta_agent_host_pressure_seconds_total Time the machine was stalled for want of a resource, since boot: some tasks, or all.
+meseta_agent_host_pressure_ratio Share of the last ten seconds that the machine was stalled.
+meseta_agent_host_cpus Processors online.
+meseta_agent_host_load Load average, by minutes.
+meseta_agent_host_memory_bytes The machine's memory, by kind.
+process_cpu_seconds_total CPU time of the agent itself.
+process_resident_memory_bytes Resident memory of the agent itself.
+process_open_fds Open file descriptors of the agent itself.
+process_start_time_seconds Start of the agent since the Unix epoch.";
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::families;
 
     /// Also those that this machine's kernel has no figures for.
     #[test]
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../../docs/metrics.md");
         let page = page.split("## `meseta agent`").nth(1).unwrap_or_default();
-        for family in FAMILIES {
-            let kind = if family.is_counter {
-                "counter"
-            } else {
-                "gauge"
-            };
-            let row = format!("| `{}` | {kind} | {} |", family.name, family.help);
+        for (name, help) in families() {
+            let is_counter = name.ends_with("_total");
+            let kind = if is_counter { "counter" } else { "gauge" };
+            let row = format!("| `{name}` | {kind} | {help} |");
             assert!(page.contains(&row), "not in docs/metrics.md: {row}");
         }
     }
@@ -238,7 +80,7 @@ mod tests {
         for (at, _) in text.match_indices("meseta_agent_") {
             let rest = text.get(at..).unwrap_or_default();
             let name = rest.split(|c: char| !is_name(c)).next().unwrap_or_default();
-            assert!(FAMILIES.iter().any(|family| family.name == name), "{name}");
+            assert!(families().any(|(known, _)| known == name), "{name}");
             shown += 1;
         }
         assert!(shown > 20, "{shown}");

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use meseta_estimators::Level;
 
-use super::families::{counter, gauge};
-use super::{Family, MetricsBuilder, count, number, scalar};
+use super::{MetricsBuilder, count, number, scalar};
 use crate::context::Context;
 use crate::core::Snapshot;
 use crate::oversubscription::Role;
@@ -27,65 +26,22 @@ const PLUGINS: [(Role, &str); 2] = [
     (Role::Controller, "deadline"),
 ];
 
-/// See the description of [`super::FAMILIES`].
-pub(super) const FAMILIES: &[Family] = &[
-    gauge(
-        "meseta_agent_revocable_resources",
-        "Oversubscribed resources, allocated and free, as reported to the master.",
-    ),
-    gauge(
-        "meseta_agent_revocable_allocated",
-        "Oversubscribed resources that are allocated to live tasks.",
-    ),
-    gauge(
-        "meseta_agent_oversubscribed_forecast",
-        "The estimator's forecast: capacity, promised, used now, peak foretold, total to be oversubscribed.",
-    ),
-    gauge(
-        "meseta_agent_oversubscribed_slack",
-        "Promised to regular work and not used by it now.",
-    ),
-    gauge(
-        "meseta_agent_oversubscribed_stopped",
-        "Whether the QoS controller lets nothing be offered.",
-    ),
-    counter(
-        "meseta_agent_oversubscribed_updates_total",
-        "Totals of revocable resources told to the master.",
-    ),
-    gauge(
-        "meseta_agent_revocable_throttle_cpus",
-        "What all revocable work together may use; -1 when it is not held.",
-    ),
-    gauge(
-        "meseta_agent_revocable_frozen",
-        "Revocable containers that stand still.",
-    ),
-    counter(
-        "meseta_agent_qos_corrections_total",
-        "Corrections carried out, by what decided and what was done.",
-    ),
-    counter(
-        "meseta_agent_qos_corrections_refused_total",
-        "Corrections that named a container which may not be touched.",
-    ),
-    gauge(
-        "meseta_agent_qos_detector_level",
-        "How far a detector has gone: 0 clear, 1 stop, 2 throttle, 3 kill.",
-    ),
-    gauge(
-        "meseta_agent_qos_detector_value",
-        "What a detector saw last, in its own unit.",
-    ),
-    counter(
-        "meseta_agent_executors_preempted_total",
-        "Executors evicted for the sake of regular work.",
-    ),
-    counter(
-        "meseta_agent_plugin_failures_total",
-        "Calls of an estimator or a controller in another process that came to nothing.",
-    ),
-];
+/// Those of oversubscription, in the same form as [`super::FAMILIES`].
+pub(super) const FAMILIES: &str = "\
+meseta_agent_revocable_resources Oversubscribed resources, allocated and free, as reported to the master.
+meseta_agent_revocable_allocated Oversubscribed resources that are allocated to live tasks.
+meseta_agent_oversubscribed_forecast The estimator's forecast: capacity, promised, used now, peak foretold, total to be oversubscribed.
+meseta_agent_oversubscribed_slack Promised to regular work and not used by it now.
+meseta_agent_oversubscribed_stopped Whether the QoS controller lets nothing be offered.
+meseta_agent_oversubscribed_updates_total Totals of revocable resources told to the master.
+meseta_agent_revocable_throttle_cpus What all revocable work together may use; -1 when it is not held.
+meseta_agent_revocable_frozen Revocable containers that stand still.
+meseta_agent_qos_corrections_total Corrections carried out, by what decided and what was done.
+meseta_agent_qos_corrections_refused_total Corrections that named a container which may not be touched.
+meseta_agent_qos_detector_level How far a detector has gone: 0 clear, 1 stop, 2 throttle, 3 kill.
+meseta_agent_qos_detector_value What a detector saw last, in its own unit.
+meseta_agent_executors_preempted_total Executors evicted for the sake of regular work.
+meseta_agent_plugin_failures_total Calls of an estimator or a controller in another process that came to nothing.";
 
 pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &Snapshot) {
     let state = &snapshot.oversubscription;
@@ -98,12 +54,12 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
         builder.add(
             "meseta_agent_revocable_resources",
             &labels,
-            Some(scalar(&oversubscribed, name)),
+            scalar(&oversubscribed, name),
         );
         builder.add(
             "meseta_agent_revocable_allocated",
             &labels,
-            Some(scalar(&held, name)),
+            scalar(&held, name),
         );
     }
     for forecast in &state.forecasts {
@@ -116,35 +72,26 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
             ("total", forecast.total),
         ] {
             let labels = [name, ("quantity", quantity)];
-            builder.add("meseta_agent_oversubscribed_forecast", &labels, Some(value));
+            builder.add("meseta_agent_oversubscribed_forecast", &labels, value);
         }
         let slack = (forecast.promised - forecast.used).max(0.0);
-        builder.add("meseta_agent_oversubscribed_slack", &[name], Some(slack));
+        builder.add("meseta_agent_oversubscribed_slack", &[name], slack);
     }
     let stopped = f64::from(u8::from(state.stopped.is_some()));
-    builder.add("meseta_agent_oversubscribed_stopped", &[], Some(stopped));
-    builder.add(
+    builder.one("meseta_agent_oversubscribed_stopped", stopped);
+    builder.one(
         "meseta_agent_oversubscribed_updates_total",
-        &[],
-        Some(number(state.updates)),
+        number(state.updates),
     );
     let throttle = state
         .throttle
         .as_ref()
         .map_or(-1.0, |throttle| throttle.cpus);
-    builder.add("meseta_agent_revocable_throttle_cpus", &[], Some(throttle));
-    builder.add(
-        "meseta_agent_revocable_frozen",
-        &[],
-        Some(count(state.frozen.len())),
-    );
+    builder.one("meseta_agent_revocable_throttle_cpus", throttle);
+    builder.one("meseta_agent_revocable_frozen", count(state.frozen.len()));
     corrections(builder, snapshot);
     let preempted = number(snapshot.counters.executors_preempted);
-    builder.add(
-        "meseta_agent_executors_preempted_total",
-        &[],
-        Some(preempted),
-    );
+    builder.one("meseta_agent_executors_preempted_total", preempted);
     let mut failures: BTreeMap<_, _> = PLUGINS.iter().map(|key| (*key, 0)).collect();
     failures.extend(context.plugin_failures.counts());
     for ((plugin, kind), failures) in failures {
@@ -152,7 +99,7 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
         builder.add(
             "meseta_agent_plugin_failures_total",
             &labels,
-            Some(number(failures)),
+            number(failures),
         );
     }
 }
@@ -163,18 +110,10 @@ fn corrections(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     done.extend(state.corrections.iter().map(|(key, times)| (*key, *times)));
     for ((detector, action), times) in done {
         let labels = [("detector", detector), ("action", action)];
-        builder.add(
-            "meseta_agent_qos_corrections_total",
-            &labels,
-            Some(number(times)),
-        );
+        builder.add("meseta_agent_qos_corrections_total", &labels, number(times));
     }
     let refused = number(state.corrections_refused);
-    builder.add(
-        "meseta_agent_qos_corrections_refused_total",
-        &[],
-        Some(refused),
-    );
+    builder.one("meseta_agent_qos_corrections_refused_total", refused);
     for reading in &state.readings {
         let labels = [("detector", reading.detector)];
         let level = match reading.level {
@@ -183,7 +122,7 @@ fn corrections(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
             Level::Throttle => 2.0,
             Level::Kill => 3.0,
         };
-        builder.add("meseta_agent_qos_detector_level", &labels, Some(level));
+        builder.add("meseta_agent_qos_detector_level", &labels, level);
         builder.add("meseta_agent_qos_detector_value", &labels, reading.value);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Family, families};
+use super::families;
 
 /// Whole numbers, which most are, without the search for the shortest fraction.
 pub(super) fn write_value(out: &mut String, value: f64) {
@@ -23,17 +23,11 @@ pub(super) fn write_value(out: &mut String, value: f64) {
 }
 
 pub(super) fn write_head(out: &mut String, name: &str) {
-    let known = families().find(|family| family.name == name);
+    let known = families().find(|(known, _)| *known == name);
     debug_assert!(known.is_some(), "{name} is not listed");
-    let Some(Family {
-        name,
-        help,
-        is_counter,
-    }) = known
-    else {
-        return;
-    };
-    let kind = if *is_counter { "counter" } else { "gauge" };
+    let help = known.map_or("", |(_, help)| help);
+    let is_counter = name.ends_with("_total");
+    let kind = if is_counter { "counter" } else { "gauge" };
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
