@@ -7,6 +7,8 @@
 
 use meseta_resources::ByteSize;
 
+use crate::invalid::Invalid;
+
 /// The smallest budget that an agent takes.
 const MEMORY_BUDGET_MIN: ByteSize = ByteSize::from_bytes(128 << 20);
 
@@ -33,11 +35,9 @@ impl Budgets {
     }
 
     /// Understands the flag; if it cannot be used, why.
-    pub(crate) fn read(flag: ByteSize) -> Result<Self, String> {
+    pub(crate) fn read(flag: ByteSize) -> Result<Self, Invalid> {
         if flag < MEMORY_BUDGET_MIN {
-            return Err(format!(
-                "{flag} is too little: give {MEMORY_BUDGET_MIN} or more"
-            ));
+            return Err(format!("{flag} is too little: give {MEMORY_BUDGET_MIN} or more").into());
         }
         let bytes = usize::try_from(flag.as_bytes()).unwrap_or(usize::MAX);
         Ok(Self::of(bytes))
@@ -204,6 +204,6 @@ mod tests {
         let least = Budgets::read(MEMORY_BUDGET_MIN).expect("enough");
         assert!(least.call_bytes_max() > 512 << 10 && least.frame_bytes_max() > 6 * MIB);
         let error = Budgets::read(ByteSize::from_bytes(127 << 20)).expect_err("too little");
-        assert!(error.contains("128MB or more"), "{error}");
+        assert!(error.to_string().contains("128MB or more"), "{error}");
     }
 }

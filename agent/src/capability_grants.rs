@@ -7,6 +7,8 @@ use meseta_isolators::CapabilitySet;
 use meseta_resources::Role;
 use serde::Deserialize;
 
+use crate::invalid::Invalid;
+
 /// At the end of a pattern: every role below.
 const BELOW: &str = "/%";
 
@@ -39,11 +41,12 @@ struct GivenGrant {
 
 impl CapabilityGrants {
     /// Reads the flag's value; `bounding` is the most that any container may have.
-    pub(crate) fn parse(text: &str, bounding: CapabilitySet) -> Result<Self, String> {
-        let given: Given = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    pub(crate) fn parse(text: &str, bounding: CapabilitySet) -> Result<Self, Invalid> {
+        let given: Given = serde_json::from_str(text).map_err(Invalid::of)?;
         let grants = given.grants.into_iter().enumerate();
         let grants = grants.map(|(index, grant)| {
-            Grant::new(grant, bounding).map_err(|why| format!("grant {}: {why}", index + 1))
+            Grant::new(grant, bounding)
+                .map_err(|why| Invalid::of(format_args!("grant {}: {why}", index + 1)))
         });
         grants.collect::<Result<_, _>>().map(Self)
     }
@@ -58,28 +61,29 @@ impl CapabilityGrants {
 }
 
 impl Grant {
-    fn new(given: GivenGrant, bounding: CapabilitySet) -> Result<Self, String> {
+    fn new(given: GivenGrant, bounding: CapabilitySet) -> Result<Self, Invalid> {
         if given.users.is_empty() && given.roles.is_empty() {
-            return Err("give 'users', 'roles' or both".to_owned());
+            return Err("give 'users', 'roles' or both".into());
         }
         if given.users.iter().any(String::is_empty) {
-            return Err("a user has no name".to_owned());
+            return Err("a user has no name".into());
         }
         for role in &given.roles {
             let name = role.strip_suffix(BELOW).unwrap_or(role);
             Role::new(name).map_err(|error| format!("role {role:?}: {error}"))?;
         }
         let names = given.capabilities.iter().map(String::as_str);
-        let capabilities = CapabilitySet::from_names(names).map_err(|error| error.to_string())?;
+        let capabilities = CapabilitySet::from_names(names).map_err(Invalid::of)?;
         if capabilities.is_empty() {
-            return Err("'capabilities' names none".to_owned());
+            return Err("'capabilities' names none".into());
         }
         let more = capabilities.without(bounding);
         if !more.is_empty() {
             return Err(format!(
                 "{more} is not among the bounding capabilities {bounding}: add it to \
                  --bounding_capabilities"
-            ));
+            )
+            .into());
         }
         Ok(Self {
             users: given.users,
@@ -168,7 +172,7 @@ mod tests {
         ] {
             let parsed = CapabilityGrants::parse(text, CapabilitySet::standard());
             let error = parsed.expect_err(complaint);
-            assert!(error.contains(complaint), "{text}: {error}");
+            assert!(error.to_string().contains(complaint), "{text}: {error}");
         }
     }
 }

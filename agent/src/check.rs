@@ -13,6 +13,7 @@ use meseta_isolators::{Controller, Host, Isolation, Mode};
 
 use crate::configuration;
 use crate::configuration::flags::Flags;
+use crate::failure::Failure;
 use crate::link::MasterAddress;
 use crate::oversubscription::Configured;
 use crate::run::narrow;
@@ -325,7 +326,7 @@ fn check_master(text: &str) -> Option<Finding> {
     let address = MasterAddress::parse(text).ok()?;
     let known = address.resolve().and_then(|host_port| {
         let found = host_port.to_socket_addrs();
-        let found = found.map_err(|error| format!("{host_port}: {error}"))?;
+        let found = found.map_err(|error| Failure::new(format!("{host_port}: {error}")))?;
         let all: Vec<SocketAddr> = found.collect();
         Ok((host_port, all))
     });

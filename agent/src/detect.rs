@@ -8,6 +8,8 @@ use std::path::Path;
 use meseta_resources::{Range, Ranges, Resource, ResourceName, Resources, Scalar, Value};
 use tracing::warn;
 
+use crate::failure::Failure;
+
 const MEGABYTE: u64 = 1024 * 1024;
 /// Left to the machine itself when it has at least twice as much, in MB.
 const MEM_RESERVE_MB: u64 = 1024;
@@ -41,16 +43,19 @@ impl Machine {
     }
 }
 
-fn noted(what: &str, figure: Result<u64, String>) -> Option<u64> {
+fn noted(what: &str, figure: Result<u64, Failure>) -> Option<u64> {
     figure
+        .map_err(String::from)
         .inspect_err(|error| warn!(what, error, "detection failed, assuming a small machine"))
         .ok()
 }
 
-fn online_cpus() -> Result<u64, String> {
+fn online_cpus() -> Result<u64, Failure> {
     let path = "/sys/devices/system/cpu/online";
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    count_cpu_list(&text).ok_or_else(|| format!("{path}: {text:?} is no list of processors"))
+    let text =
+        std::fs::read_to_string(path).map_err(|error| Failure::new(format!("{path}: {error}")))?;
+    let count = count_cpu_list(&text);
+    count.ok_or_else(|| Failure::new(format!("{path}: {text:?} is no list of processors")))
 }
 
 /// Counts a kernel list of processors: `0-3,5`.
@@ -64,14 +69,14 @@ fn count_cpu_list(text: &str) -> Option<u64> {
     Some(count)
 }
 
-fn total_memory() -> Result<u64, String> {
+fn total_memory() -> Result<u64, Failure> {
     use procfs::Current as _;
-    let info = procfs::Meminfo::current().map_err(|error| error.to_string())?;
+    let info = procfs::Meminfo::current().map_err(|error| Failure::new(error.to_string()))?;
     Ok(info.mem_total)
 }
 
-fn disk_size(work_dir: &Path) -> Result<u64, String> {
-    let stat = rustix::fs::statvfs(work_dir).map_err(|error| error.to_string())?;
+fn disk_size(work_dir: &Path) -> Result<u64, Failure> {
+    let stat = rustix::fs::statvfs(work_dir).map_err(|error| Failure::new(error.to_string()))?;
     Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 

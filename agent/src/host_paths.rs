@@ -6,6 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::invalid::Invalid;
+
 /// Folders of the machine that show the kernel and no files.
 const KERNEL_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
@@ -20,7 +22,7 @@ pub(crate) struct HostPaths {
 
 /// Reads `--allowed_host_paths`. Without it everything is allowed on an agent that is as permissive as
 /// Mesos, and nothing elsewhere.
-pub(crate) fn allowed(given: Option<&str>, is_open: bool) -> Result<Option<Vec<PathBuf>>, String> {
+pub(crate) fn allowed(given: Option<&str>, is_open: bool) -> Result<Option<Vec<PathBuf>>, Invalid> {
     let Some(given) = given else {
         return Ok((!is_open).then(Vec::new));
     };
@@ -29,10 +31,7 @@ pub(crate) fn allowed(given: Option<&str>, is_open: bool) -> Result<Option<Vec<P
         let path = Path::new(path);
         let has_parent = path.components().any(|part| part.as_os_str() == "..");
         if !path.is_absolute() || has_parent {
-            return Err(format!(
-                "{} is no absolute path without '..'",
-                path.display()
-            ));
+            return Err(format!("{} is no absolute path without '..'", path.display()).into());
         }
         paths.push(path.to_owned());
     }
@@ -53,7 +52,7 @@ impl HostPaths {
     }
 
     /// Whether a HOST_PATH volume may show this; if not, why.
-    pub(crate) fn check_volume(&self, path: &Path) -> Result<(), String> {
+    pub(crate) fn check_volume(&self, path: &Path) -> Result<(), Invalid> {
         self.check_own(path)?;
         let is_listed = |allowed: &Vec<PathBuf>| allowed.iter().any(|one| path.starts_with(one));
         if self.allowed.as_ref().is_none_or(is_listed) {
@@ -63,27 +62,30 @@ impl HostPaths {
             "{} is not in what this agent's operator allows to be shown: have it added to \
              --allowed_host_paths, or use a persistent volume or one of the sandbox",
             path.display()
-        ))
+        )
+        .into())
     }
 
     /// Whether a task may have this fetched, as far as its user may read it; if not, why.
-    pub(crate) fn check_fetch(&self, path: &Path) -> Result<(), String> {
+    pub(crate) fn check_fetch(&self, path: &Path) -> Result<(), Invalid> {
         self.check_own(path)?;
         match KERNEL_FOLDERS.iter().find(|one| path.starts_with(one)) {
             None => Ok(()),
             Some(folder) => Err(format!(
                 "{} is in {folder}, where there are no files to be fetched",
                 path.display()
-            )),
+            )
+            .into()),
         }
     }
 
-    fn check_own(&self, path: &Path) -> Result<(), String> {
+    fn check_own(&self, path: &Path) -> Result<(), Invalid> {
         if self.own.iter().any(|own| path.starts_with(own)) {
             return Err(format!(
                 "{} is the agent's own (its work_dir, its runtime_dir or its credentials)",
                 path.display()
-            ));
+            )
+            .into());
         }
         Ok(())
     }
@@ -123,7 +125,7 @@ mod tests {
             ("/srv/data/agent/meta/x", "the agent's own"),
         ] {
             let error = rules.check_volume(Path::new(path)).expect_err(path);
-            assert!(error.contains(why), "{error}");
+            assert!(error.to_string().contains(why), "{error}");
         }
         // What is fetched is the user's to read; the list is of what is shown.
         assert_eq!(rules.check_fetch(Path::new("/etc/passwd")), Ok(()));

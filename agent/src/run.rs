@@ -271,7 +271,9 @@ impl Node {
         let _ = (monitoring.await, inspecting.await);
         let _ = std::fs::remove_file(endpoint);
         Ok(Ended {
-            outcome: ready.map(|()| reason).map_err(RunError::Containers),
+            outcome: ready
+                .map(|()| reason)
+                .map_err(|failure| RunError::Containers(failure.into())),
             containerizer,
             runtime_dir,
         })

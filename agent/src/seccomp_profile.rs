@@ -8,6 +8,8 @@
 use meseta_isolators::{SeccompAction, SeccompArgument, SeccompComparison, SeccompProfile};
 use serde::Deserialize;
 
+use crate::invalid::Invalid;
+
 /// What a refusal without an errno of its own gives.
 const EPERM: u16 = 1;
 /// Rules of one profile.
@@ -59,8 +61,8 @@ struct Argument {
 }
 
 /// Reads a profile, or says why it cannot be used.
-pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, String> {
-    let profile: Profile = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, Invalid> {
+    let profile: Profile = serde_json::from_slice(json).map_err(Invalid::of)?;
     let otherwise = action(&profile.default_action, profile.default_errno_ret)?;
     let mut result = SeccompProfile::of(otherwise);
     let mut rules = 0;
@@ -71,7 +73,7 @@ pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, String> {
         for name in entry.names.iter().chain(&entry.name) {
             rules += 1;
             if rules > RULES_MAX {
-                return Err(format!("it has more than {RULES_MAX} rules"));
+                return Err(format!("it has more than {RULES_MAX} rules").into());
             }
             if action == otherwise {
                 continue;
@@ -80,13 +82,13 @@ pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, String> {
                 if action == SeccompAction::Allow {
                     continue;
                 }
-                return Err(format!("it forbids the unknown system call {name:?}"));
+                return Err(format!("it forbids the unknown system call {name:?}").into());
             }
             let added = result.when(name, &arguments, action);
             result = added.map_err(|error| format!("{name}: {error}"))?;
         }
     }
-    result.compile().map_err(|error| error.to_string())?;
+    result.compile().map_err(Invalid::of)?;
     Ok(result)
 }
 
@@ -106,7 +108,7 @@ fn applies(entry: &Entry) -> bool {
     included && entry.includes.caps.is_empty() && !named(&entry.excludes.arches)
 }
 
-fn action(name: &str, errno: Option<u16>) -> Result<SeccompAction, String> {
+fn action(name: &str, errno: Option<u16>) -> Result<SeccompAction, Invalid> {
     match name {
         "SCMP_ACT_ALLOW" => Ok(SeccompAction::Allow),
         "SCMP_ACT_ERRNO" => Ok(SeccompAction::Errno(errno.unwrap_or(EPERM))),
@@ -117,11 +119,12 @@ fn action(name: &str, errno: Option<u16>) -> Result<SeccompAction, String> {
         other => Err(format!(
             "the action {other:?} is unknown; known are SCMP_ACT_ALLOW, SCMP_ACT_ERRNO, \
              SCMP_ACT_KILL, SCMP_ACT_KILL_PROCESS and SCMP_ACT_LOG"
-        )),
+        )
+        .into()),
     }
 }
 
-fn argument(one: &Argument) -> Result<SeccompArgument, String> {
+fn argument(one: &Argument) -> Result<SeccompArgument, Invalid> {
     let (comparison, value) = match one.op.as_str() {
         "SCMP_CMP_EQ" => (SeccompComparison::Equal, one.value),
         "SCMP_CMP_NE" => (SeccompComparison::NotEqual, one.value),
@@ -131,7 +134,7 @@ fn argument(one: &Argument) -> Result<SeccompArgument, String> {
         "SCMP_CMP_GE" => (SeccompComparison::GreaterOrEqual, one.value),
         // The first value is the mask, the second what is left under it.
         "SCMP_CMP_MASKED_EQ" => (SeccompComparison::Masked(one.value), one.value_two),
-        other => return Err(format!("the comparison {other:?} is unknown")),
+        other => return Err(format!("the comparison {other:?} is unknown").into()),
     };
     Ok(SeccompArgument {
         index: one.index,
@@ -196,7 +199,7 @@ mod tests {
             ),
         ] {
             let error = parse(json.as_bytes()).expect_err(json);
-            assert!(error.contains(complaint), "{json}: {error}");
+            assert!(error.to_string().contains(complaint), "{json}: {error}");
         }
     }
 }

@@ -18,6 +18,7 @@ use prost::Message as _;
 use super::durable::{Batch, StoreError, io_error};
 use super::layout::Layout;
 use crate::folders::{PASSAGE_MODE, make_missing, make_passage};
+use crate::invalid::Invalid;
 
 /// The mode of a volume, whatever the umask, as in Mesos; it is given to its user when it is first used.
 const VOLUME_DIR_MODE: u32 = 0o755;
@@ -85,7 +86,7 @@ pub fn volume_path(layout: &Layout, volume: &Resource) -> Option<PathBuf> {
 }
 
 /// Why no directory can be this volume's: a role's levels are one name there.
-pub fn check_place(volume: &Resource) -> Result<(), String> {
+pub(crate) fn check_place(volume: &Resource) -> Result<(), Invalid> {
     let (Some(role), Some(disk)) = (volume.reservation_role(), volume.disk()) else {
         return Ok(());
     };
@@ -101,12 +102,13 @@ pub fn check_place(volume: &Resource) -> Result<(), String> {
                  most {NAME_BYTES_MAX}",
                 name.chars().take(32).collect::<String>().escape_debug(),
                 name.len()
-            ));
+            ).into());
         }
         if name.contains('\0') {
             return Err(format!(
                 "no volume can be made for the {what} {name:?}: the name of a directory has no NUL"
-            ));
+            )
+            .into());
         }
     }
     Ok(())

@@ -24,7 +24,8 @@ pub(crate) mod writer;
 
 pub use durable::StoreError;
 pub use frame::FrameError;
-pub use holdings::{Holdings, ResourcesRecord, check_place, volume_path};
+pub(crate) use holdings::check_place;
+pub use holdings::{Holdings, ResourcesRecord, volume_path};
 pub use layout::{Layout, RunKey, TaskKey, inside};
 pub use learned_profile::{LearnedProfileError, read_learned_profile, write_learned_profile};
 pub use limitation::Limitation;

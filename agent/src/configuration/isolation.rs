@@ -19,6 +19,7 @@ use super::flags::{Flags, text_of};
 use super::isolation_flags::IsolationFlags;
 use crate::capability_grants::CapabilityGrants;
 use crate::host_paths::{self, HostPaths};
+use crate::invalid::Invalid;
 use crate::seccomp_profile;
 
 /// Profiles in one folder: more is somebody else's folder.
@@ -214,7 +215,7 @@ fn read_grants(
 }
 
 /// Capabilities by their names in the messages.
-pub(crate) fn capability_set(info: &pb::CapabilityInfo) -> Result<CapabilitySet, String> {
+pub(crate) fn capability_set(info: &pb::CapabilityInfo) -> Result<CapabilitySet, Invalid> {
     use pb::capability_info::Capability;
     let names: Vec<_> = info
         .capabilities
@@ -222,7 +223,7 @@ pub(crate) fn capability_set(info: &pb::CapabilityInfo) -> Result<CapabilitySet,
         .map(|number| Capability::try_from(*number).unwrap_or(Capability::Unknown))
         .map(|one| one.as_str_name())
         .collect();
-    CapabilitySet::from_names(names).map_err(|error| error.to_string())
+    CapabilitySet::from_names(names).map_err(Invalid::of)
 }
 
 fn read_profiles(dir: &Path) -> Result<BTreeMap<String, SeccompProfile>, ConfigurationError> {
@@ -242,7 +243,7 @@ fn read_profiles(dir: &Path) -> Result<BTreeMap<String, SeccompProfile>, Configu
             return Err(failed(format!("it holds more than {PROFILES_MAX} files")));
         }
         let profile = std::fs::read(entry.path())
-            .map_err(|error| error.to_string())
+            .map_err(Invalid::of)
             .and_then(|bytes| seccomp_profile::parse(&bytes))
             .map_err(|why| failed(format!("the profile {name:?} cannot be used: {why}")))?;
         profiles.insert(name, profile);
@@ -287,7 +288,7 @@ fn read_devices(flags: &IsolationFlags) -> Result<Vec<DeviceRule>, Configuration
         .map_err(|why| refused(flag, why))
 }
 
-fn device_rule(entry: &pb::DeviceAccess) -> Result<DeviceRule, String> {
+fn device_rule(entry: &pb::DeviceAccess) -> Result<DeviceRule, Invalid> {
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
     let path = entry
         .device
@@ -298,7 +299,7 @@ fn device_rule(entry: &pb::DeviceAccess) -> Result<DeviceRule, String> {
     let kind = match found.file_type() {
         kind if kind.is_char_device() => DeviceKind::Character,
         kind if kind.is_block_device() => DeviceKind::Block,
-        _ => return Err(format!("{path} is no device")),
+        _ => return Err(format!("{path} is no device").into()),
     };
     let number = found.rdev();
     let access = &entry.access;

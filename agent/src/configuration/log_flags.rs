@@ -4,6 +4,7 @@ use meseta_isolators::LogFile;
 use meseta_resources::ByteSize;
 
 use super::error::ConfigurationError;
+use crate::invalid::Invalid;
 
 /// The smallest file that can be asked for: a page, as in Mesos.
 const FILE_BYTES_MIN: u64 = 4096;
@@ -52,7 +53,10 @@ pub(crate) fn read(flags: &LogFlags) -> Result<Logs, ConfigurationError> {
         return Ok(Logs::default());
     }
     let file = |size_flag, size: ByteSize, options_flag, options: &str| {
-        let refused = |flag, why| ConfigurationError::IsolationFlag { flag, why };
+        let refused = |flag, why: Invalid| ConfigurationError::IsolationFlag {
+            flag,
+            why: why.into(),
+        };
         Ok(LogFile {
             bytes: file_bytes(size).map_err(|why| refused(size_flag, why))?,
             files: files(options).map_err(|why| refused(options_flag, why))?,
@@ -76,7 +80,7 @@ pub(crate) fn read(flags: &LogFlags) -> Result<Logs, ConfigurationError> {
 
 impl Logs {
     /// With what a task's own environment says: `CONTAINER_LOGGER_MAX_STDOUT_SIZE` and the like.
-    pub(crate) fn with(self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub(crate) fn with(self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Invalid> {
         let change = |log: Option<LogFile>, stream: &str| {
             let Some(mut log) = log else {
                 return Ok(None);
@@ -90,7 +94,7 @@ impl Logs {
             if let Some(text) = variable(&options) {
                 log.files = files(&text).map_err(|why| format!("{options}: {why}"))?;
             }
-            Ok::<_, String>(Some(log))
+            Ok::<_, Invalid>(Some(log))
         };
         Ok(Self {
             stdout: change(self.stdout, "STDOUT")?,
@@ -99,16 +103,16 @@ impl Logs {
     }
 }
 
-fn file_bytes(size: ByteSize) -> Result<u64, String> {
+fn file_bytes(size: ByteSize) -> Result<u64, Invalid> {
     let bytes = size.as_bytes();
     if bytes < FILE_BYTES_MIN {
-        return Err(format!("{size} is too small: at least {FILE_BYTES_MIN}B"));
+        return Err(format!("{size} is too small: at least {FILE_BYTES_MIN}B").into());
     }
     Ok(bytes)
 }
 
 /// `rotate N`, one option a line; what this agent always or never does may be said.
-fn files(options: &str) -> Result<u32, String> {
+fn files(options: &str) -> Result<u32, Invalid> {
     let mut files = 0;
     for option in options.split(['\n', ';']).map(str::trim) {
         match option.split_once(char::is_whitespace) {
@@ -122,7 +126,8 @@ fn files(options: &str) -> Result<u32, String> {
             _ => {
                 return Err(format!(
                     "{option:?} is not supported: give \"rotate N\", the number of older files"
-                ));
+                )
+                .into());
             }
         }
     }
@@ -168,7 +173,10 @@ mod tests {
         );
         assert_eq!(changed.stderr, Some(usual));
         let small = |name: &str| (name.ends_with("STDERR_SIZE")).then(|| "1B".to_owned());
-        assert!(logs.with(small).is_err_and(|why| why.contains("too small")));
+        assert!(
+            logs.with(small)
+                .is_err_and(|why| why.to_string().contains("too small"))
+        );
         assert_eq!(Logs::default().with(small), Ok(Logs::default()));
     }
 }

@@ -91,7 +91,10 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         task_variables: read_variables(flags)?,
         budgets: Budgets::read(flags.memory_budget).map_err(|why| {
             let flag = "memory_budget";
-            ConfigurationError::IsolationFlag { flag, why }
+            ConfigurationError::IsolationFlag {
+                flag,
+                why: why.into(),
+            }
         })?,
     })
 }

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use meseta_daemon::error_chain::chain;
 use meseta_isolators::{ContainerName, DestroyOptions, KillRequest, ProcessIdentity};
 use meseta_resources::ContainerId;
 use tracing::{error, warn};
 
 use super::state::Entry;
 use super::{Containerizer, blocking};
+use crate::failure::Failure;
 
 /// First pause before a destroy that left something is tried again; doubles up to the second.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -86,7 +86,10 @@ impl Containerizer {
         while let Err(cause) = self.destroy_once(name, &supervisor, patient).await {
             let errors = &self.inner.destroy_errors;
             errors.fetch_add(1, Ordering::Relaxed);
-            error!(cause, "a container is not gone yet; trying again");
+            error!(
+                cause = String::from(cause),
+                "a container is not gone yet; trying again"
+            );
             tokio::time::sleep(pause).await;
             pause = pause.saturating_mul(2).min(DESTROY_RETRY_MAX);
         }
@@ -97,18 +100,14 @@ impl Containerizer {
         name: &ContainerName,
         supervisor: &Option<ProcessIdentity>,
         options: DestroyOptions,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let inner = self.inner.clone();
         let (name, supervisor) = (name.clone(), supervisor.clone());
         let destroyed = blocking(move || {
-            let destroyed = inner
-                .containers
-                .destroy(&name, supervisor.as_ref(), options);
-            destroyed.map_err(|error| chain(&error))
+            let containers = &inner.containers;
+            Ok(containers.destroy(&name, supervisor.as_ref(), options)?)
         });
-        destroyed
-            .await
-            .unwrap_or_else(|panic| Err(panic.to_string()))
+        destroyed.await.unwrap_or_else(|panic| Err(panic.into()))
     }
 
     pub(super) fn forget(&self, container: ContainerId) {

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use meseta_daemon::error_chain::chain;
 use meseta_daemon::server::CancellationToken;
 use meseta_isolators::{ContainerSpec, Launched, TaskIsolation};
 use meseta_proto::mesos::v1 as pb;
@@ -17,6 +16,7 @@ use super::state::{Entry, Inner, LiveContainer};
 use super::{Containerizer, blocking};
 use crate::checkpoint::inside;
 use crate::core::{Input, LaunchPlan};
+use crate::failure::Failure;
 use crate::fetch::{self, Cancel};
 use crate::spec::isolation::task_isolation;
 use crate::spec::{container_spec, isolated, logs_of};
@@ -50,7 +50,7 @@ impl Containerizer {
             };
             match self.fetch(plan.clone(), fetch).await {
                 Ok(spec) => fetched = Some(spec),
-                Err(cause) => return self.not_launched(container, cause).await,
+                Err(cause) => return self.not_launched(container, cause.into()).await,
             }
         }
         let inner = self.inner.clone();
@@ -71,14 +71,14 @@ impl Containerizer {
         let (inner, wanted) = (self.inner.clone(), plan.clone());
         let launched = blocking(move || launch_now(&inner, &wanted, fetched)).await;
         drop(permit);
-        match launched.unwrap_or_else(|panic| Err(panic.to_string())) {
+        match launched.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(launched) => self.running(&plan, launched).await,
-            Err(cause) => self.not_launched(container, cause).await,
+            Err(cause) => self.not_launched(container, cause.into()).await,
         }
     }
 
     /// Makes the sandbox and fetches into it what the command names.
-    async fn fetch(&self, plan: LaunchPlan, cancel: Arc<Cancel>) -> Result<ContainerSpec, String> {
+    async fn fetch(&self, plan: LaunchPlan, cancel: Arc<Cancel>) -> Result<ContainerSpec, Failure> {
         let inner = self.inner.clone();
         let fetched = blocking(move || {
             let settings = &inner.options.settings;
@@ -96,10 +96,10 @@ impl Containerizer {
                 host_paths: settings.rights.host_paths.clone(),
                 cancel,
             };
-            fetch::fetch(request).map_err(|error| error.to_string())?;
+            fetch::fetch(request)?;
             Ok(spec)
         });
-        let fetched = fetched.await.unwrap_or_else(|panic| Err(panic.to_string()));
+        let fetched = fetched.await.unwrap_or_else(|panic| Err(panic.into()));
         let counter = match &fetched {
             Ok(_) => &self.inner.fetches_succeeded,
             Err(_) => &self.inner.fetches_failed,
@@ -164,7 +164,7 @@ fn launch_now(
     inner: &Inner,
     plan: &LaunchPlan,
     fetched: Option<ContainerSpec>,
-) -> Result<Launched, String> {
+) -> Result<Launched, Failure> {
     let settings = &inner.options.settings;
     let logs = logs_of(settings, plan)?;
     let isolation = task_isolation(&settings.rights, plan)?;
@@ -174,8 +174,5 @@ fn launch_now(
         ..isolation
     };
     let spec = fetched.map_or_else(|| container_spec(settings, plan), Ok)?;
-    inner
-        .containers
-        .launch(&isolated(spec, isolation))
-        .map_err(|error| chain(&error))
+    Ok(inner.containers.launch(&isolated(spec, isolation))?)
 }

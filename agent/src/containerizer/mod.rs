@@ -42,12 +42,12 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_daemon::error_chain::chain;
 use meseta_isolators::Containers;
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::core::{ContainerAction, Input};
+use crate::failure::Failure;
 use state::Inner;
 pub(crate) use state::{LiveContainer, Options};
 
@@ -72,10 +72,10 @@ impl Containerizer {
     }
 
     /// Waits until containers can be launched.
-    pub(crate) async fn ready(&self) -> Result<(), String> {
+    pub(crate) async fn ready(&self) -> Result<(), Failure> {
         let inner = self.inner.clone();
-        let ready = blocking(move || inner.containers.ready().map_err(|error| chain(&error))).await;
-        ready.unwrap_or_else(|panic| Err(panic.to_string()))
+        let ready = blocking(move || Ok(inner.containers.ready()?)).await;
+        ready.unwrap_or_else(|panic| Err(panic.into()))
     }
 
     /// Carries out what concerns a container.

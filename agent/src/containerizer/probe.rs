@@ -16,6 +16,7 @@ use tracing::warn;
 use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::core::{Input, LaunchPlan, Probe, ProbeMethod, ProbeResult};
+use crate::failure::Failure;
 use crate::file_user::become_user;
 use crate::spec::{LaunchSettings, check_output, logs_of, spec_inside};
 
@@ -71,7 +72,7 @@ fn run(
     match &probe.method {
         ProbeMethod::Command(plan) => {
             let seen = by_command(containers, settings, probe, plan, supervisor);
-            seen.unwrap_or_else(ProbeResult::NotRun)
+            seen.unwrap_or_else(|failure| ProbeResult::NotRun(failure.into()))
         }
         ProbeMethod::Http { url } => {
             let url = url.clone();
@@ -95,7 +96,7 @@ fn by_command(
     probe: &Probe,
     plan: &LaunchPlan,
     supervisor: &ProcessIdentity,
-) -> Result<ProbeResult, String> {
+) -> Result<ProbeResult, Failure> {
     let inside = Inside {
         supervisor: supervisor.clone(),
         stdin: None,
@@ -113,14 +114,16 @@ fn by_command(
     let began = Instant::now();
     let launched = match containers.launch(&spec) {
         Err(error) if is_of_command(&error) => return Ok(ProbeResult::NoAnswer(chain(&error))),
-        launched => launched.map_err(|error| chain(&error))?,
+        launched => launched?,
     };
     let ended = containers.watch(&launched.supervisor);
     let left = probe.timeout.saturating_sub(began.elapsed());
     let in_time = match ended {
         Ok(Some(pidfd)) => Ok(wait(&pidfd, left)),
         Ok(None) => Ok(true),
-        Err(error) => Err(format!("failed to wait for its command: {error}")),
+        Err(error) => Err(Failure::new(format!(
+            "failed to wait for its command: {error}"
+        ))),
     };
     let record = containers.exit_record(&spec.name);
     let destroyed = containers.destroy(
@@ -144,8 +147,8 @@ fn by_command(
                 ProbeResult::NoAnswer(format!("its command could not be run: {step:?}"))
             }
         }),
-        Ok(None) => Err("its command left no exit record".to_owned()),
-        Err(error) => Err(chain(&error)),
+        Ok(None) => Err(Failure::new("its command left no exit record")),
+        Err(error) => Err(error.into()),
     }
 }
 

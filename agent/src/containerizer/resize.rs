@@ -16,6 +16,7 @@ use super::inspection::InspectionLimits;
 use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::core::Input;
+use crate::failure::Failure;
 use crate::spec::volumes;
 
 /// How often a hard memory limit is tried again below which what runs does not fit.
@@ -40,7 +41,7 @@ impl Containerizer {
         }
         let this = self.clone();
         tokio::spawn(async move {
-            let failed = this.resize_now(&container).await.err();
+            let failed = this.resize_now(&container).await.err().map(String::from);
             let resized = Input::Resized { container, failed };
             this.inner.tell(resized).await;
         });
@@ -48,7 +49,7 @@ impl Containerizer {
 
     /// Brings a container to what it is to have by now: of several resizes at once each finds what the
     /// last one wants.
-    async fn resize_now(&self, container: &ContainerId) -> Result<(), String> {
+    async fn resize_now(&self, container: &ContainerId) -> Result<(), Failure> {
         let change_lock = match self.inner.table().get(container) {
             Some(Entry::Running(live)) => live.change_lock.clone(),
             // What ends has no use for limits.
@@ -59,7 +60,7 @@ impl Containerizer {
             Some(Entry::Running(live)) => live.clone(),
             _ => return Ok(()),
         };
-        let name = ContainerName::new(container.as_str()).map_err(|error| chain(&error))?;
+        let name = ContainerName::new(container.as_str())?;
         let inner = self.inner.clone();
         let volumes_requested = live.volumes.clone().unwrap_or_default();
         let with_volumes = *may_have_volumes || !volumes_requested.is_empty();
@@ -68,9 +69,7 @@ impl Containerizer {
         let asked = name.clone();
         let updated = blocking(move || {
             let (name, containers) = (asked, &inner.containers);
-            containers
-                .update(&name, &demand)
-                .map_err(|error| chain(&error))?;
+            containers.update(&name, &demand)?;
             if !with_volumes {
                 return Ok(());
             }
@@ -78,8 +77,7 @@ impl Containerizer {
             let layout = &settings.layout;
             let context =
                 volumes::VolumeContext::new(layout, &live.run, &live.container, &settings.rights);
-            let volumes_requested =
-                volumes::of_resources(layout, &volumes_requested).map_err(|error| chain(&error))?;
+            let volumes_requested = volumes::of_resources(layout, &volumes_requested)?;
             let owner = volumes::owner(&context, settings.switch_user)?;
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());
             volumes::change(
@@ -92,7 +90,7 @@ impl Containerizer {
             )
         });
         let updated = updated.await;
-        updated.unwrap_or_else(|panic| Err(panic.to_string()))?;
+        updated.unwrap_or_else(|panic| Err(panic.into()))?;
         *may_have_volumes = has_some;
         let attempted = self.shrink(container.clone(), name, demand);
         // The end of a task is not held up for as long as the kernel may need to write pages back.

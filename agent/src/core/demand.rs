@@ -8,6 +8,7 @@ use meseta_resources::Resources;
 
 use super::states::is_terminal;
 use crate::checkpoint::{LogEntry, RunImage};
+use crate::invalid::Invalid;
 
 const BYTES_PER_MEGABYTE: u64 = 1024 * 1024;
 const MILLIS: u64 = 1000;
@@ -26,7 +27,7 @@ pub(super) fn demand(
     resources: &Resources,
     limits: &BTreeMap<String, pb::value::Scalar>,
     enforceable: Enforceable,
-) -> Result<Demand, String> {
+) -> Result<Demand, Invalid> {
     let cpus_millis = resources.cpus().map_or(0, |cpus| unsigned(cpus.millis()));
     let mem_bytes = resources
         .mem()
@@ -42,22 +43,23 @@ pub(super) fn demand(
         let (enforced, request) = match name.as_str() {
             "cpus" => (enforceable.cpus, Some(cpus_millis)),
             "mem" => (enforceable.mem, mem_bytes),
-            _ => return Err(format!("no limit can be set on '{name}'")),
+            _ => return Err(format!("no limit can be set on '{name}'").into()),
         };
         if !enforced {
             return Err(format!(
                 "this agent cannot enforce a limit on '{name}': its isolation has no cgroups/{}",
                 if name == "cpus" { "cpu" } else { "mem" }
-            ));
+            )
+            .into());
         }
         let Some(request) = request else {
-            return Err(format!("a limit on '{name}' needs a request for it"));
+            return Err(format!("a limit on '{name}' needs a request for it").into());
         };
         let limit = read_limit(name, value)?;
         if let Limit::At(amount) = limit
             && amount < request
         {
-            return Err(format!("the limit on '{name}' is below what was requested"));
+            return Err(format!("the limit on '{name}' is below what was requested").into());
         }
         if name == "cpus" {
             demand.cpus_limit = Some(limit);
@@ -148,7 +150,7 @@ fn read_demand(resources: &[pb::Resource], limits: &BTreeMap<String, pb::value::
         mem: true,
     };
     meseta_proto::convert::resources(resources)
-        .map_err(|error| error.to_string())
+        .map_err(Invalid::of)
         .and_then(|resources| demand(&resources, limits, all))
         .unwrap_or_default()
 }
@@ -156,9 +158,9 @@ fn read_demand(resources: &[pb::Resource], limits: &BTreeMap<String, pb::value::
 /// Limits beyond this many units are as good as none, and stay exact in a double.
 const LIMIT_UNITS_MAX: f64 = 1e12;
 
-fn read_limit(name: &str, value: f64) -> Result<Limit, String> {
+fn read_limit(name: &str, value: f64) -> Result<Limit, Invalid> {
     if value.is_nan() || value < 0.0 {
-        return Err(format!("the limit on '{name}' is {value}"));
+        return Err(format!("the limit on '{name}' is {value}").into());
     }
     if value > LIMIT_UNITS_MAX {
         return Ok(Limit::Unlimited);
@@ -220,7 +222,7 @@ mod tests {
                 f64::MIN_POSITIVE,
             ] {
                 let refused = limited(name, value).expect_err("it makes no sense");
-                assert!(refused.contains(name), "{value}: {refused}");
+                assert!(refused.to_string().contains(name), "{value}: {refused}");
             }
             for value in [f64::INFINITY, f64::MAX, 1e13] {
                 let demand = limited(name, value).expect("as good as none");

@@ -140,7 +140,7 @@ impl AgentCore {
         let operation = convert::operation(message).map_err(|error| error.to_string())?;
         let operation = operation.unallocate();
         for volume in operation.created() {
-            check_place(volume).map_err(OperationFailure::Failed)?;
+            check_place(volume).map_err(|why| OperationFailure::Failed(why.into()))?;
         }
         let used = self.snapshot().allocated().unallocate();
         if let Some(volume) = operation

@@ -10,7 +10,7 @@ use meseta_isolators::beneath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Step;
+use super::{Step, StepError};
 
 /// A folder that everything stays in.
 #[derive(Debug)]
@@ -64,10 +64,7 @@ impl Folder {
         let stat = rustix::fs::statat(&from, &old, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| failed("find", &old, error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(format!(
-                "a hard link to {}, which is no file",
-                old.display()
-            ));
+            return Err(format!("a hard link to {}, which is no file", old.display()).into());
         }
         remove(&parent, &name)?;
         rustix::fs::linkat(&from, &old, &parent, &name, AtFlags::empty())
@@ -112,12 +109,12 @@ fn checked(name: &str) -> Step<PathBuf> {
             Component::Normal(part) => path.push(part),
             Component::CurDir => {}
             Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                return Err(format!("{name:?} leads out of the sandbox"));
+                return Err(format!("{name:?} leads out of the sandbox").into());
             }
         }
     }
     if path.components().count() > DEPTH_MAX || name.contains('\0') {
-        return Err(format!("{name:?} is no path to write to"));
+        return Err(format!("{name:?} is no path to write to").into());
     }
     Ok(path)
 }
@@ -129,6 +126,6 @@ fn remove(parent: &beneath::Folder, name: &Path) -> Step<()> {
     }
 }
 
-fn failed(doing: &str, name: &Path, error: Errno) -> String {
-    format!("failed to {doing} {}: {error}", name.display())
+fn failed(doing: &str, name: &Path, error: Errno) -> StepError {
+    format!("failed to {doing} {}: {error}", name.display()).into()
 }

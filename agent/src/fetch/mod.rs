@@ -102,11 +102,21 @@ impl Default for Limits {
 #[error("Failed to fetch '{uri}': {why}")]
 pub(crate) struct FetchError {
     uri: String,
-    why: String,
+    why: StepError,
 }
 
-/// A step that failed, in words.
-pub(crate) type Step<T> = Result<T, String>;
+/// A step that failed, in words; its framework is shown them.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct StepError(String);
+
+impl<T: Into<String>> From<T> for StepError {
+    fn from(text: T) -> Self {
+        Self(text.into())
+    }
+}
+
+pub(crate) type Step<T> = Result<T, StepError>;
 
 /// What is left to be spent, and whether anybody still wants the result.
 #[derive(Debug)]
@@ -118,7 +128,7 @@ struct Budget {
 impl Budget {
     fn check_cancelled(&self) -> Step<()> {
         if self.cancel.is_cancelled() {
-            return Err("the container is not wanted any more".to_owned());
+            return Err("the container is not wanted any more".into());
         }
         Ok(())
     }
@@ -142,7 +152,7 @@ impl Budget {
 pub(crate) fn fetch(request: Request) -> Result<(), FetchError> {
     let failed = |why: String| FetchError {
         uri: String::new(),
-        why,
+        why: StepError(why),
     };
     let working = std::thread::Builder::new()
         .name("fetcher".to_owned())
@@ -178,7 +188,7 @@ fn fetch_one(uri: &Uri, source: &Source, sandbox: &Folder, budget: &mut Budget) 
     // Mesos extracts nothing that is to be executed.
     if uri.executable.unwrap_or(false) {
         let mode = rustix::fs::Mode::from_raw_mode(0o755);
-        return rustix::fs::fchmod(&file, mode).map_err(|error| error.to_string());
+        return rustix::fs::fchmod(&file, mode).map_err(|error| error.to_string().into());
     }
     if uri.extract.unwrap_or(true) {
         unpack::unpack(&name, &file, sandbox, budget)?;
@@ -193,7 +203,7 @@ fn output_name(uri: &Uri) -> Step<String> {
     }
     let value = &uri.value;
     if value.contains(['\\', '\'', '\0']) {
-        return Err("it holds a backslash, a quote or a NUL".to_owned());
+        return Err("it holds a backslash, a quote or a NUL".into());
     }
     let path = match value.split_once("://") {
         Some((_, rest)) => rest.split_once('/').map(|(_, path)| path),
@@ -202,5 +212,5 @@ fn output_name(uri: &Uri) -> Step<String> {
     let name = path.and_then(|path| path.rsplit('/').next());
     name.filter(|name| !name.is_empty())
         .map(str::to_owned)
-        .ok_or_else(|| "it names no file".to_owned())
+        .ok_or_else(|| "it names no file".into())
 }

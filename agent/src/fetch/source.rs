@@ -61,7 +61,7 @@ impl Source {
                 let answer = self.client().get(uri).call();
                 let answer = answer.map_err(|error| self.in_words(&error))?;
                 if answer.status().as_u16() != 200 {
-                    return Err(format!("the server answered {}", answer.status()));
+                    return Err(format!("the server answered {}", answer.status()).into());
                 }
                 let mut body = answer.into_body().into_reader();
                 copy_with(&mut body, to, budget, |error| self.of_body(error))
@@ -74,11 +74,11 @@ impl Source {
                     .map_or(path, |at| path.get(at..).unwrap_or(path));
                 self.copy_file(path, to, budget)
             }
-            Some(other) => Err(format!(
-                "scheme '{other}' is not supported: give http, https or file"
-            )),
+            Some(other) => {
+                Err(format!("scheme '{other}' is not supported: give http, https or file").into())
+            }
             None if uri.starts_with('/') => self.copy_file(uri, to, budget),
-            None => Err("a relative path: give an absolute one".to_owned()),
+            None => Err("a relative path: give an absolute one".into()),
         }
     }
 
@@ -105,10 +105,10 @@ impl Source {
         self.host_paths.check_fetch(&real)?;
         let of = rustix::fs::fstatfs(opened).map_err(|error| failed(error.into()))?;
         if KERNEL_FILES.contains(&(of.f_type & 0xffff_ffff)) {
-            return Err(format!("{path} shows the kernel and is no file"));
+            return Err(format!("{path} shows the kernel and is no file").into());
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(format!("{path} is not a regular file"));
+            return Err(format!("{path} is not a regular file").into());
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ fn copy_with(
             Ok(0) => return Ok(()),
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(format!("failed to read: {}", in_words(&error))),
+            Err(error) => return Err(format!("failed to read: {}", in_words(&error)).into()),
         };
         budget.spend(count)?;
         let filled = chunk.get(..count).unwrap_or_default();

@@ -101,9 +101,9 @@ fn unpack_tar(reader: impl Read, sandbox: &Folder, budget: &mut Budget) -> Step<
                 copy(&mut entry, &mut to, budget)?;
             }
             (other, _) => {
-                return Err(format!(
-                    "{name:?} is of a kind that is not unpacked: {other:?}"
-                ));
+                return Err(
+                    format!("{name:?} is of a kind that is not unpacked: {other:?}").into(),
+                );
             }
         }
     }
@@ -121,7 +121,7 @@ fn read_name(entry: &mut impl Read) -> Step<String> {
     let read = limited.read_to_end(&mut bytes);
     read.map_err(|error| format!("the archive is damaged: {error}"))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > NAME_BYTES_MAX {
-        return Err("a name in the archive is too long".to_owned());
+        return Err("a name in the archive is too long".into());
     }
     text(&bytes)
 }

@@ -27,6 +27,7 @@ use super::{Reply, undecodable};
 use crate::byte_semaphore::{ByteSemaphore, Permit, TooManyWaiters};
 use crate::context::Context;
 use crate::core::{ConnectionId, Executor, Input};
+use crate::invalid::Invalid;
 use crate::service::executor_streams::Events;
 
 /// How often an executor that hears nothing else hears that the agent is there.
@@ -183,8 +184,8 @@ async fn find(context: &Context, call: &Call) -> Result<(FrameworkId, Arc<Execut
     Ok((framework.id.clone(), executor.clone()))
 }
 
-fn validate(call: &Call) -> Result<(), String> {
-    let expecting = |what: &str| Err(format!("Expecting '{what}' to be present"));
+fn validate(call: &Call) -> Result<(), Invalid> {
+    let expecting = |what: &str| Err(format!("Expecting '{what}' to be present").into());
     if call.r#type.is_none() {
         return expecting("type");
     }
@@ -199,33 +200,36 @@ fn validate(call: &Call) -> Result<(), String> {
     }
 }
 
-fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), String> {
+fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), Invalid> {
     let executor = truncated_id(&call.executor_id.value);
     let framework = truncated_id(&call.framework_id.value);
     let Some(uuid) = &status.uuid else {
-        return Err("Expecting 'uuid' to be present".to_owned());
+        return Err("Expecting 'uuid' to be present".into());
     };
     if uuid.len() != 16 {
-        return Err("Not a valid UUID".to_owned());
+        return Err("Not a valid UUID".into());
     }
     let told = status.executor_id.as_ref();
     if let Some(told) = told.filter(|told| told.value != call.executor_id.value) {
         let told = truncated_id(&told.value);
         return Err(format!(
             "ExecutorID in Call: {executor} does not match ExecutorID in TaskStatus: {told}"
-        ));
+        )
+        .into());
     }
     if status.source.is_none() || status.source() != Source::Executor {
         return Err(format!(
             "Received Call from executor {executor} of framework {framework} with invalid source, \
              expecting 'SOURCE_EXECUTOR'"
-        ));
+        )
+        .into());
     }
     if status.state() == pb::TaskState::TaskStaging {
         return Err(format!(
             "Received TASK_STAGING from executor {executor} of framework {framework} which is not \
              allowed"
-        ));
+        )
+        .into());
     }
     Ok(())
 }
@@ -399,7 +403,9 @@ mod tests {
             executor_id: Some(executor("b")),
             ..pb::TaskStatus::default()
         };
-        let error = validate_status(&call, &status).expect_err("another executor's");
+        let error = validate_status(&call, &status)
+            .expect_err("another executor's")
+            .to_string();
         assert!(
             error.chars().count() < 3 * ID_CHARACTERS_MAX,
             "{}",

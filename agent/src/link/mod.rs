@@ -26,6 +26,7 @@ use tracing::{debug, info};
 use crate::access_flags::Identity;
 use crate::budgets::Budgets;
 use crate::core::{Input, LinkAction, LinkId};
+use crate::failure::Failure;
 use outgoing::{Dropped, Outgoing, Queue, outgoing};
 
 /// Time for the connection to stand.
@@ -74,18 +75,20 @@ impl MasterAddress {
             .ok_or_else(|| MasterAddressError::Malformed(text.to_owned()))
     }
 
-    pub(crate) fn resolve(&self) -> Result<String, String> {
+    pub(crate) fn resolve(&self) -> Result<String, Failure> {
         match self {
             Self::HostPort(text) => Ok(text.clone()),
             Self::File(path) => {
                 let text = std::fs::read_to_string(path)
-                    .map_err(|error| format!("{}: {error}", path.display()))?;
+                    .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
                 let text = text.trim();
                 let text = text.strip_prefix("http://").unwrap_or(text);
                 let text = text.strip_prefix("https://").unwrap_or(text);
                 check_host_port(text)
                     .then(|| text.to_owned())
-                    .ok_or_else(|| format!("{} does not hold host:port", path.display()))
+                    .ok_or_else(|| {
+                        Failure::new(format!("{} does not hold host:port", path.display()))
+                    })
             }
         }
     }
@@ -223,13 +226,13 @@ impl Attempt {
     async fn run(self, queue: Queue) {
         let reason = match self.speak(queue).await {
             Ok(()) => "the master ended the connection".to_owned(),
-            Err(reason) => reason,
+            Err(reason) => reason.into(),
         };
         let link = self.link;
         let _ = self.inputs.send(Input::LinkDown { link, reason }).await;
     }
 
-    async fn speak(&self, queue: Queue) -> Result<(), String> {
+    async fn speak(&self, queue: Queue) -> Result<(), Failure> {
         let address = self.master.resolve()?;
         debug!(master = address, "connecting to the master");
         let scheme = if self.identity.is_encrypted() {
@@ -238,14 +241,15 @@ impl Attempt {
             "http"
         };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
-            .map_err(|error| format!("{address}: {}", chain(&error)))?
+            .map_err(|error| Failure::new(format!("{address}: {}", chain(&error))))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true);
         // Read anew for each attempt, so that new certificates and secrets need no restart.
-        let own = |error: &dyn std::error::Error| format!("{address}: {}", chain(error));
+        let own =
+            |error: &dyn std::error::Error| Failure::new(format!("{address}: {}", chain(error)));
         let encryption = self.identity.encryption().map_err(|error| own(&error))?;
         let authorization = self.identity.header().map_err(|error| own(&error))?;
         let channel = match encryption {
@@ -264,12 +268,13 @@ impl Attempt {
         let mut client = AgentRegistryClient::new(channel)
             .max_decoding_message_size(self.frame_bytes_max)
             .max_encoding_message_size(FRAME_BYTES_MAX);
-        let refused = |status: tonic::Status| format!("{address}: {}", status_text(&status));
+        let refused =
+            |status: tonic::Status| Failure::new(format!("{address}: {}", status_text(&status)));
         let mut request = tonic::Request::new(queue);
         if let Some(authorization) = authorization {
             let value = authorization.parse();
             let mut value: tonic::metadata::MetadataValue<_> =
-                value.map_err(|_| "--credential: it cannot be put in a header".to_owned())?;
+                value.map_err(|_| Failure::new("--credential: it cannot be put in a header"))?;
             value.set_sensitive(true);
             request.metadata_mut().insert("authorization", value);
         }

@@ -35,6 +35,7 @@ use tracing::{info, warn};
 
 use crate::containerizer::{Containerizer, supervision};
 use crate::core::LaunchPlan;
+use crate::failure::Failure;
 use crate::spec::isolation::task_isolation;
 use crate::spec::sandbox::NestedSandbox;
 use crate::spec::{container_spec, isolated, spec_inside};
@@ -204,10 +205,7 @@ impl NestedContainers {
                 let isolation = task_isolation(rights, &plan)?;
                 let spec = isolated(container_spec(settings, &plan)?, isolation);
                 let launched = shared.containers().launch(&spec);
-                let launched = launched.map_err(|error| {
-                    sandbox.undo();
-                    chain(&error)
-                })?;
+                let launched = launched.inspect_err(|_| sandbox.undo())?;
                 Ok((sandbox, launched))
             });
             let (sandbox, launched) = flatten(launched.await)?;
@@ -440,9 +438,9 @@ async fn to_its_end<T: Send + 'static>(
     done.unwrap_or_else(|panic| Err(NestedError::Failed(panic.to_string())))
 }
 
-fn flatten<T>(done: Result<Result<T, String>, tokio::task::JoinError>) -> Result<T, NestedError> {
-    done.unwrap_or_else(|panic| Err(panic.to_string()))
-        .map_err(NestedError::Failed)
+fn flatten<T>(done: Result<Result<T, Failure>, tokio::task::JoinError>) -> Result<T, NestedError> {
+    done.unwrap_or_else(|panic| Err(panic.into()))
+        .map_err(|failure| NestedError::Failed(failure.into()))
 }
 
 /// What goes in and out of a container, and where it is kept meanwhile.
@@ -462,10 +460,10 @@ fn on_pipes(
     plan: &LaunchPlan,
     parent: &ContainerId,
     supervisor: ProcessIdentity,
-) -> Result<(NestedIo, Launched), String> {
-    let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
+) -> Result<(NestedIo, Launched), Failure> {
+    let name = ContainerName::new(plan.container().as_str())?;
     let pipes = Pipes::make(&containerizer.containers().sessions_dir(&name))
-        .map_err(|error| format!("failed to make pipes: {error}"))?;
+        .map_err(|error| Failure::new(format!("failed to make pipes: {error}")))?;
     let inside = Inside {
         supervisor,
         stdin: Some(pipes.path("in")),
@@ -474,8 +472,7 @@ fn on_pipes(
     let mut spec = spec_inside(containerizer.settings(), plan, parent, inside)?;
     spec.stdout = Destination::Endpoint(pipes.path("out"));
     spec.stderr = Destination::Endpoint(pipes.path("err"));
-    let launched = containerizer.containers().launch(&spec);
-    let launched = launched.map_err(|error| chain(&error))?;
+    let launched = containerizer.containers().launch(&spec)?;
     let ends = NestedIo {
         input: Some(Input::Pipe(pipes.input)),
         output: Output::open(),
@@ -496,9 +493,10 @@ fn at_terminal(
     parent: &ContainerId,
     supervisor: ProcessIdentity,
     size: Option<WindowSize>,
-) -> Result<(NestedIo, Launched), String> {
+) -> Result<(NestedIo, Launched), Failure> {
     let opened = Terminal::open(size);
-    let (terminal, path) = opened.map_err(|error| format!("failed to open a terminal: {error}"))?;
+    let (terminal, path) =
+        opened.map_err(|error| Failure::new(format!("failed to open a terminal: {error}")))?;
     let inside = Inside {
         supervisor,
         stdin: Some(path.clone()),
@@ -507,8 +505,7 @@ fn at_terminal(
     let mut spec = spec_inside(containerizer.settings(), plan, parent, inside)?;
     spec.stdout = Destination::Endpoint(path);
     spec.stderr.clone_from(&spec.stdout);
-    let launched = containerizer.containers().launch(&spec);
-    let launched = launched.map_err(|error| chain(&error))?;
+    let launched = containerizer.containers().launch(&spec)?;
     let terminal = Arc::new(terminal);
     let ends = NestedIo {
         input: Some(Input::Terminal(terminal.clone())),

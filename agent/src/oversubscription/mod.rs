@@ -126,7 +126,7 @@ fn checked(role: Role, address: String) -> Result<String, OversubscriptionError>
         Err(wrong) => Err(OversubscriptionError::Address {
             flag: role.as_str(),
             address,
-            wrong,
+            wrong: wrong.into(),
         }),
     }
 }

@@ -16,6 +16,8 @@ use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::{Channel, Endpoint};
 
+use crate::invalid::Invalid;
+
 /// From the sample to the answer.
 const DEADLINE: Duration = Duration::from_secs(2);
 /// The largest answer that is accepted.
@@ -131,20 +133,18 @@ impl Plugin {
 }
 
 /// Whether this can be a plug-in's address.
-pub(crate) fn check_address(address: &str) -> Result<(), String> {
+pub(crate) fn check_address(address: &str) -> Result<(), Invalid> {
     if address.starts_with("https://") {
-        return Err("plug-ins are reached over unix:///path.sock or http://host:port".to_owned());
+        return Err("plug-ins are reached over unix:///path.sock or http://host:port".into());
     }
     if let Some(path) = address.strip_prefix("unix://")
         && !path.starts_with('/')
     {
-        return Err(format!(
-            "{path:?} is not an absolute path: give unix:///path.sock"
-        ));
+        return Err(format!("{path:?} is not an absolute path: give unix:///path.sock").into());
     }
     Endpoint::from_shared(address.to_owned())
         .map(drop)
-        .map_err(|error| format!("it is no address: {error}"))
+        .map_err(|error| Invalid::of(format_args!("it is no address: {error}")))
 }
 
 async fn next(questions: &mut watch::Receiver<Option<Question>>) -> Option<Question> {

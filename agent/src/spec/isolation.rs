@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::linux_info::IpcMode;
 
 use crate::configuration::isolation::{TaskRights, capability_set};
 use crate::core::{LaunchPlan, Subject};
+use crate::invalid::Invalid;
 
 const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 
@@ -16,7 +17,7 @@ const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 pub(crate) fn task_isolation(
     rights: &TaskRights,
     plan: &LaunchPlan,
-) -> Result<TaskIsolation, String> {
+) -> Result<TaskIsolation, Invalid> {
     let is_nested = matches!(plan.subject, Subject::Nested(_));
     let mut isolation = requested(rights, plan.container_info(), is_nested)?;
     isolation.capabilities.granted = rights.grants.of(&plan.user, plan.role.as_ref());
@@ -27,7 +28,7 @@ fn requested(
     rights: &TaskRights,
     container: Option<&pb::ContainerInfo>,
     is_nested: bool,
-) -> Result<TaskIsolation, String> {
+) -> Result<TaskIsolation, Invalid> {
     let Some(linux) = container.and_then(|container| container.linux_info.as_ref()) else {
         return Ok(TaskIsolation::default());
     };
@@ -36,7 +37,7 @@ fn requested(
         return Err(
             "sharing the agent's pid namespace is not allowed here; its operator can allow it \
              (--disallow_sharing_agent_pid_namespace=false)"
-                .to_owned(),
+                .into(),
         );
     }
     for (asked, namespace) in [
@@ -48,7 +49,7 @@ fn requested(
             return Err(format!(
                 "a nested container cannot share the {namespace} namespace of the container around it: leave \
                  that out, and it has one of its own"
-            ));
+            ).into());
         }
     }
     Ok(TaskIsolation {
@@ -62,32 +63,29 @@ fn requested(
     })
 }
 
-fn seccomp(rights: &TaskRights, asked: Option<&pb::SeccompInfo>) -> Result<SeccompChoice, String> {
+fn seccomp(rights: &TaskRights, asked: Option<&pb::SeccompInfo>) -> Result<SeccompChoice, Invalid> {
     let Some(asked) = asked else {
         return Ok(SeccompChoice::Node);
     };
     match (&asked.profile_name, asked.unconfined()) {
         (Some(_), true) => {
-            Err("a seccomp profile was named for a container that is to be unconfined".to_owned())
+            Err("a seccomp profile was named for a container that is to be unconfined".into())
         }
-        (None, true) if rights.seccomp && !rights.unconfined => Err(
-            "no system call filter was asked for, which this agent does not allow; its operator can \
-             (--allow_unconfined_seccomp)"
-                .to_owned(),
-        ),
+        (None, true) if rights.seccomp && !rights.unconfined => Err("no system call filter was asked for, which this agent does not allow; its operator can \
+             (--allow_unconfined_seccomp)".into()),
         (None, true) => Ok(SeccompChoice::Unconfined),
         (None, false) => Ok(SeccompChoice::Node),
         (Some(name), false) if !rights.seccomp => Err(format!(
             "the seccomp profile {name:?} was asked for, and this agent's isolation has no linux/seccomp"
-        )),
+        ).into()),
         (Some(name), false) => match rights.profiles.get(name) {
             Some(profile) => Ok(SeccompChoice::Profile(profile.clone())),
-            None => Err(format!("this agent has no seccomp profile {name:?}")),
+            None => Err(format!("this agent has no seccomp profile {name:?}").into()),
         },
     }
 }
 
-fn capabilities(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<CapabilityRequest, String> {
+fn capabilities(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<CapabilityRequest, Invalid> {
     // Older frameworks say it so.
     let older = linux.capability_info.as_ref();
     let effective = match (older, &linux.effective_capabilities) {
@@ -113,32 +111,27 @@ fn capabilities(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<Capability
 }
 
 /// Whether the host's objects are shared, and how large `/dev/shm` is to be.
-fn ipc(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<(bool, Option<u64>), String> {
+fn ipc(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<(bool, Option<u64>), Invalid> {
     let mode = linux.ipc_mode();
     let share = mode == IpcMode::ShareParent;
     if share && !rights.share_ipc {
         return Err(
             "sharing the agent's ipc namespace is not allowed here; its operator can allow it \
              (--disallow_sharing_agent_ipc_namespace=false)"
-                .to_owned(),
+                .into(),
         );
     }
     if mode == IpcMode::Private && !rights.ipc {
-        return Err(
-            "a private ipc namespace was asked for, and this agent's isolation has no namespaces/ipc"
-                .to_owned(),
-        );
+        return Err("a private ipc namespace was asked for, and this agent's isolation has no namespaces/ipc".into());
     }
     let Some(megabytes) = linux.shm_size else {
         return Ok((share, None));
     };
     if mode != IpcMode::Private {
-        return Err("'shm_size' can be set only with 'ipc_mode' PRIVATE".to_owned());
+        return Err("'shm_size' can be set only with 'ipc_mode' PRIVATE".into());
     }
     if !rights.shm {
-        return Err(
-            "'shm_size' was set, and this agent's isolation has no filesystem/shm".to_owned(),
-        );
+        return Err("'shm_size' was set, and this agent's isolation has no filesystem/shm".into());
     }
     Ok((false, Some(u64::from(megabytes) * BYTES_PER_MEGABYTE)))
 }
@@ -169,7 +162,7 @@ mod tests {
         }
     }
 
-    fn asked(rights: &TaskRights, linux: pb::LinuxInfo) -> Result<TaskIsolation, String> {
+    fn asked(rights: &TaskRights, linux: pb::LinuxInfo) -> Result<TaskIsolation, Invalid> {
         let container = pb::ContainerInfo {
             r#type: pb::container_info::Type::Mesos.into(),
             linux_info: Some(linux),
@@ -237,7 +230,7 @@ mod tests {
                 ..pb::ContainerInfo::default()
             };
             let error = requested(&all_rights(), Some(&container), true).expect_err(namespace);
-            assert!(error.contains(namespace), "{error}");
+            assert!(error.to_string().contains(namespace), "{error}");
         }
     }
 
@@ -305,7 +298,7 @@ mod tests {
             (none, less, "no linux/capabilities"),
         ] {
             let error = asked(&rights, linux).expect_err(complaint);
-            assert!(error.contains(complaint), "{error}");
+            assert!(error.to_string().contains(complaint), "{error}");
         }
     }
 }

@@ -19,7 +19,6 @@ pub(crate) mod volumes;
 
 use std::path::{Path, PathBuf};
 
-use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     Command, ContainerName, ContainerSpec, Credentials, Destination, Inside, TaskIsolation,
 };
@@ -29,6 +28,8 @@ use crate::checkpoint::{Layout, inside};
 use crate::configuration::isolation::TaskRights;
 use crate::configuration::log_flags::Logs;
 use crate::core::{LaunchPlan, Subject};
+use crate::failure::Failure;
+use crate::invalid::Invalid;
 use environment::{AgentEnvironment, task_environment};
 use rlimits::{rlimits_of, with_usual_limits};
 use sandbox::NestedSandbox;
@@ -52,15 +53,14 @@ pub(crate) struct LaunchSettings {
 pub(crate) fn container_spec(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
-) -> Result<ContainerSpec, String> {
+) -> Result<ContainerSpec, Failure> {
     let (layout, rights) = (&settings.layout, &settings.rights);
     let credentials = credentials(settings, plan)?;
-    let sandbox =
-        sandbox::create(layout, plan, credentials.as_ref()).map_err(|error| chain(&error))?;
+    let sandbox = sandbox::create(layout, plan, credentials.as_ref())?;
     let context = volumes::VolumeContext::new(layout, &plan.run, plan.container(), rights);
     let spec = volumes::of_plan(layout, plan)
         .and_then(|volumes| volumes::provide(&context, &volumes, credentials.as_ref()))
-        .map_err(|error| chain(&error))
+        .map_err(Failure::from)
         .and_then(|mounts| {
             let mut spec = spec_in(
                 settings,
@@ -97,7 +97,7 @@ pub(crate) fn spec_inside(
     plan: &LaunchPlan,
     task: &ContainerId,
     inside_of: Inside,
-) -> Result<ContainerSpec, String> {
+) -> Result<ContainerSpec, Failure> {
     let credentials = credentials(settings, plan)?;
     let sandbox = settings.layout.sandbox_of(&plan.run, task);
     let mut spec = spec_in(settings, plan, credentials, sandbox, &inside(task))?;
@@ -121,7 +121,7 @@ pub(crate) fn check_output(
 }
 
 /// What is kept of a container's output.
-pub(crate) fn logs_of(settings: &LaunchSettings, plan: &LaunchPlan) -> Result<Logs, String> {
+pub(crate) fn logs_of(settings: &LaunchSettings, plan: &LaunchPlan) -> Result<Logs, Invalid> {
     let own_variable = |name: &str| {
         let variables = &plan.command()?.environment.as_ref()?.variables;
         let found = variables.iter().find(|variable| variable.name == name);
@@ -133,11 +133,11 @@ pub(crate) fn logs_of(settings: &LaunchSettings, plan: &LaunchPlan) -> Result<Lo
 fn credentials(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
-) -> Result<Option<Credentials>, String> {
+) -> Result<Option<Credentials>, Failure> {
     let wanted = settings
         .switch_user
         .then(|| Credentials::lookup(&plan.user));
-    wanted.transpose().map_err(|error| chain(&error))
+    Ok(wanted.transpose()?)
 }
 
 fn spec_in(
@@ -146,10 +146,9 @@ fn spec_in(
     credentials: Option<Credentials>,
     sandbox: PathBuf,
     inner: &Path,
-) -> Result<ContainerSpec, String> {
-    let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
-    let env =
-        task_environment(&settings.environment, plan, &sandbox).map_err(|error| chain(&error))?;
+) -> Result<ContainerSpec, Failure> {
+    let name = ContainerName::new(plan.container().as_str())?;
+    let env = task_environment(&settings.environment, plan, &sandbox)?;
     // The run's own folder is the last on the way that no task can move.
     let output = |stream: &str| Destination::File {
         beneath: settings.layout.sandbox(&plan.run),

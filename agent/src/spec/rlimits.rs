@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::r_limit_info::r_limit::Type;
 use rustix::process::{Resource, getrlimit};
 
 use crate::core::LaunchPlan;
+use crate::invalid::Invalid;
 
 /// The value of `RLIMIT_NOFILE`.
 const NOFILE: u32 = 7;
@@ -19,7 +20,7 @@ const TASK_SOFT: u64 = 1_024;
 const TASK_HARD: u64 = 65_536;
 
 /// What a plan asks for, or why it cannot have it.
-pub(super) fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, String> {
+pub(super) fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, Invalid> {
     let container = plan.container_info();
     let Some(info) = container.and_then(|container| container.rlimit_info.as_ref()) else {
         return Ok(Vec::new());
@@ -29,12 +30,12 @@ pub(super) fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, String> {
         let kind = rlimit.r#type.and_then(|kind| Type::try_from(kind).ok());
         let resource = kind.and_then(rlimit_number);
         let Some(resource) = resource else {
-            return Err("a resource limit of an unknown type was asked for".to_owned());
+            return Err("a resource limit of an unknown type was asked for".into());
         };
         let (soft, hard) = match (rlimit.soft, rlimit.hard) {
             (Some(soft), Some(hard)) => (soft, hard),
             (None, None) => (u64::MAX, u64::MAX),
-            _ => return Err("a resource limit needs both its soft and its hard value".to_owned()),
+            _ => return Err("a resource limit needs both its soft and its hard value".into()),
         };
         rlimits.push(Rlimit {
             resource,

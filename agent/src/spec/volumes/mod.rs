@@ -26,8 +26,10 @@ use tracing::warn;
 use crate::checkpoint::{Layout, RunKey, inside, volume_path};
 use crate::configuration::isolation::TaskRights;
 use crate::core::{LaunchPlan, Subject};
+use crate::failure::Failure;
 use crate::file_user;
 use crate::host_paths::HostPaths;
+use crate::invalid::Invalid;
 use points::Kind;
 pub(crate) use running::change;
 
@@ -143,12 +145,13 @@ impl VolumeContext {
 pub(crate) fn owner(
     context: &VolumeContext,
     switch_user: bool,
-) -> Result<Option<Credentials>, String> {
+) -> Result<Option<Credentials>, Failure> {
     if !switch_user {
         return Ok(None);
     }
     let meta = fs::symlink_metadata(&context.root);
-    let meta = meta.map_err(|error| format!("failed to stat the sandbox: {error}"))?;
+    let meta =
+        meta.map_err(|error| Failure::new(format!("failed to stat the sandbox: {error}")))?;
     Ok(Some(Credentials {
         uid: meta.uid(),
         gid: meta.gid(),
@@ -522,7 +525,7 @@ fn host_source(
     context: &VolumeContext,
     path: &Path,
     owner: Option<&Credentials>,
-) -> Result<(MountSource, Kind), String> {
+) -> Result<(MountSource, Kind), Invalid> {
     let named = path.display();
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => format!("path '{named}' in HOST_PATH volume does not exist"),

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     ContainerName, Containers, Credentials, MountAction, MountStep, ProcessIdentity,
 };
 
 use super::{Point, Volume, VolumeContext, placed, points, provide_one};
+use crate::failure::Failure;
 
 /// Below a work directory, or a disk of its own, volumes are here.
 const VOLUMES: &str = "/volumes/roles/";
@@ -24,15 +24,14 @@ pub(crate) fn change(
     context: &VolumeContext,
     requested: &[Volume],
     owner: Option<&Credentials>,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     let (steps, gone) = plan(context, requested, owner, || {
         mounted(supervisor, &context.root)
     })?;
     if steps.is_empty() {
         return Ok(());
     }
-    let changed = containers.change_mounts(name, supervisor, steps);
-    changed.map_err(|error| chain(&error))?;
+    containers.change_mounts(name, supervisor, steps)?;
     for point in gone {
         points::remove(&context.root, &point);
     }
@@ -44,9 +43,9 @@ fn plan(
     context: &VolumeContext,
     requested: &[Volume],
     owner: Option<&Credentials>,
-    mounted: impl FnOnce() -> Result<Vec<Mounted>, String>,
-) -> Result<(Vec<MountStep>, Vec<PathBuf>), String> {
-    let placed = placed(context, requested).map_err(|error| chain(&error))?;
+    mounted: impl FnOnce() -> Result<Vec<Mounted>, Failure>,
+) -> Result<(Vec<MountStep>, Vec<PathBuf>), Failure> {
+    let placed = placed(context, requested)?;
     let there = if context.mounts {
         mounted()?
     } else {
@@ -70,7 +69,7 @@ fn plan(
             continue;
         }
         let step = provide_one(context, &point, volume, owner);
-        steps.extend(step.map_err(|error| chain(&error))?);
+        steps.extend(step?);
     }
     Ok((steps, gone))
 }
@@ -84,13 +83,14 @@ struct Mounted {
     is_volume: bool,
 }
 
-fn mounted(supervisor: &ProcessIdentity, sandbox: &Path) -> Result<Vec<Mounted>, String> {
+fn mounted(supervisor: &ProcessIdentity, sandbox: &Path) -> Result<Vec<Mounted>, Failure> {
     // The kernel names mounts without the links that lead to them.
     let sandbox = sandbox.canonicalize();
-    let sandbox = sandbox.map_err(|error| format!("failed to find the sandbox: {error}"))?;
+    let sandbox =
+        sandbox.map_err(|error| Failure::new(format!("failed to find the sandbox: {error}")))?;
     let mounts = procfs::process::Process::new(supervisor.pid)
         .and_then(|process| process.mountinfo())
-        .map_err(|error| format!("failed to list the container's mounts: {error}"))?;
+        .map_err(|error| Failure::new(format!("failed to list the container's mounts: {error}")))?;
     let inside = mounts.into_iter().filter_map(|mount| {
         let point = mount.mount_point.strip_prefix(&sandbox).ok()?.to_owned();
         Some(Mounted {
