@@ -73,3 +73,11 @@ pub enum ConfigurationError {
         latest: String,
     },
 }
+
+/// A value that this flag cannot have.
+pub(super) fn refused(flag: &'static str, why: impl Into<String>) -> ConfigurationError {
+    ConfigurationError::IsolationFlag {
+        flag,
+        why: why.into(),
+    }
+}

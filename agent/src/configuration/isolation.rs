@@ -14,7 +14,7 @@ use meseta_isolators::{
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Ranges, Resources, Role};
 
-use super::error::ConfigurationError;
+use super::error::{ConfigurationError, refused};
 use super::flags::{Flags, text_of};
 use super::isolation_flags::IsolationFlags;
 use crate::capability_grants::CapabilityGrants;
@@ -89,13 +89,6 @@ pub(crate) struct IsolationSettings {
     grants: Arc<CapabilityGrants>,
     allowed_host_paths: Option<Vec<PathBuf>>,
     flags: IsolationFlags,
-}
-
-fn refused(flag: &'static str, why: impl Into<String>) -> ConfigurationError {
-    ConfigurationError::IsolationFlag {
-        flag,
-        why: why.into(),
-    }
 }
 
 /// Understands the flags; `resources` are the agent's, as far as they were given.

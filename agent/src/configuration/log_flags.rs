@@ -3,7 +3,7 @@
 use meseta_isolators::LogFile;
 use meseta_resources::ByteSize;
 
-use super::error::ConfigurationError;
+use super::error::{ConfigurationError, refused};
 use crate::invalid::Invalid;
 
 /// The smallest file that can be asked for: a page, as in Mesos.
@@ -53,10 +53,6 @@ pub(crate) fn read(flags: &LogFlags) -> Result<Logs, ConfigurationError> {
         return Ok(Logs::default());
     }
     let file = |size_flag, size: ByteSize, options_flag, options: &str| {
-        let refused = |flag, why: Invalid| ConfigurationError::IsolationFlag {
-            flag,
-            why: why.into(),
-        };
         Ok(LogFile {
             bytes: file_bytes(size).map_err(|why| refused(size_flag, why))?,
             files: files(options).map_err(|why| refused(options_flag, why))?,

@@ -89,13 +89,8 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         attributes: read_attributes(flags)?,
         domain: read_domain(flags)?,
         task_variables: read_variables(flags)?,
-        budgets: Budgets::read(flags.memory_budget).map_err(|why| {
-            let flag = "memory_budget";
-            ConfigurationError::IsolationFlag {
-                flag,
-                why: why.into(),
-            }
-        })?,
+        budgets: Budgets::read(flags.memory_budget)
+            .map_err(|why| error::refused("memory_budget", why))?,
     })
 }
 

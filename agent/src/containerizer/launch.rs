@@ -26,7 +26,7 @@ const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
 
 impl Containerizer {
     pub(super) fn launch(&self, plan: LaunchPlan) {
-        let container = plan.container().clone();
+        let container = plan.container.clone();
         let cancelled = CancellationToken::new();
         let queued = Entry::Queued {
             cancelled: cancelled.clone(),
@@ -37,7 +37,7 @@ impl Containerizer {
     }
 
     async fn launch_in_turn(self, plan: LaunchPlan, cancelled: CancellationToken) {
-        let container = plan.container().clone();
+        let container = plan.container.clone();
         let has_uris = |command: &pb::CommandInfo| !command.uris.is_empty();
         let mut fetched = None;
         if plan.command().is_some_and(has_uris) {
@@ -87,7 +87,7 @@ impl Containerizer {
             let request = fetch::Request {
                 uris: uris.unwrap_or_default(),
                 outer: settings.layout.sandbox(&plan.run),
-                sandbox: inside(plan.container()),
+                sandbox: inside(&plan.container),
                 owner: spec.credentials.clone(),
                 limits: fetch::Limits {
                     stall: inner.options.fetcher_stall_timeout,

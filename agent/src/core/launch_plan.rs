@@ -46,10 +46,6 @@ pub struct LaunchPlan {
 }
 
 impl LaunchPlan {
-    pub fn container(&self) -> &ContainerId {
-        &self.container
-    }
-
     /// The command, as it was given.
     pub fn command(&self) -> Option<&pb::CommandInfo> {
         match &self.subject {

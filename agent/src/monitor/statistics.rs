@@ -21,28 +21,17 @@ pub(crate) fn resource_statistics(sample: &Sample, enable_cfs: bool) -> pb::Reso
         Some(Limit::Unlimited) => machine_memory(),
         None => demand.mem_bytes,
     };
+    let small = |count: Option<u64>| count.and_then(|count| u32::try_from(count).ok());
     pb::ResourceStatistics {
         timestamp: usage.timestamp.as_secs_f64(),
-        processes: usage
-            .pids
-            .processes
-            .and_then(|count| u32::try_from(count).ok()),
-        threads: usage
-            .pids
-            .threads
-            .and_then(|count| u32::try_from(count).ok()),
+        processes: small(usage.pids.processes),
+        threads: small(usage.pids.threads),
         cpus_user_time_secs: usage.cpu.user_secs,
         cpus_system_time_secs: usage.cpu.system_secs,
         cpus_limit,
         cpus_soft_limit: Some(cpus),
-        cpus_nr_periods: usage
-            .cpu
-            .nr_periods
-            .and_then(|count| u32::try_from(count).ok()),
-        cpus_nr_throttled: usage
-            .cpu
-            .nr_throttled
-            .and_then(|count| u32::try_from(count).ok()),
+        cpus_nr_periods: small(usage.cpu.nr_periods),
+        cpus_nr_throttled: small(usage.cpu.nr_throttled),
         cpus_throttled_time_secs: usage.cpu.throttled_secs,
         mem_total_bytes: usage.memory.total_bytes,
         mem_total_memsw_bytes: usage.memory.total_memsw_bytes,

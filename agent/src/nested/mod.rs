@@ -177,10 +177,10 @@ impl NestedContainers {
         let is_live = |container: &ContainerId| containerizer.supervisor_of(container).is_some();
         let has_ended = |one: &Arc<Nested>| one.ended.borrow().is_some();
         self.table()
-            .reserve(plan.container(), &plan.run, has_ended, is_live)?;
+            .reserve(&plan.container, &plan.run, has_ended, is_live)?;
         Ok(Reserved {
             all: self.clone(),
-            id: Some(plan.container().clone()),
+            id: Some(plan.container.clone()),
             framework: plan.run.framework.clone(),
         })
     }
@@ -236,7 +236,7 @@ impl NestedContainers {
         let parent = parent.clone();
         to_its_end(async move {
             let _permit = permit;
-            let id = plan.container().clone();
+            let id = plan.container.clone();
             let reserved = this.reserve(&containerizer, &plan)?;
             let shared = containerizer.clone();
             let launched = tokio::task::spawn_blocking(move || match terminal {
@@ -461,7 +461,7 @@ fn on_pipes(
     parent: &ContainerId,
     supervisor: ProcessIdentity,
 ) -> Result<(NestedIo, Launched), Failure> {
-    let name = ContainerName::new(plan.container().as_str())?;
+    let name = ContainerName::new(plan.container.as_str())?;
     let pipes = Pipes::make(&containerizer.containers().sessions_dir(&name))
         .map_err(|error| Failure::new(format!("failed to make pipes: {error}")))?;
     let inside = Inside {

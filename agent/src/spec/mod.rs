@@ -57,7 +57,7 @@ pub(crate) fn container_spec(
     let (layout, rights) = (&settings.layout, &settings.rights);
     let credentials = credentials(settings, plan)?;
     let sandbox = sandbox::create(layout, plan, credentials.as_ref())?;
-    let context = volumes::VolumeContext::new(layout, &plan.run, plan.container(), rights);
+    let context = volumes::VolumeContext::new(layout, &plan.run, &plan.container, rights);
     let spec = volumes::of_plan(layout, plan)
         .and_then(|volumes| volumes::provide(&context, &volumes, credentials.as_ref()))
         .map_err(Failure::from)
@@ -67,7 +67,7 @@ pub(crate) fn container_spec(
                 plan,
                 credentials,
                 sandbox,
-                &inside(plan.container()),
+                &inside(&plan.container),
             )?;
             spec.isolation.mounts = mounts;
             Ok(spec)
@@ -112,7 +112,7 @@ pub(crate) fn check_output(
     plan: &LaunchPlan,
     task: &ContainerId,
 ) -> Destination {
-    let name = plan.container().value();
+    let name = plan.container.value();
     let kind = name.rsplit_once('-').map_or(name, |(kind, _)| kind);
     Destination::File {
         beneath: settings.layout.sandbox(&plan.run),
@@ -147,7 +147,7 @@ fn spec_in(
     sandbox: PathBuf,
     inner: &Path,
 ) -> Result<ContainerSpec, Failure> {
-    let name = ContainerName::new(plan.container().as_str())?;
+    let name = ContainerName::new(plan.container.as_str())?;
     let env = task_environment(&settings.environment, plan, &sandbox)?;
     // The run's own folder is the last on the way that no task can move.
     let output = |stream: &str| Destination::File {

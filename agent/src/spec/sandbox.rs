@@ -83,8 +83,8 @@ fn create_nested(
     owner: Option<&Credentials>,
 ) -> Result<PathBuf, SandboxError> {
     let outer = layout.sandbox(&plan.run);
-    let sandbox = layout.sandbox_of(&plan.run, plan.container());
-    let path = inside(plan.container());
+    let sandbox = layout.sandbox_of(&plan.run, &plan.container);
+    let path = inside(&plan.container);
     let made = || -> io::Result<()> {
         let root = Folder::open(&outer)?;
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
@@ -132,7 +132,7 @@ impl NestedSandbox {
     pub(crate) fn of(layout: &Layout, plan: &LaunchPlan) -> Self {
         Self {
             outer: layout.sandbox(&plan.run),
-            path: inside(plan.container()),
+            path: inside(&plan.container),
             link: match &plan.subject {
                 Subject::Nested(task) => Some(Path::new(TASKS).join(&task.task_id.value)),
                 _ => None,

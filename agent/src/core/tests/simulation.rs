@@ -264,7 +264,7 @@ impl Simulation {
     fn carry_out_container(&mut self, action: ContainerAction) {
         match action {
             ContainerAction::Launch(plan) => {
-                self.seen.push(Seen::Launch(plan.container().clone()));
+                self.seen.push(Seen::Launch(plan.container.clone()));
             }
             ContainerAction::Kill { container, grace } => {
                 self.killed.push(container);
