@@ -137,7 +137,6 @@ pub enum StatusError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use LaunchStep;
 
     fn records() -> Vec<ExitRecord> {
         let causes = [
