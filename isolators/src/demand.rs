@@ -6,7 +6,6 @@
 /// A limit, or explicitly none (`limits: {mem: Infinity}` in Mesos's terms).
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Limit {
-    /// There is no upper limit.
     Unlimited,
     /// At most this much, in the unit of the field that holds it.
     At(u64),

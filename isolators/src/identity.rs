@@ -6,12 +6,10 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use meseta_resources::NESTING;
 
@@ -28,10 +26,8 @@ pub struct ContainerName(Arc<str>);
 /// Why a text is no [`ContainerName`].
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub enum ContainerNameError {
-    /// The given text is empty.
     #[error("a container name may not be empty")]
     Empty,
-    /// The name is longer than [`CONTAINER_NAME_BYTES_MAX`].
     #[error("a container name has at most {CONTAINER_NAME_BYTES_MAX} bytes, not {0}")]
     TooLong(usize),
     /// A leading dot is ours (and `..` is nobody's).
@@ -43,7 +39,6 @@ pub enum ContainerNameError {
 }
 
 impl ContainerName {
-    /// Checks and takes a name.
     pub fn new(text: &str) -> Result<Self, ContainerNameError> {
         if text.is_empty() {
             return Err(ContainerNameError::Empty);
@@ -61,7 +56,6 @@ impl ContainerName {
         Ok(Self(text.into()))
     }
 
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -119,7 +113,6 @@ pub struct ProcessIdentity {
     pub pid: i32,
     /// Field 22 of `/proc/<pid>/stat`: clock ticks between boot and its start.
     pub start_ticks: u64,
-    /// The boot it belongs to.
     pub boot_id: BootId,
 }
 
@@ -186,20 +179,7 @@ fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
 
 /// Waits until the process behind a pidfd has ended; whether it has.
 pub(crate) fn wait_pidfd(pidfd: &OwnedFd, at_most: Duration) -> io::Result<bool> {
-    let deadline = Instant::now() + at_most;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(
-            &mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)],
-            timeout,
-        ) {
-            Ok(0) if Instant::now() >= deadline => return Ok(false),
-            Ok(0) | Err(nix::Error::EINTR) => {}
-            Ok(_) => return Ok(true),
-            Err(error) => return Err(error.into()),
-        }
-    }
+    sys::is_readable_by(pidfd, Instant::now() + at_most)
 }
 
 /// The start time in a `/proc/<pid>/stat` line. The command name may hold anything, also `)`.

@@ -5,95 +5,68 @@ use std::io;
 /// The step of a launch that failed, roughly in the order they happen; later additions are last.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum LaunchStep {
-    /// Cloning the supervisor, with its namespaces.
     CloneSupervisor,
-    /// Making mounts private to the container.
     MountPropagation,
     MountProc,
-    /// Setting the host name.
     Hostname,
-    /// Recording the supervisor's identity.
     RecordIdentity,
-    /// Opening standard input, output or error.
     OpenStdio,
-    /// The task's process is cloned.
     CloneTask,
-    /// The process joins a cgroup.
     JoinCgroup,
-    /// The process starts a session.
     Setsid,
-    /// Setting the OOM score.
     OomScore,
-    /// Setting a resource limit.
     Rlimit,
-    /// Setting groups, group and user.
     Credentials,
-    /// Entering the working directory.
     WorkingDir,
-    /// The process sets no_new_privs.
     NoNewPrivs,
-    /// Closing what the task must not inherit.
     CloseFds,
-    /// The program is being executed.
     Exec,
-    /// Bringing the loopback interface up.
     Loopback,
-    /// Changing the container's mount table.
     Mount,
-    /// The process gives up its capabilities.
     Capabilities,
-    /// Installing the system call filter.
     Seccomp,
-    /// Entering the namespaces of a container that runs.
     JoinNamespaces,
-    /// The process takes the terminal.
     Terminal,
-    /// Making or entering a cgroup namespace.
     CgroupNamespace,
 }
 
 impl LaunchStep {
-    /// All steps; the place of a step is its code, which is stored: append only.
-    const ALL: [Self; 23] = [
-        Self::CloneSupervisor,
-        Self::MountPropagation,
-        Self::MountProc,
-        Self::Hostname,
-        Self::RecordIdentity,
-        Self::OpenStdio,
-        Self::CloneTask,
-        Self::JoinCgroup,
-        Self::Setsid,
-        Self::OomScore,
-        Self::Rlimit,
-        Self::Credentials,
-        Self::WorkingDir,
-        Self::NoNewPrivs,
-        Self::CloseFds,
-        Self::Exec,
-        Self::Loopback,
-        Self::Mount,
-        Self::Capabilities,
-        Self::Seccomp,
-        Self::JoinNamespaces,
-        Self::Terminal,
-        Self::CgroupNamespace,
+    /// All steps and what each does, for a message; the place of a step is its code, which is stored: append only.
+    const ALL: [(Self, &'static str); 23] = [
+        (Self::CloneSupervisor, "cloning the supervisor"),
+        (Self::MountPropagation, "detaching the mount namespace"),
+        (Self::MountProc, "mounting /proc"),
+        (Self::Hostname, "setting the host name"),
+        (Self::RecordIdentity, "recording the supervisor"),
+        (Self::OpenStdio, "opening standard input, output or error"),
+        (Self::CloneTask, "cloning the task"),
+        (Self::JoinCgroup, "joining its cgroup"),
+        (Self::Setsid, "starting its session"),
+        (Self::OomScore, "setting its OOM score"),
+        (Self::Rlimit, "setting a resource limit"),
+        (Self::Credentials, "changing its user and groups"),
+        (Self::WorkingDir, "entering its working directory"),
+        (Self::NoNewPrivs, "giving up new privileges"),
+        (Self::CloseFds, "closing descriptors"),
+        (Self::Exec, "executing its program"),
+        (Self::Loopback, "bringing its loopback interface up"),
+        (Self::Mount, "changing its mounts"),
+        (Self::Capabilities, "giving up capabilities"),
+        (Self::Seccomp, "installing its system call filter"),
+        (Self::JoinNamespaces, "entering its container's namespaces"),
+        (Self::Terminal, "taking its terminal"),
+        (Self::CgroupNamespace, "hiding the cgroups around its own"),
     ];
 
     /// A number from 1 on. Async-signal-safe.
-    fn number(self) -> usize {
-        Self::ALL
-            .iter()
-            .position(|step| *step == self)
-            .map_or(0, |place| place + 1)
-    }
-
     pub(crate) fn code(self) -> u8 {
-        u8::try_from(self.number()).unwrap_or(0)
+        let place = Self::ALL.iter().position(|(step, _)| *step == self);
+        place.map_or(0, |place| u8::try_from(place + 1).unwrap_or(0))
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+        let place = usize::from(code).checked_sub(1)?;
+        Self::ALL.get(place).map(|(step, _)| *step)
     }
 
     /// The capability without which the kernel refuses this step, if it is that; for a message.
@@ -129,31 +102,8 @@ impl LaunchStep {
 
     /// What was being done, for a message.
     pub fn doing(self) -> &'static str {
-        match self {
-            Self::CloneSupervisor => "cloning the supervisor",
-            Self::MountPropagation => "detaching the mount namespace",
-            Self::MountProc => "mounting /proc",
-            Self::Hostname => "setting the host name",
-            Self::RecordIdentity => "recording the supervisor",
-            Self::OpenStdio => "opening standard input, output or error",
-            Self::CloneTask => "cloning the task",
-            Self::JoinCgroup => "joining its cgroup",
-            Self::Setsid => "starting its session",
-            Self::OomScore => "setting its OOM score",
-            Self::Rlimit => "setting a resource limit",
-            Self::Credentials => "changing its user and groups",
-            Self::WorkingDir => "entering its working directory",
-            Self::NoNewPrivs => "giving up new privileges",
-            Self::CloseFds => "closing descriptors",
-            Self::Exec => "executing its program",
-            Self::Loopback => "bringing its loopback interface up",
-            Self::Mount => "changing its mounts",
-            Self::Capabilities => "giving up capabilities",
-            Self::Seccomp => "installing its system call filter",
-            Self::JoinNamespaces => "entering its container's namespaces",
-            Self::Terminal => "taking its terminal",
-            Self::CgroupNamespace => "hiding the cgroups around its own",
-        }
+        let row = Self::ALL.iter().find(|(step, _)| *step == self);
+        row.map_or("", |(_, doing)| *doing)
     }
 }
 
@@ -163,7 +113,7 @@ mod tests {
 
     #[test]
     fn every_step_has_a_code_of_its_own() {
-        for step in LaunchStep::ALL {
+        for (step, _) in LaunchStep::ALL {
             assert_eq!(LaunchStep::from_code(step.code()), Some(step));
         }
         assert_eq!(LaunchStep::from_code(0), None);

@@ -23,9 +23,7 @@ const VERSION: &str = "1";
 /// How the container's main process ended.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum ExitCause {
-    /// It exited with this code.
     Exited(i32),
-    /// This signal ended it.
     Signaled(i32),
     /// It never ran: this step failed with this errno.
     LaunchFailed {
@@ -39,7 +37,6 @@ pub enum ExitCause {
 /// What the supervisor recorded.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct ExitRecord {
-    /// The cause of the exit.
     pub cause: ExitCause,
     /// Whether a kill request had been received before.
     pub kill_requested: bool,
@@ -115,10 +112,8 @@ pub(crate) fn read_record(dir: &Path) -> Result<Option<ExitRecord>, StatusError>
     }
 }
 
-/// Why a record could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// The file is there but cannot be read.
     #[error("failed to read the exit status {path}")]
     Read {
         path: PathBuf,

@@ -10,11 +10,9 @@ use std::time::Duration;
 pub struct ContainerUsage {
     /// When it was read, since the Unix epoch; given by the caller.
     pub timestamp: Duration,
-    /// Processor time and throttling.
     pub cpu: CpuUsage,
     /// Memory in use, by kind, and counters of its pressure.
     pub memory: MemoryUsage,
-    /// The number of processes and threads.
     pub pids: PidsUsage,
     /// Block devices, where `cgroups/blkio` is on.
     pub io: IoUsage,
@@ -25,15 +23,12 @@ pub struct ContainerUsage {
 /// Processor time and CFS throttling.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CpuUsage {
-    /// Time in user mode.
     pub user_secs: Option<f64>,
-    /// Time in the kernel.
     pub system_secs: Option<f64>,
     /// CFS periods in which the container was runnable (only with a quota).
     pub nr_periods: Option<u64>,
     /// CFS periods in which it was throttled.
     pub nr_throttled: Option<u64>,
-    /// Total time it was throttled.
     pub throttled_secs: Option<f64>,
     /// The quota in force, in CPUs; `None` without one.
     pub limit_cpus: Option<f64>,
@@ -52,14 +47,12 @@ pub struct MemoryUsage {
     pub soft_limit_bytes: Option<u64>,
     /// Bytes of resident anonymous memory.
     pub rss_bytes: Option<u64>,
-    /// Bytes of the page cache.
     pub cache_bytes: Option<u64>,
     pub mapped_file_bytes: Option<u64>,
     /// Bytes that are swapped out.
     pub swap_bytes: Option<u64>,
     /// Bytes of pages that are pinned.
     pub unevictable_bytes: Option<u64>,
-    /// Bytes of the kernel's memory.
     pub kernel_bytes: Option<u64>,
     /// Of it, buffers of sockets.
     pub kernel_tcp_bytes: Option<u64>,
@@ -71,11 +64,9 @@ pub struct MemoryUsage {
     pub low_pressure: Option<u64>,
     /// See `low_pressure`; each level is counted in those below it too.
     pub medium_pressure: Option<u64>,
-    /// See the description of `low_pressure`.
     pub critical_pressure: Option<u64>,
 }
 
-/// The number of processes and threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PidsUsage {
     pub processes: Option<u64>,
@@ -91,11 +82,8 @@ pub struct PidsUsage {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct IoUsage {
     pub read_bytes: Option<u64>,
-    /// The number of bytes written.
     pub write_bytes: Option<u64>,
-    /// The number of read operations.
     pub reads: Option<u64>,
-    /// The number of write operations.
     pub writes: Option<u64>,
 }
 
@@ -106,13 +94,9 @@ pub struct PressureUsage {
     pub cpu_some_secs: Option<f64>,
     /// All of them waiting for a processor, held by a quota or by others.
     pub cpu_full_secs: Option<f64>,
-    /// Seconds in which some tasks waited for memory.
     pub memory_some_secs: Option<f64>,
-    /// All of them waiting for memory.
     pub memory_full_secs: Option<f64>,
-    /// Waiting for a disk.
     pub io_some_secs: Option<f64>,
-    /// All of them waiting for a disk.
     pub io_full_secs: Option<f64>,
 }
 

@@ -185,13 +185,13 @@ impl Destroy {
         if let Some(file) = self.kill_file() {
             let _ = fs::write(file, "1");
         }
-        if let Some(Ok(Some(pidfd))) = self.supervisor.as_ref().map(ProcessIdentity::open) {
+        if let Some(pidfd) = self.open_supervisor() {
             // Without groups this is the kill; with them it keeps the record honest.
             let payload = KillPayload {
                 signal: 9,
                 grace: Duration::ZERO,
             };
-            let _ = send_kill_request(std::os::fd::AsFd::as_fd(&pidfd), payload);
+            let _ = send_kill_request(pidfd.as_fd(), payload);
         }
         for pid in self.pids() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -281,14 +281,14 @@ impl Destroy {
 fn collect_pids(dir: &Path, pids: &mut Vec<i32>) {
     pids.extend(list_pids(dir).unwrap_or_default());
     for child in subgroups(dir) {
-        collect_pids(&child, pids);
+        collect_pids(&child.path(), pids);
     }
 }
 
-fn subgroups(dir: &Path) -> Vec<PathBuf> {
+/// The folders in a group's folder.
+pub(crate) fn subgroups(dir: &Path) -> impl Iterator<Item = fs::DirEntry> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.map(|entry| entry.path()).collect()
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
 }
 
 /// Removes a group with everything below it; what is gone already is removed.
@@ -298,7 +298,7 @@ fn remove_tree(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
         return Ok(());
     }
     for child in subgroups(dir) {
-        remove_tree(&child)?;
+        remove_tree(&child.path())?;
     }
     remove_one(dir).map_err(|error| (dir.to_owned(), error))
 }

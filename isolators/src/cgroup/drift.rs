@@ -4,9 +4,7 @@
 //! number there is. Those are no differences. Knobs that can only be written are not compared.
 
 use super::{Controller, KnobWrite};
-
-/// v1 shows "no limit" as the largest page-aligned `i64`.
-const UNLIMITED_MIN: u64 = (1 << 63) - (1 << 20);
+use crate::isolator::mem::UNLIMITED_MIN_BYTES;
 
 /// Memory limits are rounded down to pages, of 64 KiB at most.
 const PAGE_MAX: u64 = 64 << 10;
@@ -21,7 +19,6 @@ const ONLY_RAISED: [&str; 3] = [
     "memory.max",
 ];
 
-/// How a knob differs.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum DriftKind {
     /// It holds something else.
@@ -35,13 +32,10 @@ pub enum DriftKind {
 /// A knob that does not hold what was asked for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Drift {
-    /// The controller that the control file belongs to.
     pub controller: Controller,
     pub file: &'static str,
-    /// What was asked for.
     pub requested: String,
     pub found: Option<String>,
-    /// How the two differ.
     pub kind: DriftKind,
 }
 
@@ -104,7 +98,7 @@ fn value(text: &str) -> Value<'_> {
     match text {
         "-1" | "max" => Value::Number(u64::MAX),
         text => match text.parse() {
-            Ok(number) if number >= UNLIMITED_MIN => Value::Number(u64::MAX),
+            Ok(number) if number >= UNLIMITED_MIN_BYTES => Value::Number(u64::MAX),
             Ok(number) => Value::Number(number),
             Err(_) => Value::Text(text),
         },

@@ -31,7 +31,6 @@ pub enum Mode {
 /// One mounted v1 hierarchy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct V1Hierarchy {
-    /// Where it is mounted.
     pub mount: PathBuf,
     /// What it controls; several when co-mounted.
     pub controllers: Vec<Controller>,
@@ -40,7 +39,6 @@ pub struct V1Hierarchy {
 /// The mounted v2 tree.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Unified {
-    /// Where it is mounted.
     pub mount: PathBuf,
     /// What it can control here.
     pub controllers: Vec<Controller>,
@@ -49,7 +47,6 @@ pub struct Unified {
 /// One mounted tree of either version.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CgroupTree {
-    /// Where it is mounted.
     pub mount: PathBuf,
     /// The controllers of a v1 hierarchy, separated by commas; `None` for the v2 tree.
     pub controllers: Option<String>,
@@ -58,9 +55,7 @@ pub struct CgroupTree {
 /// The cgroup hierarchies and the rights found on this machine (or in a fixture).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Host {
-    /// The path where procfs is mounted.
     pub proc: PathBuf,
-    /// How cgroups are mounted.
     pub mode: Mode,
     /// v1 hierarchies with a controller that we know.
     pub v1: Vec<V1Hierarchy>,
@@ -73,21 +68,14 @@ pub struct Host {
 /// Why a host cannot be looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum DetectError {
-    /// The mount table is unreadable.
     #[error("failed to read the mount table {path}")]
     MountTable {
-        /// Where it was looked for.
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The mount table makes no sense.
     #[error("failed to parse the mount table {path}: {reason}")]
-    Parse {
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Parse { path: PathBuf, reason: String },
 }
 
 impl Host {

@@ -44,14 +44,12 @@ impl KnobWrite {
 /// A group could not be made or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KnobError {
-    /// The group's folder could not be made.
     #[error("failed to create the cgroup {path}")]
     Create {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The kernel refused a value.
     #[error("failed to write {value:?} to {path}")]
     Write {
         path: PathBuf,
@@ -59,19 +57,16 @@ pub enum KnobError {
         #[source]
         source: io::Error,
     },
-    /// The control file is not there.
     #[error("{path} does not exist: controller {} is not enabled here", controller.name())]
     NotEnabled {
         path: PathBuf,
         controller: Controller,
     },
-    /// The container has no group of this controller.
     #[error("there is no cgroup of controller {} for {file}", controller.name())]
     NoGroup {
         controller: Controller,
         file: &'static str,
     },
-    /// A plan named a file that this version does not have.
     #[error("controller {} has no file {file} on cgroup v1", controller.name())]
     Unknown {
         controller: Controller,

@@ -28,10 +28,8 @@ const LEAF: &str = "leaf";
 /// A layout cannot be made on this host.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// The root is no plain relative path.
     #[error("cgroups root {0:?} must be a relative path without '..'")]
     Root(PathBuf),
-    /// No tree has this controller.
     #[error("cgroup controller {} is not available on this machine", .0.name())]
     Missing(Controller),
 }

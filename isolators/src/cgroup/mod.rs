@@ -16,7 +16,7 @@ mod v1;
 mod v2;
 
 pub use destroy::DestroyOptions;
-pub(crate) use destroy::{Destroy, Progress, remove_if_empty};
+pub(crate) use destroy::{Destroy, Progress, remove_if_empty, subgroups};
 pub(crate) use drift::drifts;
 pub use drift::{Drift, DriftKind};
 pub use host::{CgroupTree, DetectError, Host, Mode, Unified, V1Hierarchy};
@@ -37,12 +37,9 @@ fn show(dir: &std::path::Path) -> Result<(), KnobError> {
     })
 }
 
-/// The version of a hierarchy.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Version {
-    /// The file system `cgroup` of version 1.
     V1,
-    /// The file system `cgroup2` of version 2.
     V2,
 }
 
@@ -53,9 +50,7 @@ pub enum Controller {
     Cpu,
     /// CPU time accounting (v1; every v2 group counts its time).
     Cpuacct,
-    /// Memory limits and accounting.
     Memory,
-    /// The limit of the number of tasks.
     Pids,
     /// Stopping all tasks of a group (v1; every v2 group can).
     Freezer,

@@ -30,14 +30,12 @@ const SCOPE_POLL: Duration = Duration::from_millis(5);
 /// The scope could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ScopeError {
-    /// The process that keeps it could not be started.
     #[error("failed to start `sleep infinity`, which keeps {scope}")]
     Pause {
         scope: String,
         #[source]
         source: io::Error,
     },
-    /// systemd refused to start the scope.
     #[error(
         "systemd did not start {scope}: {reason} (--systemd_enable_support=false goes without)"
     )]

@@ -1,7 +1,6 @@
 //! Launching: groups made, limits written, the launcher asked; on failure nothing is left.
 
 use std::fs;
-use std::path::PathBuf;
 
 use super::nested::join;
 use super::{Containers, limits_nested, revocable};
@@ -28,8 +27,11 @@ impl Containers {
             source,
         })?;
         let launched = self.prepare(spec, &groups).and_then(|isolation| {
-            self.launcher
-                .launch(&launch_spec(spec, status_dir, isolation))
+            self.launcher.launch(&LaunchSpec {
+                container: spec,
+                status_dir,
+                isolation,
+            })
         });
         if launched.is_err() {
             // The supervisor may have got further than its report.
@@ -102,23 +104,5 @@ impl Containers {
         }
         launch.mounts.extend_from_slice(&task.mounts);
         Ok(launch)
-    }
-}
-
-fn launch_spec(
-    spec: &ContainerSpec,
-    status_dir: PathBuf,
-    isolation: LaunchIsolation,
-) -> LaunchSpec {
-    LaunchSpec {
-        name: spec.name.clone(),
-        command: spec.command.clone(),
-        env: spec.env.clone(),
-        working_dir: spec.working_dir.clone(),
-        credentials: spec.credentials.clone(),
-        stdout: spec.stdout.clone(),
-        stderr: spec.stderr.clone(),
-        status_dir,
-        isolation,
     }
 }

@@ -12,6 +12,7 @@ use crate::cgroup::{
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
+use crate::isolator::mem::limit_files;
 use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortRange};
 use crate::shortage::is_shortage;
 
@@ -127,10 +128,7 @@ impl Containers {
         for isolator in &self.isolators {
             isolator.observe(&groups, &mut observed);
         }
-        let (limit_file, usage_file) = match group.version {
-            Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-            Version::V2 => ("memory.max", "memory.current"),
-        };
+        let (limit_file, usage_file) = limit_files(group.version);
         let Some(requested) = self.hard_memory_limit(demand, &groups, limit_file) else {
             return Ok(Shrink::NotLower);
         };

@@ -96,7 +96,7 @@ impl Containers {
                 .ok()
                 .map(|memory| memory.mem_total),
         };
-        let mut isolators = isolation.isolators_with(settings, node, &host.trees());
+        let mut isolators = isolation.isolators(settings, node, &host.trees());
         isolators.extend(custom);
         let grouped = isolators.iter().any(|one| !one.controllers().is_empty());
         let layout = if isolation.needs_groups() || grouped {
@@ -175,7 +175,6 @@ impl Containers {
         self.runtime_dir.join(CONTAINERS_DIR).join(name.as_str())
     }
 
-    /// Resizes a living container.
     pub fn update(&self, name: &ContainerName, demand: &Demand) -> Result<(), ContainerError> {
         let groups = self.groups(name);
         if groups.dirs.is_empty() {

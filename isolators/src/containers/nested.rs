@@ -11,9 +11,10 @@ use std::time::Duration;
 use meseta_resources::NESTING;
 
 use super::Containers;
-use crate::cgroup::{Controller, DestroyOptions, Groups, Version, flat_value, number, read_text};
-use crate::demand::Demand;
+use crate::cgroup::{Controller, DestroyOptions, Groups, Version, flat_value, read_text};
+use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
+use crate::isolator::mem::limit_in_force;
 use crate::isolator::{ContainerSpec, Inside, TaskIsolation};
 use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, MountStep};
 use crate::sys;
@@ -22,9 +23,6 @@ use crate::sys;
 const MOUNTER: &str = ".mounts";
 /// How long it may take to end once its work is done.
 const MOUNTER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// See the description of `isolator/mem.rs`.
-const NO_LIMIT_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
 
 impl Containers {
     /// Changes the mounts of a container that runs, by a process that is put into it for that. All steps
@@ -88,7 +86,9 @@ impl Containers {
 
     /// Whether a container has a ceiling on memory that is not that of another around it.
     pub fn has_own_memory_limit(&self, name: &ContainerName) -> bool {
-        name.nesting().is_none() || self.memory_limit_in_force(name).is_some()
+        let groups = self.groups(name);
+        let limit = || limit_in_force(groups.of(Controller::Memory)?);
+        name.nesting().is_none() || matches!(limit(), Some(Limit::At(_)))
     }
 
     /// The container whose memory limit binds this one.
@@ -98,17 +98,6 @@ impl Containers {
         } else {
             name.outermost()
         }
-    }
-
-    fn memory_limit_in_force(&self, name: &ContainerName) -> Option<u64> {
-        let groups = self.groups(name);
-        let group = groups.of(Controller::Memory)?;
-        let file = match group.version {
-            Version::V1 => "memory.limit_in_bytes",
-            Version::V2 => "memory.max",
-        };
-        // v1 shows no limit as the largest number of whole pages.
-        number(&group.dir, file).filter(|bytes| *bytes < NO_LIMIT_MIN_BYTES)
     }
 
     /// v2 counts a kill in the groups above too: where what is nested has limits of its own, a kill

@@ -10,22 +10,15 @@ use super::recovery::names_in;
 use super::{ContainerError, Containers};
 use crate::cgroup::{
     Controller, GroupDir, Groups, KnobError, KnobWrite, Layout, Version, number, read_text,
+    subgroups,
 };
 use crate::demand::Demand;
 use crate::identity::ContainerName;
+use crate::isolator::cpu::{
+    PERIOD_US, QUOTA_MIN_US, SHARES_MAX, SHARES_MIN, SHARES_PER_CPU, WEIGHT_MAX, WEIGHT_MIN,
+    WEIGHT_PER_CPU,
+};
 
-/// CFS period of every group here, see `isolator/cpu.rs`.
-const PERIOD_US: u64 = 100_000;
-/// The kernel's least quota.
-const QUOTA_MIN_US: u64 = 1_000;
-/// The lowest weight: that of regular work is hundreds of times as much.
-const SHARES_LOW: u64 = 2;
-const WEIGHT_LOW: u64 = 1;
-/// By processor of the machine, where revocable work is to count as much as any other.
-const SHARES_PER_CPU: u64 = 1024;
-const WEIGHT_PER_CPU: u64 = 100;
-const SHARES_MAX: u64 = 262_144;
-const WEIGHT_MAX: u64 = 10_000;
 /// Rounds of lowering quotas below a new ceiling while containers come and go.
 const LOWER_ATTEMPTS: u32 = 5;
 
@@ -37,8 +30,8 @@ pub(super) fn prepare(layout: &Layout, low_priority: bool) -> Result<(), KnobErr
     };
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let (file, weight) = match (group.version, low_priority) {
-        (Version::V1, true) => ("cpu.shares", SHARES_LOW),
-        (Version::V2, true) => ("cpu.weight", WEIGHT_LOW),
+        (Version::V1, true) => ("cpu.shares", SHARES_MIN),
+        (Version::V2, true) => ("cpu.weight", WEIGHT_MIN),
         (Version::V1, false) => ("cpu.shares", (SHARES_PER_CPU * processors).min(SHARES_MAX)),
         (Version::V2, false) => ("cpu.weight", (WEIGHT_PER_CPU * processors).min(WEIGHT_MAX)),
     };
@@ -174,11 +167,8 @@ fn lower_below(parent: &GroupDir, quota: u64) -> Result<(), KnobError> {
 }
 
 fn lower(dir: &std::path::Path, quota: u64) -> Result<(), KnobError> {
-    let children = fs::read_dir(dir).into_iter().flatten().flatten();
-    for child in children {
-        if child.file_type().is_ok_and(|kind| kind.is_dir()) {
-            lower(&child.path(), quota)?;
-        }
+    for child in subgroups(dir) {
+        lower(&child.path(), quota)?;
     }
     let file = "cpu.cfs_quota_us";
     // -1, which is no number of this kind, is no quota, and inherits.

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use super::Containers;
-use crate::cgroup::{Groups, SUPERVISORS, list_pids};
+use crate::cgroup::{Groups, SUPERVISORS, list_pids, subgroups};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::{process_tree, sys};
 
@@ -79,9 +79,7 @@ fn is_in_container(root: &Path, mount: &Path, cgroup: u64) -> bool {
 
 /// Whether a folder of containers below `dir` satisfies `found`, which is given its inode.
 fn any_below(dir: &Path, found: &dyn Fn(&Path, u64) -> bool) -> bool {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let mut folders = folders.filter(|entry| entry.file_name() != SUPERVISORS);
+    let mut folders = subgroups(dir).filter(|entry| entry.file_name() != SUPERVISORS);
     folders.any(|entry| {
         let path = entry.path();
         found(&path, entry.ino()) || any_below(&path, found)
@@ -90,31 +88,21 @@ fn any_below(dir: &Path, found: &dyn Fn(&Path, u64) -> bool) -> bool {
 
 /// Whether there is a group of this inode in a tree, its root and those of supervisors included.
 fn is_group(dir: &Path, inode: u64) -> bool {
-    let below = || {
-        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        let mut folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        folders.any(|entry| is_group(&entry.path(), inode))
-    };
+    let below = || subgroups(dir).any(|entry| is_group(&entry.path(), inode));
     fs::metadata(dir).is_ok_and(|dir| dir.ino() == inode) || below()
 }
 
 /// Whether processes hold the socket, and all that do are outside containers.
 fn is_held_outside(proc: &Path, socket: Socket, is_inside: &dyn Fn(i32) -> bool) -> bool {
-    let link = PathBuf::from(format!("socket:[{}]", socket.inode));
     let processes = fs::read_dir(proc).into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let mut is_held = false;
     for pid in pids {
-        let Ok(process) = fs::File::open(proc.join(pid.to_string())) else {
+        let Some(holder) = Holder::find(proc, pid, socket) else {
             continue;
         };
-        // Through the open folder: it stays that of this process.
-        let of_process = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
-        if !holds(&of_process, &link) {
-            continue;
-        }
         // One that has ended meanwhile is in no list of a container, and is not believed.
-        if is_inside(pid) || fs::read(of_process.join("stat")).is_err() {
+        if is_inside(pid) || !holder.lives() {
             return false;
         }
         is_held = true;
@@ -136,28 +124,36 @@ fn members(groups: &Groups, supervisor: Option<&ProcessIdentity>) -> Vec<i32> {
 /// Whether one of these processes holds the socket, and is still one of them after that was seen: its number
 /// may have gone to another meanwhile.
 fn is_held(socket: Socket, members: impl Fn() -> Vec<i32>) -> bool {
-    let link = PathBuf::from(format!("socket:[{}]", socket.inode));
     members().into_iter().any(|pid| {
-        let Ok(process) = fs::File::open(format!("/proc/{pid}")) else {
-            return false;
-        };
-        // Through the open folder: it stays that of this process.
-        let of_process = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
-        holds(&of_process, &link)
-            && members().contains(&pid)
-            && fs::read(of_process.join("stat")).is_ok()
+        let holder = Holder::find(Path::new("/proc"), pid, socket);
+        holder.is_some_and(|holder| members().contains(&pid) && holder.lives())
     })
 }
 
-fn holds(process: &Path, link: &Path) -> bool {
-    let descriptors = fs::read_dir(process.join("fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let mut targets = descriptors
-        .take(DESCRIPTORS_MAX)
-        .filter_map(|entry| fs::read_link(entry.path()).ok());
-    targets.any(|target| target == link)
+/// A process that holds a socket, by its folder, which stays its own while it is open.
+struct Holder(fs::File);
+
+impl Holder {
+    fn find(proc: &Path, pid: i32, socket: Socket) -> Option<Self> {
+        let link = PathBuf::from(format!("socket:[{}]", socket.inode));
+        let process = Self(fs::File::open(proc.join(pid.to_string())).ok()?);
+        let descriptors = fs::read_dir(process.path("fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut targets = descriptors
+            .take(DESCRIPTORS_MAX)
+            .filter_map(|entry| fs::read_link(entry.path()).ok());
+        targets.any(|target| target == link).then_some(process)
+    }
+
+    fn lives(&self) -> bool {
+        fs::read(self.path("stat")).is_ok()
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        format!("/proc/self/fd/{}/{file}", self.0.as_raw_fd()).into()
+    }
 }
 
 #[cfg(test)]

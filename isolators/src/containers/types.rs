@@ -46,7 +46,6 @@ pub struct KillRequest {
 /// What a kill request met.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum KillOutcome {
-    /// The supervisor has it.
     Delivered,
     /// The supervisor is gone; read the exit record.
     AlreadyGone,
@@ -57,7 +56,6 @@ pub enum KillOutcome {
 pub enum Limitation {
     /// The kernel killed for want of memory (`REASON_CONTAINER_LIMITATION_MEMORY`).
     Memory {
-        /// The number of processes that the OOM killer killed.
         oom_kills: u64,
         /// Hard limit, if it could be read.
         limit_bytes: Option<u64>,
@@ -85,7 +83,6 @@ pub struct Recovered {
 /// A destroy that did not finish; it may be called again.
 #[derive(Debug, thiserror::Error)]
 pub enum DestroyError {
-    /// Something is left at its deadline.
     #[error("container {name} is not gone: {left}")]
     Left {
         name: ContainerName,
@@ -98,23 +95,18 @@ pub enum DestroyError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The isolation cannot be given here.
     #[error("the isolation cannot be given on this machine")]
     Isolation(#[source] IsolationError),
-    /// The cgroups cannot be placed.
     #[error("the cgroups cannot be placed on this machine")]
     Layout(#[source] LayoutError),
-    /// The instance's groups could not be made.
     #[error("failed to prepare the agent's cgroups")]
     Groups(#[source] KnobError),
-    /// The runtime folder could not be made.
     #[error("failed to create the runtime folder {path}")]
     RuntimeDir {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The launcher could not be started.
     #[error("failed to start the launcher")]
     Launcher(#[source] LaunchError),
 }
@@ -126,7 +118,6 @@ pub enum ContainerError {
     /// It has no groups, or no supervisor where that is all there is.
     #[error("container {0} is not here")]
     Unknown(ContainerName),
-    /// The kernel refused a write.
     #[error("failed to resize container {name}")]
     Knob {
         name: ContainerName,

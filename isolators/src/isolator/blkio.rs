@@ -8,8 +8,6 @@ use super::{Isolator, UsageSource};
 use crate::cgroup::{Controller, Version};
 use crate::usage::{ContainerUsage, IoUsage};
 
-pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Blkio, Controller::Freezer];
-
 #[derive(Debug)]
 pub(super) struct Blkio;
 
@@ -19,7 +17,7 @@ impl Isolator for Blkio {
     }
 
     fn controllers(&self) -> &'static [Controller] {
-        &CONTROLLERS
+        &[Controller::Blkio, Controller::Freezer]
     }
 
     fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {

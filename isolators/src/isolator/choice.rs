@@ -16,14 +16,12 @@ pub struct Isolation(BTreeSet<&'static str>);
 /// Why an `--isolation` value is refused.
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub enum IsolationError {
-    /// No isolator has this name.
     #[error("unknown isolator {name:?}; known are {known}")]
     Unknown {
         name: String,
         /// What may be given.
         known: String,
     },
-    /// The same isolator twice.
     #[error("isolator {0:?} is given twice")]
     Twice(String),
     /// Two isolators for one resource.
@@ -97,18 +95,6 @@ const HARDENING: [&str; 8] = [
     "cgroups/perf_event",
 ];
 
-/// Every isolator of a cgroup controller.
-const CGROUPS_ALL: [&str; 8] = [
-    "cgroups/blkio",
-    "cgroups/cpu",
-    "cgroups/cpuset",
-    "cgroups/devices",
-    "cgroups/hugetlb",
-    "cgroups/mem",
-    "cgroups/perf_event",
-    "cgroups/pids",
-];
-
 /// Those that need no privilege.
 const UNPRIVILEGED: [&str; 7] = [
     "disk/du",
@@ -167,14 +153,12 @@ impl Isolation {
     /// Everything this host and user can give: for root all but the posix fallbacks, as far as the
     /// controllers are there; the posix ones otherwise.
     pub fn default_for(host: &Host) -> Self {
-        let offered = |name: &&&str| controllers_of(name).iter().all(|one| host.offers(*one));
         let privileged = host.privileged && host.mode != Mode::None;
-        let chosen: BTreeSet<_> = if privileged {
-            BY_DEFAULT.iter().filter(offered).copied().collect()
+        Self(if privileged {
+            offered(&BY_DEFAULT, host).collect()
         } else {
-            BY_DEFAULT_UNPRIVILEGED.iter().copied().collect()
-        };
-        Self(chosen)
+            BTreeSet::from(BY_DEFAULT_UNPRIVILEGED)
+        })
     }
 
     /// The default and, for root, what keeps a hostile task in: capabilities, system call filter,
@@ -182,8 +166,7 @@ impl Isolation {
     pub fn hardened_for(host: &Host) -> Self {
         let mut isolation = Self::default_for(host);
         if isolation.needs_groups() {
-            let offered = |name: &&&str| controllers_of(name).iter().all(|one| host.offers(*one));
-            isolation.0.extend(HARDENING.iter().filter(offered));
+            isolation.0.extend(offered(&HARDENING, host));
             // Each tree is mounted anew for a container: one is cheap, the many of v1 cost a quarter of a launch.
             if host.mode == Mode::Unified {
                 isolation.0.insert("namespaces/cgroup");
@@ -208,15 +191,14 @@ impl Isolation {
     pub fn resolved(&self, host: &Host) -> Self {
         let mut chosen = self.0.clone();
         if chosen.remove("cgroups/all") {
-            let offered = |name: &&&str| controllers_of(name).iter().all(|one| host.offers(*one));
-            chosen.extend(CGROUPS_ALL.iter().filter(offered));
+            chosen.extend(offered(&NAMES, host).filter(|name| is_of_all(name)));
         }
         Self(chosen)
     }
 
     /// Whether an isolator is on.
     pub fn has(&self, name: &str) -> bool {
-        self.0.contains(name) || (self.0.contains("cgroups/all") && CGROUPS_ALL.contains(&name))
+        self.0.contains(name) || (self.0.contains("cgroups/all") && is_of_all(name))
     }
 
     /// The names that are on, in order.
@@ -243,13 +225,8 @@ impl Isolation {
         self.names().any(|name| name.starts_with("cgroups/"))
     }
 
-    /// The isolators, in the order in which they are applied.
-    pub fn isolators(&self, options: IsolatorOptions) -> Vec<Box<dyn Isolator>> {
-        self.isolators_with(options, &NodeOptions::default(), &[])
-    }
-
-    /// The same with all settings; `trees` are this host's cgroup trees.
-    pub fn isolators_with(
+    /// The isolators, in the order in which they are applied; `trees` are this host's cgroup trees.
+    pub fn isolators(
         &self,
         options: IsolatorOptions,
         node: &NodeOptions,
@@ -262,7 +239,7 @@ impl Isolation {
 }
 
 fn build(
-    name: &'static str,
+    name: &str,
     options: IsolatorOptions,
     node: &NodeOptions,
     trees: &[CgroupTree],
@@ -297,20 +274,29 @@ fn build(
     })
 }
 
+/// Whether `cgroups/all` stands for it, among others.
+fn is_of_all(name: &str) -> bool {
+    name.starts_with("cgroups/") && name != "cgroups/all" && NAMES.contains(&name)
+}
+
+/// Those of the names whose controllers the host has.
+fn offered(names: &'static [&str], host: &Host) -> impl Iterator<Item = &'static str> {
+    let is_offered = |name: &&str| controllers_of(name).iter().all(|one| host.offers(*one));
+    names.iter().copied().filter(is_offered)
+}
+
 fn controllers_of(name: &str) -> &'static [Controller] {
-    match name {
-        // Whatever it stands for, containers must be held together.
-        "cgroups/all" => &[Controller::Freezer],
-        "cgroups/blkio" => &blkio::CONTROLLERS,
-        "cgroups/cpu" => &cpu::CONTROLLERS,
-        "cgroups/cpuset" => &cpuset::CONTROLLERS,
-        "cgroups/devices" => &devices::CONTROLLERS,
-        "cgroups/hugetlb" => &hugetlb::CONTROLLERS,
-        "cgroups/mem" => &mem::CONTROLLERS,
-        "cgroups/perf_event" => &perf_event::CONTROLLERS,
-        "cgroups/pids" => &pids::CONTROLLERS,
-        _ => &[],
+    if !name.starts_with("cgroups/") {
+        return &[];
     }
+    let built = build(
+        name,
+        IsolatorOptions::default(),
+        &NodeOptions::default(),
+        &[],
+    );
+    // What `cgroups/all` stands for, containers must be held together.
+    built.map_or(&[Controller::Freezer], |built| built.controllers())
 }
 
 #[cfg(test)]
@@ -393,7 +379,11 @@ mod tests {
         let isolation = Isolation::parse("cgroups/all").expect("good");
         assert!(isolation.has("cgroups/mem") && isolation.needs_groups());
         let resolved = isolation.resolved(&host(true, Mode::Legacy));
-        assert_eq!(resolved.names().collect::<Vec<_>>(), CGROUPS_ALL);
+        let all = NAMES
+            .into_iter()
+            .skip(1)
+            .filter(|name| name.starts_with("cgroups/"));
+        assert!(resolved.names().eq(all));
         let none = isolation.resolved(&host(true, Mode::None));
         assert_eq!(none.names().count(), 0);
         assert_eq!(
@@ -436,7 +426,6 @@ mod tests {
         for name in NAMES.into_iter().filter(|name| *name != "cgroups/all") {
             let built = build(name, IsolatorOptions::default(), &node, &[]).expect(name);
             assert_eq!(built.name(), name);
-            assert_eq!(built.controllers(), controllers_of(name));
         }
     }
 }

@@ -12,25 +12,22 @@ use crate::cgroup::{
 use crate::demand::{Demand, Limit};
 use crate::usage::{ContainerUsage, PressureUsage};
 
-pub(super) const CONTROLLERS: [Controller; 3] =
-    [Controller::Cpu, Controller::Cpuacct, Controller::Freezer];
-
-const PERIOD_US: u64 = 100_000;
-const QUOTA_MIN_US: u64 = 1_000;
+pub(crate) const PERIOD_US: u64 = 100_000;
+pub(crate) const QUOTA_MIN_US: u64 = 1_000;
 /// The kernel's largest quota, `(1 << 44) - 1`.
 const QUOTA_MAX_US: u64 = (1 << 44) - 1;
 
-const SHARES_PER_CPU: u64 = 1024;
+pub(crate) const SHARES_PER_CPU: u64 = 1024;
 const SHARES_PER_CPU_REVOCABLE: u64 = 10;
-const SHARES_MIN: u64 = 2;
+pub(crate) const SHARES_MIN: u64 = 2;
 /// The kernel clamps to this without a word.
-const SHARES_MAX: u64 = 262_144;
+pub(crate) const SHARES_MAX: u64 = 262_144;
 
-const WEIGHT_PER_CPU: u64 = 100;
+pub(crate) const WEIGHT_PER_CPU: u64 = 100;
 const WEIGHT_PER_CPU_REVOCABLE: u64 = 1;
-const WEIGHT_MIN: u64 = 1;
+pub(crate) const WEIGHT_MIN: u64 = 1;
 /// The kernel refuses more.
-const WEIGHT_MAX: u64 = 10_000;
+pub(crate) const WEIGHT_MAX: u64 = 10_000;
 
 /// Ticks per second of `cpuacct.stat`, a constant of the kernel's interface.
 const USER_HZ: f64 = 100.0;
@@ -115,7 +112,7 @@ impl Isolator for Cpu {
     }
 
     fn controllers(&self) -> &'static [Controller] {
-        &CONTROLLERS
+        &[Controller::Cpu, Controller::Cpuacct, Controller::Freezer]
     }
 
     fn observe(&self, groups: &Groups, observed: &mut Observed) {
@@ -289,7 +286,11 @@ mod tests {
     use std::path::Path;
 
     fn groups(version: Version, dir: &Path) -> Groups {
-        super::super::testing::group_at(version, dir, &CONTROLLERS)
+        super::super::testing::group_at(
+            version,
+            dir,
+            &[Controller::Cpu, Controller::Cpuacct, Controller::Freezer],
+        )
     }
 
     fn plan(options: IsolatorOptions, demand: &Demand, version: Version, quota: bool) -> String {

@@ -7,8 +7,6 @@ use super::{Isolator, NodeOptions, Observed};
 use crate::cgroup::{Controller, Groups, KnobWrite};
 use crate::demand::Demand;
 
-pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Cpuset, Controller::Freezer];
-
 #[derive(Debug)]
 pub(super) struct Cpuset {
     cpus: Option<String>,
@@ -30,7 +28,7 @@ impl Isolator for Cpuset {
     }
 
     fn controllers(&self) -> &'static [Controller] {
-        &CONTROLLERS
+        &[Controller::Cpuset, Controller::Freezer]
     }
 
     /// The names are the same on both versions.

@@ -10,8 +10,6 @@ use crate::demand::Demand;
 use crate::device_rule::DeviceRule;
 use crate::sys::attach_device_program;
 
-pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Devices, Controller::Freezer];
-
 /// The plan's name for the v2 program; no control file begins with a parenthesis.
 const PROGRAM: &str = "(device program)";
 
@@ -53,7 +51,7 @@ impl Isolator for Devices {
     }
 
     fn controllers(&self) -> &'static [Controller] {
-        &CONTROLLERS
+        &[Controller::Devices, Controller::Freezer]
     }
 
     /// Only for a new group: the list does not depend on the demand, and v1 takes it back for no one.

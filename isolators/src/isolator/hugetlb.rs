@@ -4,8 +4,6 @@ use super::{Isolator, Observed};
 use crate::cgroup::{Controller, Groups, KnobWrite, Version};
 use crate::demand::Demand;
 
-pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Hugetlb, Controller::Freezer];
-
 /// The knobs of every page size that Linux has on our machines, v1 and v2; those that this one lacks
 /// are skipped.
 const KNOBS: [(&str, &str); 6] = [
@@ -34,7 +32,7 @@ impl Isolator for Hugetlb {
     }
 
     fn controllers(&self) -> &'static [Controller] {
-        &CONTROLLERS
+        &[Controller::Hugetlb, Controller::Freezer]
     }
 
     fn plan(&self, _demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {

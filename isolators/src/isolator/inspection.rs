@@ -20,14 +20,11 @@ pub struct DiskArea {
 /// Ports from the first to the last, both included.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct PortRange {
-    /// The lowest port of the range.
     pub first: u16,
-    /// The highest port of the range.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Whether a port is in it.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -39,7 +36,6 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// What is looked at.
 #[derive(Debug)]
 pub struct Inspection<'a> {
     pub name: &'a ContainerName,
@@ -47,9 +43,7 @@ pub struct Inspection<'a> {
     pub groups: &'a Groups,
     /// Its supervisor, if known.
     pub supervisor: Option<&'a ProcessIdentity>,
-    /// The path where procfs is mounted.
     pub proc: &'a Path,
-    /// Folders to be measured.
     pub disk: &'a [DiskArea],
     /// The ports that it was given; `None`: ports are not checked.
     pub ports: Option<&'a [PortRange]>,
@@ -61,11 +55,9 @@ pub struct DiskUsage {
     pub path: PathBuf,
     /// Blocks in use, in bytes; hard links counted once, other filesystems not at all.
     pub used_bytes: u64,
-    /// Files and folders seen.
     pub entries: u64,
     /// Whether there was more than is walked: the true figure is higher.
     pub truncated: bool,
-    /// What it may hold.
     pub quota_bytes: Option<u64>,
 }
 

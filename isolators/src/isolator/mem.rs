@@ -21,12 +21,13 @@ use crate::isolator::ContainerSpec;
 use crate::launcher::LaunchIsolation;
 use crate::usage::{ContainerUsage, MemoryUsage};
 
-pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Memory, Controller::Freezer];
-
 const LIMIT_MIN_BYTES: u64 = 32 << 20;
 
 /// v1 shows "no limit" as the largest page-aligned `i64`, whatever the page size.
-const UNLIMITED_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
+pub(crate) const UNLIMITED_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
+
+const NONE_V1: &str = "-1";
+const NONE_V2: &str = "max";
 
 /// The kernel's highest `oom_score_adj`.
 const OOM_SCORE_MAX: u64 = 1000;
@@ -43,12 +44,22 @@ fn requested_limit(demand: &Demand) -> Option<Limit> {
         (Some(Limit::At(bytes)), _) | (None, Some(bytes)) => bytes,
         (None, None) => return None,
     };
-    let bytes = bytes.max(LIMIT_MIN_BYTES);
-    Some(if bytes >= UNLIMITED_MIN_BYTES {
-        Limit::Unlimited
-    } else {
-        Limit::At(bytes)
-    })
+    Some(limit_of(bytes.max(LIMIT_MIN_BYTES)))
+}
+
+fn limit_of(bytes: u64) -> Limit {
+    match bytes {
+        UNLIMITED_MIN_BYTES.. => Limit::Unlimited,
+        bytes => Limit::At(bytes),
+    }
+}
+
+/// The control files of the hard limit and of what is charged.
+pub(crate) const fn limit_files(version: Version) -> (&'static str, &'static str) {
+    match version {
+        Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        Version::V2 => ("memory.max", "memory.current"),
+    }
 }
 
 fn is_raise(from: Option<Limit>, to: Limit) -> bool {
@@ -85,7 +96,7 @@ impl Memory {
         let write = |file, value: String| KnobWrite::new(Controller::Memory, file, value);
         let mut plan = Vec::new();
         if let Some(request) = demand.mem_bytes {
-            let soft = text_v1(Limit::At(request.max(LIMIT_MIN_BYTES)));
+            let soft = text(Limit::At(request.max(LIMIT_MIN_BYTES)), NONE_V1);
             plan.push(write("memory.soft_limit_in_bytes", soft));
         }
         let Some(limit) = requested_limit(demand) else {
@@ -94,13 +105,13 @@ impl Memory {
         if !observed.fresh && !is_raise(observed.memory_limit, limit) {
             return plan;
         }
-        let hard = write("memory.limit_in_bytes", text_v1(limit));
+        let hard = write("memory.limit_in_bytes", text(limit, NONE_V1));
         if !self.options.limit_swap {
             plan.push(hard);
             return plan;
         }
         let file = "memory.memsw.limit_in_bytes";
-        let swap = KnobWrite::optional(Controller::Memory, file, text_v1(limit));
+        let swap = KnobWrite::optional(Controller::Memory, file, text(limit, NONE_V1));
         // The kernel keeps memory+swap at or above memory: when lowering from nothing memory goes
         // first, when raising it goes last.
         plan.extend(if observed.fresh {
@@ -124,14 +135,14 @@ impl Memory {
         if let Some(request) = demand.mem_bytes {
             plan.push(write(
                 "memory.low",
-                text_v2(Limit::At(request.max(LIMIT_MIN_BYTES))),
+                text(Limit::At(request.max(LIMIT_MIN_BYTES)), NONE_V2),
             ));
         }
         let Some(limit) = requested_limit(demand) else {
             return plan;
         };
         if observed.fresh || is_raise(observed.memory_limit, limit) {
-            plan.push(write("memory.max", text_v2(limit)));
+            plan.push(write("memory.max", text(limit, NONE_V2)));
             if self.options.limit_swap {
                 let swap = if limit == Limit::Unlimited {
                     "max"
@@ -149,17 +160,11 @@ impl Memory {
     }
 }
 
-fn text_v1(limit: Limit) -> String {
+/// A limit as a version writes it, which has its own word for none.
+fn text(limit: Limit, none: &str) -> String {
     match limit {
         Limit::At(bytes) if bytes < UNLIMITED_MIN_BYTES => bytes.to_string(),
-        Limit::At(_) | Limit::Unlimited => "-1".to_owned(),
-    }
-}
-
-fn text_v2(limit: Limit) -> String {
-    match limit {
-        Limit::At(bytes) if bytes < UNLIMITED_MIN_BYTES => bytes.to_string(),
-        Limit::At(_) | Limit::Unlimited => "max".to_owned(),
+        Limit::At(_) | Limit::Unlimited => none.to_owned(),
     }
 }
 
@@ -169,7 +174,7 @@ impl Isolator for Memory {
     }
 
     fn controllers(&self) -> &'static [Controller] {
-        &CONTROLLERS
+        &[Controller::Memory, Controller::Freezer]
     }
 
     fn observe(&self, groups: &Groups, observed: &mut Observed) {
@@ -232,22 +237,12 @@ fn watch_v2(group: &GroupDir) -> io::Result<OwnedFd> {
 }
 
 /// The hard limit in force; `None` if it cannot be read.
-fn limit_in_force(group: &GroupDir) -> Option<Limit> {
-    let file = match group.version {
-        Version::V1 => "memory.limit_in_bytes",
-        Version::V2 => "memory.max",
-    };
+pub(crate) fn limit_in_force(group: &GroupDir) -> Option<Limit> {
+    let (file, _) = limit_files(group.version);
     let text = read_text(&group.dir, file)?;
     match text.trim() {
-        "max" => Some(Limit::Unlimited),
-        text => {
-            let bytes: u64 = text.parse().ok()?;
-            Some(if bytes >= UNLIMITED_MIN_BYTES {
-                Limit::Unlimited
-            } else {
-                Limit::At(bytes)
-            })
-        }
+        NONE_V2 => Some(Limit::Unlimited),
+        text => Some(limit_of(text.parse().ok()?)),
     }
 }
 
@@ -334,7 +329,7 @@ mod tests {
     const MB: u64 = 1 << 20;
 
     fn groups(version: Version, dir: &Path) -> Groups {
-        super::super::testing::group_at(version, dir, &CONTROLLERS)
+        super::super::testing::group_at(version, dir, &[Controller::Memory, Controller::Freezer])
     }
 
     fn plan(demand: &Demand, version: Version, observed: &Observed, limit_swap: bool) -> String {

@@ -9,7 +9,7 @@ mod blkio;
 mod capabilities;
 mod choice;
 mod container_spec;
-mod cpu;
+pub(crate) mod cpu;
 mod cpuset;
 mod devices;
 mod disk;
@@ -18,7 +18,7 @@ mod filesystem;
 mod hostile;
 mod hugetlb;
 mod inspection;
-mod mem;
+pub(crate) mod mem;
 mod namespaces;
 mod nnp;
 mod perf_event;
@@ -60,9 +60,7 @@ pub use settings::{IsolatorOptions, NodeOptions};
 pub struct Observed {
     /// Whether the groups have just been made, so that no task can suffer from a lower limit.
     pub fresh: bool,
-    /// The hard memory limit in force.
     pub memory_limit: Option<Limit>,
-    /// Whether a CFS quota is in force.
     pub cpu_quota: bool,
     /// Whether the group runs only when nobody else wants the processor.
     pub cpu_idle: bool,
@@ -77,7 +75,6 @@ pub struct UsageSource<'a> {
     pub groups: &'a Groups,
     /// Its supervisor, if known and alive.
     pub supervisor: Option<&'a ProcessIdentity>,
-    /// The path where procfs is mounted.
     pub proc: &'a Path,
     /// How control files are read, so that they stay open between samples.
     pub files: &'a Files,

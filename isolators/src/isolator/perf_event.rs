@@ -3,8 +3,6 @@
 use super::Isolator;
 use crate::cgroup::Controller;
 
-pub(super) const CONTROLLERS: [Controller; 2] = [Controller::PerfEvent, Controller::Freezer];
-
 #[derive(Debug)]
 pub(super) struct PerfEvent;
 
@@ -14,6 +12,6 @@ impl Isolator for PerfEvent {
     }
 
     fn controllers(&self) -> &'static [Controller] {
-        &CONTROLLERS
+        &[Controller::PerfEvent, Controller::Freezer]
     }
 }

@@ -10,8 +10,6 @@ use crate::cgroup::{Controller, Groups, KnobWrite, Version, flat_value};
 use crate::demand::{Demand, Limit};
 use crate::usage::ContainerUsage;
 
-pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Pids, Controller::Freezer];
-
 /// `pids.max` takes no more than the kernel's own highest pid count.
 const LIMIT_MAX: u64 = 4 << 20;
 
@@ -32,7 +30,7 @@ impl Isolator for Pids {
     }
 
     fn controllers(&self) -> &'static [Controller] {
-        &CONTROLLERS
+        &[Controller::Pids, Controller::Freezer]
     }
 
     fn plan(&self, demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
@@ -80,7 +78,7 @@ mod tests {
     use std::fs;
 
     fn groups(dir: &Path) -> Groups {
-        super::super::testing::group_at(Version::V2, dir, &CONTROLLERS)
+        super::super::testing::group_at(Version::V2, dir, &[Controller::Pids, Controller::Freezer])
     }
 
     #[test]

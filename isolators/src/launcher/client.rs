@@ -5,7 +5,7 @@
 //! many threads wait side by side and the launcher itself never waits for anyone.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -14,7 +14,6 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
@@ -144,7 +143,7 @@ impl Launcher {
     }
 
     /// Launches one container and waits for its exec. May be called from many threads at once.
-    pub fn launch(&self, spec: &LaunchSpec) -> Result<Launched, LaunchError> {
+    pub fn launch(&self, spec: &LaunchSpec<'_>) -> Result<Launched, LaunchError> {
         let plan = TaskPlan::new(spec, &self.boot_id)?;
         let bytes = plan.encode();
         if bytes.len() > PLAN_BYTES_MAX {
@@ -153,7 +152,7 @@ impl Launcher {
                 bytes.len()
             );
             return Err(LaunchError::Invalid {
-                name: spec.name.clone(),
+                name: spec.container.name.clone(),
                 reason,
             });
         }
@@ -181,7 +180,7 @@ impl Launcher {
 
     fn attempt(
         &self,
-        spec: &LaunchSpec,
+        spec: &LaunchSpec<'_>,
         plan: &TaskPlan,
         bytes: &[u8],
         deadline: Instant,
@@ -209,7 +208,7 @@ impl Launcher {
     /// The task is about to exec: the next thing is either a failure or the end of the socket.
     fn running(
         &self,
-        spec: &LaunchSpec,
+        spec: &LaunchSpec<'_>,
         plan: &TaskPlan,
         ours: &OwnedFd,
         report: Report,
@@ -234,7 +233,7 @@ impl Launcher {
         }
     }
 
-    fn failure(&self, spec: &LaunchSpec, plan: &TaskPlan, report: Report) -> LaunchError {
+    fn failure(&self, spec: &LaunchSpec<'_>, plan: &TaskPlan, report: Report) -> LaunchError {
         let Outcome::Failed { step, errno, index } = report.outcome else {
             return lost(spec, "it reported twice");
         };
@@ -244,7 +243,7 @@ impl Launcher {
             self.supervisor(report).wait_end(FAILED_SUPERVISOR_WAIT);
         }
         LaunchError::Step {
-            name: spec.name.clone(),
+            name: spec.container.name.clone(),
             step,
             detail: plan.detail(step, usize::from(index)),
             source: io::Error::from_raw_os_error(errno),
@@ -382,7 +381,7 @@ impl Process {
     }
 
     fn wait_ready(&self) -> io::Result<()> {
-        if !wait_readable(&self.socket, Instant::now() + START_TIMEOUT)? {
+        if !sys::is_readable_by(&self.socket, Instant::now() + START_TIMEOUT)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let mut message = [0; 5];
@@ -450,22 +449,8 @@ fn store(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Waits until there is something to read, or the deadline.
-fn wait_readable(fd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], left) {
-            Ok(0) if Instant::now() >= deadline => return Ok(false),
-            Ok(0) | Err(nix::Error::EINTR) => {}
-            Ok(_) => return Ok(true),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 fn wait_report(ours: &OwnedFd, deadline: Instant) -> Answer {
-    if !matches!(wait_readable(ours, deadline), Ok(true)) {
+    if !matches!(sys::is_readable_by(ours, deadline), Ok(true)) {
         return Answer::TimedOut;
     }
     let mut bytes = [0; REPORT_BYTES];
@@ -493,9 +478,9 @@ fn starting(doing: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
     move |source| LaunchError::Start { doing, source }
 }
 
-fn lost(spec: &LaunchSpec, doing: &'static str) -> LaunchError {
+fn lost(spec: &LaunchSpec<'_>, doing: &'static str) -> LaunchError {
     LaunchError::Lost {
-        name: spec.name.clone(),
+        name: spec.container.name.clone(),
         doing,
     }
 }

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::identity::{ContainerName, ProcessIdentity};
+use crate::isolator::ContainerSpec;
 use crate::launch_step::LaunchStep;
 
 pub use client::Launcher;
@@ -73,26 +74,19 @@ pub enum Command {
 /// Numeric identity that a task runs with.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Credentials {
-    /// The user's numeric id.
     pub uid: u32,
-    /// The user's primary group id.
     pub gid: u32,
-    /// The user's supplementary group ids.
     pub groups: Vec<u32>,
 }
 
 /// Why a user name gave no [`Credentials`].
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// There is no such user.
     #[error("no such user: {0:?}")]
     Unknown(String),
-    /// The user database failed.
     #[error("failed to look up user {name:?}")]
     Lookup {
-        /// Whom we asked for.
         name: String,
-        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -125,7 +119,6 @@ pub enum Destination {
     /// of the process's user.
     File {
         beneath: PathBuf,
-        /// The file's path in it.
         path: PathBuf,
     },
     /// To a pipe or terminal that the caller made for this process, at a path that only the caller can
@@ -166,24 +159,12 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// One launch, resolved to what the child will do.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LaunchSpec {
-    pub name: ContainerName,
-    pub command: Command,
-    /// The whole environment; nothing is inherited.
-    pub env: Vec<(OsString, OsString)>,
-    /// Working directory, which must exist.
-    pub working_dir: PathBuf,
-    /// Whom to run as; `None` stays what the agent is.
-    pub credentials: Option<Credentials>,
-    /// Where standard output goes.
-    pub stdout: Destination,
-    /// Where standard error goes; may be the same.
-    pub stderr: Destination,
+/// One launch: a container, and what the isolators add.
+#[derive(Clone, Debug)]
+pub struct LaunchSpec<'a> {
+    pub container: &'a ContainerSpec,
     /// Folder for the exit status and the supervisor's identity; must exist.
     pub status_dir: PathBuf,
-    /// What the isolators add.
     pub isolation: LaunchIsolation,
 }
 
@@ -200,15 +181,12 @@ pub struct LaunchIsolation {
     pub ipc_namespace: bool,
     /// New host name namespace, with this name in it (or the host's).
     pub uts_namespace: bool,
-    /// Host name inside the namespace.
     pub hostname: Option<String>,
     /// v1 groups that the task writes itself into, as group folders.
     pub v1_groups: Vec<PathBuf>,
     /// v2 group that the task is cloned into.
     pub v2_group: Option<PathBuf>,
-    /// The resource limits of each process.
     pub rlimits: Vec<Rlimit>,
-    /// Whether no_new_privs is set.
     pub no_new_privs: bool,
     /// Written to the task's `oom_score_adj` if given.
     pub oom_score_adj: Option<i32>,
@@ -246,7 +224,6 @@ pub struct LogFile {
 pub struct MountStep {
     /// Where. What is not there is skipped, except by [`MountAction::Bind`].
     pub path: PathBuf,
-    /// What is done there.
     pub action: MountAction,
 }
 
@@ -268,14 +245,10 @@ pub enum MountAction {
     /// Covers a folder with an empty, read-only one.
     MaskFolder,
     /// A new tmpfs that everybody may write to, of at most so many bytes.
-    Tmpfs {
-        /// The size, in bytes.
-        bytes: u64,
-    },
+    Tmpfs { bytes: u64 },
     /// What lies elsewhere is seen here, with what is mounted below it. A file on a file, a folder on a
     /// folder, both there already; anything else fails the launch.
     Bind {
-        /// The place of the mount's source.
         source: MountSource,
         /// A folder that `path` is relative to, as in [`MountSource`]. Without, no part of `path` may be a link.
         beneath: Option<PathBuf>,
@@ -314,7 +287,6 @@ pub struct CapabilitySets {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SeccompProgram(pub Vec<u64>);
 
-/// How to start a launcher.
 #[derive(Clone, Debug)]
 pub struct LauncherOptions {
     /// The agent's runtime folder; the launcher's own complaints go to `launcher.log` in it.
@@ -341,24 +313,18 @@ pub struct Launched {
 /// Why a launch failed. After any of these no process of it is left, unless the variant says so.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// A step in the new process failed.
     #[error("launch of {name} failed when {}: {detail}{}", step.doing(), step.lacking(source))]
     Step {
         name: ContainerName,
-        /// What was being done.
         step: LaunchStep,
         /// To what: a path, a limit's number.
         detail: String,
-        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
-    /// The launcher process could not be started.
     #[error("failed to start the launcher: {doing}")]
     Start {
-        /// What was being done.
         doing: &'static str,
-        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -366,10 +332,8 @@ pub enum LaunchError {
     #[error("the launcher was lost while launching {name}: {doing}")]
     Lost {
         name: ContainerName,
-        /// What was being done.
         doing: &'static str,
     },
-    /// A cgroup could not be made or limited.
     #[error("failed to prepare the cgroups of {name}")]
     Groups {
         name: ContainerName,
@@ -384,7 +348,6 @@ pub enum LaunchError {
         #[source]
         source: io::Error,
     },
-    /// The specification cannot be carried out.
     #[error("launch of {name} refused: {reason}")]
     Invalid { name: ContainerName, reason: String },
 }

@@ -182,14 +182,14 @@ impl PlannedMount {
 
 impl TaskPlan {
     /// Resolves a specification, refusing what could not be carried out.
-    pub(super) fn new(spec: &LaunchSpec, boot_id: &BootId) -> Result<Self, LaunchError> {
+    pub(super) fn new(spec: &LaunchSpec<'_>, boot_id: &BootId) -> Result<Self, LaunchError> {
         Self::resolve(spec, boot_id).map_err(|reason| LaunchError::Invalid {
-            name: spec.name.clone(),
+            name: spec.container.name.clone(),
             reason,
         })
     }
 
-    fn resolve(spec: &LaunchSpec, boot_id: &BootId) -> Result<Self, String> {
+    fn resolve(spec: &LaunchSpec<'_>, boot_id: &BootId) -> Result<Self, String> {
         let isolation = &spec.isolation;
         let (programs, args) = resolve_command(spec)?;
         let wanted = [
@@ -210,8 +210,8 @@ impl TaskPlan {
                 .hostname
                 .as_ref()
                 .map(|name| name.as_bytes().to_vec()),
-            stdout: PlannedOutput::new(&spec.stdout)?,
-            stderr: PlannedOutput::new(&spec.stderr)?,
+            stdout: PlannedOutput::new(&spec.container.stdout)?,
+            stderr: PlannedOutput::new(&spec.container.stderr)?,
             v1_tasks: isolation
                 .v1_groups
                 .iter()
@@ -233,11 +233,12 @@ impl TaskPlan {
             stdout_log: isolation.stdout_log.or(isolation.stderr_log),
             stderr_log: isolation.stderr_log.or(isolation.stdout_log),
             credentials: spec
+                .container
                 .credentials
                 .as_ref()
                 .filter(|user| !is_already(user))
                 .map(|user| (user.uid, user.gid, user.groups.clone())),
-            working_dir: c_path(&spec.working_dir)?,
+            working_dir: c_path(&spec.container.working_dir)?,
             programs,
             args,
             env: resolve_env(spec)?,
@@ -310,7 +311,7 @@ fn resolve_join(isolation: &LaunchIsolation) -> Result<[u64; 2], String> {
 }
 
 /// Refuses what would change the host's own mounts, and a filter that the kernel would refuse.
-fn resolve_mounts(spec: &LaunchSpec) -> Result<Vec<PlannedMount>, String> {
+fn resolve_mounts(spec: &LaunchSpec<'_>) -> Result<Vec<PlannedMount>, String> {
     let isolation = &spec.isolation;
     if !isolation.mounts.is_empty() && !isolation.mount_namespace && isolation.join.is_none() {
         return Err("mounts can be changed in a mount namespace only".to_owned());
@@ -320,7 +321,11 @@ fn resolve_mounts(spec: &LaunchSpec) -> Result<Vec<PlannedMount>, String> {
     }
     let is_outside =
         |step: &MountStep| matches!(&step.action, MountAction::Bind { beneath: None, .. });
-    let is_root = spec.credentials.as_ref().is_none_or(|user| user.uid == 0);
+    let is_root = spec
+        .container
+        .credentials
+        .as_ref()
+        .is_none_or(|user| user.uid == 0);
     if !is_root && !isolation.no_new_privs && isolation.mounts.iter().any(is_outside) {
         // It could choose what programs of root's read.
         return Err("mounting over the machine's files needs no_new_privs".to_owned());
@@ -329,8 +334,8 @@ fn resolve_mounts(spec: &LaunchSpec) -> Result<Vec<PlannedMount>, String> {
 }
 
 /// The programs to try and their arguments; no program if nothing is executed.
-fn resolve_command(spec: &LaunchSpec) -> Result<(Vec<CString>, Vec<CString>), String> {
-    match &spec.command {
+fn resolve_command(spec: &LaunchSpec<'_>) -> Result<(Vec<CString>, Vec<CString>), String> {
+    match &spec.container.command {
         Command::Nothing => Ok((Vec::new(), Vec::new())),
         Command::Shell(text) => {
             let args = [OsStr::new("sh"), OsStr::new("-c"), OsStr::new(text)];
@@ -355,12 +360,17 @@ fn resolve_command(spec: &LaunchSpec) -> Result<(Vec<CString>, Vec<CString>), St
     }
 }
 
-fn resolve_program(program: &OsStr, spec: &LaunchSpec) -> Result<Vec<CString>, String> {
+fn resolve_program(program: &OsStr, spec: &LaunchSpec<'_>) -> Result<Vec<CString>, String> {
     let program = program.as_bytes();
     if program.contains(&b'/') {
         return Ok(vec![c_text(program, "the program")?]);
     }
-    let path = spec.env.iter().rev().find(|(name, _)| name == "PATH");
+    let path = spec
+        .container
+        .env
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "PATH");
     let path = path.map_or(DEFAULT_PATH, |(_, value)| value.as_bytes());
     let mut found = Vec::new();
     for folder in path
@@ -376,9 +386,9 @@ fn resolve_program(program: &OsStr, spec: &LaunchSpec) -> Result<Vec<CString>, S
     }
 }
 
-fn resolve_env(spec: &LaunchSpec) -> Result<Vec<CString>, String> {
-    let mut env = Vec::with_capacity(spec.env.len());
-    for (name, value) in &spec.env {
+fn resolve_env(spec: &LaunchSpec<'_>) -> Result<Vec<CString>, String> {
+    let mut env = Vec::with_capacity(spec.container.env.len());
+    for (name, value) in &spec.container.env {
         if name.is_empty() || name.as_bytes().contains(&b'=') {
             return Err(format!("{name:?} cannot name an environment variable"));
         }

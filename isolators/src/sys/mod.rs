@@ -29,8 +29,8 @@ pub(crate) use mounts::{
 };
 
 pub(crate) use signals::{
-    KillPayload, SignalEvent, SignalQueue, block_all_signals, ignore_children, reset_signals,
-    send_kill_request, send_signal, wait_readable,
+    KillPayload, SignalEvent, SignalQueue, block_all_signals, ignore_children, is_readable_by,
+    reset_signals, send_kill_request, send_signal, wait_readable,
 };
 
 /// What a call says that answers 0 or -1.
@@ -85,7 +85,6 @@ struct CloneArgs {
 /// Which side of a clone we are on.
 #[derive(Debug)]
 pub(crate) enum Cloned {
-    /// In the new process.
     Child,
     /// In the old one; the new process's pid.
     Parent(i32),
@@ -126,13 +125,16 @@ pub(crate) fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> 
 /// The result of [`reap_any`].
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Reaped {
-    /// A child process has exited.
-    Exited { pid: i32, code: i32 },
+    Exited {
+        pid: i32,
+        code: i32,
+    },
     /// A signal ended a child; real-time ones too, which nix cannot name.
-    Signaled { pid: i32, signal: i32 },
-    /// There are children, all alive.
+    Signaled {
+        pid: i32,
+        signal: i32,
+    },
     Alive,
-    /// There are no children.
     NoChildren,
 }
 
@@ -242,10 +244,8 @@ pub(crate) fn execve(program: &CStr, args: &ExecArray<'_>, env: &ExecArray<'_>) 
     last_errno()
 }
 
-/// The errno of the last failed call.
 pub(crate) fn last_errno() -> i32 {
-    // SAFETY: always valid for the calling thread.
-    unsafe { *libc::__errno_location() }
+    nix::errno::Errno::last_raw()
 }
 
 /// Ends this process at once, running nothing. Async-signal-safe.
@@ -256,8 +256,7 @@ pub(crate) fn exit_now(code: i32) -> ! {
 
 /// Makes the terminal on standard input the one that rules this session. Async-signal-safe.
 pub(crate) fn take_terminal() -> io::Result<()> {
-    // SAFETY: the request takes a number, and touches no memory of ours.
-    result(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }.into())
+    Ok(rustix::process::ioctl_tiocsctty(borrow_number(0))?)
 }
 
 /// Sets a resource limit. Async-signal-safe.

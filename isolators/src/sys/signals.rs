@@ -5,11 +5,12 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::PollTimeout;
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -52,9 +53,7 @@ impl KillPayload {
 /// What a [`SignalQueue`] delivers.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum SignalEvent {
-    /// A child changed state.
     Child,
-    /// An agent requested a kill.
     KillRequest(KillPayload),
     /// Any other signal, by number.
     Other(i32),
@@ -169,6 +168,24 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     });
     rustix::event::poll(&mut polled, limit.as_ref())?;
     Ok(())
+}
+
+/// Waits until there is something to read, or something has ended; whether that came before the deadline.
+pub(crate) fn is_readable_by(fd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut polled = [nix::poll::PollFd::new(
+            fd.as_fd(),
+            nix::poll::PollFlags::POLLIN,
+        )];
+        match nix::poll::poll(&mut polled, left) {
+            Ok(0) if Instant::now() >= deadline => return Ok(false),
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// All signals of this process as a descriptor. They must be blocked.

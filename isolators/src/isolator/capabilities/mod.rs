@@ -33,7 +33,6 @@ const STANDARD: [caps::Capability; 9] = [
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct CapabilitySet(u64);
 
-/// No capability has this name.
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 #[error("unknown capability {0:?}")]
 pub struct UnknownCapability(String);
@@ -53,19 +52,16 @@ impl CapabilitySet {
         Self(alone.fold(0, |bits, (number, _)| bits | 1 << number))
     }
 
-    /// The union with another set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The set without the members of another.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether there is none in it.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -70,9 +70,7 @@ pub fn syscall_number(name: &str) -> Option<i64> {
 /// What becomes of a call that is not allowed.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum SeccompAction {
-    /// The system call is made.
     Allow,
-    /// It fails with this errno.
     Errno(u16),
     /// The process ends by SIGSYS.
     Kill,
@@ -83,10 +81,8 @@ pub enum SeccompAction {
 /// Why a profile cannot be made.
 #[derive(Clone, Debug, thiserror::Error, Eq, PartialEq)]
 pub enum SeccompError {
-    /// No system call of this architecture has this name.
     #[error("unknown system call {0:?}")]
     Unknown(String),
-    /// The filter could not be compiled.
     #[error("the system call filter cannot be compiled: {0}")]
     Compile(String),
 }
@@ -392,14 +388,12 @@ fn failed(error: impl std::fmt::Display) -> SeccompError {
     SeccompError::Compile(error.to_string())
 }
 
-/// What a task asks for.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum SeccompChoice {
     #[default]
     Node,
     /// No filter. Whether a task may ask for this is the caller's to decide.
     Unconfined,
-    /// A profile of its own.
     Profile(SeccompProfile),
 }
 

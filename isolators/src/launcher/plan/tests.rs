@@ -2,11 +2,13 @@
 
 use super::super::{MountSource, Rlimit};
 use super::*;
+use crate::demand::Demand;
 use crate::identity::ContainerName;
+use crate::isolator::{ContainerSpec, TaskIsolation};
 use std::ffi::OsString;
 
-fn spec() -> LaunchSpec {
-    LaunchSpec {
+fn spec() -> ContainerSpec {
+    ContainerSpec {
         name: ContainerName::new("c1").expect("valid"),
         command: Command::Argv {
             program: "prog".into(),
@@ -21,62 +23,74 @@ fn spec() -> LaunchSpec {
         }),
         stdout: Destination::file("/sandbox".as_ref(), "stdout"),
         stderr: Destination::Endpoint("/run/pipe".into()),
-        status_dir: "/run/x".into(),
-        isolation: LaunchIsolation {
-            pid_namespace: true,
-            mount_namespace: true,
-            uts_namespace: true,
-            hostname: Some("h".into()),
-            v1_groups: vec!["/cg/cpu/m/i/c".into()],
-            v2_group: Some("/cg/u/m/i/c/leaf".into()),
-            rlimits: vec![Rlimit {
-                resource: 7,
-                soft: 1,
-                hard: u64::MAX,
-            }],
-            no_new_privs: true,
-            oom_score_adj: Some(-5),
-            network_namespace: true,
-            mounts: vec![
-                MountStep {
-                    path: "/sys".into(),
-                    action: MountAction::ReadOnlyTree,
-                },
-                MountStep {
-                    path: "/dev/shm".into(),
-                    action: MountAction::Tmpfs { bytes: 4096 },
-                },
-                MountStep {
-                    path: "data".into(),
-                    action: MountAction::Bind {
-                        source: MountSource {
-                            by_user: true,
-                            beneath: Some("/outer".into()),
-                            path: "shared".into(),
-                        },
-                        beneath: Some("/sandbox".into()),
-                        writable: true,
-                    },
-                },
-                MountStep {
-                    path: "/mnt".into(),
-                    action: MountAction::Unmount { beneath: None },
-                },
-            ],
-            capabilities: Some(CapabilitySets {
-                bounding: 3,
-                effective: 1,
-            }),
-            seccomp: vec![SeccompProgram(vec![u64::MAX, 0])],
-            stdin: Some("/sandbox/in".into()),
-            terminal: true,
-            ..LaunchIsolation::default()
-        },
+        hostname: None,
+        rlimits: Vec::new(),
+        demand: Demand::default(),
+        isolation: TaskIsolation::default(),
+        inside: None,
     }
 }
 
-fn resolve(spec: &LaunchSpec) -> Result<TaskPlan, LaunchError> {
-    TaskPlan::new(spec, &BootId::from_text("boot"))
+fn isolation() -> LaunchIsolation {
+    LaunchIsolation {
+        pid_namespace: true,
+        mount_namespace: true,
+        uts_namespace: true,
+        hostname: Some("h".into()),
+        v1_groups: vec!["/cg/cpu/m/i/c".into()],
+        v2_group: Some("/cg/u/m/i/c/leaf".into()),
+        rlimits: vec![Rlimit {
+            resource: 7,
+            soft: 1,
+            hard: u64::MAX,
+        }],
+        no_new_privs: true,
+        oom_score_adj: Some(-5),
+        network_namespace: true,
+        mounts: vec![
+            MountStep {
+                path: "/sys".into(),
+                action: MountAction::ReadOnlyTree,
+            },
+            MountStep {
+                path: "/dev/shm".into(),
+                action: MountAction::Tmpfs { bytes: 4096 },
+            },
+            MountStep {
+                path: "data".into(),
+                action: MountAction::Bind {
+                    source: MountSource {
+                        by_user: true,
+                        beneath: Some("/outer".into()),
+                        path: "shared".into(),
+                    },
+                    beneath: Some("/sandbox".into()),
+                    writable: true,
+                },
+            },
+            MountStep {
+                path: "/mnt".into(),
+                action: MountAction::Unmount { beneath: None },
+            },
+        ],
+        capabilities: Some(CapabilitySets {
+            bounding: 3,
+            effective: 1,
+        }),
+        seccomp: vec![SeccompProgram(vec![u64::MAX, 0])],
+        stdin: Some("/sandbox/in".into()),
+        terminal: true,
+        ..LaunchIsolation::default()
+    }
+}
+
+fn resolve(container: &ContainerSpec) -> Result<TaskPlan, LaunchError> {
+    let spec = LaunchSpec {
+        container,
+        status_dir: "/run/x".into(),
+        isolation: isolation(),
+    };
+    TaskPlan::new(&spec, &BootId::from_text("boot"))
 }
 
 #[test]
@@ -108,7 +122,7 @@ fn no_damaged_plan_decodes() {
 #[test]
 fn what_exec_cannot_take_is_refused() {
     let zero = || OsString::from("a\0b");
-    let bad: [fn(&mut LaunchSpec, OsString); 5] = [
+    let bad: [fn(&mut ContainerSpec, OsString); 5] = [
         |spec, zero| spec.command = Command::Shell(zero.into_string().expect("text")),
         |spec, zero| spec.env.push(("X".into(), zero)),
         |spec, _| spec.env.push(("A=B".into(), "x".into())),
