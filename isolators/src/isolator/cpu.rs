@@ -299,9 +299,8 @@ mod tests {
             cpu_quota: quota,
             ..Observed::default()
         };
-        let plan = Cpu::new(options).plan(demand, &groups(version, Path::new("/x")), &observed);
-        let write = |write: &KnobWrite| format!("{}={}", write.file, write.value);
-        plan.iter().map(write).collect::<Vec<_>>().join("; ")
+        let groups = groups(version, Path::new("/x"));
+        super::super::testing::plan_text(&Cpu::new(options), demand, &groups, &observed)
     }
 
     #[test]
@@ -356,106 +355,54 @@ mod tests {
             cpus_revocable: true,
             ..cpus(millis)
         };
-        for (options, demand, quota, v1, v2) in [
-            (none, cpus(1000), false, "cpu.shares=1024", "cpu.weight=100"),
-            (none, cpus(2500), false, "cpu.shares=2560", "cpu.weight=250"),
-            (none, cpus(1), false, "cpu.shares=2", "cpu.weight=1"),
-            (none, cpus(0), false, "cpu.shares=2", "cpu.weight=1"),
-            (
-                none,
-                cpus(1_000_000),
-                false,
-                "cpu.shares=262144",
-                "cpu.weight=10000",
-            ),
-            (
-                none,
-                cpus(u64::MAX),
-                false,
-                "cpu.shares=262144",
-                "cpu.weight=10000",
-            ),
-            (
-                low,
-                oversubscribed(1000),
-                false,
-                "cpu.shares=10",
-                "cpu.weight=1",
-            ),
-            (
-                low,
-                oversubscribed(100),
-                false,
-                "cpu.shares=2",
-                "cpu.weight=1",
-            ),
-            (
-                low,
-                oversubscribed(8000),
-                false,
-                "cpu.shares=80",
-                "cpu.weight=8",
-            ),
-            (
-                none,
-                oversubscribed(1000),
-                false,
-                "cpu.shares=1024",
-                "cpu.weight=100",
-            ),
-            (
-                cfs,
-                cpus(500),
-                false,
-                "cpu.shares=512; cpu.cfs_period_us=100000; cpu.cfs_quota_us=50000",
-                "cpu.weight=50; cpu.max=50000 100000",
-            ),
-            (
-                cfs,
-                cpus(1),
-                false,
-                "cpu.shares=2; cpu.cfs_period_us=100000; cpu.cfs_quota_us=1000",
-                "cpu.weight=1; cpu.max=1000 100000",
-            ),
+        // What is demanded, whether there is a quota; shares on v1, weight on v2, the quota that is written.
+        for (options, demand, quota, shares, weight, written) in [
+            (none, cpus(1000), false, 1024, 100, None),
+            (none, cpus(2500), false, 2560, 250, None),
+            (none, cpus(1), false, 2, 1, None),
+            (none, cpus(0), false, 2, 1, None),
+            (none, cpus(1_000_000), false, 262144, 10000, None),
+            (none, cpus(u64::MAX), false, 262144, 10000, None),
+            (low, oversubscribed(1000), false, 10, 1, None),
+            (low, oversubscribed(100), false, 2, 1, None),
+            (low, oversubscribed(8000), false, 80, 8, None),
+            (none, oversubscribed(1000), false, 1024, 100, None),
+            (cfs, cpus(500), false, 512, 50, Some(50000)),
+            (cfs, cpus(1), false, 2, 1, Some(1000)),
             (
                 none,
                 limit(100, Limit::At(500)),
                 false,
-                "cpu.shares=102; cpu.cfs_period_us=100000; cpu.cfs_quota_us=50000",
-                "cpu.weight=10; cpu.max=50000 100000",
+                102,
+                10,
+                Some(50000),
             ),
-            (
-                cfs,
-                limit(100, Limit::Unlimited),
-                false,
-                "cpu.shares=102",
-                "cpu.weight=10",
-            ),
-            (
-                cfs,
-                limit(100, Limit::Unlimited),
-                true,
-                "cpu.shares=102; cpu.cfs_quota_us=-1",
-                "cpu.weight=10; cpu.max=max 100000",
-            ),
-            (
-                none,
-                cpus(100),
-                true,
-                "cpu.shares=102; cpu.cfs_quota_us=-1",
-                "cpu.weight=10; cpu.max=max 100000",
-            ),
+            (cfs, limit(100, Limit::Unlimited), false, 102, 10, None),
+            (cfs, limit(100, Limit::Unlimited), true, 102, 10, Some(-1)),
+            (none, cpus(100), true, 102, 10, Some(-1)),
         ] {
-            assert_eq!(plan(options, &demand, Version::V1, quota), v1, "{demand:?}");
-            assert_eq!(plan(options, &demand, Version::V2, quota), v2, "{demand:?}");
+            let (v1, v2) = match written {
+                None => (String::new(), String::new()),
+                Some(-1) => (
+                    " cpu.cfs_quota_us=-1".to_owned(),
+                    " cpu.max=max 100000".to_owned(),
+                ),
+                Some(quota) => (
+                    format!(" cpu.cfs_period_us=100000 cpu.cfs_quota_us={quota}"),
+                    format!(" cpu.max={quota} 100000"),
+                ),
+            };
+            let found = [Version::V1, Version::V2].map(|it| plan(options, &demand, it, quota));
+            let expected = [
+                format!("cpu.shares={shares}{v1}"),
+                format!("cpu.weight={weight}{v2}"),
+            ];
+            assert_eq!(found, expected, "{demand:?}");
         }
     }
 
     fn read(version: Version, files: &[(&str, &str)]) -> ContainerUsage {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        for (file, text) in files {
-            fs::write(dir.path().join(file), text).expect("written");
-        }
+        let dir = super::super::testing::folder_of(files);
         let isolator = Cpu::new(IsolatorOptions::default());
         super::super::testing::usage_of(&isolator, &groups(version, dir.path()))
     }

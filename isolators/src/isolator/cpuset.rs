@@ -49,7 +49,7 @@ impl Isolator for Cpuset {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{group_of, plan_text};
+    use super::super::testing::{FRESH, group_of, plan_text};
     use super::*;
     use crate::cgroup::Version;
 
@@ -62,13 +62,13 @@ mod tests {
         };
         for version in [Version::V1, Version::V2] {
             let groups = group_of(version, Controller::Cpuset);
-            let plan = |node| plan_text(&Cpuset::new(node), &Demand::default(), &groups, true);
+            let plan = |node| plan_text(&Cpuset::new(node), &Demand::default(), &groups, &FRESH);
             assert_eq!(plan(&node), "cpuset.mems=0 cpuset.cpus=0-1");
             assert_eq!(plan(&NodeOptions::default()), "");
         }
         let none = Groups::default();
         assert_eq!(
-            plan_text(&Cpuset::new(&node), &Demand::default(), &none, true),
+            plan_text(&Cpuset::new(&node), &Demand::default(), &none, &FRESH),
             ""
         );
     }

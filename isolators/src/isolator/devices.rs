@@ -96,7 +96,7 @@ impl Isolator for Devices {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{group_of, plan_text};
+    use super::super::testing::{FRESH, group_of, plan_text};
     use super::*;
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
             &isolator,
             &none,
             &group_of(Version::V1, Controller::Devices),
-            true,
+            &FRESH,
         );
         assert!(
             v1.starts_with("devices.deny=a devices.allow=c *:* m"),
@@ -126,12 +126,15 @@ mod tests {
             &isolator,
             &none,
             &group_of(Version::V2, Controller::Devices),
-            true,
+            &FRESH,
         );
         assert_eq!(v2.lines().count(), USUAL.len() + 1);
         for version in [Version::V1, Version::V2] {
             let groups = group_of(version, Controller::Devices);
-            assert_eq!(plan_text(&isolator, &none, &groups, false), "");
+            assert_eq!(
+                plan_text(&isolator, &none, &groups, &Observed::default()),
+                ""
+            );
         }
     }
 }

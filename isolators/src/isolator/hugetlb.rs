@@ -58,7 +58,7 @@ impl Isolator for Hugetlb {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{group_of, plan_text};
+    use super::super::testing::{FRESH, group_of, plan_text};
     use super::*;
 
     #[test]
@@ -69,12 +69,15 @@ mod tests {
         ] {
             let groups = group_of(version, Controller::Hugetlb);
             let isolator = Hugetlb::new(Some(4096));
-            let plan = plan_text(&isolator, &Demand::default(), &groups, true);
+            let plan = plan_text(&isolator, &Demand::default(), &groups, &FRESH);
             assert!(plan.split(' ').any(|one| one == knob), "{plan}");
             assert_eq!(plan.split(' ').count(), KNOBS.len());
-            assert_eq!(plan_text(&isolator, &Demand::default(), &groups, false), "");
+            assert_eq!(
+                plan_text(&isolator, &Demand::default(), &groups, &Observed::default()),
+                ""
+            );
             let endless = Hugetlb::new(None);
-            assert_eq!(plan_text(&endless, &Demand::default(), &groups, true), "");
+            assert_eq!(plan_text(&endless, &Demand::default(), &groups, &FRESH), "");
         }
     }
 }

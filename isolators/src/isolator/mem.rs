@@ -323,7 +323,6 @@ fn usage_v2(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::path::Path;
 
     const MB: u64 = 1 << 20;
@@ -338,15 +337,9 @@ mod tests {
             ..IsolatorOptions::default()
         };
         let groups = groups(version, Path::new("/x"));
-        let plan = Memory::new(options).plan(demand, &groups, observed);
-        let write = |write: &KnobWrite| {
-            format!(
-                "{}={}",
-                write.file.trim_start_matches("memory."),
-                write.value
-            )
-        };
-        plan.iter().map(write).collect::<Vec<_>>().join(" ")
+        let text =
+            super::super::testing::plan_text(&Memory::new(options), demand, &groups, observed);
+        text.replace("memory.", "")
     }
 
     fn mem(request: u64, limit: Option<Limit>) -> Demand {
@@ -363,42 +356,29 @@ mod tests {
             fresh: true,
             ..Observed::default()
         };
-        for (demand, v1, v2) in [
-            (
-                mem(64, None),
-                "soft_limit_in_bytes=67108864 limit_in_bytes=67108864",
-                "oom.group=1 low=67108864 max=67108864",
-            ),
-            (
-                mem(1, None),
-                "soft_limit_in_bytes=33554432 limit_in_bytes=33554432",
-                "oom.group=1 low=33554432 max=33554432",
-            ),
-            (
-                mem(0, Some(Limit::At(0))),
-                "soft_limit_in_bytes=33554432 limit_in_bytes=33554432",
-                "oom.group=1 low=33554432 max=33554432",
-            ),
-            (
-                mem(64, Some(Limit::At(128 * MB))),
-                "soft_limit_in_bytes=67108864 limit_in_bytes=134217728",
-                "oom.group=1 low=67108864 max=134217728",
-            ),
-            (
-                mem(64, Some(Limit::Unlimited)),
-                "soft_limit_in_bytes=67108864 limit_in_bytes=-1",
-                "oom.group=1 low=67108864 max=max",
-            ),
-            (
-                mem(64, Some(Limit::At(u64::MAX))),
-                "soft_limit_in_bytes=67108864 limit_in_bytes=-1",
-                "oom.group=1 low=67108864 max=max",
-            ),
-            (Demand::default(), "", "oom.group=1"),
+        // What is demanded; what is protected, in MB, and the hard limit, -1 for none.
+        for (demand, low, hard) in [
+            (mem(64, None), 64, 64),
+            (mem(1, None), 32, 32),
+            (mem(0, Some(Limit::At(0))), 32, 32),
+            (mem(64, Some(Limit::At(128 * MB))), 64, 128),
+            (mem(64, Some(Limit::Unlimited)), 64, -1),
+            (mem(64, Some(Limit::At(u64::MAX))), 64, -1),
         ] {
-            assert_eq!(plan(&demand, Version::V1, &fresh, false), v1, "{demand:?}");
-            assert_eq!(plan(&demand, Version::V2, &fresh, false), v2, "{demand:?}");
+            let low = low << 20;
+            let (v1, v2) = match hard {
+                -1 => ("-1".to_owned(), "max".to_owned()),
+                mb => ((mb << 20).to_string(), (mb << 20).to_string()),
+            };
+            let found = [Version::V1, Version::V2].map(|it| plan(&demand, it, &fresh, false));
+            let expected = [
+                format!("soft_limit_in_bytes={low} limit_in_bytes={v1}"),
+                format!("oom.group=1 low={low} max={v2}"),
+            ];
+            assert_eq!(found, expected, "{demand:?}");
         }
+        let none = [Version::V1, Version::V2].map(|it| plan(&Demand::default(), it, &fresh, false));
+        assert_eq!(none, ["", "oom.group=1"]);
     }
 
     #[test]
@@ -481,10 +461,7 @@ mod tests {
     }
 
     fn read(version: Version, files: &[(&str, &str)]) -> (MemoryUsage, Observed) {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        for (file, text) in files {
-            fs::write(dir.path().join(file), text).expect("written");
-        }
+        let dir = super::super::testing::folder_of(files);
         let groups = groups(version, dir.path());
         let mut observed = Observed::default();
         let isolator = Memory::new(IsolatorOptions::default());

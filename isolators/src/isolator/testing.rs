@@ -37,18 +37,31 @@ pub(super) fn group_at(version: Version, dir: &Path, controllers: &[Controller])
     }
 }
 
+pub(super) const FRESH: Observed = Observed {
+    fresh: true,
+    memory_limit: None,
+    cpu_quota: false,
+    cpu_idle: false,
+    cpu_ceiling_us: None,
+};
+
+/// A folder with these files.
+pub(super) fn folder_of(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    for (file, text) in files {
+        std::fs::write(dir.path().join(file), text).expect("written");
+    }
+    dir
+}
+
 /// A plan as `file=value` words.
 pub(super) fn plan_text(
     isolator: &dyn Isolator,
     demand: &Demand,
     groups: &Groups,
-    fresh: bool,
+    observed: &Observed,
 ) -> String {
-    let observed = Observed {
-        fresh,
-        ..Observed::default()
-    };
-    let plan = isolator.plan(demand, groups, &observed);
+    let plan = isolator.plan(demand, groups, observed);
     let words = plan
         .iter()
         .map(|write| format!("{}={}", write.file, write.value));

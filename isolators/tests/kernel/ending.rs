@@ -4,7 +4,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
-use meseta_isolators::{ExitCause, KillOutcome, KillRequest, Launched, ProcessIdentity};
+use meseta_isolators::{
+    ContainerSpec, ExitCause, KillOutcome, KillRequest, Launched, ProcessIdentity,
+};
 
 use crate::Test;
 use crate::test_node::{TestNode, name, same, wait_pidfd};
@@ -33,40 +35,40 @@ fn kill(test_node: &TestNode, launched: &Launched, grace: Duration) -> Result<()
     same(outcome, KillOutcome::Delivered)
 }
 
-fn a_polite_task_ends_by_its_signal(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec(
-        "c",
-        "trap 'exit 7' TERM; echo ready; while :; do sleep 1; done",
-    );
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "ready")?;
-    kill(test_node, &launched, Duration::from_secs(20))?;
-    let record = test_node.wait_end(&spec, &launched)?;
-    same(
-        (record.cause, record.kill_requested),
-        (ExitCause::Exited(7), true),
-    )?;
+fn reaches_nobody(test_node: &TestNode, whom: &ProcessIdentity) -> Result<(), Failed> {
     let request = KillRequest {
         signal: 15,
         grace: Duration::ZERO,
     };
-    let outcome = test_node.with(|containers| containers.kill(&launched.supervisor, request))?;
+    let outcome = test_node.with(|containers| containers.kill(whom, request))?;
     same(outcome, KillOutcome::AlreadyGone)
+}
+
+fn ended_as_asked(
+    test_node: &TestNode,
+    spec: &ContainerSpec,
+    launched: &Launched,
+    cause: ExitCause,
+) -> Result<(), Failed> {
+    let record = test_node.wait_end(spec, launched)?;
+    same((record.cause, record.kill_requested), (cause, true))
+}
+
+fn a_polite_task_ends_by_its_signal(test_node: &TestNode) -> Result<(), Failed> {
+    let polite = "trap 'exit 7' TERM; echo ready; while :; do sleep 1; done";
+    let (spec, launched) = test_node.launch_until(polite, "ready")?;
+    kill(test_node, &launched, Duration::from_secs(20))?;
+    ended_as_asked(test_node, &spec, &launched, ExitCause::Exited(7))?;
+    reaches_nobody(test_node, &launched.supervisor)
 }
 
 /// Launches, waits for "ready", kills, and checks that it died by SIGKILL between grace and +2 s.
 fn expect_killed(test_node: &TestNode, command: &str, grace: Duration) -> Result<(), Failed> {
-    let spec = test_node.spec("c", command);
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "ready")?;
+    let (spec, launched) = test_node.launch_until(command, "ready")?;
     let began = Instant::now();
     kill(test_node, &launched, grace)?;
-    let record = test_node.wait_end(&spec, &launched)?;
+    ended_as_asked(test_node, &spec, &launched, ExitCause::Signaled(9))?;
     let took = began.elapsed();
-    same(
-        (record.cause, record.kill_requested),
-        (ExitCause::Signaled(9), true),
-    )?;
     let in_time = took >= grace && took <= grace + Duration::from_secs(2);
     check!(in_time, "took {took:?} with a grace of {grace:?}");
     test_node.destroy(&spec, &launched)
@@ -82,24 +84,17 @@ fn a_stopped_task_is_gone_by_grace(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 fn the_grace_is_kept_while_the_agent_is_down(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", STUBBORN);
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "ready")?;
+    let (spec, launched) = test_node.launch_until(STUBBORN, "ready")?;
     let pidfd = test_node.with(|containers| containers.watch(&launched.supervisor))?;
     kill(test_node, &launched, Duration::from_millis(500))?;
     test_node.close();
     wait_pidfd(&pidfd.ok_or("ended at once")?)?;
     test_node.open(|_| ())?;
-    let record = test_node.wait_end(&spec, &launched)?;
-    same(
-        (record.cause, record.kill_requested),
-        (ExitCause::Signaled(9), true),
-    )
+    ended_as_asked(test_node, &spec, &launched, ExitCause::Signaled(9))
 }
 
 fn signals_that_are_none_are_refused(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     for signal in [0, -1, 32, 64, 300] {
         let request = KillRequest {
             signal,
@@ -114,11 +109,7 @@ fn signals_that_are_none_are_refused(test_node: &TestNode) -> Result<(), Failed>
 }
 
 fn a_stopped_launcher_does_not_hold_the_agent(test_node: &TestNode) -> Result<(), Failed> {
-    let launcher = test_node
-        .with(|containers| containers.launcher_pid())
-        .ok_or("no launcher")?;
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(launcher)?);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
+    nix::sys::signal::kill(test_node.launcher()?, nix::sys::signal::Signal::SIGSTOP)?;
     let began = Instant::now();
     test_node.close();
     check!(
@@ -130,9 +121,7 @@ fn a_stopped_launcher_does_not_hold_the_agent(test_node: &TestNode) -> Result<()
 }
 
 fn a_later_kill_shortens_the_grace(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", STUBBORN);
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "ready")?;
+    let (spec, launched) = test_node.launch_until(STUBBORN, "ready")?;
     let began = Instant::now();
     kill(test_node, &launched, Duration::from_secs(600))?;
     kill(test_node, &launched, Duration::from_millis(100))?;
@@ -147,8 +136,7 @@ fn a_later_kill_shortens_the_grace(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 fn a_kill_for_another_process_reaches_nobody(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let right = launched.supervisor.clone();
     let later = ProcessIdentity {
         start_ticks: right.start_ticks + 1,
@@ -160,25 +148,14 @@ fn a_kill_for_another_process_reaches_nobody(test_node: &TestNode) -> Result<(),
         ..right.clone()
     };
     for wrong in [later, rebooted] {
-        let request = KillRequest {
-            signal: 15,
-            grace: Duration::ZERO,
-        };
-        let outcome = test_node.with(|containers| containers.kill(&wrong, request))?;
-        same(outcome, KillOutcome::AlreadyGone)?;
+        reaches_nobody(test_node, &wrong)?;
     }
-    check!(
-        test_node
-            .with(|containers| containers.watch(&right))?
-            .is_some(),
-        "killed"
-    );
+    check!(test_node.lives(&launched)?, "killed");
     test_node.destroy(&spec, &launched)
 }
 
 fn a_double_forked_daemon_ends_with_its_task(test_node: &TestNode) -> Result<(), Failed> {
-    let gate = test_node.sandbox().join("gate");
-    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+    let gate = test_node.gate()?;
     let command =
         "(setsid sh -c '(setsid sh -c \"echo forked; exec sleep 1000\" &)' &); read line < gate";
     let spec = test_node.spec("c", command);
@@ -224,16 +201,13 @@ fn open_process(pid: i32) -> Result<Option<std::os::fd::OwnedFd>, Failed> {
 }
 
 fn a_killed_supervisor_takes_its_task_along(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let task = open_process(launched.task_pid)?.ok_or("the task is gone")?;
     let pid = nix::unistd::Pid::from_raw(launched.supervisor.pid);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
     wait_pidfd(&task)?;
     test_node.eventually("the supervisor is gone", || {
-        test_node
-            .with(|containers| containers.watch(&launched.supervisor))
-            .is_ok_and(|fd| fd.is_none())
+        test_node.lives(&launched).is_ok_and(|lives| !lives)
     })?;
     let record = test_node.with(|containers| containers.exit_record(&spec.name))?;
     check!(record.is_none(), "nobody can know, yet: {record:?}");
@@ -241,8 +215,7 @@ fn a_killed_supervisor_takes_its_task_along(test_node: &TestNode) -> Result<(), 
 }
 
 fn a_frozen_container_is_destroyed(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let groups = test_node.groups(&spec.name);
     for group in &groups.dirs {
         for (file, value) in [("freezer.state", "FROZEN"), ("cgroup.freeze", "1")] {
@@ -263,9 +236,7 @@ fn a_frozen_container_is_destroyed(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 fn a_restarted_agent_finds_and_ends_its_containers(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "echo ready; exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "ready")?;
+    let (spec, launched) = test_node.launch_until("echo ready; exec sleep 1000", "ready")?;
     test_node.close();
     test_node.open(|_| ())?;
     let found = test_node.with(|containers| containers.recover())?;
@@ -291,8 +262,7 @@ fn a_restarted_agent_finds_and_ends_its_containers(test_node: &TestNode) -> Resu
 }
 
 fn sweep_leaves_neighbours_alone(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let stale = test_node.groups(&name("stale"));
     let neighbour = test_node.groups(&name("x"));
     let neighbours: Vec<_> = neighbour

@@ -4,21 +4,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::time::Instant;
 
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
-    CapabilityRequest, CapabilitySet, Command, ContainerSpec, Controller, Credentials,
-    DestroyOptions, ExitCause, Isolation, LaunchError, LaunchStep, MountAction, MountSource,
-    MountStep, NodeOptions, SeccompAction, SeccompChoice, SeccompProfile, TaskIsolation,
+    CapabilityRequest, CapabilitySet, ContainerSpec, Controller, DestroyOptions, ExitCause,
+    Isolation, LaunchError, LaunchStep, MountAction, MountSource, MountStep, NodeOptions,
+    SeccompAction, SeccompChoice, SeccompProfile, TaskIsolation,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Test;
 use crate::probe;
-use crate::test_node::{PATIENCE, TestNode, entering, isolated, same};
+use crate::test_node::{TestNode, argv, expect_step, isolated, nobody, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_hostile_task_of_root_finds_no_way_out,
@@ -32,16 +31,6 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_working_directory_behind_a_descriptor_is_refused,
     changing_mounts_runs_nothing_that_the_container_shows,
 ];
-
-const NOBODY: u32 = 65534;
-
-fn nobody() -> Option<Credentials> {
-    Some(Credentials {
-        uid: NOBODY,
-        gid: NOBODY,
-        groups: Vec::new(),
-    })
-}
 
 /// All that keeps a task in, its own network too.
 fn harden(test_node: &TestNode, node: &NodeOptions) -> Result<(), Failed> {
@@ -78,10 +67,7 @@ fn probed(
     ] {
         spec.env.push((name.into(), value.into()));
     }
-    spec.command = Command::Argv {
-        program: test_node.probe()?.into(),
-        args: ["probe", probe::MARK, "escapes"].map(Into::into).to_vec(),
-    };
+    spec.command = argv(test_node.probe()?, &["probe", probe::MARK, "escapes"]);
     let (record, output) = test_node.run(&spec)?;
     drop(listener);
     check!(record.success(), "{record:?}: {output}");
@@ -130,7 +116,7 @@ fn expect_status(
 fn a_hostile_task_of_root_finds_no_way_out(test_node: &TestNode) -> Result<(), Failed> {
     harden(test_node, &NodeOptions::default())?;
     let (open, status) = probed(test_node, test_node.spec("c", ""), true)?;
-    same(open, Vec::new())?;
+    same(open, Vec::<String>::new())?;
     let standard = CapabilitySet::standard();
     expect_status(&status, standard, standard)
 }
@@ -138,9 +124,9 @@ fn a_hostile_task_of_root_finds_no_way_out(test_node: &TestNode) -> Result<(), F
 fn a_hostile_task_of_a_user_finds_no_way_out(test_node: &TestNode) -> Result<(), Failed> {
     harden(test_node, &NodeOptions::default())?;
     let mut spec = test_node.spec("c", "");
-    spec.credentials = nobody();
+    spec.credentials = Some(nobody());
     let (open, status) = probed(test_node, spec, true)?;
-    same(open, Vec::new())?;
+    same(open, Vec::<String>::new())?;
     expect_status(&status, CapabilitySet::EMPTY, CapabilitySet::EMPTY)
 }
 
@@ -182,8 +168,8 @@ fn set_user_id_programs_give_nothing(test_node: &TestNode) -> Result<(), Failed>
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     fs::set_permissions(&program, mode)?;
     let mut spec = test_node.spec("c", "./id -u");
-    spec.credentials = nobody();
-    same(test_node.run(&spec)?.1, format!("{NOBODY}\n"))
+    spec.credentials = Some(nobody());
+    same(test_node.run(&spec)?.1, "65534\n")
 }
 
 fn capabilities_are_what_is_allowed(test_node: &TestNode) -> Result<(), Failed> {
@@ -213,11 +199,11 @@ fn capabilities_are_what_is_allowed(test_node: &TestNode) -> Result<(), Failed> 
     // Who, what is asked, and then CapEff, CapBnd, CapAmb.
     for (number, (user, task, effective, bounding, ambient)) in [
         (None, usual.clone(), allowed, allowed, none),
-        (nobody(), usual, none, none, none),
+        (Some(nobody()), usual, none, none, none),
         (None, ask(Some(kill), None), kill, kill, none),
         (None, ask(None, Some(none)), none, allowed, none),
-        (nobody(), ask(None, Some(bind)), bind, bind, bind),
-        (nobody(), granted(kill), kill, kill, kill),
+        (Some(nobody()), ask(None, Some(bind)), bind, bind, bind),
+        (Some(nobody()), granted(kill), kill, kill, kill),
     ]
     .into_iter()
     .enumerate()
@@ -240,8 +226,8 @@ fn capabilities_are_what_is_allowed(test_node: &TestNode) -> Result<(), Failed> 
     let admin = CapabilitySet::from_names(["SYS_ADMIN"])?;
     for (user, task, named) in [
         (None, ask(Some(admin), None), "CAP_SYS_ADMIN"),
-        (nobody(), ask(None, Some(kill)), "CAP_KILL"),
-        (nobody(), ask(Some(kill), None), "CAP_KILL"),
+        (Some(nobody()), ask(None, Some(kill)), "CAP_KILL"),
+        (Some(nobody()), ask(Some(kill), None), "CAP_KILL"),
     ] {
         let mut spec = test_node.spec("more", "true");
         spec.credentials = user;
@@ -266,8 +252,7 @@ fn cgroups_around_a_container_are_hidden(test_node: &TestNode) -> Result<(), Fai
     let ours = fs::read_link("/proc/self/ns/cgroup")?;
     check!(*namespace != *ours.to_string_lossy(), "{output}");
     let spec = test_node.spec("outer+in", seen);
-    let inner = test_node.launch(&entering(&spec, &launched))?;
-    test_node.wait_end(&spec, &inner)?;
+    let inner = test_node.run_inside(&spec, &launched)?;
     let within = test_node.output(&spec);
     check!(within.ends_with(&format!("{namespace}\n")), "{within}");
     let root = test_node.root().to_string_lossy().into_owned();
@@ -314,14 +299,9 @@ fn cgroups_are_hidden_from_what_comes_after_the_tasks_end(
         let stat = fs::read_to_string(format!("/proc/{task}/stat")).unwrap_or_default();
         stat.contains(") Z ")
     };
-    let deadline = Instant::now() + PATIENCE;
-    while !has_ended() && Instant::now() < deadline {
-        std::thread::yield_now();
-    }
-    check!(has_ended(), "the task goes on");
+    test_node.eventually("the task has ended", has_ended)?;
     let spec = test_node.spec("outer+in", "cat /proc/self/cgroup; echo seen");
-    let inner = test_node.launch(&entering(&spec, &launched))?;
-    test_node.wait_end(&spec, &inner)?;
+    let inner = test_node.run_inside(&spec, &launched)?;
     kill(supervisor, Signal::SIGCONT)?;
     let within = test_node.output(&spec);
     let root = test_node.root().to_string_lossy().into_owned();
@@ -341,12 +321,12 @@ fn system_call_filters_are_per_task(test_node: &TestNode) -> Result<(), Failed> 
     };
     let status = "grep ^Seccomp: /proc/self/status";
     let usual = test_node.spec("usual", status);
-    same(test_node.run(&usual)?.1, "Seccomp:\t2\n".to_owned())?;
+    test_node.prints(&usual, "Seccomp:\t2\n")?;
     let free = test_node.spec("free", status);
     let output = test_node
         .run_with(&free, &task(SeccompChoice::Unconfined))?
         .1;
-    same(output, "Seccomp:\t0\n".to_owned())?;
+    same(output, "Seccomp:\t0\n")?;
     let standard = SeccompProfile::standard(CapabilitySet::EMPTY);
     let no_rename = ["rename", "renameat", "renameat2"]
         .into_iter()
@@ -355,7 +335,7 @@ fn system_call_filters_are_per_task(test_node: &TestNode) -> Result<(), Failed> 
     let command = "echo x >one; mv one two && echo moved || echo refused";
     let spec = test_node.spec("own", command);
     let own = task(SeccompChoice::Profile(no_rename.clone()));
-    same(test_node.run_with(&spec, &own)?.1, "refused\n".to_owned())?;
+    same(test_node.run_with(&spec, &own)?.1, "refused\n")?;
     let spec = test_node.spec("killed", "echo x >one; exec mv one two");
     let deadly = task(SeccompChoice::Profile(
         no_rename.otherwise(SeccompAction::Kill),
@@ -371,30 +351,14 @@ fn system_call_filters_are_per_task(test_node: &TestNode) -> Result<(), Failed> 
     ])?));
     let failed = test_node
         .with(|containers| containers.launch(&isolated(&test_node.spec("no", "true"), &nothing)));
-    let told = matches!(
-        &failed,
-        Err(LaunchError::Step {
-            step: LaunchStep::Exec,
-            ..
-        })
-    );
-    check!(told, "{failed:?}");
-    Ok(())
+    expect_step(failed.err(), LaunchStep::Exec)
 }
 
 fn a_working_directory_behind_a_descriptor_is_refused(test_node: &TestNode) -> Result<(), Failed> {
     for number in 0..64 {
         let mut spec = test_node.spec(&format!("c{number}"), "pwd");
         spec.working_dir = format!("/proc/self/fd/{number}").into();
-        let failed = test_node.with(|containers| containers.launch(&spec));
-        let told = matches!(
-            &failed,
-            Err(LaunchError::Step {
-                step: LaunchStep::WorkingDir,
-                ..
-            })
-        );
-        check!(told, "{number}: {failed:?}");
+        expect_step(test_node.refusal(&spec), LaunchStep::WorkingDir)?;
     }
     Ok(())
 }
@@ -413,11 +377,8 @@ fn changing_mounts_runs_nothing_that_the_container_shows(
     fs::write(&script, format!("id -u > {}\n", ran.display()))?;
     fs::set_permissions(&trap, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let mut spec = test_node.spec("c", "");
-    spec.credentials = nobody();
-    spec.command = Command::Argv {
-        program: "/bin/sleep".into(),
-        args: ["sleep", "1000"].map(Into::into).to_vec(),
-    };
+    spec.credentials = Some(nobody());
+    spec.command = argv("/bin/sleep", &["sleep", "1000"]);
     let task = TaskIsolation {
         mounts: vec![MountStep {
             path: covered,
@@ -433,7 +394,7 @@ fn changing_mounts_runs_nothing_that_the_container_shows(
         }],
         ..TaskIsolation::default()
     };
-    let launched = test_node.with(|containers| containers.launch(&isolated(&spec, &task)))?;
+    let launched = test_node.launch_with(&spec, &task)?;
     let steps = vec![MountStep {
         path: "nothing".into(),
         action: MountAction::Unmount {

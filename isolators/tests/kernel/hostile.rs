@@ -18,7 +18,7 @@ use meseta_isolators::{
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, isolated, name, same};
+use crate::test_node::{TestNode, chain, name, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_missing_controller_is_named,
@@ -75,10 +75,8 @@ impl Drop for Stranger {
 
 /// A launch that fails leaves no group and no folder, and says all of this.
 fn refused(test_node: &TestNode, spec: &ContainerSpec, says: &[&str]) -> Result<(), Failed> {
-    let text = match test_node.with(|containers| containers.launch(spec)) {
-        Ok(_) => return Err(format!("{} was launched", spec.name).into()),
-        Err(error) => chain(&error),
-    };
+    let error = test_node.refusal(spec).ok_or("it was launched")?;
+    let text = chain(&error);
     for part in says {
         check!(text.contains(part), "{text:?} lacks {part:?}");
     }
@@ -124,26 +122,17 @@ fn a_missing_controller_is_named(test_node: &TestNode) -> Result<(), Failed> {
 /// The mounts of all trees that are used.
 fn trees(test_node: &TestNode) -> Vec<PathBuf> {
     let groups = test_node.groups(&name("c"));
-    let mounts = test_node.host().v1.iter().map(|tree| tree.mount.clone());
-    let mounts = mounts.chain(
-        test_node
-            .host()
-            .unified
-            .iter()
-            .map(|tree| tree.mount.clone()),
-    );
+    let mounts = test_node.host().trees().into_iter().map(|tree| tree.mount);
     let used = |mount: &PathBuf| groups.dirs.iter().any(|group| group.dir.starts_with(mount));
     mounts.filter(used).collect()
 }
 
 /// One tree after the other can be read only, and only below our own root.
 fn a_tree_that_cannot_be_written_costs_one_launch(test_node: &TestNode) -> Result<(), Failed> {
-    let neighbour_spec = test_node.spec("neighbour", SLEEP);
-    let neighbour = test_node.launch(&neighbour_spec)?;
+    let (neighbour_spec, neighbour) = test_node.sleeper("neighbour")?;
     for tree in trees(test_node) {
         let spec = test_node.spec("c", "true");
-        let held_spec = test_node.spec("held", SLEEP);
-        let held = test_node.launch(&held_spec)?;
+        let (held_spec, held) = test_node.sleeper("held")?;
         let root = tree.join(test_node.root());
         let mounted = bind(&root)?;
         let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
@@ -200,8 +189,7 @@ fn a_refused_write_is_told_with_its_file(test_node: &TestNode) -> Result<(), Fai
     let isolation = Isolation::default_for(test_node.host());
     let custom: Vec<Box<dyn Isolator>> = vec![Box::new(Unreasonable)];
     test_node.open_custom(isolation, &Default::default(), custom)?;
-    let neighbour_spec = test_node.spec("neighbour", SLEEP);
-    let neighbour = test_node.launch(&neighbour_spec)?;
+    let (neighbour_spec, neighbour) = test_node.sleeper("neighbour")?;
     let mut spec = test_node.spec("c", "true");
     spec.demand.cpus_millis = 777;
     refused(test_node, &spec, &["pids.max", "-7", "Invalid argument"])?;
@@ -221,8 +209,7 @@ fn a_refused_write_is_told_with_its_file(test_node: &TestNode) -> Result<(), Fai
 }
 
 fn a_group_that_is_busy_is_removed_later(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", SLEEP);
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let groups = test_node.groups(&spec.name);
     let dir = &groups.dirs.first().ok_or("no group")?.dir;
     // The kernel does not remove what something is mounted on.
@@ -269,15 +256,10 @@ fn a_strangers_group_is_left_alone(test_node: &TestNode) -> Result<(), Failed> {
     let folder = test_node.with(|containers| containers.runtime_dir(&spec.name));
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("theirs"), "kept")?;
-    let text = match test_node.with(|containers| containers.launch(&spec)) {
-        Ok(_) => return Err("launched over somebody's folder".into()),
-        Err(error) => chain(&error),
-    };
+    let error = test_node.refusal(&spec);
+    let text = chain(&error.ok_or("launched over somebody's folder")?);
     check!(text.contains("File exists"), "{text}");
-    same(
-        fs::read_to_string(folder.join("theirs"))?,
-        "kept".to_owned(),
-    )?;
+    same(fs::read_to_string(folder.join("theirs"))?, "kept")?;
     test_node.forget(&spec)?;
     runs_well(test_node, &spec)
 }
@@ -310,8 +292,7 @@ fn small_disk(test_node: &TestNode, options: &str) -> Result<(PathBuf, Mounted),
 fn a_full_runtime_folder_costs_one_launch(test_node: &TestNode) -> Result<(), Failed> {
     let (dir, mounted) = small_disk(test_node, "size=1m,nr_inodes=40")?;
     test_node.open(|options| options.runtime_dir = dir.join("run"))?;
-    let neighbour_spec = test_node.spec("neighbour", SLEEP);
-    let neighbour = test_node.launch(&neighbour_spec)?;
+    let (neighbour_spec, neighbour) = test_node.sleeper("neighbour")?;
     let mut fillers = Vec::new();
     for number in 0.. {
         let filler = dir.join(format!("filler-{number}"));
@@ -342,8 +323,7 @@ fn a_full_runtime_folder_costs_one_launch(test_node: &TestNode) -> Result<(), Fa
 fn a_full_disk_costs_no_exit_record(test_node: &TestNode) -> Result<(), Failed> {
     let (dir, mounted) = small_disk(test_node, "size=256k")?;
     test_node.open(|options| options.runtime_dir = dir.join("run"))?;
-    let gate = test_node.sandbox().join("gate");
-    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+    let gate = test_node.gate()?;
     let spec = test_node.spec("c", "read line < gate; exit 7");
     let launched = test_node.launch(&spec)?;
     let filler = dir.join("filler");
@@ -363,12 +343,8 @@ fn a_full_disk_costs_no_exit_record(test_node: &TestNode) -> Result<(), Failed> 
 /// The set of a thread goes to what it executes; the thread ends with this test.
 fn a_missing_capability_is_named(test_node: &TestNode) -> Result<(), Failed> {
     let host = test_node.host().clone();
-    let user = Credentials::lookup("nobody");
-    let Ok(user) = user else {
-        return Err("there is no user 'nobody'".into());
-    };
     let mut as_user = test_node.spec("user", "true");
-    as_user.credentials = Some(user);
+    as_user.credentials = Some(Credentials::lookup("nobody")?);
     let as_root = test_node.spec("root", "true");
     let options = Options {
         instance: name("weak"),
@@ -437,9 +413,7 @@ fn nested_limits_stay_within_the_outer_ones(test_node: &TestNode) -> Result<(), 
         own_limits: true,
         ..TaskIsolation::default()
     };
-    let launched = test_node
-        .with(|containers| containers.launch(&isolated(&spec, &own)))
-        .map_err(|error| Failed::from(chain(&error)))?;
+    let launched = test_node.launch_with(&spec, &own)?;
     same(
         test_node.with(|containers| containers.verify(&spec.name, &spec.demand))?,
         Vec::new(),

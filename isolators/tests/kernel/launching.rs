@@ -7,12 +7,12 @@ use std::path::Path;
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
-    Command, Credentials, Destination, ExitCause, LaunchError, LaunchStep, Limit, LogFile,
+    ContainerSpec, Credentials, Destination, ExitCause, LaunchError, LaunchStep, Limit, LogFile,
     MountAction, MountSource, MountStep, Rlimit, TaskIsolation,
 };
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, entering, isolated, name, same};
+use crate::test_node::{TestNode, argv, isolated, name, nobody, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     exit_status_is_persisted,
@@ -117,7 +117,7 @@ fn hostname_is_the_containers_own(test_node: &TestNode) -> Result<(), Failed> {
     let before = nix::unistd::gethostname()?;
     let mut spec = test_node.spec("named", "uname -n");
     spec.hostname = Some("within".to_owned());
-    same(test_node.run(&spec)?.1, "within\n".to_owned())?;
+    test_node.prints(&spec, "within\n")?;
     let unnamed = test_node.spec("unnamed", "uname -n");
     same(
         test_node.run(&unnamed)?.1.trim().to_owned(),
@@ -177,33 +177,31 @@ fn task_is_in_its_own_cgroups(test_node: &TestNode) -> Result<(), Failed> {
 
 fn task_has_only_fds_0_to_2(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; true");
-    same(test_node.run(&spec)?.1, "0\n1\n2\n/dev/null\n".to_owned())
+    test_node.prints(&spec, "0\n1\n2\n/dev/null\n")
 }
 
 fn no_new_privs_is_set(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "grep NoNewPrivs /proc/self/status");
-    same(test_node.run(&spec)?.1, "NoNewPrivs:\t1\n".to_owned())
+    test_node.prints(&spec, "NoNewPrivs:\t1\n")
+}
+
+fn rlimit(resource: u32, soft: u64, hard: u64) -> Rlimit {
+    Rlimit {
+        resource,
+        soft,
+        hard,
+    }
 }
 
 fn rlimits_are_set(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "ulimit -Sn; ulimit -Hn; ulimit -c");
-    let nofile = Rlimit {
-        resource: 7,
-        soft: 77,
-        hard: 99,
-    };
-    let core = Rlimit {
-        resource: 4,
-        soft: 0,
-        hard: 0,
-    };
-    spec.rlimits = vec![nofile, core];
-    same(test_node.run(&spec)?.1, "77\n99\n0\n".to_owned())
+    spec.rlimits = vec![rlimit(7, 77, 99), rlimit(4, 0, 0)];
+    test_node.prints(&spec, "77\n99\n0\n")
 }
 
 fn oom_score_is_the_tasks_own(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "cat /proc/self/oom_score_adj");
-    same(test_node.run(&spec)?.1, "0\n".to_owned())?;
+    test_node.prints(&spec, "0\n")?;
     spec = test_node.spec("burst", "cat /proc/self/oom_score_adj");
     spec.demand.mem_limit = Some(Limit::Unlimited);
     let score: i32 = test_node.run(&spec)?.1.trim().parse()?;
@@ -218,10 +216,7 @@ fn mounts_of_a_task_stay_inside(test_node: &TestNode) -> Result<(), Failed> {
     let inner = test_node.sandbox().join("inner");
     fs::create_dir(&inner)?;
     let command = "mount -t tmpfs none inner && echo x >inner/file && echo mounted; read x < gate";
-    nix::unistd::mkfifo(
-        &test_node.sandbox().join("gate"),
-        nix::sys::stat::Mode::S_IRWXU,
-    )?;
+    let gate = test_node.gate()?;
     let spec = test_node.spec("c", command);
     let launched = test_node.launch(&spec)?;
     test_node.wait_output(&spec, "mounted")?;
@@ -231,36 +226,26 @@ fn mounts_of_a_task_stay_inside(test_node: &TestNode) -> Result<(), Failed> {
     );
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     check!(!table.contains("inner"), "the mount is in the host's table");
-    fs::write(test_node.sandbox().join("gate"), "\n")?;
+    fs::write(gate, "\n")?;
     test_node.wait_end(&spec, &launched)?;
     test_node.destroy(&spec, &launched)
 }
 
 fn environment_is_exactly_what_was_given(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "");
-    spec.command = Command::Argv {
-        program: "env".into(),
-        args: vec!["env".into()],
-    };
+    spec.command = argv("env", &["env"]);
     spec.env = vec![
         ("PATH".into(), "/usr/bin:/bin".into()),
         ("A".into(), "1 2=3".into()),
         ("EMPTY".into(), "".into()),
     ];
-    same(
-        test_node.run(&spec)?.1,
-        "PATH=/usr/bin:/bin\nA=1 2=3\nEMPTY=\n".to_owned(),
-    )
+    test_node.prints(&spec, "PATH=/usr/bin:/bin\nA=1 2=3\nEMPTY=\n")
 }
 
 fn signal_mask_and_dispositions_are_default(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "");
     let args = ["grep", "-E", "Sig(Blk|Ign|Cgt)|ShdPnd", "/proc/self/status"];
-    let args = args.into_iter().map(Into::into).collect();
-    spec.command = Command::Argv {
-        program: "grep".into(),
-        args,
-    };
+    spec.command = argv("grep", &args);
     let (_, output) = test_node.run(&spec)?;
     for line in output.lines() {
         // grep itself catches nothing but stack overflows.
@@ -278,10 +263,7 @@ fn user_and_groups_are_changed(test_node: &TestNode) -> Result<(), Failed> {
         gid: 65533,
         groups: vec![65533, 1234],
     });
-    same(
-        test_node.run(&spec)?.1,
-        "65534\n65533\n65533 1234\n0022\n".to_owned(),
-    )?;
+    test_node.prints(&spec, "65534\n65533\n65533 1234\n0022\n")?;
     let owner = fs::metadata(spec.stdout.path())?;
     same((owner.uid(), owner.gid()), (65534, 65533))
 }
@@ -292,19 +274,13 @@ fn long_environment_arrives(test_node: &TestNode) -> Result<(), Failed> {
         spec.env
             .push((format!("V{number}").into(), "x".repeat(100_000).into()));
     }
-    same(
-        test_node.run(&spec)?.1.trim().to_owned(),
-        "300000".to_owned(),
-    )
+    same(test_node.run(&spec)?.1.trim().to_owned(), "300000")
 }
 
 fn missing_program_is_reported_with_errno(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "");
-    spec.command = Command::Argv {
-        program: "/no/such/program".into(),
-        args: Vec::new(),
-    };
-    let error = test_node.with(|containers| containers.launch(&spec)).err();
+    spec.command = argv("/no/such/program", &[]);
+    let error = test_node.refusal(&spec);
     let Some(LaunchError::Step {
         step,
         source,
@@ -316,7 +292,7 @@ fn missing_program_is_reported_with_errno(test_node: &TestNode) -> Result<(), Fa
     };
     same(step, LaunchStep::Exec)?;
     same(source.raw_os_error(), Some(2))?;
-    same(detail, "/no/such/program".to_owned())?;
+    same(detail, "/no/such/program")?;
     let groups = test_node.groups(&spec.name);
     check!(!groups.exist(), "groups are left");
     let folder = test_node.with(|containers| containers.runtime_dir(&spec.name));
@@ -324,44 +300,54 @@ fn missing_program_is_reported_with_errno(test_node: &TestNode) -> Result<(), Fa
     Ok(())
 }
 
+type Spoil<'a> = &'a dyn Fn(&mut ContainerSpec);
+
 fn every_failing_step_is_named(test_node: &TestNode) -> Result<(), Failed> {
     let plain = test_node.sandbox().join("plain");
     fs::write(&plain, "#!/bin/sh\n")?;
-    let mut cases = Vec::new();
-    let mut chdir = test_node.spec("chdir", "true");
-    chdir.working_dir = test_node.sandbox().join("gone");
-    cases.push((chdir, LaunchStep::WorkingDir, 2));
-    let mut denied = test_node.spec("denied", "");
-    denied.command = Command::Argv {
-        program: plain.into(),
-        args: Vec::new(),
-    };
-    cases.push((denied, LaunchStep::Exec, 13));
-    let mut unknown = test_node.spec("unknown", "");
-    unknown.command = Command::Argv {
-        program: "no-such-program".into(),
-        args: Vec::new(),
-    };
-    cases.push((unknown, LaunchStep::Exec, 2));
-    let mut stdout = test_node.spec("stdout", "true");
-    stdout.stdout = Destination::file(&test_node.sandbox(), "gone/out");
-    cases.push((stdout, LaunchStep::OpenStdio, 2));
-    let mut rlimit = test_node.spec("rlimit", "true");
-    rlimit.rlimits = vec![Rlimit {
-        resource: 7,
-        soft: 10,
-        hard: 5,
-    }];
-    cases.push((rlimit, LaunchStep::Rlimit, 22));
-    let mut rlimit = test_node.spec("rlimit-number", "true");
-    rlimit.rlimits = vec![Rlimit {
-        resource: 999,
-        soft: 1,
-        hard: 1,
-    }];
-    cases.push((rlimit, LaunchStep::Rlimit, 22));
-    for (spec, expected, errno) in cases {
-        let error = test_node.with(|containers| containers.launch(&spec)).err();
+    let sandbox = test_node.sandbox();
+    let cases: [(&str, Spoil<'_>, LaunchStep, i32); 6] = [
+        (
+            "chdir",
+            &|spec| spec.working_dir = sandbox.join("gone"),
+            LaunchStep::WorkingDir,
+            2,
+        ),
+        (
+            "denied",
+            &|spec| spec.command = argv(&plain, &[]),
+            LaunchStep::Exec,
+            13,
+        ),
+        (
+            "unknown",
+            &|spec| spec.command = argv("no-such-program", &[]),
+            LaunchStep::Exec,
+            2,
+        ),
+        (
+            "stdout",
+            &|spec| spec.stdout = Destination::file(&sandbox, "gone/out"),
+            LaunchStep::OpenStdio,
+            2,
+        ),
+        (
+            "rlimit",
+            &|spec| spec.rlimits = vec![rlimit(7, 10, 5)],
+            LaunchStep::Rlimit,
+            22,
+        ),
+        (
+            "rlimit-number",
+            &|spec| spec.rlimits = vec![rlimit(999, 1, 1)],
+            LaunchStep::Rlimit,
+            22,
+        ),
+    ];
+    for (name, spoil, expected, errno) in cases {
+        let mut spec = test_node.spec(name, "true");
+        spoil(&mut spec);
+        let error = test_node.refusal(&spec);
         let Some(LaunchError::Step { step, source, .. }) = &error else {
             return Err(format!("{}: {error:?}", spec.name).into());
         };
@@ -377,14 +363,8 @@ fn symlinked_output_is_refused(test_node: &TestNode) -> Result<(), Failed> {
     let victim = test_node.sandbox().join("victim");
     fs::write(&victim, "untouched")?;
     std::os::unix::fs::symlink(&victim, spec.stdout.path())?;
-    let error = test_node.with(|containers| containers.launch(&spec)).err();
-    let refused = matches!(
-        &error,
-        Some(LaunchError::Step { step: LaunchStep::OpenStdio, source, .. })
-            if source.raw_os_error() == Some(libc::ELOOP)
-    );
-    check!(refused, "{error:?}");
-    same(fs::read_to_string(victim)?, "untouched".to_owned())
+    refused_stdio(test_node.refusal(&spec), libc::ELOOP)?;
+    same(fs::read_to_string(victim)?, "untouched")
 }
 
 fn refused_stdio(error: Option<LaunchError>, errno: i32) -> Result<(), Failed> {
@@ -425,21 +405,13 @@ fn output_follows_no_swapped_folder(test_node: &TestNode) -> Result<(), Failed> 
         refused_stdio(error.err(), libc::ELOOP)?;
     }
     same(fs::read_dir(outside.join("c"))?.count(), 1)?;
-    same(
-        fs::read_to_string(outside.join("c/err"))?,
-        "theirs".to_owned(),
-    )
+    same(fs::read_to_string(outside.join("c/err"))?, "theirs")
 }
 
 /// Pipes keep nobody waiting, and what somebody else owns stays theirs.
 fn output_is_a_plain_file_of_the_tasks_user(test_node: &TestNode) -> Result<(), Failed> {
     let theirs = test_node.sandbox().with_file_name("theirs");
     fs::write(&theirs, "theirs")?;
-    let nobody = Credentials {
-        uid: 65534,
-        gid: 65534,
-        groups: Vec::new(),
-    };
     for (number, task) in both_ways().into_iter().enumerate() {
         for (kind, errno) in [
             ("fifo", libc::EINVAL),
@@ -448,7 +420,7 @@ fn output_is_a_plain_file_of_the_tasks_user(test_node: &TestNode) -> Result<(), 
         ] {
             let name = format!("{kind}{number}");
             let mut spec = test_node.spec(&name, "echo written");
-            spec.credentials = Some(nobody.clone());
+            spec.credentials = Some(nobody());
             spec.stderr = Destination::file(&test_node.sandbox(), &name);
             let path = spec.stderr.path();
             match kind {
@@ -461,13 +433,13 @@ fn output_is_a_plain_file_of_the_tasks_user(test_node: &TestNode) -> Result<(), 
             same(fs::metadata(&path)?.uid(), 0)?;
         }
     }
-    same(fs::read_to_string(&theirs)?, "theirs".to_owned())?;
+    same(fs::read_to_string(&theirs)?, "theirs")?;
     // What is the user's own already is gone on with.
     let mut spec = test_node.spec("own", "echo written");
-    spec.credentials = Some(nobody);
+    spec.credentials = Some(nobody());
     fs::write(spec.stdout.path(), "before ")?;
     std::os::unix::fs::chown(spec.stdout.path(), Some(65534), Some(65534))?;
-    same(test_node.run(&spec)?.1, "before written\n".to_owned())
+    test_node.prints(&spec, "before written\n")
 }
 
 /// A task has mounted a folder of its own over that which the output's path leads through.
@@ -490,14 +462,11 @@ fn output_goes_where_the_agent_sees_it(test_node: &TestNode) -> Result<(), Faile
         ..TaskIsolation::default()
     };
     let outer = test_node.spec("outer", "echo up; exec sleep 1000");
-    let launched = test_node
-        .with(|containers| containers.launch(&isolated(&outer, &task)))
-        .map_err(|error| Failed::from(chain(&error)))?;
+    let launched = test_node.launch_with(&outer, &task)?;
     test_node.wait_output(&outer, "up")?;
     let spec = test_node.spec("outer+in", "echo within");
-    let inner = test_node.launch(&entering(&spec, &launched))?;
-    test_node.wait_end(&spec, &inner)?;
-    same(test_node.output(&spec), "within\n".to_owned())?;
+    let inner = test_node.run_inside(&spec, &launched)?;
+    same(test_node.output(&spec), "within\n")?;
     same(fs::read_dir(&evil)?.count(), 0)?;
     test_node.destroy(&spec, &inner)?;
     test_node.destroy(&outer, &launched)
@@ -506,44 +475,38 @@ fn output_goes_where_the_agent_sees_it(test_node: &TestNode) -> Result<(), Faile
 fn a_name_in_use_is_refused(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "echo first; exec sleep 1000");
     let launched = test_node.launch(&spec)?;
-    let again = test_node.with(|containers| containers.launch(&spec)).err();
+    let again = test_node.refusal(&spec);
     check!(
         matches!(again, Some(LaunchError::Invalid { .. })),
         "{again:?}"
     );
     // The one that runs is not hurt by the refusal.
-    let alive = test_node.with(|containers| containers.watch(&launched.supervisor))?;
-    check!(alive.is_some(), "the first container is gone");
+    check!(test_node.lives(&launched)?, "the first container is gone");
     test_node.destroy(&spec, &launched)
 }
 
 fn launcher_death_costs_no_container(test_node: &TestNode) -> Result<(), Failed> {
-    let gate = test_node.sandbox().join("gate");
-    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+    let gate = test_node.gate()?;
     let spec = test_node.spec("c", "read line < gate; echo $line; exit 3");
     let launched = test_node.launch(&spec)?;
-    let launcher = test_node
-        .with(|containers| containers.launcher_pid())
-        .ok_or("no launcher")?;
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(launcher)?);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
+    let launcher = test_node.launcher()?;
+    nix::sys::signal::kill(launcher, nix::sys::signal::Signal::SIGKILL)?;
     // A new launch finds it dead and starts another.
     same(
         test_node.run(&test_node.spec("second", "exit 4"))?.0.cause,
         ExitCause::Exited(4),
     )?;
-    let successor = test_node
-        .with(|containers| containers.launcher_pid())
-        .ok_or("no launcher")?;
-    check!(successor != launcher, "the launcher was not replaced");
+    check!(
+        test_node.launcher()? != launcher,
+        "the launcher was not replaced"
+    );
     fs::write(&gate, "through\n")?;
     test_node.wait_cause(&spec, &launched, ExitCause::Exited(3))?;
-    same(test_node.output(&spec), "through\n".to_owned())
+    same(test_node.output(&spec), "through\n")
 }
 
 fn supervisor_runs_from_a_sealed_image(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let exe = format!("/proc/{}/exe", launched.supervisor.pid);
     let target = fs::read_link(&exe)?;
     check!(
@@ -556,8 +519,7 @@ fn supervisor_runs_from_a_sealed_image(test_node: &TestNode) -> Result<(), Faile
 }
 
 fn supervisor_is_small(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", launched.supervisor.pid))?;
     let kilobytes: u64 = rollup
         .lines()
@@ -570,9 +532,7 @@ fn supervisor_is_small(test_node: &TestNode) -> Result<(), Failed> {
 
 fn a_hundred_launches_leak_no_descriptor(test_node: &TestNode) -> Result<(), Failed> {
     let count = || fs::read_dir("/proc/self/fd").map(Iterator::count);
-    let launcher = test_node
-        .with(|containers| containers.launcher_pid())
-        .ok_or("no launcher")?;
+    let launcher = test_node.launcher()?;
     let of_launcher = || fs::read_dir(format!("/proc/{launcher}/fd")).map(Iterator::count);
     test_node.run(&test_node.spec("warm", "true"))?;
     let before = of_launcher()?;

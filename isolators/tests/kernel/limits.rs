@@ -70,8 +70,7 @@ fn an_oom_is_told_after_a_restart_too(test_node: &TestNode) -> Result<(), Failed
 }
 
 fn an_oom_is_seen_while_the_task_goes_on(test_node: &TestNode) -> Result<(), Failed> {
-    let gate = test_node.sandbox().join("gate");
-    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+    let gate = test_node.gate()?;
     let greedy = GREEDY.trim_end_matches("; exit $?");
     let spec = test_node.spec("c", &format!("read line < gate; {greedy}; exec sleep 1000"));
     let launched = test_node.launch(&spec)?;
@@ -132,8 +131,7 @@ fn cfs_quota_throttles(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 fn limits_of_a_living_container_change(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let update = |demand: Demand| {
         test_node.with(|containers| containers.update(&spec.name, &demand))?;
         test_node.usage(&spec)

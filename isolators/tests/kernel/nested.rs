@@ -1,15 +1,13 @@
 //! Containers inside containers: their groups, their end, and processes put into one that runs.
 
-use std::time::{Duration, Instant};
-
 use libtest_mimic::Failed;
 use meseta_isolators::{
-    CapabilityRequest, CapabilitySet, ContainerName, DestroyOptions, ExitCause, Launched,
-    NodeOptions, Rlimit, TaskIsolation,
+    CapabilityRequest, CapabilitySet, DestroyOptions, ExitCause, Launched, NodeOptions, Rlimit,
+    TaskIsolation,
 };
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, entering};
+use crate::test_node::{TestNode, chain, name};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     nested_ends_alone,
@@ -22,12 +20,8 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
 
 const OUTER: &str = "exec sleep 1000";
 
-fn name(text: &str) -> Result<ContainerName, Failed> {
-    Ok(ContainerName::new(text)?)
-}
-
 fn destroy(test_node: &TestNode, container: &str, launched: &Launched) -> Result<(), Failed> {
-    let name = name(container)?;
+    let name = name(container);
     let options = DestroyOptions::default();
     let destroyed =
         test_node.with(|containers| containers.destroy(&name, Some(&launched.supervisor), options));
@@ -40,8 +34,8 @@ fn nested_ends_alone(test_node: &TestNode) -> Result<(), Failed> {
     let outer = test_node.launch(&test_node.spec("outer", OUTER))?;
     let one = test_node.launch(&test_node.spec("outer+one", OUTER))?;
     let two = test_node.launch(&test_node.spec("outer+two", OUTER))?;
-    let of_outer = test_node.groups(&name("outer")?);
-    let of_one = test_node.groups(&name("outer+one")?);
+    let of_outer = test_node.groups(&name("outer"));
+    let of_one = test_node.groups(&name("outer+one"));
     for (outer, inner) in of_outer.dirs.iter().zip(&of_one.dirs) {
         check!(inner.dir.starts_with(&outer.dir), "{inner:?}");
         check!(inner.dir.exists(), "{inner:?} is not there");
@@ -59,8 +53,7 @@ fn nested_ends_with_the_outer_one(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("outer+in", OUTER);
     let inner = test_node.launch(&spec)?;
     destroy(test_node, "outer", &outer)?;
-    let record = test_node.wait_end(&spec, &inner)?;
-    check!(record.cause == ExitCause::Signaled(9), "{record:?}");
+    test_node.wait_cause(&spec, &inner, ExitCause::Signaled(9))?;
     destroy(test_node, "outer+in", &inner)
 }
 
@@ -85,15 +78,12 @@ fn inside_sees_what_the_container_sees(test_node: &TestNode) -> Result<(), Faile
     let outer_spec = test_node.spec("outer", &format!("{seen}; exec sleep 1000"));
     let outer = test_node.launch(&outer_spec)?;
     let spec = test_node.spec("outer+debug", &format!("{seen}; cat /proc/1/comm"));
-    let launched = test_node.launch(&entering(&spec, &outer))?;
-    let record = test_node.wait_end(&spec, &launched)?;
-    check!(record.cause == ExitCause::Exited(0), "{record:?}");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let mut seen = test_node.output(&outer_spec);
-    while seen.lines().count() < 3 && Instant::now() < deadline {
-        std::thread::yield_now();
-        seen = test_node.output(&outer_spec);
-    }
+    let launched = test_node.run_inside(&spec, &outer)?;
+    test_node.wait_cause(&spec, &launched, ExitCause::Exited(0))?;
+    test_node.eventually("the container has told", || {
+        test_node.output(&outer_spec).lines().count() == 3
+    })?;
+    let seen = test_node.output(&outer_spec);
     let printed = test_node.output(&spec);
     check!(
         printed == format!("{seen}meseta-init\n"),
@@ -137,10 +127,7 @@ fn nested_rights_are_its_own(test_node: &TestNode) -> Result<(), Failed> {
 
 fn nothing_nests_in_nothing(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("gone+in", OUTER);
-    let refused = test_node.with(|containers| containers.launch(&spec));
-    let Err(error) = refused else {
-        return Err("it was launched".into());
-    };
+    let error = test_node.refusal(&spec).ok_or("it was launched")?;
     let text = chain(&error);
     check!(text.contains("around it is not there"), "{text}");
     Ok(())

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
-use meseta_isolators::{Credentials, ExitCause, KillRequest, LaunchError, LaunchStep};
+use meseta_isolators::{Credentials, ExitCause, KillRequest, LaunchStep};
 
 use crate::Test;
-use crate::test_node::{TestNode, same};
+use crate::test_node::{TestNode, expect_step, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     exit_status_is_persisted,
@@ -26,26 +26,14 @@ fn exit_status_is_persisted(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "echo out; echo err >&2; exit 3");
     let (record, output) = test_node.run(&spec)?;
     same(record.cause, ExitCause::Exited(3))?;
-    same(output, "out\n".to_owned())?;
-    same(
-        std::fs::read_to_string(spec.stderr.path())?,
-        "err\n".to_owned(),
-    )
+    same(output, "out\n")?;
+    same(std::fs::read_to_string(spec.stderr.path())?, "err\n")
 }
 
 fn failure_is_told(test_node: &TestNode) -> Result<(), Failed> {
     let mut spec = test_node.spec("c", "true");
     spec.working_dir = test_node.sandbox().join("gone");
-    let error = test_node.with(|containers| containers.launch(&spec)).err();
-    let told = matches!(
-        &error,
-        Some(LaunchError::Step {
-            step: LaunchStep::WorkingDir,
-            ..
-        })
-    );
-    check!(told, "{error:?}");
-    Ok(())
+    expect_step(test_node.refusal(&spec), LaunchStep::WorkingDir)
 }
 
 fn a_user_may_name_itself(test_node: &TestNode) -> Result<(), Failed> {
@@ -60,9 +48,7 @@ fn a_user_may_name_itself(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 fn kill_reaches_daemons(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", WITH_DAEMON);
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "forked")?;
+    let (spec, launched) = test_node.launch_until(WITH_DAEMON, "forked")?;
     let began = Instant::now();
     let request = KillRequest {
         signal: 15,
@@ -81,9 +67,7 @@ fn kill_reaches_daemons(test_node: &TestNode) -> Result<(), Failed> {
 
 fn usage_is_of_the_process_tree(test_node: &TestNode) -> Result<(), Failed> {
     let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo worked; exec sleep 1000";
-    let spec = test_node.spec("c", work);
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "worked")?;
+    let (spec, launched) = test_node.launch_until(work, "worked")?;
     let read = || {
         test_node.with(|containers| {
             containers.usage(&spec.name, Some(&launched.supervisor), Duration::ZERO)
@@ -106,16 +90,12 @@ fn usage_is_of_the_process_tree(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 fn destroy_ends_everything(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", WITH_DAEMON);
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "forked")?;
+    let (spec, launched) = test_node.launch_until(WITH_DAEMON, "forked")?;
     test_node.destroy(&spec, &launched)
 }
 
 fn restart_finds_the_container(test_node: &TestNode) -> Result<(), Failed> {
-    let spec = test_node.spec("c", "echo ready; exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
-    test_node.wait_output(&spec, "ready")?;
+    let (spec, launched) = test_node.launch_until("echo ready; exec sleep 1000", "ready")?;
     test_node.close();
     test_node.open(|_| ())?;
     let found = test_node.with(|containers| containers.recover())?;

@@ -4,15 +4,16 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use libtest_mimic::Failed;
-use meseta_isolators::cgroup::Version;
+use meseta_isolators::cgroup::{Groups, Version};
+use meseta_isolators::isolator::Observed;
 use meseta_isolators::{
-    Breach, Command, ContainerSpec, Controller, Demand, DiskArea, DriftKind, Host, Isolator,
+    Breach, ContainerSpec, Controller, Demand, DiskArea, DriftKind, Host, Isolation, Isolator,
     KnobWrite, Limit, NodeOptions, PortRange, Shrink, TaskIsolation,
 };
 
 use crate::Test;
 use crate::probe;
-use crate::test_node::{TestNode, same};
+use crate::test_node::{TestNode, argv, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     devices_are_denied_but_for_the_list,
@@ -39,10 +40,7 @@ pub(crate) const V2_TESTS: &[(&str, Test)] = tests![
 const MB: u64 = 1 << 20;
 
 fn probe_command(test_node: &TestNode, spec: &mut ContainerSpec, what: &str) -> Result<(), Failed> {
-    spec.command = Command::Argv {
-        program: test_node.probe()?.into(),
-        args: ["probe", probe::MARK, what].map(Into::into).to_vec(),
-    };
+    spec.command = argv(test_node.probe()?, &["probe", probe::MARK, what]);
     Ok(())
 }
 
@@ -69,17 +67,14 @@ fn devices_are_denied_but_for_the_list(test_node: &TestNode) -> Result<(), Faile
         head -c 1 disk 2>&1 | grep -o 'not permitted'; : <>/dev/kmsg && echo kmsg";
     test_node.open_more("cgroups/devices", &NodeOptions::default())?;
     let spec = test_node.spec("usual", command);
-    same(
-        test_node.run(&spec)?.1,
-        "1\nmade\nnot permitted\n".to_owned(),
-    )?;
+    test_node.prints(&spec, "1\nmade\nnot permitted\n")?;
     fs::remove_file(test_node.sandbox().join("disk"))?;
     test_node.open_more("cgroups/devices", &node)?;
     let spec = test_node.spec(
         "more",
         "head -c 0 /dev/kmsg && echo read; (: >/dev/kmsg) || echo kept",
     );
-    same(test_node.run(&spec)?.1, "read\nkept\n".to_owned())
+    test_node.prints(&spec, "read\nkept\n")
 }
 
 /// The same on a machine whose device hierarchy we do not see.
@@ -110,18 +105,12 @@ fn cpuset_is_the_parents_or_the_operators(test_node: &TestNode) -> Result<(), Fa
     };
     test_node.open_more("cgroups/cpuset", &node)?;
     let spec = test_node.spec("one", "grep Cpus_allowed_list /proc/self/status");
-    same(
-        test_node.run(&spec)?.1,
-        "Cpus_allowed_list:\t0\n".to_owned(),
-    )
+    test_node.prints(&spec, "Cpus_allowed_list:\t0\n")
 }
 
 fn block_io_is_counted(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("cgroups/blkio", &NodeOptions::default())?;
-    nix::unistd::mkfifo(
-        &test_node.sandbox().join("gate"),
-        nix::sys::stat::Mode::S_IRWXU,
-    )?;
+    let gate = test_node.gate()?;
     let command = "read line <gate; dd if=/dev/zero of=file bs=1M count=4 oflag=direct 2>/dev/null; \
         echo written; exec sleep 1000";
     let spec = test_node.spec("c", command);
@@ -139,7 +128,7 @@ fn block_io_is_counted(test_node: &TestNode) -> Result<(), Failed> {
         let rule = format!("{major}:{minor} 1073741824");
         fs::write(group.dir.join("blkio.throttle.write_bps_device"), rule)?;
     }
-    fs::write(test_node.sandbox().join("gate"), "\n")?;
+    fs::write(gate, "\n")?;
     test_node.wait_output(&spec, "written")?;
     let io = test_node.usage(&spec)?.io;
     check!(
@@ -151,8 +140,7 @@ fn block_io_is_counted(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 fn cgroups_all_is_all_that_is_here(test_node: &TestNode) -> Result<(), Failed> {
-    let isolation =
-        meseta_isolators::Isolation::parse("cgroups/all,namespaces/pid,namespaces/mnt")?;
+    let isolation = Isolation::parse("cgroups/all,namespaces/pid,namespaces/mnt")?;
     check!(isolation.has("cgroups/mem"), "not meant by all");
     let resolved = isolation.resolved(test_node.host());
     check!(
@@ -165,19 +153,15 @@ fn cgroups_all_is_all_that_is_here(test_node: &TestNode) -> Result<(), Failed> {
         .filter(|name| *name != "cgroups/hugetlb")
         .collect();
     test_node.open_custom(
-        meseta_isolators::Isolation::parse(&names.join(","))?,
+        Isolation::parse(&names.join(","))?,
         &NodeOptions::default(),
         Vec::new(),
     )?;
     let spec = test_node.spec("c", "cat /proc/self/cgroup");
     let output = test_node.run(&spec)?.1;
     for controller in [Controller::Cpuset, Controller::Blkio, Controller::Devices] {
-        if !test_node
-            .host()
-            .v1
-            .iter()
-            .any(|tree| tree.controllers.contains(&controller))
-        {
+        let mut trees = test_node.host().v1.iter();
+        if !trees.any(|tree| tree.controllers.contains(&controller)) {
             continue;
         }
         let line = format!(
@@ -211,7 +195,7 @@ fn a_network_of_its_own_has_loopback(test_node: &TestNode) -> Result<(), Failed>
     test_node.open_more("namespaces/net", &NodeOptions::default())?;
     let mut spec = test_node.spec("c", "");
     probe_command(test_node, &mut spec, "loopback")?;
-    same(test_node.run(&spec)?.1, "through lo\n".to_owned())
+    test_node.prints(&spec, "through lo\n")
 }
 
 fn listening_ports_are_found_and_judged(test_node: &TestNode) -> Result<(), Failed> {
@@ -344,7 +328,7 @@ fn revocable_containers_may_be_idle(test_node: &TestNode) -> Result<(), Failed> 
     spec.demand.cpus_revocable = true;
     let launched = test_node.launch(&spec)?;
     let state = || knob(test_node, &spec, Controller::Cpu, "cpu.idle");
-    same(state()?, "1".to_owned())?;
+    same(state()?, "1")?;
     let update = |revocable| {
         let demand = Demand {
             cpus_revocable: revocable,
@@ -354,16 +338,16 @@ fn revocable_containers_may_be_idle(test_node: &TestNode) -> Result<(), Failed> 
         test_node.with(|containers| containers.update(&spec.name, &demand))
     };
     update(true)?;
-    same(state()?, "1".to_owned())?;
+    same(state()?, "1")?;
     let drift =
         |demand: &Demand| test_node.with(|containers| containers.verify(&spec.name, demand));
     same(drift(&spec.demand)?, Vec::new())?;
     update(false)?;
-    same(state()?, "0".to_owned())?;
+    same(state()?, "0")?;
     let found = drift(&spec.demand)?;
     check!(found.iter().any(|one| one.file == "cpu.idle"), "{found:?}");
     update(true)?;
-    same(state()?, "1".to_owned())?;
+    same(state()?, "1")?;
     test_node.destroy(&spec, &launched)
 }
 
@@ -408,26 +392,18 @@ impl Isolator for Frugal {
         &[Controller::Pids]
     }
 
-    fn plan(
-        &self,
-        _demand: &Demand,
-        _groups: &meseta_isolators::cgroup::Groups,
-        _observed: &meseta_isolators::isolator::Observed,
-    ) -> Vec<KnobWrite> {
+    fn plan(&self, _demand: &Demand, _groups: &Groups, _observed: &Observed) -> Vec<KnobWrite> {
         vec![KnobWrite::new(Controller::Pids, "pids.max", 7)]
     }
 }
 
 fn an_isolator_of_the_callers_own_is_applied(test_node: &TestNode) -> Result<(), Failed> {
-    let isolation = meseta_isolators::Isolation::default_for(test_node.host());
+    let isolation = Isolation::default_for(test_node.host());
     test_node.open_custom(isolation, &NodeOptions::default(), vec![Box::new(Frugal)])?;
     let mut spec = test_node.spec("c", "exec sleep 1000");
     spec.demand.pids_limit = Some(Limit::At(50));
     let launched = test_node.launch(&spec)?;
-    same(
-        knob(test_node, &spec, Controller::Pids, "pids.max")?,
-        "7".to_owned(),
-    )?;
+    same(knob(test_node, &spec, Controller::Pids, "pids.max")?, "7")?;
     same(
         test_node.with(|containers| containers.verify(&spec.name, &spec.demand))?,
         Vec::new(),
@@ -449,8 +425,7 @@ fn huge_pages_have_a_ceiling(test_node: &TestNode) -> Result<(), Failed> {
     let before = fs::read_to_string(&control)?;
     let result = (|| {
         test_node.open_more("cgroups/hugetlb", &node)?;
-        let spec = test_node.spec("c", "exec sleep 1000");
-        let launched = test_node.launch(&spec)?;
+        let (spec, launched) = test_node.sleeper("c")?;
         same(
             knob(test_node, &spec, Controller::Hugetlb, "hugetlb.2MB.max")?,
             (4 * MB).to_string(),
@@ -467,8 +442,7 @@ fn huge_pages_have_a_ceiling(test_node: &TestNode) -> Result<(), Failed> {
 
 fn perf_event_needs_no_hierarchy_of_its_own(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("cgroups/perf_event", &NodeOptions::default())?;
-    let spec = test_node.spec("c", "exec sleep 1000");
-    let launched = test_node.launch(&spec)?;
+    let (spec, launched) = test_node.sleeper("c")?;
     let groups = test_node.groups(&spec.name);
     let group = groups.of(Controller::PerfEvent).ok_or("no group")?;
     check!(group.dir.is_dir(), "{group:?}");

@@ -1,6 +1,7 @@
 //! A place of its own for one test: folders, cgroups root, containers; and the check afterwards.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,11 +11,12 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Groups;
 use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, ContainerUsage, Containers, Controller, Demand,
-    Destination, DestroyOptions, ExitCause, ExitRecord, Host, Inside, Isolation, Isolator,
-    Launched, Limitation, NodeOptions, Options, TaskIsolation,
+    Command, ContainerName, ContainerSpec, ContainerUsage, Containers, Controller, Credentials,
+    Demand, Destination, DestroyOptions, ExitCause, ExitRecord, Host, Inside, Isolation, Isolator,
+    LaunchError, LaunchStep, Launched, Limitation, NodeOptions, Options, TaskIsolation,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 
 /// No test waits longer than this for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
@@ -169,7 +171,64 @@ impl TestNode {
         spec: &ContainerSpec,
         task: &TaskIsolation,
     ) -> Result<(ExitRecord, String), Failed> {
-        self.run(&isolated(spec, task))
+        let launched = self.launch_with(spec, task)?;
+        let record = self.wait_end(spec, &launched)?;
+        Ok((record, self.output(spec)))
+    }
+
+    pub(crate) fn launch_with(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+    ) -> Result<Launched, Failed> {
+        self.launch(&isolated(spec, task))
+    }
+
+    /// Why it cannot be launched, if it cannot.
+    pub(crate) fn refusal(&self, spec: &ContainerSpec) -> Option<LaunchError> {
+        self.with(|containers| containers.launch(spec)).err()
+    }
+
+    /// Runs to its end in the namespaces of one that runs.
+    pub(crate) fn run_inside(
+        &self,
+        spec: &ContainerSpec,
+        outer: &Launched,
+    ) -> Result<Launched, Failed> {
+        let inner = self.launch(&entering(spec, outer))?;
+        self.wait_end(spec, &inner)?;
+        Ok(inner)
+    }
+
+    /// A container that runs until it is ended.
+    pub(crate) fn sleeper(&self, name: &str) -> Result<(ContainerSpec, Launched), Failed> {
+        let spec = self.spec(name, "exec sleep 1000");
+        let launched = self.launch(&spec)?;
+        Ok((spec, launched))
+    }
+
+    /// A container that has printed this.
+    pub(crate) fn launch_until(
+        &self,
+        command: &str,
+        text: &str,
+    ) -> Result<(ContainerSpec, Launched), Failed> {
+        let spec = self.spec("c", command);
+        let launched = self.launch(&spec)?;
+        self.wait_output(&spec, text)?;
+        Ok((spec, launched))
+    }
+
+    /// A pipe in the sandbox that a task waits for.
+    pub(crate) fn gate(&self) -> Result<PathBuf, Failed> {
+        let gate = self.sandbox().join("gate");
+        nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+        Ok(gate)
+    }
+
+    pub(crate) fn launcher(&self) -> Result<Pid, Failed> {
+        let pid = self.with(|containers| containers.launcher_pid());
+        Ok(Pid::from_raw(i32::try_from(pid.ok_or("no launcher")?)?))
     }
 
     /// What an agent that ends leaves: the containers, without their launcher.
@@ -231,6 +290,11 @@ impl TestNode {
         let launched = self.launch(spec)?;
         let record = self.wait_end(spec, &launched)?;
         Ok((record, self.output(spec)))
+    }
+
+    /// Launches and waits for the end, which must have printed this.
+    pub(crate) fn prints(&self, spec: &ContainerSpec, expected: &str) -> Result<(), Failed> {
+        same(self.run(spec)?.1, expected)
     }
 
     pub(crate) fn output(&self, spec: &ContainerSpec) -> String {
@@ -391,8 +455,35 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// A program and its arguments, the zeroth first.
+pub(crate) fn argv(program: impl Into<OsString>, args: &[&str]) -> Command {
+    Command::Argv {
+        program: program.into(),
+        args: args.iter().map(Into::into).collect(),
+    }
+}
+
+pub(crate) fn nobody() -> Credentials {
+    Credentials {
+        uid: 65534,
+        gid: 65534,
+        groups: Vec::new(),
+    }
+}
+
+/// Fails unless this was the step that failed.
+pub(crate) fn expect_step(failed: Option<LaunchError>, expected: LaunchStep) -> Result<(), Failed> {
+    let told = matches!(&failed, Some(LaunchError::Step { step, .. }) if *step == expected);
+    check!(told, "{failed:?}");
+    Ok(())
+}
+
 /// Fails unless both are equal.
-pub(crate) fn same<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Result<(), Failed> {
+pub(crate) fn same<T, U>(found: T, expected: U) -> Result<(), Failed>
+where
+    T: PartialEq<U> + std::fmt::Debug,
+    U: std::fmt::Debug,
+{
     check!(found == expected, "found {found:?}, expected {expected:?}");
     Ok(())
 }

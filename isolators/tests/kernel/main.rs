@@ -19,29 +19,17 @@ macro_rules! tests {
     ($($name:ident),+ $(,)?) => { &[$((stringify!($name), $name)),+] };
 }
 
-#[path = "kernel/ending.rs"]
 mod ending;
-#[path = "kernel/hardening.rs"]
 mod hardening;
-#[path = "kernel/hostile.rs"]
 mod hostile;
-#[path = "kernel/launching.rs"]
 mod launching;
-#[path = "kernel/limits.rs"]
 mod limits;
-#[path = "kernel/nested.rs"]
 mod nested;
-#[path = "kernel/posix.rs"]
 mod posix;
-#[path = "kernel/probe.rs"]
 mod probe;
-#[path = "kernel/resources.rs"]
 mod resources;
-#[path = "kernel/revocable.rs"]
 mod revocable;
-#[path = "kernel/sampling.rs"]
 mod sampling;
-#[path = "kernel/test_node.rs"]
 mod test_node;
 
 use std::path::Path;
