@@ -354,14 +354,14 @@ async fn next_frame(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use tokio::sync::mpsc;
 
     use super::super::server::{CancellationToken, stream_body};
     use super::*;
 
     /// A body that a test sends, and where it does so.
-    fn sent() -> (mpsc::Sender<Bytes>, Body) {
+    pub(crate) fn sent() -> (mpsc::Sender<Bytes>, Body) {
         let (sender, receiver) = mpsc::channel(64);
         (sender, stream_body(receiver, CancellationToken::new()))
     }

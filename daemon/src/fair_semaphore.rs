@@ -420,4 +420,4 @@ impl Drop for Permit {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -222,15 +222,9 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::super::body::GRACE;
-    use super::super::server::{CancellationToken, stream_body};
+    use super::super::body::tests::sent;
     use super::*;
-    use crate::fair_semaphore::Rules;
-
-    /// A body that a test sends, and where it does so.
-    fn sent() -> (mpsc::Sender<Bytes>, Body) {
-        let (sender, receiver) = mpsc::channel(64);
-        (sender, stream_body(receiver, CancellationToken::new()))
-    }
+    use crate::fair_semaphore::tests::semaphore_of;
 
     fn message(length: u8) -> Bytes {
         let mut bytes = vec![0, 0, 0, 0, length];
@@ -301,18 +295,6 @@ mod tests {
 
     const KIB: usize = 1024;
 
-    /// Room for so many bytes, of which each group leaves half.
-    fn semaphore(units_max: usize) -> FairSemaphore {
-        FairSemaphore::new(Rules {
-            units_max,
-            leaves_half: true,
-            stall_timeout: Some(Duration::from_secs(2)),
-            newest_first: false,
-            waiting_of_group_max: 100,
-            waiting_max: 1_000,
-        })
-    }
-
     /// The prefix of a large message, and some of it.
     fn begun(length: usize, bytes: usize) -> Bytes {
         let mut begun = vec![0];
@@ -341,7 +323,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_large_message_keeps_its_permit_until_the_next_read() {
-        let semaphore = semaphore(1_000 * KIB);
+        let semaphore = semaphore_of(1_000 * KIB);
         let (sender, mut body) = begun_body(&semaphore, "a", 100 * KIB).await;
         assert_eq!(semaphore.used(), 0, "nobody asks for more");
         assert!(is_waiting(&mut body).await);
@@ -366,7 +348,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn unfinished_messages_of_one_group_keep_nobody_out() {
-        let semaphore = semaphore(400 * KIB);
+        let semaphore = semaphore_of(400 * KIB);
         let mut unfinished = Vec::new();
         for _ in 0..14 {
             let (sender, mut body) = begun_body(&semaphore, "false", 100 * KIB).await;

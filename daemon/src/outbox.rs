@@ -269,23 +269,22 @@ impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
 mod tests {
     use super::*;
 
-    impl QueuedSize for &str {
-        fn bytes(&self) -> usize {
-            self.len()
-        }
+    /// What a message of this type takes.
+    macro_rules! sized {
+        ($($message:ty = $bytes:expr),*) => {
+            $(impl QueuedSize for $message {
+                fn bytes(&self) -> usize {
+                    $bytes(self)
+                }
+            })*
+        };
     }
 
-    impl QueuedSize for usize {
-        fn bytes(&self) -> usize {
-            *self
-        }
-    }
-
-    impl QueuedSize for i32 {
-        fn bytes(&self) -> usize {
-            1
-        }
-    }
+    sized!(
+        &str = |it: &&str| it.len(),
+        usize = |it: &usize| *it,
+        i32 = |_: &i32| 1
+    );
 
     #[test]
     fn a_message_goes_when_what_it_depends_on_is_durable() {

@@ -302,10 +302,8 @@ mod tests {
         let (now, here) = (Instant::now(), network(1));
         assert_eq!(wrong(&mut attempt_limiter, &here, &[7; 50], now), 3);
         assert_eq!(attempt_limiter.take(&here, 7, now), AttemptDecision::Denied);
-        assert_eq!(
-            attempt_limiter.take(&here, 8, now),
-            AttemptDecision::Granted
-        );
+        let decision = attempt_limiter.take(&here, 8, now);
+        assert_eq!(decision, AttemptDecision::Granted);
         // Many right ones come at once: each waits for those before it.
         let mut open = 1;
         for name in 100.. {
@@ -317,17 +315,13 @@ mod tests {
         }
         assert_eq!(open, 17);
         attempt_limiter.settle(&here, 100, true);
-        assert_eq!(
-            attempt_limiter.take(&here, 900, now),
-            AttemptDecision::Granted
-        );
+        let decision = attempt_limiter.take(&here, 900, now);
+        assert_eq!(decision, AttemptDecision::Granted);
         for name in (101..116).chain([8, 900]) {
             attempt_limiter.settle(&here, name, false);
         }
-        assert_eq!(
-            attempt_limiter.take(&here, 901, now),
-            AttemptDecision::Denied
-        );
+        let decision = attempt_limiter.take(&here, 901, now);
+        assert_eq!(decision, AttemptDecision::Denied);
     }
 
     #[test]

@@ -44,6 +44,38 @@ fn refusal(settings: Settings) -> String {
     settings.build().unwrap_err().to_string()
 }
 
+/// One whose first realm asks, with the credentials of [`people`].
+fn asking() -> Authentication {
+    let dir = TempDir::new().unwrap();
+    let mut settings = settings("127.0.0.1");
+    settings.credentials = Some(write(&dir, "people", &people(), 0o600));
+    settings.realms[0].2 = Some(true);
+    settings.build().unwrap().0
+}
+
+/// Somebody who says nothing of who it is.
+async fn unasked(
+    authentication: &Authentication,
+    realm: Realm,
+    peer: &Peer,
+) -> Result<Caller, AuthenticationError> {
+    let nothing = HeaderMap::new();
+    authentication
+        .authenticate(realm, &nothing, Some(peer))
+        .await
+}
+
+/// Whom it takes the sender of this header for, from nowhere in particular.
+async fn principal_of(
+    authentication: &Authentication,
+    realm: Realm,
+    header: &str,
+) -> Result<Option<String>, AuthenticationError> {
+    let headers = named(Some(header));
+    let caller = authentication.authenticate(realm, &headers, None).await;
+    caller.map(|caller| caller.owned_principal())
+}
+
 fn named(authorization: Option<&str>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Some(value) = authorization {
@@ -69,11 +101,7 @@ async fn on_loopback_no_credentials_are_needed() {
 
 #[tokio::test]
 async fn an_authenticated_realm_asks_and_remembers() {
-    let dir = TempDir::new().unwrap();
-    let mut settings = settings("127.0.0.1");
-    settings.credentials = Some(write(&dir, "people", &people(), 0o600));
-    settings.realms[0].2 = Some(true);
-    let (authentication, _) = settings.build().unwrap();
+    let authentication = asking();
     let right = basic::header("ada", b"wonder");
     let wrong = basic::header("ada", b"CANARY");
     for header in [None, Some(wrong.as_str()), Some("Bearer x"), Some("Basic")] {
@@ -93,19 +121,11 @@ async fn an_authenticated_realm_asks_and_remembers() {
         );
     }
     for _ in 0..3 {
-        let caller = authentication
-            .authenticate(Realm::Readonly, &named(Some(&right)), None)
-            .await;
-        assert_eq!(caller.unwrap().principal(), Some("ada"));
+        let known = principal_of(&authentication, Realm::Readonly, &right).await;
+        assert_eq!(known.unwrap().as_deref(), Some("ada"));
     }
-    let elsewhere = authentication
-        .authenticate(Realm::Readwrite, &named(Some(&right)), None)
-        .await;
-    assert_eq!(
-        elsewhere.unwrap().principal(),
-        None,
-        "a realm that does not ask"
-    );
+    let elsewhere = principal_of(&authentication, Realm::Readwrite, &right).await;
+    assert_eq!(elsewhere.unwrap(), None, "a realm that does not ask");
     assert!(!format!("{authentication:?}").contains("argon2"));
 }
 
@@ -116,81 +136,63 @@ async fn executors_come_from_this_machine_and_in_the_clear_nobody_else() {
     authentication.encrypted = true;
     let here = Peer::at("127.0.0.1:9".parse().unwrap());
     let there = Peer::at("10.9.9.9:9".parse().unwrap());
-    let empty = HeaderMap::new();
-    assert!(
-        authentication
-            .authenticate(Realm::Executor, &empty, Some(&here))
-            .await
-            .is_ok()
-    );
-    assert!(
-        authentication
-            .authenticate(Realm::Executor, &empty, Some(&there))
-            .await
-            .is_err()
-    );
+    for (peer, is_taken) in [(&here, true), (&there, false)] {
+        let taken = unasked(&authentication, Realm::Executor, peer).await;
+        assert_eq!(taken.is_ok(), is_taken);
+    }
     for realm in [Realm::Open, Realm::Readonly, Realm::Readwrite] {
-        let rejected = authentication
-            .authenticate(realm, &empty, Some(&here))
-            .await
-            .unwrap_err();
+        let rejected = unasked(&authentication, realm, &here).await.unwrap_err();
         assert_eq!(rejected.status(), StatusCode::FORBIDDEN);
         assert!(rejected.text().contains("https://"));
     }
 }
 
+type Change<'a> = &'a dyn Fn(&mut Settings);
+
 #[test]
 fn what_does_not_fit_together_is_refused_with_what_to_give() {
     let dir = TempDir::new().unwrap();
-    let with = |change: &dyn Fn(&mut Settings)| {
-        let mut settings = settings("127.0.0.1");
-        change(&mut settings);
-        refusal(settings)
-    };
-    for (text, part) in [
+    let open = write(&dir, "open", &people(), 0o644);
+    let plain = write(&dir, "plain", "ada CANARY", 0o600);
+    let cases: [(Change<'_>, &str); 9] = [
         (
-            with(&|settings| settings.realms[1].2 = Some(true)),
+            &|it| it.realms[1].2 = Some(true),
             "--authenticate_it needs --credentials",
         ),
         (
-            with(&|settings| settings.ssl_cert_file = Some("/a".into())),
+            &|it| it.ssl_cert_file = Some("/a".into()),
             "give both or none",
         ),
         (
-            with(&|settings| settings.ssl_ca_file = Some("/a".into())),
+            &|it| it.ssl_ca_file = Some("/a".into()),
             "needs --ssl_cert_file",
         ),
         (
-            with(&|settings| settings.acls = Some("{\"a\":1}".to_owned())),
+            &|it| it.acls = Some("{\"a\":1}".to_owned()),
             "--acls: `a` is not a list",
         ),
         (
-            with(&|settings| settings.firewall_rules = Some("{}".to_owned())),
+            &|it| it.firewall_rules = Some("{}".to_owned()),
             "--firewall_rules: expected",
         ),
         (
-            with(&|settings| settings.credentials = Some("/nowhere".into())),
+            &|it| it.credentials = Some("/nowhere".into()),
             "--credentials: failed to read /nowhere",
         ),
+        (&|it| it.credentials = Some(open.clone()), "chmod 600"),
         (
-            with(&|settings| {
-                settings.credentials = Some(write(&dir, "open", &people(), 0o644));
-            }),
-            "chmod 600",
-        ),
-        (
-            with(&|settings| {
-                settings.credentials = Some(write(&dir, "plain", "ada CANARY", 0o600));
-            }),
+            &|it| it.credentials = Some(plain.clone()),
             "`meseta credential`",
         ),
         (
-            with(&|settings| {
-                settings.credentials = Some("{\"credentials\": \"CANARY\"}".into());
-            }),
+            &|it| it.credentials = Some("{\"credentials\": \"CANARY\"}".into()),
             "give the path of a file",
         ),
-    ] {
+    ];
+    for (change, part) in cases {
+        let mut settings = settings("127.0.0.1");
+        change(&mut settings);
+        let text = refusal(settings);
         assert!(text.contains(part), "{part}: {text}");
         assert!(!text.contains("CANARY"), "{text}");
     }
@@ -396,20 +398,13 @@ fn local_peer(uid: u32, inode: u32) -> Peer {
 async fn on_loopback_only_root_and_the_daemons_user_are_believed_unasked() {
     let own = rustix::process::geteuid();
     let (authentication, _) = settings("127.0.0.1").build().unwrap();
-    let empty = HeaderMap::new();
     let unknown = Peer::owned("127.0.0.1:9".parse().unwrap(), None);
     for realm in [Realm::Readonly, Realm::Readwrite] {
         for known in [local_peer(0, 1), local_peer(own.as_raw(), 1)] {
-            assert!(
-                authentication
-                    .authenticate(realm, &empty, Some(&known))
-                    .await
-                    .is_ok()
-            );
+            assert!(unasked(&authentication, realm, &known).await.is_ok());
         }
         for untrusted in [&local_peer(65_533, 1), &unknown] {
-            let rejected = authentication
-                .authenticate(realm, &empty, Some(untrusted))
+            let rejected = unasked(&authentication, realm, untrusted)
                 .await
                 .unwrap_err();
             assert_eq!(rejected.status(), StatusCode::FORBIDDEN);
@@ -425,34 +420,18 @@ async fn on_loopback_only_root_and_the_daemons_user_are_believed_unasked() {
     }
     let untrusted = local_peer(65_533, 1);
     for realm in [Realm::Open, Realm::Agents, Realm::Scheduler] {
-        assert!(
-            authentication
-                .authenticate(realm, &empty, Some(&untrusted))
-                .await
-                .is_ok()
-        );
+        assert!(unasked(&authentication, realm, &untrusted).await.is_ok());
     }
     authentication.set_container_sockets(Arc::new(Inside(7)));
-    let confined = authentication
-        .authenticate(Realm::Readwrite, &empty, Some(&local_peer(0, 7)))
-        .await;
+    let confined = unasked(&authentication, Realm::Readwrite, &local_peer(0, 7)).await;
     assert_eq!(confined.is_err(), own.is_root(), "root, but in a container");
-    let free = local_peer(0, 8);
-    assert!(
-        authentication
-            .authenticate(Realm::Readwrite, &empty, Some(&free))
-            .await
-            .is_ok()
-    );
+    let free = unasked(&authentication, Realm::Readwrite, &local_peer(0, 8)).await;
+    assert!(free.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn wrong_secrets_of_one_local_user_do_not_delay_others() {
-    let dir = TempDir::new().unwrap();
-    let mut settings = settings("127.0.0.1");
-    settings.credentials = Some(write(&dir, "people", &people(), 0o600));
-    settings.realms[0].2 = Some(true);
-    let (authentication, _) = settings.build().unwrap();
+    let authentication = asking();
     let authenticate = async |secret: &str, uid: u32| {
         let header = named(Some(&basic::header("ada", secret.as_bytes())));
         let peer = local_peer(uid, 1);
@@ -475,11 +454,7 @@ async fn wrong_secrets_of_one_local_user_do_not_delay_others() {
 
 #[tokio::test]
 async fn a_principals_certificate_is_believed_while_there_are_credentials_of_the_principal() {
-    let dir = TempDir::new().unwrap();
-    let mut settings = settings("127.0.0.1");
-    settings.credentials = Some(write(&dir, "people", &people(), 0o600));
-    settings.realms[0].2 = Some(true);
-    let (authentication, _) = settings.build().unwrap();
+    let authentication = asking();
     for (principal, hosts, authenticated) in [
         ("ada", &[][..], Some("ada")),
         ("bob", &[], None),
@@ -487,9 +462,7 @@ async fn a_principals_certificate_is_believed_while_there_are_credentials_of_the
     ] {
         let mut peer = Peer::owned("10.9.9.9:9".parse().unwrap(), None);
         peer.certificate = Some(Arc::new(PeerCertificate::signed_for(principal, hosts)));
-        let caller = authentication
-            .authenticate(Realm::Readonly, &HeaderMap::new(), Some(&peer))
-            .await;
+        let caller = unasked(&authentication, Realm::Readonly, &peer).await;
         let caller = caller.ok().and_then(|caller| caller.owned_principal());
         assert_eq!(caller.as_deref(), authenticated, "{principal:?} {hosts:?}");
     }
@@ -499,7 +472,6 @@ async fn a_principals_certificate_is_believed_while_there_are_credentials_of_the
 #[tokio::test]
 async fn a_scheduler_without_a_name_is_known_by_its_user_of_this_machine() {
     let (authentication, _) = settings("127.0.0.1").build().unwrap();
-    let empty = HeaderMap::new();
     let remote = Peer::owned("10.9.9.9:9".parse().unwrap(), None);
     let hidden = Peer::owned("127.0.0.1:9".parse().unwrap(), None);
     for (realm, peer, user) in [
@@ -512,10 +484,7 @@ async fn a_scheduler_without_a_name_is_known_by_its_user_of_this_machine() {
         (Realm::Scheduler, remote, None),
         (Realm::Agents, local_peer(1_000, 1), None),
     ] {
-        let caller = authentication
-            .authenticate(realm, &empty, Some(&peer))
-            .await
-            .unwrap();
+        let caller = unasked(&authentication, realm, &peer).await.unwrap();
         assert_eq!(caller.user, user);
     }
 }
@@ -532,32 +501,21 @@ async fn an_untrusted_local_user_may_authenticate_and_the_requirement_may_be_lif
         .authenticate(Realm::Readwrite, &right, Some(&untrusted))
         .await;
     assert_eq!(caller.unwrap().principal(), Some("ada"));
-    let rejected = authentication
-        .authenticate(Realm::Readwrite, &HeaderMap::new(), Some(&untrusted))
+    let rejected = unasked(&authentication, Realm::Readwrite, &untrusted)
         .await
         .unwrap_err();
     assert_eq!(rejected.status(), StatusCode::UNAUTHORIZED);
     let mut open = settings("127.0.0.1");
     open.realms[0].2 = Some(false);
     let (authentication, _) = open.build().unwrap();
-    let empty = HeaderMap::new();
-    let looks = authentication
-        .authenticate(Realm::Readonly, &empty, Some(&untrusted))
-        .await;
+    let looks = unasked(&authentication, Realm::Readonly, &untrusted).await;
     assert!(looks.is_ok(), "said so for one realm");
-    let changes = authentication
-        .authenticate(Realm::Readwrite, &empty, Some(&untrusted))
-        .await;
+    let changes = unasked(&authentication, Realm::Readwrite, &untrusted).await;
     assert!(changes.is_err(), "and not for the other");
     let mut insecure = settings("127.0.0.1");
     insecure.insecure = true;
     let (authentication, _) = insecure.build().unwrap();
     for realm in REALMS {
-        assert!(
-            authentication
-                .authenticate(realm, &empty, Some(&untrusted))
-                .await
-                .is_ok()
-        );
+        assert!(unasked(&authentication, realm, &untrusted).await.is_ok());
     }
 }

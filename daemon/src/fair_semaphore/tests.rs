@@ -6,7 +6,8 @@ use super::*;
 
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-fn semaphore_of(units_max: usize) -> FairSemaphore {
+/// Room for so many units, of which each group leaves half.
+pub(crate) fn semaphore_of(units_max: usize) -> FairSemaphore {
     FairSemaphore::new(Rules {
         units_max,
         leaves_half: true,
@@ -142,22 +143,26 @@ async fn a_request_larger_than_the_capacity_is_not_overtaken() {
     next.await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_next_is_of_a_group_that_awaits_the_least() {
+/// A semaphore of one unit, and that unit.
+async fn one_at_a_time(newest_first: bool, waiting_max: usize) -> (FairSemaphore, Permit) {
     let semaphore = FairSemaphore::new(Rules {
         units_max: 1,
         leaves_half: false,
         stall_timeout: None,
-        newest_first: false,
+        newest_first,
         waiting_of_group_max: 3,
-        waiting_max: 5,
+        waiting_max,
     });
     let first = semaphore.take(Group::from("a"), 1).await.unwrap();
-    let (sender, mut order) = tokio::sync::mpsc::channel(8);
-    for (number, (group, rank)) in [("a", 0), ("a", 0), ("a", 0), ("a", 0), ("b", 5), ("c", 0)]
-        .into_iter()
-        .enumerate()
-    {
+    (semaphore, first)
+}
+
+type Order = tokio::sync::mpsc::Receiver<(usize, bool)>;
+
+/// These come one after the other, each with its rank; who is answered when, and how.
+async fn in_turn(semaphore: &FairSemaphore, waiting: &[(&'static str, usize)]) -> Order {
+    let (sender, order) = tokio::sync::mpsc::channel(8);
+    for (number, (group, rank)) in waiting.iter().copied().enumerate() {
         let (semaphore, sender) = (semaphore.clone(), sender.clone());
         tokio::spawn(async move {
             let taken = semaphore.take_after(Group::from(group), 1, rank).await;
@@ -165,11 +170,24 @@ async fn the_next_is_of_a_group_that_awaits_the_least() {
         });
         tokio::task::yield_now().await;
     }
-    assert_eq!(
-        order.recv().await,
-        Some((3, false)),
-        "three of a group wait"
-    );
+    order
+}
+
+async fn rest_of(mut order: Order) -> Vec<(usize, bool)> {
+    let mut told = Vec::new();
+    while let Some(one) = order.recv().await {
+        told.push(one);
+    }
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_is_of_a_group_that_awaits_the_least() {
+    let (semaphore, first) = one_at_a_time(false, 5).await;
+    let waiting = [("a", 0), ("a", 0), ("a", 0), ("a", 0), ("b", 5), ("c", 0)];
+    let mut order = in_turn(&semaphore, &waiting).await;
+    let third = order.recv().await;
+    assert_eq!(third, Some((3, false)), "three of a group wait");
     // One more than may wait: whoever has the last turn is sent away.
     let late = tokio::spawn({
         let semaphore = semaphore.clone();
@@ -177,11 +195,8 @@ async fn the_next_is_of_a_group_that_awaits_the_least() {
     });
     tokio::task::yield_now().await;
     assert_eq!(order.recv().await, Some((4, false)));
-    drop((first, sender));
-    let mut told = Vec::new();
-    while let Some((number, is_ok)) = order.recv().await {
-        told.push((number, is_ok));
-    }
+    drop(first);
+    let told = rest_of(order).await;
     assert_eq!(told, [(5, true), (0, true), (1, true), (2, true)]);
     assert!(late.await.unwrap());
     assert!(is_empty(&semaphore));
@@ -204,30 +219,11 @@ async fn a_cancelled_waiter_leaves_no_state() {
 
 #[tokio::test(start_paused = true)]
 async fn with_newest_first_the_last_waiter_is_served_first() {
-    let semaphore = FairSemaphore::new(Rules {
-        units_max: 1,
-        leaves_half: false,
-        stall_timeout: None,
-        newest_first: true,
-        waiting_of_group_max: 3,
-        waiting_max: 3,
-    });
-    let first = semaphore.take(Group::from("a"), 1).await.unwrap();
-    let (sender, mut order) = tokio::sync::mpsc::channel(8);
-    for group in ["b", "c", "d", "e"] {
-        let (semaphore, sender) = (semaphore.clone(), sender.clone());
-        tokio::spawn(async move {
-            let taken = semaphore.take(Group::from(group), 1).await;
-            sender.try_send((group, taken.is_ok())).unwrap();
-        });
-        tokio::task::yield_now().await;
-    }
-    drop((first, sender));
-    let mut told = Vec::new();
-    while let Some(one) = order.recv().await {
-        told.push(one);
-    }
-    assert_eq!(told, [("b", false), ("e", true), ("d", true), ("c", true)]);
+    let (semaphore, first) = one_at_a_time(true, 3).await;
+    let order = in_turn(&semaphore, &["b", "c", "d", "e"].map(|group| (group, 0))).await;
+    drop(first);
+    let told = rest_of(order).await;
+    assert_eq!(told, [(0, false), (3, true), (2, true), (1, true)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -519,6 +519,10 @@ mod tests {
         slot.entry.closed.is_cancelled()
     }
 
+    fn are_open<const N: usize>(slots: [&ConnectionSlot; N]) -> bool {
+        !slots.map(is_closed).contains(&true)
+    }
+
     const SOON: Duration = Duration::from_millis(1);
 
     /// A request that has come whole.
@@ -578,11 +582,7 @@ mod tests {
             let unfinished = taken[300].begin();
             assert!(admission.admit(here, user(1001, 4), now).is_some());
             assert!(is_closed(&taken[300]) && !is_closed(&taken[2]));
-            assert!(
-                ![&operator, &executor, &other]
-                    .map(is_closed)
-                    .contains(&true)
-            );
+            assert!(are_open([&operator, &executor, &other]));
             drop(unfinished);
         }
     }
@@ -598,11 +598,7 @@ mod tests {
         let there = admission.admit(ip("10.0.0.2"), None, start).unwrap();
         let fourth = admission.admit(here, None, start + 3 * SOON).unwrap();
         assert!(is_closed(&second), "the oldest that is not being answered");
-        assert!(
-            ![&first, &third, &fourth, &there]
-                .map(is_closed)
-                .contains(&true)
-        );
+        assert!(are_open([&first, &third, &fourth, &there]));
         drop(answering);
         // What has said nothing in its time goes before what was answered.
         let later = start + SILENCE_ALLOWED + 2 * SOON;
@@ -644,7 +640,7 @@ mod tests {
         three.entry.set_long_lived();
         let four = admission.admit(here, None, much_later);
         assert!(four.is_some() && is_closed(&three));
-        assert!(![&all[0], &all[2], &two].map(is_closed).contains(&true));
+        assert!(are_open([&all[0], &all[2], &two]));
         drop((in_use, others));
     }
 

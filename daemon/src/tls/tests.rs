@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::client::{Client, Error, Options as ClientOptions};
+use crate::client::{Client, Options as ClientOptions};
 use crate::server::{self, Peer};
 
 /// An authority and the folder that its files are in.
@@ -122,6 +122,15 @@ async fn run(files: Files) -> Running {
     }
 }
 
+/// What is served, to clients that need show nothing.
+fn files((certificate, key): (PathBuf, PathBuf)) -> Files {
+    Files {
+        certificate,
+        key,
+        authorities: None,
+    }
+}
+
 fn client(trusted: &Path, own: Option<&(PathBuf, PathBuf)>) -> Client {
     let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
     let config = super::client(Some(trusted), own).unwrap();
@@ -129,11 +138,10 @@ fn client(trusted: &Path, own: Option<&(PathBuf, PathBuf)>) -> Client {
 }
 
 async fn ask(client: &Client, url: &str) -> Result<String, String> {
-    match client.get(url).await {
-        Ok(reply) => Ok(reply.text()),
-        Err(error @ Error::Connect { .. }) => Err(chain(&error)),
-        Err(error) => Err(chain(&error)),
-    }
+    let reply = client.get(url).await;
+    reply
+        .map(|reply| reply.text())
+        .map_err(|error| chain(&error))
 }
 
 #[tokio::test]
@@ -149,11 +157,9 @@ async fn certificates_are_believed_or_refused() {
         ("elsewhere", &["elsewhere.example"][..], false),
         ("expired", &["127.0.0.1"][..], true),
     ] {
-        let (certificate, key) = ours.sign(dir.path(), name, hosts, expired);
         let one = run(Files {
-            certificate,
-            key,
             authorities: Some(ca.clone()),
+            ..files(ours.sign(dir.path(), name, hosts, expired))
         })
         .await;
         urls.push(format!("https://{}/", one.address));
@@ -190,13 +196,8 @@ async fn a_port_without_grpc_agrees_on_http1_alone() {
     let dir = TempDir::new().unwrap();
     let ours = Authority::new();
     let ca = ours.write(dir.path(), "ca.pem");
-    let (certificate, key) = ours.sign(dir.path(), "served", &["127.0.0.1"], false);
-    let files = Files {
-        certificate,
-        key,
-        authorities: None,
-    };
-    let served = Served::load(files).unwrap();
+    let signed = ours.sign(dir.path(), "served", &["127.0.0.1"], false);
+    let served = Served::load(files(signed)).unwrap();
     for (http2, expected) in [(true, b"h2".as_slice()), (false, b"http/1.1".as_slice())] {
         let mut config = super::client(Some(&ca), None).unwrap();
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
@@ -217,25 +218,20 @@ async fn a_server_that_is_known_by_two_names_is_believed_by_either() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let ca = ours.write(dir.path(), "ca.pem");
     let ask_of = async |authority: &Authority, hosts: &[&str], expired, also: &str| {
-        let (certificate, key) = authority.sign(dir.path(), "served", hosts, expired);
-        let running = run(Files {
-            certificate,
-            key,
-            authorities: None,
-        })
-        .await;
+        let running = run(files(authority.sign(dir.path(), "served", hosts, expired))).await;
         let config = client_of_either(Some(&ca), None, also).unwrap();
         let client = Client::with(ClientOptions::default(), config, None);
         ask(&client, &format!("https://{}/", running.address)).await
     };
     let name = "node1.example";
-    assert!(ask_of(&ours, &[name], false, name).await.is_ok());
-    assert!(ask_of(&ours, &["127.0.0.1"], false, name).await.is_ok());
-    assert!(
-        ask_of(&ours, &["127.0.0.1"], false, "not a name")
-            .await
-            .is_ok()
-    );
+    for (host, also) in [
+        (name, name),
+        ("127.0.0.1", name),
+        ("127.0.0.1", "not a name"),
+    ] {
+        let answer = ask_of(&ours, &[host], false, also).await;
+        assert!(answer.is_ok(), "{host} {also}: {answer:?}");
+    }
     for (authority, hosts, expired, word) in [
         (&ours, "node2.example", false, "not valid for name"),
         (&ours, name, true, "expired"),
@@ -314,12 +310,7 @@ async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
     let ca = first.write(dir.path(), "ca.pem");
     let new_ca = second.write(dir.path(), "new-ca.pem");
     let (certificate, key) = first.sign(dir.path(), "served", &["127.0.0.1"], false);
-    let running = run(Files {
-        certificate: certificate.clone(),
-        key: key.clone(),
-        authorities: None,
-    })
-    .await;
+    let running = run(files((certificate.clone(), key.clone()))).await;
     let url = format!("https://{}/", running.address);
     let kept = client(&ca, None);
     assert!(ask(&kept, &url).await.is_ok());
@@ -357,13 +348,13 @@ async fn changed_files_are_noticed() {
     let dir = TempDir::new().unwrap();
     let (first, second) = (Authority::new(), Authority::new());
     let new_ca = second.write(dir.path(), "new-ca.pem");
-    let (certificate, key) = first.sign(dir.path(), "served", &["127.0.0.1"], false);
-    let files = Files {
-        certificate,
-        key,
-        authorities: None,
-    };
-    let running = run(files).await;
+    let running = run(files(first.sign(
+        dir.path(),
+        "served",
+        &["127.0.0.1"],
+        false,
+    )))
+    .await;
     let watch = running.served.clone();
     let interval = Duration::from_millis(5);
     tokio::spawn(watch.watch(interval, running.shutdown.clone()));
@@ -388,11 +379,7 @@ fn what_cannot_be_used_is_said() {
     let ours = Authority::new();
     let (certificate, key) = ours.sign(dir.path(), "a", &["a"], false);
     let load = |certificate: &Path, key: &Path| {
-        let served = Served::load(Files {
-            certificate: certificate.to_owned(),
-            key: key.to_owned(),
-            authorities: None,
-        });
+        let served = Served::load(files((certificate.to_owned(), key.to_owned())));
         chain(&served.unwrap_err())
     };
     let missing = load(&dir.path().join("none"), &key);

@@ -31,6 +31,10 @@ fn network(address: &str) -> Option<Source> {
     Some(Source::Network(Network::of(address)))
 }
 
+async fn outcome(authenticator: &Authenticator, principal: &str, secret: &str) -> CheckOutcome {
+    authenticator.check(&claim(principal, secret), None).await
+}
+
 fn remembered(authenticator: &Authenticator) -> usize {
     lock(&authenticator.0.cache).remembered.len()
 }
@@ -46,7 +50,7 @@ async fn the_right_secret_is_remembered_and_a_wrong_one_is_not() {
         ("bob", "wonder", CheckOutcome::Unknown, 1),
         ("adaw", "onder", CheckOutcome::Unknown, 1),
     ] {
-        let got = authenticator.check(&claim(principal, secret), None).await;
+        let got = self::outcome(&authenticator, principal, secret).await;
         assert_eq!(got, outcome, "{principal}:{secret}");
         assert_eq!(remembered(&authenticator), known);
     }
@@ -58,29 +62,33 @@ async fn removed_credentials_are_not_remembered() {
         people(&[("ada", "wonder", 1), ("eve", "apple", 3), ("kim", "key", 4)]),
         [9; 32],
     );
-    let [ada, eve, kim] = [("ada", "wonder"), ("eve", "apple"), ("kim", "key")]
-        .map(|(principal, secret)| claim(principal, secret));
-    for known in [&ada, &eve, &kim] {
-        assert_eq!(authenticator.check(known, None).await, CheckOutcome::Known);
-    }
-    let bob = claim("bob", "secret");
-    assert_eq!(authenticator.check(&bob, None).await, CheckOutcome::Unknown);
+    let [ada, eve, kim] = [("ada", "wonder"), ("eve", "apple"), ("kim", "key")];
+    let bob = ("bob", "secret");
+    let known = async |people: [(&str, &str); 4]| {
+        let mut known = Vec::new();
+        for (principal, secret) in people {
+            known.push(outcome(&authenticator, principal, secret).await == CheckOutcome::Known);
+        }
+        known
+    };
+    assert_eq!(known([ada, eve, kim, bob]).await, [true, true, true, false]);
     let before = lock(&authenticator.0.cache).credentials.clone();
     let fresh = people(&[("bob", "secret", 2), ("eve", "pear", 3), ("kim", "key", 4)]);
     authenticator.exchange(fresh);
     // A check that was under way meanwhile.
+    let ada_claim = claim("ada", "wonder");
     let late = Attempt {
-        fingerprint: fingerprint(&authenticator.0.key, &ada),
+        fingerprint: fingerprint(&authenticator.0.key, &ada_claim),
         principal: 0,
-        claim: ada.clone(),
+        claim: ada_claim,
         source: None,
     };
     authenticator.0.remember(&before, &late, true);
     assert_eq!(remembered(&authenticator), 1, "whose secret is the same");
-    assert_eq!(authenticator.check(&ada, None).await, CheckOutcome::Unknown);
-    assert_eq!(authenticator.check(&eve, None).await, CheckOutcome::Unknown);
-    assert_eq!(authenticator.check(&kim, None).await, CheckOutcome::Known);
-    assert_eq!(authenticator.check(&bob, None).await, CheckOutcome::Known);
+    assert_eq!(
+        known([ada, eve, kim, bob]).await,
+        [false, false, true, true]
+    );
 }
 
 /// All at once, as they come over many connections.
@@ -139,16 +147,15 @@ async fn guesses_are_counted_before_they_are_hashed() {
     );
     let here = network("10.0.0.1");
     let ada = claim("ada", "wonder");
-    assert_eq!(
-        authenticator.check(&ada, here.clone()).await,
-        CheckOutcome::Known
-    );
+    let first = authenticator.check(&ada, here.clone()).await;
+    assert_eq!(first, CheckOutcome::Known);
     let wrong_claims = (0..250).map(|number| claim("ada", &format!("guess-{number}")));
     let mut claims: Vec<_> = wrong_claims.collect();
     claims.push(claim("bob", "builder"));
     let mut results = all(&authenticator, claims, &here).await;
+    let other = results.pop();
     assert_eq!(
-        results.pop(),
+        other,
         Some(CheckOutcome::Known),
         "another one's right secret"
     );
@@ -157,18 +164,14 @@ async fn guesses_are_counted_before_they_are_hashed() {
     let limited = results.iter().filter(|one| **one == CheckOutcome::TooMany);
     assert!(limited.count() >= 245);
     for right in [&ada, &claim("bob", "builder"), &claim("eve", "apple")] {
-        assert_eq!(
-            authenticator.check(right, here.clone()).await,
-            CheckOutcome::Known
-        );
+        let outcome = authenticator.check(right, here.clone()).await;
+        assert_eq!(outcome, CheckOutcome::Known);
     }
     // Who shows a certificate is disturbed by nobody, nor is another address.
     let eve = claim("ada", "guess");
     let certified = Some(Source::Certificate("node1".to_owned()));
-    assert_eq!(
-        authenticator.check(&eve, certified).await,
-        CheckOutcome::Unknown
-    );
+    let outcome = authenticator.check(&eve, certified).await;
+    assert_eq!(outcome, CheckOutcome::Unknown);
 }
 
 /// Claims from as many sources as there are turns to wait for, and more.
