@@ -354,17 +354,11 @@ async fn next_frame(
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use tokio::sync::mpsc;
 
-    use super::super::server::{CancellationToken, stream_body};
+    use super::super::tests::sent;
     use super::*;
-
-    /// A body that a test sends, and where it does so.
-    pub(crate) fn sent() -> (mpsc::Sender<Bytes>, Body) {
-        let (sender, receiver) = mpsc::channel(64);
-        (sender, stream_body(receiver, CancellationToken::new()))
-    }
 
     /// Sends pieces of one size in steps of a second until the other side has enough of it.
     async fn trickle(sender: mpsc::Sender<Bytes>, chunk: &'static [u8]) {

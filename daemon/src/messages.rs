@@ -222,7 +222,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::super::body::GRACE;
-    use super::super::body::tests::sent;
+    use super::super::tests::sent;
     use super::*;
     use crate::fair_semaphore::tests::semaphore_of;
 

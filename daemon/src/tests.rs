@@ -25,6 +25,13 @@ use meseta_proto::recordio;
 use crate::client::{Call, Client, Error};
 use crate::server::{CancellationToken, Options, serve, stream_body};
 
+/// A body that a test sends, and where it does so.
+pub(crate) fn sent() -> (mpsc::Sender<Bytes>, axum::body::Body) {
+    let (sender, receiver) = mpsc::channel(64);
+    let body = crate::server::stream_body(receiver, crate::server::CancellationToken::new());
+    (sender, body)
+}
+
 struct Running {
     address: SocketAddr,
     shutdown: CancellationToken,
