@@ -6,7 +6,6 @@ mod picture;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -51,7 +50,7 @@ struct Replay {
     picture: Option<PathBuf>,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let What::Replay(options) = &options.what;
     anyhow::ensure!(
         usize::from(options.machines) <= MACHINES_MAX && options.seeds.len() <= SEEDS_MAX,
@@ -80,7 +79,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if let (Some(file), Some(path)) = (&options.picture, options.traces.first()) {
         draw(options, &load(path)?, file)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn score_pool(options: &Replay, trace: &Trace, name: &str, pool: &[usize]) {

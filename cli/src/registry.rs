@@ -4,7 +4,6 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueHint};
 use meseta_master::registry;
@@ -37,7 +36,7 @@ struct RegistryLocation {
     work_dir: PathBuf,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (Action::Check(location) | Action::Export(location)) = &options.action;
     let path = registry::registry_path(&location.work_dir);
     if !path.exists() {
@@ -73,6 +72,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     match found.damage {
         Some(damage) => Err(damage.into()),
-        None => Ok(ExitCode::SUCCESS),
+        None => Ok(()),
     }
 }

@@ -12,7 +12,6 @@ mod layout;
 mod names;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
@@ -107,7 +106,7 @@ struct RenewOptions {
 }
 
 /// Makes it, and prints what to do next.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .context("the clock is before 1970")?;
@@ -117,7 +116,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         Action::Renew(options) => renew(options, now)?,
     };
     crate::verbs::table::say(said.trim_end());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn days(count: u64) -> Duration {

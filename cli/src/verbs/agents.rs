@@ -1,13 +1,11 @@
 //! `meseta agents`: who is registered, where, and how full.
 
-use std::process::ExitCode;
-
 use anyhow::bail;
 use serde_json::Value;
 
 use super::{ListOptions, amount, clock, ids, items, server, table, text};
 
-pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
     let headings = [
         "ID",
         "HOSTNAME",
@@ -34,15 +32,14 @@ pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
     let gone = lost("gone_slaves", "gone", "gone_time");
     if options.json {
         let all = [agents, &unreachable, &gone].concat();
-        table::print_json(&Value::Array(all))?;
-        return Ok(ExitCode::SUCCESS);
+        return table::print_json(&Value::Array(all));
     }
     let awaited = items(&body, "recovered_slaves");
     let awaited = awaited.iter().map(|agent| row(agent, "awaited"));
     let rows = agents.iter().map(|agent| row(agent, state(agent)));
     let lost = unreachable.iter().chain(&gone).map(lost_row);
     table::print(&headings, rows.chain(awaited).chain(lost).collect());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The id of the agent that is meant by an id or a part of it, or by a host name that no other agent has.

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueHint};
@@ -27,7 +26,7 @@ pub(crate) struct Options {
 }
 
 /// Prints the line.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     ensure!(
         is_principal(&options.principal),
         "--principal={:?}: a principal is up to 255 bytes without colons, spaces and control \
@@ -63,5 +62,5 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         format!("{} {hash}", options.principal)
     };
     writeln!(std::io::stdout(), "{text}").context("failed to print")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -35,7 +35,7 @@ pub(super) const FAILOVER_SECONDS: f64 = 15.0;
 pub(super) const FRAMEWORK_PREFIX: &str = "meseta execute: ";
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
 /// What coreutils' `timeout` exits with.
-const EXIT_TIMED_OUT: u8 = 124;
+pub(super) const EXIT_TIMED_OUT: u8 = 124;
 /// What `timeout` and `docker run` exit with when it is they that failed.
 const EXIT_FAILED_ITSELF: u8 = 125;
 /// How long the last of a task's output is tried to be read: an agent that restarts is back by then.

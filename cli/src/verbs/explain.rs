@@ -1,13 +1,11 @@
 //! `meseta explain`: why a framework or role gets no offer of an agent.
 
-use std::process::ExitCode;
-
 use anyhow::bail;
 use clap::Args;
 use meseta_resources::ResourceQuantities;
 use serde_json::Value;
 
-use super::{MasterFlag, agents, ids, items, lenient, server, table, text};
+use super::{MasterFlag, agents, framework, items, lenient, server, table, text};
 
 /// The number of frameworks listed when none was given.
 const LISTED_MAX: usize = 10;
@@ -33,7 +31,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let framework = match (&options.framework, &options.role) {
         (None, None) => Some(only_framework(&options.master.master)?),
         (Some(requested), _) => Some(framework(&options.master.master, requested)?),
@@ -75,7 +73,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             rows,
         );
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Notes with each explanation what there is too little of, first in its reason.
@@ -96,16 +94,6 @@ fn note_missing(body: &mut Value, needed: &ResourceQuantities) {
 fn missing(explanation: &Value, needed: &ResourceQuantities) -> Option<ResourceQuantities> {
     let available: ResourceQuantities = explanation.get("available")?.as_str()?.parse().ok()?;
     Some(needed - &available).filter(|missing| !missing.is_empty())
-}
-
-/// The framework that is meant by an id or a part of one.
-fn framework(master: &str, requested: &str) -> anyhow::Result<String> {
-    let body = server::get_json(master, "/frameworks")?;
-    let all = items(&body, "frameworks").iter();
-    let ids = all.filter_map(|one| one.get("id")?.as_str());
-    let found = ids::resolve(ids, requested, "frameworks")?;
-    // The master may know more ids than it lists, and says what it does not know.
-    Ok(found.unwrap_or_else(|| requested.to_owned()))
 }
 
 /// The agent that is meant by an id, a part of one, or a host name.

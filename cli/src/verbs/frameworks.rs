@@ -1,17 +1,14 @@
 //! `meseta frameworks`: which schedulers are subscribed and what they hold.
 
-use std::process::ExitCode;
-
 use serde_json::Value;
 
 use super::{ListOptions, amount, items, show, text};
 
-pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
     let headings = [
         "ID", "NAME", "STATE", "ROLES", "TASKS", "CPUS", "MEM MB", "OFFERS",
     ];
-    show(options, "/frameworks", "frameworks", &headings, row)?;
-    Ok(ExitCode::SUCCESS)
+    show(options, "/frameworks", "frameworks", &headings, row)
 }
 
 fn row(framework: &Value) -> Vec<String> {

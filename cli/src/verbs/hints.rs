@@ -104,12 +104,7 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
 
 /// What helps where the other side's certificate was not believed; nothing if that is not what is wrong.
 pub(super) fn of_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
-    let mut words = String::new();
-    let mut cause = Some(error);
-    while let Some(one) = cause {
-        words += &format!("{one}: ");
-        cause = one.source();
-    }
+    let words = meseta_daemon::error_chain::chain(error);
     if !words.contains("invalid peer certificate") {
         // What a daemon in the clear answers is no TLS.
         return words

@@ -1,15 +1,11 @@
 //! `meseta kill`: the end of a task that `meseta execute` has started.
 
-use std::process::ExitCode;
-
 use anyhow::bail;
 use clap::Args;
-use meseta_proto::mesos::v1::FrameworkId;
-use meseta_proto::mesos::v1::master::{Call, call};
 use serde_json::Value;
 
 use super::execute::FRAMEWORK_PREFIX;
-use super::{MasterFlag, items, server, table, task, text};
+use super::{MasterFlag, items, server, table, task, teardown, text};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -20,21 +16,15 @@ pub(crate) struct Options {
 }
 
 /// A task is ended by its framework. Of `meseta execute` each has one task, and ends with it.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let found = task::find(master, &options.task)?;
     let id = text(&found, "id");
     let frameworks = server::get_json(master, "/frameworks")?;
-    let value = whose(&found, items(&frameworks, "frameworks"))?;
-    let framework_id = FrameworkId { value };
-    let call = Call {
-        r#type: Some(call::Type::Teardown.into()),
-        teardown: Some(call::Teardown { framework_id }),
-        ..Call::default()
-    };
-    server::operate(master, &call)?;
+    let framework = whose(&found, items(&frameworks, "frameworks"))?;
+    teardown::end(master, &framework)?;
     table::say(&format!("task {id} is killed"));
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The framework that goes with the task, if it may.

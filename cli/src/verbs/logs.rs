@@ -1,7 +1,6 @@
 //! `meseta logs`: what a task has written.
 
 use std::io::Write as _;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -10,6 +9,7 @@ use serde_json::Value;
 
 use super::sandbox::Tail;
 use super::server::AgentAddress;
+use super::task::executor_of;
 use super::{MasterFlag, items, server, text};
 
 /// How often a file that is followed is looked at.
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     master: MasterFlag,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let path = format!("/tasks?task_id={}", server::encoded(&options.task));
     let find = || -> anyhow::Result<Value> {
@@ -54,16 +54,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             text(agent, "id")
         )
     })?;
-    let executor = match text(&task, "executor_id").as_str() {
-        "-" => options.task.clone(),
-        executor => executor.to_owned(),
-    };
-    let mut tail = Tail::new(
-        &address,
-        &text(&task, "framework_id"),
-        &executor,
-        &options.file,
-    );
+    let (framework, executor) = (text(&task, "framework_id"), executor_of(&task));
+    let mut tail = Tail::new(&address, &framework, &executor, &options.file);
     let runtime = server::runtime()?;
     loop {
         let has_ended = !options.follow || has_ended(&find()?);
@@ -73,14 +65,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
                 break;
             }
             if std::io::stdout().lock().write_all(&data).is_err() {
-                return Ok(ExitCode::SUCCESS);
+                return Ok(());
             }
         }
         if has_ended {
             if !tail.was_found() {
                 bail!(runtime.block_on(absent(options, &mut tail))?);
             }
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         }
         std::thread::sleep(POLL_INTERVAL);
     }

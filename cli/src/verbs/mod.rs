@@ -34,6 +34,8 @@ pub(crate) mod top;
 pub(crate) mod volumes;
 
 use clap::Args;
+use meseta_proto::mesos::v1::AgentId;
+use meseta_proto::mesos::v1::master::{Call, call};
 use serde_json::Value;
 
 /// Where the master is: a flag of every verb.
@@ -78,12 +80,35 @@ fn show(
     row: impl Fn(&Value) -> Vec<String>,
 ) -> anyhow::Result<()> {
     let body = server::get_json(&options.master.master, path)?;
-    let rows = items(&body, list);
-    if options.json {
-        return table::print_json(&Value::Array(rows.to_vec()));
+    list_all(options.json, headings, items(&body, list), row)
+}
+
+/// Prints what was asked for, as a table or as JSON.
+fn list_all(
+    is_json: bool,
+    headings: &[&str],
+    all: &[Value],
+    row: impl Fn(&Value) -> Vec<String>,
+) -> anyhow::Result<()> {
+    if is_json {
+        return table::print_json(&Value::Array(all.to_vec()));
     }
-    table::print(headings, rows.iter().map(row).collect());
+    table::print(headings, all.iter().map(row).collect());
     Ok(())
+}
+
+/// A call of the master's v1 API without a body yet.
+fn call_of(kind: call::Type) -> Call {
+    Call {
+        r#type: Some(kind.into()),
+        ..Call::default()
+    }
+}
+
+fn agent_id(value: &str) -> AgentId {
+    AgentId {
+        value: value.to_owned(),
+    }
 }
 
 /// The array under `key`; an absent one is empty.
@@ -103,12 +128,23 @@ fn text(body: &Value, key: &str) -> String {
     }
 }
 
-/// The number under `key` of the object `group`, shortest form.
+/// The number under `key` of the object `group`.
+fn number(body: &Value, group: &str, key: &str) -> f64 {
+    let value = body.get(group).and_then(|g| g.get(key));
+    value.and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+/// The same in its shortest form.
 fn amount(body: &Value, group: &str, key: &str) -> String {
-    let value = body
-        .get(group)
-        .and_then(|g| g.get(key))
-        .and_then(Value::as_f64)
-        .unwrap_or(0.0);
-    format!("{value}")
+    number(body, group, key).to_string()
+}
+
+/// The framework that is meant by an id or a part of one.
+fn framework(master: &str, requested: &str) -> anyhow::Result<String> {
+    let body = server::get_json(master, "/frameworks")?;
+    let all = items(&body, "frameworks").iter();
+    let ids = all.filter_map(|one| one.get("id")?.as_str());
+    let found = ids::resolve(ids, requested, "frameworks")?;
+    // The master may know more ids than it lists, and says what it does not know.
+    Ok(found.unwrap_or_else(|| requested.to_owned()))
 }

@@ -1,7 +1,5 @@
 //! `meseta names`: ids and roles, one a line, for the completions of shells.
 
-use std::process::ExitCode;
-
 use clap::{Args, ValueEnum};
 
 use super::{MasterFlag, items, server, table, text};
@@ -22,7 +20,7 @@ enum Kind {
     Roles,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (path, list, key) = match options.kind {
         Kind::Agents => ("/slaves", "slaves", "id"),
         Kind::Frameworks => ("/frameworks", "frameworks", "id"),
@@ -33,5 +31,5 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     for one in items(&body, list) {
         table::say(&text(one, key));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

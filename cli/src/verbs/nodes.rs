@@ -10,7 +10,8 @@ use meseta_proto::mesos::v1::master::{Call, call};
 use meseta_proto::mesos::v1::{AgentId, DurationInfo, MachineId, TimeInfo, Unavailability};
 use serde_json::Value;
 
-use super::{MasterFlag, agents, clock, items, lenient, server, table, text};
+use super::execute::EXIT_TIMED_OUT;
+use super::{MasterFlag, agent_id, agents, call_of, clock, items, lenient, server, table, text};
 
 /// How often the state of a draining agent is asked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -65,13 +66,6 @@ fn unreachable_since(master: &str, id: &str) -> anyhow::Result<Option<String>> {
     Ok(since.map(clock::utc))
 }
 
-fn call(kind: call::Type) -> Call {
-    Call {
-        r#type: Some(kind.into()),
-        ..Call::default()
-    }
-}
-
 pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
     let id = find(&options.agent)?;
     let master = &options.agent.master.master;
@@ -82,13 +76,13 @@ pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
         })
     });
     let body = call::DrainAgent {
-        agent_id: AgentId { value: id.clone() },
+        agent_id: agent_id(&id),
         max_grace_period: max_grace_period.transpose()?,
         mark_gone: Some(options.mark_gone),
     };
     let drain = Call {
         drain_agent: Some(body),
-        ..call(call::Type::DrainAgent)
+        ..call_of(call::Type::DrainAgent)
     };
     server::operate(master, &drain)?;
     if let Some(since) = unreachable_since(master, &id)? {
@@ -106,9 +100,6 @@ pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
     }
     wait_until_drained(master, &id, options.timeout)
 }
-
-/// What coreutils' `timeout` exits with.
-const EXIT_TIMED_OUT: u8 = 124;
 
 fn wait_until_drained(
     master: &str,
@@ -197,49 +188,39 @@ fn obstacles(frameworks: &Value, agent: &str) -> Vec<String> {
     lines
 }
 
-pub(crate) fn deactivate(options: &AgentOptions) -> anyhow::Result<ExitCode> {
-    let value = find(options)?;
-    let said = format!("agent {value} gets no more work; `meseta reactivate` undoes it");
-    let body = call::DeactivateAgent {
-        agent_id: AgentId { value },
-    };
-    let call = Call {
-        deactivate_agent: Some(body),
-        ..call(call::Type::DeactivateAgent)
-    };
-    server::operate(&options.master.master, &call)?;
-    table::say(&said);
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn deactivate(options: &AgentOptions) -> anyhow::Result<()> {
+    let said = "gets no more work; `meseta reactivate` undoes it";
+    operate(options, said, |agent_id| Call {
+        deactivate_agent: Some(call::DeactivateAgent { agent_id }),
+        ..call_of(call::Type::DeactivateAgent)
+    })
 }
 
-pub(crate) fn reactivate(options: &AgentOptions) -> anyhow::Result<ExitCode> {
-    let value = find(options)?;
-    let said = format!("agent {value} gets work again");
-    let body = call::ReactivateAgent {
-        agent_id: AgentId { value },
-    };
-    let call = Call {
-        reactivate_agent: Some(body),
-        ..call(call::Type::ReactivateAgent)
-    };
-    server::operate(&options.master.master, &call)?;
-    table::say(&said);
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn reactivate(options: &AgentOptions) -> anyhow::Result<()> {
+    operate(options, "gets work again", |agent_id| Call {
+        reactivate_agent: Some(call::ReactivateAgent { agent_id }),
+        ..call_of(call::Type::ReactivateAgent)
+    })
 }
 
-pub(crate) fn mark_gone(options: &AgentOptions) -> anyhow::Result<ExitCode> {
-    let value = find(options)?;
-    let said = format!("agent {value} is gone; should it come back, it ends its tasks and stops");
-    let body = call::MarkAgentGone {
-        agent_id: AgentId { value },
-    };
-    let call = Call {
-        mark_agent_gone: Some(body),
-        ..call(call::Type::MarkAgentGone)
-    };
-    server::operate(&options.master.master, &call)?;
-    table::say(&said);
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn mark_gone(options: &AgentOptions) -> anyhow::Result<()> {
+    let said = "is gone; should it come back, it ends its tasks and stops";
+    operate(options, said, |agent_id| Call {
+        mark_agent_gone: Some(call::MarkAgentGone { agent_id }),
+        ..call_of(call::Type::MarkAgentGone)
+    })
+}
+
+/// Makes a call about one agent, and says of it what that did.
+fn operate(
+    options: &AgentOptions,
+    said: &str,
+    call: impl FnOnce(AgentId) -> Call,
+) -> anyhow::Result<()> {
+    let id = find(options)?;
+    server::operate(&options.master.master, &call(agent_id(&id)))?;
+    table::say(&format!("agent {id} {said}"));
+    Ok(())
 }
 
 /// Without an action: the machines in the schedule and their state.
@@ -296,11 +277,10 @@ fn machines(names: &[String]) -> Vec<MachineId> {
     names.iter().map(machine).collect()
 }
 
-pub(crate) fn maintenance(options: &MaintenanceOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn maintenance(options: &MaintenanceOptions) -> anyhow::Result<()> {
     let master = &options.master.master;
     let Some(action) = &options.action else {
-        show_schedule(options)?;
-        return Ok(ExitCode::SUCCESS);
+        return show_schedule(options);
     };
     let call = match action {
         MaintenanceAction::Schedule {
@@ -308,7 +288,7 @@ pub(crate) fn maintenance(options: &MaintenanceOptions) -> anyhow::Result<ExitCo
             start_in,
             duration,
         } => {
-            let ask = call(call::Type::GetMaintenanceSchedule);
+            let ask = call_of(call::Type::GetMaintenanceSchedule);
             let answer = server::operate(master, &ask)?.get_maintenance_schedule;
             let mut schedule = answer.context("the master sent no schedule")?.schedule;
             let start = SystemTime::now().duration_since(UNIX_EPOCH)? + *start_in;
@@ -334,24 +314,24 @@ pub(crate) fn maintenance(options: &MaintenanceOptions) -> anyhow::Result<ExitCo
             start_maintenance: Some(call::StartMaintenance {
                 machines: machines(names),
             }),
-            ..call(call::Type::StartMaintenance)
+            ..call_of(call::Type::StartMaintenance)
         },
         MaintenanceAction::Up { machines: names } => Call {
             stop_maintenance: Some(call::StopMaintenance {
                 machines: machines(names),
             }),
-            ..call(call::Type::StopMaintenance)
+            ..call_of(call::Type::StopMaintenance)
         },
     };
     server::operate(master, &call)?;
     table::say("done");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn update(schedule: Schedule) -> Call {
     Call {
         update_maintenance_schedule: Some(call::UpdateMaintenanceSchedule { schedule }),
-        ..call(call::Type::UpdateMaintenanceSchedule)
+        ..call_of(call::Type::UpdateMaintenanceSchedule)
     }
 }
 

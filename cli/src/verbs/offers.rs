@@ -1,21 +1,14 @@
 //! `meseta offers`: what lies with a framework and waits for its answer.
 
-use std::process::ExitCode;
-
 use serde_json::Value;
 
-use super::{ListOptions, amount, items, server, table, text};
+use super::{ListOptions, amount, items, list_all, server, text};
 
-pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
     let body = server::get_json(&options.master.master, "/frameworks")?;
-    let offers: Vec<&Value> = items(&body, "frameworks")
-        .iter()
-        .flat_map(|framework| items(framework, "offers"))
-        .collect();
-    if options.json {
-        table::print_json(&Value::Array(offers.into_iter().cloned().collect()))?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    let offers = items(&body, "frameworks").iter();
+    let offers = offers.flat_map(|framework| items(framework, "offers"));
+    let offers: Vec<Value> = offers.cloned().collect();
     let headings = [
         "ID",
         "ROLE",
@@ -26,8 +19,7 @@ pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
         "DISK MB",
         "PORTS",
     ];
-    table::print(&headings, offers.into_iter().map(row).collect());
-    Ok(ExitCode::SUCCESS)
+    list_all(options.json, &headings, &offers, row)
 }
 
 fn row(offer: &Value) -> Vec<String> {

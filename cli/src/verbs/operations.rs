@@ -3,7 +3,6 @@
 //! Over gRPC, where an operation has a name by which its outcome can be asked for; Mesos's own endpoints
 //! answer before the agent has heard of it.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -55,7 +54,7 @@ pub(super) fn carry_out(
     wait: &WaitFlag,
     done: &str,
     helps: impl FnOnce() -> Option<String>,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<()> {
     let agent = operation.agent().to_owned();
     let outcome = server::runtime()?.block_on(async {
         let mut client = OperatorClient::new(identity::channel(&server::url(master, ""))?);
@@ -87,7 +86,7 @@ pub(super) fn carry_out(
         }
         Some(status) => check_status(&agent, &status).map(|()| table::say(done))?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 async fn take(

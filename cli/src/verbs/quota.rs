@@ -1,7 +1,6 @@
 //! `meseta quota`: what roles are guaranteed and limited to, and how much of it they use.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
@@ -12,7 +11,7 @@ use meseta_proto::mesos::v1::value::Scalar;
 use meseta_resources::Role;
 use serde_json::Value;
 
-use super::{MasterFlag, items, server, table};
+use super::{MasterFlag, call_of, items, server, table};
 
 /// Without an action: a table of all quotas.
 #[derive(Debug, Args)]
@@ -52,7 +51,7 @@ struct Set {
     force: bool,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     match &options.action {
         None => list(options)?,
@@ -70,18 +69,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             }
         }
         Some(Action::Remove { role }) => {
-            let remove_quota = Some(call::RemoveQuota { role: role.clone() });
-            let kind = call::Type::RemoveQuota;
             let call = Call {
-                r#type: Some(kind.into()),
-                remove_quota,
-                ..Call::default()
+                remove_quota: Some(call::RemoveQuota { role: role.clone() }),
+                ..call_of(call::Type::RemoveQuota)
             };
             server::operate(master, &call)?;
             table::say(&format!("quota of role '{role}' removed"));
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// What no task can do without, if a guarantee names the other one alone.
@@ -110,12 +106,11 @@ impl Set {
             limits,
         };
         Ok(Call {
-            r#type: Some(call::Type::UpdateQuota.into()),
             update_quota: Some(call::UpdateQuota {
                 force: Some(self.force),
                 quota_configs: vec![config],
             }),
-            ..Call::default()
+            ..call_of(call::Type::UpdateQuota)
         })
     }
 }

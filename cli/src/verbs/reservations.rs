@@ -1,17 +1,15 @@
 //! `meseta reserve` and `unreserve`: resources of one agent kept for a role.
 
-use std::process::ExitCode;
-
 use anyhow::{Context as _, bail};
 use clap::Args;
 use meseta_proto::convert;
+use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::call;
-use meseta_proto::mesos::v1::{self, AgentId};
 use meseta_resources::{Reservation, Resource, Resources, Role};
 
-use super::MasterFlag;
 use super::operations::{self, Operation, WaitFlag};
 use super::reserved::Holder;
+use super::{MasterFlag, agent_id};
 
 #[derive(Debug, Args)]
 pub(crate) struct ReserveOptions {
@@ -99,13 +97,7 @@ pub(super) fn message(resource: &Resource) -> anyhow::Result<v1::Resource> {
     )?)
 }
 
-pub(super) fn agent_id(holder: &Holder) -> AgentId {
-    AgentId {
-        value: holder.id.clone(),
-    }
-}
-
-pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<()> {
     let master = &options.master;
     let role = role_of(&options.role)?;
     let from = options.from.as_deref().map(Role::new).transpose();
@@ -121,7 +113,7 @@ pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<ExitCode> {
         message(&below.push_reservation(top.clone())?)
     });
     let call = call::ReserveResources {
-        agent_id: agent_id(&holder),
+        agent_id: agent_id(&holder.id),
         source: Vec::new(),
         resources: resources.collect::<anyhow::Result<_>>()?,
     };
@@ -151,7 +143,7 @@ pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<ExitCode> {
     )
 }
 
-pub(crate) fn unreserve(options: &UnreserveOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn unreserve(options: &UnreserveOptions) -> anyhow::Result<()> {
     let master = &options.master;
     let role = role_of(&options.role)?;
     let requested = requested(&options.resources)?;
@@ -161,7 +153,7 @@ pub(crate) fn unreserve(options: &UnreserveOptions) -> anyhow::Result<ExitCode> 
         message(&reserved)
     });
     let call = call::UnreserveResources {
-        agent_id: agent_id(&holder),
+        agent_id: agent_id(&holder.id),
         resources: resources.collect::<anyhow::Result<_>>()?,
     };
     let done = format!(

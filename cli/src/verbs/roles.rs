@@ -1,16 +1,14 @@
 //! `meseta roles` and `meseta weights`: who shares the cluster, and in what proportion.
 
-use std::process::ExitCode;
-
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use meseta_proto::mesos::v1::WeightInfo;
 use meseta_proto::mesos::v1::master::{Call, call};
 use serde_json::Value;
 
-use super::{ListOptions, MasterFlag, amount, items, server, show, table, text};
+use super::{ListOptions, MasterFlag, amount, call_of, items, list_all, server, show, table, text};
 
-pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
     let headings = [
         "ROLE",
         "WEIGHT",
@@ -20,8 +18,7 @@ pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
         "RESERVED CPUS",
         "RESERVED MEM MB",
     ];
-    show(options, "/roles", "roles", &headings, row)?;
-    Ok(ExitCode::SUCCESS)
+    show(options, "/roles", "roles", &headings, row)
 }
 
 fn row(role: &Value) -> Vec<String> {
@@ -58,7 +55,7 @@ enum WeightAction {
     },
 }
 
-pub(crate) fn weights(options: &WeightOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn weights(options: &WeightOptions) -> anyhow::Result<()> {
     let master = &options.master.master;
     if let Some(WeightAction::Set { weights }) = &options.action {
         let weight_infos = weights
@@ -66,23 +63,17 @@ pub(crate) fn weights(options: &WeightOptions) -> anyhow::Result<ExitCode> {
             .map(|text| weight(text))
             .collect::<Result<_, _>>()?;
         let call = Call {
-            r#type: Some(call::Type::UpdateWeights.into()),
             update_weights: Some(call::UpdateWeights { weight_infos }),
-            ..Call::default()
+            ..call_of(call::Type::UpdateWeights)
         };
         server::operate(master, &call)?;
         table::say("weights set");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let body = server::get_json(master, "/weights")?;
-    if options.json {
-        table::print_json(&body)?;
-    } else {
-        let weights = body.as_array().map_or(&[][..], Vec::as_slice);
-        let row = |weight: &Value| vec![text(weight, "role"), text(weight, "weight")];
-        table::print(&["ROLE", "WEIGHT"], weights.iter().map(row).collect());
-    }
-    Ok(ExitCode::SUCCESS)
+    let weights = body.as_array().map_or(&[][..], Vec::as_slice);
+    let row = |weight: &Value| vec![text(weight, "role"), text(weight, "weight")];
+    list_all(options.json, &["ROLE", "WEIGHT"], weights, row)
 }
 
 fn weight(text: &str) -> anyhow::Result<WeightInfo> {

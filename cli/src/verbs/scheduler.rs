@@ -28,12 +28,11 @@ impl Scheduler {
         let client = server::client(master)?;
         let subscribe = Call {
             framework_id: framework_info.id.clone(),
-            r#type: Some(call::Type::Subscribe.into()),
             subscribe: Some(call::Subscribe {
                 framework_info,
                 ..call::Subscribe::default()
             }),
-            ..Call::default()
+            ..of(call::Type::Subscribe)
         };
         let (stream_id, mut events) =
             server::subscribe::<Call, Event>(&client, master, "/api/v1/scheduler", &subscribe)
@@ -94,9 +93,8 @@ impl Scheduler {
             filters: None,
         };
         self.send(Call {
-            r#type: Some(call::Type::Accept.into()),
             accept: Some(accept),
-            ..Call::default()
+            ..of(call::Type::Accept)
         })
         .await
     }
@@ -111,28 +109,19 @@ impl Scheduler {
             refuse_seconds: Some(refuse_seconds),
         });
         self.send(Call {
-            r#type: Some(call::Type::Decline.into()),
             decline: Some(call::Decline { offer_ids, filters }),
-            ..Call::default()
+            ..of(call::Type::Decline)
         })
         .await
     }
 
     pub(super) async fn suppress(&self) {
-        self.attempt(Call {
-            r#type: Some(call::Type::Suppress.into()),
-            ..Call::default()
-        })
-        .await;
+        self.attempt(of(call::Type::Suppress)).await;
     }
 
     /// Asks for offers again.
     pub(super) async fn revive(&self) {
-        self.attempt(Call {
-            r#type: Some(call::Type::Revive.into()),
-            ..Call::default()
-        })
-        .await;
+        self.attempt(of(call::Type::Revive)).await;
     }
 
     pub(super) async fn kill(&self, task_id: &mesos::TaskId) -> anyhow::Result<()> {
@@ -141,9 +130,8 @@ impl Scheduler {
             ..call::Kill::default()
         };
         self.send(Call {
-            r#type: Some(call::Type::Kill.into()),
             kill: Some(kill),
-            ..Call::default()
+            ..of(call::Type::Kill)
         })
         .await
     }
@@ -164,19 +152,14 @@ impl Scheduler {
             uuid: uuid.clone(),
         };
         self.attempt(Call {
-            r#type: Some(call::Type::Acknowledge.into()),
             acknowledge: Some(acknowledge),
-            ..Call::default()
+            ..of(call::Type::Acknowledge)
         })
         .await;
     }
 
     pub(super) async fn teardown(&self) -> anyhow::Result<()> {
-        self.send(Call {
-            r#type: Some(call::Type::Teardown.into()),
-            ..Call::default()
-        })
-        .await
+        self.send(of(call::Type::Teardown)).await
     }
 
     /// Makes a call that can fail without loss, because what it answers or asks comes up again: the
@@ -199,5 +182,12 @@ impl Scheduler {
         )
         .await
         .with_context(|| format!("the master did not take the {kind} call"))
+    }
+}
+
+fn of(kind: call::Type) -> Call {
+    Call {
+        r#type: Some(kind.into()),
+        ..Call::default()
     }
 }

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, anyhow, bail};
 use http::{HeaderName, StatusCode};
 use meseta_daemon::client::{Call, Client, Error, RecordStream, Reply};
+use meseta_daemon::error_chain;
 use meseta_proto::WireMessage;
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1::master;
@@ -102,7 +103,7 @@ fn unreachable(address: &str, error: Error) -> anyhow::Error {
             Some(hint) => {
                 return anyhow!(
                     "{address} cannot be trusted: {}\nhint: {hint}",
-                    causes(source)
+                    error_chain::chain(source)
                 );
             }
             None => nothing_answers(address),
@@ -112,17 +113,6 @@ fn unreachable(address: &str, error: Error) -> anyhow::Error {
         _ => format!("the request to {address} failed"),
     };
     anyhow::Error::from(error).context(hint)
-}
-
-/// What stands behind an error, in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 pub(super) fn nothing_answers(address: &str) -> String {

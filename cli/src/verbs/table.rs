@@ -52,28 +52,30 @@ fn width() -> Option<usize> {
 }
 
 /// The lines of a table, cut to a width if there is one.
-fn lines(headings: &[&str], mut rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
-    let mut headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
-    if let Some(width) = width {
-        make_narrower(&mut headings, &mut rows, width);
-    }
-    let mut widths = widths(&headings, &rows);
+fn lines(headings: &[&str], rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
+    let (all, mut widths) = measured(headings, rows, width);
     cut(&mut widths, width);
-    let all = std::iter::once(&headings).chain(&rows);
-    all.map(|row| line(row, &widths)).collect()
+    all.iter().map(|row| line(row, &widths)).collect()
 }
 
-/// The same, with the text of the last column divided at words instead of cut.
-fn wrapped_lines(
+/// The headings and the rows without what can be spared, and the widths of their columns.
+fn measured(
     headings: &[&str],
     mut rows: Vec<Vec<String>>,
     width: Option<usize>,
-) -> Vec<String> {
+) -> (Vec<Vec<String>>, Vec<usize>) {
     let mut headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
     if let Some(width) = width {
         make_narrower(&mut headings, &mut rows, width);
     }
-    let mut widths = widths(&headings, &rows);
+    let widths = widths(&headings, &rows);
+    rows.insert(0, headings);
+    (rows, widths)
+}
+
+/// The same, with the text of the last column divided at words instead of cut.
+fn wrapped_lines(headings: &[&str], rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
+    let (rows, mut widths) = measured(headings, rows, width);
     let Some((last, others)) = widths.split_last_mut() else {
         return Vec::new();
     };
@@ -84,7 +86,7 @@ fn wrapped_lines(
     cut(&mut widths, width);
     let told = widths.last().copied().unwrap_or_default();
     let mut all = Vec::new();
-    for mut row in std::iter::once(headings).chain(rows) {
+    for mut row in rows {
         let text = row.pop().unwrap_or_default();
         let mut parts = divided(&text, told).into_iter();
         row.push(parts.next().unwrap_or_default());

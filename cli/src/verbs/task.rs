@@ -1,6 +1,5 @@
 //! `meseta task`: all that is known of one task, and the last that it has written.
 
-use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
@@ -10,8 +9,8 @@ use serde_json::{Value, json};
 use super::outcome::exit_code_in;
 use super::sandbox::Tail;
 use super::server::AgentAddress;
-use super::tasks::{Standing, age, statuses};
-use super::{MasterFlag, amount, ids, items, server, table, text};
+use super::tasks::{Standing, age, key, statuses};
+use super::{MasterFlag, amount, ids, items, server, table, text, top};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -35,11 +34,11 @@ struct OnAgent {
     trouble: Option<String>,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let task = find(master, &options.task)?;
-    let key = (text(&task, "framework_id"), text(&task, "id"));
-    let standings = statuses(master)?.remove(&key).unwrap_or_default();
+    let standings = statuses(master)?.remove(&key(&task));
+    let standings = standings.unwrap_or_default();
     let agents = server::get_json(master, "/slaves")?;
     let agent = items(&agents, "slaves")
         .iter()
@@ -58,7 +57,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             table::say(&line);
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 pub(super) fn find(master: &str, query: &str) -> anyhow::Result<Value> {
@@ -73,7 +72,7 @@ pub(super) fn find(master: &str, query: &str) -> anyhow::Result<Value> {
     Ok(found.cloned().unwrap_or(Value::Null))
 }
 
-fn executor_of(task: &Value) -> String {
+pub(super) fn executor_of(task: &Value) -> String {
     match text(task, "executor_id").as_str() {
         "-" => text(task, "id"),
         executor => executor.to_owned(),
@@ -85,13 +84,7 @@ fn ask_agent(address: &AgentAddress, task: &Value, lines: u16) -> OnAgent {
     let mut found = OnAgent::default();
     match address.get_json("/monitor/statistics") {
         Err(error) => found.trouble = Some(format!("{error:#}")),
-        Ok(all) => {
-            let is_it = |one: &&Value| {
-                text(one, "framework_id") == framework && text(one, "executor_id") == executor
-            };
-            let one = all.as_array().and_then(|all| all.iter().find(is_it));
-            found.use_now = one.and_then(|one| one.get("statistics").cloned());
-        }
+        Ok(all) => found.use_now = top::statistics(&all, &framework, &executor),
     }
     for file in ["stdout", "stderr"] {
         let mut tail = Tail::new(address, &framework, &executor, file);

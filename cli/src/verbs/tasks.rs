@@ -1,15 +1,14 @@
 //! `meseta tasks`: what runs and what has ended, newest first.
 
 use std::collections::HashMap;
-use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use meseta_proto::mesos::v1;
-use meseta_proto::mesos::v1::master::{Call, call};
+use meseta_proto::mesos::v1::master::call;
 use serde_json::{Value, json};
 
-use super::{MasterFlag, amount, items, server, table, text};
+use super::{MasterFlag, call_of, items, list_all, number, server, text};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -55,13 +54,8 @@ impl Standing {
 
 /// The statuses of every task that the master knows, oldest first.
 pub(super) fn statuses(master: &str) -> anyhow::Result<HashMap<Key, Vec<Standing>>> {
-    let call = Call {
-        r#type: Some(call::Type::GetTasks.into()),
-        ..Call::default()
-    };
-    let answer = server::operate(master, &call)?
-        .get_tasks
-        .unwrap_or_default();
+    let answer = server::operate(master, &call_of(call::Type::GetTasks))?;
+    let answer = answer.get_tasks.unwrap_or_default();
     let all = [
         answer.tasks,
         answer.unreachable_tasks,
@@ -76,7 +70,7 @@ pub(super) fn statuses(master: &str) -> anyhow::Result<HashMap<Key, Vec<Standing
         .collect())
 }
 
-fn key(task: &Value) -> Key {
+pub(super) fn key(task: &Value) -> Key {
     (text(task, "framework_id"), text(task, "id"))
 }
 
@@ -94,7 +88,7 @@ pub(super) const HEADINGS: [&str; 10] = [
     "REASON",
 ];
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let body = server::get_json(master, "/tasks?limit=-1")?;
     let mut known = statuses(master)?;
@@ -110,13 +104,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             task
         })
         .collect();
-    if options.json {
-        table::print_json(&Value::Array(tasks))?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    table::print(&HEADINGS, tasks.iter().map(|task| row(task, now)).collect());
-    Ok(ExitCode::SUCCESS)
+    list_all(options.json, &HEADINGS, &tasks, |task| row(task, now))
 }
 
 /// A state by its name, with or without what all begin with.
@@ -157,14 +146,8 @@ impl Options {
 
 /// What a task has of a resource, whether it is its own or oversubscribed.
 fn both(task: &Value, name: &str) -> String {
-    let number = |key: &str| {
-        let value = task.pointer(&format!("/resources/{key}"));
-        value.and_then(Value::as_f64).unwrap_or(0.0)
-    };
-    match number(&format!("{name}_revocable")) {
-        oversubscribed if oversubscribed > 0.0 => format!("{}", number(name) + oversubscribed),
-        _ => amount(task, "resources", name),
-    }
+    let oversubscribed = number(task, "resources", &format!("{name}_revocable"));
+    (number(task, "resources", name) + oversubscribed.max(0.0)).to_string()
 }
 
 fn row(task: &Value, now: Duration) -> Vec<String> {

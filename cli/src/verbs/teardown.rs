@@ -1,12 +1,10 @@
 //! `meseta teardown`: the end of a framework and of all that it runs.
 
-use std::process::ExitCode;
-
 use clap::Args;
 use meseta_proto::mesos::v1::FrameworkId;
 use meseta_proto::mesos::v1::master::{Call, call};
 
-use super::{MasterFlag, ids, items, server, table};
+use super::{MasterFlag, call_of, framework, server, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -16,23 +14,22 @@ pub(crate) struct Options {
     master: MasterFlag,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
-    let body = server::get_json(master, "/frameworks")?;
-    let ids = items(&body, "frameworks").iter();
-    let ids = ids.filter_map(|framework| framework.get("id")?.as_str());
-    // One that is not listed may be there all the same: the master knows.
-    let found = ids::resolve(ids, &options.framework, "frameworks")?;
-    let framework = found.unwrap_or_else(|| options.framework.clone());
+    let framework = framework(master, &options.framework)?;
+    end(master, &framework)?;
+    table::say(&format!("framework {framework} torn down"));
+    Ok(())
+}
+
+/// Ends a framework and all its tasks.
+pub(super) fn end(master: &str, framework: &str) -> anyhow::Result<()> {
     let framework_id = FrameworkId {
-        value: framework.clone(),
+        value: framework.to_owned(),
     };
     let call = Call {
-        r#type: Some(call::Type::Teardown.into()),
         teardown: Some(call::Teardown { framework_id }),
-        ..Call::default()
+        ..call_of(call::Type::Teardown)
     };
-    server::operate(master, &call)?;
-    table::say(&format!("framework {framework} torn down"));
-    Ok(ExitCode::SUCCESS)
+    server::operate(master, &call).map(drop)
 }

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::server::AgentAddress;
-use super::{MasterFlag, items, lenient, server, table, text};
+use super::{MasterFlag, items, lenient, number, server, table, text};
 
 /// Agents that are asked; the rest are named.
 const AGENTS_MAX: usize = 100;
@@ -103,19 +103,19 @@ fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Ro
         for executor in items(framework, "executors") {
             let name = text(executor, "id");
             let framework = text(framework, "id");
-            let reading = |all: &Value| find(all, &framework, &name);
+            let reading = |all: &Value| statistics(all, &framework, &name);
             let (first, last) = (reading(before), reading(after));
-            let revocable = amount(executor, "resources", "cpus_revocable");
+            let revocable = number(executor, "resources", "cpus_revocable");
             rows.push(Row {
                 agent: id.to_owned(),
                 executor: name,
-                allocated: amount(executor, "resources", "cpus") + revocable,
+                allocated: number(executor, "resources", "cpus") + revocable,
                 used: first
                     .zip(last.as_ref())
                     .and_then(|(first, last)| rate(&first, last)),
                 revocable,
-                mem_allocated: amount(executor, "resources", "mem")
-                    + amount(executor, "resources", "mem_revocable"),
+                mem_allocated: number(executor, "resources", "mem")
+                    + number(executor, "resources", "mem_revocable"),
                 mem_used: last.and_then(|last| {
                     last.get("mem_rss_bytes")?
                         .as_f64()
@@ -130,7 +130,7 @@ fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Ro
         executor: "(all)".to_owned(),
         allocated: sum(|row| row.allocated),
         used: Some(sum(|row| row.used.unwrap_or(0.0))),
-        revocable: amount(state, "oversubscribed_resources", "cpus_revocable"),
+        revocable: number(state, "oversubscribed_resources", "cpus_revocable"),
         mem_allocated: sum(|row| row.mem_allocated),
         mem_used: Some(sum(|row| row.mem_used.unwrap_or(0.0))),
     };
@@ -138,12 +138,16 @@ fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Ro
     rows
 }
 
-fn find(all: &Value, framework: &str, executor: &str) -> Option<Value> {
-    let is = |one: &&Value| {
-        one.get("framework_id").and_then(Value::as_str) == Some(framework)
-            && one.get("executor_id").and_then(Value::as_str) == Some(executor)
+/// What an agent's statistics say of one executor.
+pub(super) fn statistics(all: &Value, framework: &str, executor: &str) -> Option<Value> {
+    let is_it = |one: &&Value| {
+        text(one, "framework_id") == framework && text(one, "executor_id") == executor
     };
-    all.as_array()?.iter().find(is)?.get("statistics").cloned()
+    all.as_array()?
+        .iter()
+        .find(is_it)?
+        .get("statistics")
+        .cloned()
 }
 
 /// Processors used between two readings; none if they are one.
@@ -157,13 +161,6 @@ fn rate(first: &Value, last: &Value) -> Option<f64> {
     (elapsed > 0.0).then(|| (spent / elapsed).max(0.0))
 }
 
-fn amount(body: &Value, group: &str, key: &str) -> f64 {
-    body.get(group)
-        .and_then(|group| group.get(key))
-        .and_then(Value::as_f64)
-        .unwrap_or(0.0)
-}
-
 fn print(rows: &[Row]) {
     let headings = [
         "AGENT",
@@ -175,15 +172,15 @@ fn print(rows: &[Row]) {
         "MEM MB ALLOCATED",
         "USED",
     ];
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    let shown = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     let cells = rows.iter().map(|row| {
         vec![
             row.agent.clone(),
             row.executor.clone(),
-            number(Some(row.allocated)),
-            number(row.used),
-            number(slack(row, rows)),
-            number(Some(row.revocable)),
+            shown(Some(row.allocated)),
+            shown(row.used),
+            shown(slack(row, rows)),
+            shown(Some(row.revocable)),
             format!("{:.0}", row.mem_allocated),
             row.mem_used
                 .map_or("-".to_owned(), |used| format!("{used:.0}")),

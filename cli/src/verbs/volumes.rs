@@ -1,7 +1,5 @@
 //! `meseta volumes`: disk of an agent that outlives the tasks of a role.
 
-use std::process::ExitCode;
-
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use meseta_proto::convert;
@@ -10,12 +8,12 @@ use meseta_proto::mesos::v1::master::call;
 use meseta_proto::mesos::v1::resource::{DiskInfo, disk_info};
 use meseta_proto::mesos::v1::volume::Mode;
 use meseta_resources::Role;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::operations::{self, Operation, WaitFlag};
-use super::reservations::{ReserverFlag, agent_id, message, role_of};
+use super::reservations::{ReserverFlag, message, role_of};
 use super::reserved::Holder;
-use super::{MasterFlag, items, server, table, text};
+use super::{MasterFlag, agent_id, items, list_all, server, text};
 
 /// Without an action: a table of all persistent volumes.
 #[derive(Debug, Args)]
@@ -73,15 +71,15 @@ struct Destroy {
     wait: WaitFlag,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     match &options.action {
-        None => list(options).map(|()| ExitCode::SUCCESS),
+        None => list(options),
         Some(Action::Create(flags)) => create(flags, &options.master),
         Some(Action::Destroy(flags)) => destroy(flags, &options.master),
     }
 }
 
-fn create(flags: &Create, master: &MasterFlag) -> anyhow::Result<ExitCode> {
+fn create(flags: &Create, master: &MasterFlag) -> anyhow::Result<()> {
     let role = role_of(&flags.role)?;
     let disk = convert::parse_resources(&format!("disk:{}", flags.disk), &Role::star())
         .with_context(|| format!("--disk={}", flags.disk))?;
@@ -102,7 +100,7 @@ fn create(flags: &Create, master: &MasterFlag) -> anyhow::Result<ExitCode> {
         ..DiskInfo::default()
     }));
     let call = call::CreateVolumes {
-        agent_id: agent_id(&holder),
+        agent_id: agent_id(&holder.id),
         volumes: vec![volume],
     };
     let done = format!("volume '{}' made on agent {}", flags.id, holder.id);
@@ -122,12 +120,12 @@ fn create(flags: &Create, master: &MasterFlag) -> anyhow::Result<ExitCode> {
     )
 }
 
-fn destroy(flags: &Destroy, master: &MasterFlag) -> anyhow::Result<ExitCode> {
+fn destroy(flags: &Destroy, master: &MasterFlag) -> anyhow::Result<()> {
     let role = flags.role.as_deref().map(role_of).transpose()?;
     let holder = Holder::find(&master.master, &flags.agent)?;
     let volume = holder.volume(&flags.id, role.as_ref())?;
     let call = call::DestroyVolumes {
-        agent_id: agent_id(&holder),
+        agent_id: agent_id(&holder.id),
         volumes: vec![message(volume)?],
     };
     let done = format!("volume '{}' destroyed on agent {}", flags.id, holder.id);
@@ -150,30 +148,25 @@ fn list(options: &Options) -> anyhow::Result<()> {
         for (role, resources) in roles {
             let resources = resources.as_array().into_iter().flatten();
             let volumes = resources.filter(|r| r.pointer("/disk/persistence").is_some());
-            found.extend(volumes.map(|volume| (text(agent, "id"), role.clone(), volume.clone())));
+            found.extend(volumes.map(
+                |volume| json!({"slave_id": text(agent, "id"), "role": role, "resource": volume}),
+            ));
         }
     }
-    if options.json {
-        let volumes = found.into_iter().map(|(agent, role, volume)| {
-            serde_json::json!({"slave_id": agent, "role": role, "resource": volume})
-        });
-        return table::print_json(&Value::Array(volumes.collect()));
-    }
-    let row = |(agent, role, volume): (String, String, Value)| {
+    let row = |volume: &Value| {
         let at = |path: &str| match volume.pointer(path) {
             Some(Value::String(text)) => text.clone(),
             Some(value) => value.to_string(),
             None => "-".to_owned(),
         };
         vec![
-            at("/disk/persistence/id"),
-            role,
-            at("/scalar/value"),
-            at("/disk/volume/container_path"),
-            agent,
+            at("/resource/disk/persistence/id"),
+            at("/role"),
+            at("/resource/scalar/value"),
+            at("/resource/disk/volume/container_path"),
+            at("/slave_id"),
         ]
     };
     let headings = ["ID", "ROLE", "MB", "CONTAINER PATH", "AGENT"];
-    table::print(&headings, found.into_iter().map(row).collect());
-    Ok(())
+    list_all(options.json, &headings, &found, row)
 }
