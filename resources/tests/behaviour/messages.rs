@@ -43,6 +43,11 @@ fn accept(raw: RawResource) -> Resource {
     Resource::try_from(raw).unwrap_or_else(|error| panic!("{error}"))
 }
 
+fn with(mut raw: RawResource, change: impl FnOnce(&mut RawResource)) -> RawResource {
+    change(&mut raw);
+    raw
+}
+
 #[track_caller]
 fn refuse(raw: RawResource, expected: &str) {
     let text = format!("{raw:?}");
@@ -53,55 +58,28 @@ fn refuse(raw: RawResource, expected: &str) {
 #[test]
 fn value_must_fit_its_type() {
     assert_eq!(accept(cpus()), one("cpus:8"));
-    refuse(
-        RawResource {
-            name: String::new(),
-            ..cpus()
-        },
-        "Empty resource name",
-    );
-    refuse(
-        RawResource {
-            kind: None,
-            ..cpus()
-        },
-        "Invalid resource type",
-    );
-    refuse(
-        RawResource {
-            kind: Some(ValueKind::Text),
-            ..cpus()
-        },
-        "Unsupported resource type",
-    );
-    refuse(
-        RawResource {
-            scalar: None,
-            ..cpus()
-        },
-        "Invalid scalar resource",
-    );
-    refuse(
-        RawResource {
-            set: Some(Vec::new()),
-            ..cpus()
-        },
-        "Invalid scalar resource",
-    );
-    refuse(
-        RawResource {
-            kind: Some(ValueKind::Ranges),
-            ..cpus()
-        },
-        "Invalid ranges resource",
-    );
-    refuse(
-        RawResource {
-            kind: Some(ValueKind::Set),
-            ..cpus()
-        },
-        "Invalid set resource",
-    );
+    let scalar = "Invalid scalar resource";
+    let changes: [(fn(&mut RawResource), &str); 7] = [
+        (|raw| raw.name.clear(), "Empty resource name"),
+        (|raw| raw.kind = None, "Invalid resource type"),
+        (
+            |raw| raw.kind = Some(ValueKind::Text),
+            "Unsupported resource type",
+        ),
+        (|raw| raw.scalar = None, scalar),
+        (|raw| raw.set = Some(Vec::new()), scalar),
+        (
+            |raw| raw.kind = Some(ValueKind::Ranges),
+            "Invalid ranges resource",
+        ),
+        (
+            |raw| raw.kind = Some(ValueKind::Set),
+            "Invalid set resource",
+        ),
+    ];
+    for (change, expected) in changes {
+        refuse(with(cpus(), change), expected);
+    }
 }
 
 #[test]
@@ -151,10 +129,7 @@ fn ranges_are_ordered_and_disjoint_and_sets_unique() {
 #[test]
 fn disk_info_is_for_disks() {
     refuse(
-        RawResource {
-            disk: Some(RawDisk::default()),
-            ..cpus()
-        },
+        with(cpus(), |raw| raw.disk = Some(RawDisk::default())),
         "DiskInfo should not be set for cpus resource",
     );
     let source = |kind, path, mount| {
@@ -205,27 +180,13 @@ fn disk_info_is_for_disks() {
     );
     refuse(persistence(""), "Persistence ID must not be empty");
     assert!(accept(persistence("data")).is_persistent_volume());
+    let shared = |raw| with(raw, |raw| raw.shared = true);
+    refuse(shared(cpus()), "Resource cpus cannot be shared");
     refuse(
-        RawResource {
-            shared: true,
-            ..cpus()
-        },
-        "Resource cpus cannot be shared",
-    );
-    refuse(
-        RawResource {
-            shared: true,
-            ..disk(RawDisk::default())
-        },
+        shared(disk(RawDisk::default())),
         "Only persistent volumes can be shared",
     );
-    assert!(
-        accept(RawResource {
-            shared: true,
-            ..persistence("data")
-        })
-        .is_shared()
-    );
+    assert!(accept(shared(persistence("data"))).is_shared());
 }
 
 #[test]

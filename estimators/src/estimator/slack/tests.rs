@@ -23,6 +23,11 @@ fn slack(pairs: &[(&str, &str)]) -> Slack {
     Slack::new(SlackConfig::read(&pairs.iter().copied().collect()).unwrap())
 }
 
+#[track_caller]
+fn near(found: f64, expected: f64, by: f64) {
+    assert!((found - expected).abs() < by, "{found} is not {expected}");
+}
+
 #[test]
 fn defaults() {
     let config = SlackConfig::read(&Parameters::default()).unwrap();
@@ -157,11 +162,8 @@ fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_oversubscribe
     );
     let estimate = run(&mut node, &mut slack, 600, &[0.5]);
     // 4 promised less the greater of 0.5 by its profile (within one bucket) and 0.5 + 9 % of 8.
-    assert!(
-        (estimate.forecasts[0].peak - 1.22).abs() < 1e-3,
-        "{estimate:?}"
-    );
-    assert!((cpus(&estimate) - 2.7).abs() < 1e-6, "{estimate:?}");
+    near(estimate.forecasts[0].peak, 1.22, 1e-3);
+    near(cpus(&estimate), 2.7, 1e-6);
     assert_eq!(estimate.held_back, None);
 }
 
@@ -171,10 +173,7 @@ fn in_its_first_period_the_highest_so_far_is_the_profile() {
     let mut slack = slack(&[("min_age", "20secs"), ("min_samples", "4")]);
     run(&mut node, &mut slack, 40, &[2.0]);
     let estimate = run(&mut node, &mut slack, 40, &[0.5]);
-    assert!(
-        (estimate.forecasts[0].peak - 2.0).abs() < 1e-6,
-        "{estimate:?}"
-    );
+    near(estimate.forecasts[0].peak, 2.0, 1e-6);
     assert_eq!(estimate.held_back, None);
 }
 
@@ -194,15 +193,12 @@ fn what_wakes_up_is_given_back_at_once_and_what_sleeps_is_oversubscribed_slowly(
 fn the_caps_hold() {
     let mut node = Node::new(10, &[10.0]);
     let idle = run(&mut node, &mut slack(&[]), 3600, &[0.0]);
-    assert!(
-        (cpus(&idle) - 8.0).abs() < 1e-6,
-        "80 % of the capacity: {idle:?}"
-    );
+    near(cpus(&idle), 8.0, 1e-6);
     let mut node = Node::new(10, &[10.0]);
     node.system = 3.0;
     let loaded = run(&mut node, &mut slack(&[]), 3600, &[1.0]);
     // 90 % of 10, less a peak of 1 + 0.9, less the system's 3.
-    assert!((cpus(&loaded) - 4.1).abs() < 0.11, "{loaded:?}");
+    near(cpus(&loaded), 4.1, 0.11);
 }
 
 #[test]
@@ -210,11 +206,8 @@ fn revocable_allocations_are_not_offered_twice() {
     let mut node = Node::new(10, &[10.0]);
     node.add("batch", "b", &revocable_cpus("3"));
     let estimate = run(&mut node, &mut slack(&[]), 3600, &[1.0, 3.0]);
-    assert!(
-        (estimate.forecasts[0].total - 7.1).abs() < 0.11,
-        "{estimate:?}"
-    );
-    assert!((cpus(&estimate) - (estimate.forecasts[0].total - 3.0)).abs() < 1e-6);
+    near(estimate.forecasts[0].total, 7.1, 0.11);
+    near(cpus(&estimate), estimate.forecasts[0].total - 3.0, 1e-6);
 }
 
 #[test]
@@ -223,10 +216,7 @@ fn the_regular_part_of_a_revocable_container_is_kept_free() {
     node.add("batch", "b", &(resources("cpus:6") + revocable_cpus("1")));
     let estimate = run(&mut node, &mut slack(&[]), 3600, &[0.0, 0.0]);
     // 0.9 * 10 less a peak of 0.9, less the 6 of the mixed container.
-    assert!(
-        (estimate.forecasts[0].total - 2.1).abs() < 1e-6,
-        "{estimate:?}"
-    );
+    near(estimate.forecasts[0].total, 2.1, 1e-6);
     assert_eq!(estimate.forecasts[0].promised, 4.0);
 }
 
@@ -327,7 +317,7 @@ fn unused_reservations_are_oversubscribed_only_when_asked_for() {
     let without = cpus(&run(&mut node.clone(), &mut slack(&[]), 1800, &[1.0]));
     let with_reserved = &mut slack(&[("unused_reservations", "true")]);
     let with = cpus(&run(&mut node, with_reserved, 1800, &[1.0]));
-    assert!((with - without - 4.0).abs() < 0.11, "{with} {without}");
+    near(with - without, 4.0, 0.11);
 }
 
 #[test]
@@ -415,10 +405,7 @@ fn what_is_used_together_bounds_what_each_uses_alone() {
     // One that comes later counts for itself until the next crowd is known.
     node.add("regular", "late", &resources("cpus:1"));
     let joined = run_bursts(&mut node, &mut slack, 1);
-    assert!(
-        (joined.peak - together.peak - 1.0).abs() < 0.1,
-        "{joined:?}"
-    );
+    near(joined.peak - together.peak, 1.0, 0.1);
     // One that goes leaves its part behind: too much is better than too little.
     node.sample.containers.truncate(5);
     let left = run_bursts(&mut node, &mut slack, 1);

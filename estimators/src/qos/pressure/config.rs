@@ -113,89 +113,39 @@ impl Default for PressureConfig {
     }
 }
 
+/// Reads parameters that are called as the fields that they set, in the order in which errors list them.
+macro_rules! read_fields {
+    ($reader:ident, $config:ident; $($kind:ident $within:tt: $($field:ident),+;)+) => {
+        $($(read_fields!(@$reader $config $kind $within $field);)+)+
+    };
+    (@$reader:ident $config:ident $kind:ident ($($within:expr)?) $field:ident) => {
+        $reader.$kind(stringify!($field), $($within,)? &mut $config.$field)?
+    };
+}
+
 impl PressureConfig {
     /// # Errors
     /// When a parameter is unknown or its value invalid, or thresholds are out of order.
     pub fn read(parameters: &Parameters) -> Result<Self, ConfigError> {
         let mut reader = Reader::new(super::PressureController::NAME, parameters)?;
         let mut config = Self::default();
-        config.read_shares(&mut reader)?;
-        config.read_percents(&mut reader)?;
-        config.read_durations(&mut reader)?;
-        reader.number(
-            "throttle_floor_cpus",
-            0.01..=f64::MAX,
-            &mut config.throttle_floor_cpus,
-        )?;
-        reader.flag("psi_cpu_host", &mut config.psi_cpu_host)?;
-        reader.flag("freeze", &mut config.freeze)?;
+        read_fields!(reader, config;
+            share(): cpu_util_stop, cpu_util_throttle, cpu_util_kill, cpu_util_clear;
+            share(): mem_stop, mem_throttle, mem_kill, mem_target, mem_clear;
+            share(): satisfaction_lower, satisfaction_upper, satisfaction_use;
+            share(): throttle_share, throttle_floor, throttle_growth, throttle_step;
+            number(0.0..=100.0): psi_cpu_stop, psi_cpu_throttle, psi_cpu_kill;
+            number(0.0..=100.0): psi_mem_some_stop, psi_mem_some_kill, psi_mem_full_stop, psi_mem_full_kill;
+            duration(Duration::ZERO): cpu_util_hold, psi_cpu_hold, psi_mem_hold, mem_hold;
+            duration(secs(1)): satisfaction_window, freeze_max;
+            duration(Duration::ZERO): freeze_grace;
+            duration(secs(1)): cpu_cool_down, mem_cool_down, stale_after;
+            number(0.01..=f64::MAX): throttle_floor_cpus;
+            flag(): psi_cpu_host, freeze;
+        );
         config.check_order(&reader)?;
         reader.finish()?;
         Ok(config)
-    }
-
-    fn read_shares(&mut self, reader: &mut Reader<'_>) -> Result<(), ConfigError> {
-        reader.share("cpu_util_stop", &mut self.cpu_util_stop)?;
-        reader.share("cpu_util_throttle", &mut self.cpu_util_throttle)?;
-        reader.share("cpu_util_kill", &mut self.cpu_util_kill)?;
-        reader.share("cpu_util_clear", &mut self.cpu_util_clear)?;
-        reader.share("mem_stop", &mut self.mem_stop)?;
-        reader.share("mem_throttle", &mut self.mem_throttle)?;
-        reader.share("mem_kill", &mut self.mem_kill)?;
-        reader.share("mem_target", &mut self.mem_target)?;
-        reader.share("mem_clear", &mut self.mem_clear)?;
-        reader.share("satisfaction_lower", &mut self.satisfaction_lower)?;
-        reader.share("satisfaction_upper", &mut self.satisfaction_upper)?;
-        reader.share("satisfaction_use", &mut self.satisfaction_use)?;
-        reader.share("throttle_share", &mut self.throttle_share)?;
-        reader.share("throttle_floor", &mut self.throttle_floor)?;
-        reader.share("throttle_growth", &mut self.throttle_growth)?;
-        reader.share("throttle_step", &mut self.throttle_step)
-    }
-
-    fn read_percents(&mut self, reader: &mut Reader<'_>) -> Result<(), ConfigError> {
-        let percent = 0.0..=100.0;
-        reader.number("psi_cpu_stop", percent.clone(), &mut self.psi_cpu_stop)?;
-        reader.number(
-            "psi_cpu_throttle",
-            percent.clone(),
-            &mut self.psi_cpu_throttle,
-        )?;
-        reader.number("psi_cpu_kill", percent.clone(), &mut self.psi_cpu_kill)?;
-        reader.number(
-            "psi_mem_some_stop",
-            percent.clone(),
-            &mut self.psi_mem_some_stop,
-        )?;
-        reader.number(
-            "psi_mem_some_kill",
-            percent.clone(),
-            &mut self.psi_mem_some_kill,
-        )?;
-        reader.number(
-            "psi_mem_full_stop",
-            percent.clone(),
-            &mut self.psi_mem_full_stop,
-        )?;
-        reader.number("psi_mem_full_kill", percent, &mut self.psi_mem_full_kill)
-    }
-
-    fn read_durations(&mut self, reader: &mut Reader<'_>) -> Result<(), ConfigError> {
-        let zero = Duration::ZERO;
-        reader.duration("cpu_util_hold", zero, &mut self.cpu_util_hold)?;
-        reader.duration("psi_cpu_hold", zero, &mut self.psi_cpu_hold)?;
-        reader.duration("psi_mem_hold", zero, &mut self.psi_mem_hold)?;
-        reader.duration("mem_hold", zero, &mut self.mem_hold)?;
-        reader.duration(
-            "satisfaction_window",
-            secs(1),
-            &mut self.satisfaction_window,
-        )?;
-        reader.duration("freeze_max", secs(1), &mut self.freeze_max)?;
-        reader.duration("freeze_grace", zero, &mut self.freeze_grace)?;
-        reader.duration("cpu_cool_down", secs(1), &mut self.cpu_cool_down)?;
-        reader.duration("mem_cool_down", secs(1), &mut self.mem_cool_down)?;
-        reader.duration("stale_after", secs(1), &mut self.stale_after)
     }
 
     fn check_order(&self, reader: &Reader<'_>) -> Result<(), ConfigError> {

@@ -77,72 +77,47 @@ fn memory(node: &mut Node, used_gb: u64) {
 
 #[test]
 fn defaults() {
-    let config = PressureConfig::read(&Parameters::default()).unwrap();
-    assert_eq!(config, PressureConfig::default());
-    assert_eq!(
-        (
-            config.cpu_util_stop,
-            config.cpu_util_throttle,
-            config.cpu_util_kill
-        ),
-        (0.65, 0.70, 0.85)
-    );
-    assert_eq!(
-        (config.cpu_util_clear, config.cpu_util_hold),
-        (0.05, 5 * SECOND)
-    );
-    assert_eq!(
-        (
-            config.psi_cpu_stop,
-            config.psi_cpu_throttle,
-            config.psi_cpu_kill
-        ),
-        (10.0, 20.0, 40.0)
-    );
-    assert_eq!(
-        (config.psi_cpu_hold, config.psi_cpu_host),
-        (10 * SECOND, false)
-    );
-    assert_eq!(
-        (config.psi_mem_some_stop, config.psi_mem_some_kill),
-        (5.0, 20.0)
-    );
-    assert_eq!(
-        (config.psi_mem_full_stop, config.psi_mem_full_kill),
-        (1.0, 5.0)
-    );
-    assert_eq!(config.psi_mem_hold, 5 * SECOND);
-    assert_eq!(
-        (config.mem_stop, config.mem_throttle, config.mem_kill),
-        (0.75, 0.80, 0.85)
-    );
-    assert_eq!(
-        (config.mem_target, config.mem_clear, config.mem_hold),
-        (0.80, 0.02, SECOND)
-    );
-    assert_eq!(
-        (config.satisfaction_lower, config.satisfaction_upper),
-        (0.40, 0.60)
-    );
-    assert_eq!(
-        (config.satisfaction_use, config.satisfaction_window),
-        (0.90, 60 * SECOND)
-    );
-    assert_eq!((config.throttle_share, config.throttle_floor), (0.70, 0.05));
-    assert_eq!(
-        (config.throttle_floor_cpus, config.throttle_growth),
-        (0.1, 0.10)
-    );
-    assert_eq!((config.throttle_step, config.freeze), (0.01, true));
-    assert_eq!(
-        (config.freeze_max, config.freeze_grace),
-        (60 * SECOND, 3 * SECOND)
-    );
-    assert_eq!(
-        (config.cpu_cool_down, config.mem_cool_down),
-        (20 * SECOND, 4 * SECOND)
-    );
-    assert_eq!(config.stale_after, 60 * SECOND);
+    let expected = PressureConfig {
+        cpu_util_stop: 0.65,
+        cpu_util_throttle: 0.70,
+        cpu_util_kill: 0.85,
+        cpu_util_clear: 0.05,
+        cpu_util_hold: 5 * SECOND,
+        psi_cpu_stop: 10.0,
+        psi_cpu_throttle: 20.0,
+        psi_cpu_kill: 40.0,
+        psi_cpu_hold: 10 * SECOND,
+        psi_cpu_host: false,
+        psi_mem_some_stop: 5.0,
+        psi_mem_some_kill: 20.0,
+        psi_mem_full_stop: 1.0,
+        psi_mem_full_kill: 5.0,
+        psi_mem_hold: 5 * SECOND,
+        mem_stop: 0.75,
+        mem_throttle: 0.80,
+        mem_kill: 0.85,
+        mem_target: 0.80,
+        mem_clear: 0.02,
+        mem_hold: SECOND,
+        satisfaction_lower: 0.40,
+        satisfaction_upper: 0.60,
+        satisfaction_use: 0.90,
+        satisfaction_window: 60 * SECOND,
+        throttle_share: 0.70,
+        throttle_floor: 0.05,
+        throttle_floor_cpus: 0.1,
+        throttle_growth: 0.10,
+        throttle_step: 0.01,
+        freeze: true,
+        freeze_max: 60 * SECOND,
+        freeze_grace: 3 * SECOND,
+        cpu_cool_down: 20 * SECOND,
+        mem_cool_down: 4 * SECOND,
+        stale_after: 60 * SECOND,
+    };
+    assert_eq!(PressureConfig::default(), expected);
+    let read = PressureConfig::read(&Parameters::default()).unwrap();
+    assert_eq!(read, expected);
 }
 
 #[test]
