@@ -9,18 +9,18 @@ use crate::{Ranges, Resource, ResourceName, ResourceQuantities, Resources, Role,
 impl Resources {
     #[must_use]
     pub fn revocable(&self) -> Self {
-        self.filter(Resource::is_revocable)
+        self.filtered(Resource::is_revocable)
     }
 
     #[must_use]
     pub fn unrevocable(&self) -> Self {
-        self.filter(|resource| !resource.is_revocable())
+        self.filtered(|resource| !resource.is_revocable())
     }
 
     /// Reserved to exactly this role, or to anyone.
     #[must_use]
     pub fn reserved(&self, role: Option<&Role>) -> Self {
-        self.filter(|resource| match role {
+        self.filtered(|resource| match role {
             Some(role) => resource.is_reserved_to(role),
             None => resource.is_reserved(),
         })
@@ -28,38 +28,32 @@ impl Resources {
 
     #[must_use]
     pub fn unreserved(&self) -> Self {
-        self.filter(Resource::is_unreserved)
+        self.filtered(Resource::is_unreserved)
     }
 
     #[must_use]
     pub fn persistent_volumes(&self) -> Self {
-        self.filter(Resource::is_persistent_volume)
+        self.filtered(Resource::is_persistent_volume)
     }
 
     #[must_use]
     pub fn shared(&self) -> Self {
-        self.filter(Resource::is_shared)
+        self.filtered(Resource::is_shared)
     }
 
     #[must_use]
     pub fn unshared(&self) -> Self {
-        self.filter(|resource| !resource.is_shared())
+        self.filtered(|resource| !resource.is_shared())
     }
 
     #[must_use]
     pub fn scalars(&self) -> Self {
-        self.filter(|resource| resource.scalar().is_some())
+        self.filtered(|resource| resource.scalar().is_some())
     }
 
     #[must_use]
     pub fn named(&self, name: &str) -> Self {
-        self.filter(|resource| resource.name() == name)
-    }
-
-    /// What the predicate keeps.
-    #[must_use]
-    pub fn filtered(&self, keep: impl Fn(&Resource) -> bool) -> Self {
-        self.filter(keep)
+        self.filtered(|resource| resource.name() == name)
     }
 
     /// What is reserved, by the role that it is reserved to.

@@ -272,7 +272,9 @@ impl Resources {
         ResourceQuantities::from_sorted(amounts)
     }
 
-    pub(crate) fn filter(&self, keep: impl Fn(&Resource) -> bool) -> Self {
+    /// What the predicate keeps.
+    #[must_use]
+    pub fn filtered(&self, keep: impl Fn(&Resource) -> bool) -> Self {
         // What is left of a sorted collection is sorted.
         let entries = self
             .entries

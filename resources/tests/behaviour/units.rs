@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use meseta_resources::{
-    ByteSize, ByteSizeError, DURATION_MAX, DurationError, Moment, format_duration, parse_duration,
-};
+use meseta_resources::{ByteSize, DURATION_MAX, Moment, format_duration, parse_duration};
 
 #[test]
 fn duration_parse() {
@@ -34,49 +32,30 @@ fn duration_parse() {
 
 #[test]
 fn duration_parse_is_exactly_the_dialect() {
-    for text in [
-        "",
-        "secs",
-        ".secs",
-        "1.2.3secs",
-        "-1secs",
-        "+1secs",
-        " 1secs",
-        "inf",
+    for (text, expected) in [
+        ("", "NoNumber"),
+        ("secs", "NoNumber"),
+        (".secs", "NoNumber"),
+        ("1.2.3secs", "NoNumber"),
+        ("-1secs", "NoNumber"),
+        ("+1secs", "NoNumber"),
+        (" 1secs", "NoNumber"),
+        ("inf", "NoNumber"),
+        ("15", "NoUnit"),
+        ("15s", "UnknownUnit"),
+        ("15seconds", "UnknownUnit"),
+        ("1 secs", "UnknownUnit"),
+        ("1secs ", "UnknownUnit"),
+        ("1mins2secs", "UnknownUnit"),
+        ("1e3secs", "UnknownUnit"),
+        ("1Secs", "UnknownUnit"),
+        ("9223372036854775808ns", "OutOfRange"),
+        ("15251weeks", "OutOfRange"),
+        ("15250.3weeks", "OutOfRange"),
+        ("99999999999999999999weeks", "OutOfRange"),
     ] {
-        assert!(
-            matches!(parse_duration(text), Err(DurationError::NoNumber(_))),
-            "{text:?}"
-        );
-    }
-    assert!(matches!(
-        parse_duration("15"),
-        Err(DurationError::NoUnit(_))
-    ));
-    for text in [
-        "15s",
-        "15seconds",
-        "1 secs",
-        "1secs ",
-        "1mins2secs",
-        "1e3secs",
-        "1Secs",
-    ] {
-        assert!(
-            matches!(parse_duration(text), Err(DurationError::UnknownUnit { .. })),
-            "{text:?}"
-        );
-    }
-    for text in [
-        "9223372036854775808ns",
-        "15251weeks",
-        "15250.3weeks",
-        "99999999999999999999weeks",
-    ] {
-        assert!(
-            matches!(parse_duration(text), Err(DurationError::OutOfRange(_))),
-            "{text:?}"
-        );
+        let error = format!("{:?}", parse_duration(text).expect_err(text));
+        assert!(error.starts_with(expected), "{text:?}: {error}");
     }
     assert!(
         parse_duration("15s")
@@ -126,19 +105,20 @@ fn bytes_parse_and_print() {
         assert_eq!(size, ByteSize::from_bytes(bytes));
         assert_eq!(size.to_string(), printed);
     }
-    let error = |text: &str| text.parse::<ByteSize>().expect_err(text);
-    assert!(matches!(error("1.5MB"), ByteSizeError::Fractional(_)));
-    assert!(matches!(error("15"), ByteSizeError::Invalid(_)));
-    assert!(matches!(error(""), ByteSizeError::Invalid(_)));
-    assert!(matches!(error("MB"), ByteSizeError::Invalid(_)));
-    assert!(matches!(error("-1MB"), ByteSizeError::Invalid(_)));
-    assert!(matches!(error("1PB"), ByteSizeError::UnknownUnit { .. }));
-    assert!(matches!(error("1 MB"), ByteSizeError::UnknownUnit { .. }));
-    assert!(matches!(
-        error("99999999999999999999B"),
-        ByteSizeError::OutOfRange(_)
-    ));
-    assert!(matches!(error("16777216TB"), ByteSizeError::OutOfRange(_)));
+    for (text, expected) in [
+        ("1.5MB", "Fractional"),
+        ("15", "Invalid"),
+        ("", "Invalid"),
+        ("MB", "Invalid"),
+        ("-1MB", "Invalid"),
+        ("1PB", "UnknownUnit"),
+        ("1 MB", "UnknownUnit"),
+        ("99999999999999999999B", "OutOfRange"),
+        ("16777216TB", "OutOfRange"),
+    ] {
+        let error = format!("{:?}", text.parse::<ByteSize>().expect_err(text));
+        assert!(error.starts_with(expected), "{text:?}: {error}");
+    }
 }
 
 #[test]
