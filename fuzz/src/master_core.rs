@@ -56,6 +56,11 @@ struct Actor {
     id: String,
 }
 
+fn connected(all: &mut BTreeMap<u8, Actor>, connection: ConnectionId) -> Option<&mut Actor> {
+    all.values_mut()
+        .find(|one| one.connection == Some(connection))
+}
+
 struct World {
     core: MasterCore,
     now: Now,
@@ -138,8 +143,7 @@ impl World {
                 Output::Event { to, event } => self.record_event(to, *event),
                 Output::Frame { to, frame } => {
                     if let Some(master_frame::Message::Registered(registered)) = frame.message {
-                        let mut agents = self.agents.values_mut();
-                        if let Some(agent) = agents.find(|agent| agent.connection == Some(to)) {
+                        if let Some(agent) = connected(&mut self.agents, to) {
                             agent.id = registered.agent_id.value;
                         }
                     }
@@ -148,14 +152,12 @@ impl World {
                     self.answers.insert(reply, answer);
                 }
                 Output::CloseScheduler { connection, .. } => {
-                    let mut all = self.frameworks.values_mut();
-                    if let Some(gone) = all.find(|one| one.connection == Some(connection)) {
+                    if let Some(gone) = connected(&mut self.frameworks, connection) {
                         gone.connection = None;
                     }
                 }
                 Output::CloseAgent { connection, .. } => {
-                    let mut all = self.agents.values_mut();
-                    if let Some(gone) = all.find(|one| one.connection == Some(connection)) {
+                    if let Some(gone) = connected(&mut self.agents, connection) {
                         gone.connection = None;
                     }
                 }
@@ -167,8 +169,7 @@ impl World {
     fn record_event(&mut self, to: ConnectionId, event: scheduler::Event) {
         const KEPT_MAX: usize = 32;
         if let Some(subscribed) = event.subscribed {
-            let mut all = self.frameworks.values_mut();
-            if let Some(framework) = all.find(|one| one.connection == Some(to)) {
+            if let Some(framework) = connected(&mut self.frameworks, to) {
                 framework.id = subscribed.framework_id.value;
             }
         }
