@@ -142,10 +142,10 @@ impl World {
             match output {
                 Output::Event { to, event } => self.record_event(to, *event),
                 Output::Frame { to, frame } => {
-                    if let Some(master_frame::Message::Registered(registered)) = frame.message {
-                        if let Some(agent) = connected(&mut self.agents, to) {
-                            agent.id = registered.agent_id.value;
-                        }
+                    if let Some(master_frame::Message::Registered(registered)) = frame.message
+                        && let Some(agent) = connected(&mut self.agents, to)
+                    {
+                        agent.id = registered.agent_id.value;
                     }
                 }
                 Output::Reply { reply, answer } => {
@@ -168,10 +168,10 @@ impl World {
 
     fn record_event(&mut self, to: ConnectionId, event: scheduler::Event) {
         const KEPT_MAX: usize = 32;
-        if let Some(subscribed) = event.subscribed {
-            if let Some(framework) = connected(&mut self.frameworks, to) {
-                framework.id = subscribed.framework_id.value;
-            }
+        if let Some(subscribed) = event.subscribed
+            && let Some(framework) = connected(&mut self.frameworks, to)
+        {
+            framework.id = subscribed.framework_id.value;
         }
         self.offers
             .extend(event.offers.into_iter().flat_map(|event| event.offers));

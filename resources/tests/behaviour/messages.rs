@@ -43,6 +43,8 @@ fn accept(raw: RawResource) -> Resource {
     Resource::try_from(raw).unwrap_or_else(|error| panic!("{error}"))
 }
 
+type Change = fn(&mut RawResource);
+
 fn with(mut raw: RawResource, change: impl FnOnce(&mut RawResource)) -> RawResource {
     change(&mut raw);
     raw
@@ -59,7 +61,7 @@ fn refuse(raw: RawResource, expected: &str) {
 fn value_must_fit_its_type() {
     assert_eq!(accept(cpus()), one("cpus:8"));
     let scalar = "Invalid scalar resource";
-    let changes: [(fn(&mut RawResource), &str); 7] = [
+    let changes: [(Change, &str); 7] = [
         (|raw| raw.name.clear(), "Empty resource name"),
         (|raw| raw.kind = None, "Invalid resource type"),
         (
