@@ -8,8 +8,6 @@ mod access;
 mod agent_endpoints;
 mod bad_calls;
 mod bad_flags;
-mod bad_operations;
-mod bad_requests;
 mod browsers;
 mod bursting;
 mod clients;
@@ -41,7 +39,6 @@ mod probe;
 mod quota;
 mod readers;
 mod reservations;
-mod reserved_use;
 mod resizing;
 mod restart;
 mod returned_memory;
@@ -85,8 +82,6 @@ fn main() -> ExitCode {
         pauses,
         bad_flags,
         bad_calls,
-        bad_operations,
-        bad_requests,
         every_endpoint,
         agent_endpoints,
         local,
@@ -98,7 +93,6 @@ fn main() -> ExitCode {
         roles,
         launching,
         reservations,
-        reserved_use,
         task_exec,
         under_load,
         units,

@@ -13,7 +13,6 @@ meseta_tests::scenarios! {
     anywhere:
         nothing_makes_no_role_and_a_whitelist_makes_its_own,
         roles_come_and_go_with_frameworks,
-        what_counts_towards_quota_is_shown,
         volumes_of_overlapping_roles_are_apart;
 }
 
@@ -86,33 +85,6 @@ fn roles_come_and_go_with_frameworks() {
     wait::eventually("no role is left", LIMIT, || {
         names(&cluster).is_empty().then_some(())
     });
-}
-
-fn what_counts_towards_quota_is_shown() {
-    let cluster = Cluster::default();
-    let quota = json!({"role": "dev", "guarantee": [
-        {"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}},
-        {"name": "mem", "type": "SCALAR", "scalar": {"value": 512}}]});
-    let url = format!("{}/quota", cluster.master.url);
-    assert_eq!(
-        http::post(&url, &[], quota.to_string().as_bytes()).status,
-        200
-    );
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    framework.run_task(&offer, "t1", "sleep 60", &[("cpus", 0.5), ("mem", 64.0)]);
-    let dev = roles(&cluster)
-        .into_iter()
-        .find(|role| role["name"] == "dev");
-    let dev = dev.expect("the role");
-    let half = json!({"cpus": 0.5, "mem": 64.0});
-    assert_eq!(dev["allocated"], half);
-    assert_eq!(dev["quota"]["consumed"], half, "{dev}");
-    assert_eq!(
-        dev["quota"]["guarantee"],
-        json!({"cpus": 1.0, "mem": 512.0})
-    );
-    assert_eq!(dev["quota"]["limit"]["cpus"], json!(1.0));
 }
 
 /// Role `a` with volume `b`, and role `a/b` with volume `c`: as paths one would be in the other.

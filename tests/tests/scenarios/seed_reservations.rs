@@ -13,8 +13,7 @@ use crate::reservations::{agent_id, offer_where, reserved_full};
 meseta_tests::scenarios! {
     anywhere:
         the_operators_endpoints_as_typed_with_credentials,
-        a_refinement_by_named_principals_as_printed,
-        reservations_add_up_unless_their_labels_differ;
+        a_refinement_by_named_principals_as_printed;
 }
 
 const OPERATOR: (&str, &str) = ("operator_principal", "password");
@@ -301,47 +300,4 @@ fn as_printed_then_corrected(framework: &Framework, url: &str, offer: &Value, op
     );
     let (status, text, _) = accept(&corrected(operation));
     assert_eq!(status, 202, "{text}");
-}
-
-fn reservations_add_up_unless_their_labels_differ() {
-    let cluster = Cluster::with_resources("cpus:12;mem:6144");
-    let slave = agent_id(&cluster);
-    let one = |purpose: Option<&str>| {
-        let mut reservation = json!({"type": "DYNAMIC", "role": "ads", "principal": "ops"});
-        if let Some(purpose) = purpose {
-            reservation["labels"] = json!({"labels": [{"key": "purpose", "value": purpose}]});
-        }
-        let one = json!([{"name": "cpus", "type": "SCALAR", "scalar": {"value": 2},
-                          "reservations": [reservation]}]);
-        one.to_string()
-    };
-    let post = |path: &str, resources: &str| curl(&cluster, None, path, &slave, resources);
-    for (purpose, entries) in [
-        (None, 1),
-        (None, 1),
-        (Some("web"), 2),
-        (Some("web"), 2),
-        (Some("db"), 3),
-    ] {
-        assert_eq!(post("/reserve", &one(purpose)).0, 202);
-        reserved_full(&cluster, "ads", entries);
-    }
-    let full = reserved_full(&cluster, "ads", 3);
-    let mut amounts: Vec<f64> = full
-        .as_array()
-        .expect("a list")
-        .iter()
-        .filter_map(|one| one["scalar"]["value"].as_f64())
-        .collect();
-    amounts.sort_by(f64::total_cmp);
-    assert_eq!(amounts, [2.0, 4.0, 4.0], "{full:#}");
-    // Taken back by the whole name only; who has it wrong is told.
-    let (status, text) = post("/unreserve", &one(Some("nothing")));
-    assert_eq!(status, 409, "{text}");
-    assert!(
-        text.contains("{purpose: db}") && text.contains("named whole"),
-        "{text}"
-    );
-    assert_eq!(post("/unreserve", &one(Some("db"))).0, 202);
-    reserved_full(&cluster, "ads", 2);
 }

@@ -123,24 +123,25 @@ async fn a_stream_that_is_dropped_disconnects_its_framework() {
 async fn hostile_bodies_get_their_status_and_change_nothing() {
     let router = master();
     let deep = format!("{}{}", r#"{"a":"#.repeat(10_000), "}".repeat(10_000));
-    let mut protobuf = Vec::new();
-    for _ in 0..10_000 {
-        protobuf.extend_from_slice(&[0x1a, 0xff, 0x7f]);
-    }
+    let lists = "[".repeat(10_000);
+    let protobuf = [0x1a, 0xff, 0x7f].repeat(10_000);
     let truncated = &SUBSCRIBE[..SUBSCRIBE.len() / 2];
-    for (content_type, body, status) in [
-        (JSON, Body::from(deep), 400),
-        (PROTOBUF, Body::from(protobuf), 400),
-        (JSON, Body::from(truncated.to_owned()), 400),
-        (JSON, Body::from(vec![0xff; 100]), 400),
-        (JSON, Body::from(String::new()), 400),
-        (JSON, Body::from("[]"), 400),
-        (JSON, Body::from(vec![b' '; SCHEDULER_BODY_MAX + 1]), 413),
-        (JSON, Body::from_stream(endless()), 413),
-    ] {
-        let response = send(&router, "POST", "/api/v1/scheduler", &[content_type], body).await;
-        assert_eq!(response.status().as_u16(), status);
-        assert!(!text_of(response).await.is_empty(), "says why");
+    for path in ["/api/v1/scheduler", "/api/v1"] {
+        for (content_type, body, status) in [
+            (JSON, Body::from(deep.clone()), 400),
+            (JSON, Body::from(lists.clone()), 400),
+            (PROTOBUF, Body::from(protobuf.clone()), 400),
+            (JSON, Body::from(truncated.to_owned()), 400),
+            (JSON, Body::from(vec![0xff; 100]), 400),
+            (JSON, Body::from(String::new()), 400),
+            (JSON, Body::from("[]"), 400),
+            (JSON, Body::from(vec![b' '; SCHEDULER_BODY_MAX + 1]), 413),
+            (JSON, Body::from_stream(endless()), 413),
+        ] {
+            let response = send(&router, "POST", path, &[content_type], body).await;
+            assert_eq!(response.status().as_u16(), status, "{path}");
+            assert!(!text_of(response).await.is_empty(), "says why");
+        }
     }
     let state = page(&router, "/state").await;
     assert_eq!(state["frameworks"], json!([]));

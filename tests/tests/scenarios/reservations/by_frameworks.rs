@@ -1,13 +1,10 @@
-//! What frameworks reserve: the document's examples, refinement, and operations that are told of.
+//! What frameworks reserve: the document's example, and operations that are told of.
 
 use meseta_tests::framework::framework_info;
 use meseta_tests::{Encoding, Framework, http, wait};
 use serde_json::{Value, json};
 
-use super::{
-    LIMIT, agent_id, cluster, dynamic, is, offer_where, operate, post_form, reserved_full, scalar,
-    sum, with,
-};
+use super::{LIMIT, cluster, dynamic, is, offer_where, operate, reserved_full, scalar, sum};
 
 /// The document's first example, word for word: 8 of 12 cpus, the format before refinement.
 pub(super) fn a_framework_reserves_and_unreserves_as_documented() {
@@ -59,80 +56,6 @@ pub(super) fn a_framework_reserves_and_unreserves_as_documented() {
     });
 }
 
-/// The document's refinement: `engineering` to `engineering/backend` and back.
-pub(super) fn a_reservation_is_refined_and_given_back() {
-    let cluster = cluster("cpus:12;mem:6144");
-    let agent = agent_id(&cluster);
-    let all = json!([
-        dynamic("cpus", 12.0, "engineering"),
-        dynamic("mem", 6144.0, "engineering")
-    ]);
-    let answer = post_form(
-        &cluster,
-        "/master/reserve",
-        &agent,
-        "resources",
-        &all.to_string(),
-    );
-    assert_eq!(answer.status, 202, "{}", answer.text());
-    let role = "engineering/backend";
-    let mut framework = cluster.subscribe(&framework_info(role));
-    let offer = framework.offer();
-    assert_eq!(offer["allocation_info"]["role"], role);
-    let cpus_and_mem = |resource: &&Value| resource["name"] == "cpus" || resource["name"] == "mem";
-    let resources = offer["resources"].as_array().expect("resources");
-    for resource in resources.iter().filter(cpus_and_mem) {
-        assert!(resource.get("role").is_none() && resource.get("reservation").is_none());
-        assert_eq!(
-            resource["reservations"],
-            json!([{"type": "DYNAMIC", "role": "engineering"}])
-        );
-    }
-    let stack =
-        json!([{"type": "DYNAMIC", "role": "engineering"}, {"type": "DYNAMIC", "role": role}]);
-    let refine = |name: &str, value: f64| {
-        let resource = with(scalar(name, value), "reservations", stack.clone());
-        with(resource, "allocation_info", json!({"role": role}))
-    };
-    let eight = json!([refine("cpus", 8.0), refine("mem", 4096.0)]);
-    operate(
-        &framework,
-        &offer,
-        json!([{"type": "RESERVE", "reserve": {"resources": eight}}]),
-    );
-    let is_refined = |resource: &Value| resource["reservations"] == stack;
-    let offer = offer_where(&mut framework, "the refinement", |offer| {
-        is(sum(&offer["resources"], "cpus", is_refined), 8.0)
-    });
-    let full = reserved_full(&cluster, role, 2);
-    assert!(
-        full[0].get("role").is_none(),
-        "only the stack can say it: {full}"
-    );
-    // One that knows nothing of refinement is offered the rest and never the refined part.
-    framework.decline(&offer, 600.0);
-    let mut info = framework_info(role);
-    info["capabilities"] = json!([{"type": "MULTI_ROLE"}]);
-    let mut old = cluster.subscribe(&info);
-    let seen = old.offer();
-    assert!(
-        is(sum(&seen["resources"], "cpus", |_| true), 4.0),
-        "{seen:#}"
-    );
-    old.accepted(json!({"type": "TEARDOWN"}));
-    framework.accepted(json!({"type": "REVIVE"}));
-    let offer = offer_where(&mut framework, "the refinement again", |offer| {
-        is(sum(&offer["resources"], "cpus", is_refined), 8.0)
-    });
-    let operations = json!([{"type": "UNRESERVE", "unreserve": {"resources": eight}}]);
-    operate(&framework, &offer, operations);
-    let full = reserved_full(&cluster, "engineering", 2);
-    assert!(
-        is(sum(&full, "cpus", |_| true), 12.0),
-        "popped to its owner: {full}"
-    );
-}
-
 pub(super) fn named_operations_are_told_until_acknowledged() {
     let mut cluster = cluster("cpus:4;mem:1024");
     let info = framework_info("dev");
@@ -177,4 +100,29 @@ pub(super) fn named_operations_are_told_until_acknowledged() {
         "operations": [{"operation_id": {"value": "good"}, "agent_id": again["agent_id"]}]}}),
     );
     assert_eq!(told(&mut framework, "good")["state"], "OPERATION_UNKNOWN");
+}
+
+pub(super) fn a_thousand_operations_in_one_call() {
+    let cluster = cluster("cpus:4;mem:1024");
+    let before = cluster.agent().page("/state").json()["resources"].clone();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let crumb = dynamic("cpus", 0.001, "dev");
+    let operation = |kind: &str| json!({"type": kind, kind.to_lowercase(): {"resources": [crumb]}});
+    operate(&framework, &offer, json!(vec![operation("RESERVE"); 1000]));
+    let mine = |one: &Value| one.get("reservations").is_some();
+    let offer = offer_where(&mut framework, "a thousand crumbs", |offer| {
+        is(sum(&offer["resources"], "cpus", mine), 1.0)
+    });
+    let full = reserved_full(&cluster, "dev", 1);
+    assert!(is(sum(&full, "cpus", |_| true), 1.0), "{full}");
+    operate(
+        &framework,
+        &offer,
+        json!(vec![operation("UNRESERVE"); 1000]),
+    );
+    wait::eventually("all as before", LIMIT, || {
+        let resources = cluster.agent().page("/state").json()["resources"].clone();
+        (resources == before).then_some(())
+    });
 }

@@ -16,13 +16,12 @@ use crate::anywhere;
 meseta_tests::scenarios! {
     anywhere:
         by_frameworks::a_framework_reserves_and_unreserves_as_documented,
-        by_frameworks::a_reservation_is_refined_and_given_back,
-        by_operators::operators_reserve_as_documented,
         by_operators::operators_reserve_by_the_v1_api,
         volumes::a_volume_outlives_its_tasks_and_daemons,
         volumes::a_grown_and_shrunk_volume_keeps_its_data,
         crashes::fewer_resources_than_reserved_refuse_to_start,
         by_frameworks::named_operations_are_told_until_acknowledged,
+        by_frameworks::a_thousand_operations_in_one_call,
         crashes::ten_crashes_leave_everything_exactly_once;
 }
 

@@ -158,7 +158,10 @@ fn what_is_no_operation_changes_nothing() {
     };
     let mut sourced = reserve(&reserved(&parse("cpus:1"), "dev", None));
     sourced.reserve.as_mut().unwrap().source = wire("cpus:1");
+    let mut shared = reserve(&reserved(&parse("cpus:1"), "dev", None));
+    shared.reserve.as_mut().unwrap().resources[0].shared = Some(v1::resource::SharedInfo {});
     let operations = vec![
+        named(shared, "0"),
         named(bare(operation::Type::Reserve), "1"),
         named(bare(operation::Type::CreateDisk), "2"),
         named(Message::default(), "3"),
@@ -168,13 +171,13 @@ fn what_is_no_operation_changes_nothing() {
     ];
     world.do_all(&scheduler, &offer, operations);
     let events = world.operation_events(&scheduler);
-    assert_eq!(events.len(), 6);
+    assert_eq!(events.len(), 7);
     assert!(
         events
             .iter()
             .all(|status| status.state() == OperationState::OperationError)
     );
-    assert_says(events[5].message(), "is not dynamically reserved");
+    assert_says(events[6].message(), "is not dynamically reserved");
     assert!(world.applies(&node).is_empty());
     let offer = world.next_offer(&scheduler);
     assert_eq!(total_of(&offer), parse("cpus:4;mem:1024"));

@@ -57,6 +57,8 @@ fn volumes_only_on_what_is_reserved_and_kept() {
     disk_of(&mut read_only).volume.as_mut().unwrap().mode = v1::volume::Mode::Ro.into();
     let mut bad_id = create([volume(&disk, "x", false)]);
     disk_of(&mut bad_id).persistence.as_mut().unwrap().id = "../x".to_owned();
+    let mut of_host = create([volume(&disk, "host", false)]);
+    disk_of(&mut of_host).volume.as_mut().unwrap().host_path = Some("/tmp".to_owned());
     let revocable = volume(&disk.with_revocable(true), "rev", false);
     let operations = vec![
         named(create([volume(&parse("disk:100"), "free", false)]), "1"),
@@ -67,6 +69,7 @@ fn volumes_only_on_what_is_reserved_and_kept() {
         named(create(list(&disk)), "6"),
         named(reserve(&disk.with_revocable(true)), "7"),
         named(create(&[]), "8"),
+        named(of_host, "9"),
     ];
     world.do_all(&scheduler, &offer, operations);
     let errors = world.operation_events(&scheduler);
@@ -79,6 +82,7 @@ fn volumes_only_on_what_is_reserved_and_kept() {
         "does not have DiskInfo",
         "cannot be created from revocable resources",
         "No resources are named",
+        "'host_path' to be unset",
     ]
     .into_iter()
     .enumerate()

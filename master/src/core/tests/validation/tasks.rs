@@ -1,5 +1,7 @@
 //! What a task must be to be launched, and that one which is not is told why.
 
+use meseta_proto::mesos::v1::check_info;
+
 use super::*;
 use crate::core::tests::tasks::launching::begin;
 
@@ -23,6 +25,14 @@ fn a_task_that_breaks_a_rule_is_told_which() {
         })
     };
     let long = "x".repeat(300);
+    let command_health = v1::HealthCheck {
+        r#type: Some(v1::health_check::Type::Command.into()),
+        ..v1::HealthCheck::default()
+    };
+    let check = |kind: check_info::Type| v1::CheckInfo {
+        r#type: Some(kind.into()),
+        ..v1::CheckInfo::default()
+    };
     let tasks = [
         (named(""), "ID must not be empty"),
         (named("."), "'.' is disallowed"),
@@ -30,6 +40,7 @@ fn a_task_that_breaks_a_rule_is_told_which() {
         (named("a/b"), "'a/b' contains invalid characters"),
         (named("a\nb"), "contains invalid characters"),
         (named("a\u{0}b"), "contains invalid characters"),
+        (named("back\\slash"), "contains invalid characters"),
         (named(&long), "ID must not be greater than 255 characters"),
         (
             with(&|task| task.agent_id.value = "other".to_owned()),
@@ -62,6 +73,19 @@ fn a_task_that_breaks_a_rule_is_told_which() {
         (scalar(f64::NAN), "Task uses invalid resources"),
         (scalar(f64::INFINITY), "Task uses invalid resources"),
         (scalar(1e300), "Task uses invalid resources"),
+        (scalar(0.0001), "Task uses invalid resources"),
+        (
+            with(&|task| task.health_check = Some(Box::new(command_health.clone()))),
+            "Expecting 'command' to be set for COMMAND health check",
+        ),
+        (
+            with(&|task| task.check = Some(Box::new(check(check_info::Type::Command)))),
+            "Expecting 'command' to be set for COMMAND check",
+        ),
+        (
+            with(&|task| task.check = Some(Box::new(check(check_info::Type::Http)))),
+            "Expecting 'http' to be set for HTTP check",
+        ),
         (
             task(&node, "t", "cpus:1000"),
             "Total resources cpus(allocated: dev):1000 required by task and its executor is more than available",
