@@ -443,6 +443,7 @@ mod tests {
         let bad = format!("--seccomp_config_dir={}", folder.path().display());
         for (args, complaint) in [
             (vec!["--isolation=cgroups/cpus"], "unknown isolator"),
+            (vec!["--isolation=cgroups/cpu,cgroups/cpu"], "cgroups/cpu"),
             (
                 vec!["--seccomp_profile_name=x"],
                 "give --seccomp_config_dir",

@@ -266,12 +266,13 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_up_longer_than_the_history_is_refused() {
+    fn what_makes_no_sense_is_refused() {
         let error = NSigmaConfig::read(&[("history", "10")].into_iter().collect()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "nsigma: warm_up is more than history holds"
         );
+        NSigmaConfig::read(&[("n", "-3")].into_iter().collect()).unwrap_err();
     }
 
     #[test]

@@ -193,8 +193,9 @@ mod tests {
 
     #[test]
     fn negative_and_undefined_thresholds_are_refused() {
-        for text in ["-1", "NaN", "inf", "x", ""] {
-            let parameters = [("load_threshold_5min", text)].into_iter().collect();
+        let of_load = ["-1", "NaN", "inf", "x", ""].map(|text| ("load_threshold_5min", text));
+        for (key, text) in of_load.into_iter().chain([("mem_threshold", "-1")]) {
+            let parameters = [(key, text)].into_iter().collect();
             let error = ThresholdConfig::read(&parameters).unwrap_err();
             assert!(
                 matches!(error, ConfigError::Value { .. }),

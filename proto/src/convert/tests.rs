@@ -216,6 +216,7 @@ fn operators_write_text_or_json() {
         ("[", "Failed to parse body into JSON: syntax error"),
         ("[1]", "Expecting a JSON object"),
         (r#"[{"name":"cpus"}]"#, "Missing required fields: type"),
+        (r#"{"name":"cpus"}"#, "write a list of resources, [{...}]"),
         (
             r#"[{"name":"cpus","type":"SCALAR","scalar":{"value":-1}}]"#,
             "value < 0",

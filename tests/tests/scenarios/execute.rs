@@ -1,12 +1,8 @@
-//! `meseta execute`: output, exit codes, isolation seen from inside, and the end of stubborn tasks.
+//! `meseta execute`: output, exit codes, isolation seen from inside.
 
 use std::process::Output;
-use std::time::{Duration, Instant};
 
-use meseta_tests::framework::task;
-use meseta_tests::kernel;
 use meseta_tests::{Cluster, unless_root};
-use serde_json::json;
 
 use crate::anywhere;
 
@@ -16,8 +12,7 @@ meseta_tests::scenarios! {
     anywhere:
         exits_with_the_tasks_own_code,
         passes_the_environment,
-        ends_a_task_at_its_timeout,
-        a_task_that_ignores_sigterm_is_gone_after_its_grace;
+        ends_a_task_at_its_timeout;
 }
 
 fn stdout(output: &Output) -> String {
@@ -140,41 +135,5 @@ fn ends_a_task_at_its_timeout() {
         stderr(&output).contains("TASK_KILLED"),
         "{}",
         stderr(&output)
-    );
-}
-
-/// The grace is 1 s here; the bar is grace + 2 s.
-fn a_task_that_ignores_sigterm_is_gone_after_its_grace() {
-    let (_cluster, mut framework, offer) = Cluster::with_offer();
-    let marker = format!("777{}", std::process::id());
-    // The shell's own command line is not that of the sleep, which begins behind the trap.
-    let command = format!("trap '' TERM; n={marker}; while :; do sleep $n; done");
-    let mut info = task(
-        &offer,
-        "stubborn",
-        &command,
-        &[("cpus", 0.1), ("mem", 32.0)],
-    );
-    info["kill_policy"] = json!({"grace_period": {"nanoseconds": 1_000_000_000_i64}});
-    framework.launch(&offer, &[info]);
-    framework.until_state("stubborn", "TASK_RUNNING");
-    meseta_tests::wait::eventually("the command runs", Duration::from_secs(5), || {
-        (!kernel::processes_like(&format!("sleep {marker}")).is_empty()).then_some(())
-    });
-    let asked = Instant::now();
-    framework.kill("stubborn");
-    framework.until_state("stubborn", "TASK_KILLED");
-    let took = asked.elapsed();
-    assert!(
-        took >= Duration::from_millis(900),
-        "killed before its grace: {took:?}"
-    );
-    assert!(
-        took <= Duration::from_secs(3),
-        "still there after grace + 2 s: {took:?}"
-    );
-    assert_eq!(
-        kernel::processes_like(&format!("sleep {marker}")),
-        Vec::<i32>::new()
     );
 }

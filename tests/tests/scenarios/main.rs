@@ -37,7 +37,6 @@ mod policies;
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
 mod quota;
-mod readers;
 mod reservations;
 mod resizing;
 mod restart;
@@ -87,7 +86,6 @@ fn main() -> ExitCode {
         local,
         quota,
         clients,
-        readers,
         seeds,
         seed_reservations,
         roles,

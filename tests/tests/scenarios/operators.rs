@@ -1,11 +1,10 @@
-//! What operators do to agents and see of the cluster, over the real binaries: maintenance, draining, and the
-//! event stream.
+//! What operators do to agents and see of the cluster, over the real binaries: draining, and every question.
 
-use std::io::Read as _;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1::master::{Call, Response};
 use meseta_tests::framework::framework_info;
+use meseta_tests::raw::Raw;
 use meseta_tests::{Cluster, http, wait};
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -14,10 +13,7 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        maintenance_as_mesos_answers_it,
         a_drained_agent_ends_its_tasks_and_stays_drained,
-        an_agent_marked_gone_ends,
-        the_event_stream_tells_a_tasks_life,
         every_question_is_answered_in_both_encodings;
 }
 
@@ -35,57 +31,6 @@ fn call(cluster: &Cluster, body: &Value) -> (u16, String) {
 fn agent_id(cluster: &Cluster) -> String {
     let id = get(cluster, "/slaves")["slaves"][0]["id"].clone();
     id.as_str().expect("an agent").to_owned()
-}
-
-fn maintenance_as_mesos_answers_it() {
-    let mut cluster = Cluster::default();
-    let post = |cluster: &Cluster, path: &str, body: &Value| {
-        let url = format!("{}{path}", cluster.master.url);
-        let answer = http::post(&url, &[], body.to_string().as_bytes());
-        (answer.status, answer.text())
-    };
-    assert_eq!(get(&cluster, "/maintenance/status"), json!({}));
-    let agent = &get(&cluster, "/slaves")["slaves"][0];
-    let ip = agent["pid"]
-        .as_str()
-        .expect("a pid")
-        .split(['@', ':'])
-        .nth(1);
-    let machine = json!({"hostname": agent["hostname"], "ip": ip});
-    let unavailability = json!({
-        "start": {"nanoseconds": 1_900_000_000_000_000_000_i64},
-        "duration": {"nanoseconds": 3_600_000_000_000_i64}});
-    let schedule =
-        json!({"windows": [{"machine_ids": [machine], "unavailability": unavailability}]});
-    let done = (200, String::new());
-    assert_eq!(post(&cluster, "/maintenance/schedule", &schedule), done);
-    assert_eq!(get(&cluster, "/maintenance/schedule"), schedule);
-    assert_eq!(
-        get(&cluster, "/master/maintenance/status"),
-        json!({"draining_machines": [{"id": machine}]})
-    );
-    let mut framework = cluster.framework();
-    assert_eq!(framework.offer()["unavailability"], unavailability);
-    let (status, text) = post(&cluster, "/machine/up", &json!([machine]));
-    assert_eq!(status, 400);
-    assert!(
-        text.ends_with("is not in DOWN mode and cannot be brought up"),
-        "{text}"
-    );
-    let (status, text) = post(&cluster, "/maintenance/schedule", &json!([]));
-    assert_eq!(status, 400, "{text}");
-    assert_eq!(post(&cluster, "/machine/down", &json!([machine])), done);
-    wait::eventually("the agent ends", Duration::from_secs(30), || {
-        let slaves = get(&cluster, "/slaves");
-        slaves["slaves"].as_array()?.is_empty().then_some(())
-    });
-    cluster.restart_master();
-    assert_eq!(
-        get(&cluster, "/maintenance/status"),
-        json!({"down_machines": [machine]})
-    );
-    assert_eq!(post(&cluster, "/machine/up", &json!([machine])), done);
-    assert_eq!(get(&cluster, "/maintenance/schedule"), json!({}));
 }
 
 fn a_drained_agent_ends_its_tasks_and_stays_drained() {
@@ -127,77 +72,6 @@ fn a_drained_agent_ends_its_tasks_and_stays_drained() {
         "drain_agent": {"agent_id": {"value": id}, "max_grace_period": {"seconds": -1}}});
     let text = "Failed to drain agent: 'max_grace_period' must not be negative";
     assert_eq!(call(&cluster, &hasty), (400, text.to_owned()));
-}
-
-fn an_agent_marked_gone_ends() {
-    let mut cluster = Cluster::default();
-    let id = agent_id(&cluster);
-    let gone = json!({"type": "MARK_AGENT_GONE", "mark_agent_gone": {"agent_id": {"value": id}}});
-    assert_eq!(call(&cluster, &gone), (200, String::new()));
-    assert_eq!(call(&cluster, &gone), (200, String::new()));
-    assert_eq!(get(&cluster, "/slaves")["slaves"], json!([]));
-    cluster.restart_master();
-    assert_eq!(
-        call(&cluster, &gone),
-        (200, String::new()),
-        "it is remembered"
-    );
-}
-
-/// The records of a subscription, as values.
-fn watch(cluster: &Cluster) -> impl Iterator<Item = Value> + use<> {
-    let url = format!("{}/api/v1", cluster.master.url);
-    let mut reader = meseta_tests::http::stream(&url, &json!({"type": "SUBSCRIBE"}));
-    std::iter::from_fn(move || {
-        let mut length = String::new();
-        loop {
-            let mut byte = [0];
-            reader.read_exact(&mut byte).ok()?;
-            if byte == [b'\n'] {
-                break;
-            }
-            length.push(char::from(byte[0]));
-        }
-        let mut record = vec![0; length.parse().expect("a length")];
-        reader.read_exact(&mut record).ok()?;
-        Some(serde_json::from_slice(&record).expect("JSON"))
-    })
-}
-
-fn the_event_stream_tells_a_tasks_life() {
-    let cluster = Cluster::default();
-    let mut events = watch(&cluster);
-    let first = events.next().expect("an event");
-    assert_eq!(first["type"], "SUBSCRIBED");
-    let agents = &first["subscribed"]["get_state"]["get_agents"]["agents"];
-    assert_eq!(agents.as_array().map(Vec::len), Some(1));
-    assert_eq!(events.next(), Some(json!({"type": "HEARTBEAT"})));
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    framework.launch_task(&offer, "t1", "true", &[("cpus", 0.1), ("mem", 32.0)]);
-    framework.until_state("t1", "TASK_FINISHED");
-    let mut seen: Vec<String> = Vec::new();
-    for event in events.by_ref() {
-        let kind = event["type"].as_str().expect("a type").to_owned();
-        let state = event["task_updated"]["state"].as_str().unwrap_or_default();
-        let is_last = state == "TASK_FINISHED";
-        if kind != "HEARTBEAT" {
-            seen.push(format!("{kind} {state}").trim().to_owned());
-        }
-        if is_last {
-            break;
-        }
-    }
-    assert_eq!(
-        seen,
-        [
-            "FRAMEWORK_ADDED",
-            "TASK_ADDED",
-            "TASK_UPDATED TASK_STARTING",
-            "TASK_UPDATED TASK_RUNNING",
-            "TASK_UPDATED TASK_FINISHED"
-        ]
-    );
 }
 
 /// The answer to a question, from JSON and from protobuf alike.
@@ -334,7 +208,11 @@ fn every_question_is_answered_in_both_encodings() {
     let agents = ask(&cluster, "GET_AGENTS");
     assert_eq!(agents["agents"], json!([]), "{agents}");
     assert_eq!(agents["recovered_agents"][0]["id"]["value"], id.as_str());
-    let first = watch(&cluster).next().expect("an event");
+    let mut stream = Raw::connect(cluster.master.address());
+    let json = "Content-Type: application/json";
+    stream.request("POST /api/v1", &[json], r#"{"type": "SUBSCRIBE"}"#);
+    assert_eq!(stream.head().status, 200);
+    let first = stream.record().expect("an event");
     let recovered = &first["subscribed"]["get_state"]["get_agents"]["recovered_agents"];
     assert_eq!(recovered[0]["id"]["value"], id.as_str());
 }

@@ -12,7 +12,6 @@ meseta_tests::scenarios! {
     anywhere:
         static_reservations_are_listed_and_offered_to_their_role,
         the_articles_reserve,
-        the_quota_documents_commands,
         custom_resources_are_offered_and_divided;
 }
 
@@ -131,41 +130,4 @@ fn custom_resources_are_offered_and_divided() {
     assert_eq!(found(&rest, "gpu")["scalar"]["value"], 5.0);
     assert_eq!(found(&rest, "bugs")["set"]["item"], json!(["a", "c"]));
     assert_eq!(names(&rest), names(&offer), "attributes are not used up");
-}
-
-fn the_quota_documents_commands() {
-    let cluster = Cluster::with_resources("cpus:16;mem:16384;disk:1024");
-    // `curl -d @quota.json` leaves the ends of lines out.
-    let request = r#"{   "role": "role1",   "guarantee": [     {       "name": "cpus",       "type": "SCALAR",       "scalar": { "value": 12 }     },     {       "name": "mem",       "type": "SCALAR",       "scalar": { "value": 6144 }     }   ] }"#;
-    let set = curl(&cluster, "POST", "/quota", &[request]);
-    assert_eq!((set.status, set.text().as_str()), (200, ""));
-    let shown = curl(&cluster, "GET", "/quota", &[]).json();
-    let expected = json!({"role": "role1", "guarantee": [
-        {"name": "cpus", "role": "*", "type": "SCALAR", "scalar": {"value": 12.0}},
-        {"name": "mem", "role": "*", "type": "SCALAR", "scalar": {"value": 6144.0}}]});
-    assert_eq!(shown["infos"], json!([expected]));
-    let again = curl(&cluster, "POST", "/quota", &[request]);
-    assert_eq!(again.status, 400, "quota for the role exists");
-    let removed = curl(&cluster, "DELETE", "/quota/role1", &[]);
-    assert_eq!((removed.status, removed.text().as_str()), (200, ""));
-    assert_eq!(curl(&cluster, "DELETE", "/quota/role1", &[]).status, 400);
-    // More than there is, without and with `force`.
-    let typo = request.replace("role1", "prosuction").replace("12", "1000");
-    assert_eq!(curl(&cluster, "POST", "/quota", &[&typo]).status, 409);
-    let forced = typo.replacen('{', r#"{   "force": true,"#, 1);
-    assert_eq!(curl(&cluster, "POST", "/quota", &[&forced]).status, 200);
-    // The elision as printed is no JSON.
-    let printed = r#"{   "force": true,   "role": "role1",   ... }"#;
-    let refused = curl(&cluster, "POST", "/quota", &[printed]);
-    assert_eq!(refused.status, 400);
-    assert!(
-        refused.text().ends_with("(line 1, column 41)"),
-        "{}",
-        refused.text()
-    );
-    // Not for everybody's role, and for scalars only.
-    let star = request.replace("role1", "*");
-    assert_eq!(curl(&cluster, "POST", "/quota", &[&star]).status, 400);
-    let ports = r#"{"role": "r", "guarantee": [{"name": "ports", "type": "RANGES", "ranges": {"range": [{"begin": 1, "end": 2}]}}]}"#;
-    assert_eq!(curl(&cluster, "POST", "/quota", &[ports]).status, 400);
 }

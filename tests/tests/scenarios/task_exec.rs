@@ -70,6 +70,10 @@ fn task_exec_and_attach_as_the_mesos_cli() {
         let answer = http::post(&url, &headers, body.to_string().as_bytes());
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.header("content-type"), Some("application/recordio"));
+        assert_eq!(
+            answer.header("message-content-type"),
+            Some("application/json")
+        );
         records(&answer.body)
     };
     let argv = json!({"value": "sh", "shell": false,

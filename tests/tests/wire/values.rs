@@ -10,42 +10,18 @@ use serde_json::{Value, json};
 
 use crate::anywhere;
 use crate::recorded::pages::oversubscribing;
-use crate::requests::{API, JSON, exchange, stream, subscribe_call};
 
 meseta_tests::scenarios! {
     anywhere:
-        subscriptions_name_no_stream_and_calls_their_own,
         numbers_are_numbers_enums_names_and_empty_messages_stay,
         subscribed_says_who_leads,
         offers_name_the_executors_that_run_there,
-        failures_name_the_executor_and_its_end,
         uuids_of_operations_come_as_objects_and_go_as_bytes,
-        a_stream_that_is_replaced_is_told_and_closed,
         an_executor_has_a_session_of_its_own;
 }
 
 /// For a process to write what it knows.
 const LIMIT: Duration = Duration::from_secs(20);
-
-fn subscriptions_name_no_stream_and_calls_their_own() {
-    let cluster = Cluster::default();
-    let framework = cluster.framework();
-    let status = |headers: &[&str], body: &str| {
-        exchange(cluster.master.address(), API, headers, body)
-            .0
-            .status
-    };
-    let own = format!("Mesos-Stream-Id: {}", framework.stream_id);
-    let subscribe = subscribe_call(&framework_info("dev"));
-    assert_eq!(status(&[JSON, &own], &subscribe), 400, "SUBSCRIBE with one");
-    for kind in ["REVIVE", "TEARDOWN"] {
-        let call = json!({"type": kind, "framework_id": {"value": framework.id}}).to_string();
-        assert_eq!(status(&[JSON], &call), 400, "{kind} without one");
-        let other = "Mesos-Stream-Id: 00000000-0000-0000-0000-000000000000";
-        assert_eq!(status(&[JSON, other], &call), 400, "{kind} with another's");
-        assert_eq!(status(&[JSON, &own], &call), 202, "{kind} with its own");
-    }
-}
 
 fn numbers_are_numbers_enums_names_and_empty_messages_stay() {
     let cluster = oversubscribing(2);
@@ -131,17 +107,6 @@ fn offers_name_the_executors_that_run_there() {
     assert_eq!(other.offer().get("executor_ids"), None, "another's");
 }
 
-fn failures_name_the_executor_and_its_end() {
-    let (_cluster, mut framework, offer) = Cluster::with_offer();
-    let one = of_executor(&framework, &offer, "exit 9");
-    framework.launch(&offer, &[one]);
-    let failure = framework.wait_for("FAILURE")["failure"].clone();
-    assert_eq!(
-        failure,
-        json!({"agent_id": offer["agent_id"], "executor_id": {"value": "e"}, "status": 9 << 8})
-    );
-}
-
 fn uuids_of_operations_come_as_objects_and_go_as_bytes() {
     let (_cluster, mut framework, offer) = Cluster::with_offer();
     let reserved = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 1},
@@ -163,23 +128,6 @@ fn uuids_of_operations_come_as_objects_and_go_as_bytes() {
     let echoed = framework.call(acknowledge(&status["uuid"]));
     assert_eq!(echoed.status, 400, "{}", echoed.text());
     framework.accepted(acknowledge(uuid));
-}
-
-fn a_stream_that_is_replaced_is_told_and_closed() {
-    let cluster = Cluster::default();
-    let mut info = framework_info("dev");
-    let mut first = stream(&cluster, &[JSON], &subscribe_call(&info)).0;
-    let subscribed = first.record().expect("a record");
-    info["id"] = subscribed["subscribed"]["framework_id"].clone();
-    first.until("OFFERS");
-    let mut second = stream(&cluster, &[JSON], &subscribe_call(&info)).0;
-    let again = second.record().expect("a record");
-    assert_eq!(again["subscribed"]["framework_id"], info["id"]);
-    let told = first.until("ERROR");
-    assert_eq!(told["error"]["message"], "Framework failed over");
-    assert_eq!(first.record(), None, "and closed");
-    assert_eq!(second.record(), Some(json!({"type": "HEARTBEAT"})));
-    second.until("OFFERS");
 }
 
 fn an_executor_has_a_session_of_its_own() {

@@ -141,6 +141,9 @@ fn unknown_parameters_are_refused_and_the_near_one_is_named() {
     );
     for (key, value) in [
         ("floor_margin", "-0.1"),
+        ("floor_margin", "1.5"),
+        ("cpu_percentile", "NaN"),
+        ("cpu_half_life", "-1hrs"),
         ("cpu_margin", "NaN"),
         ("mem", "yes"),
         ("fold", "5"),

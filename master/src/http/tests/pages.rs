@@ -19,6 +19,7 @@ async fn paths_are_found_as_mesos_finds_them() {
         ("/", 404),
         ("/../x", 404),
         ("/state/../x", 404),
+        ("/state/../state", 404),
         ("/redirect", 307),
         ("/redirect/x", 404),
         ("/api/v1/operator", 405),
@@ -40,6 +41,13 @@ async fn paths_are_found_as_mesos_finds_them() {
         text_of(get(&router, "/nosuch").await).await,
         "404 Not Found."
     );
+    let internal = "/master/mesos.internal.RegisterFrameworkMessage";
+    let text = text_of(get(&router, internal).await).await;
+    assert!(text.contains("/api/v1/scheduler"), "{text}");
+    for path in ["/api/v1", "/api/v1/operator", "/master/api/v1/operator/"] {
+        let health = send(&router, "POST", path, &[JSON], r#"{"type": "GET_HEALTH"}"#).await;
+        assert!(text_of(health).await.contains("get_health"), "{path}");
+    }
     let long = format!("/{}", "x".repeat(request::URI_BYTES_MAX));
     assert_status(get(&router, &long).await, StatusCode::URI_TOO_LONG);
     for (method, path) in [
@@ -201,7 +209,8 @@ async fn busy() -> (Router, impl Sized) {
         ],
         "command": {"value": "sleep 100"},
         "labels": {"labels": [{"key": "a", "value": "b"}]},
-        "discovery": {"visibility": "CLUSTER", "name": "gold"},
+        "discovery": {"visibility": "CLUSTER", "name": "gold",
+            "ports": {"ports": [{"number": 80, "name": "http", "protocol": "tcp"}]}},
     });
     let accept = json!({
         "type": "ACCEPT", "framework_id": {"value": framework},
@@ -276,6 +285,9 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
     assert_eq!(keys(task), of_task);
     assert_eq!(task["executor_id"], "");
     assert_eq!(task["labels"], json!([{"key": "a", "value": "b"}]));
+    let discovery = json!({"visibility": "CLUSTER", "name": "gold",
+        "ports": {"ports": [{"number": 80, "name": "http", "protocol": "tcp"}]}});
+    assert_eq!(task["discovery"], discovery);
     assert_eq!(
         task["statuses"],
         json!([{"state": "TASK_RUNNING", "timestamp": 1_795_226_383.993_578,
