@@ -1,4 +1,4 @@
-//! A whole master over real sockets: an agent over gRPC, schedulers over HTTP and gRPC.
+//! A whole master over real sockets: its gRPC services, what it keeps, and what keeps it from starting.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,18 +8,14 @@ use std::time::Duration;
 
 use clap::Parser;
 use meseta_master::{Flags, RunEnv, RunError, run};
+use meseta_proto::convert::{self, Format};
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
 use meseta_proto::meseta::v1::scheduler_client::SchedulerClient;
-use meseta_proto::meseta::v1::{
-    AgentFrame, MasterFrame, Pong, Register, Registered, Reregister, StatusUpdate, agent_frame,
-    master_frame,
-};
+use meseta_proto::meseta::v1::{AgentFrame, Register, agent_frame, master_frame};
+use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::{self, Event, call};
-use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
-use meseta_proto::{convert, json};
 use meseta_resources::Role;
-use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -85,187 +81,36 @@ impl Master {
     }
 }
 
-/// An agent made of nothing but its frames.
-struct Agent {
-    out: mpsc::Sender<AgentFrame>,
-    frames: tonic::Streaming<MasterFrame>,
-    id: String,
-}
-
-fn resources(text: &str) -> Vec<v1::Resource> {
-    let resources = convert::parse_resources(text, &Role::star()).unwrap();
-    convert::to_resources(&resources, convert::Format::PostRefinement).unwrap()
-}
-
-fn task_id(id: &str) -> v1::TaskId {
-    let value = id.to_owned();
-    v1::TaskId { value }
-}
-
 fn framework_id(id: &str) -> v1::FrameworkId {
     let value = id.to_owned();
     v1::FrameworkId { value }
 }
 
-fn agent_id(id: &str) -> v1::AgentId {
-    let value = id.to_owned();
-    v1::AgentId { value }
-}
-
-fn registration() -> Register {
-    Register {
+/// An agent that registers and says no more; it is there for as long as what is returned.
+async fn register(address: SocketAddr) -> impl Sized {
+    let resources = convert::parse_resources("cpus:2;mem:1024", &Role::star()).unwrap();
+    let register = Register {
         agent_info: v1::AgentInfo {
             hostname: "node.example".to_owned(),
-            port: Some(5051),
-            resources: resources("cpus:2;mem:1024"),
+            resources: convert::to_resources(&resources, Format::PostRefinement).unwrap(),
             ..v1::AgentInfo::default()
         },
         version: "0.1.0".to_owned(),
         ..Register::default()
-    }
-}
-
-impl Agent {
-    async fn connect(address: SocketAddr, first: agent_frame::Message) -> (Self, Registered) {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-        let mut client = AgentRegistryClient::new(endpoint.connect().await.unwrap());
-        let (out, frames) = mpsc::channel(16);
-        let message = Some(first);
-        out.send(AgentFrame { message }).await.unwrap();
-        let frames = client
-            .connect(ReceiverStream::new(frames))
-            .await
-            .unwrap()
-            .into_inner();
-        let mut agent = Self {
-            out,
-            frames,
-            id: String::new(),
-        };
-        let registered = agent
-            .until(|message| match message {
-                master_frame::Message::Registered(registered) => Some(registered),
-                _ => None,
-            })
-            .await;
-        agent.id.clone_from(&registered.agent_id.value);
-        (agent, registered)
-    }
-
-    async fn say(&self, message: agent_frame::Message) {
-        let message = Some(message);
-        self.out.send(AgentFrame { message }).await.unwrap();
-    }
-
-    /// The next frame that is wanted; pings are answered.
-    async fn until<T>(&mut self, want: impl Fn(master_frame::Message) -> Option<T>) -> T {
-        loop {
-            let frame = soon(self.frames.message()).await;
-            let message = frame.unwrap().unwrap().message.unwrap();
-            if let master_frame::Message::Ping(ping) = &message {
-                let sequence = ping.sequence;
-                self.say(agent_frame::Message::Pong(Pong { sequence }))
-                    .await;
-            }
-            if let Some(wanted) = want(message) {
-                return wanted;
-            }
+    };
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut client = AgentRegistryClient::new(endpoint.connect().await.unwrap());
+    let (out, said) = mpsc::channel(1);
+    let message = Some(agent_frame::Message::Register(register));
+    out.send(AgentFrame { message }).await.unwrap();
+    let connected = client.connect(ReceiverStream::new(said)).await;
+    let mut frames = connected.unwrap().into_inner();
+    loop {
+        let frame = soon(frames.message()).await.unwrap().unwrap();
+        if let Some(master_frame::Message::Registered(_)) = frame.message {
+            return (out, frames);
         }
     }
-
-    async fn update(&self, framework: &str, task: &str, state: TaskState, uuid: u8) {
-        self.say(agent_frame::Message::StatusUpdate(StatusUpdate {
-            framework_id: framework_id(framework),
-            status: TaskStatus {
-                task_id: task_id(task),
-                state: state.into(),
-                uuid: Some(vec![uuid; 16]),
-                ..TaskStatus::default()
-            },
-            latest_state: Some(state.into()),
-        }))
-        .await;
-    }
-}
-
-/// A scheduler that reads HTTP by hand, to see the chunks.
-struct Stream {
-    socket: BufReader<TcpStream>,
-    stream_id: String,
-}
-
-impl Stream {
-    async fn subscribe(address: SocketAddr, call: &Value) -> Self {
-        let mut socket = TcpStream::connect(address).await.unwrap();
-        let body = call.to_string();
-        // In chunks, and asking for the connection to be closed, as some clients do.
-        let request = format!(
-            "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: \
-             application/json\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
-            body.len()
-        );
-        socket.write_all(request.as_bytes()).await.unwrap();
-        let mut stream = Self {
-            socket: BufReader::new(socket),
-            stream_id: String::new(),
-        };
-        assert_eq!(stream.line().await, "HTTP/1.1 200 OK");
-        loop {
-            let line = stream.line().await;
-            if line.is_empty() {
-                return stream;
-            }
-            if let Some(id) = line.strip_prefix("Mesos-Stream-Id: ") {
-                stream.stream_id = id.to_owned();
-            }
-        }
-    }
-
-    /// Makes a call that is accepted.
-    async fn call(&self, address: SocketAddr, path: &str, call: &Value) {
-        let answer = post(address, path, &self.stream_id, call.to_string()).await;
-        assert_eq!(answer, (202, String::new()));
-    }
-
-    async fn line(&mut self) -> String {
-        let mut line = String::new();
-        soon(self.socket.read_line(&mut line)).await.unwrap();
-        line.trim_end().to_owned()
-    }
-
-    /// The next record, which is a chunk of its own; `None` at the end.
-    async fn event(&mut self) -> Option<Value> {
-        let size = usize::from_str_radix(&self.line().await, 16).unwrap_or_default();
-        if size == 0 {
-            return None;
-        }
-        let mut chunk = vec![0; size + 2];
-        self.socket.read_exact(&mut chunk).await.unwrap();
-        let text = std::str::from_utf8(&chunk).unwrap().trim_end();
-        let (length, json) = text.split_once('\n').unwrap();
-        assert_eq!(length.parse::<usize>().unwrap(), json.len());
-        Some(serde_json::from_str(json).unwrap())
-    }
-
-    async fn until(&mut self, kind: &str) -> Value {
-        loop {
-            let event = self.event().await.unwrap();
-            if event["type"] == kind {
-                return event;
-            }
-        }
-    }
-}
-
-async fn post(address: SocketAddr, path: &str, stream: &str, body: String) -> (u16, String) {
-    let mut socket = TcpStream::connect(address).await.unwrap();
-    let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Mesos-Stream-Id: {stream}\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    socket.write_all(request.as_bytes()).await.unwrap();
-    read_response(socket).await
 }
 
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
@@ -282,154 +127,6 @@ async fn read_response(mut socket: TcpStream) -> (u16, String) {
     let status = response.split(' ').nth(1).unwrap().parse().unwrap();
     let body = response.split_once("\r\n\r\n").unwrap().1.to_owned();
     (status, body)
-}
-
-fn subscribe_call(id: Option<&str>) -> Value {
-    let mut info = json!({
-        "user": "root", "name": "test", "roles": ["dev"], "failover_timeout": 600,
-        "capabilities": [{"type": "MULTI_ROLE"}, {"type": "RESERVATION_REFINEMENT"}],
-    });
-    let mut call = json!({"type": "SUBSCRIBE"});
-    if let Some(id) = id {
-        info["id"] = json!({"value": id});
-        call["framework_id"] = json!({"value": id});
-    }
-    call["subscribe"] = json!({"framework_info": info});
-    call
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_end_to_end_and_again_after_a_restart_of_the_master() {
-    let dir = tempfile::tempdir().unwrap();
-    let master = Master::start(dir.path(), &[]).await;
-    let address = master.address;
-    let endpoint = std::fs::read_to_string(dir.path().join("endpoint")).unwrap();
-    assert_eq!(endpoint, format!("http://{address}\n"));
-
-    let (mut agent, _) =
-        Agent::connect(address, agent_frame::Message::Register(registration())).await;
-    let mut stream = Stream::subscribe(address, &subscribe_call(None)).await;
-    let subscribed = stream.event().await.unwrap();
-    assert_eq!(subscribed["subscribed"]["heartbeat_interval_seconds"], 15.0);
-    let framework = subscribed["subscribed"]["framework_id"]["value"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    assert_eq!(stream.event().await.unwrap(), json!({"type": "HEARTBEAT"}));
-    let offers = stream.until("OFFERS").await;
-    let offer = &offers["offers"]["offers"][0];
-    let task = |id: &str| {
-        json!({"name": id, "task_id": {"value": id}, "agent_id": offer["agent_id"],
-            "resources": [{"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.5}}],
-            "command": {"value": "sleep 100"}})
-    };
-    let accept = json!({
-        "type": "ACCEPT", "framework_id": {"value": framework},
-        "accept": {
-            "offer_ids": [offer["id"]],
-            "operations": [{"type": "LAUNCH", "launch": {"task_infos": [task("a"), task("b")]}}],
-        },
-    });
-    stream
-        .call(address, "/master/api/v1/scheduler", &accept)
-        .await;
-    let run = agent
-        .until(|message| match message {
-            master_frame::Message::RunTask(run) => Some(run),
-            _ => None,
-        })
-        .await;
-    assert_eq!(run.task.task_id.value, "a");
-    agent
-        .update(&framework, "a", TaskState::TaskRunning, 1)
-        .await;
-    let update = stream.until("UPDATE").await;
-    assert_eq!(update["update"]["status"]["state"], "TASK_RUNNING");
-    assert_eq!(
-        update["update"]["status"]["uuid"],
-        "AQEBAQEBAQEBAQEBAQEBAQ=="
-    );
-    let acknowledge = json!({
-        "type": "ACKNOWLEDGE", "framework_id": {"value": framework},
-        "acknowledge": {"agent_id": {"value": agent.id}, "task_id": {"value": "a"},
-            "uuid": "AQEBAQEBAQEBAQEBAQEBAQ=="},
-    });
-    stream
-        .call(address, "/api/v1/scheduler", &acknowledge)
-        .await;
-    agent
-        .until(|message| matches!(message, master_frame::Message::Acknowledge(_)).then_some(()))
-        .await;
-
-    let (status, state) = get(address, "/state").await;
-    assert_eq!(status, 200);
-    let state: Value = serde_json::from_str(&state).unwrap();
-    assert_eq!(state["slaves"][0]["used_resources"]["cpus"], 1.0);
-    let shown = &state["frameworks"][0]["tasks"][0];
-    assert_eq!(shown["executor_id"], "");
-    assert_eq!(shown["statuses"][0]["state"], "TASK_RUNNING");
-
-    // The master goes; its streams end with it.
-    let registered_as = agent.id.clone();
-    master.stop().await;
-    while stream.event().await.is_some() {}
-
-    let master = Master::start(dir.path(), &[]).await;
-    let address = master.address;
-    let mut register = registration();
-    register.agent_info.id = Some(agent_id(&registered_as));
-    let info: v1::FrameworkInfo = json::from_slice(
-        subscribe_call(Some(&framework))["subscribe"]["framework_info"]
-            .to_string()
-            .as_bytes(),
-    )
-    .unwrap();
-    let mut reported = v1::Task {
-        name: "a".to_owned(),
-        task_id: task_id("a"),
-        framework_id: framework_id(&framework),
-        agent_id: agent_id(&registered_as),
-        state: TaskState::TaskRunning.into(),
-        resources: resources("cpus:0.5"),
-        ..v1::Task::default()
-    };
-    reported.resources[0].allocation_info = Some(v1::resource::AllocationInfo {
-        role: Some("dev".to_owned()),
-    });
-    let report = Reregister {
-        register,
-        tasks: vec![reported],
-        frameworks: vec![info],
-        ..Reregister::default()
-    };
-    let (mut agent, registered) =
-        Agent::connect(address, agent_frame::Message::Reregister(report)).await;
-    assert_eq!(registered.agent_id.value, registered_as);
-    let mut stream = Stream::subscribe(address, &subscribe_call(Some(&framework))).await;
-    let offers = stream.until("OFFERS").await;
-    let cpus = &offers["offers"]["offers"][0]["resources"][0];
-    assert_eq!(
-        (&cpus["name"], &cpus["scalar"]["value"]),
-        (&json!("cpus"), &json!(1.5))
-    );
-    agent
-        .update(&framework, "a", TaskState::TaskFinished, 2)
-        .await;
-    assert_eq!(
-        stream.until("UPDATE").await["update"]["status"]["state"],
-        "TASK_FINISHED"
-    );
-
-    // An agent whose stream ends loses its offers.
-    drop(agent.out);
-    stream.until("RESCIND").await;
-    while agent
-        .frames
-        .message()
-        .await
-        .is_ok_and(|frame| frame.is_some())
-    {}
-    master.stop().await;
 }
 
 /// The services that reflection tells of.
@@ -472,11 +169,7 @@ async fn the_scheduler_api_over_grpc_is_the_same() {
         assert!(described.contains(&service.to_owned()), "{described:?}");
     }
     let mut client = SchedulerClient::new(endpoint.connect().await.unwrap());
-    let (_agent, _) = Agent::connect(
-        master.address,
-        agent_frame::Message::Register(registration()),
-    )
-    .await;
+    let _agent = register(master.address).await;
     let subscribe = call::Subscribe {
         framework_info: v1::FrameworkInfo {
             user: "root".to_owned(),

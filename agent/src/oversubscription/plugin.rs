@@ -350,12 +350,29 @@ mod tests {
             }],
             ..cpus(1.0)
         };
+        let persistent = pb::Resource {
+            name: "disk".to_owned(),
+            disk: Some(Box::new(pb::resource::DiskInfo {
+                persistence: Some(pb::resource::disk_info::Persistence {
+                    id: "p".to_owned(),
+                    principal: None,
+                }),
+                ..pb::resource::DiskInfo::default()
+            })),
+            ..cpus(1.0)
+        };
+        let ranges = pb::Resource {
+            r#type: pb::value::Type::Ranges.into(),
+            ..cpus(1.0)
+        };
         for bad in [
             cpus(-1.0),
             cpus(f64::INFINITY),
             cpus(f64::NAN),
             regular,
             reserved,
+            persistent,
+            ranges,
         ] {
             let failure = read(bad.clone()).unwrap_err();
             assert_eq!(failure.kind, "garbage", "{bad:?}");

@@ -1,4 +1,4 @@
-//! The HTTP API on a real port: codes, types, shapes.
+//! The HTTP API on a real port: codes, types, values. Shapes are compared with what was recorded.
 
 use meseta_tests::http;
 use serde_json::{Value, json};
@@ -8,8 +8,7 @@ use crate::harness::{World, shell};
 
 pub(crate) const TESTS: &[Test] = tests![
     calls_are_judged_as_mesos_judges_them,
-    answers_have_the_shapes_of_mesos,
-    what_is_asked_of_files_is_checked,
+    answers_have_the_values_of_mesos,
 ];
 
 fn calls_are_judged_as_mesos_judges_them() {
@@ -80,19 +79,12 @@ fn calls_are_judged_as_mesos_judges_them() {
     assert_eq!(world.get("/health").text(), "");
 }
 
-fn answers_have_the_shapes_of_mesos() {
+fn answers_have_the_values_of_mesos() {
     let (world, mut link) = World::registered(&["--attributes=rack:r1;level:10;ports:[1-2]"]);
     let idle = call(&world, "GET_STATE");
     assert_eq!(idle["get_state"]["get_tasks"]["launched_tasks"], json!([]));
     world.running(&mut link, shell("t", "sleep 1000"));
     let state = world.get_json("/slave(1)/state");
-    let keys = "version build_date build_time build_user start_time id pid hostname capabilities \
-        resources reserved_resources unreserved_resources reserved_resources_full \
-        unreserved_resources_full reserved_resources_allocated unreserved_resources_allocated \
-        resource_providers attributes flags frameworks completed_frameworks";
-    for key in keys.split(' ') {
-        assert!(state.get(key).is_some(), "{key} is missing: {state}");
-    }
     let expected = json!({"rack": "r1", "level": 10.0, "ports": "[1-2]"});
     assert_eq!(state["attributes"], expected);
     let allocated = &state["unreserved_resources_allocated"];
@@ -113,20 +105,6 @@ fn answers_have_the_shapes_of_mesos() {
     assert_eq!(told["state"], "TASK_RUNNING");
     assert_eq!(told["statuses"][1]["source"], "SOURCE_EXECUTOR");
     assert_eq!(told["status_update_state"], "TASK_RUNNING");
-    let containers = call(&world, "GET_CONTAINERS");
-    let container = &containers["get_containers"]["containers"][0];
-    assert_eq!(container["executor_id"]["value"], "t");
-    assert!(container["container_status"]["executor_pid"].is_u64());
-    let frameworks = call(&world, "GET_FRAMEWORKS");
-    let framework = &frameworks["get_frameworks"]["frameworks"][0]["framework_info"];
-    assert_eq!(framework["name"], "tests");
-    let executors = call(&world, "GET_EXECUTORS");
-    let executor = &executors["get_executors"]["executors"][0]["executor_info"];
-    assert_eq!(executor["executor_id"]["value"], "t");
-    let version = call(&world, "GET_VERSION");
-    let version = &version["get_version"]["version_info"]["version"];
-    let mut parts = version.as_str().expect("text").split('.');
-    assert!(parts.all(|part| part.parse::<u32>().is_ok()), "{version}");
     let metrics = call(&world, "GET_METRICS");
     let metrics = metrics["get_metrics"]["metrics"].as_array();
     let is_told = |one: &Value| one["name"] == "slave/tasks_running" && one["value"] == 1.0;
@@ -142,31 +120,4 @@ fn call(world: &World, kind: &str) -> Value {
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert!(reply.header("content-length").is_some());
     reply.json()
-}
-
-fn what_is_asked_of_files_is_checked() {
-    let (world, _link) = World::registered(&[]);
-    let path = "/frameworks/f/executors/e/runs/latest/stdout";
-    let no_path = "Expecting 'path=value' in query.\n";
-    let read = |query: &str| format!("/files/read?path={path}&{query}");
-    let no_number = "Failed to parse offset: Failed to convert 'x' to number.\n";
-    for (query, status, text) in [
-        ("/files/read", 400, no_path),
-        ("/files/browse", 400, no_path),
-        ("/files/download?path=", 400, no_path),
-        ("/files/browse?path=/nosuch", 404, ""),
-        (&read("offset=x"), 400, no_number),
-        (
-            &read("length=-5&offset=0"),
-            400,
-            "Negative length provided: -5.\n",
-        ),
-        (&read("offset=-5"), 400, "Negative offset provided: -5.\n"),
-        (&read("offset=0"), 404, ""),
-        ("/files/read?path=%2Fetc%2Fpasswd&offset=0", 404, ""),
-    ] {
-        let reply = world.get(query);
-        assert_eq!(reply.status, status, "{query}");
-        assert_eq!(reply.text(), text, "{query}");
-    }
 }

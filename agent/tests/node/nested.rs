@@ -116,6 +116,25 @@ fn a_session_runs_where_its_task_runs_and_takes_input() {
     let (code, waited) = call(&world, "WAIT_CONTAINER", &id);
     assert_eq!(code, 200);
     assert_eq!(waited["wait_container"]["exit_status"], 3 << 8);
+    // A program with its arguments; what it complains of is told apart.
+    let body = json!({"type": "LAUNCH_NESTED_CONTAINER_SESSION",
+        "launch_nested_container_session": {
+            "container_id": {"value": "session-2", "parent": parent},
+            "command": {"value": "sh", "shell": false,
+                "arguments": ["sh", "-c", "echo right; echo wrong >&2"]}}});
+    let headers = [
+        ("content-type", "application/json"),
+        ("accept", "application/recordio"),
+    ];
+    let url = world.url("/api/v1");
+    let answer = meseta_tests::http::post(&url, &headers, body.to_string().as_bytes());
+    assert_eq!(answer.header("content-type"), Some("application/recordio"));
+    let inner = answer.header("message-content-type");
+    assert_eq!(inner, Some("application/json"));
+    for (kind, data) in [("STDOUT", "cmlnaHQK"), ("STDERR", "d3JvbmcK")] {
+        let record = format!(r#""data":{{"type":"{kind}","data":"{data}"}}"#);
+        assert!(answer.text().contains(&record), "{}", answer.text());
+    }
     world.end(&mut link, "t");
 }
 

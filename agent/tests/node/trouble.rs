@@ -1,13 +1,9 @@
 //! The agent dies, the master goes away, flags are wrong: nothing is lost, and it says what is wrong.
 
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use meseta_proto::mesos::v1::TaskState::{
-    TaskFailed, TaskFinished, TaskKilled, TaskRunning, TaskStarting,
-};
-use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::TaskState::{TaskKilled, TaskRunning, TaskStarting};
 use meseta_tests::kernel;
 use rustix::process::Signal;
 
@@ -15,9 +11,6 @@ use crate::Test;
 use crate::harness::{World, container_of, groups_named, pid_of, shell, wait_for};
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_task_goes_on_when_the_agent_is_killed,
-    an_exit_while_the_agent_was_down_is_told,
-    root(want_of_memory_while_the_agent_was_down_is_told_so),
     a_task_goes_on_when_the_runtime_directory_was_wiped,
     the_agent_stops_without_touching_tasks,
     root(the_agent_takes_its_tasks_along_if_told_to),
@@ -26,62 +19,6 @@ pub(crate) const TESTS: &[Test] = tests![
     an_agent_without_a_launcher_ends_and_says_why,
     wrong_flags_are_refused_with_what_to_give,
 ];
-
-fn sandbox(world: &World, task: &str) -> PathBuf {
-    world.sandbox_of(task).expect("a sandbox")
-}
-
-fn a_task_goes_on_when_the_agent_is_killed() {
-    let (mut world, mut link) = World::registered(&[]);
-    let task = shell("sleeper", "while ! [ -e go ]; do sleep 0.05; done; exit 0");
-    let pid = pid_of(&world.running(&mut link, task));
-    let start = kernel::start_time(pid).expect("it lives");
-    world.signal_agent(Signal::KILL);
-    let (mut link, told) = world.start_again();
-    assert_eq!(told.tasks.len(), 1);
-    assert_eq!(told.tasks[0].state(), TaskRunning);
-    assert_eq!(kernel::start_time(pid), Some(start), "it lives on");
-    std::fs::write(sandbox(&world, "sleeper").join("go"), "").expect("the word to go");
-    let (states, last) = world.until_terminal(&mut link);
-    assert_eq!(states, [TaskFinished], "{last:?}");
-}
-
-fn an_exit_while_the_agent_was_down_is_told() {
-    let (mut world, mut link) = World::registered(&[]);
-    let text = "while ! [ -e go ]; do sleep 0.02; done; touch gone; exit 7";
-    world.running(&mut link, shell("quick", text));
-    let sandbox = sandbox(&world, "quick");
-    world.signal_agent(Signal::KILL);
-    std::fs::write(sandbox.join("go"), "").expect("the word to go");
-    wait_for("the task's end", || {
-        sandbox.join("gone").exists().then_some(())
-    });
-    let (mut link, _) = world.start_again();
-    let (states, last) = world.until_terminal(&mut link);
-    assert_eq!(states, [TaskFailed]);
-    assert_eq!(last.message(), "Command exited with status 7");
-}
-
-fn want_of_memory_while_the_agent_was_down_is_told_so() {
-    let (mut world, mut link) = World::registered(&[]);
-    let hungry = "while ! [ -e go ]; do sleep 0.02; done; exec tail /dev/zero";
-    let pid = pid_of(&world.running(&mut link, shell("hungry", hungry)));
-    let sandbox = sandbox(&world, "hungry");
-    world.signal_agent(Signal::KILL);
-    std::fs::write(sandbox.join("go"), "").expect("the word to go");
-    wait_for("the task's end", || {
-        kernel::start_time(pid).is_none().then_some(())
-    });
-    let (mut link, _) = world.start_again();
-    let (states, last) = world.until_terminal(&mut link);
-    assert_eq!(states, [TaskFailed]);
-    assert_eq!(last.reason(), Reason::ContainerLimitationMemory, "{last:?}");
-    let message = last.message();
-    assert!(
-        message.starts_with("Memory limit exceeded: Requested: 64"),
-        "{message}"
-    );
-}
 
 fn a_task_goes_on_when_the_runtime_directory_was_wiped() {
     let (mut world, mut link) = World::registered(&[]);

@@ -101,6 +101,14 @@ mod tests {
             broken.starts_with("Error parsing 'resources' query parameter in the request body: "),
             "{broken}"
         );
+        // As articles print it: an object for a list, and a comma after the last member.
+        for (body, place) in [
+            (r#"resources={ { "name" : "cpus" } }"#, "line 1, column 3"),
+            (r#"resources=[ { "name" : "cpus" }, ]"#, "line 1, column 24"),
+        ] {
+            let text = error(Change::Reserve, &format!("slaveId=a&{body}"));
+            assert!(text.contains(place), "{text}");
+        }
         for body in [
             "resources={}",
             "resources=[1]",

@@ -45,6 +45,15 @@ fn null_is_absence_at_any_depth() {
     );
 }
 
+/// What it was before does no harm.
+#[test]
+fn of_a_key_that_comes_twice_the_last_counts() {
+    let text = r#"{"type": "KILL", "type": "REVIVE", "revive": {"roles": ["a"]}, "revive": {"roles": ["b"]}}"#;
+    let call: Call = from_slice(text.as_bytes()).unwrap();
+    assert_eq!(call.r#type(), call::Type::Revive);
+    assert_eq!(call.revive.unwrap().roles, ["b"]);
+}
+
 #[test]
 fn unknown_keys_are_ignored_whatever_they_hold() {
     let filters: Filters = read(&json!({

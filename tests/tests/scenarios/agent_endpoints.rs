@@ -1,7 +1,7 @@
 //! Bad input on every endpoint of the agent's reference, as `every_endpoint` does it on the master's.
 
-use meseta_tests::Cluster;
 use meseta_tests::raw::Raw;
+use meseta_tests::{Cluster, http};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -12,7 +12,8 @@ meseta_tests::scenarios! {
         refuse_wrong_methods_and_say_which_is_right,
         refuse_parameters_that_make_no_sense,
         refuse_bodies_that_make_no_sense,
-        refuse_bodies_that_are_too_large;
+        refuse_bodies_that_are_too_large,
+        refuse_calls_about_nobody;
 }
 
 /// Paths that are read, and those that are posted to, as `docs/endpoints.md` lists them; a test of the agent
@@ -172,4 +173,34 @@ fn refuse_bodies_that_are_too_large() {
         assert!(chunked(cluster.agent(), "POST", path), "{path} in chunks");
     }
     assert_eq!(facts(&cluster), before);
+}
+
+/// Calls about nobody: the part, the code, and words of the answer. Those of the master's API are among the
+/// recorded ones, and the verbs of `command_line` make them.
+const ABOUT_NOBODY: &str = r#"
+LIST_FILES | {"path": "/nosuch"} | 404 | ''
+READ_FILE | {"path": "/nosuch", "offset": 0} | 404 | ''
+WAIT_CONTAINER | {"container_id": {"value": "nosuch"}} | 404 | nosuch
+KILL_CONTAINER | {"container_id": {"value": "nosuch"}} | 404 | nosuch
+REMOVE_CONTAINER | {"container_id": {"value": "nosuch"}} | 404 | nosuch
+WAIT_NESTED_CONTAINER | {"container_id": {"value": "a", "parent": {"value": "nosuch"}}, "command": {"value": "true"}} | 404 | cannot be found
+KILL_NESTED_CONTAINER | {"container_id": {"value": "a", "parent": {"value": "nosuch"}}, "command": {"value": "true"}} | 404 | cannot be found
+REMOVE_NESTED_CONTAINER | {"container_id": {"value": "a", "parent": {"value": "nosuch"}}, "command": {"value": "true"}} | 404 | cannot be found
+LAUNCH_NESTED_CONTAINER | {"container_id": {"value": "a", "parent": {"value": "nosuch"}}, "command": {"value": "true"}} | 404 | nosuch"#;
+
+fn refuse_calls_about_nobody() {
+    let cluster = Cluster::default();
+    let url = format!("{}/api/v1", cluster.agent().url);
+    for row in ABOUT_NOBODY.trim().lines() {
+        let cells: Vec<&str> = row.split(" | ").map(str::trim).collect();
+        let [name, part, status, words] = cells[..] else {
+            panic!("four cells: {row}");
+        };
+        let part: Value = serde_json::from_str(part).expect("JSON");
+        let body = json!({"type": name, name.to_lowercase().as_str(): part});
+        let answer = http::post_json(&url, &body);
+        let text = answer.text();
+        assert_eq!(answer.status.to_string(), status, "{body}: {text}");
+        assert!(text.contains(words.trim_matches('\'')), "{body}: {text}");
+    }
 }

@@ -11,7 +11,6 @@ meseta_tests::scenarios! {
         prints_the_output_from_its_own_groups_and_namespace;
     anywhere:
         exits_with_the_tasks_own_code,
-        passes_the_environment,
         ends_a_task_at_its_timeout;
 }
 
@@ -96,30 +95,6 @@ fn exits_with_the_tasks_own_code() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("oops"), "{}", stderr(&output));
     assert_eq!(stdout(&output), "");
-}
-
-fn passes_the_environment() {
-    let cluster = Cluster::default();
-    let args = [
-        "--command=env",
-        "--resources=cpus:0.1;mem:32",
-        "--env=COLOUR=blue",
-        "--env={\"A\":\"b c\"}",
-    ];
-    let output = cluster.meseta("execute", &args);
-    let text = stdout(&output);
-    assert!(
-        text.contains("COLOUR=blue\n") && text.contains("A=b c\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains("MESOS_SANDBOX=") && text.contains("MESOS_FRAMEWORK_ID="),
-        "{text}"
-    );
-    assert!(
-        !text.contains("MESETA_LOG"),
-        "the agent's own environment leaks: {text}"
-    );
 }
 
 fn ends_a_task_at_its_timeout() {

@@ -26,15 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What it oversubscribes while it is well.
 const OVERSUBSCRIBED: f64 = 1.5;
 
-/// How an estimator behaves.
+/// How an estimator behaves; all that is garbage, the tests of `plugin.rs` tell.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Manner {
     Well,
-    Amount(f64),
-    Regular,
-    Reserved,
-    Persistent,
-    Ranges,
+    Negative,
     Endless,
     Refuses,
     Hangs,
@@ -46,8 +42,6 @@ enum Control {
     Well,
     NamesEverybody,
     UnknownType,
-    BadId,
-    Throttle(f64),
     Hangs,
 }
 
@@ -77,34 +71,7 @@ fn cpus(value: f64) -> pb::Resource {
 fn answer(manner: Manner) -> Vec<pb::Resource> {
     let well = cpus(OVERSUBSCRIBED);
     match manner {
-        Manner::Amount(value) => vec![cpus(value)],
-        Manner::Regular => vec![pb::Resource {
-            revocable: None,
-            ..well
-        }],
-        Manner::Reserved => vec![pb::Resource {
-            reservations: vec![pb::resource::ReservationInfo {
-                r#type: Some(pb::resource::reservation_info::Type::Dynamic.into()),
-                role: Some("ads".to_owned()),
-                ..pb::resource::ReservationInfo::default()
-            }],
-            ..well
-        }],
-        Manner::Persistent => vec![pb::Resource {
-            name: "disk".to_owned(),
-            disk: Some(Box::new(pb::resource::DiskInfo {
-                persistence: Some(pb::resource::disk_info::Persistence {
-                    id: "p".to_owned(),
-                    principal: None,
-                }),
-                ..pb::resource::DiskInfo::default()
-            })),
-            ..well
-        }],
-        Manner::Ranges => vec![pb::Resource {
-            r#type: pb::value::Type::Ranges.into(),
-            ..well
-        }],
+        Manner::Negative => vec![cpus(-1.0)],
         Manner::Endless => vec![well; 100_000],
         Manner::Well | Manner::Refuses | Manner::Hangs => vec![well],
     }
@@ -159,13 +126,6 @@ impl QoSController for Plugin {
                     correction.r#type = 77;
                 }
             }
-            Control::BadId => {
-                answer.corrections.extend(everybody);
-                for correction in &mut answer.corrections {
-                    correction.kill.executor_id.value = "../up".to_owned();
-                }
-            }
-            Control::Throttle(cpus) => answer.throttle_cpus = Some(cpus),
             Control::Hangs => std::future::pending().await,
         }
         Ok(Response::new(answer))
@@ -272,13 +232,7 @@ fn whatever_a_plug_in_does_offers_of_regular_resources_go_on() {
     until_oversubscribed(&cluster, OVERSUBSCRIBED);
 
     for (manner, kind) in [
-        (Manner::Amount(-1.0), "garbage"),
-        (Manner::Amount(f64::INFINITY), "garbage"),
-        (Manner::Amount(f64::NAN), "garbage"),
-        (Manner::Regular, "garbage"),
-        (Manner::Reserved, "garbage"),
-        (Manner::Persistent, "garbage"),
-        (Manner::Ranges, "garbage"),
+        (Manner::Negative, "garbage"),
         (Manner::Endless, "garbage"),
         (Manner::Refuses, "refused"),
         (Manner::Hangs, "deadline"),
@@ -331,9 +285,6 @@ fn ill_controlled(cluster: &Cluster, plugin: &Plugin) {
     });
     for (control, kind) in [
         (Control::UnknownType, "garbage"),
-        (Control::BadId, "garbage"),
-        (Control::Throttle(-1.0), "garbage"),
-        (Control::Throttle(f64::NAN), "garbage"),
         (Control::Hangs, "deadline"),
     ] {
         let before = failures(cluster, "qos_controller", kind);

@@ -6,7 +6,6 @@
 
 mod access;
 mod agent_endpoints;
-mod bad_calls;
 mod bad_flags;
 mod browsers;
 mod bursting;
@@ -48,7 +47,6 @@ mod seeds;
 mod shares;
 mod shut;
 mod starved;
-mod task_exec;
 mod under_load;
 mod units;
 
@@ -80,7 +78,6 @@ fn main() -> ExitCode {
         restart,
         pauses,
         bad_flags,
-        bad_calls,
         every_endpoint,
         agent_endpoints,
         local,
@@ -91,7 +88,6 @@ fn main() -> ExitCode {
         roles,
         launching,
         reservations,
-        task_exec,
         under_load,
         units,
         newcomer,

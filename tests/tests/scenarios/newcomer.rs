@@ -15,8 +15,6 @@ meseta_tests::scenarios! {
     anywhere:
         execute_understands_what_is_meant,
         a_task_is_told_whole;
-    unless_root:
-        a_task_without_memory_exits_as_shells_say;
     anywhere:
         a_drain_names_whom_it_waits_for,
         a_limit_decides_also_after_a_decline;
@@ -104,19 +102,6 @@ fn a_task_is_told_whole() {
     // An agent by the part of its id that is told apart.
     let output = cluster.meseta("deactivate", &["S0"]);
     assert!(output.status.success(), "{}", err(&output));
-}
-
-fn a_task_without_memory_exits_as_shells_say() {
-    let cluster = Cluster::default();
-    let greedy = "--command=head -c 200m /dev/zero | tail";
-    let output = cluster.meseta("execute", &[greedy, "--resources=cpus:0.5;mem:32"]);
-    let said = err(&output);
-    assert_eq!(output.status.code(), Some(137), "{said}");
-    assert!(
-        said.contains("REASON_CONTAINER_LIMITATION_MEMORY"),
-        "{said}"
-    );
-    assert!(said.lines().count() < 10, "{said}");
 }
 
 fn a_drain_names_whom_it_waits_for() {

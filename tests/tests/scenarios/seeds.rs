@@ -2,28 +2,16 @@
 //! with the placeholders filled, and with the slips as printed.
 
 use meseta_tests::framework::framework_info;
-use meseta_tests::{Cluster, Setup, http};
+use meseta_tests::{Cluster, Setup};
 use serde_json::{Value, json};
 
 use crate::anywhere;
-use crate::reservations::{agent_id, reserved_full};
+use crate::reservations::reserved_full;
 
 meseta_tests::scenarios! {
     anywhere:
         static_reservations_are_listed_and_offered_to_their_role,
-        the_articles_reserve,
         custom_resources_are_offered_and_divided;
-}
-
-/// `curl -d NAME=VALUE ...`: what curl sends, as it is.
-fn curl(cluster: &Cluster, method: &str, path: &str, data: &[&str]) -> http::Answer {
-    let url = format!("{}{path}", cluster.master.url);
-    let form = ("content-type", "application/x-www-form-urlencoded");
-    match method {
-        "POST" => http::post(&url, &[form], data.join("&").as_bytes()),
-        "DELETE" => http::delete(&url),
-        _ => http::get(&url),
-    }
 }
 
 fn amount(resources: &Value, name: &str) -> Value {
@@ -56,42 +44,6 @@ fn static_reservations_are_listed_and_offered_to_their_role() {
     let cpus = cpus.filter(|resource| resource["name"] == "cpus");
     let cpus: f64 = cpus.filter_map(|one| one["scalar"]["value"].as_f64()).sum();
     assert!((cpus - 12.0).abs() < 1e-9, "{offered:#}");
-}
-
-fn the_articles_reserve() {
-    let cluster = Cluster::with_resources("cpus:12;mem:6144;disk:1024");
-    let slave = format!("slaveId={}", agent_id(&cluster));
-    // As printed: an object for a list, and a comma after the last member.
-    let printed = r#"resources={ { "name" : "cpus", "type" : "SCALAR", "scalar" : { "value" : 4 }, "role" : "role1", "reservation" : { "principal" : "ops" } }, { "name" : "mem", "type" : "SCALAR", "scalar" : { "value" : 4096 }, "role" : "role1", "reservation" : { "principal" : "ops" } }, }"#;
-    let refused = curl(&cluster, "POST", "/master/reserve", &[&slave, printed]);
-    assert_eq!(refused.status, 400);
-    let text = refused.text();
-    assert!(
-        text.starts_with("Error parsing 'resources' query parameter"),
-        "{text}"
-    );
-    assert!(text.contains("line 1, column 3"), "{text}");
-    // A list, with the comma still there.
-    let comma = printed.replace("={ {", "=[ {").replace("}, }", "}, ]");
-    let refused = curl(&cluster, "POST", "/master/reserve", &[&slave, &comma]);
-    assert_eq!(refused.status, 400);
-    let place = format!("column {}", comma.len() - "resources=".len());
-    assert!(
-        refused.text().contains(&place),
-        "{place}: {}",
-        refused.text()
-    );
-    let nothing = cluster.master.page("/slaves").json();
-    assert_eq!(nothing["slaves"][0]["reserved_resources_full"], json!({}));
-    // Corrected, in the format of before refinement.
-    let right = comma.replace("}, ]", "} ]");
-    let taken = curl(&cluster, "POST", "/master/reserve", &[&slave, &right]);
-    assert_eq!((taken.status, taken.text().as_str()), (202, ""));
-    let full = reserved_full(&cluster, "role1", 2);
-    assert_eq!(amount(&full, "cpus"), json!(4.0));
-    assert_eq!(amount(&full, "mem"), json!(4096.0));
-    assert_eq!(full[0]["reservation"], json!({"principal": "ops"}));
-    assert_eq!(full[0]["role"], "role1");
 }
 
 /// The article's agent, in small, with resources of names of one's own.

@@ -40,6 +40,11 @@ fn conversation(encoding: Encoding) {
         let status = framework.update("t1");
         assert_eq!(status["agent_id"], offer["agent_id"]);
         assert_eq!(status["executor_id"]["value"], "t1");
+        let network = &status["container_status"]["network_infos"][0];
+        assert!(
+            network["ip_addresses"][0]["ip_address"].is_string(),
+            "{status}"
+        );
         assert!(
             status["timestamp"].as_f64().is_some_and(|t| t > 1.7e9),
             "{status}"

@@ -2,7 +2,6 @@
 //!
 //! - `bytes`: recorded messages in both encodings; no daemon runs
 //! - `scheduler`, `operator`: what clients of each API send and rely on in return, to the byte
-//! - `values`: how values are written, and what clients read in events
 //! - `requests`: how these are sent over a plain socket
 //! - `conversation`: from an offer to the end of a task, in both encodings
 //! - `recorded`: exchanges, events and pages of a genuine Mesos (`tests/golden`), and ours beside them
@@ -15,7 +14,6 @@ mod operator;
 mod recorded;
 mod requests;
 mod scheduler;
-mod values;
 
 use std::process::ExitCode;
 
@@ -26,7 +24,6 @@ fn main() -> ExitCode {
         bytes,
         scheduler,
         operator,
-        values,
         conversation,
         recorded,
         recorded::scheduler,

@@ -17,6 +17,7 @@ meseta_tests::scenarios! {
         streams_are_chunked_and_named,
         records_are_whole_chunks,
         a_framework_is_updated_at_once_or_told_why_not,
+        subscribed_says_who_leads,
         unknown_is_a_call_that_is_not_served;
 }
 
@@ -83,6 +84,21 @@ fn records_are_whole_chunks() {
     assert_eq!(first["subscribed"]["heartbeat_interval_seconds"], 15.0);
     assert_eq!(raw.record(), Some(json!({"type": "HEARTBEAT"})));
     assert_eq!(raw.record().expect("a record")["type"], "OFFERS");
+}
+
+fn subscribed_says_who_leads() {
+    let cluster = Cluster::default();
+    let framework = cluster.framework();
+    let subscribed = &framework.subscribed["subscribed"];
+    assert_eq!(subscribed["framework_id"]["value"], framework.id);
+    let master = &subscribed["master_info"];
+    let (host, port) = cluster.master.address().rsplit_once(':').expect("a port");
+    assert_eq!(master["port"].to_string(), port);
+    assert_eq!(master["address"]["ip"], host);
+    assert_eq!(master["pid"], format!("master@{host}:{port}"));
+    for key in ["hostname", "version", "id"] {
+        assert!(master[key].is_string(), "{key} of {master}");
+    }
 }
 
 fn unknown_is_a_call_that_is_not_served() {

@@ -191,7 +191,9 @@ fn updates_are_durable_then_acknowledged_to_the_executor() {
     assert_eq!(update.uuid.as_deref(), Some(&[1; 16][..]));
     assert_eq!(update.source(), Source::Executor);
     assert_eq!(update.executor_id.clone().expect("an id").value, EXECUTOR);
-    assert!(update.container_status.is_some());
+    let container = update.container_status.clone().expect("a container");
+    let address = &container.network_infos[0].ip_addresses[0];
+    assert_eq!(address.ip_address.as_deref(), Some("127.0.0.1"));
     // The same again: no second update, but another acknowledgement.
     simulation.acknowledge(&update);
     simulation.tells(status("a", TaskRunning, 1));

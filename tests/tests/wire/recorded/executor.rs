@@ -18,6 +18,7 @@ meseta_tests::scenarios! {
     anywhere:
         an_executor_hears_what_was_recorded,
         environments_are_as_recorded,
+        an_executor_has_a_session_of_its_own,
         a_group_is_told_of_as_recorded,
         what_cannot_be_fetched_is_told_as_recorded;
 }
@@ -275,6 +276,25 @@ fn environments_are_as_recorded() {
         let sandbox = sandbox(&cluster, &framework, &offer, executor);
         same_environment(file, &sandbox.join("environment"));
     }
+}
+
+fn an_executor_has_a_session_of_its_own() {
+    let cluster = recorded::cluster();
+    let mut framework = subscribe(&cluster);
+    let offer = framework.offer();
+    let mut one = custom(&framework, &offer);
+    // Process, process group and session, as the kernel numbers them where the executor lives.
+    let command = "cut -d' ' -f1,5,6 /proc/$$/stat > ids; exec sleep 600";
+    one["executor"]["command"]["value"] = json!(command);
+    framework.launch(&offer, &[one]);
+    let path = sandbox(&cluster, &framework, &offer, "exec-1").join("ids");
+    let text = wait::eventually("the executor's numbers", LIMIT, || {
+        let text = std::fs::read_to_string(&path).ok()?;
+        text.ends_with('\n').then_some(text)
+    });
+    let ids: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(ids.len(), 3, "{text}");
+    assert!(ids.iter().all(|id| *id == ids[0]), "{text}");
 }
 
 /// A group of two tasks, of which the second is killed.

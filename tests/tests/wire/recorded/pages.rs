@@ -168,7 +168,7 @@ fn reservations_are_shown_as_recorded() {
 }
 
 /// A cluster whose agent oversubscribes so many cpus.
-pub(crate) fn oversubscribing(cpus: u32) -> Cluster {
+fn oversubscribing(cpus: u32) -> Cluster {
     let modules = json!({"libraries": {"modules": {
         "name": "org_apache_mesos_FixedResourceEstimator",
         "parameters": {"key": "resources", "value": format!("cpus:{cpus}")}}}});

@@ -246,6 +246,9 @@ fn an_executor_is_charged_once_and_freed_at_its_exit() {
     world.live(7 * SECOND, &[&node]);
     let offers = world.offers(&scheduler);
     assert_eq!(offers[0].executor_ids[0].value, "e");
+    world.call(&scheduler, decline(&offers, 600.0));
+    let other = world.subscribe(framework("g", &["dev"]));
+    assert!(world.offers(&other)[0].executor_ids.is_empty(), "another's");
 
     world.update(&node, &scheduler, "a", TaskState::TaskFailed, 1);
     world.update(&node, &scheduler, "b", TaskState::TaskFailed, 2);
