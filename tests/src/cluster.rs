@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::daemon::{Daemon, binary};
@@ -220,6 +220,19 @@ impl Cluster {
         let mut framework = cluster.framework();
         let offer = framework.offer();
         (cluster, framework, offer)
+    }
+
+    /// The id of the first agent, as the master knows it.
+    pub fn agent_id(&self) -> String {
+        let slaves = self.master.page("/slaves").json();
+        let id = slaves["slaves"][0]["id"].as_str();
+        id.expect("an agent").to_owned()
+    }
+
+    /// Makes a call of the master's operator API, with its part.
+    pub fn operate(&self, kind: &str, part: &Value) -> http::Answer {
+        let call = json!({"type": kind, kind.to_lowercase(): part});
+        http::post_json(&format!("{}/api/v1", self.master.url), &call)
     }
 
     /// A framework in role `dev` that speaks JSON.

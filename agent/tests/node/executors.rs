@@ -23,7 +23,6 @@ use crate::harness::{
 pub(crate) const TESTS: &[Test] = tests![
     an_executor_speaks_json,
     an_executor_speaks_protobuf,
-    root(a_container_is_resized_as_tasks_come_and_go),
     an_executor_lives_through_the_agents_restart,
     calls_of_executors_are_checked_in_mesoss_order,
     root(a_group_shares_its_executors_sandbox_and_ends_with_it),
@@ -180,40 +179,6 @@ fn converse(media: &str) {
         let state = world.get_json("/state");
         state["frameworks"].as_array()?.is_empty().then_some(())
     });
-}
-
-/// Soft and hard limit on memory, in MB, as the kernel holds them.
-fn memory_limits(container: &str) -> (u64, u64) {
-    let groups = groups_named(container);
-    let number = |files: [&str; 2]| {
-        let paths = groups
-            .iter()
-            .flat_map(|group| files.map(|file| group.join(file)));
-        let text = paths
-            .into_iter()
-            .find_map(|path| std::fs::read_to_string(path).ok());
-        let text = text.expect("a memory group");
-        text.trim().parse::<u64>().expect("a number") >> 20
-    };
-    let soft = number(["memory.soft_limit_in_bytes", "memory.low"]);
-    (soft, number(["memory.limit_in_bytes", "memory.max"]))
-}
-
-/// It has a task's memory before the task is there, and gives it back before its end is told.
-fn a_container_is_resized_as_tasks_come_and_go() {
-    let (world, mut link) = World::registered(&[]);
-    let running = world.running_in_executor(&mut link, custom("a", "json"), true);
-    let container = container_of(&running);
-    assert_eq!(memory_limits(&container), (128, 128));
-    world.running_in_executor(&mut link, custom("b", "json"), false);
-    assert_eq!(memory_limits(&container), (192, 192));
-    world.kill(&link, "b", None);
-    world.expect(&mut link, TaskKilled);
-    wait_for("the memory is taken back", || {
-        (memory_limits(&container) == (128, 128)).then_some(())
-    });
-    world.kill(&link, "a", None);
-    world.expect(&mut link, TaskKilled);
 }
 
 fn an_executor_lives_through_the_agents_restart() {

@@ -8,7 +8,6 @@ use meseta_tests::{Cluster, wait};
 use serde_json::Value;
 
 use crate::anywhere;
-use crate::reservations::agent_id;
 
 meseta_tests::scenarios! {
     anywhere:
@@ -51,7 +50,7 @@ fn has_line(text: &str, words: &[&str]) -> bool {
 
 fn an_operators_hour() {
     let cluster = Cluster::default();
-    let id = agent_id(&cluster);
+    let id = cluster.agent_id();
     verb(
         &cluster,
         "quota",
@@ -149,7 +148,7 @@ fn reserved_cpus(cluster: &Cluster, role: &str) -> f64 {
 
 fn reservations_are_awaited_and_found_by_role() {
     let cluster = Cluster::default();
-    let id = agent_id(&cluster);
+    let id = cluster.agent_id();
     let name = cluster.master.page("/slaves").json()["slaves"][0]["hostname"].clone();
     let name = name.as_str().expect("a name").to_owned();
     // Told when the agent has it, so that what is read next has it too.
@@ -219,7 +218,7 @@ fn reservations_are_awaited_and_found_by_role() {
 /// Each with the line that says what helps.
 fn refusals_say_what_to_do() {
     let cluster = Cluster::default();
-    let id = agent_id(&cluster);
+    let id = cluster.agent_id();
     let reserve = |more: &[&'static str]| [&["AGENT", "--role=eng"], more].concat();
     for (name, args, said, hint) in [
         (

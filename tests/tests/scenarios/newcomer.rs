@@ -253,8 +253,7 @@ fn agents_that_are_lost_are_listed_with_since_when() {
         ],
         ..Setup::default()
     });
-    let id = cluster.master.page("/slaves").json()["slaves"][0]["id"].clone();
-    let id = id.as_str().expect("an id").to_owned();
+    let id = cluster.agent_id();
     cluster.agents[0].kill();
     let list = || out(&cluster.meseta("agents", &[]));
     eventually("the agent is lost", Duration::from_secs(30), || {

@@ -22,12 +22,8 @@ meseta_tests::scenarios! {
 
 fn run<F: Future<Output = ()>>(scenario: fn(OperatorClient<Channel>, v1::AgentId, String) -> F) {
     let cluster = Cluster::default();
-    let slaves = cluster.master.page("/slaves").json();
     let agent = v1::AgentId {
-        value: slaves["slaves"][0]["id"]
-            .as_str()
-            .expect("an id")
-            .to_owned(),
+        value: cluster.agent_id(),
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {

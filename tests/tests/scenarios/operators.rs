@@ -28,14 +28,9 @@ fn call(cluster: &Cluster, body: &Value) -> (u16, String) {
     (answer.status, answer.text())
 }
 
-fn agent_id(cluster: &Cluster) -> String {
-    let id = get(cluster, "/slaves")["slaves"][0]["id"].clone();
-    id.as_str().expect("an agent").to_owned()
-}
-
 fn a_drained_agent_ends_its_tasks_and_stays_drained() {
     let mut cluster = Cluster::default();
-    let id = agent_id(&cluster);
+    let id = cluster.agent_id();
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
@@ -107,7 +102,7 @@ fn ask(cluster: &Cluster, kind: &str) -> Value {
 
 fn every_question_is_answered_in_both_encodings() {
     let mut cluster = Cluster::default();
-    let id = agent_id(&cluster);
+    let id = cluster.agent_id();
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let resources = &[("cpus", 0.1), ("mem", 32.0)];

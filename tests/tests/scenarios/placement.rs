@@ -3,7 +3,6 @@
 use std::io::Read as _;
 use std::time::Duration;
 
-use meseta_tests::daemon::Daemon;
 use meseta_tests::framework::framework_info;
 use meseta_tests::{Cluster, Framework, Setup, http, wait};
 use serde_json::{Value, json};
@@ -13,7 +12,6 @@ use crate::anywhere;
 meseta_tests::scenarios! {
     anywhere:
         an_agent_of_another_region_is_offered_to_the_region_aware,
-        an_agent_whose_domain_does_not_fit_is_told_why,
         the_whitelist_is_read_again,
         what_offer_constraints_rule_out_is_listed,
         one_watcher_too_many_ends_the_oldest;
@@ -65,38 +63,6 @@ fn an_agent_of_another_region_is_offered_to_the_region_aware() {
     assert_eq!(offer.pointer(region), Some(&json!("us")), "{offer:#}");
 }
 
-fn an_agent_whose_domain_does_not_fit_is_told_why() {
-    for (of_master, of_agent, words) in [
-        (vec![], vec![domain("eu")], "this master has none"),
-        (
-            vec![domain("eu"), "--require_agent_domain".to_owned()],
-            vec![],
-            "give the agent a --domain",
-        ),
-    ] {
-        let cluster = Cluster::start(Setup {
-            agents: 0,
-            master_flags: of_master,
-            ..Setup::default()
-        });
-        let dir = cluster.agent_dir(0);
-        let mut flags = vec![
-            "--port=0".to_owned(),
-            format!("--master={}", cluster.master.address()),
-            format!("--runtime_dir={}", dir.join("run").display()),
-            format!("--cgroups_root={}", cluster.cgroups_root),
-            resources(),
-        ];
-        flags.extend(of_agent);
-        let mut agent = Daemon::start("agent", &dir, &flags);
-        wait::eventually(words, LIMIT, || {
-            agent.log_text().contains(words).then_some(())
-        });
-        assert_eq!(cluster.master.page("/slaves").json()["slaves"], json!([]));
-        agent.end(LIMIT);
-    }
-}
-
 fn the_whitelist_is_read_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("hosts");
@@ -131,7 +97,7 @@ fn what_offer_constraints_rule_out_is_listed() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let page = "/hierarchical-allocator(1)/offer_constraints_debug";
     let shown = cluster.master.page(page).json();
-    let agent = cluster.master.page("/slaves").json()["slaves"][0]["id"].clone();
+    let agent = cluster.agent_id();
     let expected = json!({"frameworks": {&framework.id: {
         "suppressed_roles": [],
         "excluded_by_attribute_constraints": {"dev": [agent]}}}});

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use meseta_tests::framework::framework_info;
-use meseta_tests::{Cluster, http, wait};
+use meseta_tests::{Cluster, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -20,8 +20,7 @@ fn page(cluster: &Cluster, path: &str) -> Value {
 }
 
 fn call(cluster: &Cluster, kind: &str, body: Value) {
-    let url = format!("{}/api/v1", cluster.master.url);
-    let answer = http::post_json(&url, &json!({"type": kind, kind.to_lowercase(): body}));
+    let answer = cluster.operate(kind, &body);
     assert!(
         answer.status == 200 || answer.status == 202,
         "{kind}: {}",

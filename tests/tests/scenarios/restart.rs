@@ -128,13 +128,13 @@ fn the_master_gets_its_agents_and_tasks_back() {
         running,
     } = launch(&cluster, &mut framework, 0);
     let born = kernel::start_time(shell);
-    let agent_id = agent_id(&cluster);
+    let agent_id = cluster.agent_id();
     cluster.restart_master();
     let mut again = info;
     again["id"] = json!({"value": framework.id});
     let mut framework = cluster.subscribe(&again);
     cluster.wait_for_agents(1);
-    assert_eq!(agent_id, self::agent_id(&cluster), "the agent keeps its id");
+    assert_eq!(agent_id, cluster.agent_id(), "the agent keeps its id");
     assert_eq!(kernel::start_time(shell), born, "another process");
     // What is free beside the task is offered anew.
     let offer = framework.offer();
@@ -184,10 +184,6 @@ fn execute_outlives_the_master() {
         "one\ntwo\n",
         "{said}"
     );
-}
-
-fn agent_id(cluster: &Cluster) -> Value {
-    cluster.master.page("/slaves").json()["slaves"][0]["id"].clone()
 }
 
 fn a_task_that_ends_while_the_agent_is_down_is_told_truly() {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use meseta_tests::framework::{framework_info, task};
-use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
+use meseta_tests::{Cluster, Encoding, Framework, Setup, wait};
 use serde_json::{Value, json};
 
 use crate::anywhere;
-use crate::reservations::{agent_id, reserved_full};
+use crate::reservations::{dynamic, reserved_full, volume_of, with};
 
 meseta_tests::scenarios! {
     anywhere:
@@ -90,30 +90,17 @@ fn roles_come_and_go_with_frameworks() {
 /// Role `a` with volume `b`, and role `a/b` with volume `c`: as paths one would be in the other.
 fn volumes_of_overlapping_roles_are_apart() {
     let cluster = Cluster::default();
-    let agent = agent_id(&cluster);
-    let disk = |role: &str| {
-        json!({"name": "disk", "type": "SCALAR", "scalar": {"value": 64.0},
-               "reservations": [{"type": "DYNAMIC", "role": role}]})
-    };
-    let volume = |role: &str, id: &str| {
-        let mut disk = disk(role);
-        disk["disk"] = json!({"persistence": {"id": id},
-                              "volume": {"mode": "RW", "container_path": "data"}});
-        disk
-    };
+    let agent = cluster.agent_id();
+    let disk = |role: &str| dynamic("disk", 64.0, role);
+    let volume = |role: &str, id: &str| volume_of(disk(role), id);
     for (role, id) in [("a", "b"), ("a/b", "c")] {
-        let url = format!("{}/api/v1", cluster.master.url);
-        for (kind, body) in [
-            (
-                "RESERVE_RESOURCES",
-                json!({"agent_id": {"value": agent}, "resources": [disk(role)]}),
-            ),
-            (
-                "CREATE_VOLUMES",
-                json!({"agent_id": {"value": agent}, "volumes": [volume(role, id)]}),
-            ),
+        let of_agent =
+            |name: &str, resource| json!({"agent_id": {"value": agent}, name: [resource]});
+        for (kind, part) in [
+            ("RESERVE_RESOURCES", of_agent("resources", disk(role))),
+            ("CREATE_VOLUMES", of_agent("volumes", volume(role, id))),
         ] {
-            let answer = http::post_json(&url, &json!({"type": kind, kind.to_lowercase(): body}));
+            let answer = cluster.operate(kind, &part);
             assert_eq!(answer.status, 202, "{kind}: {}", answer.text());
         }
         reserved_full(&cluster, role, 1);
@@ -132,9 +119,8 @@ fn volumes_of_overlapping_roles_are_apart() {
             &[("cpus", 0.1), ("mem", 32.0)],
         );
         let resources = one["resources"].as_array_mut().expect("resources");
-        let mut mine = volume(role, id);
-        mine["allocation_info"] = json!({"role": role});
-        resources.push(mine);
+        let allocated = json!({"role": role});
+        resources.push(with(volume(role, id), "allocation_info", allocated));
         framework.launch(&offer, &[one]);
         framework.until_state(&format!("t-{id}"), "TASK_FINISHED");
         framework.teardown();

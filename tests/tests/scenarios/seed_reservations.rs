@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::anywhere;
-use crate::reservations::{agent_id, offer_where, reserved_full};
+use crate::reservations::{offer_where, reserved_full};
 
 meseta_tests::scenarios! {
     anywhere:
@@ -108,7 +108,7 @@ fn the_operators_endpoints_as_typed_with_credentials() {
         agent_flags: vec!["--resources=cpus:12;mem:6144;disk:1024".into()],
         ..Setup::default()
     });
-    let slave = agent_id(&cluster);
+    let slave = cluster.agent_id();
     let post = |who, path: &str, resources: &str| curl(&cluster, who, path, &slave, resources);
     let right = corrected(RESOURCES);
     for path in ["/master/reserve", "/master/unreserve"] {
@@ -223,7 +223,7 @@ fn a_refinement_by_named_principals_as_printed() {
         json!({"name": name, "type": "SCALAR", "scalar": {"value": amount},
                "reservations": [{"type": "DYNAMIC", "role": "engineering", "principal": "principal"}]})
     });
-    let slave = agent_id(&cluster);
+    let slave = cluster.agent_id();
     let answer = curl(
         &cluster,
         None,

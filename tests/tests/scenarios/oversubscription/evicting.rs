@@ -7,7 +7,7 @@ use meseta_tests::framework::task;
 use meseta_tests::revocable::{
     launch_and_decline_rest, revocable_framework, revocable_task, wait_for_revocable_offer,
 };
-use meseta_tests::{Cluster, Framework, Missing, kernel, unless_root, wait};
+use meseta_tests::{Cluster, Framework, kernel, wait};
 use serde_json::{Value, json};
 
 use super::{PATIENCE, cluster, fixed_flags, machine, metric, set, wait_end};
@@ -146,34 +146,6 @@ pub(super) fn the_load_controller_evicts_all_revocable_executors_and_nobody_else
     let keys = cluster.agent().page("/metrics/snapshot").json();
     assert_eq!(keys["slave/executors_preempted"], json!(4.0));
     assert_eq!(keys["slave/tasks_gone"], json!(4.0));
-}
-
-/// The load of 5 minutes is a figure that this test cannot make; above none it can be.
-pub(super) fn unless_loaded() -> Missing {
-    let load = std::fs::read_to_string("/proc/loadavg").ok();
-    let five = load.and_then(|text| text.split(' ').nth(1)?.parse::<f64>().ok());
-    let idle = five.is_none_or(|five| five < 0.02);
-    unless_root().or_else(|| idle.then(|| format!("the load of 5 minutes is {five:?}")))
-}
-
-pub(super) fn the_load_controller_reads_the_machines_own_load() {
-    let mut flags = fixed_flags();
-    flags.extend([
-        "--qos_controller=load".to_owned(),
-        "--qos_correction_interval_min=5secs".to_owned(),
-        r#"--modules={"libraries": {"modules": {"name": "load", "parameters":
-            {"key": "load_threshold_5min", "value": "0"}}}}"#
-            .to_owned(),
-    ]);
-    let cluster = cluster(flags);
-    let mut revocable_framework = revocable_framework(&cluster);
-    let offer = wait_for_revocable_offer(&mut revocable_framework);
-    revocable_framework.launch(
-        &offer,
-        &[revocable_task(&offer, "b", "exec sleep 600", 2.0)],
-    );
-    let status = wait_end(&mut revocable_framework, "b");
-    assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
 }
 
 /// What a machine of 1 GB has left.

@@ -20,10 +20,7 @@ meseta_tests::scenarios! {
     anywhere:
         estimators::a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones;
     unless_root:
-        evicting::the_load_controller_evicts_all_revocable_executors_and_nobody_else;
-    evicting::unless_loaded:
-        evicting::the_load_controller_reads_the_machines_own_load;
-    unless_root:
+        evicting::the_load_controller_evicts_all_revocable_executors_and_nobody_else,
         estimators::revocable_work_goes_on_over_restarts_of_agent_and_master,
         estimators::slack_is_oversubscribed_within_two_intervals;
     plugins::unless_rust:

@@ -1,19 +1,13 @@
 //! What operators reserve by the v1 API; the forms of the document are in `seed_reservations`.
 
-use meseta_tests::{http, wait};
+use meseta_tests::wait;
 use serde_json::{Value, json};
 
-use super::{LIMIT, agent_id, cluster, dynamic, is, reserved_full, sum, volume_of};
+use super::{LIMIT, cluster, dynamic, is, reserved_full, sum, volume_of};
 
 pub(super) fn operators_reserve_by_the_v1_api() {
     let cluster = cluster("cpus:4;mem:1024;disk:1024");
-    let agent = json!({"value": agent_id(&cluster)});
-    let url = format!("{}/api/v1", cluster.master.url);
-    let call = |kind: &str, body: Value| {
-        let mut call = json!({"type": kind});
-        call[kind.to_lowercase()] = body;
-        http::post_json(&url, &call)
-    };
+    let agent = json!({"value": cluster.agent_id()});
     let disk = dynamic("disk", 64.0, "dev");
     let data = volume_of(disk.clone(), "v1");
     let grown = volume_of(dynamic("disk", 96.0, "dev"), "v1");
@@ -35,7 +29,7 @@ pub(super) fn operators_reserve_by_the_v1_api() {
             json!({"agent_id": agent, "volume": grown, "subtract": {"value": 16.0}}),
         ),
     ] {
-        let answer = call(kind, body);
+        let answer = cluster.operate(kind, &body);
         assert_eq!(answer.status, 202, "{kind}: {}", answer.text());
     }
     let full = reserved_full(&cluster, "dev", 2);
@@ -43,17 +37,17 @@ pub(super) fn operators_reserve_by_the_v1_api() {
         is(sum(&full, "disk", |one| one.get("disk").is_some()), 80.0),
         "{full}"
     );
-    let answer = call(
+    let answer = cluster.operate(
         "DESTROY_VOLUMES",
-        json!({"agent_id": agent, "volumes": [volume_of(dynamic("disk", 80.0, "dev"), "v1")]}),
+        &json!({"agent_id": agent, "volumes": [volume_of(dynamic("disk", 80.0, "dev"), "v1")]}),
     );
     assert_eq!(answer.status, 202, "{}", answer.text());
-    let answer = call(
+    let answer = cluster.operate(
         "UNRESERVE_RESOURCES",
-        json!({"agent_id": agent, "resources": [dynamic("disk", 96.0, "dev")]}),
+        &json!({"agent_id": agent, "resources": [dynamic("disk", 96.0, "dev")]}),
     );
     assert_eq!(answer.status, 202, "{}", answer.text());
-    let missing = http::post_json(&url, &json!({"type": "GROW_VOLUME"}));
+    let missing = cluster.operate("GROW_VOLUME", &Value::Null);
     assert_eq!(missing.status, 400);
     assert!(
         missing
@@ -61,7 +55,7 @@ pub(super) fn operators_reserve_by_the_v1_api() {
             .contains("Expecting 'grow_volume' to be present")
     );
     wait::eventually("no operation is left", LIMIT, || {
-        let answer = http::post_json(&url, &json!({"type": "GET_OPERATIONS"})).json();
+        let answer = cluster.operate("GET_OPERATIONS", &Value::Null).json();
         let left = answer["get_operations"]["operations"]
             .as_array()
             .map_or(0, Vec::len);

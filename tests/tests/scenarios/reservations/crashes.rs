@@ -3,14 +3,12 @@
 use meseta_tests::{Cluster, wait};
 use serde_json::{Value, json};
 
-use super::{
-    LIMIT, agent_id, cluster, dynamic, is, post_form, reserved_full, sum, volume_dir, volume_of,
-};
+use super::{LIMIT, cluster, dynamic, is, post_form, reserved_full, sum, volume_dir, volume_of};
 
 /// The agent does not start with less than what it has promised, and says so.
 pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
     let mut cluster = cluster("cpus:4;mem:1024");
-    let agent = agent_id(&cluster);
+    let agent = cluster.agent_id();
     let three = json!([dynamic("cpus", 3.0, "dev")]).to_string();
     let answer = post_form(&cluster, "/reserve", &agent, "resources", &three);
     assert_eq!(answer.status, 202, "{}", answer.text());
@@ -64,7 +62,7 @@ pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
 /// turn, before and after each operation could have arrived, and while the volume holds data.
 pub(super) fn ten_crashes_leave_everything_exactly_once() {
     let mut cluster = cluster("cpus:4;mem:1024;disk:1024");
-    let agent = agent_id(&cluster);
+    let agent = cluster.agent_id();
     let disk = dynamic("disk", 64.0, "dev");
     let data = volume_of(disk.clone(), "v");
     let dir = volume_dir(&cluster, "dev", "v");

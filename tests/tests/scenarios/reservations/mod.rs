@@ -70,14 +70,6 @@ pub(crate) fn is(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-6
 }
 
-pub(crate) fn agent_id(cluster: &Cluster) -> String {
-    let slaves = cluster.master.page("/slaves").json();
-    slaves["slaves"][0]["id"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned()
-}
-
 /// `reserved_resources_full` of the role, as master and agent show it, once they agree on `count`
 /// entries.
 pub(crate) fn reserved_full(cluster: &Cluster, role: &str, count: usize) -> Value {

@@ -51,11 +51,7 @@ fn operators(file: &str) {
 
 /// Sends again what was sent, with our names in the place of theirs.
 pub(crate) fn replay(cluster: &Cluster, file: &str, names: &[(&str, &str)]) {
-    let slaves = cluster.master.page("/slaves").json();
-    let agent = slaves["slaves"][0]["id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
+    let agent = cluster.agent_id();
     let ours = |text: &str| {
         let text = text
             .replace("<ADDRESS>", cluster.agent().address())
@@ -147,11 +143,7 @@ fn every_metric_recorded_is_there() {
     assert_eq!(of_framework("operations/launch"), 1.0);
     assert_eq!(of_framework("tasks/active/task_running"), 1.0);
     assert_eq!(of_framework("offers/accepted"), 1.0);
-    let v1 = http::post_json(
-        &format!("{}/api/v1", cluster.master.url),
-        &json!({"type": "GET_METRICS", "get_metrics": {}}),
-    );
-    let v1 = v1.json();
+    let v1 = cluster.operate("GET_METRICS", &json!({})).json();
     let named = v1["get_metrics"]["metrics"].as_array().expect("metrics");
     assert!(
         named.len() >= expected.len(),

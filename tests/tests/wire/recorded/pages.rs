@@ -146,7 +146,7 @@ fn pages_have_the_shape_recorded() {
 
 fn reservations_are_shown_as_recorded() {
     let cluster = recorded::cluster();
-    let agent = cluster.master.page("/slaves").json()["slaves"][0]["id"].clone();
+    let agent = cluster.agent_id();
     let stack = |labels: Value| json!([{"type": "DYNAMIC", "role": "dev", "principal": "ops", "labels": labels}]);
     let labels = json!({"labels": [{"key": "k", "value": "v"}]});
     let cpus = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 2},
@@ -157,9 +157,8 @@ fn reservations_are_shown_as_recorded() {
     volume["disk"] = json!({"persistence": {"id": "vol1", "principal": "ops"},
         "volume": {"mode": "RW", "container_path": "data"}});
     let call = |kind: &str, field: &str, resources: Value| {
-        let mut call = json!({"type": kind});
-        call[kind.to_lowercase()] = json!({"agent_id": {"value": agent}, field: resources});
-        let answer = http::post_json(&format!("{}/api/v1", cluster.master.url), &call);
+        let part = json!({"agent_id": {"value": agent}, field: resources});
+        let answer = cluster.operate(kind, &part);
         assert_eq!(answer.status, 202, "{}", answer.text());
     };
     call("RESERVE_RESOURCES", "resources", json!([cpus, disk]));
@@ -215,9 +214,7 @@ fn the_operators_events_have_the_shape_recorded() {
     see("framework_updated");
     again.teardown();
     see("framework_removed");
-    let gone = json!({"type": "MARK_AGENT_GONE",
-        "mark_agent_gone": {"agent_id": offer["agent_id"]}});
-    let answer = http::post_json(&format!("{}/api/v1", cluster.master.url), &gone);
+    let answer = cluster.operate("MARK_AGENT_GONE", &json!({"agent_id": offer["agent_id"]}));
     assert_eq!(answer.status, 200, "{}", answer.text());
     see("agent_removed");
 }

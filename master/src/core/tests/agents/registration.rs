@@ -1,6 +1,7 @@
 //! Agents: registration, pings, loss, return, and a master that restarts.
 
 use super::*;
+use crate::core::tests::agents::malicious::refused;
 
 pub(in crate::core::tests) fn begin_running() -> (World, Node, Scheduler) {
     World::with_running_task(aware(plain()))
@@ -57,6 +58,26 @@ fn nonsense_is_refused_with_a_reason() {
         assert!(world.closed.contains(&connection));
     }
     assert!(world.registry.agents.is_empty());
+}
+
+#[test]
+fn an_agent_whose_domain_does_not_fit_is_told_why() {
+    for (is_required, domain, words) in [
+        (
+            false,
+            Some(v1::DomainInfo::default()),
+            "this master has none",
+        ),
+        (true, None, "give the agent a --domain"),
+    ] {
+        let mut world = World::with_config(|config| config.require_agent_domain = is_required);
+        let mut register = register(1, "cpus:1;mem:64");
+        register.agent_info.domain = domain;
+        let connection = world.handshake(AgentMessage::Register(register));
+        let refusal = refused(&mut world, connection).expect("a refusal");
+        assert_says(&refusal.reason, words);
+        assert!(world.registry.agents.is_empty());
+    }
 }
 
 #[test]
