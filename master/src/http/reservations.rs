@@ -91,6 +91,8 @@ mod tests {
             error(Change::Destroy, "slaveId=a&resources=[]"),
             "Missing 'volumes' query parameter in the request body"
         );
+        let of_unknown_parts = error(Change::Create, "unknown=1&SLAVEID=a&volumes=[]");
+        assert!(of_unknown_parts.starts_with("Missing 'slaveId'"));
         let twice = error(Change::Reserve, "slaveId=a&slaveId=b&resources=[]");
         assert!(
             twice.contains("'slaveId' is given more than once"),

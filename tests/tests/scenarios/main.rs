@@ -44,7 +44,6 @@ mod roles;
 mod safe;
 mod seed_reservations;
 mod seeds;
-mod shares;
 mod shut;
 mod starved;
 mod under_load;
@@ -69,7 +68,6 @@ fn main() -> ExitCode {
         logs,
         enforcement,
         hardening,
-        shares,
         shut,
         metrics,
         oversubscription,

@@ -68,7 +68,9 @@ fn operators_may_send_chunks_too() {
     }
     let weights = r#"[{"role": "wire", "weight": 3.5}]"#;
     let (head, text) = in_chunks(cluster.master.address(), "PUT /weights", weights);
-    assert_eq!(head.status, 200, "{text}");
+    assert_eq!((head.status, text.as_str()), (200, ""));
+    assert_eq!(head.header("content-type"), None);
+    assert_eq!(head.header("content-length"), Some("0"));
     let weights = cluster.master.page("/weights").json();
     assert_eq!(weights[0]["weight"], 3.5, "{weights}");
 }

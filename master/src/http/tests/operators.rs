@@ -53,6 +53,16 @@ async fn operators_watch_what_happens() {
 #[tokio::test]
 async fn teardown_ends_the_stream() {
     let router = master();
+    for (body, text) in [
+        ("unknown=1&FRAMEWORKID=f", "Missing 'frameworkId'"),
+        ("frameworkId=", "No framework found"),
+        ("frameworkId=..%2Fx&frameworkId=f", "No framework found"),
+    ] {
+        let response = send(&router, "POST", "/teardown", &[], body).await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        let told = text_of(response).await;
+        assert!(told.starts_with(text), "{body}: {told}");
+    }
     let (mut stream, _, id) = subscribe(&router).await;
     let response = send(
         &router,
@@ -75,6 +85,10 @@ async fn weights_that_are_no_weights_are_refused() {
     };
     for (body, why) in [
         (r#"[{"role": "dev", "weight": "two"}]"#, "weight"),
+        (
+            r#"[{"weight": 2.0}]"#,
+            "Role names cannot be the empty string",
+        ),
         (r#"[{"role": "a b", "weight": 2.0}]"#, "role"),
         (r#"[{"role": "dev", "weight": 1e400}]"#, "weight"),
         (r#"[{"role": "dev", "weight": 2.0"#, "column"),

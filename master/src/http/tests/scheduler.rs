@@ -82,7 +82,9 @@ async fn hostile_bodies_get_their_status_and_change_nothing() {
         ] {
             let response = send(&router, "POST", path, &[content_type], body).await;
             assert_eq!(response.status().as_u16(), status, "{path}");
-            assert!(!text_of(response).await.is_empty(), "says why");
+            let text = text_of(response).await;
+            assert!(!text.is_empty(), "says why");
+            assert_eq!(text.contains("larger than"), status == 413, "{text}");
         }
     }
     let state = page(&router, "/state").await;
