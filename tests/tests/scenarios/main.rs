@@ -27,7 +27,6 @@ mod logs;
 mod metrics;
 mod newcomer;
 mod operator_grpc;
-mod operators;
 mod oversubscription;
 mod pauses;
 mod placement;
@@ -89,7 +88,6 @@ fn main() -> ExitCode {
         under_load,
         units,
         newcomer,
-        operators,
         command_line,
         access,
         browsers,

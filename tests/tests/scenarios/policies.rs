@@ -1,4 +1,4 @@
-//! What operators have laid down outlives the master.
+//! What operators lay down: draining, and all that outlives the master.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
+        a_drained_agent_ends_its_tasks,
         everything_laid_down_outlives_a_kill_of_the_master;
 }
 
@@ -48,6 +49,33 @@ fn registered(cluster: &Cluster, count: usize) {
         let all = slaves["slaves"].as_array()?;
         (all.len() == count).then_some(())
     });
+}
+
+fn a_drained_agent_ends_its_tasks() {
+    let cluster = Cluster::default();
+    let id = json!({"value": cluster.agent_id()});
+    let drain = |seconds: i64| {
+        let part = json!({"agent_id": id, "max_grace_period": {"seconds": seconds}});
+        let answer = cluster.operate("DRAIN_AGENT", &part);
+        (answer.status, answer.text())
+    };
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
+    framework.run_task(&offer, "t1", stubborn, &[("cpus", 0.1), ("mem", 32.0)]);
+    assert_eq!(drain(1), (200, String::new()));
+    let killed = framework.until_state("t1", "TASK_KILLED");
+    assert_eq!(killed["reason"], "REASON_AGENT_DRAINING", "{killed}");
+    let drained = json!({"state": "DRAINED",
+        "config": {"max_grace_period": {"nanoseconds": 1_000_000_000}, "mark_gone": false}});
+    wait::eventually("the agent is drained", LIMIT, || {
+        let slaves = page(&cluster, "/slaves");
+        (slaves["slaves"][0]["drain_info"] == drained).then_some(())
+    });
+    call(&cluster, "REACTIVATE_AGENT", json!({"agent_id": id}));
+    cluster.framework().offer();
+    let text = "Failed to drain agent: 'max_grace_period' must not be negative";
+    assert_eq!(drain(-1), (400, text.to_owned()));
 }
 
 fn everything_laid_down_outlives_a_kill_of_the_master() {

@@ -1,5 +1,7 @@
 //! What operators ask and set: the v1 API, and the forms and bodies of the older paths.
 
+use meseta_proto::mesos::v1::master::Response;
+
 use super::*;
 
 #[tokio::test]
@@ -27,6 +29,12 @@ async fn every_question_is_answered_in_both_encodings_and_no_other() {
             let response = ask(kind, accept).await;
             assert_eq!(response.status(), StatusCode::OK, "{kind}");
             assert_eq!(response.headers()[header::CONTENT_TYPE], accept);
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            let told: Response = match accept {
+                "application/json" => meseta_proto::json::from_slice(&body).unwrap(),
+                _ => meseta_proto::protobuf::from_slice(&body).unwrap(),
+            };
+            assert_eq!(told.r#type().as_str_name(), kind);
         }
     }
     assert_status(
@@ -37,6 +45,86 @@ async fn every_question_is_answered_in_both_encodings_and_no_other() {
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
     let text = "Failed to validate master::Call: Expecting 'get_metrics' to be present";
     assert_eq!(text_of(response).await, text);
+}
+
+/// Of a cluster with one agent, and one task that runs; and what an operator then changes of it.
+#[tokio::test]
+async fn every_question_says_what_is_there() {
+    let (router, _streams) = pages::busy().await;
+    let ask = async |kind: &str| -> Value {
+        let question = json!({"type": kind, "get_metrics": {}}).to_string();
+        let answer = json_of(operator(&router, question).await).await;
+        answer[kind.to_lowercase()].clone()
+    };
+    let call = async |kind: &str, part: Value| {
+        let call = json!({"type": kind, kind.to_lowercase(): part});
+        let answer = operator(&router, call.to_string()).await;
+        (answer.status().as_u16(), text_of(answer).await)
+    };
+    let done = (200, String::new());
+    assert_eq!(ask("GET_HEALTH").await, json!({"healthy": true}));
+    let version = ask("GET_VERSION").await;
+    assert_eq!(version["version_info"]["version"], "1.12.0");
+    let flags = json!([{"name": "port", "value": "5050"}]);
+    assert_eq!(ask("GET_FLAGS").await["flags"], flags);
+    let elected = json!({"name": "master/elected", "value": 1.0});
+    let metrics = ask("GET_METRICS").await;
+    assert!(metrics["metrics"].as_array().unwrap().contains(&elected));
+    let leader = ask("GET_MASTER").await;
+    assert!(leader["elected_time"].is_f64(), "{leader}");
+    assert_eq!(leader["master_info"]["hostname"], "127.0.0.1");
+    let agents = ask("GET_AGENTS").await;
+    let agent = &agents["agents"][0];
+    assert_eq!(
+        (&agent["active"], &agent["deactivated"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!(agent["total_resources"][0]["role"], "*", "{agent}");
+    let frameworks = ask("GET_FRAMEWORKS").await;
+    let framework = &frameworks["frameworks"][0];
+    assert_eq!(
+        (&framework["active"], &framework["connected"]),
+        (&json!(true), &json!(true))
+    );
+    assert!(framework["allocated_resources"].is_array(), "{framework}");
+    let tasks = ask("GET_TASKS").await;
+    assert_eq!(tasks["tasks"][0]["task_id"]["value"], "task-1");
+    assert_eq!(tasks["tasks"][0]["state"], "TASK_RUNNING");
+    assert_eq!(tasks["completed_tasks"], json!([]));
+    // The agent itself speaks for a command task.
+    assert_eq!(ask("GET_EXECUTORS").await, json!({"executors": []}));
+    assert_eq!(ask("GET_OPERATIONS").await, json!({}));
+    let state = ask("GET_STATE").await;
+    assert_eq!(state["get_tasks"], tasks);
+    assert_eq!(state["get_agents"]["agents"][0], *agent);
+    let roles = ask("GET_ROLES").await;
+    let id = &framework["framework_info"]["id"];
+    let role = &roles["roles"][0];
+    assert_eq!(
+        (&role["name"], &role["weight"]),
+        (&json!("dev"), &json!(1.0))
+    );
+    assert_eq!(role["frameworks"], json!([id]));
+    assert_eq!(ask("GET_WEIGHTS").await, json!({}));
+    assert_eq!(ask("GET_QUOTA").await, json!({"status": {}}));
+
+    let quota = json!({"quota_request": {"role": "ops",
+        "guarantee": [{"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}}]}});
+    assert_eq!(call("SET_QUOTA", quota).await, done);
+    assert_eq!(ask("GET_QUOTA").await["status"]["infos"][0]["role"], "ops");
+    let remove = json!({"role": "ops"});
+    assert_eq!(call("REMOVE_QUOTA", remove.clone()).await, done);
+    assert_eq!(call("REMOVE_QUOTA", remove).await.0, 400);
+    let weights = json!({"weight_infos": [{"weight": 4.0, "role": "ops"}]});
+    assert_eq!(call("UPDATE_WEIGHTS", weights.clone()).await, done);
+    assert_eq!(ask("GET_WEIGHTS").await, weights);
+    for kind in ["LIST_FILES", "READ_FILE"] {
+        let nowhere = json!({"path": "/nosuch", "offset": 0});
+        assert_eq!(call(kind, nowhere).await, (404, String::new()));
+    }
+    assert_eq!(call("TEARDOWN", json!({"framework_id": id})).await, done);
+    let tasks = ask("GET_TASKS").await;
+    assert_eq!(tasks["completed_tasks"][0]["task_id"]["value"], "task-1");
 }
 
 #[tokio::test]

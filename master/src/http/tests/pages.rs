@@ -127,7 +127,7 @@ async fn pages_of_tasks_are_asked_for_properly() {
 }
 
 #[tokio::test]
-async fn agents_that_may_come_back_are_named_beside_the_tasks_that_are_known() {
+async fn agents_that_may_come_back_are_named_apart() {
     use prost::Message;
     let info = meseta_proto::mesos::v1::AgentInfo {
         hostname: "node.example".to_owned(),
@@ -144,6 +144,14 @@ async fn agents_that_may_come_back_are_named_beside_the_tasks_that_are_known() {
     let page = get(&router, "/tasks?framework_id=f&task_id=t").await;
     let page = json_of(page).await;
     assert_eq!(page, json!({"tasks": [], "recovered_agents": ["old-S0"]}));
+    let agents = json_of(operator(&router, r#"{"type":"GET_AGENTS"}"#).await).await;
+    let mut watching = operator(&router, r#"{"type":"SUBSCRIBE"}"#).await;
+    let first = record(&mut watching).await;
+    for told in [&agents, &first["subscribed"]["get_state"]] {
+        let agents = &told["get_agents"];
+        assert_eq!(agents["agents"], json!([]));
+        assert_eq!(agents["recovered_agents"][0]["hostname"], "node.example");
+    }
 }
 
 #[tokio::test]
@@ -165,7 +173,7 @@ async fn an_explanation_names_whom_it_is_about() {
 }
 
 /// A master with one agent, one framework and one running task, and their streams.
-async fn busy() -> (Router, impl Sized) {
+pub(super) async fn busy() -> (Router, impl Sized) {
     use meseta_proto::meseta::v1::master_frame;
     use meseta_proto::mesos::v1::TaskState;
     let (router, handle) = master_and_handle();
