@@ -324,11 +324,15 @@ fn check_master(text: &str) -> Option<Finding> {
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
     // What is no address at all is judged with the other flags.
     let address = MasterAddress::parse(text).ok()?;
-    let known = address.resolve().and_then(|host_port| {
+    let addresses_of = |host_port: &String| {
         let found = host_port.to_socket_addrs();
         let found = found.map_err(|error| Failure::new(format!("{host_port}: {error}")))?;
-        let all: Vec<SocketAddr> = found.collect();
-        Ok((host_port, all))
+        Ok(found.collect::<Vec<SocketAddr>>())
+    };
+    let known = address.resolve().and_then(|masters| {
+        let found = masters.iter().map(addresses_of);
+        let found: Result<Vec<_>, Failure> = found.collect();
+        found.map(|found| (masters.join(", "), found.concat()))
     });
     let (host_port, addresses) = match known {
         Ok(known) => known,

@@ -13,6 +13,7 @@ pub mod client;
 pub mod error_chain;
 pub mod fair_semaphore;
 pub mod files;
+pub mod leader;
 pub mod messages;
 pub mod outbox;
 pub mod owner;

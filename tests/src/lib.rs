@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod framework;
 pub mod http;
 pub mod kernel;
+pub mod masters;
 pub mod priority;
 pub mod raw;
 pub mod recording;

@@ -18,7 +18,8 @@ use super::log_flags::LogFlags;
 #[derive(Clone, Debug, clap::Args)]
 #[command(rename_all = "snake_case")]
 pub struct Flags {
-    /// The master: `host:port`, or `file:///path` of a file that holds it.
+    /// The master: `host:port`, or `file:///path` of a file that holds it. Of several masters, with commas between, the
+    /// agent finds the one that leads.
     #[arg(
         long,
         value_name = "HOST:PORT",

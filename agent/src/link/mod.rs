@@ -5,16 +5,18 @@
 //! take what cannot be kept back is dropped like one that does not answer.
 //!
 //! ```text
+//! address.rs   where the master is looked for
 //! outgoing.rs  the queue of frames, bounded in bytes
 //! ```
 
+mod address;
 pub(crate) mod outgoing;
 
-use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use meseta_daemon::client;
 use meseta_daemon::error_chain::chain;
+use meseta_daemon::{client, leader};
 use meseta_proto::budget::{Budget, waiting_bytes};
 use meseta_proto::meseta::v1 as protocol;
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
@@ -27,6 +29,8 @@ use crate::access_flags::Identity;
 use crate::budgets::Budgets;
 use crate::core::{Input, LinkAction, LinkId};
 use crate::failure::Failure;
+pub(crate) use address::MasterAddress;
+pub use address::MasterAddressError;
 use outgoing::{Dropped, Outgoing, Queue, outgoing};
 
 /// Time for the connection to stand.
@@ -35,78 +39,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Largest frame for the master: one update with its data is far below it.
 const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// Where the master is looked for.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum MasterAddress {
-    HostPort(String),
-    /// Where this file says, read anew for each attempt.
-    File(std::path::PathBuf),
-}
-
-/// A `--master` that cannot be used.
-#[derive(Debug, thiserror::Error, Eq, PartialEq)]
-pub enum MasterAddressError {
-    /// A kind of address that is not supported.
-    #[error(
-        "--master={0:?} names ZooKeeper, which is not supported: give host:port or file:///path"
-    )]
-    ZooKeeper(String),
-    /// The text is not `host:port`.
-    #[error("--master={0:?} is not host:port (for example 10.0.0.1:5050), nor file:///path")]
-    Malformed(String),
-}
-
-impl MasterAddress {
-    pub(crate) fn parse(text: &str) -> Result<Self, MasterAddressError> {
-        if let Some(path) = text.strip_prefix("file://") {
-            return if path.starts_with('/') {
-                Ok(Self::File(path.into()))
-            } else {
-                Err(MasterAddressError::Malformed(text.to_owned()))
-            };
-        }
-        if text.starts_with("zk://") {
-            return Err(MasterAddressError::ZooKeeper(text.to_owned()));
-        }
-        let host_port = text.strip_prefix("master@").unwrap_or(text);
-        check_host_port(host_port)
-            .then(|| Self::HostPort(host_port.to_owned()))
-            .ok_or_else(|| MasterAddressError::Malformed(text.to_owned()))
-    }
-
-    pub(crate) fn resolve(&self) -> Result<String, Failure> {
-        match self {
-            Self::HostPort(text) => Ok(text.clone()),
-            Self::File(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-                let text = text.trim();
-                let text = text.strip_prefix("http://").unwrap_or(text);
-                let text = text.strip_prefix("https://").unwrap_or(text);
-                check_host_port(text)
-                    .then(|| text.to_owned())
-                    .ok_or_else(|| {
-                        Failure::new(format!("{} does not hold host:port", path.display()))
-                    })
-            }
-        }
-    }
-}
-
-fn check_host_port(text: &str) -> bool {
-    if text
-        .parse::<SocketAddr>()
-        .is_ok_and(|address| address.port() != 0)
-    {
-        return true;
-    }
-    let Some((host, port)) = text.rsplit_once(':') else {
-        return false;
-    };
-    let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    !host.is_empty() && host.chars().all(named) && port.parse::<u16>().is_ok_and(|port| port != 0)
-}
 
 /// The present connection to the master.
 #[derive(Debug)]
@@ -118,7 +50,28 @@ pub(crate) struct Links {
     budgets: Budgets,
     /// Frames that wait for the core, of whatever connection.
     frames: Budget,
+    hint: Hint,
     current: Option<Current>,
+}
+
+/// The leader that a master has named which does not lead itself; it is tried once.
+#[derive(Clone, Debug, Default)]
+struct Hint(Arc<Mutex<Option<String>>>);
+
+impl Hint {
+    fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn note(&self, status: &tonic::Status) {
+        /// Where a master names the one that leads.
+        const LEADER: &str = "meseta-leader";
+        let leader = status.metadata().get(LEADER);
+        let leader = leader.and_then(|leader| leader.to_str().ok());
+        if let Some(leader) = leader.filter(|leader| address::check_host_port(leader)) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(leader.to_owned());
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -142,6 +95,7 @@ impl Links {
             inputs,
             dropped,
             budgets,
+            hint: Hint::default(),
             frames: Budget::new(budgets.frames()),
             current: None,
         }
@@ -168,6 +122,7 @@ impl Links {
             inputs: self.inputs.clone(),
             frame_bytes_max: self.budgets.frame_bytes_max(),
             waiting: self.frames.clone(),
+            hint: self.hint.clone(),
         };
         let task = tokio::spawn(attempt.run(queue));
         self.current = Some(Current { link, frames, task });
@@ -220,6 +175,7 @@ struct Attempt {
     inputs: mpsc::Sender<Input>,
     frame_bytes_max: usize,
     waiting: Budget,
+    hint: Hint,
 }
 
 impl Attempt {
@@ -233,7 +189,13 @@ impl Attempt {
     }
 
     async fn speak(&self, queue: Queue) -> Result<(), Failure> {
-        let address = self.master.resolve()?;
+        // Read anew for each attempt, so that new certificates and secrets need no restart.
+        let encryption = self.identity.encryption()?;
+        let masters = self.master.resolve()?;
+        let address = match masters.as_slice() {
+            [only] => self.hint.take().unwrap_or_else(|| only.clone()),
+            several => leader::find(several, encryption.clone()).await?,
+        };
         debug!(master = address, "connecting to the master");
         let scheme = if self.identity.is_encrypted() {
             "https"
@@ -247,10 +209,8 @@ impl Attempt {
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true);
-        // Read anew for each attempt, so that new certificates and secrets need no restart.
         let own =
             |error: &dyn std::error::Error| Failure::new(format!("{address}: {}", chain(error)));
-        let encryption = self.identity.encryption().map_err(|error| own(&error))?;
         let authorization = self.identity.header().map_err(|error| own(&error))?;
         let channel = match encryption {
             None => endpoint.connect().await,
@@ -268,8 +228,10 @@ impl Attempt {
         let mut client = AgentRegistryClient::new(channel)
             .max_decoding_message_size(self.frame_bytes_max)
             .max_encoding_message_size(FRAME_BYTES_MAX);
-        let refused =
-            |status: tonic::Status| Failure::new(format!("{address}: {}", status_text(&status)));
+        let refused = |status: tonic::Status| {
+            self.hint.note(&status);
+            Failure::new(format!("{address}: {}", status_text(&status)))
+        };
         let mut request = tonic::Request::new(queue);
         if let Some(authorization) = authorization {
             let value = authorization.parse();
@@ -302,45 +264,4 @@ fn status_text(status: &tonic::Status) -> String {
         text = format!("{text}: {}", status.message());
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_the_master_are_checked() {
-        for good in ["127.0.0.1:5050", "master.example:5050", "[::1]:5050", "m:1"] {
-            assert_eq!(
-                MasterAddress::parse(good),
-                Ok(MasterAddress::HostPort(good.to_owned()))
-            );
-        }
-        assert_eq!(
-            MasterAddress::parse("file:///etc/master"),
-            Ok(MasterAddress::File("/etc/master".into()))
-        );
-        for bad in [
-            "",
-            "host",
-            "host:",
-            ":5050",
-            "host:0",
-            "host:70000",
-            "a b:1",
-            "file://x",
-        ] {
-            assert!(
-                matches!(
-                    MasterAddress::parse(bad),
-                    Err(MasterAddressError::Malformed(_))
-                ),
-                "{bad:?}"
-            );
-        }
-        assert!(matches!(
-            MasterAddress::parse("zk://a:2181/x"),
-            Err(MasterAddressError::ZooKeeper(_))
-        ));
-    }
 }

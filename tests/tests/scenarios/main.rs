@@ -17,6 +17,7 @@ mod estimating;
 mod every_endpoint;
 mod execute;
 mod executors;
+mod failover;
 mod faults;
 mod hardening;
 mod ill_plugins;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         ill_plugins,
         estimating,
         restart,
+        failover,
         pauses,
         bad_flags,
         every_endpoint,

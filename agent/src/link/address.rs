@@ -1,0 +1,137 @@
+//! Where the master is looked for.
+
+use std::net::SocketAddr;
+
+use crate::failure::Failure;
+
+/// Where the master is looked for; of several masters one leads.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum MasterAddress {
+    HostPorts(Vec<String>),
+    /// Where this file says, read anew for each attempt.
+    File(std::path::PathBuf),
+}
+
+/// A `--master` that cannot be used.
+#[derive(Debug, thiserror::Error, Eq, PartialEq)]
+pub enum MasterAddressError {
+    /// A kind of address that is not supported.
+    #[error(
+        "--master={0:?} names ZooKeeper, which is not supported: give host:port (of several masters with commas between) \
+         or file:///path"
+    )]
+    ZooKeeper(String),
+    /// The text is not `host:port`.
+    #[error("--master={0:?} is not host:port (for example 10.0.0.1:5050), nor file:///path")]
+    Malformed(String),
+}
+
+impl MasterAddress {
+    pub(crate) fn parse(text: &str) -> Result<Self, MasterAddressError> {
+        if let Some(path) = text.strip_prefix("file://") {
+            return if path.starts_with('/') {
+                Ok(Self::File(path.into()))
+            } else {
+                Err(MasterAddressError::Malformed(text.to_owned()))
+            };
+        }
+        if text.starts_with("zk://") {
+            return Err(MasterAddressError::ZooKeeper(text.to_owned()));
+        }
+        let host_ports = host_ports(text);
+        host_ports
+            .map(Self::HostPorts)
+            .ok_or_else(|| MasterAddressError::Malformed(text.to_owned()))
+    }
+
+    /// The masters, each as `host:port`; at least one.
+    pub(crate) fn resolve(&self) -> Result<Vec<String>, Failure> {
+        match self {
+            Self::HostPorts(all) => Ok(all.clone()),
+            Self::File(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+                host_ports(&text).ok_or_else(|| {
+                    Failure::new(format!("{} does not hold host:port", path.display()))
+                })
+            }
+        }
+    }
+}
+
+/// The addresses of a list with commas between.
+fn host_ports(text: &str) -> Option<Vec<String>> {
+    text.split(',').map(host_port).collect()
+}
+
+fn host_port(text: &str) -> Option<String> {
+    let text = text.trim();
+    let bare = ["http://", "https://", "master@"]
+        .iter()
+        .find_map(|prefix| text.strip_prefix(prefix))
+        .unwrap_or(text);
+    check_host_port(bare).then(|| bare.to_owned())
+}
+
+pub(super) fn check_host_port(text: &str) -> bool {
+    if text
+        .parse::<SocketAddr>()
+        .is_ok_and(|address| address.port() != 0)
+    {
+        return true;
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !host.is_empty() && host.chars().all(named) && port.parse::<u16>().is_ok_and(|port| port != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_master_are_checked() {
+        for good in ["127.0.0.1:5050", "master.example:5050", "[::1]:5050", "m:1"] {
+            assert_eq!(
+                MasterAddress::parse(good),
+                Ok(MasterAddress::HostPorts(vec![good.to_owned()]))
+            );
+        }
+        assert_eq!(
+            MasterAddress::parse("a:5050, http://b:5050,master@c:5051"),
+            Ok(MasterAddress::HostPorts(
+                ["a:5050", "b:5050", "c:5051"].map(str::to_owned).into()
+            ))
+        );
+        assert_eq!(
+            MasterAddress::parse("file:///etc/master"),
+            Ok(MasterAddress::File("/etc/master".into()))
+        );
+        for bad in [
+            "",
+            "host",
+            "host:",
+            ":5050",
+            "host:0",
+            "host:70000",
+            "a b:1",
+            "a:1,",
+            "a:1,b",
+            "file://x",
+        ] {
+            assert!(
+                matches!(
+                    MasterAddress::parse(bad),
+                    Err(MasterAddressError::Malformed(_))
+                ),
+                "{bad:?}"
+            );
+        }
+        assert!(matches!(
+            MasterAddress::parse("zk://a:2181/x"),
+            Err(MasterAddressError::ZooKeeper(_))
+        ));
+    }
+}

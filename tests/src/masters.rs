@@ -1,0 +1,179 @@
+//! Several masters and the etcd that they share, on loopback.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::daemon::Daemon;
+use crate::http;
+use crate::wait::eventually;
+
+/// From the end of a leader until another one is expected at the latest: the lease, and slack for a busy machine.
+pub const FAILOVER_LIMIT: Duration = Duration::from_secs(30);
+
+/// One member of etcd, with its own directory.
+#[derive(Debug)]
+pub struct Etcd {
+    child: Child,
+    flags: Vec<String>,
+    pub url: String,
+}
+
+impl Etcd {
+    /// Starts it below a directory and waits until it answers.
+    pub fn start(dir: &Path) -> Self {
+        let [client, peer] = free_ports();
+        let url = format!("http://127.0.0.1:{client}");
+        let peer = format!("http://127.0.0.1:{peer}");
+        let flags = vec![
+            format!("--data-dir={}", dir.join("etcd").display()),
+            format!("--listen-client-urls={url}"),
+            format!("--advertise-client-urls={url}"),
+            format!("--listen-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-cluster=default={peer}"),
+            // Of tests, which write little and wait for it.
+            "--unsafe-no-fsync".to_owned(),
+        ];
+        let mut etcd = Self {
+            child: run(&flags),
+            flags,
+            url,
+        };
+        etcd.wait();
+        etcd
+    }
+
+    fn wait(&mut self) {
+        eventually("etcd answers", Duration::from_secs(20), || {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("etcd ended ({status})");
+            }
+            let answer = http::try_get(&format!("{}/health", self.url)).ok()?;
+            (answer.status == 200).then_some(())
+        });
+    }
+
+    /// Ends it at once, as a crash does.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again with what it has stored.
+    pub fn restart(&mut self) {
+        self.child = run(&self.flags);
+        self.wait();
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn run(flags: &[String]) -> Child {
+    Command::new("etcd")
+        .args(flags)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("etcd runs")
+}
+
+fn free_ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("an address").port())
+}
+
+/// Masters that share one etcd. The fields end in this order.
+#[derive(Debug)]
+pub struct Masters {
+    pub all: Vec<Daemon>,
+    pub etcd: Etcd,
+    pub dir: TempDir,
+    flags: Vec<String>,
+}
+
+impl Masters {
+    /// Starts so many, and waits until one leads.
+    pub fn start(count: usize, flags: &[&str]) -> Self {
+        let dir = TempDir::with_prefix("meseta-test-").expect("a temporary directory");
+        let etcd = Etcd::start(dir.path());
+        let mut all_flags = vec![
+            "--registry=etcd".to_owned(),
+            format!("--etcd_endpoints={}", etcd.url),
+        ];
+        if !flags
+            .iter()
+            .any(|flag| flag.starts_with("--etcd_lease_ttl="))
+        {
+            all_flags.push("--etcd_lease_ttl=4secs".to_owned());
+        }
+        all_flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let mut masters = Self {
+            all: Vec::new(),
+            etcd,
+            dir,
+            flags: all_flags,
+        };
+        for index in 0..count {
+            let ports = free_ports::<1>();
+            let started = masters.start_one(index, ports[0]);
+            masters.all.push(started);
+        }
+        masters.leader();
+        masters
+    }
+
+    fn start_one(&self, index: usize, port: u16) -> Daemon {
+        let mut flags = self.flags.clone();
+        flags.push(format!("--port={port}"));
+        let dir = self.dir.path().join(format!("master-{index}"));
+        Daemon::start("master", &dir, &flags)
+    }
+
+    /// Starts one again that has ended, at its address.
+    pub fn restart(&mut self, index: usize) {
+        self.all[index].kill();
+        let port = self.all[index].address().rsplit(':').next();
+        let port = port.and_then(|port| port.parse().ok()).expect("a port");
+        self.all[index] = self.start_one(index, port);
+    }
+
+    /// All addresses, as agents are told them.
+    pub fn addresses(&self) -> String {
+        let all: Vec<_> = self.all.iter().map(Daemon::address).collect();
+        all.join(",")
+    }
+
+    /// Which one leads, once one does.
+    pub fn leader(&self) -> usize {
+        self.leader_but(None)
+    }
+
+    /// Which one leads that is not this one, once one does.
+    pub fn leader_but(&self, not: Option<usize>) -> usize {
+        eventually("a master leads", FAILOVER_LIMIT, || {
+            let mut candidates = (0..self.all.len()).filter(|index| Some(*index) != not);
+            candidates.find(|index| self.role(*index) == "leading")
+        })
+    }
+
+    /// What a master says it is; empty if it does not answer.
+    pub fn role(&self, index: usize) -> String {
+        let answer = http::try_get(&format!("{}/leader", self.all[index].url));
+        let role = answer.map(|answer| answer.json()["role"].clone());
+        role.ok()
+            .as_ref()
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    }
+}

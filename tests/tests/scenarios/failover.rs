@@ -1,0 +1,248 @@
+//! Several masters on etcd: one leads, another takes over, and nothing that was acknowledged is lost.
+
+use std::path::Path;
+use std::time::Duration;
+
+use meseta_tests::daemon::Daemon;
+use meseta_tests::framework::{Encoding, framework_info};
+use meseta_tests::masters::{FAILOVER_LIMIT, Masters};
+use meseta_tests::wait::{eventually, holds};
+use meseta_tests::{Framework, Missing, http, kernel, unless_installed};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+meseta_tests::scenarios! {
+    without_etcd:
+        a_killed_leader_is_replaced_and_its_cluster_goes_on,
+        a_leader_that_stood_still_shows_nothing_and_ends,
+        a_leader_without_etcd_says_so_and_goes_on_when_it_is_back,
+        a_leader_that_is_shut_down_is_replaced_at_once,
+        followers_send_clients_to_the_leader,
+        two_clusters_on_one_prefix_are_refused;
+}
+
+fn without_etcd() -> Missing {
+    unless_installed("etcd")
+}
+
+fn weights(url: &str, role: &str, weight: f64) -> http::Answer {
+    let body = json!([{"role": role, "weight": weight}]).to_string();
+    http::put(&format!("{url}/weights"), &body)
+}
+
+/// What each role weighs, by name.
+fn weights_of(url: &str) -> Vec<(String, f64)> {
+    let list = http::get(&format!("{url}/weights")).json();
+    let weight = |entry: &Value| {
+        let role = entry["role"].as_str().unwrap_or_default().to_owned();
+        (role, entry["weight"].as_f64().unwrap_or_default())
+    };
+    let mut all: Vec<_> = list.as_array().into_iter().flatten().map(weight).collect();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all
+}
+
+/// An agent that knows all masters; its groups go with it.
+struct Node {
+    daemon: Daemon,
+    cgroups_root: String,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.daemon.end(Duration::from_secs(20));
+        kernel::remove_groups(&self.cgroups_root);
+    }
+}
+
+fn start_agent(masters: &Masters) -> Node {
+    let dir: &Path = masters.dir.path();
+    let cgroups_root = format!("meseta-test-{}-failover", std::process::id());
+    let flags = [
+        "--port=0".to_owned(),
+        format!("--master={}", masters.addresses()),
+        format!("--runtime_dir={}", dir.join("run").display()),
+        format!("--cgroups_root={cgroups_root}"),
+        "--resources=cpus:2;mem:512;disk:100".to_owned(),
+        "--shutdown_tasks_on_exit".to_owned(),
+    ];
+    Node {
+        daemon: Daemon::start("agent", &dir.join("agent"), &flags),
+        cgroups_root,
+    }
+}
+
+fn subscribe(url: &str, info: &Value) -> Framework {
+    Framework::subscribe(&format!("{url}/api/v1/scheduler"), Encoding::Json, info)
+}
+
+/// The framework subscribes again, by its id.
+fn subscribe_again(url: &str, framework: &Framework) -> Framework {
+    let mut info = framework_info("web");
+    info["id"] = json!({"value": framework.id});
+    subscribe(url, &info)
+}
+
+/// How often each state of a task is among the framework's tasks.
+fn task_states(url: &str) -> Vec<String> {
+    let tasks = http::get(&format!("{url}/tasks")).json();
+    let tasks = tasks["tasks"].as_array().cloned().unwrap_or_default();
+    let state = |task: &Value| task["state"].as_str().unwrap_or_default().to_owned();
+    tasks.iter().map(state).collect()
+}
+
+fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
+    let mut masters = Masters::start(3, &[]);
+    let _agent = start_agent(&masters);
+    let leader = masters.leader();
+    let url = masters.all[leader].url.clone();
+    let mut framework = subscribe(&url, &framework_info("web"));
+    let offer = framework.offer();
+    framework.launch_task(&offer, "t1", "sleep 1000", &[("cpus", 0.1), ("mem", 32.0)]);
+    let running = framework.until_state("t1", "TASK_RUNNING");
+    framework.acknowledge(&running);
+    assert_eq!(weights(&url, "web", 2.5).status, 200);
+    let epoch = epoch_of(&url);
+
+    masters.all[leader].kill();
+    let next = masters.leader_but(Some(leader));
+    let url = masters.all[next].url.clone();
+    assert_eq!(weights_of(&url), [("web".to_owned(), 2.5)]);
+    assert!(epoch_of(&url) > epoch);
+    let mut framework = subscribe_again(&url, &framework);
+    eventually("the task is known", FAILOVER_LIMIT, || {
+        (task_states(&url) == ["TASK_RUNNING"]).then_some(())
+    });
+    framework.accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": [
+        {"task_id": {"value": "t1"}}
+    ]}}));
+    let told = framework.update("t1");
+    assert_eq!(told["state"], "TASK_RUNNING", "{told}");
+    assert_eq!(told["reason"], "REASON_RECONCILIATION", "{told}");
+    framework.offer();
+    // The one that was killed follows when it is back.
+    masters.restart(leader);
+    eventually("it follows", FAILOVER_LIMIT, || {
+        (masters.role(leader) == "following").then_some(())
+    });
+}
+
+fn epoch_of(url: &str) -> u64 {
+    let page = http::get(&format!("{url}/metrics")).text();
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("meseta_master_registry_epoch "));
+    let epoch = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    epoch.expect("the epoch is among the metrics")
+}
+
+fn a_leader_that_stood_still_shows_nothing_and_ends() {
+    let mut masters = Masters::start(2, &[]);
+    let leader = masters.leader();
+    let url = masters.all[leader].url.clone();
+    let pid = Pid::from_raw(masters.all[leader].pid());
+    let mut framework = subscribe(&url, &framework_info("web"));
+
+    kill(pid, Signal::SIGSTOP).expect("it stands still");
+    let next = masters.leader_but(Some(leader));
+    let next_url = masters.all[next].url.clone();
+    assert_eq!(weights(&next_url, "web", 3.0).status, 200);
+    // What it sent before is read.
+    while framework
+        .within(Duration::from_millis(100), &|_| true)
+        .is_ok()
+    {}
+    kill(pid, Signal::SIGCONT).expect("it goes on");
+    eventually("the former leader ends", FAILOVER_LIMIT, || {
+        masters.all[leader].has_ended().then_some(())
+    });
+    let log = masters.all[leader].log_text();
+    assert!(log.contains("this master leads no more"), "{log}");
+    // Not even a heartbeat, of which its stream had one due.
+    let shown = framework.within(Duration::from_secs(1), &|_| true);
+    assert_eq!(shown, Err("the stream has ended"));
+    assert_eq!(weights_of(&next_url), [("web".to_owned(), 3.0)]);
+}
+
+fn a_leader_without_etcd_says_so_and_goes_on_when_it_is_back() {
+    let mut masters = Masters::start(1, &[]);
+    let url = masters.all[0].url.clone();
+    assert_eq!(weights(&url, "web", 2.0).status, 200);
+    masters.etcd.kill();
+    eventually("it is suspended", FAILOVER_LIMIT, || {
+        (masters.role(0) == "suspended").then_some(())
+    });
+    let refused = weights(&url, "web", 9.0);
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(
+        refused.text().contains("takes no changes"),
+        "{}",
+        refused.text()
+    );
+    let read = http::get(&format!("{url}/weights"));
+    assert_eq!(read.status, 200);
+    assert!(read.header("Meseta-Stale").is_some(), "{read:?}");
+    masters.etcd.restart();
+    eventually("it leads again", FAILOVER_LIMIT, || {
+        (masters.role(0) == "leading").then_some(())
+    });
+    assert_eq!(weights_of(&url), [("web".to_owned(), 2.0)]);
+    assert_eq!(weights(&url, "web", 4.0).status, 200);
+    assert!(
+        http::get(&format!("{url}/weights"))
+            .header("Meseta-Stale")
+            .is_none()
+    );
+}
+
+fn a_leader_that_is_shut_down_is_replaced_at_once() {
+    let mut masters = Masters::start(2, &["--etcd_lease_ttl=60secs"]);
+    let leader = masters.leader();
+    let status = masters.all[leader].terminate(Duration::from_secs(20));
+    assert!(status.success(), "{status}");
+    // Long before the lease would have ended.
+    masters.leader_but(Some(leader));
+}
+
+fn followers_send_clients_to_the_leader() {
+    let masters = Masters::start(2, &[]);
+    let leader = masters.leader();
+    let follower = 1 - leader;
+    let (leads, follows) = (&masters.all[leader], &masters.all[follower]);
+    let moved = http::get(&format!("{}/state?order=asc", follows.url));
+    assert_eq!(moved.status, 307);
+    let location = format!("//{}/state?order=asc", leads.address());
+    assert_eq!(moved.header("Location"), Some(location.as_str()));
+    let redirect = http::get(&format!("{}/redirect", follows.url));
+    let location = format!("//{}", leads.address());
+    assert_eq!(redirect.header("Location"), Some(location.as_str()));
+    for path in ["health", "version", "metrics", "flags", "metrics/snapshot"] {
+        let answer = http::get(&format!("{}/{path}", follows.url));
+        assert_eq!(answer.status, 200, "{path}");
+    }
+    let elected = |daemon: &Daemon| {
+        let page = http::get(&format!("{}/metrics/snapshot", daemon.url)).json();
+        page["master/elected"].as_f64()
+    };
+    assert_eq!((elected(leads), elected(follows)), (Some(1.0), Some(0.0)));
+    let stays = || masters.role(leader) == "leading" && masters.role(follower) == "following";
+    assert!(holds(Duration::from_secs(6), stays), "the leadership moved");
+}
+
+fn two_clusters_on_one_prefix_are_refused() {
+    let mut masters = Masters::start(1, &["--cluster=one"]);
+    masters.all[0].end(Duration::from_secs(20));
+    let dir = masters.dir.path().join("other");
+    let said = meseta_tests::daemon::refused(
+        "master",
+        &dir,
+        &[
+            "--port=0",
+            "--registry=etcd",
+            &format!("--etcd_endpoints={}", masters.etcd.url),
+            "--cluster=other",
+        ],
+    );
+    assert!(said.contains("is of the cluster \"one\""), "{said}");
+}
