@@ -12,7 +12,7 @@ use super::tls;
 /// The longest that a master is waited for: one that is cut off must not hold up the others' answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What `/leader` says.
+/// The answer of `/leader`, as far as it matters.
 #[derive(Debug, Deserialize)]
 struct Answer {
     role: String,

@@ -277,7 +277,7 @@ pub fn client_of_either(
 }
 
 /// For clients that speak in the clear: no certificate will do.
-pub(super) fn trusting_no_server() -> ClientConfig {
+pub fn trusting_no_server() -> ClientConfig {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("the provider has the versions that rustls calls safe")

@@ -41,12 +41,8 @@ pub struct Client {
 impl Client {
     /// A client, which connects with its first call. To be made within a runtime.
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
-        let endpoints = settings.channels()?;
-        let channels = endpoints
-            .iter()
-            .map(tonic::transport::Endpoint::connect_lazy);
         Ok(Self {
-            channels: channels.collect(),
+            channels: settings.channels()?.into(),
             preferred: Arc::default(),
             settings: Arc::new(settings),
             token: Arc::default(),

@@ -12,7 +12,7 @@ mod watch;
 
 pub use client::Client;
 pub use error::Error;
-pub use settings::{Settings, SettingsError, Tls};
+pub use settings::{Settings, SettingsError};
 pub use watch::{Change, Watch};
 
 /// Messages and clients, named as etcd names them.

@@ -38,7 +38,7 @@ fn delete_range(key: impl Into<Bytes>, range_end: impl Into<Bytes>) -> RequestOp
     request(request_op::Request::RequestDeleteRange(delete))
 }
 
-/// Reads a key.
+/// Reads a key and its value.
 pub fn get(key: impl Into<Bytes>) -> RequestOp {
     let range = RangeRequest {
         key: key.into(),

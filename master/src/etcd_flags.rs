@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use meseta_daemon::tls::read_secret_file;
-use meseta_etcd::{Settings, Tls};
+use meseta_daemon::error_chain::chain;
+use meseta_daemon::tls::{self, read_secret_file};
+use meseta_etcd::Settings;
 use meseta_resources::parse_duration;
 
 use crate::flag_error::FlagError;
@@ -105,27 +106,25 @@ impl EtcdFlags {
         }
     }
 
-    fn tls(&self) -> Result<Option<Tls>, FlagError> {
-        let identity = match (&self.etcd_cert_file, &self.etcd_key_file) {
+    fn tls(&self) -> Result<Option<tls::ClientConfig>, FlagError> {
+        let own = match (&self.etcd_cert_file, &self.etcd_key_file) {
             (None, None) => None,
-            (Some(certificate), Some(key)) => {
-                let certificate = file("etcd_cert_file", certificate)?;
-                Some((certificate, secret("etcd_key_file", key)?))
-            }
+            (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
             (Some(one), None) => return Err(alone("etcd_cert_file", one, "--etcd_key_file")),
             (None, Some(one)) => return Err(alone("etcd_key_file", one, "--etcd_cert_file")),
         };
-        match (&self.etcd_ca_file, identity) {
+        match (&self.etcd_ca_file, own) {
             (None, None) => Ok(None),
-            (Some(path), identity) => Ok(Some(Tls {
-                authority: file("etcd_ca_file", path)?,
-                identity,
-            })),
-            (None, Some(_)) => Err(FlagError::new(
-                "etcd_cert_file",
-                "",
-                "it needs --etcd_ca_file, to check the certificates of etcd by",
-            )),
+            (None, Some((certificate, _))) => {
+                Err(alone("etcd_cert_file", certificate, "--etcd_ca_file"))
+            }
+            (Some(path), own) => {
+                let config = tls::client(Some(path), own);
+                let wrong = |error: tls::TlsError| {
+                    FlagError::new("etcd_ca_file", &path.display().to_string(), chain(&error))
+                };
+                config.map(Some).map_err(wrong)
+            }
         }
     }
 }
@@ -136,10 +135,6 @@ fn alone(flag: &'static str, path: &Path, other: &str) -> FlagError {
         &path.display().to_string(),
         format!("it needs {other}"),
     )
-}
-
-fn file(flag: &'static str, path: &Path) -> Result<Vec<u8>, FlagError> {
-    std::fs::read(path).map_err(|error| FlagError::new(flag, &path.display().to_string(), error))
 }
 
 fn secret(flag: &'static str, path: &Path) -> Result<Vec<u8>, FlagError> {
@@ -178,7 +173,7 @@ mod tests {
             ),
             (
                 &["--etcd_endpoints=a:1", "--etcd_ca_file=/no/file"],
-                "--etcd_ca_file=/no/file: No such file",
+                "--etcd_ca_file=/no/file: failed to read /no/file",
             ),
         ] {
             let error = flags(given).settings(Duration::from_secs(10)).unwrap_err();

@@ -130,6 +130,8 @@ impl Service {
     /// Runs until `shutdown`; what was handed to the registry is durable when it returns.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut waiting = Vec::with_capacity(BURST_MAX);
+        // Questions and commands take turns while there are both.
+        let mut has_answered = false;
         loop {
             if !self.inbox.fence.is_open() {
                 if !self.wait_until_open(&shutdown).await {
@@ -137,6 +139,9 @@ impl Service {
                 }
                 continue;
             }
+            // A slow disk delays callers, not this task.
+            let takes_commands = self.storing.len() < QUEUE_MAX;
+            let is_command_next = takes_commands && has_answered && !self.inbox.commands.is_empty();
             let sleep = tokio::time::sleep_until(self.clock.instant(self.core.next_deadline()));
             tokio::select! {
                 biased;
@@ -146,16 +151,17 @@ impl Service {
                     let lsn = *self.persisted.borrow_and_update();
                     self.step(Input::Persisted { lsn });
                 }
-                query = self.inbox.queries.recv() => {
+                query = self.inbox.queries.recv(), if !is_command_next => {
                     let Some(query) = query else { break };
                     self.answer(query);
+                    has_answered = true;
                 }
-                // A slow disk delays callers, not this task.
                 count = self.inbox.commands.recv_many(&mut waiting, BURST_MAX),
-                    if self.storing.len() < QUEUE_MAX =>
+                    if takes_commands =>
                 {
                     if count == 0 { break }
                     self.burst(&mut waiting);
+                    has_answered = false;
                 }
                 () = sleep => self.step(Input::Tick),
             }

@@ -273,7 +273,7 @@ async fn what_keeps_a_master_from_starting_is_said_clearly() {
     assert!(text.contains("--work_dir"), "{text}");
 
     for (flag, part) in [
-        ("--registry=etcd", "not available yet"),
+        ("--registry=etcd", "--registry=etcd needs it"),
         ("--registry=paper", "use embedded, in_memory or etcd"),
         ("--allocation_interval=soon", "--allocation_interval=soon"),
         ("--ip=0.0.0.0", "--insecure"),

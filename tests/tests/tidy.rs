@@ -23,7 +23,15 @@ const LAYERS: &[(&str, &[&str])] = &[
         "meseta-daemon",
         &["meseta-access", "meseta-proto", "meseta-resources"],
     ),
-    ("meseta-etcd", &[]),
+    (
+        "meseta-etcd",
+        &[
+            "meseta-access",
+            "meseta-daemon",
+            "meseta-proto",
+            "meseta-resources",
+        ],
+    ),
     (
         "meseta-master",
         &[

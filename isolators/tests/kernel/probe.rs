@@ -237,7 +237,7 @@ fn descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// E88, the kernel's own doors. Arguments that no kernel takes tell whether they are open.
+/// E88, the kernel's own interfaces. Arguments that no kernel takes tell whether they are open.
 fn kernel_calls() -> io::Result<()> {
     for (name, number) in [
         ("bpf", libc::SYS_bpf),

@@ -197,7 +197,7 @@ impl Classes {
     pub(crate) fn resources(&self, bundle: &Bundle, role: Option<&Role>) -> Resources {
         let whole = |entry: &(ClassKey, i64)| self.classes[entry.0].unit != 1;
         if bundle.scalars.iter().any(whole) {
-            return self.resources_with_wholes(bundle, role);
+            return self.resources_with_whole_items(bundle, role);
         }
         let scalars = bundle.scalars.iter().map(|(key, amount)| {
             let value = Value::Scalar(Scalar::from_millis(*amount));
@@ -226,7 +226,7 @@ impl Classes {
                 .is_none_or(|item| last.is_none_or(|last| last.0 < item.0))
     }
 
-    fn resources_with_wholes(&self, bundle: &Bundle, role: Option<&Role>) -> Resources {
+    fn resources_with_whole_items(&self, bundle: &Bundle, role: Option<&Role>) -> Resources {
         let scalars = bundle.scalars.iter().flat_map(|(key, amount)| {
             let class = &self.classes[*key];
             let (each, copies) = match class.unit {

@@ -36,7 +36,7 @@ pub enum Input {
         connection: ConnectionId,
         answers: usize,
     },
-    /// A frame of an agent; the first one on a connection introduces it.
+    /// A frame of an agent; the first one on a connection says which.
     AgentFrame {
         connection: ConnectionId,
         message: Box<agent_frame::Message>,

@@ -31,7 +31,7 @@ impl LeaseTimes {
         self.ttl / 5
     }
 
-    /// Between two renewals.
+    /// Time between two renewals.
     fn interval(self) -> Duration {
         self.ttl / 4
     }

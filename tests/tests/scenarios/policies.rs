@@ -73,7 +73,7 @@ fn a_drained_agent_ends_its_tasks() {
         (slaves["slaves"][0]["drain_info"] == drained).then_some(())
     });
     call(&cluster, "REACTIVATE_AGENT", json!({"agent_id": id}));
-    cluster.framework().offer();
+    framework.offer();
     let text = "Failed to drain agent: 'max_grace_period' must not be negative";
     assert_eq!(drain(-1), (400, text.to_owned()));
 }

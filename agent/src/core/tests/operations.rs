@@ -117,7 +117,7 @@ impl Simulation {
                 FromAgent::Reregister(report) => Some(report),
                 _ => None,
             })
-            .expect("it introduces itself");
+            .expect("it identifies itself");
         let ToAgent::Registered(mut message) = registered() else {
             panic!("another message");
         };

@@ -311,12 +311,12 @@ fn what_is_frozen_is_thawed_to_end() {
 #[test]
 fn a_throttle_is_carried_out_when_it_changes_and_lifted_by_a_restart() {
     let mut simulation = Simulation::registered();
-    let restrained = |simulation: &Simulation| -> Vec<Option<u64>> {
-        let restrain = |seen: &Seen| match seen {
+    let throttled = |simulation: &Simulation| -> Vec<Option<u64>> {
+        let throttle = |seen: &Seen| match seen {
             Seen::ThrottleRevocable(cpus) => Some(*cpus),
             _ => None,
         };
-        simulation.seen.iter().filter_map(restrain).collect()
+        simulation.seen.iter().filter_map(throttle).collect()
     };
     let container = simulation.running(oversubscribed("t", 1.0));
     simulation.seen.clear();
@@ -327,14 +327,14 @@ fn a_throttle_is_carried_out_when_it_changes_and_lifted_by_a_restart() {
     for cpus in [0.5, 0.5, 0.75] {
         simulation.assessment(throttle(cpus));
     }
-    assert_eq!(restrained(&simulation), [Some(500), Some(750)]);
+    assert_eq!(throttled(&simulation), [Some(500), Some(750)]);
     simulation.assessment(Assessment::default());
-    assert_eq!(restrained(&simulation), [Some(500), Some(750), None]);
+    assert_eq!(throttled(&simulation), [Some(500), Some(750), None]);
     simulation.assessment(throttle(0.5));
     simulation.correct(correction(Action::Freeze, "t"));
     simulation.seen.clear();
     simulation.crash(false);
-    assert_eq!(restrained(&simulation), [None]);
+    assert_eq!(throttled(&simulation), [None]);
     let thawed = |seen: &Seen| matches!(seen, Seen::Freeze(which, false) if *which == container);
     assert!(simulation.seen.iter().any(thawed));
 }

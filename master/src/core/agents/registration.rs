@@ -1,6 +1,6 @@
 //! How agents come and come back.
 //!
-//! An agent introduces itself with the first frame of a connection. It is admitted once the
+//! An agent identifies itself by the first frame of a connection. It is admitted once the
 //! registry has it, and told so after. Invariants: an agent id belongs to one live connection; no id is
 //! taken that this master is still to give.
 

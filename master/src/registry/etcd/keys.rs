@@ -63,23 +63,23 @@ impl Keys {
         self.key(&format!("records/{name}"))
     }
 
-    /// Pieces of records whose values are too long for one key.
-    pub(crate) fn all_pieces(&self) -> String {
-        self.key("pieces/")
+    /// Chunks of records whose values are too long for one key.
+    pub(crate) fn all_chunks(&self) -> String {
+        self.key("chunks/")
     }
 
-    /// The pieces of one record. Its length comes first, so that no name is the beginning of another.
-    pub(crate) fn pieces(&self, name: &str) -> String {
-        self.key(&format!("pieces/{}:{name}/", name.len()))
+    /// The chunks of one record. Its length comes first, so that no name is the beginning of another.
+    pub(crate) fn chunks(&self, name: &str) -> String {
+        self.key(&format!("chunks/{}:{name}/", name.len()))
     }
 
-    pub(crate) fn piece(&self, name: &str, number: u32) -> String {
-        format!("{}{number:010}", self.pieces(name))
+    pub(crate) fn chunk(&self, name: &str, number: u32) -> String {
+        format!("{}{number:010}", self.chunks(name))
     }
 
-    /// Of which record a key below [`Self::all_pieces`] is a piece.
-    pub(crate) fn piece_name<'a>(&self, key: &'a str) -> Option<&'a str> {
-        let rest = key.strip_prefix(self.all_pieces().as_str())?;
+    /// Of which record a key below [`Self::all_chunks`] is a chunk.
+    pub(crate) fn chunk_name<'a>(&self, key: &'a str) -> Option<&'a str> {
+        let rest = key.strip_prefix(self.all_chunks().as_str())?;
         let (length, rest) = rest.split_once(':')?;
         rest.get(..length.parse().ok()?)
     }
@@ -106,11 +106,11 @@ mod tests {
         assert!(keys.staged(10) > keys.staged(9));
         assert!(
             !keys
-                .piece("agent/A/1", 0)
-                .starts_with(&keys.pieces("agent/A"))
+                .chunk("agent/A/1", 0)
+                .starts_with(&keys.chunks("agent/A"))
         );
-        let piece = keys.piece("agent/A:b", 3);
-        assert_eq!(keys.piece_name(&piece), Some("agent/A:b"));
-        assert_eq!(keys.piece_name("/m/pieces/99:agent"), None);
+        let chunk = keys.chunk("agent/A:b", 3);
+        assert_eq!(keys.chunk_name(&chunk), Some("agent/A:b"));
+        assert_eq!(keys.chunk_name("/m/chunks/99:agent"), None);
     }
 }

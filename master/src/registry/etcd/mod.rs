@@ -77,7 +77,7 @@ pub enum EtcdError {
     Interfered,
 }
 
-/// How writing goes.
+/// How the writing of mutations goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Writing {
     #[default]

@@ -20,8 +20,8 @@ pub(super) const OPERATIONS_MAX: usize = 100;
 /// Keys and values in a transaction, in bytes at most; etcd takes requests of 1.5 MiB (`--max-request-bytes`).
 pub(super) const BYTES_MAX: usize = 1 << 20;
 
-/// A longer value is kept in pieces of this length, in bytes.
-const PIECE_BYTES: usize = 512 << 10;
+/// A longer value is kept in chunks of this length, in bytes.
+const CHUNK_BYTES: usize = 512 << 10;
 
 /// One operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +72,8 @@ pub(super) struct Planner {
     keys: Keys,
     /// Of the last transaction.
     sequence: u64,
-    /// Names of records that are kept in pieces.
-    in_pieces: BTreeSet<String>,
+    /// Names of records that are kept in chunks.
+    chunked: BTreeSet<String>,
 }
 
 /// The writes of a transaction that is still open; a later one to the same key replaces the earlier.
@@ -117,12 +117,12 @@ fn write_bytes(write: &Write) -> usize {
 }
 
 impl Planner {
-    /// Goes on after the transaction of this number; of some records the values are kept in pieces.
-    pub(super) fn new(keys: Keys, sequence: u64, in_pieces: BTreeSet<String>) -> Self {
+    /// Goes on after the transaction of this number; of some records the values are kept in chunks.
+    pub(super) fn new(keys: Keys, sequence: u64, chunked: BTreeSet<String>) -> Self {
         Self {
             keys,
             sequence,
-            in_pieces,
+            chunked,
         }
     }
 
@@ -162,16 +162,16 @@ impl Planner {
     fn must_stage(&self, writes: &[Write]) -> bool {
         writes.len() > OPERATIONS_MAX
             || bytes(writes) > BYTES_MAX
-            || writes.iter().any(|write| self.is_in_pieces(write))
+            || writes.iter().any(|write| self.is_chunked(write))
     }
 
-    /// Whether a record is in pieces, or is to be.
-    fn is_in_pieces(&self, write: &Write) -> bool {
+    /// Whether a record is in chunks, or is to be.
+    fn is_chunked(&self, write: &Write) -> bool {
         let is_long = write
             .value
             .as_ref()
-            .is_some_and(|value| value.len() > PIECE_BYTES);
-        is_long || self.in_pieces.contains(&write.key)
+            .is_some_and(|value| value.len() > CHUNK_BYTES);
+        is_long || self.chunked.contains(&write.key)
     }
 
     fn close(&mut self, open: Open, all: &mut Vec<Transaction>) {
@@ -195,7 +195,7 @@ impl Planner {
         let generation = self.sequence + 1;
         let encoded = encode(&writes);
         let mut parts = 0;
-        for part in encoded.chunks(PIECE_BYTES) {
+        for part in encoded.chunks(CHUNK_BYTES) {
             let key = self.keys.staged_part(generation, parts);
             let value = part.to_vec();
             all.push(self.transaction(vec![Operation::Put { key, value }], None));
@@ -213,9 +213,9 @@ impl Planner {
     fn apply(&mut self, pointer: Pointer, writes: Vec<Write>, all: &mut Vec<Transaction>) {
         let mut operations = Vec::new();
         let mut bytes = 0;
-        let pieces = writes.into_iter().flat_map(|write| self.pieces(write));
-        let pieces: Vec<_> = pieces.collect();
-        for operation in pieces {
+        let chunks = writes.into_iter().flat_map(|write| self.chunks(write));
+        let chunks: Vec<_> = chunks.collect();
+        for operation in chunks {
             let more = operation_bytes(&operation);
             // A transaction must not write what it deletes a range of.
             let is_range = matches!(operation, Operation::DeletePrefix { .. });
@@ -241,23 +241,23 @@ impl Planner {
     }
 
     /// The operations of one write, which takes the place of whatever is there.
-    fn pieces(&mut self, write: Write) -> Vec<Operation> {
+    fn chunks(&mut self, write: Write) -> Vec<Operation> {
         let mut operations = Vec::new();
-        if self.in_pieces.remove(&write.key) {
-            let prefix = self.keys.pieces(&write.key);
+        if self.chunked.remove(&write.key) {
+            let prefix = self.keys.chunks(&write.key);
             operations.push(Operation::DeletePrefix { prefix });
         }
         let key = self.keys.record(&write.key);
         match write.value {
-            Some(value) if value.len() > PIECE_BYTES => {
+            Some(value) if value.len() > CHUNK_BYTES => {
                 operations.push(Operation::Delete { key });
-                for (number, piece) in (0..).zip(value.chunks(PIECE_BYTES)) {
+                for (number, chunk) in (0..).zip(value.chunks(CHUNK_BYTES)) {
                     operations.push(Operation::Put {
-                        key: self.keys.piece(&write.key, number),
-                        value: piece.to_vec(),
+                        key: self.keys.chunk(&write.key, number),
+                        value: chunk.to_vec(),
                     });
                 }
-                self.in_pieces.insert(write.key);
+                self.chunked.insert(write.key);
             }
             Some(value) => operations.push(Operation::Put { key, value }),
             None => operations.push(Operation::Delete { key }),

@@ -57,8 +57,8 @@ pub(super) async fn take_over(
         revision,
     };
     let staged = at.staged().await?;
-    let (mut values, in_pieces) = at.values().await?;
-    let mut planner = Planner::new(keys.clone(), sequence, in_pieces);
+    let (mut values, chunked) = at.values().await?;
+    let mut planner = Planner::new(keys.clone(), sequence, chunked);
     let unfinished = match staged {
         Staged::Nothing => Vec::new(),
         Staged::Abandoned => vec![planner.discard_staged()],
@@ -229,7 +229,7 @@ impl At<'_> {
         Ok(Staged::Pointed(pointer, writes))
     }
 
-    /// All records by name, and the names of those that are kept in pieces.
+    /// All records by name, and the names of those that are kept in chunks.
     async fn values(&self) -> Result<(BTreeMap<String, Vec<u8>>, BTreeSet<String>), EtcdError> {
         let mut values: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         let records = self.keys.records();
@@ -240,11 +240,11 @@ impl At<'_> {
             }
         })
         .await?;
-        let mut in_pieces = BTreeSet::new();
-        self.each(&self.keys.all_pieces(), |found| {
+        let mut chunked = BTreeSet::new();
+        self.each(&self.keys.all_chunks(), |found| {
             let key = String::from_utf8_lossy(&found.key);
-            if let Some(name) = self.keys.piece_name(&key) {
-                if in_pieces.insert(name.to_owned()) {
+            if let Some(name) = self.keys.chunk_name(&key) {
+                if chunked.insert(name.to_owned()) {
                     values.remove(name);
                 }
                 values
@@ -254,7 +254,7 @@ impl At<'_> {
             }
         })
         .await?;
-        Ok((values, in_pieces))
+        Ok((values, chunked))
     }
 
     /// Everything below a prefix, in the order of the keys, page by page.

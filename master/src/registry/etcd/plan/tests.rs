@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What etcd holds.
+/// The keys and values of etcd.
 type Store = BTreeMap<String, Vec<u8>>;
 
 fn keys() -> Keys {
@@ -31,9 +31,9 @@ fn read(store: &Store) -> BTreeMap<String, Vec<u8>> {
     let mut records: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     for (key, value) in store {
         if let Some(name) = key.strip_prefix(&keys.records()) {
-            assert!(value.len() <= PIECE_BYTES, "{name}");
+            assert!(value.len() <= CHUNK_BYTES, "{name}");
             records.insert(name.to_owned(), value.clone());
-        } else if let Some(name) = keys.piece_name(key) {
+        } else if let Some(name) = keys.chunk_name(key) {
             records.entry(name.to_owned()).or_default().extend(value);
         }
     }
@@ -146,7 +146,7 @@ fn a_mutation_that_fits_no_transaction_is_staged() {
     let many = (0..1_000).map(|number| put(&format!("quota/{number}"), 50));
     let staged = check(vec![vec![put("a", 1)], many.collect(), vec![put("b", 1)]]);
     assert!(staged > 10, "{staged}");
-    let long = vec![put("maintenance", 3 * PIECE_BYTES + 1)];
+    let long = vec![put("maintenance", 3 * CHUNK_BYTES + 1)];
     let short = vec![put("maintenance", 10)];
     let none = vec![Write {
         key: "maintenance".to_owned(),
@@ -192,8 +192,8 @@ fn a_master_that_finds_a_pointer_does_the_rest() {
 fn writes() -> impl Strategy<Value = Vec<Write>> {
     let length = prop_oneof![
         40 => 0_usize..200,
-        1 => Just(PIECE_BYTES),
-        1 => Just(PIECE_BYTES + 1),
+        1 => Just(CHUNK_BYTES),
+        1 => Just(CHUNK_BYTES + 1),
     ];
     let value = prop::option::weighted(0.7, length.prop_map(|length| vec![7; length]));
     let write = (0_u8..12, value).prop_map(|(key, value)| Write {
