@@ -1,7 +1,7 @@
 //! One port for HTTP/1 and, where there is gRPC, HTTP/2, with TLS or without, told apart by how a connection begins.
 //!
 //! [`serve`] and [`serve_with`] own the accept loop and all connections. Invariant: when they return, no
-//! connection is left. Limits of bodies belong to the routes, authentication to [`super::authentication`].
+//! connection is left. Limits of bodies belong to the routes, who asks is told by [`super::authentication`].
 
 mod admission;
 mod peer;
@@ -17,7 +17,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Request, Response};
 use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
@@ -32,7 +32,6 @@ use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-use super::authentication::browser_check::RESOURCE_POLICY;
 use super::body::{PolledBody, guarded};
 use super::owner::SocketOwner;
 use super::tls::{PeerCertificate, Served};
@@ -42,6 +41,10 @@ pub use peer::{Connection, Peer};
 use stall::StallTimeout;
 
 pub use tokio_util::sync::CancellationToken;
+
+/// Which origins may embed a response, as a script or an image.
+pub(crate) const RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
 
 #[derive(Copy, Clone, Debug)]
 pub struct Options {

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use meseta_resources::Resources;
 
+use crate::revocable::revocable;
+
 /// How many edits away a known name may be to be suggested.
 const SUGGESTION_DISTANCE_MAX: usize = 3;
 
@@ -286,11 +288,7 @@ impl<'a> Reader<'a> {
         let mut oversubscribed = Resources::new();
         for resource in &parsed {
             let fit = !resource.is_reserved() && !resource.is_persistent_volume();
-            let marked = if fit {
-                crate::estimator::revocable(resource)
-            } else {
-                None
-            };
+            let marked = if fit { revocable(resource) } else { None };
             match marked {
                 Some(resource) => oversubscribed.insert(resource),
                 None => {

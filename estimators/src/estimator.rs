@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use meseta_resources::{Moment, Resource, Resources};
+use meseta_resources::{Moment, Resources};
 
 use crate::UsageSample;
 
@@ -131,11 +131,4 @@ pub enum CheckpointError {
     },
     #[error("the checkpoint holds an invalid {0}")]
     Invalid(&'static str),
-}
-
-/// The same resource, marked as revocable.
-pub(crate) fn revocable(resource: &Resource) -> Option<Resource> {
-    let mut parts = resource.clone().into_parts();
-    parts.revocable = true;
-    Resource::new(parts).ok()
 }

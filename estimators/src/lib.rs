@@ -13,6 +13,7 @@ mod numbers;
 pub mod qos;
 mod rates;
 pub mod replay;
+mod revocable;
 mod sample;
 pub mod spec;
 

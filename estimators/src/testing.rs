@@ -13,7 +13,7 @@ pub(crate) fn resources(text: &str) -> Resources {
 pub(crate) fn revocable(text: &str) -> Resources {
     resources(text)
         .iter()
-        .map(|resource| crate::estimator::revocable(resource).unwrap())
+        .map(|resource| crate::revocable::revocable(resource).unwrap())
         .collect()
 }
 

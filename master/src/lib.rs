@@ -22,6 +22,7 @@ mod grpc;
 mod handle;
 mod health;
 mod http;
+mod lead;
 mod leadership;
 mod measures;
 mod metrics;

@@ -10,13 +10,9 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use meseta_access::browser::{self, Effect, HostPattern, Origin, Policy, Source};
 
 use super::{Authentication, AuthenticationError, SettingsError};
-use crate::server::Peer;
+use crate::server::{Peer, RESOURCE_POLICY};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Which origins may embed a response, as a script or an image.
-pub(crate) const RESOURCE_POLICY: HeaderName =
-    HeaderName::from_static("cross-origin-resource-policy");
-
 /// The `Host` names and origins that a daemon accepts.
 #[derive(Clone, Debug, Default)]
 pub struct Names {

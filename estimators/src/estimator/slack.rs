@@ -18,6 +18,7 @@ use super::shaper::{Shaper, ShaperConfig};
 use crate::config::Reader;
 use crate::numbers::amount;
 use crate::rates::{Meter, Reading};
+use crate::revocable::revocable;
 use crate::{
     CheckpointError, ConfigError, Estimate, Forecast, Gate, Parameters, ResourceEstimator,
     UsageSample,
@@ -299,7 +300,7 @@ pub(super) fn headroom(kind: Kind, sample: &UsageSample, total: f64) -> Option<R
         Kind::Cpus => Resource::cpus(free),
         Kind::Mem => Resource::mem(free),
     };
-    super::revocable(&resource)
+    revocable(&resource)
 }
 
 impl ResourceEstimator for Slack {

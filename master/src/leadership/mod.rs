@@ -2,12 +2,10 @@
 //!
 //! - [`role`]: what a master is at the moment, which the servers watch;
 //! - [`fence`]: until when it may show anything, by a clock that runs on while the machine sleeps;
-//! - [`election`]: becoming and staying the leader by a lease and a key in etcd;
-//! - [`lead`]: a master's way to the lead and its time there, from the side of the process.
+//! - [`election`]: becoming and staying the leader by a lease and a key in etcd.
 
 pub(crate) mod election;
 pub(crate) mod fence;
-pub(crate) mod lead;
 pub(crate) mod role;
 
 pub(crate) use fence::Fence;

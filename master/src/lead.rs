@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::election::{Candidate, Elected, Lost};
-use super::{Fence, Role};
 use crate::core::{Lsn, Recovered, Snapshot};
 use crate::handle::{Inbox, Query};
+use crate::leadership::election::{Candidate, Elected, Lost};
+use crate::leadership::{Fence, Role};
 use crate::measures::Measures;
 use crate::operation_outcomes::OperationOutcome;
 use crate::registry::Registry;
