@@ -31,42 +31,42 @@ pub enum LaunchStep {
 }
 
 impl LaunchStep {
-    /// All steps and what each does, for a message; the place of a step is its code, which is stored: append only.
-    const ALL: [(Self, &'static str); 23] = [
-        (Self::CloneSupervisor, "cloning the supervisor"),
-        (Self::MountPropagation, "detaching the mount namespace"),
-        (Self::MountProc, "mounting /proc"),
-        (Self::Hostname, "setting the host name"),
-        (Self::RecordIdentity, "recording the supervisor"),
-        (Self::OpenStdio, "opening standard input, output or error"),
-        (Self::CloneTask, "cloning the task"),
-        (Self::JoinCgroup, "joining its cgroup"),
-        (Self::Setsid, "starting its session"),
-        (Self::OomScore, "setting its OOM score"),
-        (Self::Rlimit, "setting a resource limit"),
-        (Self::Credentials, "changing its user and groups"),
-        (Self::WorkingDir, "entering its working directory"),
-        (Self::NoNewPrivs, "giving up new privileges"),
-        (Self::CloseFds, "closing descriptors"),
-        (Self::Exec, "executing its program"),
-        (Self::Loopback, "bringing its loopback interface up"),
-        (Self::Mount, "changing its mounts"),
-        (Self::Capabilities, "giving up capabilities"),
-        (Self::Seccomp, "installing its system call filter"),
-        (Self::JoinNamespaces, "entering its container's namespaces"),
-        (Self::Terminal, "taking its terminal"),
-        (Self::CgroupNamespace, "hiding the cgroups around its own"),
+    /// All steps; the place of a step is its code, which is stored: append only.
+    const ALL: [Self; 23] = [
+        Self::CloneSupervisor,
+        Self::MountPropagation,
+        Self::MountProc,
+        Self::Hostname,
+        Self::RecordIdentity,
+        Self::OpenStdio,
+        Self::CloneTask,
+        Self::JoinCgroup,
+        Self::Setsid,
+        Self::OomScore,
+        Self::Rlimit,
+        Self::Credentials,
+        Self::WorkingDir,
+        Self::NoNewPrivs,
+        Self::CloseFds,
+        Self::Exec,
+        Self::Loopback,
+        Self::Mount,
+        Self::Capabilities,
+        Self::Seccomp,
+        Self::JoinNamespaces,
+        Self::Terminal,
+        Self::CgroupNamespace,
     ];
 
     /// A number from 1 on. Async-signal-safe.
     pub(crate) fn code(self) -> u8 {
-        let place = Self::ALL.iter().position(|(step, _)| *step == self);
+        let place = Self::ALL.iter().position(|step| *step == self);
         place.map_or(0, |place| u8::try_from(place + 1).unwrap_or(0))
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         let place = usize::from(code).checked_sub(1)?;
-        Self::ALL.get(place).map(|(step, _)| *step)
+        Self::ALL.get(place).copied()
     }
 
     /// The capability without which the kernel refuses this step, if it is that; for a message.
@@ -102,8 +102,31 @@ impl LaunchStep {
 
     /// What was being done, for a message.
     pub fn doing(self) -> &'static str {
-        let row = Self::ALL.iter().find(|(step, _)| *step == self);
-        row.map_or("", |(_, doing)| *doing)
+        match self {
+            Self::CloneSupervisor => "cloning the supervisor",
+            Self::MountPropagation => "detaching the mount namespace",
+            Self::MountProc => "mounting /proc",
+            Self::Hostname => "setting the host name",
+            Self::RecordIdentity => "recording the supervisor",
+            Self::OpenStdio => "opening standard input, output or error",
+            Self::CloneTask => "cloning the task",
+            Self::JoinCgroup => "joining its cgroup",
+            Self::Setsid => "starting its session",
+            Self::OomScore => "setting its OOM score",
+            Self::Rlimit => "setting a resource limit",
+            Self::Credentials => "changing its user and groups",
+            Self::WorkingDir => "entering its working directory",
+            Self::NoNewPrivs => "giving up new privileges",
+            Self::CloseFds => "closing descriptors",
+            Self::Exec => "executing its program",
+            Self::Loopback => "bringing its loopback interface up",
+            Self::Mount => "changing its mounts",
+            Self::Capabilities => "giving up capabilities",
+            Self::Seccomp => "installing its system call filter",
+            Self::JoinNamespaces => "entering its container's namespaces",
+            Self::Terminal => "taking its terminal",
+            Self::CgroupNamespace => "hiding the cgroups around its own",
+        }
     }
 }
 
@@ -113,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_step_has_a_code_of_its_own() {
-        for (step, _) in LaunchStep::ALL {
+        for step in LaunchStep::ALL {
             assert_eq!(LaunchStep::from_code(step.code()), Some(step));
         }
         assert_eq!(LaunchStep::from_code(0), None);

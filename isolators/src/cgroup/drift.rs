@@ -3,8 +3,7 @@
 //! The kernel shows some values otherwise than they were written: rounded to pages, `-1` as the largest
 //! number there is. Those are no differences. Knobs that can only be written are not compared.
 
-use super::{Controller, KnobWrite};
-use crate::isolator::mem::UNLIMITED_MIN_BYTES;
+use super::{Controller, KnobWrite, UNLIMITED_MIN_BYTES};
 
 /// Memory limits are rounded down to pages, of 64 KiB at most.
 const PAGE_MAX: u64 = 64 << 10;

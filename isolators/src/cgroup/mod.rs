@@ -3,13 +3,14 @@
 //! [`Host`] is detected from the mount table (or a fixture's); a [`Layout`] places one instance's
 //! groups in it; [`Groups`] are one container's folders. Version 1 is created and written through
 //! cgroups-rs in `v1.rs`, a scope of systemd in `scope.rs`, and nowhere else; version 2 and hybrid are in `v2.rs`; reading is in
-//! `knob.rs`, `open_files/` and `destroy.rs` for all of them.
+//! `knob.rs`, `open_files/`, `memory_limit.rs` and `destroy.rs` for all of them.
 
 mod destroy;
 mod drift;
 mod host;
 mod knob;
 mod layout;
+mod memory_limit;
 mod open_files;
 mod scope;
 mod v1;
@@ -24,6 +25,7 @@ pub use knob::{KnobError, KnobWrite};
 pub(crate) use knob::{flat_value, flat_values, list_pids, number, read_text};
 pub(crate) use layout::SUPERVISORS;
 pub use layout::{GroupDir, Groups, Layout, LayoutError};
+pub(crate) use memory_limit::{UNLIMITED_MIN_BYTES, limit_files, limit_in_force, limit_of};
 pub use open_files::Files;
 pub(crate) use open_files::{Anchors, Budget};
 pub use scope::{ScopeError, task_scope};

@@ -10,7 +10,7 @@ use crate::launcher::{LaunchError, LaunchIsolation, LaunchSpec, Launched};
 
 impl Containers {
     /// Makes the groups, writes the limits, launches; on failure nothing is left.
-    /// What it asks of its isolation and the node does not allow is refused with [`LaunchError::Invalid`].
+    /// What the container asks of its isolation and the node does not allow is refused with [`LaunchError::Invalid`].
     pub fn launch(&self, spec: &ContainerSpec) -> Result<Launched, LaunchError> {
         self.refuse_leftovers(spec, &self.groups(&spec.name))?;
         let groups = if spec.name.nesting().is_some() {
@@ -28,7 +28,13 @@ impl Containers {
         })?;
         let launched = self.prepare(spec, &groups).and_then(|isolation| {
             self.launcher.launch(&LaunchSpec {
-                container: spec,
+                name: &spec.name,
+                command: &spec.command,
+                env: &spec.env,
+                working_dir: &spec.working_dir,
+                credentials: spec.credentials.as_ref(),
+                stdout: &spec.stdout,
+                stderr: &spec.stderr,
                 status_dir,
                 isolation,
             })

@@ -8,11 +8,11 @@ use std::io;
 
 use super::{ContainerError, Containers};
 use crate::cgroup::{
-    Controller, Drift, Groups, KnobError, KnobWrite, Version, drifts, flat_value, number, read_text,
+    Controller, Drift, Groups, KnobError, KnobWrite, Version, drifts, flat_value, limit_files,
+    number, read_text,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::isolator::mem::limit_files;
 use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortRange};
 use crate::shortage::is_shortage;
 

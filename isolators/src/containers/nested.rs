@@ -11,10 +11,11 @@ use std::time::Duration;
 use meseta_resources::NESTING;
 
 use super::Containers;
-use crate::cgroup::{Controller, DestroyOptions, Groups, Version, flat_value, read_text};
+use crate::cgroup::{
+    Controller, DestroyOptions, Groups, Version, flat_value, limit_in_force, read_text,
+};
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::isolator::mem::limit_in_force;
 use crate::isolator::{ContainerSpec, Inside, TaskIsolation};
 use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, MountStep};
 use crate::sys;

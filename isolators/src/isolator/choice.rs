@@ -379,11 +379,17 @@ mod tests {
         let isolation = Isolation::parse("cgroups/all").expect("good");
         assert!(isolation.has("cgroups/mem") && isolation.needs_groups());
         let resolved = isolation.resolved(&host(true, Mode::Legacy));
-        let all = NAMES
-            .into_iter()
-            .skip(1)
-            .filter(|name| name.starts_with("cgroups/"));
-        assert!(resolved.names().eq(all));
+        let all = [
+            "cgroups/blkio",
+            "cgroups/cpu",
+            "cgroups/cpuset",
+            "cgroups/devices",
+            "cgroups/hugetlb",
+            "cgroups/mem",
+            "cgroups/perf_event",
+            "cgroups/pids",
+        ];
+        assert_eq!(resolved.names().collect::<Vec<_>>(), all);
         let none = isolation.resolved(&host(true, Mode::None));
         assert_eq!(none.names().count(), 0);
         assert_eq!(
@@ -426,6 +432,28 @@ mod tests {
         for name in NAMES.into_iter().filter(|name| *name != "cgroups/all") {
             let built = build(name, IsolatorOptions::default(), &node, &[]).expect(name);
             assert_eq!(built.name(), name);
+        }
+    }
+
+    #[test]
+    fn isolators_of_cgroups_have_their_controllers_and_the_freezer() {
+        for name in NAMES {
+            let own: &[Controller] = match name {
+                "cgroups/blkio" => &[Controller::Blkio],
+                "cgroups/cpu" => &[Controller::Cpu, Controller::Cpuacct],
+                "cgroups/cpuset" => &[Controller::Cpuset],
+                "cgroups/devices" => &[Controller::Devices],
+                "cgroups/hugetlb" => &[Controller::Hugetlb],
+                "cgroups/mem" => &[Controller::Memory],
+                "cgroups/perf_event" => &[Controller::PerfEvent],
+                "cgroups/pids" => &[Controller::Pids],
+                _ => &[],
+            };
+            let freezer = name.starts_with("cgroups/").then_some(&Controller::Freezer);
+            assert!(
+                controllers_of(name).iter().eq(own.iter().chain(freezer)),
+                "{name}"
+            );
         }
     }
 }

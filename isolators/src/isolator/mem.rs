@@ -14,7 +14,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::{Isolator, IsolatorOptions, Observed, UsageSource};
 use crate::cgroup::{
-    Controller, GroupDir, Groups, KnobWrite, Version, flat_value, flat_values, read_text,
+    Controller, GroupDir, Groups, KnobWrite, UNLIMITED_MIN_BYTES, Version, flat_value, flat_values,
+    limit_in_force, limit_of,
 };
 use crate::demand::{Demand, Limit};
 use crate::isolator::ContainerSpec;
@@ -22,9 +23,6 @@ use crate::launcher::LaunchIsolation;
 use crate::usage::{ContainerUsage, MemoryUsage};
 
 const LIMIT_MIN_BYTES: u64 = 32 << 20;
-
-/// v1 shows "no limit" as the largest page-aligned `i64`, whatever the page size.
-pub(crate) const UNLIMITED_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
 
 const NONE_V1: &str = "-1";
 const NONE_V2: &str = "max";
@@ -45,21 +43,6 @@ fn requested_limit(demand: &Demand) -> Option<Limit> {
         (None, None) => return None,
     };
     Some(limit_of(bytes.max(LIMIT_MIN_BYTES)))
-}
-
-fn limit_of(bytes: u64) -> Limit {
-    match bytes {
-        UNLIMITED_MIN_BYTES.. => Limit::Unlimited,
-        bytes => Limit::At(bytes),
-    }
-}
-
-/// The control files of the hard limit and of what is charged.
-pub(crate) const fn limit_files(version: Version) -> (&'static str, &'static str) {
-    match version {
-        Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        Version::V2 => ("memory.max", "memory.current"),
-    }
 }
 
 fn is_raise(from: Option<Limit>, to: Limit) -> bool {
@@ -234,16 +217,6 @@ fn watch_v2(group: &GroupDir) -> io::Result<OwnedFd> {
     let file = group.dir.join("memory.events");
     inotify.add_watch(&file, AddWatchFlags::IN_MODIFY)?;
     Ok(inotify.into())
-}
-
-/// The hard limit in force; `None` if it cannot be read.
-pub(crate) fn limit_in_force(group: &GroupDir) -> Option<Limit> {
-    let (file, _) = limit_files(group.version);
-    let text = read_text(&group.dir, file)?;
-    match text.trim() {
-        NONE_V2 => Some(Limit::Unlimited),
-        text => Some(limit_of(text.parse().ok()?)),
-    }
 }
 
 fn usage_v1(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage) {

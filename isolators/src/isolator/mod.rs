@@ -18,7 +18,7 @@ mod filesystem;
 mod hostile;
 mod hugetlb;
 mod inspection;
-pub(crate) mod mem;
+mod mem;
 mod namespaces;
 mod nnp;
 mod perf_event;

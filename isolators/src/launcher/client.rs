@@ -152,7 +152,7 @@ impl Launcher {
                 bytes.len()
             );
             return Err(LaunchError::Invalid {
-                name: spec.container.name.clone(),
+                name: spec.name.clone(),
                 reason,
             });
         }
@@ -243,7 +243,7 @@ impl Launcher {
             self.supervisor(report).wait_end(FAILED_SUPERVISOR_WAIT);
         }
         LaunchError::Step {
-            name: spec.container.name.clone(),
+            name: spec.name.clone(),
             step,
             detail: plan.detail(step, usize::from(index)),
             source: io::Error::from_raw_os_error(errno),
@@ -480,7 +480,7 @@ fn starting(doing: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
 
 fn lost(spec: &LaunchSpec<'_>, doing: &'static str) -> LaunchError {
     LaunchError::Lost {
-        name: spec.container.name.clone(),
+        name: spec.name.clone(),
         doing,
     }
 }

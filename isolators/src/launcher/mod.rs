@@ -24,7 +24,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::isolator::ContainerSpec;
 use crate::launch_step::LaunchStep;
 
 pub use client::Launcher;
@@ -159,10 +158,21 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// One launch: a container, and what the isolators add.
+/// One launch: what of a container is the launcher's, and what the isolators add.
 #[derive(Clone, Debug)]
 pub struct LaunchSpec<'a> {
-    pub container: &'a ContainerSpec,
+    /// The container's name.
+    pub name: &'a ContainerName,
+    pub command: &'a Command,
+    /// The whole environment.
+    pub env: &'a [(OsString, OsString)],
+    pub working_dir: &'a Path,
+    /// Whom to run as; `None` stays what the agent is.
+    pub credentials: Option<&'a Credentials>,
+    /// Where standard output goes.
+    pub stdout: &'a Destination,
+    /// Where standard error goes.
+    pub stderr: &'a Destination,
     /// Folder for the exit status and the supervisor's identity; must exist.
     pub status_dir: PathBuf,
     pub isolation: LaunchIsolation,

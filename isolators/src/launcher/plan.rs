@@ -184,7 +184,7 @@ impl TaskPlan {
     /// Resolves a specification, refusing what could not be carried out.
     pub(super) fn new(spec: &LaunchSpec<'_>, boot_id: &BootId) -> Result<Self, LaunchError> {
         Self::resolve(spec, boot_id).map_err(|reason| LaunchError::Invalid {
-            name: spec.container.name.clone(),
+            name: spec.name.clone(),
             reason,
         })
     }
@@ -210,8 +210,8 @@ impl TaskPlan {
                 .hostname
                 .as_ref()
                 .map(|name| name.as_bytes().to_vec()),
-            stdout: PlannedOutput::new(&spec.container.stdout)?,
-            stderr: PlannedOutput::new(&spec.container.stderr)?,
+            stdout: PlannedOutput::new(spec.stdout)?,
+            stderr: PlannedOutput::new(spec.stderr)?,
             v1_tasks: isolation
                 .v1_groups
                 .iter()
@@ -233,12 +233,10 @@ impl TaskPlan {
             stdout_log: isolation.stdout_log.or(isolation.stderr_log),
             stderr_log: isolation.stderr_log.or(isolation.stdout_log),
             credentials: spec
-                .container
                 .credentials
-                .as_ref()
                 .filter(|user| !is_already(user))
                 .map(|user| (user.uid, user.gid, user.groups.clone())),
-            working_dir: c_path(&spec.container.working_dir)?,
+            working_dir: c_path(spec.working_dir)?,
             programs,
             args,
             env: resolve_env(spec)?,
@@ -321,11 +319,7 @@ fn resolve_mounts(spec: &LaunchSpec<'_>) -> Result<Vec<PlannedMount>, String> {
     }
     let is_outside =
         |step: &MountStep| matches!(&step.action, MountAction::Bind { beneath: None, .. });
-    let is_root = spec
-        .container
-        .credentials
-        .as_ref()
-        .is_none_or(|user| user.uid == 0);
+    let is_root = spec.credentials.is_none_or(|user| user.uid == 0);
     if !is_root && !isolation.no_new_privs && isolation.mounts.iter().any(is_outside) {
         // It could choose what programs of root's read.
         return Err("mounting over the machine's files needs no_new_privs".to_owned());
@@ -335,7 +329,7 @@ fn resolve_mounts(spec: &LaunchSpec<'_>) -> Result<Vec<PlannedMount>, String> {
 
 /// The programs to try and their arguments; no program if nothing is executed.
 fn resolve_command(spec: &LaunchSpec<'_>) -> Result<(Vec<CString>, Vec<CString>), String> {
-    match &spec.container.command {
+    match spec.command {
         Command::Nothing => Ok((Vec::new(), Vec::new())),
         Command::Shell(text) => {
             let args = [OsStr::new("sh"), OsStr::new("-c"), OsStr::new(text)];
@@ -365,12 +359,7 @@ fn resolve_program(program: &OsStr, spec: &LaunchSpec<'_>) -> Result<Vec<CString
     if program.contains(&b'/') {
         return Ok(vec![c_text(program, "the program")?]);
     }
-    let path = spec
-        .container
-        .env
-        .iter()
-        .rev()
-        .find(|(name, _)| name == "PATH");
+    let path = spec.env.iter().rev().find(|(name, _)| name == "PATH");
     let path = path.map_or(DEFAULT_PATH, |(_, value)| value.as_bytes());
     let mut found = Vec::new();
     for folder in path
@@ -387,8 +376,8 @@ fn resolve_program(program: &OsStr, spec: &LaunchSpec<'_>) -> Result<Vec<CString
 }
 
 fn resolve_env(spec: &LaunchSpec<'_>) -> Result<Vec<CString>, String> {
-    let mut env = Vec::with_capacity(spec.container.env.len());
-    for (name, value) in &spec.container.env {
+    let mut env = Vec::with_capacity(spec.env.len());
+    for (name, value) in spec.env {
         if name.is_empty() || name.as_bytes().contains(&b'=') {
             return Err(format!("{name:?} cannot name an environment variable"));
         }

@@ -86,7 +86,13 @@ fn isolation() -> LaunchIsolation {
 
 fn resolve(container: &ContainerSpec) -> Result<TaskPlan, LaunchError> {
     let spec = LaunchSpec {
-        container,
+        name: &container.name,
+        command: &container.command,
+        env: &container.env,
+        working_dir: &container.working_dir,
+        credentials: container.credentials.as_ref(),
+        stdout: &container.stdout,
+        stderr: &container.stderr,
         status_dir: "/run/x".into(),
         isolation: isolation(),
     };

@@ -1,0 +1,33 @@
+//! The hard limit of memory: the files that hold it, and the one in force.
+
+use super::{GroupDir, Version, read_text};
+use crate::demand::Limit;
+
+/// v1 shows "no limit" as the largest page-aligned `i64`, whatever the page size.
+pub(crate) const UNLIMITED_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
+
+/// The limit of so many bytes, where those that no machine has are none.
+pub(crate) fn limit_of(bytes: u64) -> Limit {
+    match bytes {
+        UNLIMITED_MIN_BYTES.. => Limit::Unlimited,
+        bytes => Limit::At(bytes),
+    }
+}
+
+/// The control files of the hard limit and of what is charged.
+pub(crate) const fn limit_files(version: Version) -> (&'static str, &'static str) {
+    match version {
+        Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        Version::V2 => ("memory.max", "memory.current"),
+    }
+}
+
+/// The hard limit in force; `None` if it cannot be read.
+pub(crate) fn limit_in_force(group: &GroupDir) -> Option<Limit> {
+    let (file, _) = limit_files(group.version);
+    let text = read_text(&group.dir, file)?;
+    match text.trim() {
+        "max" => Some(Limit::Unlimited),
+        text => Some(limit_of(text.parse().ok()?)),
+    }
+}
