@@ -134,8 +134,12 @@ fn check_seconds(values: &[(&str, Option<f64>)]) -> Result<(), InvalidPart> {
     Ok(())
 }
 
-/// A health check has what its type needs, and no time that is negative.
-pub fn check_health(check: &v1::HealthCheck) -> Result<(), InvalidPart> {
+/// A health check has what its type needs, and no time that is negative; `environment` judges the variables of its
+/// command, as [`check_environment`] does.
+pub fn check_health(
+    check: &v1::HealthCheck,
+    environment: impl Fn(Option<&CommandInfo>) -> Result<(), InvalidPart>,
+) -> Result<(), InvalidPart> {
     use v1::health_check::Type;
     match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
         None => return Err(InvalidPart::new("HealthCheck must specify 'type'")),
@@ -143,7 +147,7 @@ pub fn check_health(check: &v1::HealthCheck) -> Result<(), InvalidPart> {
             let missing = "Expecting 'command' to be set for COMMAND health check";
             let command = check.command.as_ref().ok_or(InvalidPart::new(missing))?;
             check_command(command, "Command health check")?;
-            check_environment(Some(command)).map_err(|text| {
+            environment(Some(command)).map_err(|text| {
                 InvalidPart(format!("Health check's `CommandInfo` is invalid: {text}"))
             })?;
         }
@@ -182,7 +186,10 @@ pub fn check_health(check: &v1::HealthCheck) -> Result<(), InvalidPart> {
 }
 
 /// The same for a check whose outcome is only told.
-pub fn check_check(check: &v1::CheckInfo) -> Result<(), InvalidPart> {
+pub fn check_check(
+    check: &v1::CheckInfo,
+    environment: impl Fn(Option<&CommandInfo>) -> Result<(), InvalidPart>,
+) -> Result<(), InvalidPart> {
     use v1::check_info::Type;
     match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
         None => return Err(InvalidPart::new("CheckInfo must specify 'type'")),
@@ -194,7 +201,7 @@ pub fn check_check(check: &v1::CheckInfo) -> Result<(), InvalidPart> {
                 .ok_or(InvalidPart::new(missing))?
                 .command;
             check_command(command, "Command check")?;
-            check_environment(Some(command))
+            environment(Some(command))
                 .map_err(|text| InvalidPart(format!("Check's `CommandInfo` is invalid: {text}")))?;
         }
         Some(Type::Http) => {

@@ -16,7 +16,7 @@ pub(super) enum InvalidCheck {
 pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), InvalidCheck> {
     if let Some(check) = &info.health_check {
         use pb::health_check::Type;
-        check_health(check)?;
+        check_health(check, any_environment)?;
         match check.r#type() {
             Type::Command => validate_command(check.command.as_ref(), "Command health check")?,
             Type::Http => validate_port(check.http.as_ref().map(|http| http.port))?,
@@ -26,7 +26,7 @@ pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), InvalidCheck> {
     }
     if let Some(check) = &info.check {
         use pb::check_info::Type;
-        check_check(check)?;
+        check_check(check, any_environment)?;
         match check.r#type() {
             Type::Command => {
                 let command = check.command.as_ref().map(|check| &check.command);
@@ -37,6 +37,11 @@ pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), InvalidCheck> {
             Type::Unknown => {}
         }
     }
+    Ok(())
+}
+
+/// Variables are the master's to judge: an agent runs what an older master let pass.
+fn any_environment(_: Option<&pb::CommandInfo>) -> Result<(), InvalidPart> {
     Ok(())
 }
 

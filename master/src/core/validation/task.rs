@@ -142,10 +142,12 @@ pub(super) fn validate_itself(
     }
     check_durations(task)?;
     if let Some(check) = &task.check {
-        check_check(check).map_err(Invalid::within("Task uses invalid check"))?;
+        check_check(check, check_environment)
+            .map_err(Invalid::within("Task uses invalid check"))?;
     }
     if let Some(check) = &task.health_check {
-        check_health(check).map_err(Invalid::within("Task uses invalid health check"))?;
+        check_health(check, check_environment)
+            .map_err(Invalid::within("Task uses invalid health check"))?;
     }
     if task.resources.is_empty() {
         return Err(invalid!("Task uses no resources"));
