@@ -71,9 +71,13 @@ pub(crate) fn weights(options: &WeightOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     let body = server::get_json(master, "/weights")?;
+    if options.json {
+        // Whatever it is: a body that is no list is not shown as an empty one.
+        return table::print_json(&body);
+    }
     let weights = body.as_array().map_or(&[][..], Vec::as_slice);
     let row = |weight: &Value| vec![text(weight, "role"), text(weight, "weight")];
-    list_all(options.json, &["ROLE", "WEIGHT"], weights, row)
+    list_all(false, &["ROLE", "WEIGHT"], weights, row)
 }
 
 fn weight(text: &str) -> anyhow::Result<WeightInfo> {
