@@ -56,6 +56,7 @@ process_start_time_seconds Start of the agent since the Unix epoch.";
 #[cfg(test)]
 mod tests {
     use super::super::families;
+    use super::super::text::write_head;
 
     /// Also those that this machine's kernel has no figures for.
     #[test]
@@ -63,11 +64,26 @@ mod tests {
         let page = include_str!("../../../docs/metrics.md");
         let page = page.split("## `meseta agent`").nth(1).unwrap_or_default();
         for (name, help) in families() {
-            let is_counter = name.ends_with("_total");
-            let kind = if is_counter { "counter" } else { "gauge" };
-            let row = format!("| `{name}` | {kind} | {help} |");
-            assert!(page.contains(&row), "not in docs/metrics.md: {row}");
+            let start = format!("| `{name}` | ");
+            let row = page.lines().find_map(|line| line.strip_prefix(&start));
+            let row = row.unwrap_or_else(|| panic!("not in docs/metrics.md: {name}"));
+            let (kind, meaning) = row.split_once(" | ").expect("a type");
+            assert_eq!(meaning, format!("{help} |"), "{name}");
+            let mut head = String::new();
+            write_head(&mut head, name);
+            let line = format!("# TYPE {name} {kind}\n");
+            assert!(head.ends_with(&line), "{line} is not {head}");
         }
+    }
+
+    #[test]
+    fn counters_and_nothing_else_end_in_total() {
+        let page = include_str!("../../../docs/metrics.md");
+        let page = page.split("## `meseta agent`").nth(1).unwrap_or_default();
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let mut kinds = rows.filter_map(|row| row.split_once("` | "));
+        assert!(families().count() <= kinds.clone().count());
+        assert!(kinds.all(|(name, row)| name.ends_with("_total") == row.starts_with("counter |")));
     }
 
     #[test]
