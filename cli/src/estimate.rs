@@ -141,3 +141,20 @@ fn read(path: &Path) -> anyhow::Result<String> {
 fn put(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_that_is_no_trace_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("empty.csv");
+        let told = || format!("{:#}", load(&file).expect_err("no trace"));
+        let read = format!("failed to read {}", file.display());
+        assert!(told().starts_with(&read), "{}", told());
+        std::fs::write(&file, "").expect("written");
+        let empty = format!("{} is not a trace: the trace is empty", file.display());
+        assert_eq!(told(), empty);
+    }
+}

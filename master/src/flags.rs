@@ -685,4 +685,64 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn every_flag_reaches_the_core() {
+        let core = |arguments: &[&str]| {
+            let flags = flags(arguments);
+            let identity = crate::run::identity(&flags, "127.0.0.1:5050".parse().unwrap());
+            let config = crate::run::config(&flags, flags.options().unwrap(), identity);
+            format!("{config:?}")
+        };
+        let defaults = core(&[]);
+        let whitelist = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(whitelist.path(), "listed\n").unwrap();
+        let whitelist = format!("whitelist={}", whitelist.path().display());
+        // Where there is no second text, the core's name is the flag's.
+        for (flag, told) in [
+            ("allocation_interval=3secs", ""),
+            ("agent_ping_timeout=3secs", ""),
+            ("max_agent_ping_timeouts=3", ""),
+            ("agent_reregister_timeout=3secs", ""),
+            (
+                "agent_removal_rate_limit=1/3secs",
+                "agent_removal_interval: 3s,",
+            ),
+            (
+                "recovery_agent_removal_limit=3%",
+                "agent_removal_percent: 3,",
+            ),
+            ("offer_timeout=3secs", "offer_timeout: Some(3s),"),
+            ("max_completed_frameworks=3", ""),
+            ("max_completed_tasks_per_framework=3", ""),
+            ("max_unreachable_tasks_per_framework=3", ""),
+            ("registry_max_agent_age=3secs", ""),
+            ("registry_max_agent_count=3", ""),
+            ("registry_gc_interval=3secs", ""),
+            ("memory_budget=2GB", "history_per_framework: 33554432,"),
+            ("root_submissions=false", ""),
+            ("require_agent_domain=true", ""),
+            (&whitelist, "\"listed\""),
+            ("roles=dev", "\"dev\""),
+            ("weights=dev=7.5", "7.5"),
+            ("quota_semantics=head", "quota_semantics: Head,"),
+            ("filter_gpu_resources=false", ""),
+            ("role_sorter=random", "role_sorter: Random,"),
+            ("framework_sorter=random", "framework_sorter: Random,"),
+            (
+                "allocator_agent_recovery_factor=0.3",
+                "recovery_percent: 30,",
+            ),
+            ("allocator_recovery_timeout=3secs", "recovery_timeout: 3s,"),
+            ("fair_sharing_excluded_resource_names=gpus", "\"gpus\""),
+            ("min_allocatable_resources=disk:3", "\"disk\""),
+        ] {
+            let same = format!("{},", flag.replace("secs", "s").replace('=', ": "));
+            let told = if told.is_empty() { &same } else { told };
+            let config = core(&[&format!("--{flag}")]);
+            assert!(config.contains(told), "{flag}: {config}");
+            assert!(!defaults.contains(told), "{flag}: {defaults}");
+        }
+        assert!(core(&["--require_agent_domain"]).contains("require_agent_domain: true"));
+    }
 }

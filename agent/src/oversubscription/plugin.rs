@@ -403,7 +403,25 @@ mod tests {
         let good = read(kill("f", 1)).unwrap();
         assert_eq!(good.corrections[0].action, Action::Kill);
         assert!(good.corrections[0].why.to_string().contains("too loud"));
-        for bad in [kill("f", 0), kill("f", 77), kill("../f", 1), kill("", 1)] {
+        let of_executor = |executor: &str, container: Option<&str>| {
+            let mut one = kill("f", 1);
+            one.kill.executor_id.value = executor.to_owned();
+            one.kill.container_id = container.map(|value| pb::ContainerId {
+                value: value.to_owned(),
+                parent: None,
+            });
+            one
+        };
+        let good = read(of_executor("e", Some("c"))).unwrap();
+        assert!(good.corrections[0].container.is_some());
+        for bad in [
+            kill("f", 0),
+            kill("f", 77),
+            kill("../f", 1),
+            kill("", 1),
+            of_executor("../up", None),
+            of_executor("e", Some("../up")),
+        ] {
             assert_eq!(read(bad).unwrap_err().kind, "garbage");
         }
         for cpus in [-1.0, f64::NAN, f64::INFINITY, 0.0] {

@@ -95,6 +95,17 @@ fn answers_have_the_values_of_mesos() {
     let name = "Command Executor (Task: t) (Command: sh -c 'sleep 1000')";
     assert_eq!(executor["name"], name);
     let task = &executor["tasks"][0];
+    for (part, keys) in [
+        (&state, "id hostname pid version"),
+        (&state["frameworks"][0], "id name"),
+        (executor, "id name container directory"),
+        (task, "id name framework_id slave_id"),
+    ] {
+        for key in keys.split(' ') {
+            assert!(!part[key].as_str().expect(key).is_empty(), "{key}: {part}");
+        }
+    }
+    assert_eq!(state["version"], meseta_proto::INTERFACE_VERSION);
     assert_eq!(task["executor_id"], "");
     assert_eq!(task["state"], "TASK_RUNNING");
     assert_eq!(task["statuses"].as_array().map(Vec::len), Some(2));

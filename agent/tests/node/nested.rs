@@ -144,7 +144,7 @@ fn a_session_at_a_terminal_echoes_and_has_a_size() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let id = json!({"value": "session-1", "parent": parent});
-    let text = "tty; stty size; read line; stty size; echo \"got $line\"; cat marker; exit 4";
+    let text = "tty; stty size; read line; stty size; echo \"got $line\"; cat marker; echo wrong >&2; exit 4";
     let stream = |body: &Value| open_stream(&world, body, "application/x-protobuf");
     let session = json!({
         "type": "LAUNCH_NESTED_CONTAINER_SESSION",
@@ -179,7 +179,8 @@ fn a_session_at_a_terminal_echoes_and_has_a_size() {
     // "hello\n"; nothing at all is no end here, where a key ends the input.
     let records = [size, typed(""), typed("aGVsbG8K")];
     attach_input(&world, &id, &records);
-    let end = "hello\r\n30 100\r\ngot hello\r\nmade\r\n";
+    // A terminal is one stream: what is complained of is within it.
+    let end = "hello\r\n30 100\r\ngot hello\r\nmade\r\nwrong\r\n";
     until(&mut shown, &mut all, end);
     let mut seen = String::new();
     until(&mut watched, &mut seen, end);

@@ -58,9 +58,13 @@ fn a_task_runs_and_its_output_can_be_read() {
         };
         assert!(text.contains(own), "in its own group: {text}");
     }
+    let path = sandbox_path("t1", "stdout");
+    let reply = world.get(&format!("/files/read?path={path}&offset=-5"));
+    let refused = (400, "Negative offset provided: -5.\n");
+    assert_eq!((reply.status, &*reply.text()), refused);
     let reply = world.call(&json!({
         "type": "READ_FILE",
-        "read_file": {"path": sandbox_path("t1", "stdout"), "offset": 0, "length": 5},
+        "read_file": {"path": path, "offset": 0, "length": 5},
     }));
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.json()["read_file"]["data"], "aGVsbG8=");

@@ -118,7 +118,9 @@ mod tests {
         assert_eq!(exit_code(&status), Some(137));
         let line = describe(&status);
         assert!(
-            line.contains("Memory limit exceeded: 64MB (3 lines more"),
+            line.starts_with(
+                "TASK_FAILED REASON_CONTAINER_LIMITATION_MEMORY: Memory limit exceeded: 64MB (3 lines more"
+            ),
             "{line}"
         );
         assert!(!line.contains('\n'), "{line}");

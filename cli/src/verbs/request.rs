@@ -214,6 +214,25 @@ mod tests {
     }
 
     #[test]
+    fn the_tasks_command_has_the_environment() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: Options,
+        }
+        let line = ["execute", "--command=env", "--env=A=1", "--env=B=2"];
+        let Line { options } = clap::Parser::try_parse_from(line).expect("flags");
+        let request = Request::new(&options).expect("valid");
+        let (id, agent) = (mesos::TaskId::default(), mesos::AgentId::default());
+        let task = request.task(id, agent, &Resources::default());
+        let command = task.expect("a task").command.expect("a command");
+        let environment = command.environment.as_ref().expect("an environment");
+        let pairs = environment.variables.iter().map(|v| (&*v.name, v.value()));
+        assert!(pairs.eq([("A", "1"), ("B", "2")]));
+        assert_eq!(command.value(), "env");
+    }
+
+    #[test]
     fn a_pair_without_value_and_a_broken_object_are_refused() {
         assert!(environment(&["A".to_owned()]).is_err());
         assert!(environment(&["{\"A\": 1}".to_owned()]).is_err());

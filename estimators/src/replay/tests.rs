@@ -197,9 +197,17 @@ fn tasks_come_go_and_are_missed() {
 #[test]
 fn what_is_no_trace_is_refused() {
     let cases = [
-        ("", TraceError::Empty),
-        ("t_s,a\nlimit,1\n0,1\n", TraceError::TooShort),
-        ("t_s,a\n0,1\n1,1\n", TraceError::NoLimit("a".into())),
+        ("", TraceError::Empty, "the trace is empty"),
+        (
+            "t_s,a\nlimit,1\n0,1\n",
+            TraceError::TooShort,
+            "the trace has fewer than two steps",
+        ),
+        (
+            "t_s,a\n0,1\n1,1\n",
+            TraceError::NoLimit("a".into()),
+            "there is no limit for task \"a\"",
+        ),
         (
             "t_s,a\nlimit,1\n0,1,2\n",
             TraceError::Cells {
@@ -207,6 +215,7 @@ fn what_is_no_trace_is_refused() {
                 cells: 3,
                 expected: 2,
             },
+            "line 3: 3 cells where the first line has 2",
         ),
         (
             "t_s,a\nlimit,1\n0,-1\n",
@@ -214,6 +223,7 @@ fn what_is_no_trace_is_refused() {
                 line: 3,
                 text: "-1".into(),
             },
+            "line 3: \"-1\" is not a number of at least 0",
         ),
         (
             "t_s,a\nlimit,1\n0,NaN\n",
@@ -221,6 +231,7 @@ fn what_is_no_trace_is_refused() {
                 line: 3,
                 text: "NaN".into(),
             },
+            "line 3: \"NaN\" is not a number of at least 0",
         ),
         (
             "t_s,a\nlimit,1\n0,1\n5,1\n9,1\n",
@@ -229,9 +240,11 @@ fn what_is_no_trace_is_refused() {
                 step: 5.0,
                 found: 4.0,
             },
+            "line 5: steps are 5 s apart before, and 4 s here",
         ),
     ];
-    for (text, error) in cases {
+    for (text, error, words) in cases {
+        assert_eq!(error.to_string(), words);
         assert_eq!(Trace::parse(text, None), Err(error));
     }
     let missing = Trace::parse("t_s,a\n0,1\n1,1\n", Some("task,limit\nb,1\n"));

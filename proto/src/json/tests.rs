@@ -264,6 +264,9 @@ fn bytes_are_base64() {
     assert!(written.contains(r#""data":"AAEC/w==""#), "{written}");
     assert!(written.contains(r#""uuid":"AAE=""#), "{written}");
     assert!(refused::<TaskStatus>(r#"{"data": "a!"}"#).contains("base64"));
+    let object = r#"{"acknowledge_operation_status": {"uuid": {"value": "AAE="}}}"#;
+    let error = refused::<Call>(object);
+    assert!(error.contains("uuid"), "{error}");
 }
 
 #[test]

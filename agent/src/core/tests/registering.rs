@@ -235,10 +235,20 @@ fn another_id_than_ours_ends_the_agent_and_no_task() {
 fn a_refusal_for_good_ends_the_agent_and_another_is_tried_later() {
     let mut simulation = Simulation::new();
     simulation.link_up();
-    simulation.tell(ToAgent::Refused(wire::Refused {
-        reason: "busy".to_owned(),
-        permanent: false,
-    }));
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let writer = std::sync::Arc::new(log.reopen().expect("a writer"));
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(writer);
+    tracing::subscriber::with_default(subscriber.finish(), || {
+        simulation.tell(ToAgent::Refused(wire::Refused {
+            reason: "busy".to_owned(),
+            permanent: false,
+        }));
+    });
+    let logged = std::fs::read_to_string(log.path()).expect("text");
+    let line = "the master refused this agent reason=\"busy\" permanent=false";
+    assert!(logged.contains(line), "{logged}");
     let before = simulation.connects();
     simulation.advance(Duration::from_secs(61));
     assert_eq!(simulation.connects(), before + 1);

@@ -192,7 +192,7 @@ pub(super) async fn busy() -> (Router, impl Sized) {
             {"name": "ports", "type": "RANGES", "ranges": {"range": [{"begin": 31000, "end": 31001}]}},
         ],
         "command": {"value": "sleep 100"},
-        "labels": {"labels": [{"key": "a", "value": "b"}]},
+        "labels": {"labels": [{"key": "a", "value": "b"}, {"key": "bare"}]},
         "discovery": {"visibility": "CLUSTER", "name": "gold",
             "ports": {"ports": [{"number": 80, "name": "http", "protocol": "tcp"}]}},
     });
@@ -260,8 +260,20 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
     assert_eq!(agent["pid"], "slave(1)@127.0.0.1:5051");
     let framework = &state["frameworks"][0];
     let task = &framework["tasks"][0];
+    for (part, keys) in [
+        (&state, "id hostname pid version"),
+        (agent, "id hostname pid version"),
+        (framework, "id name"),
+        (task, "id name framework_id slave_id"),
+    ] {
+        for key in keys.split(' ') {
+            assert!(!part[key].as_str().expect(key).is_empty(), "{key}: {part}");
+        }
+    }
+    assert_eq!(state["version"], meseta_proto::INTERFACE_VERSION);
     assert_eq!(task["executor_id"], "");
-    assert_eq!(task["labels"], json!([{"key": "a", "value": "b"}]));
+    let labels = json!([{"key": "a", "value": "b"}, {"key": "bare"}]);
+    assert_eq!(task["labels"], labels);
     let discovery = json!({"visibility": "CLUSTER", "name": "gold",
         "ports": {"ports": [{"number": 80, "name": "http", "protocol": "tcp"}]}});
     assert_eq!(task["discovery"], discovery);
@@ -296,6 +308,7 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
     let tasks = operator(&router, r#"{"type":"GET_TASKS"}"#).await;
     let tasks = json_of(tasks).await;
     let task = &tasks["get_tasks"]["tasks"][0];
+    assert_eq!(task["labels"]["labels"], labels);
     assert_eq!(task["status_update_state"], "TASK_RUNNING");
     assert_eq!(task["resources"][0]["allocation_info"]["role"], "dev");
 }
