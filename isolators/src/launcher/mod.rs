@@ -161,10 +161,10 @@ pub struct Rlimit {
 /// One launch: what of a container is the launcher's, and what the isolators add.
 #[derive(Clone, Debug)]
 pub struct LaunchSpec<'a> {
-    /// The container's name.
+    /// The name of the container.
     pub name: &'a ContainerName,
     pub command: &'a Command,
-    /// The whole environment.
+    /// The whole environment; nothing is inherited.
     pub env: &'a [(OsString, OsString)],
     pub working_dir: &'a Path,
     /// Whom to run as; `None` stays what the agent is.
