@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-#[expect(clippy::print_stdout, reason = "the way to speak to cargo")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let descriptors = protox::compile(["etcd.proto"], ["proto"])?;

@@ -117,7 +117,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let error = find(&[address.clone()], None)
+        let error = find(std::slice::from_ref(&address), None)
             .await
             .unwrap_err()
             .to_string();

@@ -735,7 +735,10 @@ mod tests {
             ),
             ("allocator_recovery_timeout=3secs", "recovery_timeout: 3s,"),
             ("fair_sharing_excluded_resource_names=gpus", "\"gpus\""),
-            ("min_allocatable_resources=disk:3", "\"disk\""),
+            (
+                "min_allocatable_resources=disk:3",
+                "min_allocatable: [disk:3]",
+            ),
         ] {
             let same = format!("{},", flag.replace("secs", "s").replace('=', ": "));
             let told = if told.is_empty() { &same } else { told };

@@ -218,14 +218,10 @@ impl Candidate {
     async fn until_replaced(&self, elected: &Elected) {
         let mut revision = elected.created;
         loop {
-            match self.watch_key(elected, revision).await {
-                Ok(true) => return,
-                Ok(false) | Err(Error::Compacted) => match self.is_mine(elected).await {
-                    Ok(false) => return,
-                    Ok(true) | Err(_) => {}
-                },
-                Err(_) => {}
+            if self.watch_key(elected, revision).await.is_ok() {
+                return;
             }
+            // The watch has ended; what happened meanwhile is read.
             tokio::time::sleep(RETRY).await;
             if let Ok(holder) = self.holder().await {
                 revision = holder.revision;
@@ -239,13 +235,13 @@ impl Candidate {
         }
     }
 
-    /// Whether the key was deleted or written by another; an error if that cannot be watched any more.
-    async fn watch_key(&self, elected: &Elected, revision: i64) -> Result<bool, Error> {
+    /// Returns when the key is deleted or written by another; an error if that cannot be watched any more.
+    async fn watch_key(&self, elected: &Elected, revision: i64) -> Result<(), Error> {
         let mut watch = self.client.watch(&self.key, revision + 1).await?;
         loop {
             match watch.next().await? {
                 Change::Put { created, .. } if created == elected.created => {}
-                Change::Put { .. } | Change::Deleted { .. } => return Ok(true),
+                Change::Put { .. } | Change::Deleted { .. } => return Ok(()),
             }
         }
     }

@@ -107,7 +107,10 @@ pub(crate) async fn open(
     on_persisted: OnPersisted,
 ) -> Result<(Recovered, Etcd, watch::Receiver<Writing>), EtcdError> {
     let taken = reading::take_over(client, keys, cluster, elected).await?;
-    // Bounded by whoever sends, who keeps to `QUEUE_MAX`.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whoever sends keeps to QUEUE_MAX, and must not wait"
+    )]
     let (queue, waiting) = mpsc::unbounded_channel();
     let (told, writing) = watch::channel(Writing::default());
     let writer = writer::Writer {
@@ -144,7 +147,7 @@ impl Registry for Etcd {
             return;
         };
         let written = tokio::time::timeout(CLOSE_TIMEOUT, &mut writer);
-        match self.runtime.block_on(async { written.await }) {
+        match self.runtime.block_on(written) {
             Ok(Ok(())) => {}
             Ok(Err(_)) => tracing::error!("the registry's writer panicked"),
             Err(_) => {
