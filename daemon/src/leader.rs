@@ -9,6 +9,9 @@ use tokio::task::JoinSet;
 use super::client::{Client, Options};
 use super::tls;
 
+/// Where a master that follows names the one that leads, in the metadata of a gRPC status.
+pub const LEADER: &str = "meseta-leader";
+
 /// The longest that a master is waited for: one that is cut off must not hold up the others' answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 

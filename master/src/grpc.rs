@@ -13,6 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::body::BodyError;
+use meseta_daemon::leader::LEADER;
 use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::meseta::v1::agent_registry_server::AgentRegistryServer;
 use meseta_proto::meseta::v1::operator_server::OperatorServer;
@@ -77,9 +78,6 @@ pub(crate) async fn router(context: &Arc<Context>) -> Router {
     let routes = routes.layer(leads);
     authentication::authenticated(routes, context.clone())
 }
-
-/// Names the leader in the status of a call that it alone takes.
-const LEADER: &str = "meseta-leader";
 
 /// Calls of this package are the leader's; health and reflection are any master's.
 async fn if_leading(

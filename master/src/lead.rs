@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::core::{Lsn, Recovered, Snapshot};
 use crate::handle::{Inbox, Query};
 use crate::leadership::election::{Candidate, Elected, Lost};
-use crate::leadership::{Fence, Role};
+use crate::leadership::{Fence, Role, tell};
 use crate::measures::Measures;
 use crate::operation_outcomes::OperationOutcome;
 use crate::registry::Registry;
@@ -163,12 +163,7 @@ async fn keep_role(
             Writing::Stalled(reason) => suspended(reason),
             Writing::Works => Role::Leading,
         };
-        let is_new = role.send_if_modified(|role| {
-            let is_new = *role != new;
-            *role = new.clone();
-            is_new
-        });
-        if is_new {
+        if tell(role, new) {
             tracing::info!(role = role.borrow().name(), "role changed");
         }
         tokio::time::sleep(CHECK).await;

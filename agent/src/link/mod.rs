@@ -64,9 +64,7 @@ impl Hint {
     }
 
     fn note(&self, status: &tonic::Status) {
-        /// Where a master names the one that leads.
-        const LEADER: &str = "meseta-leader";
-        let leader = status.metadata().get(LEADER);
+        let leader = status.metadata().get(leader::LEADER);
         let leader = leader.and_then(|leader| leader.to_str().ok());
         if let Some(leader) = leader.filter(|leader| address::check_host_port(leader)) {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(leader.to_owned());

@@ -10,7 +10,7 @@ use meseta_etcd::{Change, Client, Error, operation};
 use tokio::sync::watch;
 
 use super::fence::BootTime;
-use super::{Fence, Leader, Role};
+use super::{Fence, Leader, Role, tell};
 
 /// Between two tries to reach etcd.
 const RETRY: Duration = Duration::from_millis(500);
@@ -83,6 +83,13 @@ struct Holder {
     revision: i64,
 }
 
+impl Holder {
+    fn is(&self, elected: &Elected) -> bool {
+        let found = self.found.as_ref();
+        found.is_some_and(|found| found.create_revision == elected.created)
+    }
+}
+
 impl Candidate {
     /// Follows whoever leads until nobody does and this master has won; never comes back where etcd refuses it, which
     /// is logged.
@@ -110,9 +117,9 @@ impl Candidate {
             tell(role, Role::Following(None));
             return self.try_to_win(granted).await;
         };
-        let leader: Leader = serde_json::from_slice(&found.value).unwrap_or_default();
+        // What cannot be read names nobody to go to.
+        let leader: Option<Leader> = serde_json::from_slice(&found.value).ok();
         if let Some((lease, sent)) = *granted
-            && leader.id == self.me.id
             && found.lease == lease
         {
             // The answer to an earlier try was lost.
@@ -122,7 +129,7 @@ impl Candidate {
             // It ends by itself if this does not end it.
             let _unanswered = self.client.revoke(lease).await;
         }
-        tell(role, Role::Following(Some(leader)));
+        tell(role, Role::Following(leader));
         self.until_changed(holder.revision).await.map(|()| None)
     }
 
@@ -192,7 +199,7 @@ impl Candidate {
             let pause = match self.client.keep_alive(elected.lease).await {
                 Ok(()) => {
                     // Whoever was away for long looks at the key before it acts again.
-                    if was_open || matches!(self.is_mine(elected).await, Ok(true)) {
+                    if was_open || matches!(self.holder().await, Ok(holder) if holder.is(elected)) {
                         fence.extend(self.times.safe_until(sent));
                     }
                     self.times.interval()
@@ -208,12 +215,6 @@ impl Candidate {
         }
     }
 
-    async fn is_mine(&self, elected: &Elected) -> Result<bool, Error> {
-        let holder = self.holder().await?;
-        let found = holder.found;
-        Ok(found.is_some_and(|found| found.create_revision == elected.created))
-    }
-
     /// Returns when the key is known to be gone or another's.
     async fn until_replaced(&self, elected: &Elected) {
         let mut revision = elected.created;
@@ -225,10 +226,7 @@ impl Candidate {
             tokio::time::sleep(RETRY).await;
             if let Ok(holder) = self.holder().await {
                 revision = holder.revision;
-                if holder
-                    .found
-                    .is_none_or(|found| found.create_revision != elected.created)
-                {
+                if !holder.is(elected) {
                     return;
                 }
             }
@@ -253,12 +251,4 @@ impl Candidate {
             tracing::warn!(%error, "the leadership could not be given up; it ends with its lease");
         }
     }
-}
-
-fn tell(role: &watch::Sender<Role>, new: Role) {
-    role.send_if_modified(|role| {
-        let is_new = *role != new;
-        *role = new;
-        is_new
-    });
 }

@@ -8,5 +8,16 @@ pub(crate) mod election;
 pub(crate) mod fence;
 pub(crate) mod role;
 
+use tokio::sync::watch;
+
 pub(crate) use fence::Fence;
 pub(crate) use role::{Leader, Role};
+
+/// Tells those who watch a value, if it is another one; says whether it is.
+pub(crate) fn tell<T: PartialEq>(told: &watch::Sender<T>, new: T) -> bool {
+    told.send_if_modified(|told| {
+        let is_new = *told != new;
+        *told = new;
+        is_new
+    })
+}

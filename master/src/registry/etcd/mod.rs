@@ -72,6 +72,14 @@ pub enum EtcdError {
     )]
     Unreadable { key: String, found: String },
     #[error(
+        "the registry in etcd has {found} of {expected} parts of a change, below {key}: restore etcd from a snapshot"
+    )]
+    Incomplete {
+        key: String,
+        found: u32,
+        expected: u32,
+    },
+    #[error(
         "the registry in etcd has another number of transactions than this master wrote: another program writes it"
     )]
     Interfered,

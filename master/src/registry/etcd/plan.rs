@@ -220,17 +220,17 @@ impl Planner {
             // A transaction must not write what it deletes a range of.
             let is_range = matches!(operation, Operation::DeletePrefix { .. });
             if operations.len() == OPERATIONS_MAX || bytes + more > BYTES_MAX || is_range {
-                all.push(self.transaction(std::mem::take(&mut operations), None));
+                self.flush(&mut operations, all);
                 bytes = 0;
             }
             operations.push(operation);
             bytes += more;
             if is_range {
-                all.push(self.transaction(std::mem::take(&mut operations), None));
+                self.flush(&mut operations, all);
                 bytes = 0;
             }
         }
-        all.push(self.transaction(operations, None));
+        self.flush(&mut operations, all);
         let key = self.keys.pointer();
         let prefix = self.keys.staged(pointer.generation);
         let last = vec![
@@ -238,6 +238,13 @@ impl Planner {
             Operation::DeletePrefix { prefix },
         ];
         all.push(self.transaction(last, None));
+    }
+
+    /// A transaction of what has been collected, if there is any.
+    fn flush(&mut self, operations: &mut Vec<Operation>, all: &mut Vec<Transaction>) {
+        if !operations.is_empty() {
+            all.push(self.transaction(std::mem::take(operations), None));
+        }
     }
 
     /// The operations of one write, which takes the place of whatever is there.

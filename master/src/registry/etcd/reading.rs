@@ -223,8 +223,19 @@ impl At<'_> {
         let damaged = |key| move |source| EtcdError::Damaged { key, source };
         let pointer = Pointer::decode(&*pointer.value).map_err(damaged(key))?;
         let generation = self.keys.staged(pointer.generation);
-        self.each(&generation, |found| parts.extend_from_slice(&found.value))
-            .await?;
+        let mut count = 0;
+        self.each(&generation, |found| {
+            parts.extend_from_slice(&found.value);
+            count += 1;
+        })
+        .await?;
+        if count != pointer.parts {
+            return Err(EtcdError::Incomplete {
+                key: generation,
+                found: count,
+                expected: pointer.parts,
+            });
+        }
         let writes = plan::decode(&parts).map_err(damaged(generation))?;
         Ok(Staged::Pointed(pointer, writes))
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::plan::{Operation, Planner};
 use super::{EtcdError, Keys, Transaction, Writing};
 use crate::core::{Lsn, Mutation};
-use crate::leadership::Fence;
+use crate::leadership::{Fence, tell};
 use crate::registry::{OnPersisted, records};
 
 /// Mutations planned at once, so that a long queue still reports progress.
@@ -151,11 +151,7 @@ impl Writer {
     }
 
     fn tell(&self, writing: Writing) {
-        self.told.send_if_modified(|told| {
-            let is_new = *told != writing;
-            *told = writing;
-            is_new
-        });
+        tell(&self.told, writing);
     }
 }
 
