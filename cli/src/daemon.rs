@@ -162,7 +162,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 pub(crate) const PARENT_VARIABLE: &str = "MESETA_LOCAL_PARENT";
 
 /// A daemon of `meseta local` ends with it, also when that was killed and could tell nobody.
-fn end_with_parent() -> anyhow::Result<()> {
+pub(crate) fn end_with_parent() -> anyhow::Result<()> {
     let Ok(parent) = std::env::var(PARENT_VARIABLE) else {
         return Ok(());
     };

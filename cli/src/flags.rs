@@ -53,6 +53,9 @@ pub(crate) enum Verb {
     Agent(Box<meseta_agent::Flags>),
     /// Run a master and agents on this machine, on loopback, with an embedded store.
     Local(local::Options),
+    /// Run the installed etcd for `meseta local`.
+    #[command(hide = true)]
+    Etcd(local::etcd::Options),
     /// Run one command as a task and show its output.
     Execute(Box<verbs::execute::Options>),
     /// List the agents.

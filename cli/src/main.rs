@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         flags::Verb::Master(flags) => daemon::master(*flags, parsed.view),
         flags::Verb::Agent(flags) => daemon::agent(*flags, parsed.view),
         flags::Verb::Local(options) => local::run(&options),
+        flags::Verb::Etcd(options) => local::etcd::run(&options),
         flags::Verb::Execute(options) => verbs::execute::run(*options),
         flags::Verb::Agents(options) => verbs::agents::run(&options).map(done),
         flags::Verb::Tasks(options) => verbs::tasks::run(&options).map(done),

@@ -117,8 +117,7 @@ impl Candidate {
             tell(role, Role::Following(None));
             return self.try_to_win(granted).await;
         };
-        // What cannot be read names nobody to go to.
-        let leader: Option<Leader> = serde_json::from_slice(&found.value).ok();
+        let leader = self.leader_in(&found.value);
         if let Some((lease, sent)) = *granted
             && found.lease == lease
         {
@@ -131,6 +130,13 @@ impl Candidate {
         }
         tell(role, Role::Following(leader));
         self.until_changed(holder.revision).await.map(|()| None)
+    }
+
+    /// Whom a leader's key names, if that helps anybody: nobody if it cannot be read, or if it is left from an earlier
+    /// run at this master's own address.
+    fn leader_in(&self, value: &[u8]) -> Option<Leader> {
+        let leader: Leader = serde_json::from_slice(value).ok()?;
+        (leader.address != self.me.address).then_some(leader)
     }
 
     async fn holder(&self) -> Result<Holder, Error> {

@@ -1,11 +1,11 @@
 //! `meseta local`: up, used, ended; and nothing left behind.
 
 use std::io::Read as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use meseta_tests::daemon::binary;
-use meseta_tests::{Missing, kernel, unless_root, wait};
+use meseta_tests::{Missing, http, kernel, unless_installed, unless_root, wait};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -20,6 +20,14 @@ meseta_tests::scenarios! {
         a_port_in_use_is_said_so;
     unless_root:
         its_only_machine_goes_down_and_comes_up_again;
+    without_etcd:
+        of_three_masters_one_leads_after_a_kill;
+    anywhere:
+        several_masters_need_etcd_and_say_so;
+}
+
+fn without_etcd() -> Missing {
+    unless_installed("etcd")
 }
 
 fn unless_root_quietly() -> Missing {
@@ -32,6 +40,28 @@ struct Local {
     master: String,
 }
 
+impl Local {
+    /// The address of a daemon, once it listens.
+    fn address_of(&self, daemon: &str) -> String {
+        let endpoint = self.dir.path().join(daemon).join("endpoint");
+        wait::eventually("the daemon listens", Duration::from_secs(20), || {
+            let text = std::fs::read_to_string(&endpoint).ok()?;
+            Some(text.trim().trim_start_matches("http://").to_owned())
+        })
+    }
+
+    /// Asks it to end, and waits until it has.
+    fn interrupt(&mut self) -> ExitStatus {
+        kernel::kill(
+            i32::try_from(self.child.id()).expect("a pid"),
+            Signal::SIGINT,
+        );
+        wait::eventually("it ends", Duration::from_secs(20), || {
+            self.child.try_wait().expect("wait")
+        })
+    }
+}
+
 impl Drop for Local {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -40,6 +70,11 @@ impl Drop for Local {
 }
 
 fn start() -> Local {
+    start_with(&[], "master")
+}
+
+/// Starts it and waits for this master and the first agent.
+fn start_with(flags: &[&str], master: &str) -> Local {
     let dir = tempfile::TempDir::with_prefix("meseta-test-local-").expect("a directory");
     let child = Command::new(binary())
         .args([
@@ -48,6 +83,7 @@ fn start() -> Local {
             "--agent_port=0",
             "--resources=cpus:2;mem:1024",
         ])
+        .args(flags)
         .arg(format!("--work_dir={}", dir.path().display()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -59,11 +95,7 @@ fn start() -> Local {
         dir,
         master: String::new(),
     };
-    let endpoint = local.dir.path().join("master/endpoint");
-    local.master = wait::eventually("the master listens", Duration::from_secs(20), || {
-        let text = std::fs::read_to_string(&endpoint).ok()?;
-        Some(text.trim().trim_start_matches("http://").to_owned())
-    });
+    local.master = local.address_of(master);
     let agent = local.dir.path().join("agent-1/endpoint");
     wait::eventually("the agent listens", Duration::from_secs(20), || {
         agent.exists().then_some(())
@@ -165,25 +197,13 @@ fn its_only_machine_goes_down_and_comes_up_again() {
     wait::eventually("the agent is back", Duration::from_secs(30), || {
         has_one().then_some(())
     });
-    kernel::kill(
-        i32::try_from(local.child.id()).expect("a pid"),
-        Signal::SIGINT,
-    );
-    wait::eventually("it ends", Duration::from_secs(20), || {
-        local.child.try_wait().expect("wait")
-    });
+    local.interrupt();
 }
 
 fn ctrl_c_ends_everything_and_leaves_nothing() {
     let mut local = start();
     let word = occupy(&local);
-    kernel::kill(
-        i32::try_from(local.child.id()).expect("a pid"),
-        Signal::SIGINT,
-    );
-    let status = wait::eventually("it ends", Duration::from_secs(20), || {
-        local.child.try_wait().expect("wait")
-    });
+    let status = local.interrupt();
     let mut said = String::new();
     local
         .child
@@ -226,4 +246,44 @@ fn a_port_in_use_is_said_so() {
         said.contains(&port.to_string()) && said.contains("in use"),
         "{said}"
     );
+}
+
+fn of_three_masters_one_leads_after_a_kill() {
+    let mut local = start_with(&["--masters=3"], "master-1");
+    let names = ["master-1", "master-2", "master-3"];
+    let addresses = names.map(|name| local.address_of(name));
+    let role = |index: usize| {
+        let answer = http::try_get(&format!("http://{}/leader", addresses[index])).ok();
+        let role = answer.and_then(|answer| answer.json()["role"].as_str().map(str::to_owned));
+        role.unwrap_or_default()
+    };
+    let leader = wait::eventually("one leads", Duration::from_secs(20), || {
+        (0..names.len()).find(|index| role(*index) == "leading")
+    });
+    let dir = local.dir.path().join(names[leader]);
+    let pids = kernel::processes_like(&format!("--work_dir={}", dir.display()));
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    kernel::kill(pids[0], Signal::SIGKILL);
+    // The one that comes back may win the next election.
+    wait::eventually("it is back, and one leads", Duration::from_secs(40), || {
+        let mut roles = [0, 1, 2].map(role);
+        roles.sort();
+        (roles == ["following", "following", "leading"]).then_some(())
+    });
+    let status = local.interrupt();
+    assert!(status.success(), "{status}");
+    assert_eq!(leftovers(&local, "no task"), Vec::<String>::new());
+}
+
+fn several_masters_need_etcd_and_say_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = Command::new(binary())
+        .args(["local", "--masters=2", "--port=0", "--agent_port=0"])
+        .arg(format!("--work_dir={}", dir.path().display()))
+        .env("PATH", dir.path())
+        .output()
+        .expect("meseta runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.contains("apt-get install etcd-server"), "{said}");
 }

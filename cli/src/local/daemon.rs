@@ -1,0 +1,212 @@
+//! One process of `meseta local`: started, waited for, started again, ended.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use crate::daemon::PARENT_VARIABLE;
+
+/// How long a daemon may take from its start until its port answers.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long an agent may take to end its tasks and remove their groups; then it is killed.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// Pause between two looks for a daemon's endpoint file.
+const ENDPOINT_POLL: Duration = Duration::from_millis(10);
+/// Pause before a daemon that may end is started again.
+const RESTART_PAUSE: Duration = Duration::from_secs(5);
+
+/// What the end of a daemon means for the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtItsEnd {
+    /// It is all over: there is no other of its kind.
+    Fail,
+    /// An agent whose master told it to end is started again, until it may stay.
+    AgainAfterSuccess,
+    /// It is started again however it ended: others go on meanwhile.
+    Again,
+}
+
+/// One running daemon.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    pub(super) name: String,
+    /// `http://` and its address.
+    pub(super) url: String,
+    at_its_end: AtItsEnd,
+    /// The verb and its flags.
+    arguments: Vec<String>,
+    child: Child,
+    /// When one that has ended is started again.
+    again_at: Option<Instant>,
+}
+
+/// What a look at a daemon found.
+#[derive(Debug)]
+pub(super) enum Found {
+    Running,
+    /// An agent ended because its master said so, and is started again by later looks.
+    ToldToEnd,
+    /// It has ended, and is started again by later looks.
+    Ended(ExitStatus),
+    /// It has ended for good.
+    Failed(ExitStatus),
+}
+
+impl Daemon {
+    /// Starts a master or an agent with its own directory and waits until it listens.
+    pub(super) async fn start(
+        name: &str,
+        verb: &str,
+        dir: &Path,
+        flags: Vec<String>,
+        at_its_end: AtItsEnd,
+    ) -> anyhow::Result<Self> {
+        let endpoint = clean_endpoint(dir)?;
+        let mut arguments = vec![verb.to_owned(), format!("--work_dir={}", dir.display())];
+        arguments.extend(flags);
+        let mut daemon = Self::spawn(name, arguments, at_its_end)?;
+        daemon.url = daemon.until_it_listens(|| endpoint_of(&endpoint)).await?;
+        Ok(daemon)
+    }
+
+    /// Starts what this binary runs under a verb, and waits for nothing.
+    pub(super) fn spawn(
+        name: &str,
+        arguments: Vec<String>,
+        at_its_end: AtItsEnd,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            name: name.to_owned(),
+            url: String::new(),
+            at_its_end,
+            child: spawn(name, &arguments)?,
+            arguments,
+            again_at: None,
+        })
+    }
+
+    /// From now on it has this port, also when it is started again.
+    pub(super) fn keep_port(&mut self) {
+        let Some((_, port)) = self.url.rsplit_once(':') else {
+            return;
+        };
+        self.arguments
+            .retain(|argument| !argument.starts_with("--port="));
+        self.arguments.push(format!("--port={port}"));
+    }
+
+    /// The address without `http://`.
+    pub(super) fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// Looks whether it has ended, and starts it again when that is due.
+    pub(super) fn look(&mut self) -> anyhow::Result<Found> {
+        if self.again_at.is_some_and(|again| Instant::now() < again) {
+            return Ok(Found::Running);
+        }
+        if self.again_at.take().is_some() {
+            self.child = spawn(&self.name, &self.arguments)?;
+        }
+        let Ok(Some(status)) = self.child.try_wait() else {
+            return Ok(Found::Running);
+        };
+        let found = match self.at_its_end {
+            AtItsEnd::AgainAfterSuccess if status.success() => Found::ToldToEnd,
+            AtItsEnd::Again => Found::Ended(status),
+            AtItsEnd::AgainAfterSuccess | AtItsEnd::Fail => return Ok(Found::Failed(status)),
+        };
+        self.again_at = Some(Instant::now() + RESTART_PAUSE);
+        Ok(found)
+    }
+
+    /// Polls `listening` until it says where; an end before that is an error.
+    pub(super) async fn until_it_listens(
+        &mut self,
+        listening: impl Fn() -> Option<String>,
+    ) -> anyhow::Result<String> {
+        let end = Instant::now() + START_LIMIT;
+        while Instant::now() < end {
+            if let Some(url) = listening() {
+                return Ok(url);
+            }
+            if let Some(status) = self.child.try_wait().context("failed to watch a daemon")? {
+                bail!(
+                    "the {} did not start ({status}); what it said is above",
+                    self.name
+                );
+            }
+            tokio::time::sleep(ENDPOINT_POLL).await;
+        }
+        self.terminate();
+        bail!(
+            "the {} did not listen within {} s",
+            self.name,
+            START_LIMIT.as_secs()
+        )
+    }
+
+    /// Asks it to end.
+    pub(super) fn terminate(&self) {
+        let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+            // Already gone is what we want.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+
+    /// Waits for the end of one that was asked to end, and kills it if it takes too long.
+    pub(super) async fn wait(&mut self) {
+        if tokio::time::timeout(STOP_LIMIT, self.child.wait())
+            .await
+            .is_err()
+        {
+            eprintln!(
+                "meseta: the {} did not end within {} s: killed",
+                self.name,
+                STOP_LIMIT.as_secs()
+            );
+            if let Err(error) = self.child.kill().await {
+                eprintln!("meseta: failed to kill the {}: {error}", self.name);
+            }
+        }
+    }
+}
+
+/// The directory made, and in it no endpoint of an earlier run.
+fn clean_endpoint(dir: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::create_dir_all(dir).with_context(|| format!("failed to create {}", dir.display()))?;
+    let endpoint = dir.join("endpoint");
+    match std::fs::remove_file(&endpoint) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("failed to remove {}", endpoint.display()))
+        }
+        _ => Ok(endpoint),
+    }
+}
+
+/// The URL that a daemon writes once its port listens.
+fn endpoint_of(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn spawn(name: &str, arguments: &[String]) -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("failed to find this program's own file")?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env(PARENT_VARIABLE, std::process::id().to_string())
+        .stdin(Stdio::null())
+        .process_group(0);
+    if std::env::var_os("MESETA_LOG").is_none() {
+        command.env("MESETA_LOG", "warn");
+    }
+    command
+        .spawn()
+        .with_context(|| format!("failed to start the {name}"))
+}

@@ -1,0 +1,89 @@
+//! The etcd that several masters of `meseta local` share: the installed one, on loopback, with one member.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use super::daemon::{AtItsEnd, Daemon};
+use crate::daemon::end_with_parent;
+
+/// What the program is called.
+const PROGRAM: &str = "etcd";
+/// What a look at its port may take.
+const CONNECT_LIMIT: Duration = Duration::from_millis(100);
+
+/// Flags of the hidden verb under which `meseta local` runs etcd.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Flags that etcd is given.
+    #[arg(last = true)]
+    flags: Vec<String>,
+}
+
+/// Becomes etcd, which ends with the `meseta local` that started it.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    end_with_parent()?;
+    let error = std::process::Command::new(PROGRAM)
+        .args(&options.flags)
+        .exec();
+    Err(error).context("failed to run etcd")
+}
+
+/// Starts it below a directory and waits until it listens.
+pub(super) async fn start(dir: &Path) -> anyhow::Result<Daemon> {
+    if installed().is_none() {
+        bail!(
+            "several masters share a registry in etcd, and there is no `etcd` on the PATH: install it (Debian: \
+             apt-get install etcd-server), or leave --masters out"
+        );
+    }
+    let [client, peer] = free_addresses()?;
+    let name = "etcd";
+    let mut arguments = vec![name.to_owned(), "--".to_owned()];
+    arguments.extend(flags(dir, client, peer));
+    let mut etcd = Daemon::spawn(name, arguments, AtItsEnd::Again)?;
+    etcd.url = etcd
+        .until_it_listens(|| {
+            let answers = TcpStream::connect_timeout(&client, CONNECT_LIMIT).is_ok();
+            answers.then(|| format!("http://{client}"))
+        })
+        .await?;
+    Ok(etcd)
+}
+
+fn flags(dir: &Path, client: SocketAddr, peer: SocketAddr) -> Vec<String> {
+    vec![
+        format!("--data-dir={}", dir.display()),
+        format!("--listen-client-urls=http://{client}"),
+        format!("--advertise-client-urls=http://{client}"),
+        format!("--listen-peer-urls=http://{peer}"),
+        format!("--initial-advertise-peer-urls=http://{peer}"),
+        format!("--initial-cluster=default=http://{peer}"),
+        "--auto-compaction-retention=1h".to_owned(),
+        "--logger=zap".to_owned(),
+        "--log-level=error".to_owned(),
+    ]
+}
+
+/// Where the program is.
+fn installed() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut candidates = std::env::split_paths(&path).map(|dir| dir.join(PROGRAM));
+    candidates.find(|candidate| candidate.is_file())
+}
+
+/// Two addresses on loopback that nobody listens on now.
+fn free_addresses() -> anyhow::Result<[SocketAddr; 2]> {
+    let listen = || TcpListener::bind("127.0.0.1:0").context("failed to find a free port");
+    let (client, peer) = (listen()?, listen()?);
+    let address = |listener: &TcpListener| {
+        let address = listener.local_addr();
+        address.context("failed to find a free port")
+    };
+    Ok([address(&client)?, address(&peer)?])
+}

@@ -1,0 +1,347 @@
+//! `meseta local`: masters and agents on loopback, as children that end with this process.
+//!
+//! Each daemon is this same binary, run again in a process group of its own, so that Ctrl-C reaches
+//! this process alone and agents can be ended, with all their tasks, before their master.
+//! - [`daemon`]: one such process;
+//! - [`etcd`]: what several masters share;
+//! - [`state_dir`]: where all of them write.
+
+mod daemon;
+pub(crate) mod etcd;
+mod state_dir;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use daemon::{AtItsEnd, Daemon, Found};
+use state_dir::StateDir;
+
+/// More agents than this on one machine is a slip of the finger.
+const AGENTS_MAX: u16 = 64;
+/// More masters than this help nobody.
+const MASTERS_MAX: u16 = 7;
+/// How long several masters may take to elect one.
+const ELECTION_LIMIT: Duration = Duration::from_secs(20);
+/// Pause between two looks at what has ended, or at who leads.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Flags of `meseta local`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Port of the master, of several masters the first; the others take the ports below it. 0 picks free ones.
+    #[arg(long, default_value_t = 5050)]
+    port: u16,
+    /// Port of the first agent, the next ones follow it; 0 picks free ones.
+    #[arg(long = "agent_port", alias = "agent-port", default_value_t = 5051)]
+    agent_port: u16,
+    /// Directory for all state; kept. Unset: a fresh one in the temporary directory, removed at the
+    /// end.
+    #[arg(long = "work_dir", alias = "work-dir", value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+    /// Number of masters, 1 to 7. Several share an etcd, which must be installed; one that is killed is replaced by
+    /// another at once and comes back as a follower.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MASTERS_MAX)))]
+    masters: u16,
+    /// Number of agents, 1 to 64.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(AGENTS_MAX)))]
+    agents: u16,
+    /// Resources of each agent, e.g. `cpus:4;mem:2048`; unset: what the machine has.
+    #[arg(long)]
+    resources: Option<String>,
+    /// Attributes of each agent, e.g. `rack:r1;ssd:true`.
+    #[arg(long)]
+    attributes: Option<String>,
+    /// Give the agents' tasks a hard CPU cap equal to what they asked for.
+    #[arg(long = "cgroups_enable_cfs")]
+    cgroups_enable_cfs: bool,
+}
+
+/// Runs until Ctrl-C, SIGTERM, or the end of a daemon that is not started again.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    // The children's end is tied to the thread that started them: this one, the main thread.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?
+        .block_on(async {
+            let state = StateDir::open(options.work_dir.as_deref())?;
+            let mut cluster = Cluster {
+                state,
+                etcd: None,
+                masters: Vec::new(),
+                agents: Vec::new(),
+            };
+            let outcome = cluster.run(options).await;
+            cluster.stop().await;
+            outcome
+        })
+}
+
+#[derive(Debug)]
+struct Cluster {
+    state: StateDir,
+    /// Only with several masters.
+    etcd: Option<Daemon>,
+    masters: Vec<Daemon>,
+    agents: Vec<Daemon>,
+}
+
+impl Cluster {
+    async fn run(&mut self, options: &Options) -> anyhow::Result<ExitCode> {
+        let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
+        let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
+        tokio::select! {
+            started = self.start(options) => started?,
+            _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+            _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        }
+        self.print_welcome().await;
+        tokio::select! {
+            ended = self.any_ends() => bail!(ended),
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        eprintln!("\nstopping: tasks first, then agents and master");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn start(&mut self, options: &Options) -> anyhow::Result<()> {
+        if options.masters == 1 {
+            self.start_the_master(options).await?;
+        } else {
+            self.start_masters(options).await?;
+        }
+        let masters = self.masters.iter().map(Daemon::address);
+        let masters = masters.collect::<Vec<_>>().join(",");
+        for index in 0..options.agents {
+            let name = format!("agent {}", index + 1);
+            let dir = self.state.path.join(format!("agent-{}", index + 1));
+            let flags = agent_flags(options, index, &dir, &masters)?;
+            let agent = Daemon::start(&name, "agent", &dir, flags, AtItsEnd::AgainAfterSuccess);
+            self.agents.push(agent.await?);
+        }
+        Ok(())
+    }
+
+    async fn start_the_master(&mut self, options: &Options) -> anyhow::Result<()> {
+        let dir = self.state.path.join("master");
+        let flags = vec![
+            format!("--port={}", options.port),
+            "--registry=embedded".to_owned(),
+        ];
+        let master = Daemon::start("master", "master", &dir, flags, AtItsEnd::Fail);
+        self.masters.push(master.await?);
+        Ok(())
+    }
+
+    async fn start_masters(&mut self, options: &Options) -> anyhow::Result<()> {
+        let etcd = etcd::start(&self.state.path.join("etcd")).await?;
+        let endpoint = etcd.url.clone();
+        self.etcd = Some(etcd);
+        for index in 0..options.masters {
+            let port = match options.port {
+                0 => 0,
+                first => first
+                    .checked_sub(index)
+                    .filter(|port| *port > 0)
+                    .context("--port leaves no room below it")?,
+            };
+            let flags = vec![
+                format!("--port={port}"),
+                "--registry=etcd".to_owned(),
+                format!("--etcd_endpoints={endpoint}"),
+            ];
+            let name = format!("master {}", index + 1);
+            let dir = self.state.path.join(format!("master-{}", index + 1));
+            let mut master = Daemon::start(&name, "master", &dir, flags, AtItsEnd::Again).await?;
+            master.keep_port();
+            self.masters.push(master);
+        }
+        self.until_one_leads().await
+    }
+
+    async fn until_one_leads(&self) -> anyhow::Result<()> {
+        let end = tokio::time::Instant::now() + ELECTION_LIMIT;
+        loop {
+            match self.leader().await {
+                Ok(_) => return Ok(()),
+                Err(error) if tokio::time::Instant::now() >= end => return Err(error.into()),
+                Err(_) => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    async fn leader(&self) -> Result<String, meseta_daemon::leader::NoLeader> {
+        let addresses: Vec<_> = self.masters.iter().map(Daemon::address).collect();
+        let addresses: Vec<_> = addresses.into_iter().map(str::to_owned).collect();
+        meseta_daemon::leader::find(&addresses, None).await
+    }
+
+    /// Says where everything is and what to do next.
+    async fn print_welcome(&self) {
+        let leader = match self.masters.as_slice() {
+            [] => return,
+            [only] => only.address().to_owned(),
+            _ => self.leader().await.unwrap_or_default(),
+        };
+        let kept = if self.state.temporary {
+            "removed at the end; --work_dir=DIR keeps it"
+        } else {
+            "kept"
+        };
+        let masters: Vec<_> = self.masters.iter().map(Daemon::address).collect();
+        let flag = match masters.as_slice() {
+            ["127.0.0.1:5050"] => String::new(),
+            others => format!(" --master={}", others.join(",")),
+        };
+        let agent = self.agents.first();
+        let agent = agent.map_or("", |agent| agent.url.as_str());
+        let me = invoked_as();
+        eprintln!(
+            "meseta is up on loopback.\n\n{}  state    {} ({kept})\n\n\
+             Look:      curl http://{leader}/state    curl {agent}/metrics\n\
+             Next, in another terminal:\n\n  \
+             {me} execute{flag} --command='echo hello; cat /proc/self/cgroup' --resources='cpus:0.5;mem:64'\n{}\n\
+             Ctrl-C ends the tasks, the agents and the master.",
+            self.where_all_is(&leader),
+            self.state.path.display(),
+            self.failover_hint(),
+        );
+    }
+
+    /// A line for each daemon.
+    fn where_all_is(&self, leader: &str) -> String {
+        let several = self.masters.len() > 1;
+        let mut lines = String::new();
+        for master in &self.masters {
+            let role = match (several, master.address() == leader) {
+                (true, true) => "   leads",
+                _ => "",
+            };
+            let gap = if several { "" } else { "  " };
+            lines += &format!("  {} {gap}{}{role}\n", master.name, master.url);
+        }
+        for agent in &self.agents {
+            lines += &format!("  {}  {}\n", agent.name, agent.url);
+        }
+        if let Some(etcd) = &self.etcd {
+            lines += &format!("  etcd     {}\n", etcd.url);
+        }
+        lines
+    }
+
+    /// What several masters are there for.
+    fn failover_hint(&self) -> &'static str {
+        if self.masters.len() > 1 {
+            "\nKill the master that leads with `kill -9`: another one leads within ten seconds, and tasks go on. \
+             `curl ADDRESS/leader` of each says what it is.\n"
+        } else {
+            ""
+        }
+    }
+
+    /// Waits until a daemon ends that is not started again, and says which.
+    async fn any_ends(&mut self) -> String {
+        let mut told = false;
+        loop {
+            let all = self.etcd.iter_mut().chain(&mut self.masters);
+            for daemon in all.chain(&mut self.agents) {
+                match daemon.look() {
+                    Ok(Found::Running) => {}
+                    Ok(Found::ToldToEnd) => {
+                        if !std::mem::replace(&mut told, true) {
+                            eprintln!(
+                                "meseta: the {} ended because its master said so; it comes back when it may, for \
+                                 example after `meseta maintenance up`",
+                                daemon.name
+                            );
+                        }
+                    }
+                    Ok(Found::Ended(status)) => {
+                        eprintln!(
+                            "meseta: {} ended ({status}); it is started again",
+                            daemon.name
+                        );
+                    }
+                    Ok(Found::Failed(status)) => {
+                        return format!(
+                            "the {} ended by itself ({status}); its log is above",
+                            daemon.name
+                        );
+                    }
+                    Err(error) => return format!("{error:#}"),
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Agents first, since they end the tasks and tell the master; then the masters, what they share, and the files.
+    async fn stop(&mut self) {
+        end(&mut self.agents).await;
+        end(&mut self.masters).await;
+        end(self.etcd.as_mut_slice()).await;
+        self.state.close();
+    }
+}
+
+async fn end(daemons: &mut [Daemon]) {
+    for daemon in daemons.iter() {
+        daemon.terminate();
+    }
+    for daemon in daemons {
+        daemon.wait().await;
+    }
+}
+
+fn agent_flags(
+    options: &Options,
+    index: u16,
+    dir: &Path,
+    masters: &str,
+) -> anyhow::Result<Vec<String>> {
+    let port = match options.agent_port {
+        0 => 0,
+        first => first
+            .checked_add(index)
+            .context("--agent_port leaves no room above it")?,
+    };
+    let mut flags = vec![
+        format!("--port={port}"),
+        format!("--master={masters}"),
+        format!("--runtime_dir={}", dir.join("run").display()),
+        "--shutdown_tasks_on_exit".to_owned(),
+    ];
+    let resources = options.resources.iter();
+    flags.extend(resources.map(|text| format!("--resources={text}")));
+    let attributes = options.attributes.iter();
+    flags.extend(attributes.map(|text| format!("--attributes={text}")));
+    let cfs = options.cgroups_enable_cfs;
+    flags.extend(cfs.then(|| "--cgroups_enable_cfs".to_owned()));
+    Ok(flags)
+}
+
+/// How the user named this program, shortened to what can be pasted from here.
+fn invoked_as() -> String {
+    let Ok(exe) = std::env::current_exe() else {
+        return "meseta".to_owned();
+    };
+    let on_path = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|dir| Some(dir.as_path()) == exe.parent())
+    });
+    if on_path {
+        return "meseta".to_owned();
+    }
+    match std::env::current_dir()
+        .ok()
+        .and_then(|dir| exe.strip_prefix(dir).ok().map(Path::to_owned))
+    {
+        Some(relative) => format!("./{}", relative.display()),
+        None => exe.display().to_string(),
+    }
+}
