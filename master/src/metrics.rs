@@ -53,15 +53,19 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     fn is_elected(&self) -> bool {
+        self.role().is_elected()
+    }
+
+    fn role(&self) -> Role {
         let role = self.role.as_ref();
-        role.is_none_or(|role| role.borrow().is_elected())
+        role.map_or(Role::Leading, |role| role.borrow().clone())
     }
 
     /// The text exposition format.
     pub(crate) fn prometheus(&self, snapshot: &Snapshot) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
         registry.register(Box::new(SnapshotCollector(
-            families(snapshot, self.is_elected())?.into(),
+            families(snapshot, &self.role())?.into(),
         )))?;
         let mut text = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut text)?;
@@ -183,9 +187,10 @@ fn labelled<T>(values: impl IntoIterator<Item = (&'static str, T)>) -> Vec<(Vec<
         .collect()
 }
 
-fn families(snapshot: &Snapshot, is_elected: bool) -> Result<Vec<MetricFamily>, prometheus::Error> {
+fn families(snapshot: &Snapshot, role: &Role) -> Result<Vec<MetricFamily>, prometheus::Error> {
     let mut families = Families(Vec::new());
-    process(&mut families, snapshot, is_elected)?;
+    process(&mut families, snapshot)?;
+    leadership(&mut families, role)?;
     cluster(&mut families, snapshot)?;
     resources(&mut families, snapshot)?;
     activity(&mut families, snapshot)?;
@@ -243,23 +248,29 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
     )
 }
 
-fn process(
-    families: &mut Families,
-    snapshot: &Snapshot,
-    is_elected: bool,
-) -> Result<(), prometheus::Error> {
+fn leadership(families: &mut Families, role: &Role) -> Result<(), prometheus::Error> {
+    families.count(
+        "meseta_master_elected",
+        "Whether this master leads: 1 or 0.",
+        &[],
+        one(usize::from(role.is_elected())),
+    )?;
+    let is = |name: &str| usize::from(name == role.name());
+    families.count(
+        "meseta_master_leadership",
+        "What this master is among the others: 1 for the state that it is in, 0 for the others.",
+        &["state"],
+        Role::NAMES.map(|name| (vec![name.to_owned()], is(name))),
+    )
+}
+
+fn process(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
     own(families, snapshot)?;
     families.gauge(
         "meseta_master_start_time_seconds",
         "When this master started, in seconds since the Unix epoch.",
         &[],
         one(snapshot.started.as_secs_f64()),
-    )?;
-    families.count(
-        "meseta_master_elected",
-        "Whether this master leads: 1 or 0.",
-        &[],
-        one(usize::from(is_elected)),
     )?;
     families.gauge(
         "meseta_master_registry_epoch",
@@ -504,12 +515,45 @@ mod tests {
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../docs/metrics.md");
         let page = page.split("## `meseta agent`").next().unwrap_or_default();
-        let families = families(&many_frameworks(1, 1), true).unwrap();
+        let families = families(&many_frameworks(1, 1), &Role::Leading).unwrap();
         assert!(families.len() > 35, "{}", families.len());
         for family in families {
             let kind = format!("{:?}", family.get_field_type()).to_lowercase();
             let row = format!("| `{}` | {kind} | {} |", family.name(), family.help());
             assert!(page.contains(&row), "not in docs/metrics.md: {row}");
         }
+    }
+
+    #[test]
+    fn the_dashboard_shows_what_there_is() {
+        let text = include_str!("../../docs/grafana/masters.json");
+        let _: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let families = families(&many_frameworks(1, 1), &Role::Leading).unwrap();
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let mut shown = 0;
+        for (at, _) in text.match_indices("meseta_master_") {
+            let rest = text.get(at..).unwrap_or_default();
+            let name = rest.split(|c: char| !is_name(c)).next().unwrap_or_default();
+            let is_known = families.iter().any(|family| family.name() == name);
+            assert!(is_known, "{name}");
+            shown += 1;
+        }
+        assert!(shown > 15, "{shown}");
+    }
+
+    #[test]
+    fn of_the_states_of_leadership_one_is_set() {
+        let suspended = Role::Suspended {
+            reason: "no etcd".to_owned(),
+        };
+        let families = families(&many_frameworks(1, 1), &suspended).unwrap();
+        let family = |name: &str| families.iter().find(|family| family.name() == name);
+        let states = family("meseta_master_leadership").unwrap().get_metric();
+        let set: Vec<_> = states
+            .iter()
+            .filter(|state| state.get_gauge().get_value() > 0.0)
+            .map(|state| state.get_label()[0].value())
+            .collect();
+        assert_eq!(set, ["suspended"]);
     }
 }

@@ -28,6 +28,9 @@ pub(crate) enum Role {
 }
 
 impl Role {
+    /// All that [`Self::name`] may be.
+    pub(crate) const NAMES: [&str; 4] = ["following", "recovering", "leading", "suspended"];
+
     /// The word for it in metrics and answers.
     pub(crate) fn name(&self) -> &'static str {
         match self {
