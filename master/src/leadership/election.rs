@@ -199,15 +199,14 @@ impl Candidate {
     }
 
     async fn renew(&self, elected: &Elected, fence: &Fence) -> Lost {
+        let mut was_answered = true;
         loop {
-            let was_open = fence.is_open();
-            let sent = BootTime::now();
-            let pause = match self.client.keep_alive(elected.lease).await {
-                Ok(()) => {
-                    // Whoever was away for long looks at the key before it acts again.
-                    if was_open || matches!(self.holder().await, Ok(holder) if holder.is(elected)) {
-                        fence.extend(self.times.safe_until(sent));
-                    }
+            let is_sure = was_answered && fence.is_open();
+            let renewed = self.renew_once(elected, is_sure).await;
+            was_answered = renewed.is_ok();
+            let pause = match renewed {
+                Ok(sent) => {
+                    fence.extend(self.times.safe_until(sent));
                     self.times.interval()
                 }
                 Err(Error::LeaseGone) => return Lost::LeaseEnded,
@@ -219,6 +218,18 @@ impl Candidate {
             };
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Renews the lease; returns when that was sent. Unless all is as it should be, the key is looked at first: whoever
+    /// was away for long must not act before, and a master whose requests arrive and whose answers do not must not keep
+    /// a lease that it cannot use.
+    async fn renew_once(&self, elected: &Elected, is_sure: bool) -> Result<BootTime, Error> {
+        if !is_sure && !self.holder().await?.is(elected) {
+            return Err(Error::LeaseGone);
+        }
+        let sent = BootTime::now();
+        self.client.keep_alive(elected.lease).await?;
+        Ok(sent)
     }
 
     /// Returns when the key is known to be gone or another's.
