@@ -11,6 +11,7 @@ mod serving;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -76,7 +77,13 @@ pub struct RunEnv {
 }
 
 /// Runs an agent until it is told to end.
-pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
+///
+/// Boxed, so that its code is generated with this crate and not with each program that runs it.
+pub fn run(flags: Flags, env: RunEnv) -> Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>> {
+    Box::pin(start(flags, env))
+}
+
+async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let start = Instant::now();
     descriptors::take_all();
     let master = MasterAddress::parse(&flags.master)?;

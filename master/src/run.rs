@@ -104,7 +104,13 @@ pub enum RunError {
 }
 
 /// Runs a master until `env.shutdown` completes.
-pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
+///
+/// Boxed, so that its code is generated with this crate and not with each program that runs it.
+pub fn run(flags: Flags, env: RunEnv) -> Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>> {
+    Box::pin(start(flags, env))
+}
+
+async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let options = flags.options()?;
     let (authentication, certificate) = flags
         .access
