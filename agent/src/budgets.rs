@@ -5,9 +5,8 @@
 //! the rest is for what is not counted: the program, tasks that live, answers while they are made, and what the
 //! allocator of memory keeps. Invariant: nothing here depends on how many tasks or peers there are.
 
+use meseta_proto::Invalid;
 use meseta_resources::ByteSize;
-
-use crate::invalid::Invalid;
 
 /// The smallest budget that an agent takes.
 const MEMORY_BUDGET_MIN: ByteSize = ByteSize::from_bytes(128 << 20);

@@ -4,10 +4,9 @@
 //! Invariant: what is granted is within the bounding capabilities of all containers.
 
 use meseta_isolators::CapabilitySet;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::Role;
 use serde::Deserialize;
-
-use crate::invalid::Invalid;
 
 /// At the end of a pattern: every role below.
 const BELOW: &str = "/%";
@@ -45,8 +44,7 @@ impl CapabilityGrants {
         let given: Given = serde_json::from_str(text).map_err(Invalid::of)?;
         let grants = given.grants.into_iter().enumerate();
         let grants = grants.map(|(index, grant)| {
-            Grant::new(grant, bounding)
-                .map_err(|why| Invalid::of(format_args!("grant {}: {why}", index + 1)))
+            Grant::new(grant, bounding).map_err(|why| invalid!("grant {}: {why}", index + 1))
         });
         grants.collect::<Result<_, _>>().map(Self)
     }

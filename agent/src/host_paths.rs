@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::invalid::Invalid;
+use meseta_proto::Invalid;
 
 /// Folders of the machine that show the kernel and no files.
 const KERNEL_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];

@@ -48,7 +48,6 @@ mod handle;
 mod health;
 mod host_paths;
 mod http;
-mod invalid;
 mod link;
 mod metrics;
 mod monitor;

@@ -6,9 +6,8 @@
 //! allow, and refused where it would forbid.
 
 use meseta_isolators::{SeccompAction, SeccompArgument, SeccompComparison, SeccompProfile};
+use meseta_proto::Invalid;
 use serde::Deserialize;
-
-use crate::invalid::Invalid;
 
 /// What a refusal without an errno of its own gives.
 const EPERM: u16 = 1;

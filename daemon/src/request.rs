@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::parse_duration;
 
 /// The length of a path with its query.
@@ -22,17 +23,17 @@ pub fn uri_too_long() -> String {
 
 /// Why a request with too long a name of a callback is refused.
 #[must_use]
-pub fn callback_too_long() -> String {
-    format!("The 'jsonp' callback is longer than {CALLBACK_BYTES_MAX} bytes")
+pub fn callback_too_long() -> Invalid {
+    invalid!("The 'jsonp' callback is longer than {CALLBACK_BYTES_MAX} bytes")
 }
 
 /// A `timeout` that a reader gives.
 ///
 /// # Errors
 /// When it is no duration, in words.
-pub fn timeout(text: &str) -> Result<Duration, String> {
+pub fn timeout(text: &str) -> Result<Duration, Invalid> {
     parse_duration(text)
-        .map_err(|error| format!("Invalid timeout '{}': {error}", text.escape_debug()))
+        .map_err(|error| invalid!("Invalid timeout '{}': {error}", text.escape_debug()))
 }
 
 /// `Allow`, and the reason in Mesos's words.

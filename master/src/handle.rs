@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use meseta_allocator::Explanation;
 use meseta_daemon::authentication::Caller;
+use meseta_proto::Invalid;
 use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::budgets::{Budgets, Peer};
 use crate::closed::Closed;
 use crate::core::{
-    Answer, ConnectionId, Excluded, ExplainQuery, Input, Invalid, OperationUuid, Request, Snapshot,
+    Answer, ConnectionId, Excluded, ExplainQuery, Input, OperationUuid, Request, Snapshot,
     SubscribeRequest,
 };
 use crate::events::{EventSink, Sink};

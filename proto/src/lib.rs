@@ -9,6 +9,7 @@ pub mod body_reads;
 pub mod budget;
 pub mod convert;
 pub mod grpc;
+mod invalid;
 pub mod json;
 pub mod media;
 pub mod protobuf;
@@ -31,4 +32,5 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 pub const INTERFACE_VERSION: &str = "1.12.0";
 
 pub use generated::{google, meseta, mesos};
+pub use invalid::Invalid;
 pub use schema::WireMessage;

@@ -3,30 +3,20 @@
 //! The rules and words are those of Mesos, for both daemons. Invariant: nothing here depends on a cluster or a machine.
 
 use crate::mesos::v1::{self, CommandInfo};
+use crate::{Invalid, invalid};
 
-/// What is wrong with a part of a task, in words that its framework is shown.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidPart(String);
-
-impl InvalidPart {
-    fn new(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-
-    /// There is nothing to run in the command of this check.
-    pub fn no_command(command: &CommandInfo, what: &str) -> Self {
-        let missing = if command.shell.unwrap_or(true) {
-            "'shell command'"
-        } else {
-            "'executable path'"
-        };
-        Self(format!("{what} must contain {missing}"))
-    }
+/// There is nothing to run in the command of a check; `what` names the check.
+pub fn no_command(command: &CommandInfo, what: &str) -> Invalid {
+    let missing = if command.shell.unwrap_or(true) {
+        "'shell command'"
+    } else {
+        "'executable path'"
+    };
+    invalid!("{what} must contain {missing}")
 }
 
 /// A variable has its value, in the one place where its type says.
-pub fn check_environment(command: Option<&CommandInfo>) -> Result<(), InvalidPart> {
+pub fn check_environment(command: Option<&CommandInfo>) -> Result<(), Invalid> {
     use v1::environment::variable::Type;
     let variables = command
         .and_then(|command| command.environment.as_ref())
@@ -39,42 +29,40 @@ pub fn check_environment(command: Option<&CommandInfo>) -> Result<(), InvalidPar
         let name = variable.name.escape_debug();
         match (kind, &variable.value, &variable.secret) {
             (Type::Unknown, _, _) => {
-                return Err(InvalidPart::new(
+                return Err(invalid!(
                     "Environment variable of type 'UNKNOWN' is not allowed",
                 ));
             }
             (Type::Value, None, _) => {
-                return Err(InvalidPart(format!(
+                return Err(invalid!(
                     "Environment variable '{name}' of type 'VALUE' must have a value set"
-                )));
+                ));
             }
             (Type::Value, _, Some(_)) => {
-                return Err(InvalidPart(format!(
+                return Err(invalid!(
                     "Environment variable '{name}' of type 'VALUE' must not have a secret set"
-                )));
+                ));
             }
             (Type::Secret, _, None) => {
-                return Err(InvalidPart(format!(
+                return Err(invalid!(
                     "Environment variable '{name}' of type 'SECRET' must have a secret set"
-                )));
+                ));
             }
             (Type::Secret, Some(_), _) => {
-                return Err(InvalidPart(format!(
+                return Err(invalid!(
                     "Environment variable '{name}' of type 'SECRET' must not have a value set"
-                )));
+                ));
             }
             (Type::Secret, None, Some(secret)) => {
                 check_secret(secret).map_err(|text| {
-                    InvalidPart(format!(
-                        "Environment variable '{name}' specifies an invalid secret: {text}"
-                    ))
+                    invalid!("Environment variable '{name}' specifies an invalid secret: {text}")
                 })?;
                 let data = secret.value.as_ref().map(|value| value.data.as_slice());
                 if data.unwrap_or_default().contains(&0) {
-                    return Err(InvalidPart(format!(
+                    return Err(invalid!(
                         "Environment variable '{name}' specifies a secret containing null bytes, \
                          which is not allowed in the environment"
-                    )));
+                    ));
                 }
             }
             (Type::Value, Some(_), None) => {}
@@ -84,21 +72,21 @@ pub fn check_environment(command: Option<&CommandInfo>) -> Result<(), InvalidPar
 }
 
 /// A secret is itself or a name, as its type says.
-fn check_secret(secret: &v1::Secret) -> Result<(), InvalidPart> {
+fn check_secret(secret: &v1::Secret) -> Result<(), Invalid> {
     use v1::secret::Type;
     let kind = secret.r#type.and_then(|kind| Type::try_from(kind).ok());
     match (kind, &secret.reference, &secret.value) {
-        (Some(Type::Reference), None, _) => Err(InvalidPart::new(
+        (Some(Type::Reference), None, _) => Err(invalid!(
             "Secret of type REFERENCE must have the 'reference' field set",
         )),
-        (Some(Type::Reference), Some(reference), Some(_)) => Err(InvalidPart(format!(
+        (Some(Type::Reference), Some(reference), Some(_)) => Err(invalid!(
             "Secret '{}' of type REFERENCE must not have the 'value' field set",
             reference.name.escape_debug()
-        ))),
-        (Some(Type::Value), _, None) => Err(InvalidPart::new(
+        )),
+        (Some(Type::Value), _, None) => Err(invalid!(
             "Secret of type VALUE must have the 'value' field set",
         )),
-        (Some(Type::Value), Some(_), Some(_)) => Err(InvalidPart::new(
+        (Some(Type::Value), Some(_), Some(_)) => Err(invalid!(
             "Secret of type VALUE must not have the 'reference' field set",
         )),
         (Some(Type::Reference | Type::Value | Type::Unknown) | None, _, _) => Ok(()),
@@ -106,29 +94,27 @@ fn check_secret(secret: &v1::Secret) -> Result<(), InvalidPart> {
 }
 
 /// One command of a check: something to run.
-fn check_command(command: &CommandInfo, what: &str) -> Result<(), InvalidPart> {
+fn check_command(command: &CommandInfo, what: &str) -> Result<(), Invalid> {
     match &command.value {
         Some(_) => Ok(()),
-        None => Err(InvalidPart::no_command(command, what)),
+        None => Err(no_command(command, what)),
     }
 }
 
-fn check_path(path: Option<&str>, what: &str) -> Result<(), InvalidPart> {
+fn check_path(path: Option<&str>, what: &str) -> Result<(), Invalid> {
     match path {
-        Some(path) if !path.starts_with('/') => Err(InvalidPart(format!(
+        Some(path) if !path.starts_with('/') => Err(invalid!(
             "The path '{}' of {what} must start with '/'",
             path.escape_debug()
-        ))),
+        )),
         Some(_) | None => Ok(()),
     }
 }
 
-fn check_seconds(values: &[(&str, Option<f64>)]) -> Result<(), InvalidPart> {
+fn check_seconds(values: &[(&str, Option<f64>)]) -> Result<(), Invalid> {
     for (name, value) in values {
         if value.is_some_and(|value| value < 0.0 || value.is_nan()) {
-            return Err(InvalidPart(format!(
-                "Expecting '{name}' to be non-negative"
-            )));
+            return Err(invalid!("Expecting '{name}' to be non-negative"));
         }
     }
     Ok(())
@@ -138,42 +124,37 @@ fn check_seconds(values: &[(&str, Option<f64>)]) -> Result<(), InvalidPart> {
 /// command, as [`check_environment`] does.
 pub fn check_health(
     check: &v1::HealthCheck,
-    environment: impl Fn(Option<&CommandInfo>) -> Result<(), InvalidPart>,
-) -> Result<(), InvalidPart> {
+    environment: impl Fn(Option<&CommandInfo>) -> Result<(), Invalid>,
+) -> Result<(), Invalid> {
     use v1::health_check::Type;
     match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
-        None => return Err(InvalidPart::new("HealthCheck must specify 'type'")),
+        None => return Err(invalid!("HealthCheck must specify 'type'")),
         Some(Type::Command) => {
             let missing = "Expecting 'command' to be set for COMMAND health check";
-            let command = check.command.as_ref().ok_or(InvalidPart::new(missing))?;
+            let command = check.command.as_ref().ok_or(missing)?;
             check_command(command, "Command health check")?;
-            environment(Some(command)).map_err(|text| {
-                InvalidPart(format!("Health check's `CommandInfo` is invalid: {text}"))
-            })?;
+            environment(Some(command))
+                .map_err(|text| invalid!("Health check's `CommandInfo` is invalid: {text}"))?;
         }
         Some(Type::Http) => {
             let missing = "Expecting 'http' to be set for HTTP health check";
-            let http = check.http.as_ref().ok_or(InvalidPart::new(missing))?;
+            let http = check.http.as_ref().ok_or(missing)?;
             if let Some(scheme) = http.scheme.as_deref()
                 && scheme != "http"
                 && scheme != "https"
             {
-                return Err(InvalidPart(format!(
+                return Err(invalid!(
                     "Unsupported HTTP health check scheme: '{}'",
                     scheme.escape_debug()
-                )));
+                ));
             }
             check_path(http.path.as_deref(), "HTTP health check")?;
         }
         Some(Type::Tcp) if check.tcp.is_none() => {
-            return Err(InvalidPart::new(
-                "Expecting 'tcp' to be set for TCP health check",
-            ));
+            return Err(invalid!("Expecting 'tcp' to be set for TCP health check",));
         }
         Some(Type::Unknown) => {
-            return Err(InvalidPart::new(
-                "'UNKNOWN' is not a valid health check type",
-            ));
+            return Err(invalid!("'UNKNOWN' is not a valid health check type",));
         }
         Some(Type::Tcp) => {}
     }
@@ -188,31 +169,27 @@ pub fn check_health(
 /// The same for a check whose outcome is only told.
 pub fn check_check(
     check: &v1::CheckInfo,
-    environment: impl Fn(Option<&CommandInfo>) -> Result<(), InvalidPart>,
-) -> Result<(), InvalidPart> {
+    environment: impl Fn(Option<&CommandInfo>) -> Result<(), Invalid>,
+) -> Result<(), Invalid> {
     use v1::check_info::Type;
     match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
-        None => return Err(InvalidPart::new("CheckInfo must specify 'type'")),
+        None => return Err(invalid!("CheckInfo must specify 'type'")),
         Some(Type::Command) => {
             let missing = "Expecting 'command' to be set for COMMAND check";
-            let command = &check
-                .command
-                .as_ref()
-                .ok_or(InvalidPart::new(missing))?
-                .command;
+            let command = &check.command.as_ref().ok_or(missing)?.command;
             check_command(command, "Command check")?;
             environment(Some(command))
-                .map_err(|text| InvalidPart(format!("Check's `CommandInfo` is invalid: {text}")))?;
+                .map_err(|text| invalid!("Check's `CommandInfo` is invalid: {text}"))?;
         }
         Some(Type::Http) => {
             let missing = "Expecting 'http' to be set for HTTP check";
-            let http = check.http.as_ref().ok_or(InvalidPart::new(missing))?;
+            let http = check.http.as_ref().ok_or(missing)?;
             check_path(http.path.as_deref(), "HTTP check")?;
         }
         Some(Type::Tcp) if check.tcp.is_none() => {
-            return Err(InvalidPart::new("Expecting 'tcp' to be set for TCP check"));
+            return Err(invalid!("Expecting 'tcp' to be set for TCP check"));
         }
-        Some(Type::Unknown) => return Err(InvalidPart::new("'UNKNOWN' is not a valid check type")),
+        Some(Type::Unknown) => return Err(invalid!("'UNKNOWN' is not a valid check type")),
         Some(Type::Tcp) => {}
     }
     check_seconds(&[

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use meseta_isolators::beneath::Folder;
+use meseta_proto::Invalid;
 use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{DiskSourceKind, Resource, Resources};
@@ -18,7 +19,6 @@ use prost::Message as _;
 use super::durable::{Batch, StoreError, io_error};
 use super::layout::Layout;
 use crate::folders::{PASSAGE_MODE, make_missing, make_passage};
-use crate::invalid::Invalid;
 
 /// The mode of a volume, whatever the umask, as in Mesos; it is given to its user when it is first used.
 const VOLUME_DIR_MODE: u32 = 0o755;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use meseta_isolators::{
     CapabilitySet, DeviceKind, DeviceRule, Host, Isolation, NodeOptions, PortRange, SeccompProfile,
 };
+use meseta_proto::Invalid;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Ranges, Resources, Role};
 
@@ -19,7 +20,6 @@ use super::flags::{Flags, text_of};
 use super::isolation_flags::IsolationFlags;
 use crate::capability_grants::CapabilityGrants;
 use crate::host_paths::{self, HostPaths};
-use crate::invalid::Invalid;
 use crate::seccomp_profile;
 
 /// Profiles in one folder: more is somebody else's folder.

@@ -1,10 +1,10 @@
 //! The flags of what is kept of tasks' output, and what they mean.
 
 use meseta_isolators::LogFile;
+use meseta_proto::Invalid;
 use meseta_resources::ByteSize;
 
 use super::error::{ConfigurationError, refused};
-use crate::invalid::Invalid;
 
 /// The smallest file that can be asked for: a page, as in Mesos.
 const FILE_BYTES_MIN: u64 = 4096;

@@ -1,19 +1,11 @@
 //! Which checks can be carried out here, of those that make sense ([`meseta_proto::task_parts`]).
 
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::task_parts::{InvalidPart, check_check, check_health};
-
-/// Why a check of a task cannot be carried out, in words that its framework is shown.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum InvalidCheck {
-    #[error(transparent)]
-    Senseless(#[from] InvalidPart),
-    #[error("a check cannot connect to port {0}")]
-    Port(u32),
-}
+use meseta_proto::task_parts::{check_check, check_health, no_command};
+use meseta_proto::{Invalid, invalid};
 
 /// Refuses checks that cannot be carried out, in Mesos's words.
-pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), InvalidCheck> {
+pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), Invalid> {
     if let Some(check) = &info.health_check {
         use pb::health_check::Type;
         check_health(check, any_environment)?;
@@ -41,20 +33,20 @@ pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), InvalidCheck> {
 }
 
 /// Variables are the master's to judge: an agent runs what an older master let pass.
-fn any_environment(_: Option<&pb::CommandInfo>) -> Result<(), InvalidPart> {
+fn any_environment(_: Option<&pb::CommandInfo>) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn validate_command(command: Option<&pb::CommandInfo>, what: &str) -> Result<(), InvalidCheck> {
+fn validate_command(command: Option<&pb::CommandInfo>, what: &str) -> Result<(), Invalid> {
     match command.filter(|command| command.value().is_empty()) {
-        Some(command) => Err(InvalidPart::no_command(command, what).into()),
+        Some(command) => Err(no_command(command, what)),
         None => Ok(()),
     }
 }
 
-fn validate_port(port: Option<u32>) -> Result<(), InvalidCheck> {
+fn validate_port(port: Option<u32>) -> Result<(), Invalid> {
     match port.filter(|port| !matches!(u16::try_from(*port), Ok(1..))) {
-        Some(port) => Err(InvalidCheck::Port(port)),
+        Some(port) => Err(invalid!("a check cannot connect to port {port}")),
         None => Ok(()),
     }
 }

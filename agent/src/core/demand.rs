@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use meseta_isolators::{Demand, Limit};
+use meseta_proto::Invalid;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::Resources;
 
 use super::states::is_terminal;
 use crate::checkpoint::{LogEntry, RunImage};
-use crate::invalid::Invalid;
 
 const BYTES_PER_MEGABYTE: u64 = 1024 * 1024;
 const MILLIS: u64 = 1000;

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use meseta_daemon::body;
 use meseta_daemon::server::{Peer, stream_body};
+use meseta_proto::Invalid;
 use meseta_proto::budget::Budget;
 use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1 as pb;
@@ -27,7 +28,6 @@ use super::{Reply, undecodable};
 use crate::byte_semaphore::{ByteSemaphore, Permit, TooManyWaiters};
 use crate::context::Context;
 use crate::core::{ConnectionId, Executor, Input};
-use crate::invalid::Invalid;
 use crate::service::executor_streams::Events;
 
 /// How often an executor that hears nothing else hears that the agent is there.

@@ -124,7 +124,7 @@ fn check_length(uri: &http::Uri, query: &Query) -> Result<(), Reply> {
     let callback = query.get("jsonp").unwrap_or_default();
     if callback.len() > request::CALLBACK_BYTES_MAX {
         let reason = request::callback_too_long();
-        return Err(Reply::text(StatusCode::BAD_REQUEST, &reason));
+        return Err(Reply::text(StatusCode::BAD_REQUEST, reason.as_str()));
     }
     Ok(())
 }

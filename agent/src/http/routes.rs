@@ -178,7 +178,7 @@ async fn metrics_snapshot(permitted: Permitted) -> Result<Reply, Reply> {
     if let Some(timeout) = permitted.query.get("timeout") {
         // All is at hand: there is nothing to wait for.
         request::timeout(timeout)
-            .map_err(|reason| Reply::text(StatusCode::BAD_REQUEST, &reason))?;
+            .map_err(|invalid| Reply::text(StatusCode::BAD_REQUEST, invalid.as_str()))?;
     }
     Ok(Reply::json(&metrics::mesos_keys(&permitted.context).await))
 }

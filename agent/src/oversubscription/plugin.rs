@@ -12,11 +12,10 @@ use meseta_proto::convert;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::qo_s_controller_client::QoSControllerClient;
 use meseta_proto::meseta::v1::resource_estimator_client::ResourceEstimatorClient;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::{Channel, Endpoint};
-
-use crate::invalid::Invalid;
 
 /// From the sample to the answer.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -144,7 +143,7 @@ pub(crate) fn check_address(address: &str) -> Result<(), Invalid> {
     }
     Endpoint::from_shared(address.to_owned())
         .map(drop)
-        .map_err(|error| Invalid::of(format_args!("it is no address: {error}")))
+        .map_err(|error| invalid!("it is no address: {error}"))
 }
 
 async fn next(questions: &mut watch::Receiver<Option<Question>>) -> Option<Question> {

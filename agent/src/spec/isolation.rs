@@ -4,12 +4,12 @@
 //! rights must not run with more.
 
 use meseta_isolators::{CapabilityRequest, SeccompChoice, TaskIsolation};
+use meseta_proto::Invalid;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::linux_info::IpcMode;
 
 use crate::configuration::isolation::{TaskRights, capability_set};
 use crate::core::{LaunchPlan, Subject};
-use crate::invalid::Invalid;
 
 const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 

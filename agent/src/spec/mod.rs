@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use meseta_isolators::{
     Command, ContainerName, ContainerSpec, Credentials, Destination, Inside, TaskIsolation,
 };
+use meseta_proto::Invalid;
 use meseta_resources::ContainerId;
 
 use crate::checkpoint::{Layout, inside};
@@ -29,7 +30,6 @@ use crate::configuration::isolation::TaskRights;
 use crate::configuration::log_flags::Logs;
 use crate::core::{LaunchPlan, Subject};
 use crate::failure::Failure;
-use crate::invalid::Invalid;
 use environment::{AgentEnvironment, task_environment};
 use rlimits::{rlimits_of, with_usual_limits};
 use sandbox::NestedSandbox;

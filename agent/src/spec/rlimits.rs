@@ -5,11 +5,11 @@
 //! all that a task knows, and goes where the machine's pattern says: a task has one only if it asks.
 
 use meseta_isolators::Rlimit;
+use meseta_proto::Invalid;
 use meseta_proto::mesos::v1::r_limit_info::r_limit::Type;
 use rustix::process::{Resource, getrlimit};
 
 use crate::core::LaunchPlan;
-use crate::invalid::Invalid;
 
 /// The value of `RLIMIT_NOFILE`.
 const NOFILE: u32 = 7;

@@ -1,5 +1,7 @@
 //! What the core answers to a call.
 
+use meseta_proto::Invalid;
+
 use super::ids::OperationUuid;
 
 /// The answer to a call.
@@ -24,6 +26,12 @@ pub enum Answer {
     Unavailable(String),
     /// A call that this master does not serve.
     NotImplemented(String),
+}
+
+impl From<Invalid> for Answer {
+    fn from(invalid: Invalid) -> Self {
+        Self::BadRequest(invalid.into())
+    }
 }
 
 impl Answer {

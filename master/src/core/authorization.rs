@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 use meseta_access::{Action, Approver, Forbidden};
 use meseta_daemon::authentication::Caller;
+use meseta_proto::Invalid;
 use meseta_proto::mesos::v1::{ExecutorInfo, FrameworkInfo, TaskInfo};
 use meseta_resources::{Operation, Reservation, Resource, Role, common_reservations};
 
 use crate::core::answer::Answer;
-use crate::core::invalid::Invalid;
 use crate::core::state::framework::Framework;
 
 /// How every refusal of this kind begins.

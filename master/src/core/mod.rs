@@ -7,8 +7,7 @@
 //!
 //! From below, each using only what stands above it here:
 //!
-//! - `ids`, `answer`, `invalid`, `config`, `timers`, `wire`: numbers, answers, what is wrong with requests, settings,
-//!   deadlines, and resources in messages
+//! - `ids`, `answer`, `config`, `timers`, `wire`: numbers, answers, settings, deadlines, and resources in messages
 //! - `state/`: what the core keeps
 //! - `views/`: what readers see of it
 //! - `authorization`: who may do what to the cluster
@@ -36,7 +35,6 @@ mod effect;
 mod frameworks;
 mod ids;
 mod input;
-mod invalid;
 mod issued_ids;
 mod master;
 mod offers;
@@ -62,7 +60,6 @@ pub use config::{
 pub use effect::{Effect, Output};
 pub use ids::{ConnectionId, Lsn, OperationUuid, ReplyId};
 pub use input::{Administration, Input, Request, SubscribeRequest};
-pub use invalid::Invalid;
 pub use master::MasterCore;
 pub use offers::explain::{Excluded, ExplainQuery};
 pub use state::agent::{AgentProfile, RecoveredAgent, UnreachableAgent};

@@ -1,11 +1,10 @@
 //! Resources between messages and the vocabulary, as the core needs them.
 
+use meseta_proto::Invalid;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_resources::{Resources, Role};
-
-use crate::core::invalid::Invalid;
 
 pub use meseta_proto::convert::Format;
 

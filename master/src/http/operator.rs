@@ -43,7 +43,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let (call, _charge) = decoded.map_err(undecodable)?;
     drop((bytes, body_charge));
     let checked = operator::check(call);
-    let (kind, call) = checked.map_err(|message| text(StatusCode::BAD_REQUEST, message))?;
+    let (kind, call) = checked.map_err(|invalid| text(StatusCode::BAD_REQUEST, invalid))?;
     let accept = media::accept(&parts.headers);
     let accept = accept.map_err(|error| text(error.status(), error.to_string()))?;
     if matches!(call, Checked::Subscribe) {

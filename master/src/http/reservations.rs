@@ -9,6 +9,7 @@ use meseta_daemon::query::Query;
 use meseta_proto::json;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::offer::Operation;
+use meseta_proto::{Invalid, invalid};
 
 use super::responses::{answered, text};
 use super::routes::{Handled, Permitted};
@@ -34,15 +35,15 @@ pub(super) async fn handle(permitted: Permitted, change: Change) -> Handled {
     Ok(answered(answer))
 }
 
-fn form(change: Change, body: &str) -> Result<(String, Operation), String> {
+fn form(change: Change, body: &str) -> Result<(String, Operation), Invalid> {
     let form = Query::parse(body);
     if let Some(name) = form.repeated() {
-        return Err(format!(
+        return Err(invalid!(
             "The parameter '{}' is given more than once in the request body",
             name.escape_debug()
         ));
     }
-    let missing = |name: &str| format!("Missing '{name}' query parameter in the request body");
+    let missing = |name: &str| invalid!("Missing '{name}' query parameter in the request body");
     let agent = form.get("slaveId").ok_or_else(|| missing("slaveId"))?;
     let name = change.parameter();
     let resources = form.get(name).ok_or_else(|| missing(name))?;
@@ -54,7 +55,7 @@ fn form(change: Change, body: &str) -> Result<(String, Operation), String> {
     Ok((agent.to_owned(), change.operation(resources, source)))
 }
 
-fn list(change: Change, name: &str, value: &str) -> Result<Vec<v1::Resource>, String> {
+fn list(change: Change, name: &str, value: &str) -> Result<Vec<v1::Resource>, Invalid> {
     json::many_from_slice(value.as_bytes()).map_err(|error| {
         let verb = match change {
             Change::Reserve => "Error parsing",
@@ -68,7 +69,7 @@ fn list(change: Change, name: &str, value: &str) -> Result<Vec<v1::Resource>, St
             } => format!("{reason} (line {line}, column {column})"),
             json::Error::Convert { reason, .. } => reason,
         };
-        format!("{verb} '{name}' query parameter in the request body: {why}")
+        invalid!("{verb} '{name}' query parameter in the request body: {why}")
     })
 }
 

@@ -12,6 +12,7 @@ use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
 use meseta_daemon::body;
 use meseta_daemon::server::stream_body;
+use meseta_proto::Invalid;
 use meseta_proto::budget::{Budget, Charge};
 use meseta_proto::media::{self, ChargedError, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
@@ -84,18 +85,18 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
 }
 
 /// Checks a call; one with offer constraints where it holds up nobody.
-async fn checked(call: Call) -> Result<Checked, String> {
+async fn checked(call: Call) -> Result<Checked, Invalid> {
     let may_be_slow = call.subscribe.is_some() || call.update_framework.is_some();
-    let check = || check(call).map_err(|error| error.to_string());
+    let check = || check(call).map_err(Invalid::of);
     if !may_be_slow {
         return check();
     }
     let checking = background::spawn(check).await;
-    checking.map_err(|error| error.to_string())?
+    checking.map_err(Invalid::of)?
 }
 
 /// Gives the framework of a call the name that its caller has proven to bear.
-fn name_it(mut checked: Checked, caller: &Caller) -> Result<Checked, String> {
+fn name_it(mut checked: Checked, caller: &Caller) -> Result<Checked, Invalid> {
     let info = match &mut checked {
         Checked::Subscribe(call) => Some(&mut call.info),
         Checked::Other { action, .. } => match &mut **action {

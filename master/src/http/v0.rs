@@ -15,6 +15,7 @@ use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
 use meseta_daemon::query::Query;
 use meseta_daemon::request;
+use meseta_proto::Invalid;
 
 use super::Compressible;
 use super::responses::{answered, text};
@@ -169,7 +170,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(page: &Page, query: Query) -> Result<Self, String> {
+    fn of(page: &Page, query: Query) -> Result<Self, Invalid> {
         let callback = query.get("jsonp").map(str::to_owned);
         if callback
             .as_ref()

@@ -18,6 +18,7 @@ use meseta_proto::mesos::v1::master::call::{self, DrainAgent, Type as CallType};
 use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
 use meseta_proto::mesos::v1::master::{Call, Response};
 use meseta_proto::mesos::v1::offer::Operation;
+use meseta_proto::{Invalid, invalid};
 
 use crate::buffered_response::ResponsePermit;
 use crate::closed::Closed;
@@ -83,19 +84,19 @@ pub(crate) enum Checked {
         operation: Box<Operation>,
     },
     /// Or why it makes no sense.
-    Request(Result<Administration, String>),
+    Request(Result<Administration, Invalid>),
 }
 
 /// Says what a call is, if it has the parts that it needs.
-pub(crate) fn check(call: Call) -> Result<(CallType, Checked), String> {
+pub(crate) fn check(call: Call) -> Result<(CallType, Checked), Invalid> {
     const FAILED: &str = "Failed to validate master::Call: Expecting";
     let kind = call.r#type.and_then(|kind| CallType::try_from(kind).ok());
     let Some(kind) = kind.filter(|kind| *kind != CallType::Unknown) else {
-        return Err(format!("{FAILED} 'type' to be present"));
+        return Err(invalid!("{FAILED} 'type' to be present"));
     };
     match checked(kind, call) {
         Ok(checked) => Ok((kind, checked)),
-        Err(part) => Err(format!("{FAILED} '{part}' to be present")),
+        Err(part) => Err(invalid!("{FAILED} '{part}' to be present")),
     }
 }
 
@@ -246,7 +247,7 @@ pub(crate) async fn execute(
         Checked::SetLoggingLevel(set) => {
             Ok(CallOutcome::Done(set_logging_level(context, caller, &set)))
         }
-        Checked::Request(Err(message)) => Ok(CallOutcome::Done(Answer::BadRequest(message))),
+        Checked::Request(Err(invalid)) => Ok(CallOutcome::Done(invalid.into())),
         Checked::Request(Ok(request)) => {
             let answer = context.handle.administer(caller, request).await?;
             Ok(CallOutcome::Done(explained(kind, answer)))
@@ -313,13 +314,15 @@ fn unavailable(crowded: QueueFull) -> CallOutcome {
     CallOutcome::Done(Answer::Unavailable(crowded.to_string()))
 }
 
-fn drain_request(drain: DrainAgent) -> Result<Administration, String> {
+fn drain_request(drain: DrainAgent) -> Result<Administration, Invalid> {
     let max_grace = drain.max_grace_period.map(|grace| {
         let seconds = u64::try_from(grace.seconds);
         let nanos = u32::try_from(grace.nanos);
         match (seconds, nanos) {
             (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => Ok(Duration::new(seconds, nanos)),
-            _ => Err("Failed to drain agent: 'max_grace_period' must not be negative".to_owned()),
+            _ => Err(invalid!(
+                "Failed to drain agent: 'max_grace_period' must not be negative"
+            )),
         }
     });
     Ok(Administration::DrainAgent {

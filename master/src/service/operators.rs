@@ -9,10 +9,11 @@ use std::sync::Arc;
 use meseta_access::{Action as Permission, Forbidden};
 use meseta_allocator::Explanation;
 use meseta_daemon::authentication::Caller;
+use meseta_proto::Invalid;
 use meseta_proto::mesos::v1::offer::Operation;
 
 use crate::closed::Closed;
-use crate::core::{Administration, Answer, ExplainQuery, Invalid, Request, Snapshot};
+use crate::core::{Administration, Answer, ExplainQuery, Request, Snapshot};
 use crate::handle::{Handle, Query};
 use crate::permission;
 use crate::view_cache::ViewScope;

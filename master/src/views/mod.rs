@@ -15,6 +15,7 @@ use std::sync::Arc;
 use meseta_access::Approver;
 use meseta_daemon::query::Query;
 use meseta_proto::mesos::v1::{DomainInfo, TaskState};
+use meseta_proto::{Invalid, invalid};
 use serde::Serialize;
 
 pub(crate) use agent::slaves;
@@ -82,20 +83,20 @@ pub(crate) struct Paging {
 }
 
 impl Paging {
-    pub(crate) fn of(query: &Query) -> Result<Self, String> {
+    pub(crate) fn of(query: &Query) -> Result<Self, Invalid> {
         const LIMIT_DEFAULT: i64 = 100;
         let number = |name: &str, default: i64| match query.get(name) {
             None => Ok(default),
             Some(text) => text
                 .parse::<i64>()
-                .map_err(|error| format!("Failed to parse '{name}' as a number: {error}")),
+                .map_err(|error| invalid!("Failed to parse '{name}' as a number: {error}")),
         };
         let limit = number("limit", LIMIT_DEFAULT)?;
         let ascending = match query.get("order") {
             None | Some("des" | "desc") => false,
             Some("asc") => true,
             Some(other) => {
-                return Err(format!(
+                return Err(invalid!(
                     "Expecting 'order' to be 'asc' or 'desc', not '{other}'"
                 ));
             }

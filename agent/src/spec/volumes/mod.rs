@@ -16,6 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use meseta_isolators::{Credentials, MountAction, MountSource, MountStep};
+use meseta_proto::Invalid;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
@@ -29,7 +30,6 @@ use crate::core::{LaunchPlan, Subject};
 use crate::failure::Failure;
 use crate::file_user;
 use crate::host_paths::HostPaths;
-use crate::invalid::Invalid;
 use points::Kind;
 pub(crate) use running::change;
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use meseta_proto::meseta::v1 as meseta;
 use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{
     AgentId, ExecutorId, FrameworkId, ID_BYTES_MAX, ResourceName, ResourceQuantities, Resources,
     Role, Scalar, TaskId,
@@ -17,7 +18,6 @@ use prost::Message;
 
 use super::reported_budget::{Fit, ReportedBudget};
 use crate::core::ids::UUID_BYTES;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::{Capabilities, Framework, Link, Terms, valid_roles};

@@ -2,10 +2,10 @@
 //!
 //! What is counted, and what the limits are: `state/agent_info_usage.rs`.
 
+use meseta_proto::Invalid;
 use meseta_resources::{AgentId, Change};
 
 use crate::core::ids::ConnectionId;
-use crate::core::invalid::Invalid;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
 use crate::core::state::agent_info_usage::{AGENTS_PER_HOST_MAX, DescribedAgent, Origin, host_of};

@@ -6,10 +6,10 @@ use meseta_proto::meseta::v1 as meseta;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, AgentInfo};
 use meseta_proto::schema;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::AgentId;
 use prost::Message;
 
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::{AgentProfile, RecoveredAgent};
 use crate::core::state::persisted::AgentRecord;
 use crate::core::state::resource_size;

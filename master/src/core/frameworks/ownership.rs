@@ -10,11 +10,11 @@
 use std::time::Duration;
 
 use meseta_daemon::authentication::{Caller, LocalUser};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::FrameworkId;
 
 use crate::core::config::{FRAMEWORKS_MAX, PENDING_MUTATIONS_MAX};
 use crate::core::effect::Output;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::framework::{Framework, Link, Terms};
 use crate::core::state::ownership::{Identity, Owner, Subscription};

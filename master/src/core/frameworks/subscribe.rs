@@ -10,6 +10,7 @@ use meseta_daemon::authentication::Caller;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{FrameworkId, Role};
 use prost::Message as _;
 
@@ -20,7 +21,6 @@ use crate::core::config::HEARTBEAT_INTERVAL;
 use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
 use crate::core::input::SubscribeRequest;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::constraints::Constraints;
 use crate::core::state::framework::{self, Capabilities, Framework, Link, Terms, valid_roles};

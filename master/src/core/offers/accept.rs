@@ -14,10 +14,10 @@ use meseta_proto::mesos::v1::offer::{Operation, operation};
 use meseta_proto::mesos::v1::scheduler::{call, event};
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{OperationState, TaskInfo, TaskState};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
 
 use crate::core::answer::Answer;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::offer::{Offer, RefuseFilter};
 use crate::core::state::operation::{OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_ACCEPT_MAX};

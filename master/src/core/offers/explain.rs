@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use meseta_allocator::Explanation;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::time::Now;
 use meseta_resources::{AgentId, FrameworkId, Role};
 
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 
 /// Answers to one question; what is beyond is left out.

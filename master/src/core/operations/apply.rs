@@ -12,13 +12,13 @@ use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::offer::Operation as Message;
 use meseta_proto::mesos::v1::{self};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{AgentId, Change, Conversion, FrameworkId, Operation, Resource, Resources};
 use prost::Message as _;
 
 use crate::core::answer::Answer;
 use crate::core::authorization;
 use crate::core::ids::OperationUuid;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::offers::accept::AcceptedOffers;
 use crate::core::state::agent::Agent;

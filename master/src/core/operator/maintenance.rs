@@ -11,12 +11,12 @@ use meseta_proto::json;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::AgentId;
 
 use super::refused;
 use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::maintenance::{Machine, Maintenance, Plan};
 use crate::core::state::pending::{OperatorPending, Pending};

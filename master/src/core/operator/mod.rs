@@ -12,13 +12,13 @@ mod weights;
 
 use meseta_access::Approver;
 use meseta_allocator::Allocator;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::Role;
 
 use crate::core::answer::Answer;
 use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::ids::ReplyId;
 use crate::core::input::Administration;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::pending::OperatorPending;
 

@@ -9,6 +9,7 @@ use meseta_allocator::{OfferView, Outstanding, Quota, check_quota_tree, guarante
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 use meseta_proto::mesos::v1::{self, value};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::work_counter::count_entries;
 use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Role, Scalar};
 
@@ -16,7 +17,6 @@ use super::refused;
 use crate::core::answer::Answer;
 use crate::core::config::QuotaSemantics;
 use crate::core::ids::ReplyId;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::master::MasterCore;
 use crate::core::state::offer::Offer;
 use crate::core::state::pending::{OperatorPending, Pending, Rescind};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use meseta_proto::Invalid;
 use meseta_resources::Role;
 
 use super::refused;
 use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
-use crate::core::invalid::Invalid;
 use crate::core::master::MasterCore;
 use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;

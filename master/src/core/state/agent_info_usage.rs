@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_daemon::authentication::Caller;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::AgentId;
 
 use super::resource_size::RESERVED_BYTES_MAX;
-use crate::core::invalid::{Invalid, invalid};
 
 /// Agents of a host that has shown its certificate. An honest host has one, and a few more where versions or
 /// settings are tried side by side.

@@ -12,13 +12,13 @@ use meseta_allocator::{
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::time::Moment;
 use meseta_resources::{AgentId, FrameworkId, Resources, Role};
 
 use super::agent::{Agent, AgentProfile};
 use super::framework::Terms;
 use crate::core::config::Config;
-use crate::core::invalid::Invalid;
 
 pub(in crate::core) use meseta_allocator::{Allocation, Error as AllocatorError};
 
@@ -198,7 +198,7 @@ fn domain(info: &v1::DomainInfo) -> Option<Domain> {
 }
 
 /// A framework's terms; what is wrong with them is told in words for the framework.
-fn spec(terms: &Terms) -> Result<FrameworkSpec, String> {
+fn spec(terms: &Terms) -> Result<FrameworkSpec, Invalid> {
     let capabilities = terms.capabilities;
     let mut spec = FrameworkSpec {
         roles: terms.roles.clone(),
@@ -214,7 +214,7 @@ fn spec(terms: &Terms) -> Result<FrameworkSpec, String> {
         ..FrameworkSpec::default()
     };
     for (role, filter) in &terms.info.offer_filters {
-        let role = Role::new(role).map_err(|error| error.to_string())?;
+        let role = Role::new(role).map_err(Invalid::of)?;
         if let Some(minimum) = min_allocatable(filter)? {
             spec.min_allocatable.insert(role, minimum);
         }
@@ -227,19 +227,19 @@ fn spec(terms: &Terms) -> Result<FrameworkSpec, String> {
 
 fn min_allocatable(
     filter: &v1::OfferFilters,
-) -> Result<Option<Vec<meseta_resources::ResourceQuantities>>, String> {
+) -> Result<Option<Vec<meseta_resources::ResourceQuantities>>, Invalid> {
     let Some(minimum) = &filter.min_allocatable_resources else {
         return Ok(None);
     };
     let mut alternatives = Vec::new();
     for alternative in &minimum.quantities {
         if alternative.quantities.is_empty() {
-            return Err(
-                "Invalid resource quantities: resource quantities must be non-empty".to_owned(),
-            );
+            return Err(invalid!(
+                "Invalid resource quantities: resource quantities must be non-empty"
+            ));
         }
         let quantities = convert::quantities(&alternative.quantities)
-            .map_err(|(name, error)| format!("Invalid resource quantities: {name}: {error}"))?;
+            .map_err(|(name, error)| invalid!("Invalid resource quantities: {name}: {error}"))?;
         alternatives.push(quantities);
     }
     Ok(Some(alternatives))

@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use meseta_allocator::{Constraint, OfferConstraints, Pattern, Predicate, Selector};
 use meseta_proto::mesos::v1::scheduler as message;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::Role;
 use prost::Message as _;
-
-use crate::core::invalid::{Invalid, invalid};
 
 /// Constraints of one framework, in all roles and groups.
 const CONSTRAINTS_MAX: usize = 1_000;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_access::Approver;
+use meseta_proto::Invalid;
 use meseta_proto::convert;
 
 pub use meseta_proto::convert::FrameworkCapabilities as Capabilities;
@@ -16,7 +17,6 @@ use super::constraints::Constraints;
 use super::framework_counters::FrameworkCounters;
 use super::history::History;
 use crate::core::ids::ConnectionId;
-use crate::core::invalid::Invalid;
 use crate::core::timers::TimerKey;
 
 /// Where a framework's scheduler is.

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use meseta_proto::{Invalid, invalid};
+
 use super::framework::{Framework, Terms};
-use crate::core::invalid::{Invalid, invalid};
 
 /// Bytes of framework infos, by principal.
 #[derive(Debug, Default)]

@@ -5,12 +5,11 @@
 
 use meseta_proto::mesos::v1;
 use meseta_proto::schema::WireMessage as _;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{
     Disk, DiskSource, ID_BYTES_MAX, Labels, Operation, Reservation, ReservationKind, Resource,
     Resources, Value,
 };
-
-use crate::core::invalid::{Invalid, invalid};
 
 /// Longest name of a resource, and longest principal, in bytes, as of an id.
 const NAME_BYTES_MAX: usize = ID_BYTES_MAX;

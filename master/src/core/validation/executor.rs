@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use meseta_proto::mesos::v1::executor_info::Type;
 use meseta_proto::mesos::v1::{self, ExecutorInfo, container_info};
 use meseta_proto::task_parts::check_environment;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{ExecutorId, Resources, Role};
 use prost::Message;
 
 use super::part::{check_container, id_text, shares_groups};
 use super::resource::check_resources;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::wire::{allocated, for_agent};

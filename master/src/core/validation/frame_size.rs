@@ -7,9 +7,9 @@ use meseta_proto::mesos::v1::TaskInfo;
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::offer::operation::LaunchGroup;
 use meseta_proto::mesos::v1::scheduler::call;
+use meseta_proto::{Invalid, invalid};
 use prost::Message;
 
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 

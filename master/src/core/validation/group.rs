@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 
 use meseta_proto::mesos::v1::offer::operation::LaunchGroup;
 use meseta_proto::mesos::v1::{self, TaskInfo, health_check};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{Resources, Role, TaskId};
 
 use super::executor::{self, ValidExecutor, is_docker, same};
 use super::part::shares_groups;
 use super::resource::check_together;
 use super::task::validate_itself;
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::wire::for_agent;

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{
     Conversion, ConversionError, DiskSourceKind, ID_BYTES_MAX, Operation, Reservation, Resource,
     Resources, Role, Scalar, VolumeMode, common_reservations,
 };
 
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::state::operation::RESOURCES_PER_OPERATION_MAX;

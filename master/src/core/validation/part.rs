@@ -4,9 +4,8 @@
 //! The rules and words are those of Mesos. Invariant: nothing here depends on the cluster.
 
 use meseta_proto::mesos::v1::{self, ContainerInfo, container_info, volume};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::IdError;
-
-use crate::core::invalid::{Invalid, invalid};
 
 pub(super) fn check_container(container: &ContainerInfo) -> Result<(), Invalid> {
     for volume in &container.volumes {

@@ -7,9 +7,8 @@ use std::collections::BTreeSet;
 
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{Resource, Resources, Value};
-
-use crate::core::invalid::{Invalid, invalid};
 
 /// Whole gpus, volumes once each, one role, and no name both revocable and not.
 pub(super) fn check_resources(

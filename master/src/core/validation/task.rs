@@ -6,12 +6,12 @@
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, TaskInfo};
 use meseta_proto::task_parts::{check_check, check_environment, check_health};
+use meseta_proto::{Invalid, invalid};
 use meseta_resources::{Resources, Role, TaskId};
 
 use super::executor::{self, ValidExecutor};
 use super::part::{check_container, id_text, shares_groups};
 use super::resource::{check_resources, check_together};
-use crate::core::invalid::{Invalid, invalid};
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::wire::{allocated, for_agent};

@@ -1,0 +1,55 @@
+//! Why something that was given or asked for breaks a rule: a flag, a call, a task, a resource.
+//!
+//! Whoever gave it is shown the text: an operator at the start or in an answer, a framework in an ERROR event or in the
+//! status of a task or an operation, an executor in an answer, an agent as its connection ends. Invariant: nothing
+//! branches on which rule it was.
+
+use std::fmt::Display;
+
+/// What is wrong with a value, in words for whoever gave it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(String);
+
+impl Invalid {
+    #[must_use]
+    pub fn of(error: impl Display) -> Self {
+        Self(error.to_string())
+    }
+
+    /// Says of an error where it was found.
+    pub fn within<E: Display>(place: impl Display) -> impl Fn(E) -> Self {
+        move |error| Self(format!("{place}: {error}"))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Invalid {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl From<&str> for Invalid {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl From<Invalid> for String {
+    fn from(invalid: Invalid) -> Self {
+        invalid.0
+    }
+}
+
+/// An [`Invalid`] with a text that is formatted.
+#[macro_export]
+macro_rules! invalid {
+    ($($text:tt)+) => {
+        $crate::Invalid::of(format_args!($($text)+))
+    };
+}
