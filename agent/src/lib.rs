@@ -72,9 +72,8 @@ pub use oversubscription::{ModulesError, OversubscriptionError};
 pub use run::{CancellationToken, RunEnv, RunError, run};
 
 /// The paths that are served, for tests that try them all.
-pub fn routes() -> impl Iterator<Item = String> {
-    let routes = http::ROUTES.list.iter();
-    routes.map(|route| format!("/{}", route.path))
+pub fn routes() -> impl Iterator<Item = &'static str> {
+    http::ROUTES.list.iter().map(|route| route.path)
 }
 
 /// Turns this process into the launcher of containers if it was started as one. Must be the first

@@ -36,7 +36,7 @@ pub enum BodyType {
 /// A path, and all that holds for it. `H` answers its requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Route<H> {
-    /// Without the slash before it, such as `maintenance/status`.
+    /// As a request has it, such as `/maintenance/status`.
     pub path: &'static str,
     pub methods: &'static [Method],
     pub realm: Realm,
@@ -80,6 +80,13 @@ impl<H: Copy> Route<H> {
             handler,
             text,
         }
+    }
+
+    /// A route that is read with the permission for this endpoint.
+    #[must_use]
+    pub const fn endpoint(path: &'static str, handler: H, text: &'static str) -> Self {
+        let need = Need::Permission(Action::GetEndpoint, Some(path));
+        Self::read(path, need, handler, text)
     }
 
     /// A route that changes what its requests name.
@@ -243,7 +250,8 @@ impl<H: Copy> Routes<H> {
         }
         let mut rest = path;
         loop {
-            if let Some(route) = self.list.iter().find(|route| route.path == rest) {
+            let is_rest = |route: &&Route<H>| route.path.strip_prefix('/') == Some(rest);
+            if let Some(route) = self.list.iter().find(is_rest) {
                 let is_exact = rest.len() == path.len();
                 return (is_exact || route.takes_paths_below).then_some(route);
             }
@@ -266,8 +274,8 @@ impl<H: Copy> Routes<H> {
         authentication.is_disabled(path)
             || self.find(path).is_some_and(|route| {
                 let (process, name) = (self.process, route.path);
-                authentication.is_disabled(&format!("/{name}"))
-                    || authentication.is_disabled(&format!("/{process}/{name}"))
+                authentication.is_disabled(name)
+                    || authentication.is_disabled(&format!("/{process}{name}"))
             })
     }
 
@@ -276,7 +284,7 @@ impl<H: Copy> Routes<H> {
     pub fn reference(&self) -> String {
         let rows = self.list.iter().map(|route| {
             let (path, methods, text) = (route.path, route.methods_text(), route.text);
-            format!("| `/{path}` | {methods} | {text} |\n")
+            format!("| `{path}` | {methods} | {text} |\n")
         });
         rows.collect()
     }
@@ -286,16 +294,16 @@ impl<H: Copy> Routes<H> {
 mod tests {
     use super::*;
 
-    static LIBPROCESS: Route<u8> = Route::open("mesos.internal", 9, "").methods(ANY_METHOD);
+    static LIBPROCESS: Route<u8> = Route::open("/mesos.internal", 9, "").methods(ANY_METHOD);
 
     static ROUTES: Routes<u8> = Routes {
         process: "master",
         list: &[
-            Route::read("state", Need::Filtered, 1, "everything"),
-            Route::change("api/v1", &[Method::POST], 2, "calls"),
-            Route::change("api/v1/scheduler", &[Method::POST], 3, "calls"),
-            Route::change("quota", &[Method::GET, Method::POST], 4, "quota").filters_reads(),
-            Route::open("redirect", 5, "elsewhere").alone(),
+            Route::read("/state", Need::Filtered, 1, "everything"),
+            Route::change("/api/v1", &[Method::POST], 2, "calls"),
+            Route::change("/api/v1/scheduler", &[Method::POST], 3, "calls"),
+            Route::change("/quota", &[Method::GET, Method::POST], 4, "quota").filters_reads(),
+            Route::open("/redirect", 5, "elsewhere").alone(),
         ],
         libprocess: &LIBPROCESS,
     };

@@ -31,11 +31,7 @@ type Answer = Pin<Box<dyn Future<Output = Result<Reply, Reply>> + Send>>;
 pub(crate) type Route = routes::Route<fn(Permitted) -> Answer>;
 
 /// The path of the operator API, which executors call too.
-pub(super) const OPERATOR: &str = "api/v1";
-
-const fn endpoint(path: &'static str) -> Need {
-    Need::Permission(Action::GetEndpoint, Some(path))
-}
+pub(super) const OPERATOR: &str = "/api/v1";
 
 static LIST: &[Route] = &[
     Route::change(
@@ -45,90 +41,85 @@ static LIST: &[Route] = &[
         "the agent's operator API, and its containers",
     ),
     Route::change(
-        "api/v1/executor",
+        "/api/v1/executor",
         &[Method::POST],
         |permitted| Box::pin(executor::call(permitted)),
         "the executor API",
     )
     .realm(Realm::Executor),
     Route::open(
-        "health",
+        "/health",
         |_| Box::pin(async { Ok(Reply::empty(StatusCode::OK)) }),
         "200 while the agent serves",
     )
     .alone(),
     Route::open(
-        "version",
+        "/version",
         |_| Box::pin(async { Ok(Reply::json(&state::version())) }),
         "as the master's",
     )
     .alone(),
     Route::read(
-        "flags",
+        "/flags",
         Need::Permission(Action::ViewFlags, None),
         |permitted| Box::pin(async move { Ok(Reply::json(&state::flags(&permitted.context))) }),
         "the flags in force",
     )
     .alone(),
     Route::read(
-        "state",
+        "/state",
         Need::Filtered,
         |permitted| Box::pin(state::page(permitted)),
         "everything",
     )
     .alone(),
-    Route::read(
-        "monitor/statistics",
-        endpoint("/monitor/statistics"),
+    Route::endpoint(
+        "/monitor/statistics",
         |permitted| Box::pin(monitor_statistics(permitted)),
         "what containers use",
     )
     .alone(),
-    Route::read(
-        "containers",
-        endpoint("/containers"),
+    Route::endpoint(
+        "/containers",
         |permitted| Box::pin(containers(permitted)),
         "containers with what they use; `container_id`",
     )
     .alone(),
-    Route::read(
-        "metrics",
-        endpoint("/metrics"),
+    Route::endpoint(
+        "/metrics",
         |permitted| Box::pin(prometheus(permitted)),
         "for Prometheus",
     )
     .alone(),
-    Route::read(
-        "metrics/snapshot",
-        endpoint("/metrics/snapshot"),
+    Route::endpoint(
+        "/metrics/snapshot",
         |permitted| Box::pin(metrics_snapshot(permitted)),
         "under the names of Mesos",
     )
     .alone(),
     Route::read(
-        "files/browse",
+        "/files/browse",
         Need::ByObject,
         |permitted| Box::pin(files::browse(permitted)),
         "sandboxes and the log",
     )
     .alone(),
     Route::read(
-        "files/read",
+        "/files/read",
         Need::ByObject,
         |permitted| Box::pin(files::read(permitted)),
         "`path`, `offset`, `length`: a part of a file; without `offset` its size",
     )
     .alone(),
     Route::read(
-        "files/download",
+        "/files/download",
         Need::ByObject,
         |permitted| Box::pin(files::download(permitted)),
         "`path`: all of it",
     )
     .alone(),
-    Route::read(
-        "files/debug",
-        endpoint("/files/debug"),
+    Route::endpoint(
+        "/files/debug",
         |permitted| Box::pin(files::debug(permitted)),
         "which names stand for which files",
     )
@@ -136,7 +127,7 @@ static LIST: &[Route] = &[
 ];
 
 static LIBPROCESS: Route = Route::open(
-    "mesos.internal",
+    "/mesos.internal",
     |_| {
         Box::pin(async {
             Err(Reply::text(
@@ -203,7 +194,6 @@ mod tests {
         for route in ROUTES.list {
             if let Need::Permission(Action::GetEndpoint, path) = route.need {
                 assert!(PATHS.contains(&path.expect("a path")), "{}", route.path);
-                assert_eq!(path, Some(&*format!("/{}", route.path)));
             }
         }
     }
@@ -211,15 +201,15 @@ mod tests {
     #[test]
     fn paths_are_routed_as_libprocess_does() {
         for (path, routed) in [
-            ("/state", Some("state")),
-            ("/state/", Some("state")),
+            ("/state", Some("/state")),
+            ("/state/", Some("/state")),
             ("/state/below", None),
-            ("/slave(1)/state", Some("state")),
-            ("/slave(1)/monitor/statistics", Some("monitor/statistics")),
-            ("/api/v1", Some("api/v1")),
-            ("/slave(1)/api/v1", Some("api/v1")),
-            ("/api/v1/operator", Some("api/v1")),
-            ("/slave(1)/api/v1/executor", Some("api/v1/executor")),
+            ("/slave(1)/state", Some("/state")),
+            ("/slave(1)/monitor/statistics", Some("/monitor/statistics")),
+            ("/api/v1", Some("/api/v1")),
+            ("/slave(1)/api/v1", Some("/api/v1")),
+            ("/api/v1/operator", Some("/api/v1")),
+            ("/slave(1)/api/v1/executor", Some("/api/v1/executor")),
             ("/api/v1x", None),
             ("/", None),
         ] {

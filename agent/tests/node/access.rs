@@ -92,9 +92,9 @@ fn every_route_and_call_is_authenticated_and_authorized() {
             let call = Call::new(Method::GET, &world.url(&format!("{path}?path=/a")));
             let status = ask(&world, person, call).status.as_u16();
             let expected = match person.name {
-                _ if OPEN_ROUTES.contains(&path.as_str()) => None,
+                _ if OPEN_ROUTES.contains(&path) => None,
                 "nobody" | "wrong" => Some(401),
-                "powerless" if !FILTERED_ROUTES.contains(&path.as_str()) => Some(403),
+                "powerless" if !FILTERED_ROUTES.contains(&path) => Some(403),
                 _ => None,
             };
             judge(&format!("{path} by {}", person.name), status, expected);

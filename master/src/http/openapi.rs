@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     /// Messages of these are described by the protocol's own files.
-    const BY_PROTOCOL: [&str; 2] = ["api/v1", "api/v1/scheduler"];
+    const BY_PROTOCOL: [&str; 2] = ["/api/v1", "/api/v1/scheduler"];
 
     fn described() -> Value {
         serde_json::from_str(DESCRIPTION).unwrap()
@@ -38,7 +38,7 @@ mod tests {
         let paths = description["paths"].as_object().unwrap();
         let same = paths.iter().filter(|(known, _)| {
             let bare = known.split("/{").next().unwrap_or_default();
-            bare.trim_start_matches('/') == path
+            bare == path
         });
         same.flat_map(|(_, methods)| methods.as_object().unwrap().keys())
             .map(|method| method.to_uppercase())
@@ -89,7 +89,6 @@ mod tests {
         for route in ROUTES.list {
             if let Need::Permission(Action::GetEndpoint, path) = route.need {
                 assert!(PATHS.contains(&path.unwrap()), "{}", route.path);
-                assert_eq!(path, Some(&*format!("/{}", route.path)));
             }
         }
     }

@@ -97,13 +97,9 @@ const POST: &[Method] = &[Method::POST];
 const JSON: Option<BodyType> = Some(BodyType::Json);
 const FORM: Option<BodyType> = Some(BodyType::Form);
 
-const fn endpoint(path: &'static str) -> Need {
-    Need::Permission(Action::GetEndpoint, Some(path))
-}
-
 static LIST: &[Route] = &[
     Route::change(
-        "api/v1/scheduler",
+        "/api/v1/scheduler",
         POST,
         |permitted| Box::pin(scheduler::handle(permitted)),
         "the scheduler API: a stream of events for SUBSCRIBE, 202 for other calls; JSON and protobuf",
@@ -111,75 +107,75 @@ static LIST: &[Route] = &[
     .realm(Realm::Scheduler)
     .body(SCHEDULER_BODY_MAX, None),
     Route::change(
-        "api/v1",
+        "/api/v1",
         POST,
         |permitted| Box::pin(operator::handle(permitted)),
         "the operator API: questions, changes, and the event stream of SUBSCRIBE; JSON and protobuf",
     )
     .body(BODY_MAX, None),
     Route::open(
-        "health",
+        "/health",
         |_| Box::pin(async { Ok(StatusCode::OK.into_response()) }),
         "200 while the master serves",
     )
     .by_followers(),
     Route::open(
-        "version",
+        "/version",
         |permitted| Box::pin(v0::read(permitted, &v0::VERSION)),
         "the version of Mesos whose interface this is; `meseta --version` and `meseta_master_build_info` tell Meseta's own",
     )
     .by_followers(),
     Route::read(
-        "flags",
+        "/flags",
         Need::Permission(Action::ViewFlags, None),
         |permitted| Box::pin(v0::read(permitted, &v0::FLAGS)),
         "the flags in force",
     )
     .by_followers(),
     Route::read(
-        "state",
+        "/state",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::STATE)),
         "everything",
     )
     .with_etag(),
     Route::read(
-        "state-summary",
+        "/state-summary",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::STATE_SUMMARY)),
         "agents and frameworks with counts of their tasks",
     )
     .with_etag(),
     Route::read(
-        "slaves",
+        "/slaves",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::SLAVES)),
         "agents with their resources in full; `slave_id`",
     )
     .with_etag(),
     Route::read(
-        "frameworks",
+        "/frameworks",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::FRAMEWORKS)),
         "frameworks with tasks, offers, executors; `framework_id`",
     )
     .with_etag(),
     Route::read(
-        "tasks",
+        "/tasks",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::TASKS)),
         "tasks by age; `framework_id`, `task_id`, `limit` (100; negative for all), `offset`, `order` (`asc`, `desc`)",
     )
     .with_etag(),
     Route::read(
-        "roles",
+        "/roles",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::ROLES)),
         "roles in use and those above them",
     )
     .with_etag(),
     Route::change(
-        "quota",
+        "/quota",
         &[Method::GET, Method::POST, Method::DELETE],
         |permitted| Box::pin(quota::handle(permitted)),
         "what is set; sets for a role that has none; `DELETE /quota/ROLE` removes",
@@ -188,7 +184,7 @@ static LIST: &[Route] = &[
     .with_etag()
     .body(BODY_MAX, JSON),
     Route::change(
-        "weights",
+        "/weights",
         &[Method::GET, Method::PUT],
         |permitted| Box::pin(weights::handle(permitted)),
         "what is set; sets for the roles that are named",
@@ -197,42 +193,42 @@ static LIST: &[Route] = &[
     .with_etag()
     .body(BODY_MAX, JSON),
     Route::change(
-        "reserve",
+        "/reserve",
         POST,
         |permitted| Box::pin(reservations::handle(permitted, Change::Reserve)),
         "form `slaveId`, `resources`, and `source` for a reservation that is to be another",
     )
     .body(BODY_MAX, FORM),
     Route::change(
-        "unreserve",
+        "/unreserve",
         POST,
         |permitted| Box::pin(reservations::handle(permitted, Change::Unreserve)),
         "form `slaveId`, `resources`",
     )
     .body(BODY_MAX, FORM),
     Route::change(
-        "create-volumes",
+        "/create-volumes",
         POST,
         |permitted| Box::pin(reservations::handle(permitted, Change::Create)),
         "form `slaveId`, `volumes`",
     )
     .body(BODY_MAX, FORM),
     Route::change(
-        "destroy-volumes",
+        "/destroy-volumes",
         POST,
         |permitted| Box::pin(reservations::handle(permitted, Change::Destroy)),
         "form `slaveId`, `volumes`",
     )
     .body(BODY_MAX, FORM),
     Route::change(
-        "teardown",
+        "/teardown",
         POST,
         |permitted| Box::pin(v0::teardown(permitted)),
         "form `frameworkId`: ends a framework",
     )
     .body(BODY_MAX, FORM),
     Route::change(
-        "maintenance/schedule",
+        "/maintenance/schedule",
         &[Method::GET, Method::POST],
         |permitted| Box::pin(maintenance::schedule(permitted)),
         "the schedule; replaces it",
@@ -241,7 +237,7 @@ static LIST: &[Route] = &[
     .with_etag()
     .body(BODY_MAX, JSON),
     Route::read(
-        "maintenance/status",
+        "/maintenance/status",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::MAINTENANCE_STATUS)),
         "machines that are to go down, and those that are",
@@ -249,50 +245,47 @@ static LIST: &[Route] = &[
     .realm(Realm::Readwrite)
     .with_etag(),
     Route::change(
-        "machine/down",
+        "/machine/down",
         POST,
         |permitted| Box::pin(maintenance::machines(permitted, core::Administration::StartMaintenance)),
         "takes scheduled machines down",
     )
     .body(BODY_MAX, JSON),
     Route::change(
-        "machine/up",
+        "/machine/up",
         POST,
         |permitted| Box::pin(maintenance::machines(permitted, core::Administration::StopMaintenance)),
         "takes them out of maintenance",
     )
     .body(BODY_MAX, JSON),
     Route::read(
-        "explain",
+        "/explain",
         Need::Filtered,
         |permitted| Box::pin(explain::handle(permitted)),
         "why a framework or role gets no offer: `framework_id`, `role`, `slave_id`",
     ),
     Route::read(
-        "hierarchical-allocator(1)/offer_constraints_debug",
+        "/hierarchical-allocator(1)/offer_constraints_debug",
         Need::Filtered,
         |permitted| Box::pin(constraints::handle(permitted)),
         "the agents that each framework's offer constraints rule out, by role, and the roles that it has suppressed",
     ),
-    Route::read(
-        "metrics",
-        endpoint("/metrics"),
+    Route::endpoint(
+        "/metrics",
         |permitted| Box::pin(v0::prometheus(permitted)),
         "for Prometheus: [metrics.md](metrics.md)",
     )
     .by_followers()
     .methods(&[Method::GET, Method::HEAD])
     .alone(),
-    Route::read(
-        "metrics/snapshot",
-        endpoint("/metrics/snapshot"),
+    Route::endpoint(
+        "/metrics/snapshot",
         |permitted| Box::pin(v0::read(permitted, &v0::METRICS_SNAPSHOT)),
         "under the names of Mesos; `timeout` is accepted",
     )
     .by_followers(),
-    Route::read(
-        "logging/toggle",
-        endpoint("/logging/toggle"),
+    Route::endpoint(
+        "/logging/toggle",
         |permitted| Box::pin(async move { Ok(logging::toggle(&permitted)) }),
         "more of the log for a while: `level`, `duration`, by POST",
     )
@@ -300,52 +293,52 @@ static LIST: &[Route] = &[
     .realm(Realm::Readwrite)
     .changed_by("level"),
     Route::open(
-        "redirect",
+        "/redirect",
         |permitted| Box::pin(async move { Ok(leadership::redirect(&permitted.context)) }),
         "307 to the leader",
     )
     .by_followers()
     .alone(),
     Route::open(
-        "leader",
+        "/leader",
         |permitted| Box::pin(async move { Ok(leadership::leader(&permitted.context)) }),
         "what this master is (`following`, `recovering`, `leading`, `suspended`), and who leads",
     )
     .by_followers()
     .alone(),
     Route::read(
-        "files/browse",
+        "/files/browse",
         Need::Permission(Action::AccessMesosLog, None),
         |permitted| Box::pin(files::handle(permitted, FileRequest::Browse)),
         "`path`: what is there",
     ),
     Route::read(
-        "files/read",
+        "/files/read",
         Need::Permission(Action::AccessMesosLog, None),
         |permitted| Box::pin(files::handle(permitted, FileRequest::Read)),
         "`path`, `offset`, `length`: a part of a file; without `offset` its size",
     ),
     Route::read(
-        "files/download",
+        "/files/download",
         Need::Permission(Action::AccessMesosLog, None),
         |permitted| Box::pin(files::handle(permitted, FileRequest::Download)),
         "`path`: all of it",
     ),
     Route::read(
-        "files/debug",
+        "/files/debug",
         Need::Permission(Action::AccessMesosLog, None),
         |permitted| Box::pin(files::handle(permitted, FileRequest::Debug)),
         "which names stand for which files",
     ),
     Route::open(
-        "openapi.json",
+        "/openapi.json",
         |_| Box::pin(async { Ok(openapi::answer()) }),
         "the description of these endpoints for programs",
     ),
 ];
 
 static LIBPROCESS: Route = Route::open(
-    "mesos.internal",
+    "/mesos.internal",
     |_| {
         Box::pin(async {
             Err(text(

@@ -124,17 +124,17 @@ pub(super) fn begin(acls: &str) -> (TempDir, Router, Principals) {
 /// A body that an endpoint understands, so that it is the permission that decides.
 fn body_for(route: &Route, method: &Method) -> &'static str {
     match (route.path, method) {
-        ("quota", &Method::POST) => {
+        ("/quota", &Method::POST) => {
             r#"{"role":"ads","guarantee":[{"name":"cpus","type":"SCALAR","scalar":{"value":1}}],"force":true}"#
         }
-        ("weights", &Method::PUT) => r#"[{"role":"ads","weight":2}]"#,
-        ("maintenance/schedule", &Method::POST) => r#"{"windows":[]}"#,
-        ("machine/up" | "machine/down", _) => r#"[{"hostname":"a"}]"#,
-        ("teardown", _) => "frameworkId=f",
-        ("reserve" | "unreserve", _) => {
+        ("/weights", &Method::PUT) => r#"[{"role":"ads","weight":2}]"#,
+        ("/maintenance/schedule", &Method::POST) => r#"{"windows":[]}"#,
+        ("/machine/up" | "/machine/down", _) => r#"[{"hostname":"a"}]"#,
+        ("/teardown", _) => "frameworkId=f",
+        ("/reserve" | "/unreserve", _) => {
             r#"slaveId=a&resources=[{"name":"cpus","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads","principal":"right"}]}]"#
         }
-        ("create-volumes" | "destroy-volumes", _) => {
+        ("/create-volumes" | "/destroy-volumes", _) => {
             r#"slaveId=a&volumes=[{"name":"disk","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads"}],"disk":{"persistence":{"id":"v","principal":"right"},"volume":{"mode":"RW","container_path":"p"}}}]"#
         }
         _ => "",
@@ -161,15 +161,15 @@ async fn every_route_is_authenticated_and_authorized() {
     let (_dir, router, principals) = begin(&acls());
     for route in ROUTES.list {
         // What these need depends on the call.
-        if ["api/v1", "api/v1/scheduler"].contains(&route.path) {
+        if ["/api/v1", "/api/v1/scheduler"].contains(&route.path) {
             continue;
         }
         let realm = route.realm;
         for method in route.methods {
             let need = route.need(method);
             let path = match (route.path, method) {
-                ("quota", &Method::DELETE) => "/quota/ads".to_owned(),
-                (path, _) => format!("/master/{path}"),
+                ("/quota", &Method::DELETE) => "/quota/ads".to_owned(),
+                (path, _) => format!("/master{path}"),
             };
             for who in [NOBODY, WRONG, READER, RIGHT] {
                 let body = body_for(route, method);
