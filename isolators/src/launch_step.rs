@@ -2,10 +2,12 @@
 
 use std::io;
 
-/// The step of a launch that failed, roughly in the order they happen; later additions are last.
+/// The step of a launch that failed, roughly in the order they happen; later additions are last. The number of a step
+/// is its code, which is stored.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[repr(u8)]
 pub enum LaunchStep {
-    CloneSupervisor,
+    CloneSupervisor = 1,
     MountPropagation,
     MountProc,
     Hostname,
@@ -31,7 +33,7 @@ pub enum LaunchStep {
 }
 
 impl LaunchStep {
-    /// All steps; the place of a step is its code, which is stored: append only.
+    /// All steps in the order of their codes, which are stored: append only.
     const ALL: [Self; 23] = [
         Self::CloneSupervisor,
         Self::MountPropagation,
@@ -60,8 +62,7 @@ impl LaunchStep {
 
     /// A number from 1 on. Async-signal-safe.
     pub(crate) fn code(self) -> u8 {
-        let place = Self::ALL.iter().position(|step| *step == self);
-        place.map_or(0, |place| u8::try_from(place + 1).unwrap_or(0))
+        self as u8
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
@@ -136,8 +137,9 @@ mod tests {
 
     #[test]
     fn every_step_has_a_code_of_its_own() {
-        for step in LaunchStep::ALL {
-            assert_eq!(LaunchStep::from_code(step.code()), Some(step));
+        for (step, code) in LaunchStep::ALL.into_iter().zip(1..) {
+            assert_eq!(step.code(), code);
+            assert_eq!(LaunchStep::from_code(code), Some(step));
         }
         assert_eq!(LaunchStep::from_code(0), None);
         assert_eq!(LaunchStep::from_code(24), None);
