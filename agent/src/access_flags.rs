@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
-use meseta_daemon::authentication::{self, Names, Realm, Settings, SettingsError};
+use meseta_daemon::authentication::{self, Realm, RequestFlags, Settings, SettingsError};
 use meseta_daemon::tls::{self, TlsError};
 
 /// Flags of authentication, authorization and TLS.
@@ -54,20 +54,8 @@ pub struct AccessFlags {
     #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
     pub acls: Option<String>,
 
-    /// Names that requests may ask for besides this machine's own, those of the certificate and `localhost`: `name`
-    /// or `*.domain`, with commas between; `*` allows every name. Addresses need no entry. A page in a browser
-    /// whose name points here is answered nothing (421).
-    #[arg(long, value_name = "NAMES")]
-    pub allowed_hosts: Option<String>,
-
-    /// Origins whose pages may change something here besides pages of this address, as
-    /// `https://page.example:8443`, with commas between: for pages behind a proxy.
-    #[arg(long, value_name = "ORIGINS")]
-    pub allowed_origins: Option<String>,
-
-    /// Endpoints that are shut, as `{"disabled_endpoints": {"paths": [...]}}` or `file:///path` of it.
-    #[arg(long, value_name = "JSON")]
-    pub firewall_rules: Option<String>,
+    #[command(flatten)]
+    pub requests: RequestFlags,
 
     /// Certificate that is served and shown to the master, with those that lead to its authority, in PEM
     /// form. A new one is taken over while running.
@@ -112,12 +100,8 @@ impl AccessFlags {
             credentials: self.http_credentials.clone(),
             credentials_flag: "http_credentials",
             acls: self.acls.clone(),
-            firewall_rules: self.firewall_rules.clone(),
-            names: Names {
-                hostname,
-                allowed_hosts: self.allowed_hosts.clone(),
-                allowed_origins: self.allowed_origins.clone(),
-            },
+            firewall_rules: self.requests.firewall_rules.clone(),
+            names: self.requests.names(hostname),
             ssl_cert_file: self.ssl_cert_file.clone(),
             ssl_key_file: self.ssl_key_file.clone(),
             ssl_ca_file: self.ssl_ca_file.clone(),

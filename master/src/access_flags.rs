@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
 use meseta_access::rate_limits::RateLimits;
-use meseta_daemon::authentication::{self, Names, Realm, Settings};
+use meseta_daemon::authentication::{self, Realm, RequestFlags, Settings};
 
 use crate::flag_error::FlagError;
 
@@ -51,20 +51,8 @@ pub struct AccessFlags {
     #[arg(long, value_name = "JSON")]
     pub rate_limits: Option<String>,
 
-    /// Names that requests may ask for besides this machine's own, those of the certificate and `localhost`: `name`
-    /// or `*.domain`, with commas between; `*` allows every name. Addresses need no entry. A page in a browser
-    /// whose name points here is answered nothing (421).
-    #[arg(long, value_name = "NAMES")]
-    pub allowed_hosts: Option<String>,
-
-    /// Origins whose pages may change something here besides pages of this address, as
-    /// `https://page.example:8443`, with commas between: for pages behind a proxy.
-    #[arg(long, value_name = "ORIGINS")]
-    pub allowed_origins: Option<String>,
-
-    /// Endpoints that are shut, as `{"disabled_endpoints": {"paths": [...]}}` or `file:///path` of it.
-    #[arg(long, value_name = "JSON")]
-    pub firewall_rules: Option<String>,
+    #[command(flatten)]
+    pub requests: RequestFlags,
 
     /// Certificate that is served, with those that lead to its authority, in PEM form. A new one is taken
     /// over while running.
@@ -96,12 +84,8 @@ impl AccessFlags {
             credentials: self.credentials.clone(),
             credentials_flag: "credentials",
             acls: self.acls.clone(),
-            firewall_rules: self.firewall_rules.clone(),
-            names: Names {
-                hostname,
-                allowed_hosts: self.allowed_hosts.clone(),
-                allowed_origins: self.allowed_origins.clone(),
-            },
+            firewall_rules: self.requests.firewall_rules.clone(),
+            names: self.requests.names(hostname),
             ssl_cert_file: self.ssl_cert_file.clone(),
             ssl_key_file: self.ssl_key_file.clone(),
             ssl_ca_file: self.ssl_ca_file.clone(),
