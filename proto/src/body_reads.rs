@@ -2,6 +2,8 @@
 //!
 //! Entered through [`Budget::read`]. Invariants: only what has stood still makes room, of the peer that has most, and
 //! never for a peer that has more; what it was charged is given back at once.
+//!
+//! This file and `budget` know each other: a body holds a charge of its budget, and a budget that is full evicts bodies.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -1,4 +1,6 @@
 //! The error that something is not there, told with what is there instead; of very much, an excerpt.
+//!
+//! This file and `resources` know each other: the error is made from resources, and their subtraction returns it.
 
 use crate::resources::Entry;
 use crate::{Resource, Resources};

@@ -1,4 +1,7 @@
 //! The allocator's state, and how it is made.
+//!
+//! `maintenance` and `recovery` know this file and it knows them: each has a part of the state, and the calls of
+//! [`Allocator`] on that part.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

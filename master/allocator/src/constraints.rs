@@ -2,6 +2,9 @@
 //!
 //! A constraint compares one attribute of an agent. Groups are alternatives; all constraints of a group
 //! must hold. Patterns match the whole text.
+//!
+//! This file and `spec` know each other: a framework is specified with constraints, which are held against the facts
+//! that an agent is specified with.
 
 use std::sync::Arc;
 

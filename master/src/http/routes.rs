@@ -1,4 +1,6 @@
 //! The master's routes: which path is answered by which handler, and what it takes to be answered.
+//!
+//! This file and those of the handlers know each other: the table names them, and they take its [`Permitted`] requests.
 
 use std::pin::Pin;
 use std::sync::Arc;
