@@ -92,6 +92,8 @@ fn fish() -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     #[test]
@@ -116,5 +118,11 @@ mod tests {
         assert!(bash.ends_with("meseta\n"));
         assert!(script(Shell::Fish).contains("(meseta names roles 2>/dev/null)"));
         assert!(script(Shell::Zsh).contains("#compdef meseta"));
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            for word in ["unreserve", "max_grace_period"] {
+                assert!(script.contains(word), "{word} for {shell}");
+            }
+        }
     }
 }

@@ -4,14 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use meseta_tests::framework::task;
-use meseta_tests::{Cluster, Framework, Setup, kernel, unless_root, wait};
+use meseta_tests::{Cluster, Setup, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
 meseta_tests::scenarios! {
     unless_root:
-        without_limits_requests_are_the_limits,
         limits_stand_beside_requests,
-        limits_may_be_infinite,
         limits_that_make_no_sense_are_refused;
 }
 
@@ -97,62 +95,50 @@ impl ContainerLimits {
     }
 }
 
-/// Launches a task with these limits on an agent with CFS on.
-fn launch(limits: Option<Value>) -> (Cluster, Framework, ContainerLimits) {
+/// Without limits the requests are the limits; with them, requests are what is guaranteed.
+fn limits_stand_beside_requests() {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
     let cluster = Cluster::start(setup);
     let mut framework = cluster.framework();
-    let offer = framework.offer();
-    let mut info = task(&offer, "t", "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
-    if let Some(limits) = limits {
-        info["limits"] = limits;
+    let limits = |cpus: Value, mem: Value| json!({"cpus": {"value": cpus}, "mem": {"value": mem}});
+    let infinite = || json!("Infinity");
+    // The smaller the request beside the limit, the likelier the victim of the kernel.
+    for (id, limits, quota_us, memory, scores) in [
+        ("none", Value::Null, Some(50_000), Some(64 * MB), 0..1),
+        (
+            "larger",
+            limits(json!(1.5), json!(256.0)),
+            Some(150_000),
+            Some(256 * MB),
+            900..1000,
+        ),
+        (
+            "infinite",
+            limits(infinite(), infinite()),
+            None,
+            None,
+            1..1000,
+        ),
+    ] {
+        let offer = framework.offer();
+        let mut info = task(&offer, id, "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
+        if !limits.is_null() {
+            info["limits"] = limits;
+        }
+        framework.launch(&offer, &[info]);
+        let status = framework.until_state(id, "TASK_RUNNING");
+        let container = status["container_status"]["container_id"]["value"].as_str();
+        let found = ContainerLimits::of(&cluster, container.expect("a container id"));
+        assert_eq!(found.shares(), 512, "{id}");
+        assert_eq!(found.cpu_quota_us(), quota_us, "{id}");
+        assert_eq!(found.hard_memory(), memory, "{id}");
+        assert_eq!(found.soft_memory(), Some(64 * MB), "{id}");
+        let score = found.oom_score_adj();
+        assert!(scores.contains(&score), "{id}: {score}");
+        framework.kill(id);
+        framework.until_state(id, "TASK_KILLED");
     }
-    framework.launch(&offer, &[info]);
-    let status = framework.until_state("t", "TASK_RUNNING");
-    let container = status["container_status"]["container_id"]["value"].as_str();
-    let container = container.expect("a container id").to_owned();
-    let limits = ContainerLimits::of(&cluster, &container);
-    (cluster, framework, limits)
-}
-
-fn end(mut framework: Framework) {
-    framework.kill("t");
-    framework.until_state("t", "TASK_KILLED");
-}
-
-fn without_limits_requests_are_the_limits() {
-    let (_cluster, framework, limits) = launch(None);
-    assert_eq!(limits.shares(), 512);
-    assert_eq!(limits.cpu_quota_us(), Some(50_000));
-    assert_eq!(limits.hard_memory(), Some(64 * MB));
-    assert_eq!(limits.soft_memory(), Some(64 * MB));
-    assert_eq!(limits.oom_score_adj(), 0);
-    end(framework);
-}
-
-fn limits_stand_beside_requests() {
-    let requested = json!({"cpus": {"value": 1.5}, "mem": {"value": 256.0}});
-    let (_cluster, framework, limits) = launch(Some(requested));
-    assert_eq!(limits.shares(), 512);
-    assert_eq!(limits.cpu_quota_us(), Some(150_000));
-    assert_eq!(limits.hard_memory(), Some(256 * MB));
-    assert_eq!(limits.soft_memory(), Some(64 * MB));
-    // The smaller the request, the likelier the victim.
-    let score = limits.oom_score_adj();
-    assert!((900..1000).contains(&score), "{score}");
-    end(framework);
-}
-
-fn limits_may_be_infinite() {
-    let requested = json!({"cpus": {"value": "Infinity"}, "mem": {"value": "Infinity"}});
-    let (_cluster, framework, limits) = launch(Some(requested));
-    assert_eq!(limits.shares(), 512);
-    assert_eq!(limits.cpu_quota_us(), None);
-    assert_eq!(limits.hard_memory(), None);
-    assert_eq!(limits.soft_memory(), Some(64 * MB));
-    assert!(limits.oom_score_adj() > 0);
-    end(framework);
 }
 
 fn limits_that_make_no_sense_are_refused() {

@@ -14,8 +14,7 @@ meseta_tests::scenarios! {
         an_operators_hour,
         reservations_are_awaited_and_found_by_role,
         refusals_say_what_to_do,
-        execute_uses_what_is_reserved_to_its_role_first,
-        completions_know_every_verb;
+        execute_uses_what_is_reserved_to_its_role_first;
 }
 
 fn text(output: &Output) -> String {
@@ -330,25 +329,4 @@ fn execute_uses_what_is_reserved_to_its_role_first() {
         said.contains("waiting: needs cpus:1.5; mem:64, and the largest offer had"),
         "{said}"
     );
-}
-
-fn completions_know_every_verb() {
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let output = std::process::Command::new(meseta_tests::daemon::binary())
-            .args(["completions", shell])
-            .output()
-            .expect("meseta runs");
-        assert!(output.status.success(), "{shell}");
-        let script = text(&output);
-        for name in [
-            "quota",
-            "unreserve",
-            "drain",
-            "explain",
-            "max_grace_period",
-            "reserver",
-        ] {
-            assert!(script.contains(name), "{name} for {shell}");
-        }
-    }
 }

@@ -1,5 +1,4 @@
-//! Limits through the whole agent: disk, ports, memory while no agent runs; and ends that cannot be
-//! put off.
+//! Limits through the whole agent: disk, memory while no agent runs; and ends that cannot be put off.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +6,13 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Framework, Setup, http, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
-use crate::probe;
-
 meseta_tests::scenarios! {
     unless_root:
         a_sandbox_over_its_quota_ends_its_task,
         without_enforcement_disk_use_is_only_told,
-        a_port_of_somebody_else_ends_its_task,
         an_oom_while_the_agent_is_down_is_told_with_its_reason,
-        limits_that_were_changed_are_set_right_after_a_restart,
         what_ignores_sigterm_forks_twice_or_stops_itself_is_gone,
         sigterm_reaches_every_process_of_a_container,
-        ports_are_judged_anew_after_a_restart,
         isolators_may_change_between_two_runs,
         two_agents_do_not_touch_each_others_containers;
 }
@@ -96,53 +90,6 @@ fn without_enforcement_disk_use_is_only_told() {
     framework.until_state("full", "TASK_KILLED");
 }
 
-fn a_port_of_somebody_else_ends_its_task() {
-    let cluster = Cluster::start(with_flags(&[
-        "--enforce_container_ports",
-        "--container_ports_watch_interval=200ms",
-    ]));
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    let listen = format!(
-        "exec {} {} listen",
-        std::env::current_exe().expect("a program").display(),
-        probe::MARK
-    );
-    let silent = task(&offer, "silent", "sleep 600", SMALL);
-    let mut allowed = task(&offer, "allowed", &listen, SMALL);
-    // Where the kernel gives ports out of; the agent has them all.
-    let all = json!({"name": "ports", "type": "RANGES",
-                     "ranges": {"range": [{"begin": 31000, "end": 31999}]}});
-    allowed["resources"]
-        .as_array_mut()
-        .expect("resources")
-        .push(all);
-    allowed["command"]["value"] = json!(listen.replace(" listen", " listen 31007"));
-    framework.launch(
-        &offer,
-        &[silent, allowed, task(&offer, "loud", &listen, SMALL)],
-    );
-    let status = framework.until_state("loud", "TASK_FAILED");
-    assert_eq!(
-        status["reason"], "REASON_CONTAINER_LIMITATION",
-        "{status:#}"
-    );
-    let message = status["message"].as_str().expect("a message");
-    assert!(
-        message.contains("is listening on unallocated port(s): ["),
-        "{message}"
-    );
-    assert_eq!(
-        status["limitation"]["resources"][0]["name"], "ports",
-        "{status:#}"
-    );
-    // Looked at as often as the loud one was, and still there.
-    for id in ["silent", "allowed"] {
-        framework.kill(id);
-        framework.until_state(id, "TASK_KILLED");
-    }
-}
-
 fn an_oom_while_the_agent_is_down_is_told_with_its_reason() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
@@ -180,36 +127,6 @@ fn an_oom_while_the_agent_is_down_is_told_with_its_reason() {
         message.starts_with("Memory limit exceeded: Requested: 64MB"),
         "{message}"
     );
-}
-
-fn limits_that_were_changed_are_set_right_after_a_restart() {
-    let mut cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    framework.run_task(&offer, "t", "sleep 600", SMALL);
-    cluster.agents[0].kill();
-    // 0.1 CPUs are 102 shares on v1, and a weight of 10 on v2.
-    let knobs = [("cpu.shares", "102"), ("cpu.weight", "10")];
-    let groups = kernel::groups_below(&cluster.cgroups_root);
-    let containers: Vec<_> = groups
-        .iter()
-        .flat_map(|group| knobs.map(|(file, value)| (group.join(file), value)))
-        .filter(|(file, value)| {
-            std::fs::read_to_string(file).is_ok_and(|text| text.trim() == *value)
-        })
-        .collect();
-    assert!(!containers.is_empty(), "no weight in {groups:?}");
-    for (file, _) in &containers {
-        std::fs::write(file, "777").expect("written");
-    }
-    cluster.restart_agent(0);
-    cluster.wait_for_agents(1);
-    for (file, value) in containers {
-        let text = std::fs::read_to_string(&file).expect("read");
-        assert_eq!(text.trim(), value, "{}", file.display());
-    }
-    framework.kill("t");
-    framework.until_state("t", "TASK_KILLED");
 }
 
 fn what_ignores_sigterm_forks_twice_or_stops_itself_is_gone() {
@@ -289,44 +206,6 @@ fn sigterm_reaches_every_process_of_a_container() {
     framework.until_state("t", "TASK_KILLED");
     let text = http::get(&url).text();
     assert!(text.contains("away") && text.contains("here"), "{text}");
-}
-
-fn ports_are_judged_anew_after_a_restart() {
-    let names = "--isolation=cgroups/cpu,cgroups/mem,namespaces/pid,namespaces/mnt,network/ports";
-    let often = "--container_ports_watch_interval=200ms";
-    let mut cluster = Cluster::start(with_flags(&[names, often]));
-    let mut framework = cluster.framework();
-    let offer = framework.offer();
-    let listen = |port: &str| {
-        let program = std::env::current_exe().expect("a program");
-        format!("exec {} {} listen {port}", program.display(), probe::MARK)
-    };
-    let bad = task(&offer, "bad", &listen("0"), SMALL);
-    let mut good = task(&offer, "good", &listen("31009"), SMALL);
-    let range = json!({"name": "ports", "type": "RANGES",
-                       "ranges": {"range": [{"begin": 31009, "end": 31009}]}});
-    good["resources"]
-        .as_array_mut()
-        .expect("resources")
-        .push(range);
-    framework.launch(&offer, &[bad, good]);
-    for id in ["bad", "good"] {
-        framework.until_state(id, "TASK_RUNNING");
-    }
-    // Seen, and let be.
-    wait::eventually("the port is seen", PATIENCE, || {
-        let log = cluster.agent().log_text();
-        log.contains("is listening on unallocated port(s)")
-            .then_some(())
-    });
-    cluster.restart_agent_with(0, &["--enforce_container_ports"]);
-    let status = framework.until_state("bad", "TASK_FAILED");
-    assert_eq!(
-        status["reason"], "REASON_CONTAINER_LIMITATION",
-        "{status:#}"
-    );
-    framework.kill("good");
-    framework.until_state("good", "TASK_KILLED");
 }
 
 /// An offer that outlived the restart of its agent, or was made since.

@@ -15,8 +15,8 @@ meseta_tests::scenarios! {
         limits_of_a_group_follow_its_tasks,
         a_limit_below_what_is_in_use_waits,
         a_nested_limit_ends_its_own_task,
-        ports_of_a_group_are_judged,
-        ports_of_a_group_are_judged_anew_after_a_restart,
+        ports_are_judged,
+        ports_are_judged_anew_after_a_restart,
         processes_are_counted_without_their_own_isolator;
 }
 
@@ -185,53 +185,70 @@ fn listener(offer: &Value, id: &str, port: u16) -> Value {
     info
 }
 
-/// One group that listens where it may, and one that does not.
+/// Tasks that listen where they may, where they may not, and not at all: in groups, and by themselves.
 fn listeners(framework: &mut Framework) {
-    for (executor, id, port) in [("e", "good", 31_017), ("f", "bad", 0)] {
+    for (executor, id, port) in [("e", "good-nested", 31_017), ("f", "bad-nested", 0)] {
         let offer = framework.offer();
         launch_group(framework, &offer, executor, &[listener(&offer, id, port)]);
     }
-}
-
-fn only_the_bad_one_ends(framework: &mut Framework) {
-    let status = framework.until_state("bad", "TASK_FAILED");
-    assert_eq!(
-        status["reason"], "REASON_CONTAINER_LIMITATION",
-        "{status:#}"
+    let offer = framework.offer();
+    let silent = task(
+        &offer,
+        "silent",
+        "sleep 600",
+        &[("cpus", 0.1), ("mem", 64.0)],
     );
-    let message = status["message"].as_str().expect("a message");
-    let part = "is listening on unallocated port(s): [";
-    assert!(message.contains(part), "{message}");
-    framework.kill("good");
-    framework.until_state("good", "TASK_KILLED");
+    let (good, bad) = (listener(&offer, "good", 31_018), listener(&offer, "bad", 0));
+    framework.launch(&offer, &[silent, good, bad]);
 }
 
-fn ports_of_a_group_are_judged() {
+fn only_the_bad_ones_end(framework: &mut Framework) {
+    for id in ["bad", "bad-nested"] {
+        let status = framework.until_state(id, "TASK_FAILED");
+        assert_eq!(
+            status["reason"], "REASON_CONTAINER_LIMITATION",
+            "{status:#}"
+        );
+        let message = status["message"].as_str().expect("a message");
+        let part = "is listening on unallocated port(s): [";
+        assert!(message.contains(part), "{message}");
+        let limited = &status["limitation"]["resources"][0]["name"];
+        assert_eq!(limited, "ports", "{status:#}");
+    }
+    // Looked at as often as the bad ones were, and still there.
+    for id in ["silent", "good", "good-nested"] {
+        framework.kill(id);
+        framework.until_state(id, "TASK_KILLED");
+    }
+}
+
+fn ports_are_judged() {
     let cluster = Cluster::start(with_flags(&[
         "--enforce_container_ports",
         "--container_ports_watch_interval=200ms",
     ]));
     let mut framework = cluster.framework();
     listeners(&mut framework);
-    only_the_bad_one_ends(&mut framework);
+    only_the_bad_ones_end(&mut framework);
 }
 
-fn ports_of_a_group_are_judged_anew_after_a_restart() {
+fn ports_are_judged_anew_after_a_restart() {
     let names = "--isolation=cgroups/cpu,cgroups/mem,namespaces/pid,namespaces/mnt,network/ports";
     let often = "--container_ports_watch_interval=200ms";
     let mut cluster = Cluster::start(with_flags(&[names, often]));
     let mut framework = cluster.framework();
     listeners(&mut framework);
-    for id in ["good", "bad"] {
-        running(&mut framework, id);
+    for id in ["good", "bad", "good-nested", "bad-nested"] {
+        framework.until_state(id, "TASK_RUNNING");
     }
-    wait::eventually("the port is seen", PATIENCE, || {
+    // Seen, and let be.
+    wait::eventually("the ports are seen", PATIENCE, || {
         let log = cluster.agent().log_text();
         let part = "is listening on unallocated port(s)";
-        log.contains(part).then_some(())
+        (log.matches(part).count() >= 2).then_some(())
     });
     cluster.restart_agent_with(0, &["--enforce_container_ports"]);
-    only_the_bad_one_ends(&mut framework);
+    only_the_bad_ones_end(&mut framework);
 }
 
 fn processes_are_counted_without_their_own_isolator() {
