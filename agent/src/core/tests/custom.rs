@@ -373,10 +373,7 @@ fn a_shutdown_is_told_and_enforced_after_the_grace() {
     simulation.advance(SECOND);
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&container, Exit::Signal(9));
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskFailed, Reason::ExecutorTerminated)]
-    );
+    simulation.assert_only_told(TaskFailed, Reason::ExecutorTerminated);
 }
 
 #[test]
@@ -386,10 +383,7 @@ fn an_executor_that_never_comes_is_taken_down() {
     simulation.advance(60 * SECOND);
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&container, Exit::Signal(9));
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskFailed, Reason::ExecutorRegistrationTimeout)]
-    );
+    simulation.assert_only_told(TaskFailed, Reason::ExecutorRegistrationTimeout);
 }
 
 #[test]
@@ -399,10 +393,7 @@ fn what_cannot_be_launched_fails_the_task_and_frees_the_executor() {
     let container = simulation.launched();
     simulation.launch_fails(container, "no such user");
     assert_eq!(exits(&simulation.frames), 1);
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskFailed, Reason::ContainerLaunchFailed)]
-    );
+    simulation.assert_only_told(TaskFailed, Reason::ContainerLaunchFailed);
     assert!(simulation.core.snapshot().frameworks.is_empty());
 }
 
@@ -412,10 +403,7 @@ fn a_task_for_an_executor_that_is_gone_is_dropped_and_the_master_told() {
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
     simulation.run_custom("a", false);
     assert_eq!(exits(&simulation.frames), 1);
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskDropped, Reason::ExecutorTerminated)]
-    );
+    simulation.assert_only_told(TaskDropped, Reason::ExecutorTerminated);
 }
 
 #[test]
@@ -505,10 +493,7 @@ fn an_executor_that_does_not_come_back_is_taken_down() {
     assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
     simulation.register();
     simulation.end(&container, Exit::Signal(9));
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskLost, Reason::ExecutorReregistrationTimeout)]
-    );
+    simulation.assert_only_told(TaskLost, Reason::ExecutorReregistrationTimeout);
 }
 
 #[test]
@@ -541,10 +526,7 @@ fn an_executor_gone_while_the_agent_was_down_ends_its_tasks() {
     simulation.acknowledge_all();
     simulation.machine.remove(&container);
     simulation.restart();
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskFailed, Reason::AgentRestarted)]
-    );
+    simulation.assert_only_told(TaskFailed, Reason::AgentRestarted);
     assert!(simulation.image().frameworks.is_empty());
 }
 

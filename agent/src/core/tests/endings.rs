@@ -179,10 +179,7 @@ fn a_kill_before_the_launch_wins_over_it() {
     let (mut simulation, container) = Simulation::launching();
     simulation.kill("t", None);
     simulation.launch_fails(container, "not wanted");
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskKilled, Reason::TaskKilledDuringLaunch)]
-    );
+    simulation.assert_only_told(TaskKilled, Reason::TaskKilledDuringLaunch);
 }
 
 #[test]
@@ -196,10 +193,7 @@ fn a_kill_during_the_launch_ends_what_was_launched() {
     );
     assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
     simulation.end(&container, Exit::Signal(9));
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskKilled, Reason::TaskKilledDuringLaunch)]
-    );
+    simulation.assert_only_told(TaskKilled, Reason::TaskKilledDuringLaunch);
 }
 
 #[test]
@@ -213,10 +207,7 @@ fn a_task_runs_no_longer_than_it_said() {
     simulation.advance(SECOND);
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&container, Exit::Signal(9));
-    assert_eq!(
-        simulation.told_with_reasons(),
-        [(TaskFailed, Reason::MaxCompletionTimeReached)]
-    );
+    simulation.assert_only_told(TaskFailed, Reason::MaxCompletionTimeReached);
 }
 
 #[test]

@@ -277,10 +277,7 @@ fn tasks_that_never_arrived_are_answered_for() {
         };
         registered.unknown_tasks.push(unknown);
         simulation.tell(ToAgent::Registered(registered));
-        assert_eq!(
-            simulation.told_with_reasons(),
-            [(expected, Reason::Reconciliation)]
-        );
+        simulation.assert_only_told(expected, Reason::Reconciliation);
     }
 }
 

@@ -557,11 +557,12 @@ impl Simulation {
         states(&self.acknowledge_all())
     }
 
-    /// The same, with the reasons.
-    pub(super) fn told_with_reasons(&mut self) -> Vec<(pb::TaskState, Reason)> {
+    /// Acknowledges the only update that there is, which says this.
+    #[track_caller]
+    pub(super) fn assert_only_told(&mut self, state: pb::TaskState, reason: Reason) {
         let told = self.acknowledge_all();
-        let both = told.iter().map(|status| (status.state(), status.reason()));
-        both.collect()
+        let told: Vec<_> = told.iter().map(|one| (one.state(), one.reason())).collect();
+        assert_eq!(told, [(state, reason)]);
     }
 
     /// Whether the core did something of this kind.
