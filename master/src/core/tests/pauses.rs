@@ -65,8 +65,7 @@ fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
 
 #[test]
 fn a_framework_that_gave_the_stopped_master_up_may_come_back_whatever_its_timeout() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     let mut info = plain();
     info.failover_timeout = None;
     let scheduler = world.subscribe(info.clone());

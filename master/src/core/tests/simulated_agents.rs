@@ -16,6 +16,13 @@ impl World {
         }
     }
 
+    /// A new master, and an agent.
+    pub(super) fn with_agent(resources: &str) -> (Self, Node) {
+        let mut world = Self::new();
+        let node = world.agent(5051, resources);
+        (world, node)
+    }
+
     pub(super) fn agent(&mut self, port: i32, resources: &str) -> Node {
         self.agent_that_says(register(port, resources))
     }

@@ -18,8 +18,7 @@ impl World {
         info: v1::FrameworkInfo,
         resources: &str,
     ) -> (Self, Node, Scheduler) {
-        let mut world = Self::new();
-        let node = world.agent(5051, resources);
+        let (mut world, node) = Self::with_agent(resources);
         let scheduler = world.subscribe(info);
         (world, node, scheduler)
     }

@@ -23,8 +23,7 @@ pub(in crate::core::tests) fn refused(
 
 #[test]
 fn nobody_takes_an_agent_id_that_is_still_to_be_given() {
-    let mut world = World::new();
-    let first = world.agent(5051, "cpus:1;mem:64");
+    let (mut world, first) = World::with_agent("cpus:1;mem:64");
     assert_eq!(first.id, "m-S0");
     for id in ["m-S1", "m-S7", "m-S00000000000000000001", "m-S+1"] {
         let thief = Node {
@@ -208,8 +207,7 @@ fn task_of(node: &Node, framework: &v1::FrameworkInfo) -> v1::Task {
 
 #[test]
 fn frameworks_come_to_be_on_an_agents_word_if_it_runs_something_of_them_and_no_more_than_some() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:400;mem:1024");
+    let (mut world, node) = World::with_agent("cpus:400;mem:1024");
     world.lose_agent(&node);
     let frameworks: Vec<_> = (0..3_000).map(named).collect();
     let node = world.reregister(&node, Vec::new(), frameworks.clone());

@@ -70,8 +70,7 @@ fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resource
 /// As in Mesos: RemoveCapabilitiesOnSchedulerFailover.
 #[test]
 fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     world.say(&node, estimate(2.0));
     let first = world.subscribe(revocable_framework("f"));
     assert_eq!(allocated_revocable(&world.offers(&first)), [2.0]);
@@ -85,8 +84,7 @@ fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it()
 /// What is nonsense changes nothing, and what is not revocable adds nothing to what is promised.
 #[test]
 fn an_estimate_that_makes_no_sense_leaves_the_total_as_it_was() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     world.say(&node, estimate(2.0));
     let total = |world: &mut World| world.core.snapshot().agents[0].profile.total.clone();
     let before = total(&mut world);

@@ -13,8 +13,7 @@ fn killed(world: &mut World, node: &Node) -> Vec<String> {
 
 /// Two agents and a framework, of this master.
 fn begin() -> (World, Node, Node, Scheduler) {
-    let mut world = World::new();
-    let honest = world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, honest) = World::with_agent("cpus:4;mem:1024");
     let malicious_agent = world.agent(6000, "cpus:4;mem:1024");
     let scheduler = world.subscribe(aware(plain()));
     (world, honest, malicious_agent, scheduler)

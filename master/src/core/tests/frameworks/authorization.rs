@@ -201,8 +201,7 @@ fn a_reader_sees_the_tasks_of_the_users_that_it_may_view() {
 
 #[test]
 fn an_agent_comes_back_if_it_still_may() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:1;mem:64");
+    let (mut world, node) = World::with_agent("cpus:1;mem:64");
     let nobody = r#"{"register_agents":[{"principals":{"type":"ANY"},"agents":{"type":"NONE"}}]}"#;
     let back = |world: &mut World, acls: &str| {
         let report = report(&node, Vec::new(), Vec::new());

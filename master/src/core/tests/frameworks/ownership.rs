@@ -196,8 +196,7 @@ fn local(user: u32) -> Caller {
 #[test]
 fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
     for principal in [None, Some("ada")] {
-        let mut world = World::new();
-        let node = world.agent(5051, "cpus:4;mem:1024");
+        let (mut world, node) = World::with_agent("cpus:4;mem:1024");
         let info = v1::FrameworkInfo {
             principal: principal.map(str::to_owned),
             ..plain()
@@ -292,8 +291,7 @@ fn what_is_kept_of_frameworks_is_bounded() {
 
 #[test]
 fn the_host_of_an_agent_is_known_while_it_is_unreachable() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:1;mem:64");
+    let (mut world, node) = World::with_agent("cpus:1;mem:64");
     let id = node.agent_id();
     world.advance(100 * SECOND);
     assert_eq!(world.lost(), 1);

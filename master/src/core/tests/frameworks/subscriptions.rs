@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn a_subscriber_hears_subscribed_heartbeat_offers_in_that_order() {
-    let mut world = World::new();
-    world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let connection = world.try_subscribe(plain());
     let events = world.take_events(connection);
     assert_eq!(
@@ -51,8 +50,7 @@ fn an_offer_has_the_shape_of_mesos() {
 
 #[test]
 fn a_framework_of_one_role_sees_neither_allocation_nor_refinement() {
-    let mut world = World::new();
-    world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let mut info = framework("old", &[]);
     info.capabilities.clear();
     let scheduler = world.subscribe(info);
@@ -192,8 +190,7 @@ fn a_framework_has_its_failover_timeout_to_come_back() {
 /// the framework repeats it at once.
 #[test]
 fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     let idle = world.agent(5052, "cpus:1;mem:1024");
     let info = plain();
     let first = world.subscribe(info.clone());
@@ -217,8 +214,7 @@ fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
 
 #[test]
 fn a_framework_without_failover_timeout_is_removed_with_its_stream() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     let mut info = plain();
     info.failover_timeout = None;
     let scheduler = world.subscribe(info);

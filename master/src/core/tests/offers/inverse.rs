@@ -94,8 +94,7 @@ fn who_runs_something_there_is_asked_to_leave_in_the_shape_of_mesos() {
 
 #[test]
 fn who_holds_only_an_offer_is_asked_too_and_who_holds_nothing_is_not() {
-    let mut world = World::new();
-    let node = world.agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     world.administer(plan());
     let holder = world.try_subscribe(framework("holder", &["a"]));
     let other = world.subscribe(framework("other", &["b"]));

@@ -23,8 +23,7 @@ fn begin_as(
     acls: &[&str],
     resources: &str,
 ) -> (World, Node, Scheduler, v1::Offer) {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, resources);
+    let (mut world, node) = World::with_capable_agent(resources);
     world.take_frames(node.connection);
     world.caller = caller(&format!("{{{}}}", acls.join(",")), Some(principal));
     let mut info = plain();
@@ -174,8 +173,7 @@ fn without_a_name_the_rule_for_anybody_counts() {
             r#"{{"create_volumes":[{{"principals":{{"type":"ANY"}},"roles":{{"type":"{roles}"}}}}],
                 "destroy_volumes":[{{"principals":{{"type":"ANY"}},"creator_principals":{{"type":"{roles}"}}}}]}}"#
         );
-        let mut world = World::new();
-        let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
+        let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024;disk(dev):100");
         world.take_frames(node.connection);
         world.caller = caller(&acls, None);
         let scheduler = world.subscribe(plain());

@@ -70,8 +70,7 @@ fn an_operation_names_so_many_resources_at_most() {
 
 #[test]
 fn operations_divide_what_an_agent_has_into_so_many_resources_at_most() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:8;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:8;mem:1024");
     divide(&mut world, &node, RESOURCES_PER_AGENT_MAX);
     let one_more = numbered("ads", 0);
     let answer = world.operate(&node.id, reserve(&one_more));
@@ -97,8 +96,7 @@ fn operations_divide_what_an_agent_has_into_so_many_resources_at_most() {
 #[test]
 fn the_operations_of_an_accept_go_through_so_many_resources_at_most() {
     const RESOURCES: usize = 2_048;
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:8;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:8;mem:1024");
     divide(&mut world, &node, RESOURCES);
     let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
@@ -120,8 +118,7 @@ fn the_operations_of_an_accept_go_through_so_many_resources_at_most() {
 #[test]
 fn operations_whose_end_nobody_acknowledges_take_so_many_bytes_at_most() {
     const LABEL_BYTES: usize = 3_000;
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let piece = labelled(&parse("cpus:1"), "dev", &"v".repeat(LABEL_BYTES));
     let mut taken = 0;
     let refused = loop {

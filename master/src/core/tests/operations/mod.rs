@@ -138,6 +138,13 @@ pub(super) fn register_capable(port: i32, resources: &str) -> meseta::Register {
 }
 
 impl World {
+    /// A new master, and an agent that can do all.
+    pub(super) fn with_capable_agent(resources: &str) -> (Self, Node) {
+        let mut world = Self::new();
+        let node = world.capable_agent(5051, resources);
+        (world, node)
+    }
+
     pub(super) fn capable_agent(&mut self, port: i32, resources: &str) -> Node {
         self.agent_that_says(register_capable(port, resources))
     }
@@ -214,8 +221,7 @@ impl World {
 }
 
 fn begin_with(info: v1::FrameworkInfo, resources: &str) -> (World, Node, Scheduler, v1::Offer) {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, resources);
+    let (mut world, node) = World::with_capable_agent(resources);
     world.take_frames(node.connection);
     let scheduler = world.subscribe(info);
     let offer = world.offers(&scheduler).pop().unwrap();

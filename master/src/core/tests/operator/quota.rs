@@ -97,8 +97,7 @@ fn a_role_outside_the_whitelist_gets_no_quota() {
 
 #[test]
 fn a_request_with_invalid_data_is_refused() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let mut invalid = |change: &dyn Fn(&mut QuotaRequest)| {
         let mut request = request("r", &[("cpus", 1.0), ("mem", 64.0)], false);
         change(&mut request);
@@ -106,29 +105,40 @@ fn a_request_with_invalid_data_is_refused() {
         let prefix = "Failed to validate set quota request: ";
         message.strip_prefix(prefix).unwrap().to_owned()
     };
-    let text = invalid(&|r| r.role = None);
-    assert_eq!(
-        text,
-        "QuotaInfo with invalid role: Role names cannot be the empty string"
-    );
-    let text = invalid(&|r| r.guarantee.clear());
-    assert_eq!(text, "QuotaInfo with empty 'guarantee'");
-    let text = invalid(&|r| r.guarantee[0] = wire("ports:[1-2]").remove(0));
-    assert_eq!(text, "QuotaInfo must not include non-scalar resources");
-    let text = invalid(&|r| r.guarantee[0].role = Some("dev".to_owned()));
-    assert_eq!(text, "QuotaInfo must not contain any ReservationInfo");
-    let text = invalid(&|r| {
-        r.guarantee[0].reservation = Some(v1::resource::ReservationInfo::default());
-    });
-    assert_eq!(text, "QuotaInfo must not contain any ReservationInfo");
-    let text = invalid(&|r| r.guarantee[1] = scalar("cpus", 2.0));
-    assert_eq!(text, "QuotaInfo contains duplicate resource name 'cpus'");
-    let text = invalid(&|r| r.guarantee[1].disk = Some(Box::default()));
-    assert_eq!(text, "QuotaInfo must not contain DiskInfo");
-    let text = invalid(&|r| {
-        r.guarantee[1].revocable = Some(v1::resource::RevocableInfo::default());
-    });
-    assert_eq!(text, "QuotaInfo must not contain RevocableInfo");
+    let rows: [(fn(&mut QuotaRequest), &str); 8] = [
+        (
+            |r| r.role = None,
+            "with invalid role: Role names cannot be the empty string",
+        ),
+        (|r| r.guarantee.clear(), "with empty 'guarantee'"),
+        (
+            |r| r.guarantee[0] = wire("ports:[1-2]").remove(0),
+            "must not include non-scalar resources",
+        ),
+        (
+            |r| r.guarantee[0].role = Some("dev".to_owned()),
+            "must not contain any ReservationInfo",
+        ),
+        (
+            |r| r.guarantee[0].reservation = Some(Default::default()),
+            "must not contain any ReservationInfo",
+        ),
+        (
+            |r| r.guarantee[1] = scalar("cpus", 2.0),
+            "contains duplicate resource name 'cpus'",
+        ),
+        (
+            |r| r.guarantee[1].disk = Some(Box::default()),
+            "must not contain DiskInfo",
+        ),
+        (
+            |r| r.guarantee[1].revocable = Some(Default::default()),
+            "must not contain RevocableInfo",
+        ),
+    ];
+    for (change, expected) in rows {
+        assert_eq!(invalid(&change), format!("QuotaInfo {expected}"));
+    }
     for amount in [-1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE / 2.0] {
         let text = invalid(&|r| r.guarantee[0] = scalar("cpus", amount));
         assert_says(&text, "must be a number of 0 or more");
@@ -141,8 +151,7 @@ fn a_request_with_invalid_data_is_refused() {
 
 #[test]
 fn quota_is_set_once_and_removed_once() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let message = rejection(world.administer(remove("r")));
     assert_eq!(message, "Role 'r' has no quota set");
     world.administer_done(set("r", &[("cpus", 1.0)]));
@@ -155,8 +164,7 @@ fn quota_is_set_once_and_removed_once() {
 
 #[test]
 fn of_two_racing_removals_one_is_refused() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     world.administer(set("r", &[("cpus", 1.0)]));
     world.writes_at_once = false;
     let [first, second] = [ReplyId(1_000), ReplyId(1_001)];
@@ -174,8 +182,7 @@ fn of_two_racing_removals_one_is_refused() {
 
 #[test]
 fn the_default_role_gets_quota_only_in_the_newer_semantics() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let message = rejection(world.administer(set("*", &[("cpus", 1.0)])));
     assert_says(&message, "default role '*'");
     let mut world = head();
@@ -186,8 +193,7 @@ fn the_default_role_gets_quota_only_in_the_newer_semantics() {
 /// Agents that are disconnected count, and so does what only several have together.
 #[test]
 fn the_heuristic_refuses_more_than_all_agents_have_and_force_does_not() {
-    let mut world = World::new();
-    let node = world.agent(1, "cpus:4;mem:1024");
+    let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     assert_eq!(
         conflict(world.administer(set("r", &[("cpus", 5.0)]))),
         "Quota guarantees overcommit the cluster (use 'force' to bypass this check): Total quota \
@@ -212,8 +218,7 @@ fn static_reservations_are_capacity_only_in_the_newer_semantics() {
     let mut world = head();
     world.agent(1, "cpus(ads):3;cpus:1;mem:1024");
     world.administer_done(set("r", &[("cpus", 4.0)]));
-    let mut world = World::new();
-    world.agent(1, "cpus(ads):3;cpus:1;mem:1024");
+    let (mut world, _) = World::with_agent("cpus(ads):3;cpus:1;mem:1024");
     conflict(world.administer(set("r", &[("cpus", 2.0)])));
     world.administer_done(set("r", &[("cpus", 1.0)]));
 }
@@ -240,8 +245,7 @@ fn quota_rescinds_as_much_as_asked_for_and_from_as_many_agents_as_there_are_fram
 
 #[test]
 fn a_role_gets_nothing_above_its_quota_in_the_seeds_semantics() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024;ports:[1-10]");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024;ports:[1-10]");
     world.administer(set("r", &[("cpus", 1.0), ("mem", 256.0)]));
     let scheduler = world.subscribe(framework("f", &["r"]));
     let offers = world.offers(&scheduler);
@@ -259,8 +263,7 @@ fn a_role_gets_nothing_above_its_quota_in_the_seeds_semantics() {
 
 #[test]
 fn several_quotas_are_updated_or_none() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:4096");
+    let (mut world, _) = World::with_agent("cpus:4;mem:4096");
     let both = vec![
         quota_config("*", &[("cpus", 1.0)], &[("cpus", 2.0)]),
         quota_config("r", &[("mem", 64.0)], &[]),
@@ -286,8 +289,7 @@ fn several_quotas_are_updated_or_none() {
 
 #[test]
 fn amounts_beyond_reason_are_refused() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:4096");
+    let (mut world, _) = World::with_agent("cpus:4;mem:4096");
     let trillion = "values greater than 1 trillion (1000000000000) are not supported";
     let exabyte = "values greater than 1 exabyte (1099511627776)";
     for (name, amount, text) in [
@@ -408,8 +410,7 @@ fn with_quota_a_restarted_master_offers_after_ten_minutes_all_the_same() {
 /// A role has at least what those below it have together; what is missing is part of the refusal.
 #[test]
 fn a_role_below_another_shares_its_quota() {
-    let mut world = World::new();
-    world.agent(1, "cpus:8;mem:8192");
+    let (mut world, _) = World::with_agent("cpus:8;mem:8192");
     let message = rejection(world.administer(set("eng/backend", &[("cpus", 1.0)])));
     assert_says(&message, "hierarchy");
     assert_says(
@@ -431,8 +432,7 @@ fn a_role_below_another_shares_its_quota() {
 
 #[test]
 fn what_is_guaranteed_below_a_role_counts_once_against_capacity() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:8192");
+    let (mut world, _) = World::with_agent("cpus:4;mem:8192");
     world.administer_done(set("eng", &[("cpus", 4.0)]));
     world.administer_done(set("eng/backend", &[("cpus", 4.0)]));
     conflict(world.administer(set("ops", &[("cpus", 0.5)])));
@@ -442,8 +442,7 @@ fn what_is_guaranteed_below_a_role_counts_once_against_capacity() {
 /// valid one is authorized, before the capacity is looked at.
 #[test]
 fn a_request_is_validated_before_it_is_authorized() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     world.administer(set("taken", &[("cpus", 1.0)]));
     let acls = r#"{"update_quotas":[{"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
     world.caller = crate::core::tests::frameworks::authorization::caller(acls, Some("eve"));
@@ -482,8 +481,7 @@ fn a_request_is_validated_before_it_is_authorized() {
 /// A quota of 0 is a limit, and is shown as it was set.
 #[test]
 fn a_quota_of_nothing_is_shown_as_it_was_set() {
-    let mut world = World::new();
-    world.agent(1, "cpus:4;mem:1024");
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     world.administer_done(set("r", &[("cpus", 0.0)]));
     let snapshot = world.core.snapshot();
     let shown = crate::views::quota(&snapshot);

@@ -165,8 +165,7 @@ fn offers_are_used_once_together_and_by_their_owner() {
 
 #[test]
 fn one_bad_offer_voids_the_call_and_gives_the_good_ones_back() {
-    let mut world = World::new();
-    let one = world.agent(1, "cpus:1;mem:64");
+    let (mut world, one) = World::with_agent("cpus:1;mem:64");
     world.agent(2, "cpus:1;mem:64");
     let scheduler = world.subscribe(aware(plain()));
     let offers = world.offers(&scheduler);
