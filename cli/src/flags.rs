@@ -553,6 +553,25 @@ mod tests {
         file
     }
 
+    /// What `/flags` of an agent shows that is started with these.
+    fn agent(flags: &[&str]) -> BTreeMap<String, String> {
+        let line = ["meseta", "agent", "--master=h:1", "--work_dir=/x"];
+        let parsed = parse(args(&[&line[..], flags].concat()));
+        parsed.expect("understood").view
+    }
+
+    /// Why an agent is not started with this, causes included.
+    fn refusal(flag: &str) -> String {
+        let refusal = parse(args(&["meseta", "agent", flag])).expect_err("refused");
+        format!("{:#}", anyhow::Error::from(refusal))
+    }
+
+    fn config(text: &str) -> (tempfile::NamedTempFile, String) {
+        let file = file(text);
+        let flag = format!("--config={}", file.path().display());
+        (file, flag)
+    }
+
     #[test]
     fn the_command_is_well_formed() {
         command().debug_assert();
@@ -642,29 +661,31 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_flag_names_the_near_one() {
-        let refusal = parse(args(&["meseta", "agent", "--resorces=cpus:1"])).expect_err("unknown");
-        assert!(refusal.to_string().contains("--resources"), "{refusal}");
+    fn what_is_not_understood_is_refused_with_its_place_or_the_near_name() {
+        for (flag, part) in [
+            ("--resorces=cpus:1", "--resources"),
+            ("--no-such-flag=1", "--no-such-flag"),
+            ("--resources=file:///nowhere/at/all", "/nowhere/at/all"),
+        ] {
+            let said = refusal(flag);
+            assert!(said.contains(part), "{said}");
+        }
+        for (text, part) in [
+            ("hostnam = \"node1\"\n", "did you mean `hostname`?"),
+            ("port = = 1\n", "line 1"),
+            ("[port]\nx = 1\n", "a table given"),
+        ] {
+            let (_file, flag) = config(text);
+            let said = refusal(&flag);
+            assert!(said.contains(part), "{said}");
+        }
     }
 
     #[test]
     fn the_file_gives_what_the_command_line_does_not() {
-        let file = file("port = 6051\nhostname = \"node1\"\n");
-        let config = format!("--config={}", file.path().display());
-        let parsed = parse(args(&[
-            "meseta",
-            "agent",
-            &config,
-            "--port=7051",
-            "--master=h:1",
-            "--work_dir=/x",
-        ]))
-        .expect("understood");
-        assert_eq!(parsed.view.get("port").map(String::as_str), Some("7051"));
-        assert_eq!(
-            parsed.view.get("hostname").map(String::as_str),
-            Some("node1")
-        );
+        let (_file, flag) = config("port = 6051\nhostname = \"node1\"\n");
+        let view = agent(&[&flag, "--port=7051"]);
+        assert_eq!((&*view["port"], &*view["hostname"]), ("7051", "node1"));
     }
 
     /// What stands in a file of secrets is neither taken for the flag's value nor shown.
@@ -699,62 +720,18 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_names_the_near_one() {
-        let file = file("hostnam = \"node1\"\n");
-        let config = format!("--config={}", file.path().display());
-        let refusal = parse(args(&["meseta", "agent", &config])).expect_err("unknown key");
-        assert!(
-            refusal.to_string().contains("did you mean `hostname`?"),
-            "{refusal}"
-        );
-    }
-
-    #[test]
-    fn broken_toml_and_odd_values_are_refused_with_the_place() {
-        let file1 = file("port = = 1\n");
-        let config = format!("--config={}", file1.path().display());
-        let refusal = parse(args(&["meseta", "agent", &config])).expect_err("not TOML");
-        assert!(format!("{:#}", anyhow::Error::from(refusal)).contains("line 1"));
-        let file2 = file("[port]\nx = 1\n");
-        let config = format!("--config={}", file2.path().display());
-        let refusal = parse(args(&["meseta", "agent", &config])).expect_err("a table");
-        assert!(refusal.to_string().contains("a table given"), "{refusal}");
-    }
-
-    #[test]
     fn a_value_may_stand_in_a_file() {
         let file = file("cpus:3;mem:100\n");
-        let flag = format!("--resources=file://{}", file.path().display());
-        let parsed = parse(args(&[
-            "meseta",
-            "agent",
-            &flag,
-            "--master=h:1",
-            "--work_dir=/x",
-        ]))
-        .expect("understood");
-        assert_eq!(
-            parsed.view.get("resources").map(String::as_str),
-            Some("cpus:3;mem:100")
-        );
-        let refusal = parse(args(&[
-            "meseta",
-            "agent",
-            "--resources=file:///nowhere/at/all",
-        ]))
-        .expect_err("no such file");
-        assert!(refusal.to_string().contains("/nowhere/at/all"), "{refusal}");
+        let view = agent(&[&format!("--resources=file://{}", file.path().display())]);
+        assert_eq!(view["resources"], "cpus:3;mem:100");
     }
 
     #[test]
-    fn hyphens_stand_for_underscores() {
-        let flags = ["--work-dir=/x", "--master=h:1", "--no-switch-user"];
-        let line: Vec<&str> = ["meseta", "agent"].into_iter().chain(flags).collect();
-        let view = parse(args(&line)).expect("understood").view;
-        assert_eq!(view.get("work_dir").map(String::as_str), Some("/x"));
-        assert_eq!(view.get("switch_user").map(String::as_str), Some("false"));
-        let refusal = parse(args(&["meseta", "agent", "--no-such-flag=1"])).expect_err("unknown");
-        assert!(refusal.to_string().contains("--no-such-flag"), "{refusal}");
+    fn hyphens_stand_for_underscores_and_booleans_have_the_negation_of_mesos() {
+        assert_eq!(agent(&["--runtime-dir=/y"])["runtime_dir"], "/y");
+        for flag in ["--no-switch_user", "--no-switch-user"] {
+            assert_eq!(agent(&[flag])["switch_user"], "false", "{flag}");
+        }
     }
 
     /// A word a line is nothing to read.
@@ -800,21 +777,5 @@ mod tests {
                 assert!(text.contains(heading), "{heading}");
             }
         }
-    }
-
-    #[test]
-    fn booleans_have_the_mesos_negation() {
-        let parsed = parse(args(&[
-            "meseta",
-            "agent",
-            "--no-switch_user",
-            "--master=h:1",
-            "--work_dir=/x",
-        ]))
-        .expect("understood");
-        assert_eq!(
-            parsed.view.get("switch_user").map(String::as_str),
-            Some("false")
-        );
     }
 }
