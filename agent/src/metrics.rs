@@ -185,6 +185,8 @@ fn host_metrics(builder: &mut MetricsBuilder, host: &HostSample) {
 fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     let registered = f64::from(u8::from(snapshot.state == State::Running));
     builder.one("meseta_agent_registered", registered);
+    let epoch = snapshot.master_epoch.map(number);
+    builder.one("meseta_agent_master_epoch", epoch);
     let frameworks = count(snapshot.frameworks.len());
     builder.one("meseta_agent_frameworks", frameworks);
     for (state, tasks) in tasks_by_state(snapshot) {

@@ -76,6 +76,8 @@ pub struct Snapshot {
     pub operations: Vec<Arc<pb::Operation>>,
     /// The master that it is registered with, or was last.
     pub master: Option<Arc<pb::MasterInfo>>,
+    /// The epoch of the last frame of a master that was obeyed; absent before there was one.
+    pub master_epoch: Option<u64>,
     /// Frameworks with work here.
     pub frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
     /// Frameworks that had, oldest first.
@@ -97,6 +99,7 @@ impl AgentCore {
             resources: self.durable_view.resources.clone(),
             operations: self.durable_view.operations.clone(),
             master: self.master.clone(),
+            master_epoch: Some(self.epoch).filter(|epoch| *epoch > 0),
             frameworks: self.frameworks.clone(),
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
             counters: self.counters.clone(),

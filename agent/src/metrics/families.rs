@@ -7,6 +7,7 @@
 pub(super) const FAMILIES: &str = "\
 meseta_agent_build_info Always 1, with the version as a label.
 meseta_agent_registered Whether the agent is registered with a master.
+meseta_agent_master_epoch Epoch of the master whose frames are obeyed; it grows with each leader.
 meseta_agent_uptime_seconds Time since the agent was started.
 meseta_agent_recovery_duration_seconds How long recovery took after the start.
 meseta_agent_recovery_errors_total Checkpoints that could not be read.
