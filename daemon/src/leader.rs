@@ -27,6 +27,8 @@ struct Answer {
 enum Found {
     /// It leads, or knows nothing of leaders because it is the only one.
     Leads,
+    /// It was elected and does not act, not yet or not any more: another one may lead by now.
+    DoesNotAct,
     Follows(String),
     /// Nobody leads, as far as it knows, or it does not answer; and why.
     Nobody(String),
@@ -43,6 +45,35 @@ pub async fn find(
     masters: &[String],
     encryption: Option<tls::ClientConfig>,
 ) -> Result<String, NoLeader> {
+    let mut answers = ask_all(masters, encryption);
+    let (mut named, mut elected) = (None, None);
+    let mut reasons = Vec::new();
+    while let Some(answer) = answers.join_next().await {
+        match answer {
+            Ok((master, Found::Leads)) => return Ok(master),
+            Ok((master, Found::DoesNotAct)) => elected = Some(master),
+            Ok((_, Found::Follows(leader))) => named = Some(leader),
+            Ok((master, Found::Nobody(reason))) => reasons.push(format!("{master}: {reason}")),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    reasons.sort();
+    let found = named.or(elected);
+    found.ok_or_else(|| NoLeader(reasons.join("; ")))
+}
+
+/// The one of `masters` that says itself that it leads.
+pub async fn leading(masters: &[String], encryption: Option<tls::ClientConfig>) -> Option<String> {
+    let mut answers = ask_all(masters, encryption);
+    while let Some(answer) = answers.join_next().await {
+        if let Ok((master, Found::Leads)) = answer {
+            return Some(master);
+        }
+    }
+    None
+}
+
+fn ask_all(masters: &[String], encryption: Option<tls::ClientConfig>) -> JoinSet<(String, Found)> {
     let options = Options {
         connect_timeout: ANSWER_TIMEOUT,
         timeout: ANSWER_TIMEOUT,
@@ -60,18 +91,7 @@ pub async fn find(
             (master, found)
         });
     }
-    let mut named = None;
-    let mut reasons = Vec::new();
-    while let Some(answer) = answers.join_next().await {
-        match answer {
-            Ok((master, Found::Leads)) => return Ok(master),
-            Ok((_, Found::Follows(leader))) => named = Some(leader),
-            Ok((master, Found::Nobody(reason))) => reasons.push(format!("{master}: {reason}")),
-            Err(error) => reasons.push(error.to_string()),
-        }
-    }
-    reasons.sort();
-    named.ok_or_else(|| NoLeader(reasons.join("; ")))
+    answers
 }
 
 async fn ask(client: &Client, scheme: &str, master: &str) -> Found {
@@ -90,7 +110,8 @@ fn judge(status: StatusCode, body: &[u8]) -> Found {
             Some(leader) => Found::Follows(leader),
             None => Found::Nobody("it follows nobody".to_owned()),
         },
-        Ok(_) => Found::Leads,
+        Ok(answer) if answer.role == "leading" => Found::Leads,
+        Ok(_) => Found::DoesNotAct,
         Err(_) => Found::Nobody(format!("it answered {status}")),
     }
 }
@@ -102,9 +123,13 @@ mod tests {
     #[test]
     fn an_answer_says_who_leads() {
         let of = |body: &str| judge(StatusCode::OK, body.as_bytes());
-        for role in ["leading", "recovering", "suspended"] {
+        for (role, found) in [
+            ("leading", Found::Leads),
+            ("recovering", Found::DoesNotAct),
+            ("suspended", Found::DoesNotAct),
+        ] {
             let body = format!(r#"{{"role": "{role}", "leader": "a:5050", "reason": null}}"#);
-            assert_eq!(of(&body), Found::Leads, "{role}");
+            assert_eq!(of(&body), found, "{role}");
         }
         let follows = of(r#"{"role": "following", "leader": "b:5050"}"#);
         assert_eq!(follows, Found::Follows("b:5050".to_owned()));
@@ -113,6 +138,39 @@ mod tests {
         }
         // Older than the endpoint, so there is one master.
         assert_eq!(judge(StatusCode::NOT_FOUND, b""), Found::Leads);
+    }
+
+    /// A master that answers every request with this, by its address.
+    fn answering(role: &str, leader: &str) -> String {
+        let body = format!(r#"{{"role": "{role}", "leader": "{leader}", "reason": null}}"#);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _request = std::io::Read::read(&mut stream, &mut [0; 4096]).unwrap();
+                let length = body.len();
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+                std::io::Write::write_all(&mut stream, (head + &body).as_bytes()).unwrap();
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_is_cut_off_from_the_others_is_not_taken_for_the_one_that_leads() {
+        let former = answering("suspended", "former:1");
+        let leader = answering("leading", "leader:1");
+        let follower = answering("following", "leader:1");
+        let masters = [former.clone(), leader.clone()];
+        assert_eq!(find(&masters, None).await.unwrap(), leader);
+        assert_eq!(leading(&masters, None).await, Some(leader));
+        let masters = [former.clone(), follower];
+        assert_eq!(find(&masters, None).await.unwrap(), "leader:1");
+        assert_eq!(leading(&masters, None).await, None);
+        // It waits for its registry, and nobody has followed it.
+        let found = find(std::slice::from_ref(&former), None).await.unwrap();
+        assert_eq!(found, former);
     }
 
     #[tokio::test]
