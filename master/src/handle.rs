@@ -177,10 +177,19 @@ impl Handle {
         }
     }
 
-    /// Why this master may not act at the moment, if so.
-    fn suspended(&self) -> Option<String> {
+    /// What this master is. The role is kept up now and then, while the fence closes by the clock: a process that
+    /// was stopped finds out here, before it answers anybody.
+    pub(crate) fn role_now(&self) -> Role {
         match &*self.role.borrow() {
-            Role::Suspended { reason } => Some(reason.clone()),
+            Role::Leading if !self.fence.is_open() => Role::fenced(),
+            role => role.clone(),
+        }
+    }
+
+    /// Why this master may not act at the moment, if so.
+    pub(crate) fn suspended(&self) -> Option<String> {
+        match self.role_now() {
+            Role::Suspended { reason } => Some(reason),
             Role::Following(_) | Role::Recovering | Role::Leading => None,
         }
     }
@@ -225,5 +234,23 @@ impl Handle {
 
     pub(crate) async fn send(&self, command: Command) -> Result<(), Closed> {
         self.commands.send(command).await.map_err(|_| Closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leadership::fence::BootTime;
+
+    #[tokio::test]
+    async fn a_leader_whose_lease_has_ended_is_suspended_before_its_role_says_so() {
+        let (_role, role) = watch::channel(Role::Leading);
+        let fence = Fence::closed();
+        let (handle, _inbox) = Handle::new(Budgets::of(64 << 20), role, fence.clone());
+        assert_eq!(handle.role_now(), Role::fenced());
+        assert!(handle.suspended().is_some());
+        fence.extend(BootTime::now().after(std::time::Duration::from_secs(3_600)));
+        assert_eq!(handle.role_now(), Role::Leading);
+        assert_eq!(handle.suspended(), None);
     }
 }

@@ -17,7 +17,7 @@ pub struct Health {
 impl Health {
     /// One line for people; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
-        let role = self.handle.role.borrow().clone();
+        let role = self.handle.role_now();
         match role {
             Role::Leading => self.leading().await,
             Role::Following(Some(leader)) => Some(format!("Following {}", leader.address)),

@@ -159,7 +159,7 @@ async fn keep_role(
     loop {
         let new = match &*writing.borrow() {
             Writing::Ended(reason) => return reason.clone(),
-            _ if !fence.is_open() => suspended("its lease in etcd could not be renewed"),
+            _ if !fence.is_open() => Role::fenced(),
             Writing::Stalled(reason) => suspended(reason),
             Writing::Works => Role::Leading,
         };

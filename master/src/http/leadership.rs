@@ -5,10 +5,10 @@ use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use serde_json::json;
-use tokio::sync::watch;
 
 use super::responses::text;
 use crate::context::Context;
+use crate::handle::Handle;
 use crate::leadership::{Leader, Role};
 
 /// Of answers of a master that may not act: what is shown may be behind what another one shows. Its value says why.
@@ -52,9 +52,9 @@ fn later(message: &'static str) -> Response {
 }
 
 /// Marks an answer of a master that may not act.
-pub(super) fn marked(role: &watch::Receiver<Role>, mut response: Response) -> Response {
-    if let Role::Suspended { reason } = &*role.borrow() {
-        let reason = HeaderValue::from_str(reason);
+pub(super) fn marked(handle: &Handle, mut response: Response) -> Response {
+    if let Some(reason) = handle.suspended() {
+        let reason = HeaderValue::from_str(&reason);
         let reason = reason.unwrap_or_else(|_| HeaderValue::from_static("suspended"));
         response.headers_mut().insert(STALE, reason);
     }
@@ -71,7 +71,7 @@ pub(super) fn redirect(context: &Context) -> Response {
 
 /// What this master is, and who leads.
 pub(super) fn leader(context: &Context) -> Response {
-    let role = context.handle.role.borrow().clone();
+    let role = context.handle.role_now();
     let reason = match &role {
         Role::Suspended { reason } => Some(reason.as_str()),
         Role::Following(_) | Role::Recovering | Role::Leading => None,

@@ -104,7 +104,7 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
         return text(StatusCode::FORBIDDEN, forbidden.to_string());
     }
     // The body of an answer to HEAD is left out further down.
-    let role = context.handle.role.clone();
+    let handle = context.handle.clone();
     let response = (route.handler)(Permitted {
         context,
         caller,
@@ -112,7 +112,7 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
         request,
     });
     let response = response.await.unwrap_or_else(std::convert::identity);
-    leadership::marked(&role, response)
+    leadership::marked(&handle, response)
 }
 
 /// A file of the page for people, if there is one.

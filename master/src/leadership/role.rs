@@ -45,4 +45,11 @@ impl Role {
     pub(crate) fn is_elected(&self) -> bool {
         !matches!(self, Self::Following(_))
     }
+
+    /// Of a leader whose lease has ended for itself.
+    pub(crate) fn fenced() -> Self {
+        Self::Suspended {
+            reason: "its lease in etcd could not be renewed".to_owned(),
+        }
+    }
 }
