@@ -59,7 +59,17 @@ pub fn post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
 
 /// POST, where the other side may hang up before it has read everything.
 pub fn try_post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer, ureq::Error> {
-    let mut request = client(Some(TIMEOUT)).post(url);
+    post_within(TIMEOUT, url, headers, body)
+}
+
+/// The same, where the answer may take so long.
+pub fn post_within(
+    limit: Duration,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Result<Answer, ureq::Error> {
+    let mut request = client(Some(limit)).post(url);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -68,13 +78,20 @@ pub fn try_post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answ
 
 /// POST of a JSON value whose answer goes on; it is read as it comes.
 pub fn stream(url: &str, body: &Value) -> impl std::io::Read + use<> {
+    try_stream(url, body).unwrap_or_else(|why| panic!("POST {url}: {why}"))
+}
+
+/// The same, where the other side may be gone or refuse; or why.
+pub fn try_stream(url: &str, body: &Value) -> Result<impl std::io::Read + use<>, String> {
     let sent = client(None)
         .post(url)
         .header("content-type", "application/json")
         .send(body.to_string());
-    let response = sent.unwrap_or_else(|e| panic!("POST {url}: {e}"));
-    assert_eq!(response.status().as_u16(), 200, "POST {url}");
-    response.into_body().into_reader()
+    let response = sent.map_err(|error| error.to_string())?;
+    if response.status() != 200 {
+        return Err(format!("it answered {}", response.status()));
+    }
+    Ok(response.into_body().into_reader())
 }
 
 /// A client of one connection, with the same value of `Authorization` in each request.

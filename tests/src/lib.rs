@@ -4,8 +4,10 @@
 //! and removes the cgroups below a root of its own, and deletes the work directory, also when the
 //! test failed. Nothing else on the machine is touched.
 
+pub mod acknowledged;
 pub mod cluster;
 pub mod daemon;
+pub mod dice;
 pub mod framework;
 pub mod http;
 pub mod kernel;

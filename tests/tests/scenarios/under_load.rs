@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meseta_resources::{ResourceQuantities, Resources, Role};
+use meseta_tests::dice::Dice;
 use meseta_tests::framework::{framework_info, task};
 use meseta_tests::state_check::StateCheck;
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
@@ -63,18 +64,6 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// A small generator: the same choices in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
-
 fn what_operators_set_survives_and_no_resource_is_lost_or_doubled() {
     let mut cluster = Cluster::start(Setup {
         agents: AGENTS,
@@ -97,7 +86,7 @@ fn what_operators_set_survives_and_no_resource_is_lost_or_doubled() {
         let checker = threads.spawn(|| check(&shared));
         for (seed, role) in [(11, "capped"), (12, "ads"), (13, "web")] {
             let shared = &shared;
-            threads.spawn(move || work(shared, role, &mut Dice(seed)));
+            threads.spawn(move || work(shared, role, &mut Dice::new(seed)));
         }
         for _ in 0..ROUNDS {
             for _ in 0..ACTIONS {
@@ -276,7 +265,7 @@ impl Operator {
             agents: agents
                 .map(|agent| agent["id"].as_str().expect("an id").to_owned())
                 .collect(),
-            dice: Dice(7),
+            dice: Dice::new(7),
             quotas: BTreeMap::new(),
             weights: BTreeMap::new(),
             windows: json!({}),

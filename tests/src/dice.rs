@@ -1,0 +1,25 @@
+//! A small generator of numbers: the same choices in every run with the same seed.
+
+/// Xorshift over 64 bits; never seeded with zero, from which it would not leave.
+#[derive(Debug, Clone)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(if seed == 0 { u64::MAX } else { seed })
+    }
+
+    /// A number below `sides`, which is above zero.
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+
+    /// One of these, or nothing where there are none.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        let sides = u64::try_from(from.len()).ok().filter(|sides| *sides > 0)?;
+        from.get(usize::try_from(self.roll(sides)).ok()?)
+    }
+}
