@@ -76,6 +76,17 @@ impl Daemon {
         Self::start_by(prefix, None, verb, work_dir, flags, level)
     }
 
+    /// The same, with this much in its log.
+    pub fn start_under_logging(
+        prefix: &[String],
+        verb: &str,
+        work_dir: &Path,
+        flags: &[String],
+        level: &str,
+    ) -> Self {
+        Self::start_by(prefix, None, verb, work_dir, flags, level)
+    }
+
     /// Starts it and waits until it answers at this address, whatever becomes of the file that says so.
     pub fn start_at(url: &str, verb: &str, work_dir: &Path, flags: &[String]) -> Self {
         let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";

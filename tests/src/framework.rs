@@ -66,6 +66,8 @@ pub struct Framework {
     pub subscribed: Value,
     url: String,
     encoding: Encoding,
+    /// The longest that a call waits for its answer.
+    pub call_limit: Duration,
     events: Receiver<Value>,
     kept_events: Vec<Value>,
 }
@@ -123,6 +125,7 @@ impl Framework {
             subscribed: Value::Null,
             url: url.to_owned(),
             encoding,
+            call_limit: http::TIMEOUT,
             events,
             kept_events: Vec::new(),
         };
@@ -219,7 +222,12 @@ impl Framework {
             ("content-type", self.encoding.media_type()),
             ("mesos-stream-id", &self.stream_id),
         ];
-        http::try_post(&self.url, &headers, &self.encoding.encode(&call))
+        http::post_within(
+            self.call_limit,
+            &self.url,
+            &headers,
+            &self.encoding.encode(&call),
+        )
     }
 
     /// Sends a call that must be taken.

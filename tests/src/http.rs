@@ -6,7 +6,7 @@ use serde_json::Value;
 use ureq::Agent;
 
 /// No answer takes longer.
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -33,12 +33,14 @@ impl Answer {
     }
 }
 
-/// A client that takes every status for an answer.
+/// A client that takes every status for an answer. Without a limit the answer may go on for ever once it has begun.
 pub(crate) fn client(limit: Option<Duration>) -> Agent {
     let config = Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
         .timeout_global(limit)
+        .timeout_connect(Some(TIMEOUT))
+        .timeout_recv_response(Some(TIMEOUT))
         .build();
     config.into()
 }
@@ -50,6 +52,16 @@ pub fn get(url: &str) -> Answer {
 /// GET, where the other side may be gone.
 pub fn try_get(url: &str) -> Result<Answer, ureq::Error> {
     answer(client(Some(TIMEOUT)).get(url).call()?)
+}
+
+/// GET, which takes so long at most.
+pub fn get_within(limit: Duration, url: &str) -> Result<Answer, ureq::Error> {
+    answer(client(Some(limit)).get(url).call()?)
+}
+
+/// PUT, which takes so long at most.
+pub fn put_within(limit: Duration, url: &str, body: &str) -> Result<Answer, ureq::Error> {
+    answer(client(Some(limit)).put(url).send(body)?)
 }
 
 /// POST with these headers.

@@ -13,8 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use meseta_access::basic;
 use meseta_tests::daemon::{Daemon, binary};
-use meseta_tests::{kernel, secure, wait};
-use nix::sched::CloneFlags;
+use meseta_tests::{kernel, network, secure, wait};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -73,21 +72,11 @@ pub(crate) struct Fleet {
 
 /// Moves this process, and all that it starts, to a network of its own; before there are threads.
 pub(crate) fn leave_network() -> anyhow::Result<()> {
-    nix::sched::unshare(CloneFlags::CLONE_NEWNET)
-        .context("failed to make a network namespace; run this as root")?;
+    network::leave()?;
     let address = format!("{ADDRESS}/32");
-    let commands: [&[&str]; 3] = [
-        &["link", "set", "lo", "up"],
-        &["address", "add", &address, "dev", "lo"],
-        // Any address of this range is ours, for clients that come from many.
-        &["route", "add", "local", "198.18.0.0/16", "dev", "lo"],
-    ];
-    for arguments in commands {
-        let status = Command::new("ip").args(arguments).status();
-        let status = status.context("failed to run `ip`, of iproute2; install it")?;
-        ensure!(status.success(), "`ip {}`: {status}", arguments.join(" "));
-    }
-    Ok(())
+    network::ip(&["address", "add", &address, "dev", "lo"])?;
+    // Any address of this range is ours, for clients that come from many.
+    network::ip(&["route", "add", "local", "198.18.0.0/16", "dev", "lo"])
 }
 
 /// An address of a hostile client: each flood has a group of its own.

@@ -23,9 +23,9 @@ mod sockets;
 use std::process::ExitCode;
 use std::sync::{Arc, RwLock};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
+use meseta_tests::interrupt::on_interrupt;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
 
 use bench::{Bench, Tally, Time};
 use fleet::Fleet;
@@ -47,7 +47,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let time = Arc::new(Time::new());
-    stop_when_asked(&time)?;
+    let asked = time.clone();
+    on_interrupt(move || asked.interrupt())?;
     measured::serve_files()?;
     let bench = Bench {
         fleet: Fleet::start(&options)?,
@@ -67,31 +68,6 @@ fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     Ok(ExitCode::FAILURE)
-}
-
-/// SIGINT and SIGTERM end everything in order.
-fn stop_when_asked(time: &Arc<Time>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let (mut interrupts, mut ends) = {
-        let _entered = runtime.enter();
-        (
-            signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?,
-            signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?,
-        )
-    };
-    let time = time.clone();
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupts.recv() => {}
-                _ = ends.recv() => {}
-            }
-        });
-        time.interrupt();
-    });
-    Ok(())
 }
 
 /// Runs everything and prints what was seen; the promises that were broken.

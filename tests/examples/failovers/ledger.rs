@@ -1,0 +1,70 @@
+//! Operators' writes of every kind, one after the other, held against the model of what was acknowledged.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use meseta_tests::acknowledged::Writes;
+
+use crate::board::Board;
+
+/// Between two writes.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// A page that cannot be had is asked for so often.
+const TRIES: usize = 5;
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    writes: Mutex<Writes>,
+}
+
+impl Ledger {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            writes: Mutex::new(Writes::new(seed)),
+        }
+    }
+
+    fn writes(&self) -> MutexGuard<'_, Writes> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes until all is over.
+    pub(crate) fn run(&self, board: &Board) {
+        while !board.is_over() {
+            if let Some(leader) = board.leader() {
+                let mut writes = self.writes();
+                let write = writes.next();
+                let outcome = write.send(&board.urls[leader.master]);
+                writes.record(&write, outcome);
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    /// Whether the leader of a cluster that is whole has what was acknowledged, to the last write; nothing is written
+    /// meanwhile.
+    pub(crate) fn check(&self, board: &Board) -> Result<(), String> {
+        let mut writes = self.writes();
+        let mut result = Err("no master leads".to_owned());
+        for _ in 0..TRIES {
+            if let Some(leader) = board.leader() {
+                result = writes.settle(&board.urls[leader.master]);
+            }
+            match &result {
+                // Nothing was found out.
+                Err(why) if why.starts_with("GET") || why.starts_with("no ") => {}
+                _ => return result,
+            }
+            std::thread::sleep(INTERVAL);
+        }
+        result
+    }
+
+    /// How many writes were acknowledged.
+    pub(crate) fn acknowledged(&self) -> usize {
+        let writes = self.writes();
+        let counts = writes.counts().iter();
+        let acknowledged = counts.filter(|((_, how), _)| *how == "acknowledged");
+        acknowledged.map(|(_, count)| count).sum()
+    }
+}

@@ -1,0 +1,28 @@
+//! SIGINT and SIGTERM end a suite in order, so that it removes what it has made.
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Does this at the first SIGINT or SIGTERM, on a thread of its own; processes that are started get both as usual.
+pub fn on_interrupt(act: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (mut interrupts, mut ends) = {
+        let _entered = runtime.enter();
+        (
+            signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?,
+            signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?,
+        )
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupts.recv() => {}
+                _ = ends.recv() => {}
+            }
+        });
+        act();
+    });
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Hosts as network namespaces, joined by a bridge; links between them are cut and mended.
+//!
+//! Nothing outside is touched: the bridge and its ports are in a namespace of this process ([`leave`]), and each host
+//! is a namespace that lasts as long as a process in it. Frames are lost without a word, as on a broken wire: a port of
+//! the bridge that is disabled takes and gives none, and frames to a hardware address that nobody has reach nobody.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use nix::sched::CloneFlags;
+
+use crate::wait::holds;
+
+const BRIDGE: &str = "br0";
+
+/// Of no host: what is sent there is lost.
+const NOBODYS_ADDRESS: &str = "02:00:00:00:ff:ff";
+
+/// States of a port of a bridge.
+const DISABLED: &str = "0";
+const FORWARDING: &str = "3";
+
+/// Until a new process has its own namespace.
+const NAMESPACE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Moves this process, and all that it starts, to a network of its own; before there are threads.
+pub fn leave() -> anyhow::Result<()> {
+    nix::sched::unshare(CloneFlags::CLONE_NEWNET)
+        .context("failed to make a network namespace; run this as root")?;
+    ip(&["link", "set", "lo", "up"])
+}
+
+/// Runs `ip` with these arguments in the network of this process.
+pub fn ip(arguments: &[&str]) -> anyhow::Result<()> {
+    run("ip", arguments)
+}
+
+fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    let status = Command::new(program).args(arguments).status();
+    let status = status.with_context(|| format!("failed to run `{program}`; install iproute2"))?;
+    ensure!(
+        status.success(),
+        "`{program} {}`: {status}",
+        arguments.join(" ")
+    );
+    Ok(())
+}
+
+/// The address of a host; 1 is this process.
+pub fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, number)
+}
+
+/// Makes the bridge, at which this process has the first address; after [`leave`].
+pub fn make_bridge() -> anyhow::Result<()> {
+    let own = format!("{}/24", address(1));
+    ip(&["link", "add", BRIDGE, "type", "bridge"])?;
+    ip(&["address", "add", &own, "dev", BRIDGE])?;
+    ip(&["link", "set", BRIDGE, "up"])
+}
+
+/// A host at the bridge. Its namespace is gone when this is dropped and its last process has ended.
+#[derive(Debug)]
+pub struct Host {
+    /// Keeps the namespace while nothing else runs there; ends with this process.
+    holder: Child,
+    pub address: Ipv4Addr,
+    port: String,
+}
+
+impl Host {
+    /// Makes the host of this number, from 2 on; its programs are to be started by the thread that made it.
+    pub fn new(number: u8) -> anyhow::Result<Self> {
+        let holder = Command::new("setpriv")
+            .args(["--pdeathsig=KILL", "unshare", "--net", "sleep", "infinity"])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("failed to run `setpriv`; install util-linux")?;
+        let host = Self {
+            holder,
+            address: address(number),
+            port: format!("host{number}"),
+        };
+        host.connect()?;
+        Ok(host)
+    }
+
+    fn connect(&self) -> anyhow::Result<()> {
+        let own = std::fs::read_link("/proc/self/ns/net")?;
+        let is_apart = || std::fs::read_link(self.namespace()).is_ok_and(|other| other != own);
+        ensure!(holds(NAMESPACE_LIMIT, is_apart), "no network namespace");
+        let pid = self.holder.id().to_string();
+        let port = &self.port;
+        let (veth, peer) = (["type", "veth"], ["peer", "name", "eth0", "netns", &pid]);
+        ip(&[&["link", "add", port], &veth[..], &peer[..]].concat())?;
+        ip(&["link", "set", port, "master", BRIDGE, "up"])?;
+        let address = format!("{}/24", self.address);
+        self.ip(&["link", "set", "lo", "up"])?;
+        self.ip(&["address", "add", &address, "dev", "eth0"])?;
+        self.ip(&["link", "set", "eth0", "up"])
+    }
+
+    fn namespace(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/net", self.holder.id()))
+    }
+
+    /// What goes before the command line of a program that is to run there, and to end with this process.
+    pub fn prefix(&self) -> Vec<String> {
+        let network = format!("--net={}", self.namespace().display());
+        ["setpriv", "--pdeathsig=KILL", "nsenter", &network]
+            .map(str::to_owned)
+            .into()
+    }
+
+    fn ip(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let network = format!("--net={}", self.namespace().display());
+        run("nsenter", &[&[&network, "ip"], arguments].concat())
+    }
+
+    /// Cuts it off from everybody, in both directions.
+    pub fn isolate(&self) -> anyhow::Result<()> {
+        self.set_port(DISABLED)
+    }
+
+    /// Ends [`Self::isolate`].
+    pub fn rejoin(&self) -> anyhow::Result<()> {
+        self.set_port(FORWARDING)
+    }
+
+    fn set_port(&self, state: &str) -> anyhow::Result<()> {
+        run("bridge", &["link", "set", "dev", &self.port, "state", state])
+    }
+
+    /// Loses what it sends to another host; what that one sends still comes.
+    pub fn lose_to(&self, other: Ipv4Addr) -> anyhow::Result<()> {
+        let to = other.to_string();
+        let lost = ["lladdr", NOBODYS_ADDRESS, "dev", "eth0", "nud", "permanent"];
+        self.ip(&[&["neighbor", "replace", &to], &lost[..]].concat())
+    }
+
+    /// Ends [`Self::lose_to`].
+    pub fn find_again(&self, other: Ipv4Addr) -> anyhow::Result<()> {
+        self.ip(&["neighbor", "delete", &other.to_string(), "dev", "eth0"])
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
