@@ -24,7 +24,7 @@ impl MasterCore {
     fn take_effect(&mut self, pending: Pending) {
         match pending {
             Pending::Nothing => {}
-            Pending::Removals => self.write_removals(),
+            Pending::Removals => self.removals_stored(),
             Pending::Admit {
                 connection,
                 profile,

@@ -7,10 +7,12 @@ use meseta_proto::meseta::v1::{agent_frame, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::time::{Moment, Now};
 
+use super::answer::Answer;
 use super::effect::{Effect, Output};
 use super::ids::{ConnectionId, ReplyId};
 use super::input::{Input, Request};
 use super::master::MasterCore;
+use super::validation::call::Action;
 
 impl MasterCore {
     /// When to step next if nothing happens before; what comes much later comes after a pause.
@@ -108,12 +110,21 @@ impl MasterCore {
                 stream_id,
                 action,
                 caller,
-            } => self.call(&framework_id, stream_id.as_deref(), *action, &caller),
+            } => {
+                let is_teardown = matches!(*action, Action::Teardown);
+                let answer = self.call(&framework_id, stream_id.as_deref(), *action, &caller);
+                if is_teardown && matches!(answer, Answer::Accepted) {
+                    return self.reply_once_removed(reply, answer);
+                }
+                answer
+            }
             Request::Administer {
                 administration,
                 approver,
             } => return self.administer(reply, *administration, &approver),
-            Request::Teardown { framework_id } => self.operator_teardown(&framework_id),
+            Request::Teardown { framework_id } => {
+                return self.operator_teardown(reply, &framework_id);
+            }
             Request::Operate {
                 agent_id,
                 operation,

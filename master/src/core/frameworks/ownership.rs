@@ -13,8 +13,10 @@ use meseta_daemon::authentication::{Caller, LocalUser};
 use meseta_proto::{Invalid, invalid};
 use meseta_resources::FrameworkId;
 
+use crate::core::answer::Answer;
 use crate::core::config::{FRAMEWORKS_MAX, PENDING_MUTATIONS_MAX};
 use crate::core::effect::Output;
+use crate::core::ids::ReplyId;
 use crate::core::master::MasterCore;
 use crate::core::state::framework::{Framework, Link, Terms};
 use crate::core::state::ownership::{Identity, Owner, Subscription};
@@ -299,9 +301,31 @@ impl MasterCore {
         }
     }
 
+    /// Answers a call that has removed a framework once the registry has the removal: after a failover nobody gets
+    /// the id again, or the caller was not answered.
+    pub(in crate::core) fn reply_once_removed(&mut self, reply: ReplyId, answer: Answer) {
+        let ownership = &mut self.ownership;
+        if !ownership.unwritten.is_empty() {
+            ownership.unwritten_answers.push((reply, answer));
+        } else if ownership.is_writing {
+            ownership.answers.push((reply, answer));
+        } else {
+            self.reply(reply, answer);
+        }
+    }
+
+    /// The removals that were on their way are durable.
+    pub(in crate::core) fn removals_stored(&mut self) {
+        let answers = std::mem::take(&mut self.ownership.unwritten_answers);
+        for (reply, answer) in std::mem::replace(&mut self.ownership.answers, answers) {
+            self.reply(reply, answer);
+        }
+        self.write_removals();
+    }
+
     /// Thousands of frameworks may end at once: their removals are one mutation, and the next is made when
     /// that is durable.
-    pub(in crate::core) fn write_removals(&mut self) {
+    fn write_removals(&mut self) {
         let ownership = &mut self.ownership;
         ownership.is_writing = !ownership.unwritten.is_empty();
         if !ownership.is_writing {

@@ -10,6 +10,7 @@ use meseta_resources::{AgentId, FrameworkId};
 
 use crate::core::answer::Answer;
 use crate::core::effect::Output;
+use crate::core::ids::ReplyId;
 use crate::core::master::MasterCore;
 use crate::core::state::framework::Framework;
 use crate::core::state::task::{TaskRecord, is_terminal};
@@ -18,15 +19,14 @@ use crate::core::views::operator_event::OperatorEvent;
 use crate::core::views::snapshot::FrameworkView;
 
 impl MasterCore {
-    pub(in crate::core) fn operator_teardown(&mut self, id: &str) -> Answer {
-        let Ok(id) = FrameworkId::new(id) else {
-            return Answer::BadRequest("No framework found with specified ID".to_owned());
+    pub(in crate::core) fn operator_teardown(&mut self, reply: ReplyId, id: &str) {
+        let id = FrameworkId::new(id).ok();
+        let Some(id) = id.filter(|id| self.frameworks.contains_key(id)) else {
+            let text = "No framework found with specified ID".to_owned();
+            return self.reply(reply, Answer::BadRequest(text));
         };
-        if !self.frameworks.contains_key(&id) {
-            return Answer::BadRequest("No framework found with specified ID".to_owned());
-        }
         self.remove_framework(&id, "teardown");
-        Answer::Done
+        self.reply_once_removed(reply, Answer::Done);
     }
 
     /// Ends everything a framework has and remembers that it was.

@@ -8,7 +8,8 @@ use meseta_resources::FrameworkId;
 
 use super::framework::Terms;
 use super::persisted::{FrameworkRecord, Recovered};
-use crate::core::ids::ConnectionId;
+use crate::core::answer::Answer;
+use crate::core::ids::{ConnectionId, ReplyId};
 
 /// A subscription that has been understood.
 #[derive(Debug)]
@@ -83,6 +84,10 @@ pub(in crate::core) struct Ownership {
     pub(in crate::core) forgotten: Vec<String>,
     /// Whether earlier removals are on their way to the registry.
     pub(in crate::core) is_writing: bool,
+    /// What is answered once those that are on their way are durable.
+    pub(in crate::core) answers: Vec<(ReplyId, Answer)>,
+    /// What is answered once those that are unwritten are.
+    pub(in crate::core) unwritten_answers: Vec<(ReplyId, Answer)>,
     /// Frameworks whose principal neither the registry nor one of its agents has confirmed.
     pub(in crate::core) unproven: BTreeSet<FrameworkId>,
     /// Subscriptions that wait for the registry.

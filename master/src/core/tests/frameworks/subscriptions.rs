@@ -367,6 +367,40 @@ fn teardown_ends_everything_and_closes_the_stream() {
 }
 
 #[test]
+fn a_teardown_is_answered_once_the_registry_has_it() {
+    let mut world = World::new();
+    let all = [(); 3].map(|()| world.subscribe(plain()));
+    world.writes_at_once = false;
+    let replies = [ReplyId(1_000), ReplyId(1_001), ReplyId(1_002)];
+    for (reply, scheduler) in replies.into_iter().zip(&all) {
+        let request = if reply == replies[1] {
+            Request::Call {
+                framework_id: scheduler.id.clone(),
+                stream_id: Some(scheduler.stream.clone()),
+                action: Box::new(Action::Teardown),
+                caller: Caller::default(),
+            }
+        } else {
+            Request::Teardown {
+                framework_id: scheduler.id.clone(),
+            }
+        };
+        world.input(Input::Request { reply, request });
+    }
+    let answers = |world: &World| replies.map(|reply| world.answers.get(&reply).cloned());
+    assert_eq!(answers(&world), [None, None, None]);
+    world.write();
+    assert_eq!(answers(&world), [Some(Answer::Done), None, None]);
+    // Those that came meanwhile are one mutation.
+    world.write();
+    assert_eq!(
+        answers(&world),
+        [Answer::Done, Answer::Accepted, Answer::Done].map(Some)
+    );
+    assert_eq!(world.registry.removed_frameworks.len(), 3);
+}
+
+#[test]
 fn ended_frameworks_are_remembered_up_to_the_limit() {
     let mut world = World::new();
     for _ in 0..60 {
