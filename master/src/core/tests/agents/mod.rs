@@ -1,5 +1,6 @@
 //! Agents: how they come and come back, what they claim, and how they are lost.
 
+mod absences;
 pub(super) mod malicious;
 mod oversubscription;
 mod partition;

@@ -1,0 +1,127 @@
+//! What it costs when agents are away: one for some time, all of them at once, or most after a failover.
+
+use meseta_allocator::Quota;
+
+use super::*;
+
+/// What a framework was told of its tasks since it was asked last.
+fn told(world: &mut World, scheduler: &Scheduler) -> Vec<TaskState> {
+    states(&world.updates(scheduler))
+}
+
+fn own_info(world: &mut World) -> v1::FrameworkInfo {
+    (*world.core.snapshot().frameworks[0].info).clone()
+}
+
+#[test]
+fn an_agent_that_is_away_costs_nothing_for_a_minute_and_is_unreachable_until_it_is_back() {
+    let (mut world, node, scheduler) = World::with_running_task(aware(plain()));
+    let info = own_info(&mut world);
+    world.lose_agent(&node);
+    world.advance(30 * SECOND);
+    let node = world.return_running(&node, &scheduler, vec![info.clone()]);
+    world.live(60 * SECOND, &[&node]);
+    assert_eq!(told(&mut world, &scheduler), []);
+    assert_eq!(world.core.counters.agent_unreachable_scheduled, 0);
+
+    world.lose_agent(&node);
+    world.advance(90 * SECOND);
+    assert_eq!(told(&mut world, &scheduler), [TaskState::TaskUnreachable]);
+    assert_eq!(world.lost(), 1);
+    let node = world.return_running(&node, &scheduler, vec![info]);
+    assert_eq!(told(&mut world, &scheduler), [TaskState::TaskRunning]);
+    world.live(60 * SECOND, &[&node]);
+    assert_eq!(world.lost(), 0);
+    assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
+
+    // For good: it is unreachable once, and told of once.
+    world.lose_agent(&node);
+    world.advance(900 * SECOND);
+    assert_eq!(told(&mut world, &scheduler), [TaskState::TaskUnreachable]);
+    assert_eq!(world.lost(), 1);
+    assert!(world.registry.agents.is_empty());
+    assert!(world.core.snapshot().agents.is_empty());
+}
+
+#[test]
+fn all_agents_may_be_silent_at_once_for_five_minutes() {
+    let (mut world, first, scheduler) = World::with_running_task(aware(plain()));
+    let info = own_info(&mut world);
+    let mut nodes: Vec<Node> = (0..20)
+        .map(|number| world.agent(6_000 + number, "cpus:1;mem:64"))
+        .collect();
+    let all: Vec<&Node> = std::iter::once(&first).chain(&nodes).collect();
+    world.live(60 * SECOND, &all);
+    // Of some the stream ends, others say nothing on theirs.
+    for node in &nodes[..10] {
+        world.lose_agent(node);
+    }
+    world.lose_agent(&first);
+    world.advance(300 * SECOND);
+    let first = world.return_running(&first, &scheduler, vec![info]);
+    for node in &mut nodes[..10] {
+        *node = world.return_empty(node);
+    }
+    let all: Vec<&Node> = std::iter::once(&first).chain(&nodes).collect();
+    world.live(300 * SECOND, &all);
+    assert_eq!(told(&mut world, &scheduler), []);
+    assert_eq!(world.core.snapshot().agents.len(), 21);
+    assert_eq!(world.core.counters.agent_unreachable_scheduled, 0);
+}
+
+/// A new master that knows ten agents and a quota, and a framework of another role that waits for offers.
+fn after_failover(quota: &[(Role, Quota)]) -> (World, Scheduler) {
+    let recovered = Recovered {
+        epoch: 2,
+        agents: (0..10)
+            .map(|number| agent_record(&format!("a{number}"), number))
+            .collect(),
+        quotas: quota.to_vec(),
+        ..Recovered::default()
+    };
+    let mut world = World::with(config(), recovered);
+    let scheduler = world.subscribe(plain());
+    (world, scheduler)
+}
+
+fn return_agents(world: &mut World, numbers: std::ops::Range<i32>) -> Vec<Node> {
+    let node = |number: i32| Node {
+        connection: ConnectionId(0),
+        id: format!("a{number}"),
+        register: register(number, "cpus:1;mem:64"),
+    };
+    numbers
+        .map(|number| world.return_empty(&node(number)))
+        .collect()
+}
+
+#[test]
+fn with_quota_nothing_is_offered_before_four_fifths_of_the_agents_are_back_or_ten_minutes_have_passed()
+ {
+    let role = Role::new("guaranteed").unwrap();
+    let guarantees = parse("cpus:1").scalar_quantities();
+    let quota = Quota {
+        guarantees,
+        ..Quota::default()
+    };
+    let quota = [(role, quota)];
+    let (mut world, scheduler) = after_failover(&quota);
+    let back = return_agents(&mut world, 0..7);
+    world.live(60 * SECOND, &back.iter().collect::<Vec<_>>());
+    assert!(world.offers(&scheduler).is_empty());
+    return_agents(&mut world, 7..8);
+    assert!(!world.offers(&scheduler).is_empty());
+
+    let (mut world, scheduler) = after_failover(&quota);
+    let back = return_agents(&mut world, 0..2);
+    let back: Vec<&Node> = back.iter().collect();
+    world.live(595 * SECOND, &back);
+    assert!(world.offers(&scheduler).is_empty());
+    world.live(10 * SECOND, &back);
+    assert!(!world.offers(&scheduler).is_empty());
+
+    // Without quota there is nothing to wait for.
+    let (mut world, scheduler) = after_failover(&[]);
+    return_agents(&mut world, 0..1);
+    assert!(!world.offers(&scheduler).is_empty());
+}
