@@ -49,6 +49,23 @@ impl Client {
         })
     }
 
+    /// A client of one connection, without TLS or user.
+    #[cfg(feature = "testing")]
+    pub(crate) fn over(channel: Channel, call_timeout: Duration) -> Self {
+        let settings = Settings {
+            endpoints: Vec::new(),
+            user: None,
+            tls: None,
+            call_timeout,
+        };
+        Self {
+            channels: [channel].into(),
+            preferred: Arc::default(),
+            settings: Arc::new(settings),
+            token: Arc::default(),
+        }
+    }
+
     /// Keys and values of a range.
     pub async fn range(&self, range: RangeRequest) -> Result<RangeResponse, Error> {
         self.call(range, |client, request| async move {

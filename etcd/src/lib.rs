@@ -8,6 +8,8 @@ mod client;
 mod error;
 pub mod operation;
 mod settings;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod watch;
 
 pub use client::Client;
