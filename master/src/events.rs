@@ -267,6 +267,27 @@ mod tests {
         ));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_read_while_the_fence_is_closed() {
+        use tokio::time::{Instant, timeout};
+
+        use crate::leadership::fence::BootTime;
+
+        let fence = Fence::closed_by(BootTime::of_runtime);
+        let (sink, source) = queue(Budget::new(1 << 20), EVENTS_MAX);
+        let source = source.fenced(&fence);
+        push(&sink, Box::new(heartbeat())).unwrap();
+        let minute = Duration::from_secs(60);
+        let read = timeout(minute, source.next()).await;
+        assert!(read.is_err(), "shown behind a closed fence: {read:?}");
+        let waiting = tokio::spawn(async move { source.next().await });
+        tokio::task::yield_now().await;
+        let begun = Instant::now();
+        fence.extend(BootTime::of_runtime().after(minute));
+        assert!(waiting.await.unwrap().is_some());
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
     /// The connection of a peer that has stopped is not polled, and holds its end of the queue.
     #[tokio::test]
     async fn what_a_stopped_reader_left_is_freed_though_its_connection_stands() {

@@ -34,6 +34,7 @@ use crate::handle::{Handle, Inbox};
 use crate::health::Health;
 use crate::lead::{Lead, LeadError, Start};
 use crate::leadership::election::{Candidate, LeaseTimes};
+use crate::leadership::fence::BootTime;
 use crate::leadership::{Fence, Leader, Role};
 use crate::metrics::Metrics;
 use crate::registry::etcd::{Cluster, Keys};
@@ -310,6 +311,7 @@ impl Cores {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                 },
                 times: candidacy.times,
+                clock: BootTime::now,
             },
             keys: candidacy.keys,
             cluster: Cluster {

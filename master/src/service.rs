@@ -7,7 +7,6 @@
 mod operators;
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 use meseta_daemon::outbox::{Outbox, QueuedSize};
 use meseta_proto::budget::{Exhausted, waiting_bytes};
@@ -184,9 +183,8 @@ impl Service {
     /// While this master may not act: what is known is told, time stands still for the core, and nothing is shown.
     /// Afterwards what was held back is. Says whether that came.
     async fn wait_until_open(&mut self, shutdown: &CancellationToken) -> bool {
-        /// The fence says nothing by itself.
-        const CHECK: Duration = Duration::from_millis(20);
-        while !self.inbox.fence.is_open() {
+        let fence = self.inbox.fence.clone();
+        while !fence.is_open() {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return false,
@@ -194,7 +192,7 @@ impl Service {
                     Some(query) => self.answer(query),
                     None => return false,
                 },
-                () = tokio::time::sleep(CHECK) => {}
+                () = fence.opened() => {}
             }
         }
         for output in std::mem::take(&mut self.fenced) {

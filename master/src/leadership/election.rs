@@ -9,7 +9,7 @@ use meseta_etcd::api::{KeyValue, RangeRequest, TxnRequest};
 use meseta_etcd::{Change, Client, Error, operation};
 use tokio::sync::watch;
 
-use super::fence::BootTime;
+use super::fence::{self, BootTime};
 use super::{Fence, Leader, Role, tell};
 
 /// Between two tries to reach etcd.
@@ -73,6 +73,8 @@ pub(crate) struct Candidate {
     pub(crate) key: String,
     pub(crate) me: Leader,
     pub(crate) times: LeaseTimes,
+    /// The same as that of the fence.
+    pub(crate) clock: fence::Clock,
 }
 
 /// What lies at the leader's key.
@@ -164,7 +166,7 @@ impl Candidate {
         &self,
         granted: &mut Option<(i64, BootTime)>,
     ) -> Result<Option<Elected>, Error> {
-        let sent = BootTime::now();
+        let sent = (self.clock)();
         let lease = self.client.grant(self.times.ttl).await?;
         *granted = Some((lease, sent));
         let me = serde_json::to_vec(&self.me).unwrap_or_default();
@@ -227,7 +229,7 @@ impl Candidate {
         if !is_sure && !self.holder().await?.is(elected) {
             return Err(Error::LeaseGone);
         }
-        let sent = BootTime::now();
+        let sent = (self.clock)();
         self.client.keep_alive(elected.lease).await?;
         Ok(sent)
     }
@@ -269,3 +271,6 @@ impl Candidate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

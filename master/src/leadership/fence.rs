@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::Notify;
 
 /// A point on `CLOCK_BOOTTIME`: time since the machine was started, with what it slept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +25,19 @@ impl BootTime {
         Self(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
+    /// The runtime's time instead, which a test may turn.
+    #[cfg(test)]
+    pub(crate) fn of_runtime() -> Self {
+        /// Far enough from 0 for runtimes that are older than the origin.
+        const AT_ORIGIN: BootTime = BootTime(86_400_000_000_000);
+        static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        let origin = *ORIGIN.get_or_init(std::time::Instant::now);
+        let now = tokio::time::Instant::now().into_std();
+        let before = u64::try_from(origin.saturating_duration_since(now).as_nanos());
+        let Self(nanos) = AT_ORIGIN.after(now.saturating_duration_since(origin));
+        Self(nanos.saturating_sub(before.unwrap_or(u64::MAX)))
+    }
+
     /// At the latest the last point that there is, which never comes.
     pub(crate) fn after(self, time: Duration) -> Self {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -31,57 +45,116 @@ impl BootTime {
     }
 }
 
+/// Where a fence reads the time.
+pub(crate) type Clock = fn() -> BootTime;
+
 /// The end of the time in which a master may act as the leader. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Fence {
-    until: Arc<AtomicU64>,
+    shared: Arc<Shared>,
+    clock: Clock,
+}
+
+#[derive(Debug)]
+struct Shared {
+    until: AtomicU64,
+    /// The end was moved.
+    moved: Notify,
 }
 
 impl Fence {
     /// Of a master that no other one can replace.
     pub(crate) fn never() -> Self {
-        Self {
-            until: Arc::new(AtomicU64::new(u64::MAX)),
-        }
+        Self::new(u64::MAX, BootTime::now)
     }
 
     /// Of a master that does not lead yet.
     pub(crate) fn closed() -> Self {
+        Self::closed_by(BootTime::now)
+    }
+
+    /// The same, which reads the time elsewhere.
+    pub(crate) fn closed_by(clock: Clock) -> Self {
+        Self::new(0, clock)
+    }
+
+    fn new(until: u64, clock: Clock) -> Self {
+        let shared = Shared {
+            until: AtomicU64::new(until),
+            moved: Notify::new(),
+        };
         Self {
-            until: Arc::new(AtomicU64::new(0)),
+            shared: Arc::new(shared),
+            clock,
         }
+    }
+
+    fn until(&self) -> u64 {
+        self.shared.until.load(Ordering::Acquire)
     }
 
     /// Moves the end on; an earlier one changes nothing.
     pub(crate) fn extend(&self, until: BootTime) {
-        self.until.fetch_max(until.0, Ordering::AcqRel);
+        self.shared.until.fetch_max(until.0, Ordering::AcqRel);
+        self.shared.moved.notify_waiters();
     }
 
     /// Ends the time at once.
     pub(crate) fn close(&self) {
-        self.until.store(0, Ordering::Release);
+        self.shared.until.store(0, Ordering::Release);
+        self.shared.moved.notify_waiters();
     }
 
     fn is_open_at(&self, now: BootTime) -> bool {
-        now.0 < self.until.load(Ordering::Acquire)
+        now.0 < self.until()
     }
 
     pub(crate) fn is_open(&self) -> bool {
         // A single master need not read the clock for each of its messages.
-        let never_ends = self.until.load(Ordering::Acquire) == u64::MAX;
-        never_ends || self.is_open_at(BootTime::now())
+        self.until() == u64::MAX || self.is_open_at((self.clock)())
     }
 
-    /// Ready while it is open; whoever finds it closed is woken to look again.
+    /// Returns when it is open.
+    pub(crate) async fn opened(&self) {
+        loop {
+            let moved = self.shared.moved.notified();
+            if self.is_open() {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Returns when it is closed.
+    pub(crate) async fn ended(&self) {
+        /// The runtime's timers stand still while the machine sleeps, and the fence does not.
+        const CHECK: Duration = Duration::from_secs(1);
+        loop {
+            let moved = self.shared.moved.notified();
+            let left = self.until().saturating_sub((self.clock)().0);
+            if left == 0 {
+                return;
+            }
+            // A timer may come a little early, and this one never does.
+            let left = Duration::from_nanos(left) + Duration::from_millis(1);
+            tokio::select! {
+                () = moved => {}
+                () = tokio::time::sleep(left.min(CHECK)) => {}
+            }
+        }
+    }
+
+    /// Ready while it is open; whoever finds it closed is woken when it opens, and to look again.
     pub(crate) fn poll_open(&self, context: &Context<'_>) -> Poll<()> {
-        /// The fence itself wakes nobody.
-        const CHECK: Duration = Duration::from_millis(50);
+        /// So long a waiting task outlives a stream that has ended.
+        const CHECK: Duration = Duration::from_secs(1);
         if self.is_open() {
             return Poll::Ready(());
         }
         let waker = context.waker().clone();
+        let fence = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(CHECK).await;
+            let _opened = tokio::time::timeout(CHECK, fence.opened()).await;
             waker.wake();
         });
         Poll::Pending
@@ -119,10 +192,54 @@ mod tests {
         );
     }
 
+    /// The kernel's own figure of the same clock, in hundredths of a second.
+    fn uptime() -> BootTime {
+        let text = std::fs::read_to_string("/proc/uptime").unwrap();
+        let seconds: f64 = text.split(' ').next().unwrap().parse().unwrap();
+        BootTime(0).after(Duration::from_secs_f64(seconds))
+    }
+
     #[test]
-    fn the_clock_goes_on() {
-        let fence = Fence::closed();
-        fence.extend(BootTime::now().after(3_600 * SECOND));
-        assert!(fence.is_open());
+    fn the_clock_is_that_of_the_machine_since_it_was_started() {
+        let before = uptime();
+        let now = BootTime::now();
+        let hundredth = SECOND / 100;
+        assert!(
+            before <= now.after(hundredth) && now <= uptime().after(hundredth),
+            "{now:?} is not on CLOCK_BOOTTIME, which was {before:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_told_when_it_opens_and_when_it_ends() {
+        let fence = Fence::closed_by(BootTime::of_runtime);
+        fence.ended().await;
+        let opening = tokio::spawn({
+            let fence = fence.clone();
+            async move { fence.opened().await }
+        });
+        tokio::task::yield_now().await;
+        let begun = tokio::time::Instant::now();
+        fence.extend(BootTime::of_runtime().after(8 * SECOND));
+        opening.await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        tokio::time::sleep(5 * SECOND).await;
+        fence.extend(BootTime::of_runtime().after(8 * SECOND));
+        fence.ended().await;
+        let open_for = begun.elapsed();
+        assert!(
+            open_for >= 13 * SECOND && open_for < 13 * SECOND + SECOND / 10,
+            "{open_for:?}"
+        );
+        fence.extend(BootTime::of_runtime().after(8 * SECOND));
+        let ending = tokio::spawn({
+            let fence = fence.clone();
+            async move { fence.ended().await }
+        });
+        tokio::task::yield_now().await;
+        let begun = tokio::time::Instant::now();
+        fence.close();
+        ending.await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }

@@ -22,9 +22,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// After so long without a success it is told that writing is stalled.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
-/// How often a fenced writer looks whether it may go on.
-const FENCED_CHECK: Duration = Duration::from_millis(50);
-
 /// The task that writes.
 pub(super) struct Writer {
     pub(super) client: Client,
@@ -46,7 +43,8 @@ impl Writer {
         }
     }
 
-    async fn write_all(
+    /// Does the unfinished transactions, then those of what is queued, until the queue is closed.
+    pub(super) async fn write_all(
         &mut self,
         unfinished: Vec<Transaction>,
         on_persisted: OnPersisted,
@@ -135,12 +133,14 @@ impl Writer {
 
     /// Waits while this master may not act.
     async fn until_open(&self, begun: Instant) {
-        while !self.fence.is_open() {
-            if begun.elapsed() > STALLED_AFTER {
-                self.tell(Writing::Stalled("its lease is not renewed".to_owned()));
-            }
-            tokio::time::sleep(FENCED_CHECK).await;
+        let stalled = tokio::time::sleep_until(begun + STALLED_AFTER);
+        tokio::select! {
+            biased;
+            () = self.fence.opened() => return,
+            () = stalled => {}
         }
+        self.tell(Writing::Stalled("its lease is not renewed".to_owned()));
+        self.fence.opened().await;
     }
 
     fn passing(&self, error: &Error, begun: Instant) {

@@ -1,0 +1,154 @@
+//! Elections on an etcd in memory, by the runtime's clock, which stands still while nothing waits for it.
+
+use meseta_etcd::testing::{Call, FakeEtcd, Fault};
+use tokio::time::Instant;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(8);
+const KEY: &str = "/m/leader";
+
+/// A candidate whose calls wait for a quarter of the lease.
+fn candidate(etcd: &FakeEtcd, id: &str) -> Candidate {
+    Candidate {
+        client: etcd.client(TTL / 4),
+        key: KEY.to_owned(),
+        me: Leader {
+            id: id.to_owned(),
+            address: format!("{id}:5050"),
+            ..Leader::default()
+        },
+        times: LeaseTimes { ttl: TTL },
+        clock: BootTime::of_runtime,
+    }
+}
+
+fn fence() -> Fence {
+    Fence::closed_by(BootTime::of_runtime)
+}
+
+fn following() -> watch::Sender<Role> {
+    watch::Sender::new(Role::Following(None))
+}
+
+/// Whether the key is there, and this leader's.
+fn leads(etcd: &FakeEtcd, elected: &Elected) -> bool {
+    etcd.get(KEY)
+        .is_some_and(|found| found.create_revision == elected.created)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_two_leads_and_the_other_follows_until_it_resigns() {
+    let etcd = FakeEtcd::start();
+    let (first, second) = (candidate(&etcd, "1"), candidate(&etcd, "2"));
+    let elected = first.campaign(&following()).await;
+    assert!(leads(&etcd, &elected));
+    let role = following();
+    let mut told = role.subscribe();
+    let other = tokio::spawn(async move { second.campaign(&role).await });
+    let followed = told.wait_for(|role| matches!(role, Role::Following(Some(_))));
+    let Role::Following(leader) = followed.await.unwrap().clone() else {
+        panic!("it does not follow")
+    };
+    assert_eq!(leader.unwrap().id, "1");
+    assert!(!other.is_finished());
+    let begun = Instant::now();
+    let fence = fence();
+    fence.extend(elected.safe_until);
+    first.resign(&elected, &fence).await;
+    assert!(!fence.is_open());
+    let next = other.await.unwrap();
+    assert!(leads(&etcd, &next) && next.created > elected.created);
+    assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_election_without_an_answer_is_won_once_or_tried_again() {
+    for fault in [Fault::LostAfter, Fault::LostBefore] {
+        let etcd = FakeEtcd::start();
+        etcd.inject(Call::Txn, fault, 0, 1);
+        let elected = candidate(&etcd, "1").campaign(&following()).await;
+        let found = etcd.get(KEY).unwrap();
+        assert_eq!(found.create_revision, elected.created, "{fault:?}");
+        assert_eq!((found.lease, found.version), (elected.lease, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_renewals_is_fenced_before_its_lease_ends() {
+    let etcd = FakeEtcd::start();
+    let first = candidate(&etcd, "1");
+    let elected = first.campaign(&following()).await;
+    let begun = Instant::now();
+    etcd.inject(Call::KeepAlive, Fault::LostBefore, 0, usize::MAX);
+    let fence = fence();
+    let holding = tokio::spawn({
+        let (first, elected, fence) = (first.clone(), elected.clone(), fence.clone());
+        async move { first.hold(&elected, &fence).await }
+    });
+    fence.opened().await;
+    fence.ended().await;
+    let open_for = begun.elapsed();
+    assert!(open_for <= TTL * 4 / 5 + SECOND / 100, "{open_for:?}");
+    assert!(leads(&etcd, &elected), "etcd waits for longer");
+    let lost = holding.await.unwrap();
+    assert_eq!(lost, Lost::Replaced);
+    assert!(!leads(&etcd, &elected) && !fence.is_open());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_renewals_are_answered_stays_one() {
+    let etcd = FakeEtcd::start();
+    let first = candidate(&etcd, "1");
+    let elected = first.campaign(&following()).await;
+    let fence = fence();
+    let holding = tokio::spawn({
+        let (first, elected, fence) = (first.clone(), elected.clone(), fence.clone());
+        async move { first.hold(&elected, &fence).await }
+    });
+    fence.opened().await;
+    let ended = tokio::time::timeout(10 * TTL, fence.ended()).await;
+    assert!(ended.is_err() && leads(&etcd, &elected));
+    assert!(!holding.is_finished());
+    // One that is answered again just before the lease ends was fenced for a while, and goes on.
+    etcd.inject(Call::KeepAlive, Fault::LostBefore, 0, 2);
+    tokio::time::timeout(TTL, fence.ended()).await.unwrap();
+    tokio::time::timeout(TTL, fence.opened()).await.unwrap();
+    assert!(leads(&etcd, &elected) && !holding.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_key_or_lease_is_gone_is_told_at_once() {
+    type Loss = fn(&FakeEtcd);
+    let losses: [Loss; 3] = [
+        |etcd| etcd.delete_prefix(KEY),
+        |etcd| {
+            etcd.put(KEY, "of another program");
+        },
+        FakeEtcd::expire_leases,
+    ];
+    for (index, lose) in losses.into_iter().enumerate() {
+        let etcd = FakeEtcd::start();
+        let first = candidate(&etcd, "1");
+        let elected = first.campaign(&following()).await;
+        let fence = fence();
+        let holding = tokio::spawn({
+            let (first, elected, fence) = (first.clone(), elected.clone(), fence.clone());
+            async move { first.hold(&elected, &fence).await }
+        });
+        tokio::time::sleep(SECOND).await;
+        assert!(fence.is_open());
+        let begun = Instant::now();
+        lose(&etcd);
+        // A value that another program wrote leaves the key this leader's.
+        if index == 1 {
+            assert!(tokio::time::timeout(TTL, holding).await.is_err());
+            assert!(fence.is_open());
+            continue;
+        }
+        assert_eq!(holding.await.unwrap(), Lost::Replaced);
+        assert!(!fence.is_open());
+        assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+    }
+}
