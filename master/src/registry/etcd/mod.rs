@@ -165,3 +165,6 @@ impl Registry for Etcd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

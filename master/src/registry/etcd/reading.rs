@@ -1,11 +1,11 @@
-//! Taking over a registry in etcd: a new epoch, then all records as they were at it.
+//! Reading a registry in etcd as of one revision, and taking it over: a new epoch, then all records as they were at it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_etcd::api::{
     KeyValue, RangeRequest, RangeResponse, ResponseOp, TxnRequest, response_op,
 };
-use meseta_etcd::{Client, operation};
+use meseta_etcd::{Client, Error, operation};
 use prost::Message;
 
 use super::plan::{self, Planner, Pointer};
@@ -51,24 +51,17 @@ pub(super) async fn take_over(
     elected: &Elected,
 ) -> Result<TakenOver, EtcdError> {
     let (meta, revision, sequence) = begin_epoch(client, keys, cluster, elected).await?;
-    let at = At {
-        client,
-        keys,
-        revision,
-    };
-    let staged = at.staged().await?;
-    let (mut values, chunked) = at.values().await?;
+    let Contents {
+        staged,
+        mut values,
+        chunked,
+    } = read_all(client, keys, revision).await?;
     let mut planner = Planner::new(keys.clone(), sequence, chunked);
     let unfinished = match staged {
         Staged::Nothing => Vec::new(),
         Staged::Abandoned => vec![planner.discard_staged()],
         Staged::Pointed(pointer, writes) => {
-            for write in &writes {
-                match &write.value {
-                    Some(value) => values.insert(write.key.clone(), value.clone()),
-                    None => values.remove(&write.key),
-                };
-            }
+            apply(&mut values, &writes);
             planner.finish(pointer, writes)
         }
     };
@@ -88,6 +81,56 @@ pub(super) async fn take_over(
         planner,
         unfinished,
     })
+}
+
+/// All of a registry as of one revision.
+pub(super) struct Contents {
+    pub(super) staged: Staged,
+    /// Records by name, without what is staged.
+    pub(super) values: BTreeMap<String, Vec<u8>>,
+    /// The names of those that are kept in chunks.
+    pub(super) chunked: BTreeSet<String>,
+}
+
+/// How often a registry is read at most that is compacted meanwhile. Reading takes seconds; etcd compacts by the hour,
+/// or when an operator does.
+pub(super) const READS_MAX: usize = 5;
+
+/// Reads all as of a revision, or of a newer one where etcd has compacted that meanwhile: nobody but the leader, who
+/// reads, writes in between.
+async fn read_all(client: &Client, keys: &Keys, mut revision: i64) -> Result<Contents, EtcdError> {
+    let mut reads = 1;
+    loop {
+        let at = At {
+            client,
+            keys,
+            revision,
+        };
+        match at.contents().await {
+            Err(EtcdError::Etcd(Error::Compacted)) if reads < READS_MAX => reads += 1,
+            read => return read,
+        }
+        tracing::warn!(
+            revision,
+            "etcd was compacted while the registry was read; it is read again"
+        );
+        let leader = RangeRequest {
+            key: keys.leader().into(),
+            ..RangeRequest::default()
+        };
+        let header = client.range(leader).await?.header;
+        revision = header.map_or(0, |header| header.revision);
+    }
+}
+
+/// Does writes to the records that were read.
+pub(super) fn apply(values: &mut BTreeMap<String, Vec<u8>>, writes: &[Write]) {
+    for write in writes {
+        match &write.value {
+            Some(value) => values.insert(write.key.clone(), value.clone()),
+            None => values.remove(&write.key),
+        };
+    }
 }
 
 /// The new meta, the revision that it was written at, and the number of the last transaction.
@@ -145,21 +188,22 @@ async fn begin_epoch(
     Ok((next, revision, last))
 }
 
-fn first(response: ResponseOp) -> Option<KeyValue> {
+pub(super) fn first(response: ResponseOp) -> Option<KeyValue> {
     match response.response? {
         response_op::Response::ResponseRange(range) => range.kvs.into_iter().next(),
         _ => None,
     }
 }
 
-fn decode_meta(keys: &Keys, found: &KeyValue) -> Result<Meta, EtcdError> {
+pub(super) fn decode_meta(keys: &Keys, found: &KeyValue) -> Result<Meta, EtcdError> {
     Meta::decode(&*found.value).map_err(|source| EtcdError::Damaged {
         key: keys.meta(),
         source,
     })
 }
 
-fn check(keys: &Keys, cluster: &Cluster, found: &Meta) -> Result<(), EtcdError> {
+/// Refuses what a newer version wrote.
+pub(super) fn check_format(keys: &Keys, found: &Meta) -> Result<(), EtcdError> {
     if found.format > FORMAT {
         return Err(EtcdError::Newer {
             prefix: keys.prefix().to_owned(),
@@ -167,6 +211,11 @@ fn check(keys: &Keys, cluster: &Cluster, found: &Meta) -> Result<(), EtcdError> 
             known: FORMAT,
         });
     }
+    Ok(())
+}
+
+fn check(keys: &Keys, cluster: &Cluster, found: &Meta) -> Result<(), EtcdError> {
+    check_format(keys, found)?;
     if found.name != cluster.name {
         return Err(EtcdError::AnotherCluster {
             prefix: keys.prefix().to_owned(),
@@ -177,7 +226,7 @@ fn check(keys: &Keys, cluster: &Cluster, found: &Meta) -> Result<(), EtcdError> 
     Ok(())
 }
 
-fn number(keys: &Keys, found: Option<&KeyValue>) -> Result<u64, EtcdError> {
+pub(super) fn number(keys: &Keys, found: Option<&KeyValue>) -> Result<u64, EtcdError> {
     let Some(found) = found else { return Ok(0) };
     let text = String::from_utf8_lossy(&found.value);
     text.parse().map_err(|_| EtcdError::Unreadable {
@@ -186,7 +235,8 @@ fn number(keys: &Keys, found: Option<&KeyValue>) -> Result<u64, EtcdError> {
     })
 }
 
-enum Staged {
+/// What lies below the staged parts.
+pub(super) enum Staged {
     Nothing,
     /// Parts without a pointer, which were never promised.
     Abandoned,
@@ -194,13 +244,23 @@ enum Staged {
 }
 
 /// Reading as of one revision.
-struct At<'a> {
-    client: &'a Client,
-    keys: &'a Keys,
-    revision: i64,
+pub(super) struct At<'a> {
+    pub(super) client: &'a Client,
+    pub(super) keys: &'a Keys,
+    pub(super) revision: i64,
 }
 
 impl At<'_> {
+    pub(super) async fn contents(&self) -> Result<Contents, EtcdError> {
+        let staged = self.staged().await?;
+        let (values, chunked) = self.values().await?;
+        Ok(Contents {
+            staged,
+            values,
+            chunked,
+        })
+    }
+
     async fn staged(&self) -> Result<Staged, EtcdError> {
         let key = self.keys.pointer();
         let range = RangeRequest {
