@@ -225,8 +225,11 @@ impl MasterCore {
             }
             tracing::warn!(agent_id = %agent, "agent did not come back after the master's restart");
             self.counters.recovery_agent_removals += 1;
-            let expected = self.recovered_agents.get(&agent);
-            let hostname = expected.map(|expected| expected.info.hostname.clone());
+            let expected = self.recovered_agents.get_mut(&agent);
+            let hostname = expected.map(|expected| {
+                expected.removal_pending = true;
+                expected.info.hostname.clone()
+            });
             self.persist(
                 Mutation::MarkUnreachable(UnreachableRecord {
                     agent_id: agent.to_string(),

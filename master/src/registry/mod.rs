@@ -17,6 +17,8 @@ use crate::core::{Lsn, Mutation, Recovered};
 
 pub use embedded::Embedded;
 pub use memory::InMemory;
+#[cfg(test)]
+pub(crate) use records::read_back;
 
 /// Mutations that may wait for the writer before more commands are taken. Above what the core lets be pending for
 /// each command; one that concerns very many agents or frameworks at once may go beyond it.

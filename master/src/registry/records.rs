@@ -438,3 +438,20 @@ pub(super) fn read(
     }
     Ok(())
 }
+
+/// What a starting master reads of these mutations.
+#[cfg(test)]
+pub(crate) fn read_back(mutations: &[Mutation]) -> Recovered {
+    let mut stored = std::collections::BTreeMap::new();
+    for write in mutations.iter().flat_map(writes) {
+        match write.value {
+            Some(value) => stored.insert(write.key, value),
+            None => stored.remove(&write.key),
+        };
+    }
+    let mut recovered = Recovered::default();
+    for (key, value) in &stored {
+        read(&mut recovered, key, value).expect("what was just written");
+    }
+    recovered
+}

@@ -90,6 +90,7 @@ pub(in crate::core) fn recovered_agent(
     let agent = RecoveredAgent {
         info: Arc::new(info),
         encoded: record.info.clone(),
+        removal_pending: false,
     };
     Ok((id, agent))
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
 use meseta_proto::mesos::v1;
 use meseta_resources::AgentId;
-use prost::Message;
 
 use super::adoption::ReregistrationKind;
 use super::partial_reregistrations::{NOT_GIVEN, reregister_without_tasks};
@@ -22,7 +21,7 @@ use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
 use crate::core::state::pending::Pending;
-use crate::core::state::persisted::Mutation;
+use crate::core::state::persisted::{AgentRecord, Mutation};
 use crate::core::state::rejection::Rejection;
 use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::state::unknown_task_updates::UnknownTaskUpdates;
@@ -184,10 +183,15 @@ impl MasterCore {
             }
             self.check_description(connection, &profile)?;
             self.handshakes.insert(connection);
-            self.readmitting.insert(id);
             self.keep_description(connection, &profile);
+            let record = record(&profile);
+            if self.is_registered_as(&record, &id) {
+                self.readmit(connection, profile, report);
+                return Ok(());
+            }
+            self.readmitting.insert(id);
             self.persist(
-                Mutation::PutAgent(record(&profile)),
+                Mutation::PutAgent(record),
                 Pending::Readmit {
                     connection,
                     profile,
@@ -223,6 +227,13 @@ impl MasterCore {
             );
         }
         Ok(())
+    }
+
+    /// Whether the registry has this of an agent and keeps it: after a failover most agents are as they were, and need
+    /// no write.
+    fn is_registered_as(&self, record: &AgentRecord, id: &AgentId) -> bool {
+        let expected = self.recovered_agents.get(id);
+        expected.is_some_and(|agent| !agent.removal_pending && agent.encoded == record.info)
     }
 
     /// Sends an agent away whose machine is down.
@@ -370,9 +381,12 @@ impl MasterCore {
         let was_unreachable = self.unreachable_agents.remove(&id).is_some();
         if !self.handshakes.remove(&connection) {
             // Admitted, but gone again: it is expected like any other of the registry.
-            let encoded = profile.info.encode_to_vec().into();
-            let info = Arc::new(profile.info.clone());
-            self.expect_agent(id, RecoveredAgent { info, encoded });
+            let agent = RecoveredAgent {
+                info: Arc::new(profile.info.clone()),
+                encoded: record(&profile).info,
+                removal_pending: false,
+            };
+            self.expect_agent(id, agent);
             self.timers.set(
                 self.now.moment + self.config.agent_reregister_timeout,
                 Timer::Reregister,

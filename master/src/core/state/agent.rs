@@ -332,6 +332,8 @@ pub struct UnreachableAgent {
 pub struct RecoveredAgent {
     pub info: Arc<v1::AgentInfo>,
     pub encoded: Bytes,
+    /// That it is unreachable is on its way to the registry.
+    pub removal_pending: bool,
 }
 
 impl RecoveredAgent {

@@ -157,7 +157,7 @@ impl World {
     fn restart(self) -> Self {
         let mut config = config();
         config.identity.id = "m2".to_owned();
-        let mut recovered = self.registry;
+        let mut recovered = registry::through_records(self.registry);
         recovered.epoch += 1;
         let mut world = Self::at(self.now, config, recovered);
         world.next = self.next;

@@ -285,6 +285,55 @@ fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
     assert!(world.core.snapshot().agents[0].tasks.is_empty());
 }
 
+/// How many agents are on their way to the registry, known and unreachable.
+fn agents_being_written(world: &World) -> (usize, usize) {
+    let count = |is: fn(&Mutation) -> bool| {
+        let mutations = world.unwritten.iter();
+        mutations.filter(|(_, mutation)| is(mutation)).count()
+    };
+    (
+        count(|mutation| matches!(mutation, Mutation::PutAgent(_))),
+        count(|mutation| matches!(mutation, Mutation::MarkUnreachable(_))),
+    )
+}
+
+#[test]
+fn agents_that_come_back_as_the_registry_has_them_are_not_written_again() {
+    let mut world = World::new();
+    let nodes: Vec<_> = (5051..5061)
+        .map(|port| world.agent(port, "cpus:4;mem:1024"))
+        .collect();
+    let mut world = world.restart();
+    world.writes_at_once = false;
+    let mut returned = Vec::new();
+    for node in &nodes[..8] {
+        let back = world.return_empty(node);
+        assert_eq!(world.registered(back.connection).agent_id.value, node.id);
+        returned.push(back);
+    }
+    assert_eq!(agents_being_written(&world), (0, 0));
+    assert_eq!(world.registry.agents.len(), 10);
+    // One that is not as it was is.
+    let mut changed = nodes[8].clone();
+    changed.register.agent_info.hostname = "moved.example".to_owned();
+    let back = world.return_empty(&changed);
+    assert_eq!(agents_being_written(&world), (1, 0));
+    assert!(world.take_frames(back.connection).is_empty());
+    world.write();
+    assert_eq!(world.registered(back.connection).agent_id.value, changed.id);
+    // So is one that the registry is just being told to be unreachable.
+    returned.push(back);
+    let returned: Vec<_> = returned.iter().collect();
+    world.live(601 * SECOND, &returned);
+    assert_eq!(agents_being_written(&world), (0, 1));
+    let late = world.return_empty(&nodes[9]);
+    assert_eq!(agents_being_written(&world), (1, 1));
+    world.write();
+    assert_eq!(world.registered(late.connection).agent_id.value, late.id);
+    assert_eq!(world.registry.agents.len(), 10);
+    assert!(world.registry.unreachable.is_empty());
+}
+
 #[test]
 fn agents_that_do_not_come_back_to_a_new_master_are_unreachable() {
     let (world, node, scheduler) = begin_running();
