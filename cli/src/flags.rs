@@ -111,8 +111,8 @@ pub(crate) enum Verb {
     Credential(verbs::credential::Options),
     /// Make certificates, credentials, ACLs and configuration for a small fleet.
     Tls(fleet::Options),
-    /// Read the registry of a master that does not run.
-    Registry(registry::Options),
+    /// Read, copy and move the registry of masters that do not run.
+    Registry(Box<registry::Options>),
     /// Print a shell's completions of this command line, e.g. `source <(meseta completions bash)`.
     Completions {
         /// The shell.

@@ -1,12 +1,17 @@
-//! `meseta registry`: what the registry of a master that does not run holds, and whether a master would take it.
+//! `meseta registry`: reads, copies and moves the registry of masters that do not run, in a file or in etcd.
 //!
-//! Invariant: nothing is changed, whatever state the file is in.
+//! Invariant: nothing is written but by `import` and `migrate`, and these replace nothing.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueHint};
-use meseta_master::registry;
+use meseta_master::EtcdFlags;
+use meseta_master::registry::{Image, Inspected, Store};
+
+/// The largest file that is imported, in bytes: that of about 50,000 agents.
+const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// What to do with it.
 #[derive(Debug, Args)]
@@ -18,14 +23,52 @@ pub(crate) struct Options {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Read all of it and say whether a master would start with it.
-    Check(RegistryLocation),
-    /// Print all that is in it as JSON.
-    Export(RegistryLocation),
+    Check(Location),
+    /// Print all that is in it as JSON, which `import` takes.
+    Export(Location),
+    /// Fill an empty registry with what `export` printed.
+    Import(Import),
+    /// Copy a registry to another kind of store, which is empty.
+    Migrate(Migration),
 }
 
 #[derive(Debug, Args)]
-struct RegistryLocation {
-    /// The master's work directory.
+struct Location {
+    /// Where the registry is kept: `embedded` or `etcd`.
+    #[arg(long, default_value = "embedded", value_name = "KIND")]
+    registry: String,
+
+    #[command(flatten)]
+    stores: Stores,
+}
+
+#[derive(Debug, Args)]
+struct Import {
+    /// What `meseta registry export` printed.
+    #[arg(value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+
+    #[command(flatten)]
+    location: Location,
+}
+
+#[derive(Debug, Args)]
+struct Migration {
+    /// Where the registry is kept now: `embedded` or `etcd`.
+    #[arg(long, value_name = "KIND")]
+    from: String,
+
+    /// Where it is to be kept: `etcd` or `embedded`.
+    #[arg(long, value_name = "KIND")]
+    to: String,
+
+    #[command(flatten)]
+    stores: Stores,
+}
+
+#[derive(Debug, Args)]
+struct Stores {
+    /// The master's work directory, for `embedded`.
     #[arg(
         long = "work_dir",
         alias = "work-dir",
@@ -34,44 +77,173 @@ struct RegistryLocation {
         value_hint = ValueHint::DirPath
     )]
     work_dir: PathBuf,
+
+    /// Name of the cluster, which a registry in etcd keeps: the same as that of its masters.
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+
+    #[command(flatten)]
+    etcd: EtcdFlags,
+}
+
+impl Stores {
+    fn store(&self, kind: &str) -> anyhow::Result<Store> {
+        let (work_dir, cluster) = (self.work_dir.clone(), self.cluster.clone());
+        Ok(Store::new(kind, work_dir, &self.etcd, cluster)?)
+    }
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let (Action::Check(location) | Action::Export(location)) = &options.action;
-    let path = registry::registry_path(&location.work_dir);
-    if !path.exists() {
-        let dir = location.work_dir.display();
-        anyhow::bail!("there is no registry in {dir}; --work_dir=DIR says where its master works");
-    }
     // What a file is damaged by may be a defect of the store's reader, which is told as damage.
     std::panic::set_hook(Box::new(|_| ()));
-    let found = registry::inspect(&location.work_dir)?;
-    let mut out = std::io::stdout().lock();
-    match &options.action {
-        Action::Check(_) => {
-            let recovered = &found.recovered;
-            writeln!(out, "registry      {}", path.display())?;
-            writeln!(
-                out,
-                "id            {}",
-                found.id.as_deref().unwrap_or("none")
-            )?;
-            writeln!(out, "epoch         {}", recovered.epoch)?;
-            writeln!(out, "records       {}", found.records)?;
-            writeln!(
-                out,
-                "agents        {} ({} unreachable, {} gone)",
-                recovered.agents.len(),
-                recovered.unreachable.len(),
-                recovered.gone.len()
-            )?;
-            writeln!(out, "frameworks    {}", recovered.frameworks.len())?;
-            writeln!(out, "quotas        {}", recovered.quotas.len())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match &options.action {
+            Action::Check(location) => check(location).await,
+            Action::Export(location) => export(location).await,
+            Action::Import(options) => import(options).await,
+            Action::Migrate(options) => migrate(options).await,
         }
-        Action::Export(_) => writeln!(out, "{:#}", found.to_json())?,
+    })
+}
+
+async fn check(location: &Location) -> anyhow::Result<()> {
+    let store = location.stores.store(&location.registry)?;
+    let found = store.read().await?;
+    print_summary(&store, &found)?;
+    sound(found).map(drop)
+}
+
+/// What a master would start with; an error if it would not.
+fn sound(found: Inspected) -> anyhow::Result<Image> {
+    if !found.damaged.is_empty() {
+        anyhow::bail!(
+            "{} of {} records are damaged: put a copy of the registry back",
+            found.damaged.len(),
+            found.image.records.len()
+        );
     }
     match found.damage {
         Some(damage) => Err(damage.into()),
-        None => Ok(()),
+        None => Ok(found.image),
     }
+}
+
+fn print_summary(store: &Store, found: &Inspected) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let image = &found.image;
+    let (recovered, _) = image.recovered();
+    let mut line = |name: &str, text: String| writeln!(out, "{name:<13} {text}");
+    line("registry", store.place())?;
+    line("id", image.id.clone().unwrap_or_else(|| "none".to_owned()))?;
+    if let Store::Etcd(_) = store {
+        line("cluster", image.cluster.clone().unwrap_or_default())?;
+        line(
+            "leader",
+            found.leader.clone().unwrap_or_else(|| "none".to_owned()),
+        )?;
+    }
+    line("epoch", image.epoch.to_string())?;
+    line("records", image.records.len().to_string())?;
+    let (unreachable, gone) = (recovered.unreachable.len(), recovered.gone.len());
+    let agents = recovered.agents.len();
+    line(
+        "agents",
+        format!("{agents} ({unreachable} unreachable, {gone} gone)"),
+    )?;
+    line("deactivated", recovered.deactivations.len().to_string())?;
+    let removed = recovered.removed_frameworks.len();
+    let deadlines = recovered.deadlines.len();
+    let frameworks = recovered.frameworks.len();
+    line(
+        "frameworks",
+        format!("{frameworks} ({removed} removed, {deadlines} away)"),
+    )?;
+    line("quotas", recovered.quotas.len().to_string())?;
+    line(
+        "weights",
+        recovered
+            .weights
+            .map_or(0, |weights| weights.len())
+            .to_string(),
+    )?;
+    let windows = recovered.maintenance.schedule.windows.len();
+    let down = recovered.maintenance.down.len();
+    line(
+        "maintenance",
+        format!("{windows} windows, {down} machines down"),
+    )?;
+    if image.unknown() > 0 {
+        let unknown = image.unknown();
+        line(
+            "unknown",
+            format!("{unknown} records of kinds that this version does not know"),
+        )?;
+    }
+    if let Some(unfinished) = &found.unfinished {
+        line("unfinished", unfinished.clone())?;
+    }
+    for damaged in &found.damaged {
+        line("damaged", format!("{:?}: {}", damaged.key, damaged.source))?;
+    }
+    Ok(())
+}
+
+async fn export(location: &Location) -> anyhow::Result<()> {
+    let found = location.stores.store(&location.registry)?.read().await?;
+    writeln!(std::io::stdout().lock(), "{:#}", found.image.to_json())?;
+    sound(found).map(drop)
+}
+
+async fn import(options: &Import) -> anyhow::Result<()> {
+    let path = options.file.display();
+    let image = Image::parse(&read(&options.file)?);
+    let image = image.with_context(|| format!("{path} cannot be imported"))?;
+    let store = options.location.stores.store(&options.location.registry)?;
+    store.fill(&image).await?;
+    say_filled(&store, &image)
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let failed = || format!("failed to read {}", path.display());
+    let length = std::fs::metadata(path).with_context(failed)?.len();
+    if length > FILE_BYTES_MAX {
+        anyhow::bail!(
+            "{} is {length} bytes long, and an exported registry has at most {FILE_BYTES_MAX}",
+            path.display()
+        );
+    }
+    std::fs::read(path).with_context(failed)
+}
+
+async fn migrate(options: &Migration) -> anyhow::Result<()> {
+    if options.from == options.to {
+        anyhow::bail!("--from and --to are the same: give embedded for one and etcd for the other");
+    }
+    let from = options.stores.store(&options.from)?;
+    let to = options.stores.store(&options.to)?;
+    let found = from.read().await?;
+    if let Some(leader) = &found.leader {
+        anyhow::bail!("{leader} leads: stop all masters of this cluster first");
+    }
+    let mut image = sound(found)?;
+    // Higher than what a master that is started with the former one by mistake comes to.
+    image.epoch += 1;
+    to.fill(&image).await?;
+    say_filled(&to, &image)?;
+    let place = from.place();
+    println!(
+        "{place} is as it was: start no master with it, and delete it when the new one serves"
+    );
+    Ok(())
+}
+
+fn say_filled(store: &Store, image: &Image) -> anyhow::Result<()> {
+    let place = store.place();
+    let (records, epoch) = (image.records.len(), image.epoch);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{place} has {records} records now, of epoch {epoch}")?;
+    Ok(())
 }

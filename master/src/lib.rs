@@ -42,6 +42,7 @@ mod whitelist;
 mod work_dir;
 
 pub use access_flags::AccessFlags;
+pub use etcd_flags::EtcdFlags;
 pub use flag_error::FlagError;
 pub use flags::Flags;
 pub use health::Health;

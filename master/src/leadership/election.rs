@@ -134,11 +134,24 @@ impl Candidate {
         self.until_changed(holder.revision).await.map(|()| None)
     }
 
-    /// Whom a leader's key names, if that helps anybody: nobody if it cannot be read, or if it is left from an earlier
-    /// run at this master's own address.
+    /// Whom a leader's key names, if that helps anybody: nobody if it cannot be read, if it is no master's,
+    /// or if it is left from an earlier run at this master's own address.
     fn leader_in(&self, value: &[u8]) -> Option<Leader> {
         let leader: Leader = serde_json::from_slice(value).ok()?;
-        (leader.address != self.me.address).then_some(leader)
+        let is_of_use = !leader.address.is_empty() && leader.address != self.me.address;
+        is_of_use.then_some(leader)
+    }
+
+    /// Takes the key if nobody holds it; else, who does, if it can still be told.
+    pub(crate) async fn win_if_free(&self) -> Result<Result<Elected, Option<KeyValue>>, Error> {
+        let mut granted = None;
+        if let Some(found) = self.holder().await?.found {
+            return Ok(Err(Some(found)));
+        }
+        match self.try_to_win(&mut granted).await? {
+            Some(elected) => Ok(Ok(elected)),
+            None => Ok(Err(self.holder().await?.found)),
+        }
     }
 
     async fn holder(&self) -> Result<Holder, Error> {

@@ -3,6 +3,7 @@
 //! One thread writes. It takes all that waits, commits it in one transaction with an fsync, and
 //! reports the last lsn: a burst of mutations costs one commit, a lone one waits for nobody.
 
+mod filling;
 mod marker;
 mod opening;
 
@@ -15,7 +16,7 @@ use redb::{Database, Durability, TableDefinition};
 
 use super::content::Content;
 use super::records::{self, META_KEY, Meta};
-use super::{Inspected, OnPersisted, OpenError, Registry};
+use super::{Image, OnPersisted, OpenError, Registry};
 use crate::core::{Lsn, Mutation, Recovered};
 use opening::Opened;
 
@@ -62,8 +63,11 @@ impl Embedded {
     }
 }
 
-/// Reads a registry that no master has open, and changes nothing.
-pub(super) fn inspect(path: &Path) -> Result<Inspected, OpenError> {
+pub(super) use filling::fill;
+
+/// Reads a registry that no master has open, and changes nothing. With it comes why a master would not start with it,
+/// if all of it could be read.
+pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
     opening::inspect(path)
 }
 

@@ -8,17 +8,21 @@ mod content;
 mod embedded;
 pub(crate) mod etcd;
 mod export;
+mod image;
 mod memory;
 mod records;
+mod tools;
 
 use std::path::{Path, PathBuf};
 
 use crate::core::{Lsn, Mutation, Recovered};
 
 pub use embedded::Embedded;
+pub use image::{DamagedRecord, Image, ImageError};
 pub use memory::InMemory;
 #[cfg(test)]
 pub(crate) use records::read_back;
+pub use tools::{Inspected, Store, ToolError};
 
 /// Mutations that may wait for the writer before more commands are taken. Above what the core lets be pending for
 /// each command; one that concerns very many agents or frameworks at once may go beyond it.
@@ -41,17 +45,6 @@ pub trait Registry: Send + std::fmt::Debug {
 pub enum Kind {
     Embedded { work_dir: PathBuf },
     InMemory,
-}
-
-/// What a registry was found to hold.
-#[derive(Debug)]
-pub struct Inspected {
-    /// By which the marker beside the file knows it; absent in one that an older master wrote.
-    pub id: Option<String>,
-    pub recovered: Recovered,
-    pub records: u64,
-    /// Why a master would not start with it, if all of it could be read.
-    pub damage: Option<OpenError>,
 }
 
 /// Why a registry cannot be had.
@@ -125,6 +118,11 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
+    #[error(
+        "there is a registry at {path} already, and what is imported would replace it: give another --work_dir, or \
+         move registry.redb and registry.id away"
+    )]
+    NotEmpty { path: PathBuf },
     #[error("failed to start the registry's writer")]
     Spawn(#[source] std::io::Error),
 }
@@ -133,11 +131,6 @@ pub enum OpenError {
 const CURE: &str = "put a copy of the file back, or move it and the marker beside it (registry.id) away to begin with \
                     an empty registry: agents then register anew, and quota, weights and maintenance are to be set \
                     again";
-
-/// Reads the registry of a work directory that no master runs in, and changes nothing.
-pub fn inspect(work_dir: &Path) -> Result<Inspected, OpenError> {
-    embedded::inspect(&registry_path(work_dir))
-}
 
 /// Opens a registry, which counts as a new start of the master: the epoch is one higher.
 pub fn open(

@@ -34,6 +34,23 @@ const QUOTA: &str = "quota/";
 const DEACTIVATION: &str = "deactivation/";
 const MAINTENANCE_KEY: &str = "maintenance";
 
+/// Whether a record is of a kind that this version reads.
+pub(super) fn is_known(key: &str) -> bool {
+    const KINDS: [&str; 9] = [
+        AGENT,
+        UNREACHABLE,
+        GONE,
+        FRAMEWORK,
+        NAMELESS,
+        REMOVED,
+        DEADLINE,
+        QUOTA,
+        DEACTIVATION,
+    ];
+    let is_single = key == WEIGHTS_KEY || key == MAINTENANCE_KEY;
+    is_single || KINDS.iter().any(|kind| key.starts_with(kind))
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Meta {
     #[prost(uint32, tag = "1")]

@@ -19,7 +19,8 @@ meseta_tests::scenarios! {
         a_leader_without_etcd_says_so_and_goes_on_when_it_is_back,
         a_leader_that_is_shut_down_is_replaced_at_once,
         followers_send_clients_to_the_leader,
-        two_clusters_on_one_prefix_are_refused;
+        two_clusters_on_one_prefix_are_refused,
+        a_registry_is_read_filled_and_moved_between_a_file_and_etcd;
 }
 
 fn without_etcd() -> Missing {
@@ -245,4 +246,87 @@ fn two_clusters_on_one_prefix_are_refused() {
         ],
     );
     assert!(said.contains("is of the cluster \"one\""), "{said}");
+}
+
+/// What `meseta registry` printed, and its complaint if it failed.
+fn registry(masters: &Masters, flags: &[&str]) -> Result<String, String> {
+    let mut command = std::process::Command::new(meseta_tests::daemon::binary());
+    command.arg("registry").args(flags);
+    command.arg(format!("--etcd_endpoints={}", masters.etcd.url));
+    let output = command.output().expect("meseta runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(text(&output.stderr))
+    }
+}
+
+fn a_registry_is_read_filled_and_moved_between_a_file_and_etcd() {
+    const ETCD: &str = "--registry=etcd";
+    let mut masters = Masters::start(1, &["--cluster=one"]);
+    let url = masters.all[0].url.clone();
+    assert_eq!(weights(&url, "web", 2.5).status, 200);
+    let dir = masters.dir.path().join("embedded");
+    let file = masters.dir.path().join("registry.json");
+    let (work_dir, file) = (
+        format!("--work_dir={}", dir.display()),
+        file.display().to_string(),
+    );
+    let migrate = ["migrate", "--from=etcd", "--to=embedded", &work_dir];
+
+    // While it leads, it is read, and nothing is written.
+    let said = registry(&masters, &["check", ETCD]).expect("it is sound");
+    assert!(said.contains("cluster       one\n"), "{said}");
+    assert!(said.contains("leader        the master"), "{said}");
+    let exported = registry(&masters, &["export", ETCD]).expect("it is exported");
+    std::fs::write(&file, &exported).expect("written");
+    let why = registry(&masters, &["import", &file, ETCD]).unwrap_err();
+    assert!(
+        why.contains("stop all masters of this cluster first"),
+        "{why}"
+    );
+    let why = registry(&masters, &migrate).unwrap_err();
+    assert!(
+        why.contains("stop all masters of this cluster first"),
+        "{why}"
+    );
+    assert_eq!(masters.role(0), "leading");
+    masters.all[0].end(Duration::from_secs(20));
+
+    let why = registry(&masters, &["import", &file, ETCD]).unwrap_err();
+    assert!(why.contains("there is a registry below /meseta/"), "{why}");
+    let other = "--etcd_prefix=/other";
+    let why = registry(&masters, &["check", ETCD, other]).unwrap_err();
+    assert!(why.contains("there is no registry in /other/"), "{why}");
+    registry(&masters, &["import", &file, ETCD, other]).expect("it is imported");
+    let again = registry(&masters, &["export", ETCD, other]).expect("it is exported");
+    assert_eq!(again, exported);
+
+    let said = registry(&masters, &migrate).expect("it is moved");
+    assert!(said.contains("of epoch 2"), "{said}");
+    let said = registry(&masters, &["check", &work_dir]).expect("it is sound");
+    assert!(said.contains("weights       1\n"), "{said}");
+    let why = registry(&masters, &migrate).unwrap_err();
+    assert!(why.contains("there is a registry at"), "{why}");
+    let alone = Daemon::start("master", &dir, &["--port=0".to_owned()]);
+    assert_eq!(weights_of(&alone.url), [("web".to_owned(), 2.5)]);
+    assert_eq!(epoch_of(&alone.url), 3);
+    let back = [
+        "migrate",
+        "--from=embedded",
+        "--to=etcd",
+        &work_dir,
+        "--etcd_prefix=/back",
+        "--cluster=two",
+    ];
+    let why = registry(&masters, &back).unwrap_err();
+    assert!(why.contains("in use"), "{why}");
+    drop(alone);
+    registry(&masters, &back).expect("it is moved back");
+    let said = registry(&masters, &["check", ETCD, "--etcd_prefix=/back"]).expect("it is sound");
+    assert!(
+        said.contains("cluster       two\nleader        none\nepoch         4\n"),
+        "{said}"
+    );
 }

@@ -3,6 +3,7 @@
 //! Invariant: what is opened is whole. A file that is damaged, cut, empty or another's is refused, and the refusal
 //! says what to do; nothing of it has been changed then.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +15,7 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBack
 
 use super::super::content::Content;
 use super::super::records::{self, FORMAT, META_KEY, Meta};
-use super::super::{Inspected, OpenError};
+use super::super::{Image, OpenError};
 use super::marker::Marker;
 use super::{CACHE_BYTES, RECORDS};
 use crate::core::Recovered;
@@ -28,13 +29,16 @@ pub(super) struct Opened {
     pub(super) content: Content,
 }
 
-/// All that a file holds.
-struct Records {
-    recovered: Recovered,
+/// What a file holds besides its records.
+#[derive(Default)]
+struct Summary {
     /// Absent in a file that is new.
     meta: Option<Meta>,
     content: Content,
 }
+
+/// Takes a record, or says that it is damaged.
+type Take<'a> = dyn FnMut(&str, &[u8]) -> Result<(), prost::DecodeError> + 'a;
 
 /// Opens or creates the file, reads all that is in it and makes this start's epoch durable.
 pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
@@ -43,41 +47,50 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     // The whole file is read before a byte of it is changed: repairing it may drop what is damaged.
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0) {
         let file = lock(path)?;
-        let records = inspect_file(path, file)?;
-        check_marker(records.meta, records.content, path, &marker)?;
+        let mut recovered = Recovered::default();
+        let take = &mut |key: &str, value: &[u8]| records::read(&mut recovered, key, value);
+        let found = inspect_file(path, file, take)?;
+        check_marker(found.meta, found.content, path, &marker)?;
     }
     let opened = unless_damaged(path, || {
         let database = open_file(path)?;
-        let (records, meta) = begin_epoch(&database, path, &marker)?;
+        let (recovered, meta, content) = begin_epoch(&database, path, &marker)?;
         Ok(Opened {
             database,
-            recovered: records.recovered,
+            recovered,
             meta,
-            content: records.content,
+            content,
         })
     })?;
     marker.write(&opened.meta.id)?;
     Ok(opened)
 }
 
-/// Reads a registry that no master has open, and changes nothing.
-pub(super) fn inspect(path: &Path) -> Result<Inspected, OpenError> {
+/// Reads a registry that no master has open, and changes nothing. A record that is damaged is taken like others.
+pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
     let marker = Marker::beside(path)?;
     marker.refuse_loss(path)?;
     let file = lock(path)?;
-    let Records {
-        mut recovered,
-        meta,
-        content,
-    } = inspect_file(path, file)?;
+    let mut records = BTreeMap::new();
+    let take = &mut |key: &str, value: &[u8]| {
+        records.insert(key.to_owned(), value.to_vec());
+        Ok(())
+    };
+    let Summary { meta, content } = inspect_file(path, file, take)?;
     let checked = check_marker(meta.clone(), content, path, &marker);
-    recovered.epoch = meta.as_ref().map_or(0, |meta| meta.epoch);
-    Ok(Inspected {
+    let damage = match checked {
+        Ok(_) => None,
+        // Its records may mean something else.
+        Err(error @ OpenError::Newer { .. }) => return Err(error),
+        Err(error) => Some(error),
+    };
+    let image = Image {
+        epoch: meta.as_ref().map_or(0, |meta| meta.epoch),
         id: meta.map(|meta| meta.id).filter(|id| !id.is_empty()),
-        recovered,
-        records: content.records,
-        damage: checked.err(),
-    })
+        cluster: None,
+        records,
+    };
+    Ok((image, damage))
 }
 
 /// Opens the file for reading, unless a master has it open.
@@ -97,7 +110,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 }
 
 /// Reads all of a file in a copy of it in memory.
-fn inspect_file(path: &Path, mut file: File) -> Result<Records, OpenError> {
+fn inspect_file(path: &Path, mut file: File, take: &mut Take<'_>) -> Result<Summary, OpenError> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)
         .map_err(|source| OpenError::Create {
@@ -119,12 +132,8 @@ fn inspect_file(path: &Path, mut file: File) -> Result<Records, OpenError> {
             .begin_read()
             .map_err(|error| read_error(path, error.into()))?;
         match transaction.open_table(RECORDS) {
-            Ok(table) => read(&table, path),
-            Err(TableError::TableDoesNotExist(_)) => Ok(Records {
-                recovered: Recovered::default(),
-                meta: None,
-                content: Content::default(),
-            }),
+            Ok(table) => read(&table, path, take),
+            Err(TableError::TableDoesNotExist(_)) => Ok(Summary::default()),
             Err(error) => Err(read_error(path, error.into())),
         }
     })
@@ -144,7 +153,7 @@ fn unless_damaged<T>(
     })
 }
 
-fn open_file(path: &Path) -> Result<Database, OpenError> {
+pub(super) fn open_file(path: &Path) -> Result<Database, OpenError> {
     let file = work_dir::create_file(path).map_err(|source| OpenError::Create {
         path: path.to_owned(),
         source,
@@ -160,40 +169,39 @@ fn begin_epoch(
     database: &Database,
     path: &Path,
     marker: &Marker,
-) -> Result<(Records, Meta), OpenError> {
+) -> Result<(Recovered, Meta, Content), OpenError> {
     let failed = |error: redb::Error| read_error(path, error);
     let mut transaction = database
         .begin_write()
         .map_err(|error| failed(error.into()))?;
     transaction.set_two_phase_commit(true);
-    let (mut records, meta) = {
+    let mut recovered = Recovered::default();
+    let (meta, content) = {
         let mut table = transaction
             .open_table(RECORDS)
             .map_err(|error| failed(error.into()))?;
-        let records = read(&table, path)?;
-        let mut meta = check_marker(records.meta.clone(), records.content, path, marker)?;
+        let take = &mut |key: &str, value: &[u8]| records::read(&mut recovered, key, value);
+        let Summary { meta, content } = read(&table, path, take)?;
+        let mut meta = check_marker(meta, content, path, marker)?;
         meta.epoch += 1;
         meta.format = FORMAT;
-        meta.content = Some(records.content.stored());
+        meta.content = Some(content.stored());
         table
             .insert(META_KEY, meta.encode_to_vec().as_slice())
             .map_err(|error| failed(error.into()))?;
-        (records, meta)
+        (meta, content)
     };
     transaction.commit().map_err(|error| failed(error.into()))?;
-    records.recovered.epoch = meta.epoch;
-    Ok((records, meta))
+    recovered.epoch = meta.epoch;
+    Ok((recovered, meta, content))
 }
 
 fn read(
     table: &impl ReadableTable<&'static str, &'static [u8]>,
     path: &Path,
-) -> Result<Records, OpenError> {
-    let mut records = Records {
-        recovered: Recovered::default(),
-        meta: None,
-        content: Content::default(),
-    };
+    take: &mut Take<'_>,
+) -> Result<Summary, OpenError> {
+    let mut summary = Summary::default();
     let failed = |error: redb::StorageError| read_error(path, error.into());
     for entry in table.iter().map_err(failed)? {
         let (key, value) = entry.map_err(failed)?;
@@ -204,13 +212,13 @@ fn read(
             source,
         };
         if key == META_KEY {
-            records.meta = Some(Meta::decode(value).map_err(damaged)?);
+            summary.meta = Some(Meta::decode(value).map_err(damaged)?);
         } else {
-            records.content.add(key, value);
-            records::read(&mut records.recovered, key, value).map_err(damaged)?;
+            summary.content.add(key, value);
+            take(key, value).map_err(damaged)?;
         }
     }
-    Ok(records)
+    Ok(summary)
 }
 
 /// Whether what was read is all there was; gives what is known of the registry as a whole.
@@ -273,7 +281,7 @@ fn open_error(path: &Path, error: DatabaseError) -> OpenError {
     }
 }
 
-fn read_error(path: &Path, source: redb::Error) -> OpenError {
+pub(super) fn read_error(path: &Path, source: redb::Error) -> OpenError {
     OpenError::Read {
         path: path.to_owned(),
         source: Box::new(source),

@@ -439,12 +439,13 @@ fn what_is_inspected_is_left_as_it_is() {
     for is_closed in [true, false] {
         let whole = filled(&path, is_closed);
         std::fs::write(&path, &whole).unwrap();
-        let found = inspect(&path).unwrap();
-        assert_eq!((found.records, found.recovered.agents.len()), (201, 200));
-        assert_eq!(found.recovered.epoch, if is_closed { 1 } else { 2 });
+        let (image, damage) = inspect(&path).unwrap();
+        let (recovered, damaged) = image.recovered();
+        assert_eq!((image.records.len(), recovered.agents.len()), (201, 200));
+        assert_eq!(image.epoch, if is_closed { 1 } else { 2 });
         let id = std::fs::read_to_string(path.with_extension("id")).unwrap();
-        assert_eq!(found.id.as_deref(), Some(id.trim()));
-        assert!(found.damage.is_none());
+        assert_eq!(image.id.as_deref(), Some(id.trim()));
+        assert!(damage.is_none() && damaged.is_empty());
         assert_eq!(std::fs::read(&path).unwrap(), whole);
     }
     // A master that runs has it to itself.
@@ -454,10 +455,40 @@ fn what_is_inspected_is_left_as_it_is() {
     registry.close();
     // One that a master would refuse is shown, and why.
     std::fs::write(path.with_extension("id"), "another\n").unwrap();
-    let found = inspect(&path).unwrap();
-    assert!(matches!(found.damage, Some(OpenError::Another { .. })));
-    assert_eq!(found.recovered.agents.len(), 200);
+    let (image, damage) = inspect(&path).unwrap();
+    assert!(matches!(damage, Some(OpenError::Another { .. })));
+    assert_eq!(image.records.len(), 201);
     std::fs::remove_file(&path).unwrap();
     assert!(inspect(&path).is_err());
     assert!(!path.exists());
+}
+
+#[test]
+fn a_registry_is_filled_as_a_whole_and_only_where_there_is_none() {
+    let (_dir, path) = place();
+    filled(&path, true);
+    let (image, _) = inspect(&path).unwrap();
+    let (_other_dir, other) = place();
+    fill(&other, &image).unwrap();
+    assert_eq!(inspect(&other).unwrap().0, image);
+    // The next master is told from all that were there before, and goes on as usual.
+    let (recovered, mut registry, persisted) = open(&other);
+    assert_eq!(
+        (recovered.epoch, recovered.agents.len()),
+        (image.epoch + 1, 200)
+    );
+    registry.persist(Lsn(1), agent("another"));
+    assert_eq!(persisted.recv().unwrap(), Lsn(1));
+    registry.close();
+    let whole = std::fs::read(&other).unwrap();
+    let error = fill(&other, &image).unwrap_err();
+    assert!(matches!(error, OpenError::NotEmpty { .. }), "{error}");
+    assert_eq!(std::fs::read(&other).unwrap(), whole);
+    // Where one was lost, the marker is in the way.
+    std::fs::remove_file(&other).unwrap();
+    let error = fill(&other, &image).unwrap_err();
+    assert!(matches!(error, OpenError::NotEmpty { .. }), "{error}");
+    let names = std::fs::read_dir(other.parent().unwrap()).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["registry.id"], "nothing is left over");
 }

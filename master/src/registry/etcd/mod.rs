@@ -1,5 +1,6 @@
 //! The registry of several masters: records in etcd, which only the leader writes.
 //!
+//! - [`copying`]: reading and filling one while no master has it;
 //! - [`keys`]: where things lie;
 //! - [`plan`]: which transactions mutations become;
 //! - [`reading`]: taking a registry over;
@@ -8,6 +9,7 @@
 //! Invariant: each transaction is compared with *the leader's key is mine, and the number of the last transaction is
 //! the one before this*, so one that was sent twice, late, or by a master that leads no more takes no effect.
 
+pub(super) mod copying;
 mod keys;
 mod plan;
 mod reading;

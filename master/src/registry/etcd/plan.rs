@@ -146,6 +146,21 @@ impl Planner {
         all
     }
 
+    /// The transactions that make an empty registry one with these records. What is known of it as a whole is there
+    /// from the moment on in which all records are.
+    pub(super) fn fill(&mut self, meta: Vec<u8>, writes: Vec<Write>) -> Vec<Transaction> {
+        let mut all = Vec::new();
+        self.stage(Lsn(1), writes, &mut all);
+        let put = Operation::Put {
+            key: self.keys.meta(),
+            value: meta,
+        };
+        if let Some(pointing) = all.iter_mut().find(|one| one.durable.is_some()) {
+            pointing.operations.push(put);
+        }
+        all
+    }
+
     /// What is left to do of a mutation that was staged and pointed to.
     pub(super) fn finish(&mut self, pointer: Pointer, writes: Vec<Write>) -> Vec<Transaction> {
         let mut all = Vec::new();

@@ -1,6 +1,8 @@
 //! A leader's registry on an etcd in memory, with answers that are lost, leaders that are deposed and changes that are
 //! interrupted, by the runtime's clock.
 
+mod copying;
+
 use meseta_allocator::Quota;
 use meseta_etcd::testing::{Call, FakeEtcd, Fault};
 use meseta_resources::{ResourceName, Role as ResourceRole, Scalar};

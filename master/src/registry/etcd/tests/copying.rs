@@ -1,0 +1,140 @@
+//! Registries that are read and filled without a master.
+
+use super::*;
+use crate::registry::tools::ToolError;
+use crate::registry::{Image, Inspected};
+
+/// Of a member that answers.
+async fn inspect(etcd: &FakeEtcd) -> Result<Inspected, ToolError> {
+    crate::registry::etcd::copying::inspect(&etcd.client(CALL_TIMEOUT), &keys()).await
+}
+
+async fn fill(etcd: &FakeEtcd, image: &Image) -> Result<(), ToolError> {
+    let ttl = 4 * CALL_TIMEOUT;
+    let times = LeaseTimes { ttl };
+    crate::registry::etcd::copying::fill(&etcd.client(CALL_TIMEOUT), &keys(), times, image.clone())
+        .await
+}
+
+/// What a leader has written, a record in chunks among it.
+async fn written() -> (FakeEtcd, Recovered) {
+    let etcd = FakeEtcd::start();
+    let mut master = lead(&etcd, "1").await.unwrap();
+    for mutation in [agent("a", ""), many_quotas(250), long_weights(2.0)] {
+        master.write(mutation).await;
+    }
+    master.depose(&etcd).await;
+    let second = lead(&etcd, "2").await.unwrap();
+    let recovered = second.recovered.clone();
+    second.depose(&etcd).await;
+    (etcd, recovered)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_exported_fills_an_empty_registry_and_is_exported_again() {
+    let (from, mut recovered) = written().await;
+    let found = inspect(&from).await.unwrap();
+    assert!(found.image.recovered().0 == recovered);
+    assert_eq!(found.image.id.as_deref(), Some("id"));
+    assert_eq!(found.image.cluster.as_deref(), Some("c"));
+    assert!(found.damaged.is_empty() && found.leader.is_none() && found.unfinished.is_none());
+    let json = found.image.to_json().to_string();
+    let image = Image::parse(json.as_bytes()).unwrap();
+    let to = FakeEtcd::start();
+    fill(&to, &image).await.unwrap();
+    assert!(inspect(&to).await.unwrap().image == found.image);
+    assert_eq!(to.get(&keys().leader()), None, "nobody is kept waiting");
+    let next = lead(&to, "3").await.unwrap();
+    recovered.epoch += 1;
+    assert!(next.recovered == recovered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_is_filled_only_where_there_is_none_and_nobody_leads() {
+    let (from, _) = written().await;
+    let image = inspect(&from).await.unwrap().image;
+    let before = from.all("/m");
+    let error = fill(&from, &image).await.unwrap_err();
+    assert!(matches!(error, ToolError::NotEmpty { .. }), "{error}");
+    assert_eq!(from.all("/m"), before);
+    let error = inspect(&FakeEtcd::start()).await.map(|_| ()).unwrap_err();
+    assert!(matches!(error, ToolError::Absent { .. }), "{error}");
+    // A master that leads, on an etcd where there is nothing else yet.
+    let led = FakeEtcd::start();
+    led.put(
+        &keys().leader(),
+        r#"{"id":"1","hostname":"h","address":"h:5050","version":"1"}"#,
+    );
+    let before = led.all("/m");
+    let error = fill(&led, &image).await.unwrap_err().to_string();
+    assert!(error.contains("the master h (h:5050) leads"), "{error}");
+    assert_eq!(led.all("/m"), before);
+    // One of a newer format is neither read nor replaced.
+    let newer = FakeEtcd::start();
+    let meta = reading::Meta {
+        format: 99,
+        ..reading::Meta::default()
+    };
+    newer.put(&keys().meta(), prost::Message::encode_to_vec(&meta));
+    for error in [
+        inspect(&newer).await.map(|_| ()).unwrap_err(),
+        fill(&newer, &image).await.unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("format 99"), "{error}");
+    }
+    assert_eq!(newer.all("/m").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_filling_that_is_interrupted_leaves_all_or_nothing() {
+    let (from, mut recovered) = written().await;
+    let image = inspect(&from).await.unwrap().image;
+    recovered.epoch += 1;
+    let mut skip = 0;
+    let mut wholes = 0;
+    loop {
+        let etcd = FakeEtcd::start();
+        etcd.inject(Call::Txn, Fault::LostBefore, skip, usize::MAX);
+        let filled = fill(&etcd, &image).await;
+        etcd.heal();
+        etcd.expire_leases();
+        if filled.is_ok() {
+            break;
+        }
+        match inspect(&etcd).await {
+            Ok(found) => {
+                wholes += 1;
+                assert!(found.image == image, "stopped after {skip}");
+            }
+            Err(error) => {
+                assert!(matches!(error, ToolError::Absent { .. }), "{error}");
+                fill(&etcd, &image).await.unwrap();
+            }
+        }
+        let next = lead(&etcd, "3").await.unwrap();
+        assert!(next.recovered == recovered, "stopped after {skip}");
+        skip += 1;
+    }
+    assert!(skip >= 10 && wholes >= 4, "{wholes} of {skip}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_and_unfinished_records_are_told() {
+    let etcd = FakeEtcd::start();
+    let mut master = lead(&etcd, "1").await.unwrap();
+    master.write(agent("a", "")).await;
+    etcd.inject(Call::Txn, Fault::LostBefore, 3, usize::MAX);
+    master.persist(many_quotas(250));
+    tokio::time::sleep(SECOND).await;
+    master.depose(&etcd).await;
+    etcd.put(&keys().record("agent/b"), vec![0xff; 4]);
+    let found = inspect(&etcd).await.unwrap();
+    assert_eq!(found.damaged.len(), 1);
+    assert_eq!(found.damaged[0].key, "agent/b");
+    let unfinished = found.unfinished.unwrap();
+    assert!(
+        unfinished.contains("the next leader finishes"),
+        "{unfinished}"
+    );
+    assert_eq!(found.image.recovered().0.quotas.len(), 250);
+}

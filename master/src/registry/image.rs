@@ -1,0 +1,212 @@
+//! A registry as a whole, outside of any store: what is exported and imported.
+//!
+//! As JSON it has each record twice: readable, and as the bytes that are stored. Only the bytes are imported, so records
+//! that a newer or older version wrote come through unchanged. Invariant: what is parsed holds no record that a master
+//! could not read.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::export;
+use super::records::{self, FORMAT};
+use crate::core::Recovered;
+
+/// All that a registry holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// Of the registry, for as long as it exists; absent in one that an early version wrote.
+    pub id: Option<String>,
+    /// The name of the cluster, where the store keeps it.
+    pub cluster: Option<String>,
+    /// Of the last master that started with it.
+    pub epoch: u64,
+    /// The stored records by their keys.
+    pub records: BTreeMap<String, Vec<u8>>,
+}
+
+/// A record that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("the record {key:?} is damaged")]
+pub struct DamagedRecord {
+    pub key: String,
+    #[source]
+    pub source: prost::DecodeError,
+}
+
+/// Why a file is not an exported registry that can be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error(
+        "it is not what `meseta registry export` prints; one that an older version printed has no \"records\": export \
+         it again with this version"
+    )]
+    Syntax(#[source] serde_json::Error),
+    #[error(
+        "it has format {found}; this version knows formats up to {known}: import it with the version that exported it"
+    )]
+    Newer { found: u32, known: u32 },
+    #[error("the record {key:?} in it is no base64: export it again")]
+    Encoding {
+        key: String,
+        #[source]
+        source: base64::DecodeError,
+    },
+    #[error("export it again from a registry that `meseta registry check` finds sound")]
+    Damaged(#[from] DamagedRecord),
+}
+
+/// The part of the JSON that is imported.
+#[derive(Deserialize)]
+struct Stored {
+    format: u32,
+    id: Option<String>,
+    cluster: Option<String>,
+    epoch: u64,
+    records: BTreeMap<String, String>,
+}
+
+impl Image {
+    /// What a master would start with, and the records that it could not read.
+    #[must_use]
+    pub fn recovered(&self) -> (Recovered, Vec<DamagedRecord>) {
+        let mut recovered = Recovered {
+            epoch: self.epoch,
+            ..Recovered::default()
+        };
+        let mut damaged = Vec::new();
+        for (key, value) in &self.records {
+            if let Err(source) = records::read(&mut recovered, key, value) {
+                let key = key.clone();
+                damaged.push(DamagedRecord { key, source });
+            }
+        }
+        (recovered, damaged)
+    }
+
+    /// Records of a kind that this version does not know.
+    #[must_use]
+    pub fn unknown(&self) -> usize {
+        let keys = self.records.keys();
+        keys.filter(|key| !records::is_known(key)).count()
+    }
+
+    /// Everything, for people and for [`Image::parse`]; times are seconds since the Unix epoch.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let (recovered, _) = self.recovered();
+        let mut json = export::readable(&recovered);
+        let records = self.records.iter();
+        let records = records.map(|(key, value)| (key.clone(), json!(STANDARD.encode(value))));
+        json["format"] = json!(FORMAT);
+        json["id"] = json!(self.id);
+        json["cluster"] = json!(self.cluster);
+        json["records"] = records.collect::<serde_json::Map<_, _>>().into();
+        json
+    }
+
+    /// Reads what [`Image::to_json`] made.
+    ///
+    /// # Errors
+    /// When it is something else, of a newer format, or has a damaged record.
+    pub fn parse(text: &[u8]) -> Result<Self, ImageError> {
+        // A newer format may have another shape, and is still to be told as that.
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        if let Ok(Version { format }) = serde_json::from_slice(text)
+            && format > FORMAT
+        {
+            return Err(ImageError::Newer {
+                found: format,
+                known: FORMAT,
+            });
+        }
+        let stored: Stored = serde_json::from_slice(text).map_err(ImageError::Syntax)?;
+        tracing::debug!(format = stored.format, "parsed an exported registry");
+        let decode = |(key, text): (String, String)| match STANDARD.decode(text) {
+            Ok(value) => Ok((key, value)),
+            Err(source) => Err(ImageError::Encoding { key, source }),
+        };
+        let image = Self {
+            id: stored.id,
+            cluster: stored.cluster,
+            epoch: stored.epoch,
+            records: stored
+                .records
+                .into_iter()
+                .map(decode)
+                .collect::<Result<_, _>>()?,
+        };
+        match image.recovered().1.pop() {
+            Some(damaged) => Err(damaged.into()),
+            None => Ok(image),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{AgentRecord, Mutation};
+
+    fn image() -> Image {
+        let agent = AgentRecord {
+            agent_id: "S0".to_owned(),
+            info: Vec::new().into(),
+        };
+        let mutations = [
+            Mutation::PutAgent(agent),
+            Mutation::PutWeights(vec![("dev".to_owned(), 0.1)]),
+        ];
+        let writes = mutations.iter().flat_map(records::writes);
+        let records = writes.filter_map(|write| Some((write.key, write.value?)));
+        let mut records: BTreeMap<_, _> = records.collect();
+        records.insert("of-a-later-version/x".to_owned(), vec![0, 255, 7]);
+        Image {
+            id: Some("id".to_owned()),
+            cluster: Some("c".to_owned()),
+            epoch: 7,
+            records,
+        }
+    }
+
+    #[test]
+    fn what_is_exported_is_what_is_imported() {
+        let image = image();
+        let json = image.to_json();
+        assert_eq!(json["agents"][0]["id"], "S0");
+        assert_eq!(json["weights"]["dev"], 0.1);
+        let parsed = Image::parse(json.to_string().as_bytes()).unwrap();
+        assert_eq!(parsed, image);
+        assert_eq!(parsed.to_json(), json);
+        assert_eq!(parsed.unknown(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_imported_says_why() {
+        let json = image().to_json();
+        let changed = |change: fn(&mut Value)| {
+            let mut json = json.clone();
+            change(&mut json);
+            let text = json.to_string();
+            Image::parse(text.as_bytes()).unwrap_err().to_string()
+        };
+        let newer = changed(|json| *json = json!({"format": 99, "other": "shape"}));
+        assert!(newer.contains("format 99") && newer.contains("the version that exported it"));
+        let older = changed(|json| {
+            json.as_object_mut().unwrap().remove("records");
+        });
+        assert!(older.contains("export it again"), "{older}");
+        let encoding = changed(|json| json["records"]["agent/S0"] = json!("no base64"));
+        assert!(encoding.contains("\"agent/S0\""), "{encoding}");
+        let damaged = changed(|json| json["records"]["agent/S0"] = json!("/////w=="));
+        assert!(damaged.contains("export it again"), "{damaged}");
+        let cut = json.to_string();
+        assert!(Image::parse(&cut.as_bytes()[..cut.len() / 2]).is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! Registries in the hands of an operator, while no master has them: read, filled, moved from one store to another.
+//!
+//! Entered through [`Store`]. Invariant: nothing is written where a registry is, or while a master leads.
+
+use std::path::PathBuf;
+
+use meseta_etcd::{Client, SettingsError};
+
+use super::etcd::{Keys, copying};
+use super::{DamagedRecord, Image, OpenError, embedded, registry_path};
+use crate::etcd_flags::EtcdFlags;
+use crate::flag_error::FlagError;
+use crate::leadership::election::LeaseTimes;
+use crate::registry::etcd::EtcdError;
+use crate::work_dir;
+
+/// Where a registry is kept.
+#[derive(Debug)]
+pub enum Store {
+    /// In a file in the master's work directory.
+    Embedded { work_dir: PathBuf },
+    /// In etcd, below a prefix.
+    Etcd(EtcdStore),
+}
+
+/// A prefix in etcd.
+#[derive(Debug)]
+pub struct EtcdStore {
+    client: Client,
+    keys: Keys,
+    times: LeaseTimes,
+    /// The name that a registry gets whose image has none.
+    cluster: Option<String>,
+}
+
+/// What a registry was found to hold.
+#[derive(Debug)]
+pub struct Inspected {
+    pub image: Image,
+    /// Records that no master could read.
+    pub damaged: Vec<DamagedRecord>,
+    /// Why a master would not start with it, if all of it could be read.
+    pub damage: Option<OpenError>,
+    /// Who leads at the moment, where the store knows.
+    pub leader: Option<String>,
+    /// What an interrupted leader has left, and what will become of it.
+    pub unfinished: Option<String>,
+}
+
+/// Why a registry could not be read or filled.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    #[error(transparent)]
+    Embedded(#[from] OpenError),
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    #[error(transparent)]
+    Flag(#[from] FlagError),
+    #[error("etcd cannot be used")]
+    Settings(#[from] SettingsError),
+    #[error("failed to write to the work directory {path}: give a writable one with --work_dir")]
+    WorkDir {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("there is no registry in {place}; {flag} says where its master works")]
+    Absent { place: String, flag: &'static str },
+    #[error(
+        "there is a registry below {prefix} in etcd already, and what is imported would replace it: give another \
+         --etcd_prefix, or delete this one with `etcdctl del --prefix {prefix}` while no master runs"
+    )]
+    NotEmpty { prefix: String },
+    #[error("{leader} leads below {prefix} in etcd: stop all masters of this cluster first")]
+    Leading { prefix: String, leader: String },
+    #[error(
+        "etcd does not take what is imported ({0}): read it with `meseta registry check` when etcd answers again, and \
+         import it again if there is no registry"
+    )]
+    Stalled(String),
+    #[error(
+        "the leader's key in etcd was lost while the registry was filled ({0}): import it again"
+    )]
+    Interrupted(String),
+}
+
+impl Store {
+    /// The store of a master with these flags. To be called within a runtime.
+    ///
+    /// # Errors
+    /// When a flag cannot be used.
+    pub fn new(
+        kind: &str,
+        work_dir: PathBuf,
+        etcd: &EtcdFlags,
+        cluster: Option<String>,
+    ) -> Result<Self, ToolError> {
+        match kind {
+            "embedded" => Ok(Self::Embedded { work_dir }),
+            "etcd" => {
+                let ttl = etcd.lease_ttl()?;
+                Ok(Self::Etcd(EtcdStore {
+                    client: Client::new(etcd.settings(ttl)?)?,
+                    keys: Keys::new(&etcd.etcd_prefix),
+                    times: LeaseTimes { ttl },
+                    cluster,
+                }))
+            }
+            other => {
+                let reason = "it is no registry that lasts: use embedded or etcd";
+                Err(FlagError::new("registry", other, reason).into())
+            }
+        }
+    }
+
+    /// Where it is, for people.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self {
+            Self::Embedded { work_dir } => registry_path(work_dir).display().to_string(),
+            Self::Etcd(store) => format!("{} in etcd", store.keys.prefix()),
+        }
+    }
+
+    /// Reads all of it, and changes nothing.
+    ///
+    /// # Errors
+    /// When there is none, or not all of it can be read.
+    pub async fn read(&self) -> Result<Inspected, ToolError> {
+        match self {
+            Self::Embedded { work_dir } => {
+                let path = registry_path(work_dir);
+                if !path.exists() && !path.with_extension("id").exists() {
+                    return Err(ToolError::Absent {
+                        place: work_dir.display().to_string(),
+                        flag: "--work_dir=DIR",
+                    });
+                }
+                let (image, damage) = embedded::inspect(&path)?;
+                Ok(Inspected {
+                    damaged: image.recovered().1,
+                    image,
+                    damage,
+                    leader: None,
+                    unfinished: None,
+                })
+            }
+            Self::Etcd(EtcdStore { client, keys, .. }) => copying::inspect(client, keys).await,
+        }
+    }
+
+    /// Makes a registry of an image where there is none.
+    ///
+    /// # Errors
+    /// When there is one, a master leads, or it cannot be written.
+    pub async fn fill(&self, image: &Image) -> Result<(), ToolError> {
+        match self {
+            Self::Embedded { work_dir } => {
+                work_dir::prepare(work_dir).map_err(|source| ToolError::WorkDir {
+                    path: work_dir.clone(),
+                    source,
+                })?;
+                Ok(embedded::fill(&registry_path(work_dir), image)?)
+            }
+            Self::Etcd(store) => {
+                let mut image = image.clone();
+                if store.cluster.is_some() {
+                    image.cluster.clone_from(&store.cluster);
+                }
+                copying::fill(&store.client, &store.keys, store.times, image).await
+            }
+        }
+    }
+}
