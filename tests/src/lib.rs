@@ -12,6 +12,7 @@ pub mod framework;
 pub mod http;
 pub mod interrupt;
 pub mod kernel;
+pub mod master_kills;
 pub mod masters;
 pub mod network;
 pub mod priority;

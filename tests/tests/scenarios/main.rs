@@ -25,6 +25,7 @@ mod launching;
 mod limits;
 mod local;
 mod logs;
+mod master_kills;
 mod metrics;
 mod newcomer;
 mod operator_grpc;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         bursting,
         resizing,
         faults,
+        master_kills,
         starved,
         logs,
         enforcement,

@@ -1,0 +1,120 @@
+//! kill -9 of a single master at random moments while an operator writes: what was acknowledged is there afterwards.
+//!
+//! Entered through [`run`], by a scenario with few writes and by an example with very many.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::acknowledged::{Outcome, Writes};
+use crate::dice::Dice;
+use crate::wait::eventually;
+use crate::{Cluster, http, kernel};
+
+/// For an agent to come back to a new master.
+const RETURN_LIMIT: Duration = Duration::from_secs(60);
+/// A kill comes within so many times the mean of a write, after a write has begun.
+const SPREAD: u32 = 3;
+
+/// What a run has seen.
+#[derive(Debug)]
+pub struct Report {
+    /// Writes by their kind and outcome.
+    pub counts: BTreeMap<(&'static str, &'static str), usize>,
+    /// From exec until the new master answers with what it has from the registry.
+    pub serving: Vec<Duration>,
+    /// From exec until the agent is registered again.
+    pub agent_back: Vec<Duration>,
+}
+
+/// Makes so many writes at least and kills the master so many times; the first contradiction ends it.
+pub fn run(writes: usize, kills: usize, seed: u64) -> Result<Report, String> {
+    let mut cluster = Cluster::default();
+    let agent = cluster.agent_id();
+    let mut operator = Operator {
+        model: Writes::new(seed).with_agent(&agent),
+        count: 0,
+        writing: Duration::ZERO,
+    };
+    let mut dice = Dice::new(seed ^ 0x5eed);
+    let (mut serving, mut agent_back) = (Vec::new(), Vec::new());
+    for kill in 1..=kills {
+        while operator.count < writes * kill / kills {
+            operator.write(&cluster);
+        }
+        kill_soon(&cluster, operator.mean() * SPREAD, &mut dice);
+        while operator.write(&cluster) != Outcome::Unknown {}
+        eventually("the killed master has ended", RETURN_LIMIT, || {
+            cluster.master.has_ended().then_some(())
+        });
+        let began = Instant::now();
+        cluster.restart_master();
+        answers(&cluster);
+        serving.push(began.elapsed());
+        is_back(&cluster, &agent);
+        agent_back.push(began.elapsed());
+        let settled = operator.model.settle(&cluster.master.url);
+        settled.map_err(|why| format!("{} writes, {kill} kills: {why}", operator.count))?;
+    }
+    while operator.count < writes {
+        operator.write(&cluster);
+    }
+    operator.model.check(&cluster.master.url)?;
+    Ok(Report {
+        counts: operator.model.counts().clone(),
+        serving,
+        agent_back,
+    })
+}
+
+/// Who makes the writes, one after the other.
+struct Operator {
+    model: Writes,
+    count: usize,
+    writing: Duration,
+}
+
+impl Operator {
+    fn write(&mut self, cluster: &Cluster) -> Outcome {
+        let write = self.model.next();
+        let began = Instant::now();
+        let outcome = write.send(&cluster.master.url);
+        self.writing += began.elapsed();
+        self.count += 1;
+        self.model.record(&write, outcome);
+        outcome
+    }
+
+    /// How long a write took so far.
+    fn mean(&self) -> Duration {
+        self.writing / u32::try_from(self.count).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+/// Ends the master at a random moment within this time, on a thread of its own.
+fn kill_soon(cluster: &Cluster, within: Duration, dice: &mut Dice) {
+    let pid = cluster.master.pid();
+    let micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX).max(1);
+    let delay = Duration::from_micros(dice.roll(micros));
+    std::thread::spawn(move || {
+        std::thread::sleep(delay);
+        kernel::kill(pid, Signal::SIGKILL);
+    });
+}
+
+fn answers(cluster: &Cluster) {
+    eventually("the master answers", RETURN_LIMIT, || {
+        let answer = http::try_get(&format!("{}/quota", cluster.master.url)).ok()?;
+        (answer.status == 200).then_some(())
+    });
+}
+
+/// Waits until an agent is registered, be it deactivated or not.
+fn is_back(cluster: &Cluster, agent: &str) {
+    eventually("the agent is back", RETURN_LIMIT, || {
+        let slaves = cluster.master.page("/slaves").json();
+        let slaves = slaves["slaves"].as_array()?.clone();
+        slaves.iter().any(|one| one["id"] == agent).then_some(())
+    });
+}
