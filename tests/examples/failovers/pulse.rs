@@ -28,13 +28,15 @@ const LATE: Duration = Duration::from_secs(120);
 #[derive(Clone, Debug, Default)]
 struct Register {
     acknowledged: Option<u32>,
+    /// Whether it was given an earlier state, and not written since.
+    is_forgotten: bool,
     unanswered: Vec<(Instant, u32)>,
 }
 
 impl Register {
     fn may_be(&self, found: Option<u32>) -> bool {
         let is_found = |(_, number): &(Instant, u32)| Some(*number) == found;
-        found == self.acknowledged || self.unanswered.iter().any(is_found)
+        self.is_forgotten || found == self.acknowledged || self.unanswered.iter().any(is_found)
     }
 }
 
@@ -98,6 +100,7 @@ impl Pulse {
             return;
         }
         register.acknowledged = Some(number);
+        register.is_forgotten = false;
         register
             .unanswered
             .retain(|(since, _)| since.elapsed() < LATE);
@@ -129,6 +132,13 @@ impl Pulse {
             }
         }
         Ok(())
+    }
+
+    /// The registry is about to be given an earlier state: what was written may be there or not.
+    pub(crate) fn forget(&self) {
+        for register in &mut self.written().registers {
+            register.is_forgotten = true;
+        }
     }
 
     /// The first write that was acknowledged after a time, by another term than this.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use meseta_tests::dice::Dice;
 use meseta_tests::{http, kernel};
 use nix::sys::signal::Signal;
@@ -77,6 +77,18 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The term that leads, once that is known.
+    fn until_led(&mut self) -> anyhow::Result<Term> {
+        let since = Instant::now();
+        loop {
+            if let Some(leader) = self.board.leader() {
+                return Ok(leader);
+            }
+            ensure!(since.elapsed() < SERVED_LIMIT, "no master leads");
+            self.pause()?;
+        }
+    }
+
     /// What is missing when time is up, or nothing.
     fn until_whole(
         &mut self,
@@ -132,10 +144,7 @@ impl Run<'_> {
     pub(crate) fn one(&mut self, fault: Fault) -> anyhow::Result<Outcome> {
         let pause = Duration::from_millis(self.dice.roll(2_000));
         self.pause_for(pause)?;
-        let leader = self
-            .board
-            .leader()
-            .context("no master leads before a fault")?;
+        let leader = self.until_led()?;
         let mut outcome = Outcome {
             fault,
             served: None,
@@ -266,6 +275,10 @@ impl Run<'_> {
             _ => {
                 self.cluster.etcd.save()?;
                 self.depose_often()?;
+                self.ledger.retire();
+                self.cluster.etcd.kill_all();
+                self.pause_for(AFTERWARDS)?;
+                self.pulse.forget();
                 self.cluster.etcd.restore()?;
             }
         }
@@ -285,7 +298,7 @@ impl Run<'_> {
     /// Lets the registry's epoch rise, so that what is restored is of an earlier one.
     fn depose_often(&mut self) -> anyhow::Result<()> {
         for _ in 0..2 {
-            let leader = self.board.leader().context("no master leads")?;
+            let leader = self.until_led()?;
             let pid = self.cluster.masters[leader.master].daemon.pid();
             kernel::kill(pid, Signal::SIGTERM);
             let since = Instant::now();
