@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn forms_say_what_is_missing_or_wrong() {
-        let error = |change, body: &str| form(change, body).unwrap_err();
+        let error = |change, body: &str| String::from(form(change, body).unwrap_err());
         assert_eq!(
             error(Change::Reserve, ""),
             "Missing 'slaveId' query parameter in the request body"
