@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use meseta_daemon::server::Connection;
@@ -169,7 +169,7 @@ impl<M> Source<M> {
         Self { fence, ..self }
     }
 
-    /// The next message; `None` once the core has closed the stream and all is read.
+    /// The next message; `None` once the core has closed the stream and all is read that may be shown.
     pub(crate) async fn next(&self) -> Option<Waiting<M>> {
         poll_fn(|context| self.poll_next(context)).await
     }
@@ -179,8 +179,12 @@ impl<M> Source<M> {
         let Some(receiver) = &mut *receiver else {
             return Poll::Ready(None);
         };
-        ready!(self.fence.poll_open(context));
-        receiver.poll_recv(context)
+        match self.fence.poll_open(context) {
+            Poll::Ready(()) => receiver.poll_recv(context),
+            // Without a core it never opens again: whoever waits is to look for another master.
+            Poll::Pending if self.ended.is_cancelled() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
     }
 
     /// Completes when the core's end is gone, however much is unread.
@@ -228,6 +232,19 @@ mod tests {
             message: "x".repeat(bytes),
         });
         Box::new(event)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fenced_stream_ends_with_its_core_and_shows_nothing_more() {
+        let (sink, source) = queue(Budget::new(1 << 20), EVENTS_MAX);
+        let source = source.fenced(&Fence::closed());
+        push(&sink, Box::new(heartbeat())).unwrap();
+        let wait = std::time::Duration::from_secs(60);
+        let next = tokio::time::timeout(wait, source.next()).await;
+        assert!(next.is_err(), "it is open while the core is there");
+        drop(sink);
+        let next = tokio::time::timeout(wait, source.next()).await;
+        assert!(matches!(next, Ok(None)), "it ends with the core");
     }
 
     #[tokio::test]
