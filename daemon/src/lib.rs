@@ -17,6 +17,7 @@ pub mod leader;
 pub mod messages;
 pub mod outbox;
 pub mod owner;
+pub mod page;
 pub mod query;
 pub mod request;
 pub mod routes;

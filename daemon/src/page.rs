@@ -1,0 +1,330 @@
+//! The page for people: its files, which are part of the binary, and how they are answered.
+//!
+//! Entered through [`answer`], for paths that no route has. The files are the same for everybody and tell nothing of a
+//! cluster: what the page shows it asks of the daemon's routes, as whoever looks at it. Invariant: a browser runs
+//! nothing in the page but these files, and the page asks nobody but the daemon that it came from.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Write as _};
+use std::sync::LazyLock;
+
+use axum::body::Body;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+
+/// Scripts, styles and answers come from this daemon, and no other page shows this one in a frame.
+const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
+                      object-src 'none'";
+
+/// Whose page it is; each daemon has its own first file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    Master,
+    Agent,
+}
+
+impl Page {
+    /// The file that is found at `/`.
+    const fn first(self) -> &'static str {
+        match self {
+            Self::Master => "index.html",
+            Self::Agent => "agent.html",
+        }
+    }
+}
+
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+macro_rules! files {
+    ($($name:literal: $kind:expr,)*) => {
+        &[$(($name, $kind, include_bytes!(concat!("../ui/", $name)))),*]
+    };
+}
+
+/// Name, type and content of each file.
+static FILES: &[(&str, &str, &[u8])] = files! {
+    "index.html": HTML,
+    "agent.html": HTML,
+    "icon.svg": "image/svg+xml",
+    "style.css": CSS,
+    "app.js": JAVASCRIPT,
+    "agent.js": JAVASCRIPT,
+    "agents.js": JAVASCRIPT,
+    "api.js": JAVASCRIPT,
+    "events.js": JAVASCRIPT,
+    "format.js": JAVASCRIPT,
+    "frameworks.js": JAVASCRIPT,
+    "logs.js": JAVASCRIPT,
+    "now.js": JAVASCRIPT,
+    "operate.js": JAVASCRIPT,
+    "parts.js": JAVASCRIPT,
+    "plot.js": JAVASCRIPT,
+    "roles.js": JAVASCRIPT,
+    "tasks.js": JAVASCRIPT,
+    "vendor/preact-htm.js": JAVASCRIPT,
+    "vendor/uplot.js": JAVASCRIPT,
+    "vendor/uplot.css": CSS,
+    "vendor/LICENSE-htm": TEXT,
+    "vendor/LICENSE-preact": TEXT,
+    "vendor/LICENSE-uplot": TEXT,
+};
+
+#[derive(Debug)]
+struct File {
+    content_type: HeaderValue,
+    plain: Bytes,
+    gzipped: Bytes,
+    /// Weak: the same for both encodings.
+    version: HeaderValue,
+}
+
+/// The files by their names; compressed once, when the first is asked for.
+static BY_NAME: LazyLock<HashMap<&str, File>> = LazyLock::new(|| {
+    let file = |(name, kind, content): &(&'static str, &'static str, &'static [u8])| {
+        let mut hasher = DefaultHasher::new();
+        content.hash(&mut hasher);
+        let version = format!("W/\"{:x}\"", hasher.finish());
+        let file = File {
+            content_type: HeaderValue::from_static(kind),
+            plain: Bytes::from_static(content),
+            // Without a compressed form the plain one is sent to everybody.
+            gzipped: gzipped(content).unwrap_or_default().into(),
+            version: HeaderValue::from_str(&version).unwrap_or(HeaderValue::from_static("W/\"\"")),
+        };
+        (*name, file)
+    };
+    FILES.iter().map(file).collect()
+});
+
+fn gzipped(content: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(content)?;
+    encoder.finish()
+}
+
+/// The answer to a request for a file of the page; nothing where it has no such file. The first file is found at `/`,
+/// the others below `/ui/`.
+#[must_use]
+pub fn answer<B>(page: Page, request: &Request<B>) -> Option<Response<Body>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return None;
+    }
+    let name = match request.uri().path() {
+        "/" => page.first(),
+        path => path
+            .strip_prefix("/ui/")
+            .filter(|name| !name.ends_with(".html"))?,
+    };
+    let file = BY_NAME.get(name)?;
+    let is_known = header_items(request.headers(), &header::IF_NONE_MATCH)
+        .any(|tag| tag == "*" || file.version.as_bytes() == tag.as_bytes());
+    let takes_gzip = header_items(request.headers(), &header::ACCEPT_ENCODING)
+        .any(|item| is_gzip(item) && !file.gzipped.is_empty());
+    let mut response = Response::new(match (is_known, takes_gzip) {
+        (true, _) => Body::empty(),
+        (false, true) => file.gzipped.clone().into(),
+        (false, false) => file.plain.clone().into(),
+    });
+    if is_known {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let headers = response.headers_mut();
+    if takes_gzip && !is_known {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    headers.insert(header::CONTENT_TYPE, file.content_type.clone());
+    headers.insert(header::ETAG, file.version.clone());
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::VARY, "accept-encoding"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    Some(response)
+}
+
+/// The items of a header that is a list; those that are no text are left out.
+fn header_items<'a>(
+    headers: &'a HeaderMap,
+    name: &header::HeaderName,
+) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).iter();
+    let texts = values.filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).map(str::trim)
+}
+
+/// Whether an item of `Accept-Encoding` takes gzip: `gzip;q=0` says that it does not.
+fn is_gzip(item: &str) -> bool {
+    let mut parts = item.split(';').map(str::trim);
+    let is_named = parts
+        .next()
+        .is_some_and(|name| name.eq_ignore_ascii_case("gzip") || name == "*");
+    let is_refused = parts.any(|part| {
+        let weight = part.strip_prefix("q=").and_then(|q| q.parse::<f32>().ok());
+        weight.is_some_and(|weight| weight <= 0.0)
+    });
+    is_named && !is_refused
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn ask(method: &str, path: &str, headers: &[(&str, &str)]) -> Option<Response<Body>> {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        answer(Page::Master, &request.body(()).unwrap())
+    }
+
+    async fn bytes_of(response: Response<Body>) -> Bytes {
+        response.into_body().collect().await.unwrap().to_bytes()
+    }
+
+    #[tokio::test]
+    async fn files_are_found_and_nothing_else_is() {
+        let index = ask("GET", "/", &[]).unwrap();
+        assert_eq!(index.headers()[header::CONTENT_TYPE], HTML);
+        assert_eq!(index.headers()[header::CONTENT_SECURITY_POLICY], POLICY);
+        assert_eq!(bytes_of(index).await, FILES[0].2);
+        let of_agent = answer(Page::Agent, &Request::builder().uri("/").body(()).unwrap());
+        assert_eq!(bytes_of(of_agent.unwrap()).await, FILES[1].2);
+        for path in [
+            "/ui",
+            "/ui/",
+            "/ui/index.html",
+            "/ui/../app.js",
+            "/ui/no.js",
+        ] {
+            assert!(ask("GET", path, &[]).is_none(), "{path}");
+        }
+        assert!(ask("POST", "/", &[]).is_none());
+    }
+
+    #[tokio::test]
+    async fn what_a_client_has_is_not_sent_again() {
+        let first = ask("GET", "/ui/app.js", &[]).unwrap();
+        let version = first.headers()[header::ETAG].to_str().unwrap().to_owned();
+        let tags = format!("\"x\", {version}");
+        let again = ask("GET", "/ui/app.js", &[("If-None-Match", &tags)]).unwrap();
+        assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+        assert!(bytes_of(again).await.is_empty());
+        let other = ask("GET", "/ui/api.js", &[("If-None-Match", &tags)]).unwrap();
+        assert_eq!(other.status(), StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn files_are_compressed_for_those_who_take_it() {
+        for (accepted, is_compressed) in [
+            ("gzip", true),
+            ("br, GZIP;q=0.5", true),
+            ("*", true),
+            ("gzip;q=0", false),
+            ("br", false),
+        ] {
+            let given = ask("GET", "/ui/app.js", &[("Accept-Encoding", accepted)]).unwrap();
+            let encoding = given.headers().get(header::CONTENT_ENCODING).cloned();
+            assert_eq!(encoding.is_some(), is_compressed, "{accepted}");
+            let body = bytes_of(given).await;
+            let mut plain = Vec::new();
+            match is_compressed {
+                true => drop(GzDecoder::new(&*body).read_to_end(&mut plain).unwrap()),
+                false => plain.extend_from_slice(&body),
+            }
+            assert_eq!(plain, BY_NAME["app.js"].plain, "{accepted}");
+        }
+    }
+
+    /// The files that a file of ours names: those it imports, and those it has the browser load.
+    fn named_in(content: &'static [u8]) -> impl Iterator<Item = &'static str> {
+        let quoted = str::from_utf8(content).unwrap().split('"').skip(1);
+        quoted.filter_map(|text| text.strip_prefix("ui/").or_else(|| text.strip_prefix("./")))
+    }
+
+    fn ours() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static [u8])> {
+        let is_ours = |name: &str| !name.starts_with("vendor/");
+        FILES.iter().filter(move |(name, ..)| is_ours(name))
+    }
+
+    /// What a browser loads of a daemon once all of its page was looked at; nobody waits for more on a slow line.
+    #[test]
+    fn the_page_is_small() {
+        const BYTES_MAX: usize = 60_000;
+        for page in [Page::Master, Page::Agent] {
+            let mut loaded = BTreeSet::new();
+            let mut left = vec![page.first()];
+            while let Some(name) = left.pop() {
+                if loaded.insert(name) {
+                    let file = ours().find(|(known, ..)| *known == name);
+                    left.extend(
+                        file.into_iter()
+                            .flat_map(|(_, _, content)| named_in(content)),
+                    );
+                }
+            }
+            assert!(loaded.contains("vendor/uplot.js"), "{loaded:?}");
+            let bytes: usize = loaded.iter().map(|name| BY_NAME[name].gzipped.len()).sum();
+            assert!(bytes <= BYTES_MAX, "{page:?}: {bytes} bytes, compressed");
+        }
+    }
+
+    #[test]
+    fn every_file_is_part_of_the_binary_and_what_files_name_is_there() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/ui");
+        let mut there = BTreeSet::new();
+        for folder in ["", "vendor/"] {
+            for entry in std::fs::read_dir(format!("{dir}/{folder}")).unwrap() {
+                let entry = entry.unwrap();
+                let name = entry.file_name().into_string().unwrap();
+                if entry.file_type().unwrap().is_file() && name != "README.md" {
+                    there.insert(format!("{folder}{name}"));
+                }
+            }
+        }
+        let known: BTreeSet<_> = FILES.iter().map(|(name, ..)| (*name).to_owned()).collect();
+        assert_eq!(there, known);
+        for (name, _, content) in ours() {
+            for named in named_in(content) {
+                assert!(known.contains(named), "{name} names {named}");
+            }
+        }
+    }
+
+    /// Names in a cluster are others' texts: what is set as markup could be made to run.
+    #[test]
+    fn no_file_of_ours_writes_markup_or_needs_a_looser_policy() {
+        for (name, _, content) in ours() {
+            let text = str::from_utf8(content).unwrap();
+            for forbidden in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "javascript:",
+                "<script>",
+                " style=\"",
+                "onclick=\"",
+            ] {
+                assert!(!text.contains(forbidden), "{name} has {forbidden}");
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+// Agents: all with what is left of each, and one with its reservations, attributes and tasks.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { get, usePoll } from "./api.js";
+import * as format from "./format.js";
+import { Bar, Command, Facts, Filter, State, Table, Waiting, link } from "./parts.js";
+
+/** What an agent is at, in one word. `kind` is the list of `/slaves` that it is in. */
+export function standing(agent, kind = "slaves") {
+  if (kind === "unreachable_slaves") return "unreachable";
+  if (kind === "gone_slaves") return "gone";
+  if (kind === "recovered_slaves") return "recovered";
+  if (agent.drain_info) return agent.drain_info.state.toLowerCase();
+  if (agent.deactivated) return "deactivated";
+  return agent.active ? "active" : "disconnected";
+}
+
+/** Where the agent's own page is. Its scheme is taken to be this page's. */
+export function agentUrl(agent, fragment = "#/") {
+  const host = agent.hostname.includes(":") ? `[${agent.hostname}]` : agent.hostname;
+  return `${location.protocol}//${host}:${agent.port}/${fragment}`;
+}
+
+/** All agents that the master lists, each with what it is at. */
+export function listed(value) {
+  return ["slaves", "recovered_slaves", "unreachable_slaves", "gone_slaves"].flatMap((kind) =>
+    (value[kind] ?? []).map((agent) => ({ ...agent, standing: standing(agent, kind) })));
+}
+
+function attributes(agent) {
+  return Object.entries(agent.attributes ?? {}).map(([name, value]) => `${name}:${value}`).join(" ");
+}
+
+export function Agents({ query }) {
+  const { value, error } = usePoll(() => get("slaves"), [], 10);
+  const [filter, setFilter] = useState(query.filter ?? "");
+  if (!value) return html`<${Waiting} error=${error} />`;
+  const use = (name) => ({
+    key: name, label: name, value: (agent) => agent.used_resources?.[name] ?? 0,
+    cell: (agent) => html`<${Use} agent=${agent} name=${name} />`,
+  });
+  const reserved = (agent) => Object.keys(agent.reserved_resources ?? {}).join(", ");
+  const columns = [
+    { key: "host", label: "Agent", value: (agent) => `${agent.hostname}:${agent.port}`, cell: (agent) => html`<a href=${link("agents", agent.id)}>${agent.hostname}:${agent.port}</a>` },
+    { key: "state", label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
+    use("cpus"), use("mem"), use("disk"),
+    { key: "reserved", label: "Reserved to", value: reserved, cell: (agent) => reserved(agent) || "–" },
+    { key: "attributes", label: "Attributes", value: attributes, cell: (agent) => attributes(agent) || "–" },
+    { key: "id", label: "Id", value: (agent) => agent.id, cell: (agent) => html`<code title=${agent.id}>${format.shortId(agent.id)}</code>` },
+  ];
+  const wanted = filter.toLowerCase().split(/\s+/);
+  const fits = (agent) => {
+    const text = `${agent.hostname}:${agent.port} ${agent.id} ${agent.standing} ${attributes(agent)}`.toLowerCase();
+    return wanted.every((word) => text.includes(word));
+  };
+  const rows = listed(value).filter(fits);
+  return html`<${Filter} label="Filter" hint="rack:r1, draining, host, id" value=${filter} onInput=${setFilter} />
+    <${Table} caption="Agents" columns=${columns} rows=${rows} id=${(agent) => agent.id} sorted=${{ key: "host", down: false }}
+      empty=${filter ? "No agent fits." : "No agent is registered."} />`;
+}
+
+function Use({ agent, name }) {
+  const total = agent.resources?.[name] ?? 0;
+  const allocated = agent.used_resources?.[name] ?? 0;
+  const offered = agent.offered_resources?.[name] ?? 0;
+  if (total === 0) return "–";
+  return html`<span class="share"><${Bar} name=${name} total=${total} parts=${[["allocated", "allocated", allocated], ["offered", "offered", offered]]} />
+    ${format.amount(name, allocated)} of ${format.amount(name, total)}</span>`;
+}
+
+export function Agent({ id }) {
+  const { value, error } = usePoll(() => get("slaves", { slave_id: id }), [id]);
+  if (!value) return html`<${Waiting} error=${error} />`;
+  const agent = listed(value).find((one) => one.id === id);
+  if (!agent) return html`<p>The master knows no agent ${id}.</p>`;
+  const drain = agent.drain_info;
+  const volumes = Object.values(agent.reserved_resources_full ?? {}).flat().filter((one) => one.disk?.persistence);
+  const reservations = Object.entries(agent.reserved_resources ?? {});
+  return html`
+    <p class="lead">${agent.hostname}:${agent.port} <${State} name=${agent.standing} />
+      ${agent.standing !== "gone" && html` <a href=${agentUrl(agent)}>Containers and their use</a>
+        <span class="quiet"> (the agent's own page)</span>`}</p>
+    <${Facts} items=${[
+      ["Total", format.resources(agent.resources)],
+      ["Allocated", format.resources(agent.used_resources)],
+      ["Offered", format.resources(agent.offered_resources)],
+      ["Attributes", attributes(agent) || "–"],
+      ["Registered", format.time(agent.registered_time)],
+      agent.unreachable_time && ["Unreachable since", format.time(agent.unreachable_time)],
+      drain && ["Drain", `${drain.state.toLowerCase()}, begun ${format.time(agent.estimated_drain_start_time_seconds)}${drain.config?.mark_gone ? ", then gone for good" : ""}`],
+      ["Id", html`<code>${agent.id}</code>`],
+    ]} />
+    <section><h2>Reservations</h2>
+      <${Table} caption="Reservations" rows=${reservations} id=${([role]) => role} empty="Nothing is reserved." columns=${[
+        { key: "role", label: "Role", cell: ([role]) => html`<a href=${link("roles", role)}>${role}</a>` },
+        { key: "resources", label: "Resources", cell: ([, all]) => format.resources(all) },
+      ]} /></section>
+    ${volumes.length > 0 && html`<section><h2>Persistent volumes</h2>
+      <${Table} caption="Volumes" rows=${volumes} id=${(one) => `${one.role} ${one.disk.persistence.id}`} columns=${[
+        { key: "id", label: "Volume", cell: (one) => one.disk.persistence.id },
+        { key: "role", label: "Role", cell: (one) => one.role },
+        { key: "size", label: "Size", cell: (one) => format.megabytes(one.scalar?.value) },
+        { key: "path", label: "In the container", cell: (one) => one.disk.volume?.container_path ?? "–" },
+      ]} /></section>`}
+    <p><a href="${link("tasks")}?filter=${encodeURIComponent(id)}">Its tasks among the newest</a> · <a href="${link("operate")}?agent=${encodeURIComponent(id)}">Drain or reserve …</a></p>
+    <${Command} text="meseta agents" />`;
+}

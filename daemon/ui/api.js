@@ -1,0 +1,192 @@
+// Requests to the daemon that the page came from, and how well it answers. Nothing here asks any other origin.
+// A 304 costs the daemon next to nothing: each answer is asked for with the ETag of the last one.
+
+import { useEffect, useState } from "./vendor/preact-htm.js";
+
+/** What is known of the connection: when it last answered (ms), what went wrong since, and what it says of itself. */
+export const connection = { answeredAt: Date.now(), trouble: null, stale: null, going: null };
+
+const watchers = new Set();
+
+function told(change) {
+  const before = JSON.stringify([connection.trouble, connection.stale, connection.going]);
+  Object.assign(connection, change);
+  const after = JSON.stringify([connection.trouble, connection.stale, connection.going]);
+  if (before !== after) watchers.forEach((watcher) => watcher());
+}
+
+/** Renders again whenever the connection changes, and once a second while it is broken. */
+export function useConnection() {
+  const [, again] = useState(0);
+  useEffect(() => {
+    const watcher = () => again((count) => count + 1);
+    watchers.add(watcher);
+    const timer = setInterval(() => connection.trouble && watcher(), 1000);
+    return () => {
+      watchers.delete(watcher);
+      clearInterval(timer);
+    };
+  }, []);
+  return connection;
+}
+
+/** An answer that is an error; `status` is its code. */
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function ask(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { redirect: "manual", cache: "no-cache", ...options });
+  } catch (error) {
+    if (error.name !== "AbortError") told({ trouble: "no answer" });
+    throw error;
+  }
+  if (response.type === "opaqueredirect") {
+    goToLeader();
+    throw new Refused(307, "this master does not lead");
+  }
+  if (response.status === 503) {
+    const message = (await response.text()) || "not available at the moment";
+    told({ trouble: message });
+    throw new Refused(503, message);
+  }
+  told({ answeredAt: Date.now(), trouble: null, stale: response.headers.get("meseta-stale") });
+  if (!response.ok) throw new Refused(response.status, (await response.text()) || response.statusText);
+  return response;
+}
+
+/** Follows the leader: its page is the same, at another address. */
+async function goToLeader() {
+  if (connection.going) return;
+  try {
+    const leader = (await (await fetch("leader", { cache: "no-cache" })).json()).leader;
+    if (!leader || leader === location.host) return told({ trouble: "no master leads at the moment" });
+    told({ going: leader });
+    location.replace(`//${leader}/${location.hash}`);
+  } catch {
+    told({ trouble: "no answer" });
+  }
+}
+
+/** The URL of a path with parameters; those that are undefined are left out. */
+export function url(path, parameters = {}) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== "");
+  const query = new URLSearchParams(given).toString();
+  return query ? `${path}?${query}` : path;
+}
+
+export async function get(path, parameters) {
+  return (await ask(url(path, parameters))).json();
+}
+
+/** Sends a change; gives the text of the answer, which is often empty. */
+export async function send(method, path, body) {
+  const isForm = body instanceof URLSearchParams;
+  const type = isForm ? "application/x-www-form-urlencoded" : "application/json";
+  const options = { method, headers: { "Content-Type": type, Accept: "application/json" } };
+  if (body !== undefined) options.body = isForm ? body.toString() : JSON.stringify(body);
+  return (await ask(path, options)).text();
+}
+
+/** A call of the operator API. */
+export async function call(type, content = {}) {
+  const text = await send("POST", "api/v1", { type, ...content });
+  return text ? JSON.parse(text) : {};
+}
+
+/** The operator's events, one record after another, until `signal` ends it or the connection breaks. */
+export async function subscribe(onEvent, signal) {
+  const options = {
+    method: "POST",
+    headers: { "Content-Type": "application/json", Accept: "application/json" },
+    body: JSON.stringify({ type: "SUBSCRIBE" }),
+    signal,
+  };
+  const reader = (await ask("api/v1", options)).body.getReader();
+  const decoder = new TextDecoder();
+  let pieces = [];
+  let held = 0;
+  let wanted = null;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    pieces.push(value);
+    held += value.length;
+    while (wanted === null || held >= wanted) {
+      // Pieces are joined only when a record is complete: the first one may be large.
+      const bytes = joined(pieces, held);
+      pieces = [bytes];
+      if (wanted === null) {
+        const end = bytes.indexOf(10);
+        if (end < 0) break;
+        wanted = Number(decoder.decode(bytes.subarray(0, end)));
+        pieces = [bytes.subarray(end + 1)];
+        held -= end + 1;
+      } else {
+        onEvent(JSON.parse(decoder.decode(bytes.subarray(0, wanted))));
+        pieces = [bytes.subarray(wanted)];
+        held -= wanted;
+        wanted = null;
+      }
+    }
+  }
+}
+
+function joined(pieces, length) {
+  if (pieces.length === 1) return pieces[0];
+  const bytes = new Uint8Array(length);
+  let at = 0;
+  for (const piece of pieces) {
+    bytes.set(piece, at);
+    at += piece.length;
+  }
+  return bytes;
+}
+
+/**
+ * What `load` gives, asked for again every `seconds` while the page is looked at. After an error the last value stays,
+ * beside the error.
+ */
+export function usePoll(load, dependencies, seconds = 5) {
+  const [held, setHeld] = useState({ value: undefined, error: null });
+  useEffect(() => {
+    let isOver = false;
+    let timer;
+    setHeld({ value: undefined, error: null });
+    const round = async () => {
+      clearTimeout(timer);
+      if (!document.hidden) {
+        try {
+          const value = await load();
+          if (!isOver) setHeld({ value, error: null });
+        } catch (error) {
+          if (!isOver) setHeld((last) => ({ value: last.value, error }));
+        }
+      }
+      clearTimeout(timer);
+      // Where nothing answers, soon again: the page goes on by itself.
+      if (!isOver) timer = setTimeout(round, connection.trouble ? 1000 : seconds * 1000);
+    };
+    const seen = () => !document.hidden && round();
+    document.addEventListener("visibilitychange", seen);
+    document.addEventListener("changed", round);
+    round();
+    return () => {
+      isOver = true;
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", seen);
+      document.removeEventListener("changed", round);
+    };
+  }, dependencies);
+  return held;
+}
+
+/** Has everything shown be asked for at once, after a change. */
+export function changed() {
+  document.dispatchEvent(new Event("changed"));
+}

@@ -1,0 +1,50 @@
+// The page of a master: which part of it an address shows. Each part is a file of its own.
+
+import { html, render } from "./vendor/preact-htm.js";
+import { get, usePoll } from "./api.js";
+import { Agent, Agents } from "./agents.js";
+import { Events } from "./events.js";
+import { Framework, Frameworks } from "./frameworks.js";
+import { OnAgent } from "./logs.js";
+import { Now } from "./now.js";
+import { Operate } from "./operate.js";
+import { Frame, useRoute } from "./parts.js";
+import { remember } from "./plot.js";
+import { Role, Roles } from "./roles.js";
+import { Task, Tasks } from "./tasks.js";
+
+const PAGES = [
+  ["", "Now"], ["roles", "Roles"], ["frameworks", "Frameworks"], ["tasks", "Tasks"], ["agents", "Agents"],
+  ["events", "Events"], ["operate", "Operate"],
+];
+
+/** The part that an address names: its place in the navigation, its title and its content. */
+function part({ parts: [page = "", ...ids], query }, metrics) {
+  switch (page) {
+    case "": return ["", "Now", html`<${Now} metrics=${metrics} />`];
+    case "roles": return ids.length
+      ? ["roles", `Role ${ids[0]}`, html`<${Role} key=${ids[0]} name=${ids[0]} metrics=${metrics.value} />`]
+      : ["roles", "Roles", html`<${Roles} metrics=${metrics.value} />`];
+    case "frameworks": return ids.length
+      ? ["frameworks", "Framework", html`<${Framework} key=${ids[0]} id=${ids[0]} />`]
+      : ["frameworks", "Frameworks", html`<${Frameworks} />`];
+    case "tasks": return ["tasks", "Tasks", html`<${Tasks} query=${query} />`];
+    case "task": return ["tasks", "Task", html`<${Task} key=${ids.join("/")} framework=${ids[0]} id=${ids[1]} />`];
+    case "agents": return ids.length
+      ? ["agents", "Agent", html`<${Agent} key=${ids[0]} id=${ids[0]} />`]
+      : ["agents", "Agents", html`<${Agents} query=${query} />`];
+    case "logs": return ["tasks", "Logs", html`<${OnAgent} key=${ids.join("/")} place=${ids} />`];
+    case "events": return ["events", "Events", html`<${Events} />`];
+    case "operate": return ["operate", "Operate", html`<${Operate} query=${query} />`];
+    default: return [null, "No such page", html`<p>There is no page ${page}. <a href="#/">Now</a> is where to start.</p>`];
+  }
+}
+
+function App() {
+  const route = useRoute();
+  const metrics = usePoll(async () => remember(await get("metrics/snapshot")), []);
+  const [here, title, content] = part(route, metrics);
+  return html`<${Frame} name="Meseta" title=${title} pages=${PAGES} here=${here}>${content}<//>`;
+}
+
+render(html`<${App} />`, document.body);

@@ -1,0 +1,80 @@
+// Frameworks: who is subscribed, and what each runs and was offered.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { get, usePoll } from "./api.js";
+import * as format from "./format.js";
+import { Facts, Filter, State, Table, Waiting, link } from "./parts.js";
+import { Why } from "./roles.js";
+import { TaskTable } from "./tasks.js";
+
+/** Whether a framework is there: active, connected without being active, or away. */
+function standing(framework) {
+  if (framework.active) return "active";
+  if (framework.recovered) return "recovered";
+  return framework.connected ? "deactivated" : "disconnected";
+}
+
+export function Frameworks() {
+  const { value, error } = usePoll(() => get("state-summary"), [], 10);
+  const [filter, setFilter] = useState("");
+  if (!value) return html`<${Waiting} error=${error} />`;
+  const count = (framework, ...states) => states.reduce((sum, state) => sum + (framework[`TASK_${state}`] ?? 0), 0);
+  const running = (framework) => count(framework, "RUNNING");
+  const failed = (framework) => count(framework, "FAILED", "ERROR", "LOST");
+  const cpus = (framework) => framework.used_resources.cpus;
+  const mem = (framework) => framework.used_resources.mem;
+  const columns = [
+    { key: "name", label: "Framework", value: (one) => one.name, cell: (one) => html`<a href=${link("frameworks", one.id)}>${one.name || one.id}</a>` },
+    { key: "state", label: "State", value: standing, cell: (one) => html`<${State} name=${standing(one)} />` },
+    { key: "user", label: "User", value: (one) => one.user ?? "", cell: (one) => one.user || "–" },
+    { key: "running", label: "Running", number: true, value: running, cell: running },
+    { key: "failed", label: "Failed", number: true, value: failed, cell: failed },
+    { key: "cpus", label: "cpus", number: true, value: cpus, cell: (one) => format.number(cpus(one)) },
+    { key: "mem", label: "mem", number: true, value: mem, cell: (one) => format.megabytes(mem(one)) },
+    { key: "agents", label: "Agents", number: true, value: (one) => one.slave_ids.length, cell: (one) => one.slave_ids.length },
+    { key: "id", label: "Id", cell: (one) => html`<code>${one.id}</code>` },
+  ];
+  const wanted = filter.toLowerCase();
+  const rows = value.frameworks.filter((one) => `${one.name} ${one.id} ${one.user}`.toLowerCase().includes(wanted));
+  return html`<${Filter} label="Filter" hint="name, user or id" value=${filter} onInput=${setFilter} />
+    <${Table} caption="Frameworks" columns=${columns} rows=${rows} id=${(one) => one.id}
+      empty=${filter ? "No framework fits." : "No framework is subscribed."} sorted=${{ key: "name", down: false }} />`;
+}
+
+export function Framework({ id }) {
+  const { value, error } = usePoll(() => get("frameworks", { framework_id: id }), [id]);
+  if (!value) return html`<${Waiting} error=${error} />`;
+  const framework = value.frameworks[0] ?? value.completed_frameworks[0];
+  if (!framework) return html`<p>The master knows no framework ${id}.</p>`;
+  const isOver = value.frameworks.length === 0;
+  const tasks = [...framework.tasks, ...framework.unreachable_tasks, ...framework.completed_tasks];
+  return html`
+    <${Facts} items=${[
+      ["Name", framework.name],
+      ["State", html`<${State} name=${isOver ? "completed" : standing(framework)} />`],
+      ["Roles", framework.roles.map((role) => html`<a href=${link("roles", role)}>${role}</a> `)],
+      ["User", framework.user || "–"],
+      ["Principal", framework.principal ?? "–"],
+      ["Allocated", format.resources(framework.used_resources)],
+      ["Offered", format.resources(framework.offered_resources)],
+      ["Offers out", framework.offers.length],
+      ["Registered", format.time(framework.registered_time)],
+      isOver && ["Ended", format.time(framework.unregistered_time)],
+      ["Failover timeout", format.span(framework.failover_timeout)],
+      ["Id", html`<code>${framework.id}</code>`],
+    ]} />
+    <section><h2>Tasks</h2><${TaskTable} tasks=${tasks} empty="It has no tasks." /></section>
+    ${framework.offers.length > 0 && html`<section><h2>Offers out</h2><${Offers} offers=${framework.offers} /></section>`}
+    ${!isOver && framework.active && html`<${Why} title="Why is it waiting?" parameters=${{ framework_id: id }}
+      command="meseta explain --framework=${id}" />`}
+    ${!isOver && html`<p><a href="${link("operate")}?framework=${encodeURIComponent(id)}#teardown">End this framework …</a></p>`}`;
+}
+
+function Offers({ offers }) {
+  const columns = [
+    { key: "id", label: "Offer", cell: (offer) => html`<code>${offer.id}</code>` },
+    { key: "agent", label: "Agent", cell: (offer) => html`<a href=${link("agents", offer.slave_id)}>${format.shortId(offer.slave_id)}</a>` },
+    { key: "resources", label: "Resources", cell: (offer) => format.resources(offer.resources) },
+  ];
+  return html`<${Table} caption="Offers" columns=${columns} rows=${offers} id=${(offer) => offer.id} />`;
+}

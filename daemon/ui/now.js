@@ -1,0 +1,124 @@
+// Now: what the cluster has and who has it, what fails, who is missing, and who leads.
+
+import { html } from "./vendor/preact-htm.js";
+import { get, usePoll } from "./api.js";
+import { standing } from "./agents.js";
+import * as format from "./format.js";
+import { Bar, FAILING, Facts, Logs, State, Table, Waiting, link } from "./parts.js";
+import { Past } from "./plot.js";
+
+const RESOURCES = ["cpus", "mem", "disk", "gpus"];
+const LOOKED_AT = 200;
+
+export function Now({ metrics }) {
+  const leader = usePoll(() => get("leader"), []);
+  const roles = usePoll(() => get("roles"), []);
+  const tasks = usePoll(() => get("tasks", { limit: LOOKED_AT, order: "desc" }), []);
+  const counts = metrics.value;
+  if (!counts) return html`<${Waiting} error=${metrics.error} />`;
+  const failing = (tasks.value?.tasks ?? []).filter((task) => FAILING.includes(task.state));
+  return html`
+    <${Counts} counts=${counts} leader=${leader.value} />
+    <section aria-labelledby="resources"><h2 id="resources">Resources</h2>
+      <${Resources} counts=${counts} roles=${roles.value?.roles ?? []} /></section>
+    <section aria-labelledby="failing"><h2 id="failing">Failing tasks</h2>
+      ${tasks.value
+        ? html`<${Failing} tasks=${failing} />`
+        : html`<${Waiting} error=${tasks.error} />`}</section>
+    <section aria-labelledby="missing"><h2 id="missing">Agents that take no work</h2>
+      <${Missing} count=${amiss(counts)} /></section>
+    <section aria-labelledby="past"><h2 id="past">Use</h2><${Past} /></section>`;
+}
+
+/** How many agents are not at work, or more than are not. */
+function amiss(counts) {
+  const of = (name) => counts[`master/slaves_${name}`] ?? 0;
+  return of("inactive") + of("disconnected") + of("unreachable");
+}
+
+function Counts({ counts, leader }) {
+  const of = (name) => format.number(counts[`master/${name}`] ?? 0);
+  const failed = ["failed", "error", "lost"].reduce((sum, name) => sum + (counts[`master/tasks_${name}`] ?? 0), 0);
+  return html`<${Facts} items=${[
+    ["Agents active", html`<a href=${link("agents")}>${of("slaves_active")}</a>`],
+    ["Inactive", of("slaves_inactive")],
+    ["Unreachable", of("slaves_unreachable")],
+    ["Frameworks", html`<a href=${link("frameworks")}>${of("frameworks_active")}</a>`],
+    ["Tasks running", html`<a href=${link("tasks")}>${of("tasks_running")}</a>`],
+    ["Staging", format.number((counts["master/tasks_staging"] ?? 0) + (counts["master/tasks_starting"] ?? 0))],
+    ["Failed since start", format.number(failed)],
+    ["Offers out", of("outstanding_offers")],
+    ["This master", leader ? leader.role : "–"],
+    ["Leader", leader?.leader ?? "–"],
+    ["Up for", format.span(counts["master/uptime_secs"] ?? 0)],
+  ]} />`;
+}
+
+/** What of a resource is held by whom, from the master's metrics and the reservations of roles. */
+export function shares(name, counts, roles) {
+  const total = counts[`master/${name}_total`] ?? 0;
+  const allocated = counts[`master/${name}_used`] ?? 0;
+  const taken = counts[`allocator/mesos/resources/${name}/offered_or_allocated`] ?? allocated;
+  const offered = Math.max(0, taken - allocated);
+  const reserved = roles.reduce((sum, role) => sum + (role.reserved?.[name] ?? 0), 0);
+  const revocable = counts[`master/${name}_revocable_total`] ?? 0;
+  const revocableUsed = counts[`master/${name}_revocable_used`] ?? 0;
+  return { total, allocated, offered, reserved, revocable, revocableUsed, free: Math.max(0, total - allocated - offered) };
+}
+
+function Resources({ counts, roles }) {
+  const rows = RESOURCES.map((name) => [name, shares(name, counts, roles)]).filter(([, share]) => share.total > 0);
+  if (rows.length === 0) return html`<p class="quiet">No agent has any resources.</p>`;
+  const hasRevocable = rows.some(([, share]) => share.revocable > 0);
+  const cell = (name, kind, value) => html`<td class="number" data-of="${name}.${kind}">${format.amount(name, value)}</td>`;
+  return html`<div class="scroll"><table class="resources">
+    <caption class="hidden">Each resource of the cluster by what holds it</caption>
+    <thead><tr><th scope="col">Resource</th><th scope="col" class="wide">Share</th>
+      <th scope="col" class="number"><span class="key allocated" aria-hidden="true"></span>Allocated</th>
+      <th scope="col" class="number"><span class="key offered" aria-hidden="true"></span>Offered</th>
+      <th scope="col" class="number"><span class="key free" aria-hidden="true"></span>Free</th>
+      <th scope="col" class="number">Total</th>
+      <th scope="col" class="number"><span class="key reserved" aria-hidden="true"></span>Reserved</th>
+      ${hasRevocable && html`<th scope="col" class="number"><span class="key revocable" aria-hidden="true"></span>Revocable used</th>`}
+    </tr></thead>
+    <tbody>${rows.map(([name, share]) => html`<tr>
+      <th scope="row">${name}</th>
+      <td class="wide">
+        <${Bar} name=${name} total=${share.total} parts=${[["allocated", "allocated", share.allocated], ["offered", "offered", share.offered]]} />
+        <div class="thin"><${Bar} name=${name} total=${share.total} parts=${[["reserved", "reserved", share.reserved]]} /></div>
+        ${share.revocable > 0 && html`<div class="thin"><${Bar} name="revocable ${name}" total=${share.revocable}
+          parts=${[["revocable", "used", share.revocableUsed]]} /></div>`}
+      </td>
+      ${cell(name, "allocated", share.allocated)}${cell(name, "offered", share.offered)}${cell(name, "free", share.free)}
+      ${cell(name, "total", share.total)}${cell(name, "reserved", share.reserved)}
+      ${hasRevocable && html`<td class="number">${format.amount(name, share.revocableUsed)} of ${format.amount(name, share.revocable)}</td>`}
+    </tr>`)}</tbody></table></div>`;
+}
+
+function Failing({ tasks }) {
+  const last = (task) => task.statuses.at(-1)?.timestamp ?? 0;
+  const columns = [
+    { key: "task", label: "Task", value: (task) => task.name, cell: (task) => html`<a href=${link("task", task.framework_id, task.id)}>${task.name}</a>` },
+    { key: "state", label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} />` },
+    { key: "role", label: "Role", value: (task) => task.role, cell: (task) => task.role },
+    { key: "when", label: "When", value: last, cell: (task) => html`<time title=${format.time(last(task))}>${format.ago(last(task))}</time>` },
+    { key: "logs", label: "Logs", cell: (task) => html`<${Logs} task=${task} />` },
+  ];
+  return html`<${Table} caption="Failing tasks" columns=${columns} rows=${tasks} id=${(task) => `${task.framework_id} ${task.id}`}
+    empty="None of the last ${LOOKED_AT} tasks failed." sorted=${{ key: "when", down: true }} />`;
+}
+
+/** Asks for the agents only where some are missing: there may be thousands. */
+function Missing({ count }) {
+  const list = usePoll(async () => (count > 0 ? get("slaves") : {}), [count], 15);
+  if (!list.value) return html`<${Waiting} error=${list.error} />`;
+  const agents = ["slaves", "recovered_slaves", "unreachable_slaves"].flatMap((kind) =>
+    (list.value[kind] ?? []).map((agent) => ({ ...agent, standing: standing(agent, kind) })));
+  const columns = [
+    { key: "agent", label: "Agent", value: (agent) => agent.hostname, cell: (agent) => html`<a href=${link("agents", agent.id)}>${agent.hostname}:${agent.port}</a>` },
+    { key: "state", label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
+    { key: "id", label: "Id", cell: (agent) => html`<code>${agent.id}</code>` },
+  ];
+  return html`<${Table} caption="Agents that take no work" columns=${columns} id=${(agent) => agent.id}
+    rows=${agents.filter((agent) => agent.standing !== "active")} empty="All agents are here and take work." />`;
+}

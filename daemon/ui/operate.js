@@ -1,0 +1,215 @@
+// Operate: what operators change. Each form shows the same as a command, asks before what ends tasks, and says when
+// it is done and not only when the master has taken it.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { call, changed, get, send, usePoll } from "./api.js";
+import { listed } from "./agents.js";
+import * as format from "./format.js";
+import { Command, Confirm } from "./parts.js";
+
+const AWAITED_S = 60;
+const POLL_MS = 500;
+const word = format.shellWord;
+
+/** Waits until `isDone` gives a text, a minute at most. */
+async function awaited(isDone, otherwise) {
+  const until = Date.now() + AWAITED_S * 1000;
+  while (Date.now() < until) {
+    const text = await isDone();
+    if (text) return text;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+  return otherwise;
+}
+
+async function agentOf(id) {
+  return listed(await get("slaves", { slave_id: id })).find((agent) => agent.id === id);
+}
+
+const quantities = (scalars) => Object.fromEntries(Object.entries(scalars).map(([name, value]) => [name, { value }]));
+
+const reservation = (text, role) => Object.entries(format.parseScalars(text)).map(([name, value]) => ({
+  name, type: "SCALAR", scalar: { value }, reservations: [{ type: "DYNAMIC", role }],
+}));
+
+/** Sends a reservation or takes one back, and waits until the agent has done it. */
+async function reserve(type, { agent, role, resources }) {
+  const before = (await agentOf(agent))?.reserved_resources?.[role] ?? {};
+  const [[name]] = Object.entries(format.parseScalars(resources));
+  await call(type, { [type.toLowerCase()]: { agent_id: { value: agent }, resources: reservation(resources, role) } });
+  return awaited(async () => {
+    const now = (await agentOf(agent))?.reserved_resources?.[role] ?? {};
+    return (now[name] ?? 0) !== (before[name] ?? 0) && `Done: ${role} has ${format.resources(now)} on this agent.`;
+  }, "Taken by the master; the agent has not done it yet.");
+}
+
+async function drain({ agent, gone }) {
+  await call("DRAIN_AGENT", { drain_agent: { agent_id: { value: agent }, mark_gone: gone === "yes" } });
+  return awaited(async () => {
+    const state = (await agentOf(agent))?.drain_info?.state;
+    return state === "DRAINED" ? "Done: the agent is drained." : null;
+  }, "Draining: its tasks have not ended yet. The agent's page shows when they have.");
+}
+
+async function schedule({ machines, start, hours }) {
+  const held = await get("maintenance/schedule");
+  const nanoseconds = (milliseconds) => ({ nanoseconds: Math.round(milliseconds * 1e6) });
+  const unavailability = { start: nanoseconds(Date.now() + (Number(start) || 0) * 60_000) };
+  if (hours) unavailability.duration = nanoseconds(Number(hours) * 3_600_000);
+  const windows = [...(held.windows ?? []), { machine_ids: ids(machines), unavailability }];
+  await send("POST", "maintenance/schedule", { ...held, windows });
+  return "Done: frameworks are asked to leave these machines.";
+}
+
+const names = (text) => text.split(/[\s,]+/).filter(Boolean);
+const ids = (text) => names(text).map((hostname) => ({ hostname }));
+
+async function teardown({ framework }) {
+  await send("POST", "teardown", new URLSearchParams({ frameworkId: framework }));
+  return awaited(async () => {
+    const { frameworks } = await get("frameworks", { framework_id: framework });
+    return frameworks.length === 0 && "Done: the framework has ended.";
+  }, "Taken by the master; the framework is still listed.");
+}
+
+const ROLE = { name: "role", label: "Role", hint: "eng/backend", isNeeded: true };
+const AGENT = { name: "agent", label: "Agent's id", list: "agents", isNeeded: true };
+const RESOURCES = { name: "resources", label: "Resources", hint: "cpus:8;mem:4096", isNeeded: true };
+const MACHINES = { name: "machines", label: "Host names", hint: "node1 node2", isNeeded: true };
+
+const onAgent = (verb, type, text, then) => ({
+  id: verb, title: text, fields: [AGENT], command: ({ agent }) => `meseta ${verb} ${word(agent)}`,
+  run: async ({ agent }) => {
+    await call(type, { [type.toLowerCase()]: { agent_id: { value: agent } } });
+    return then;
+  },
+});
+
+const FORMS = [
+  ["Shares", [
+    {
+      id: "quota", title: "Set a quota",
+      fields: [ROLE, { name: "guarantee", label: "Guarantee", hint: "cpus:12;mem:6144" }, { name: "limit", label: "Limit", hint: "as the guarantee" },
+        { name: "force", label: "Even if the cluster has not that much", choices: ["no", "yes"] }],
+      command: ({ role, guarantee, limit, force }) => `meseta quota set ${word(role)} --guarantee=${word(guarantee)}${limit ? ` --limit=${word(limit)}` : ""}${force === "yes" ? " --force" : ""}`,
+      run: async ({ role, guarantee, limit, force }) => {
+        const guarantees = quantities(format.parseScalars(guarantee));
+        const limits = limit ? quantities(format.parseScalars(limit)) : guarantees;
+        await call("UPDATE_QUOTA", { update_quota: { force: force === "yes", quota_configs: [{ role, guarantees, limits }] } });
+        return `Done: the quota of ${role} is set.`;
+      },
+    },
+    {
+      id: "unquota", title: "Remove a quota", fields: [ROLE], command: ({ role }) => `meseta quota remove ${word(role)}`,
+      run: async ({ role }) => {
+        await send("DELETE", `quota/${role.split("/").map(encodeURIComponent).join("/")}`);
+        return `Done: ${role} has no quota.`;
+      },
+    },
+    {
+      id: "weight", title: "Set a weight", fields: [ROLE, { name: "weight", label: "Weight", hint: "2", isNeeded: true, type: "number" }],
+      command: ({ role, weight }) => `meseta weights set ${word(`${role}=${weight}`)}`,
+      run: async ({ role, weight }) => {
+        await send("PUT", "weights", [{ role, weight: Number(weight) }]);
+        return `Done: ${role} has weight ${weight}.`;
+      },
+    },
+    {
+      id: "reserve", title: "Reserve", fields: [AGENT, ROLE, RESOURCES],
+      command: ({ agent, role, resources }) => `meseta reserve --role=${word(role)} --resources=${word(resources)} ${word(agent)}`,
+      run: (values) => reserve("RESERVE_RESOURCES", values),
+    },
+    {
+      id: "unreserve", title: "Take a reservation back", fields: [AGENT, ROLE, RESOURCES],
+      command: ({ agent, role, resources }) => `meseta unreserve --role=${word(role)} --resources=${word(resources)} ${word(agent)}`,
+      run: (values) => reserve("UNRESERVE_RESOURCES", values),
+    },
+  ]],
+  ["Agents", [
+    {
+      id: "drain", title: "Drain an agent", fields: [AGENT, { name: "gone", label: "Then gone for good", choices: ["no", "yes"] }],
+      command: ({ agent, gone }) => `meseta drain --wait${gone === "yes" ? " --mark_gone" : ""} ${word(agent)}`,
+      asks: ({ agent, gone }) => `End the tasks on ${agent}?${gone === "yes" ? " It cannot come back afterwards." : ""}`, verb: "Drain", run: drain,
+    },
+    onAgent("deactivate", "DEACTIVATE_AGENT", "Give an agent no more work", "Done: it is offered to nobody; its tasks go on."),
+    onAgent("reactivate", "REACTIVATE_AGENT", "Give an agent work again", "Done: it is offered again."),
+  ]],
+  ["Maintenance", [
+    {
+      id: "schedule", title: "Add a window",
+      fields: [MACHINES, { name: "start", label: "Begins in minutes", hint: "0", type: "number" }, { name: "hours", label: "Lasts hours", hint: "no end", type: "number" }],
+      command: ({ machines, start, hours }) => `meseta maintenance schedule${start ? ` --start_in=${start}mins` : ""}${hours ? ` --duration=${hours}hrs` : ""} ${names(machines).map(word).join(" ")}`,
+      run: schedule,
+    },
+    {
+      id: "down", title: "Take machines down", fields: [MACHINES], command: ({ machines }) => `meseta maintenance down ${names(machines).map(word).join(" ")}`,
+      asks: ({ machines }) => `End the agents and all tasks on ${names(machines).join(", ")}?`, verb: "Take down",
+      run: async ({ machines }) => (await send("POST", "machine/down", ids(machines)), "Done: these machines are down."),
+    },
+    {
+      id: "up", title: "Put machines back to work", fields: [MACHINES], command: ({ machines }) => `meseta maintenance up ${names(machines).map(word).join(" ")}`,
+      run: async ({ machines }) => (await send("POST", "machine/up", ids(machines)), "Done: these machines are up."),
+    },
+  ]],
+  ["Frameworks", [
+    {
+      id: "teardown", title: "End a framework", fields: [{ name: "framework", label: "Framework's id", list: "frameworks", isNeeded: true }],
+      command: ({ framework }) => `meseta teardown ${word(framework)}`,
+      asks: ({ framework }) => `End ${framework} and all its tasks?`, verb: "End it", run: teardown,
+    },
+  ]],
+];
+
+export function Operate({ query }) {
+  const summary = usePoll(() => get("state-summary"), [], 30);
+  const { slaves = [], frameworks = [] } = summary.value ?? {};
+  return html`
+    <datalist id="agents">${slaves.slice(0, 200).map((one) => html`<option value=${one.id}>${one.hostname}:${one.port}</option>`)}</datalist>
+    <datalist id="frameworks">${frameworks.slice(0, 200).map((one) => html`<option value=${one.id}>${one.name}</option>`)}</datalist>
+    ${FORMS.map(([title, forms]) => html`<section><h2>${title}</h2><div class="forms">
+      ${forms.map((form) => html`<${Form} form=${form} given=${query} />`)}</div></section>`)}`;
+}
+
+function Form({ form, given }) {
+  const [values, setValues] = useState(() =>
+    Object.fromEntries(form.fields.map((field) => [field.name, given[field.name] ?? field.choices?.[0] ?? ""])));
+  const [outcome, setOutcome] = useState(null);
+  const [isAsking, setAsking] = useState(false);
+  const [isRunning, setRunning] = useState(false);
+  const run = async () => {
+    setAsking(false);
+    setRunning(true);
+    setOutcome({ text: "Waiting for the outcome …" });
+    try {
+      setOutcome({ text: await form.run(values) });
+      changed();
+    } catch (error) {
+      setOutcome({ text: error.message, isBad: true });
+    }
+    setRunning(false);
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    if (form.asks) setAsking(true);
+    else run();
+  };
+  const set = (name) => (event) => setValues((last) => ({ ...last, [name]: event.target.value.trim() }));
+  const isFilled = form.fields.every((field) => !field.isNeeded || values[field.name]);
+  return html`<form id="form-${form.id}" onSubmit=${submit} aria-labelledby="title-${form.id}">
+    <h3 id="title-${form.id}">${form.title}</h3>
+    ${form.fields.map((field) => html`<label>${field.label}<${Field} field=${field} value=${values[field.name]} set=${set(field.name)} /></label>`)}
+    ${isFilled && html`<${Command} text=${form.command(values)} />`}
+    <button type="submit" class=${form.asks ? "danger" : ""} disabled=${isRunning}>${form.verb ?? form.title}${form.asks ? " …" : ""}</button>
+    ${outcome && html`<p class=${outcome.isBad ? "trouble" : "outcome"} role=${outcome.isBad ? "alert" : "status"}>${outcome.text}</p>`}
+    ${isAsking && html`<${Confirm} question=${form.asks(values)} detail=${html`The same as <code>${form.command(values)}</code>`}
+      verb=${form.verb} onYes=${run} onNo=${() => setAsking(false)} />`}
+  </form>`;
+}
+
+function Field({ field, value, set }) {
+  if (field.choices) {
+    return html`<select value=${value} onChange=${set}>${field.choices.map((one) => html`<option value=${one}>${one}</option>`)}</select>`;
+  }
+  return html`<input name=${field.name} type=${field.type ?? "text"} step="any" list=${field.list} value=${value} placeholder=${field.hint}
+    required=${field.isNeeded} autocomplete="off" spellcheck=${false} onInput=${set} />`;
+}

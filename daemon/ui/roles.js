@@ -1,0 +1,116 @@
+// Roles: the tree with what each is promised, has and may have; and why one waits.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { get, usePoll } from "./api.js";
+import * as format from "./format.js";
+import { Bar, Command, Facts, Table, Waiting, link } from "./parts.js";
+
+/** What a role and those below it were allocated. */
+function withDescendants(roles, name) {
+  const sum = {};
+  for (const role of roles) {
+    if (role.name !== name && !role.name.startsWith(`${name}/`)) continue;
+    for (const [resource, value] of Object.entries(role.allocated ?? {})) {
+      if (typeof value === "number") sum[resource] = (sum[resource] ?? 0) + value;
+    }
+  }
+  return sum;
+}
+
+/** The largest share of any resource of the cluster that a role was allocated: [share, resource]. */
+export function dominant(roles, name, metrics) {
+  let found = [0, null];
+  for (const [resource, value] of Object.entries(withDescendants(roles, name))) {
+    const total = metrics?.[`master/${resource}_total`];
+    if (total > 0 && value / total > found[0]) found = [value / total, resource];
+  }
+  return found;
+}
+
+export function Roles({ metrics }) {
+  const { value, error } = usePoll(() => get("roles"), []);
+  if (!value) return html`<${Waiting} error=${error} />`;
+  const roles = [...value.roles].sort((a, b) => (a.name < b.name ? -1 : 1));
+  const depth = (role) => role.name.split("/").length - 1;
+  const last = (role) => role.name.split("/").at(-1);
+  const columns = [
+    { key: "role", label: "Role", cell: (role) => html`<a class="depth${Math.min(depth(role), 6)}" href=${link("roles", role.name)} title=${role.name}>${last(role)}</a>` },
+    { key: "weight", label: "Weight", number: true, cell: (role) => format.number(role.weight) },
+    { key: "frameworks", label: "Frameworks", number: true, cell: (role) => role.frameworks.length },
+    { key: "guarantee", label: "Guarantee", cell: (role) => format.resources(role.quota?.guarantee) },
+    { key: "limit", label: "Limit", cell: (role) => format.resources(role.quota?.limit) },
+    { key: "allocated", label: "Allocated", cell: (role) => format.resources(role.allocated) },
+    { key: "consumed", label: "Counts to quota", cell: (role) => format.resources(role.quota?.consumed) },
+    { key: "share", label: "Dominant share", cell: (role) => html`<${Share} roles=${roles} name=${role.name} metrics=${metrics} />` },
+    { key: "why", label: "Offers", cell: (role) => html`<a href=${link("roles", role.name)} aria-label="Why waiting? Role ${role.name}">Why waiting?</a>` },
+  ];
+  return html`<p class="quiet">A role's share and what counts to its quota include the roles below it.</p>
+    <${Table} caption="Roles" columns=${columns} rows=${roles} id=${(role) => role.name} empty="No role is in use." />`;
+}
+
+function Share({ roles, name, metrics }) {
+  const [share, resource] = dominant(roles, name, metrics);
+  return html`<span class="share"><${Bar} name="share" total=${1} parts=${[["allocated", "of 1", share]]} />
+    ${format.percent(share)}${resource && ` ${resource}`}</span>`;
+}
+
+export function Role({ name, metrics }) {
+  const { value, error } = usePoll(() => get("roles"), [name]);
+  if (!value) return html`<${Waiting} error=${error} />`;
+  const role = value.roles.find((one) => one.name === name);
+  const [share, resource] = dominant(value.roles, name, metrics);
+  return html`
+    ${role
+      ? html`<${Facts} items=${[
+          ["Weight", format.number(role.weight)],
+          ["Guarantee", format.resources(role.quota?.guarantee)],
+          ["Limit", format.resources(role.quota?.limit)],
+          ["Allocated", format.resources(role.allocated)],
+          ["Counts to quota", format.resources(role.quota?.consumed)],
+          ["Offered", format.resources(role.offered)],
+          ["Reserved", format.resources(role.reserved)],
+          ["Dominant share", `${format.percent(share)}${resource ? ` of ${resource}` : ""}`],
+        ]} />`
+      : html`<p class="quiet">No framework is subscribed in this role, and nothing is set for it.</p>`}
+    <${Why} title="Why is ${name} waiting?" parameters=${{ role: name }} command="meseta explain --role=${format.shellWord(name)}" />
+    ${role && role.frameworks.length > 0 && html`<section><h2>Frameworks</h2><ul>
+      ${role.frameworks.map((id) => html`<li><a href=${link("frameworks", id)}>${id}</a></li>`)}</ul></section>`}`;
+}
+
+/** What keeps offers from a framework or a role, said in a sentence, and then agent by agent. */
+export function Why({ title, parameters, command }) {
+  const { value, error } = usePoll(() => get("explain", parameters), [JSON.stringify(parameters)]);
+  const [isOpen, setOpen] = useState(false);
+  if (!value) return html`<section><h2>${title}</h2><${Waiting} error=${error} /></section>`;
+  const all = value.explanations;
+  const columns = [
+    { key: "agent", label: "Agent", cell: (one) => html`<a href=${link("agents", one.slave_id)} title=${one.slave_id}>${format.shortId(one.slave_id)}</a>` },
+    { key: "framework", label: "Framework", cell: (one) => html`<a href=${link("frameworks", one.framework_id)} title=${one.framework_id}>${format.shortId(one.framework_id)}</a>` },
+    { key: "role", label: "Role", cell: (one) => one.role },
+    { key: "blocked", label: "Blocked", cell: (one) => (one.blocked ? "yes" : "no") },
+    { key: "reason", label: "Reason", kind: "text", cell: (one) => one.reason },
+    { key: "available", label: "Left to offer", kind: "text", cell: (one) => one.available ?? "–" },
+  ];
+  return html`<section><h2>${title}</h2>
+    <ul class="why">${sentences(all).map((sentence) => html`<li>${sentence}</li>`)}</ul>
+    <details open=${isOpen} onToggle=${(event) => setOpen(event.target.open)}><summary>Agent by agent (${all.length})</summary>
+      ${isOpen && html`<${Table} caption=${title} columns=${columns} rows=${all} id=${(one) => `${one.framework_id} ${one.role} ${one.slave_id}`} />`}
+    </details>
+    <${Command} text=${command} /></section>`;
+}
+
+/** One sentence for each reason, the one of most agents first. */
+export function sentences(explanations) {
+  if (explanations.length === 0) return ["Nothing waits: no framework asks for resources here, or there is no agent."];
+  const agents = new Set(explanations.map((one) => one.slave_id)).size;
+  const reasons = new Map();
+  for (const { reason, slave_id: agent, blocked } of explanations) {
+    if (!reasons.has(reason)) reasons.set(reason, { blocked, on: new Set() });
+    reasons.get(reason).on.add(agent);
+  }
+  const sorted = [...reasons].sort(([, a], [, b]) => b.on.size - a.on.size);
+  return sorted.map(([reason, { blocked, on }]) => {
+    const where = on.size === agents && agents > 1 ? `all ${agents} agents` : `${on.size} of ${agents} agents`;
+    return `${blocked ? "No offer" : "An offer is possible"} on ${where}: ${reason}.`;
+  });
+}

@@ -1,0 +1,107 @@
+// Tasks: a page of them at a time, and one with the course that it took.
+
+import { html, useEffect, useState } from "./vendor/preact-htm.js";
+import { call, get, url, usePoll } from "./api.js";
+import * as format from "./format.js";
+import { Command, Facts, Filter, Logs, State, Table, Waiting, link } from "./parts.js";
+
+const PAGE = 200;
+
+const began = (task) => task.statuses[0]?.timestamp ?? 0;
+
+/** The table of tasks that several pages have. */
+export function TaskTable({ tasks, empty }) {
+  const columns = [
+    { key: "name", label: "Task", value: (task) => task.name, cell: (task) => html`<a href=${link("task", task.framework_id, task.id)} title=${task.id}>${task.name || task.id}</a>` },
+    { key: "state", label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} /><${Health} task=${task} />` },
+    { key: "logs", label: "Logs", cell: (task) => html`<${Logs} task=${task} />` },
+    { key: "role", label: "Role", value: (task) => task.role ?? "", cell: (task) => html`<a href=${link("roles", task.role ?? "*")}>${task.role}</a>` },
+    { key: "resources", label: "Resources", cell: (task) => format.resources(task.resources) },
+    { key: "began", label: "Began", value: began, cell: (task) => html`<time>${format.time(began(task))}</time>` },
+    { key: "agent", label: "Agent", value: (task) => task.slave_id, cell: (task) => html`<a href=${link("agents", task.slave_id)} title=${task.slave_id}>${format.shortId(task.slave_id)}</a>` },
+    { key: "framework", label: "Framework", value: (task) => task.framework_id, cell: (task) => html`<a href=${link("frameworks", task.framework_id)} title=${task.framework_id}>${format.shortId(task.framework_id)}</a>` },
+  ];
+  return html`<${Table} caption="Tasks" columns=${columns} rows=${tasks} id=${(task) => `${task.framework_id} ${task.id}`} empty=${empty} />`;
+}
+
+function Health({ task }) {
+  const healthy = task.statuses.at(-1)?.healthy;
+  if (healthy === undefined || task.state !== "TASK_RUNNING") return null;
+  return healthy ? html` <span class="quiet">healthy</span>` : html` <span class="state bad">unhealthy</span>`;
+}
+
+export function Tasks({ query }) {
+  const offset = Number(query.offset) || 0;
+  const { value, error } = usePoll(() => get("tasks", { limit: PAGE, offset, order: "desc" }), [offset]);
+  const [filter, setFilter] = useState(query.filter ?? "");
+  if (!value) return html`<${Waiting} error=${error} />`;
+  const wanted = filter.toLowerCase().split(/\s+/);
+  const fits = (task) => {
+    const text = `${task.name} ${task.id} ${task.state} ${task.role} ${task.framework_id} ${task.slave_id}`.toLowerCase();
+    return wanted.every((word) => text.includes(word));
+  };
+  const tasks = value.tasks.filter(fits);
+  const page = (at) => url(link("tasks"), { offset: at || undefined });
+  return html`
+    <div class="bar-of-tools"><${Filter} label="Filter" hint="name, state, role, id" value=${filter} onInput=${setFilter} />
+      <nav aria-label="Pages of tasks">
+        ${offset > 0 && html`<a href=${page(Math.max(0, offset - PAGE))}>Newer</a> `}
+        <span>${value.tasks.length ? `${offset + 1} to ${offset + value.tasks.length}, newest first` : ""}</span>
+        ${value.tasks.length === PAGE && html` <a href=${page(offset + PAGE)}>Older</a>`}
+      </nav></div>
+    <${TaskTable} tasks=${tasks} empty=${filter ? "No task on this page fits." : "There are no tasks."} />`;
+}
+
+export function Task({ framework, id }) {
+  const { value, error } = usePoll(() => get("tasks", { framework_id: framework, task_id: id }), [framework, id], 3);
+  const task = value?.tasks[0];
+  const said = useSaid(task);
+  if (!value) return html`<${Waiting} error=${error} />`;
+  if (!task) return html`<p>The master knows no task ${id} of framework ${framework}; it may have been long ago.</p>`;
+  const word = format.shellWord(task.id);
+  return html`
+    <p class="lead">${task.name} <${State} name=${task.state} /> <${Logs} task=${task} /></p>
+    <${Facts} items=${[
+      ["Id", html`<code>${task.id}</code>`],
+      ["Role", html`<a href=${link("roles", task.role ?? "*")}>${task.role}</a>`],
+      ["Requested", format.resources(task.resources)],
+      task.limits && ["Limits", format.resources(task.limits)],
+      ["Framework", html`<a href=${link("frameworks", task.framework_id)}>${task.framework_id}</a>`],
+      ["Agent", html`<a href=${link("agents", task.slave_id)}>${task.slave_id}</a>`],
+      ["Executor", task.executor_id || "the agent's own"],
+    ]} />
+    <section><h2>Course</h2><${Course} statuses=${task.statuses} said=${said} /></section>
+    <section><h2>On the command line</h2>
+      <${Command} text="meseta task ${word}" />
+      <${Command} text="meseta logs ${word} --file=stderr --follow" /></section>`;
+}
+
+/** Reasons and messages are only in the operator API, and there for all tasks at once: asked for once for each state. */
+function useSaid(task) {
+  const [said, setSaid] = useState([]);
+  useEffect(() => {
+    if (!task) return;
+    call("GET_TASKS").then((answer) => {
+      const all = Object.values(answer.get_tasks).flat();
+      const found = all.find((one) => one.task_id.value === task.id && one.framework_id.value === task.framework_id);
+      setSaid(found?.statuses ?? []);
+    }).catch(() => setSaid([]));
+  }, [task?.id, task?.state]);
+  return said;
+}
+
+function Course({ statuses, said }) {
+  const rows = statuses.map((status, at) => {
+    const more = said.find((one) => one.state === status.state && Math.abs(one.timestamp - status.timestamp) < 1e-3);
+    return { ...more, ...status, at, after: at > 0 ? status.timestamp - statuses[at - 1].timestamp : null };
+  });
+  const columns = [
+    { key: "time", label: "Time", cell: (row) => html`<time>${format.time(row.timestamp)}</time>` },
+    { key: "after", label: "After", number: true, cell: (row) => (row.after === null ? "" : `${row.after.toFixed(3)} s`) },
+    { key: "state", label: "State", cell: (row) => html`<${State} name=${row.state} />` },
+    { key: "source", label: "Said by", cell: (row) => format.state((row.source ?? "").replace("SOURCE_", "")) },
+    { key: "reason", label: "Reason", cell: (row) => (row.reason ?? "").replace("REASON_", "").toLowerCase().replaceAll("_", " ") },
+    { key: "message", label: "Message", kind: "text", cell: (row) => row.message ?? "" },
+  ];
+  return html`<${Table} caption="Course of the task" columns=${columns} rows=${rows} id=${(row) => row.at} empty="No status has come yet." />`;
+}
