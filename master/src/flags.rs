@@ -196,7 +196,7 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub external_log_file: Option<PathBuf>,
 
-    /// Directory of a web page, served at `/`; Mesos's own works.
+    /// Directory of a web page, served at `/` in place of Meseta's; Mesos's own works.
     #[arg(long, value_name = "DIR")]
     pub webui_dir: Option<PathBuf>,
 

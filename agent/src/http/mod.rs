@@ -23,6 +23,7 @@ use axum::extract::State;
 use http::{Method, Request, Response, StatusCode};
 use meseta_daemon::authentication::{self, Caller};
 use meseta_daemon::body;
+use meseta_daemon::page::{self, Page};
 use meseta_daemon::query::Query;
 use meseta_daemon::request;
 use meseta_daemon::server::Peer;
@@ -70,6 +71,9 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
         return Reply::text(StatusCode::FORBIDDEN, &text).into_response(&query);
     }
     let Some(route) = ROUTES.find(&path) else {
+        if let Some(file) = page::answer(Page::Agent, &request) {
+            return file;
+        }
         return Reply::not_found().into_response(&query);
     };
     let peer = request.extensions().get::<Peer>();

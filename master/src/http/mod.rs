@@ -29,6 +29,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::{HeaderValue, Method, StatusCode, header};
+use meseta_daemon::page::{self, Page};
 use meseta_daemon::request;
 use tower::ServiceExt as _;
 use tower_http::CompressionLevel;
@@ -81,7 +82,7 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
         return text(StatusCode::URI_TOO_LONG, request::uri_too_long());
     }
     let Some(route) = ROUTES.find(request.uri().path()) else {
-        return page(&context, request).await;
+        return file_of_page(&context, request).await;
     };
     if !route.takes(request.method()) {
         return method_not_allowed(request.method(), route.methods);
@@ -115,10 +116,11 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
     leadership::marked(&handle, response)
 }
 
-/// A file of the page for people, if there is one.
-async fn page(context: &Context, request: Request) -> Response {
+/// A file of the page for people, Meseta's own or that of `--webui_dir`, if there is one.
+async fn file_of_page(context: &Context, request: Request) -> Response {
     let Some(webui) = context.webui.clone() else {
-        return text(StatusCode::NOT_FOUND, "404 Not Found.");
+        let file = page::answer(Page::Master, &request);
+        return file.unwrap_or_else(|| text(StatusCode::NOT_FOUND, "404 Not Found."));
     };
     match webui.oneshot(request).await {
         Ok(response) if response.status() == StatusCode::NOT_FOUND => {
