@@ -79,7 +79,10 @@ pub struct RunEnv {
 /// Runs an agent until it is told to end.
 ///
 /// Boxed, so that its code is generated with this crate and not with each program that runs it.
-pub fn run(flags: Flags, env: RunEnv) -> Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>> {
+pub fn run(
+    flags: Flags,
+    env: RunEnv,
+) -> Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>> {
     Box::pin(start(flags, env))
 }
 

@@ -107,7 +107,10 @@ pub enum RunError {
 /// Runs a master until `env.shutdown` completes.
 ///
 /// Boxed, so that its code is generated with this crate and not with each program that runs it.
-pub fn run(flags: Flags, env: RunEnv) -> Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>> {
+pub fn run(
+    flags: Flags,
+    env: RunEnv,
+) -> Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>> {
     Box::pin(start(flags, env))
 }
 

@@ -131,7 +131,10 @@ impl Host {
     }
 
     fn set_port(&self, state: &str) -> anyhow::Result<()> {
-        run("bridge", &["link", "set", "dev", &self.port, "state", state])
+        run(
+            "bridge",
+            &["link", "set", "dev", &self.port, "state", state],
+        )
     }
 
     /// Loses what it sends to another host; what that one sends still comes.

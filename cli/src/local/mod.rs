@@ -204,6 +204,7 @@ impl Cluster {
         let me = invoked_as();
         eprintln!(
             "meseta is up on loopback.\n\n{}  state    {} ({kept})\n\n\
+             Page:      http://{leader}/\n\
              Look:      curl http://{leader}/state    curl {agent}/metrics\n\
              Next, in another terminal:\n\n  \
              {me} execute{flag} --command='echo hello; cat /proc/self/cgroup' --resources='cpus:0.5;mem:64'\n{}\n\
