@@ -1,5 +1,6 @@
 //! Finding the master that leads, among several.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -8,9 +9,6 @@ use tokio::task::JoinSet;
 
 use super::client::{Client, Options};
 use super::tls;
-
-/// Where a master that follows names the one that leads, in the metadata of a gRPC status.
-pub const LEADER: &str = "meseta-leader";
 
 /// The longest that a master is waited for: one that is cut off must not hold up the others' answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -48,16 +46,22 @@ pub async fn find(
     let mut answers = ask_all(masters, encryption);
     let (mut named, mut elected) = (None, None);
     let mut reasons = Vec::new();
+    let mut silent = BTreeSet::new();
     while let Some(answer) = answers.join_next().await {
         match answer {
             Ok((master, Found::Leads)) => return Ok(master),
             Ok((master, Found::DoesNotAct)) => elected = Some(master),
             Ok((_, Found::Follows(leader))) => named = Some(leader),
-            Ok((master, Found::Nobody(reason))) => reasons.push(format!("{master}: {reason}")),
+            Ok((master, Found::Nobody(reason))) => {
+                reasons.push(format!("{master}: {reason}"));
+                silent.insert(master);
+            }
             Err(error) => reasons.push(error.to_string()),
         }
     }
     reasons.sort();
+    // Until its lease has ended, the others name a leader that is gone.
+    let named = named.filter(|leader| !silent.contains(leader));
     let found = named.or(elected);
     found.ok_or_else(|| NoLeader(reasons.join("; ")))
 }

@@ -1,21 +1,28 @@
 //! A whole framework over gRPC: the messages of the Mesos HTTP API, typed errors, one connection.
 //!
 //! `cargo run -p meseta-tests --example grpc_framework -- 127.0.0.1:5050 'echo hello'` runs one
-//! command as a task, acknowledges its updates and ends with 0 when the task finished.
+//! command as a task, acknowledges its updates and ends with 0 when the task finished. Of several masters, with
+//! commas between, it keeps to the one that leads.
 #![expect(
     clippy::disallowed_macros,
     reason = "a program of its own, whose runtime is the usual one"
 )]
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use meseta_proto::leader::{Attempt, MasterSearch};
 use meseta_proto::meseta::v1::scheduler_client::SchedulerClient;
 use meseta_proto::mesos::v1::scheduler::{Call, Event, call};
 use meseta_proto::mesos::v1::{self as mesos, TaskState};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
+use tonic::{Response, Streaming};
+
+/// Before it is given up; with the pauses between, this is more than a minute.
+const ATTEMPTS_MAX: usize = 100;
 
 struct Framework {
     client: SchedulerClient<Channel>,
@@ -130,45 +137,68 @@ impl Framework {
     }
 }
 
+/// Subscribes at the master that leads, once there is one: a follower refuses, and names the leader.
+async fn subscribe(
+    search: &mut MasterSearch,
+    framework_info: &mesos::FrameworkInfo,
+) -> anyhow::Result<(SchedulerClient<Channel>, Response<Streaming<Event>>)> {
+    let subscribe = call::Subscribe {
+        framework_info: framework_info.clone(),
+        ..call::Subscribe::default()
+    };
+    for _ in 0..ATTEMPTS_MAX {
+        let Attempt { master, pause } = search.next_attempt();
+        tokio::time::sleep(pause).await;
+        let endpoint = Channel::from_shared(format!("http://{master}"))?;
+        let mut client = SchedulerClient::new(endpoint.connect_lazy());
+        match client.subscribe(subscribe.clone()).await {
+            Ok(response) => {
+                search.succeeded(&master);
+                return Ok((client, response));
+            }
+            Err(status) if search.failed(&status) => eprintln!("{master}: {}", status.message()),
+            Err(status) => return Err(status).context("the subscription was refused"),
+        }
+    }
+    bail!("no master leads")
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<ExitCode> {
     let mut arguments = std::env::args().skip(1);
-    let (Some(master), Some(command)) = (arguments.next(), arguments.next()) else {
-        bail!("usage: grpc_framework HOST:PORT COMMAND");
+    let (Some(masters), Some(command)) = (arguments.next(), arguments.next()) else {
+        bail!("usage: grpc_framework HOST:PORT[,HOST:PORT...] COMMAND");
     };
-    let channel = Channel::from_shared(format!("http://{master}"))?;
-    let mut client = SchedulerClient::new(channel.connect().await?);
-    let framework_info = mesos::FrameworkInfo {
+    let seed = RandomState::new().build_hasher().finish();
+    let mut search = MasterSearch::parse(&masters, seed)?;
+    let mut framework_info = mesos::FrameworkInfo {
         user: "root".to_owned(),
         name: "grpc".to_owned(),
         role: Some("dev".to_owned()),
+        // So that the task goes on when the master ends and this subscribes again.
+        failover_timeout: Some(60.0),
         ..mesos::FrameworkInfo::default()
     };
-    let subscribe = call::Subscribe {
-        framework_info,
-        ..call::Subscribe::default()
-    };
-    let response = client.subscribe(subscribe).await?;
-    let stream_id = response
-        .metadata()
-        .get("mesos-stream-id")
-        .context("no stream id")?
-        .clone();
-    let mut events = response.into_inner();
-    let mut framework = Framework {
-        client,
-        stream_id,
-        id: None,
-        command,
-        launched: false,
-    };
-    while let Some(event) = events.message().await? {
-        if let Some(state) = framework.handle(event).await? {
-            framework
-                .call(call::Type::Teardown, Call::default())
-                .await?;
-            return Ok(ExitCode::from(u8::from(state != TaskState::TaskFinished)));
+    let mut launched = false;
+    loop {
+        let (client, response) = subscribe(&mut search, &framework_info).await?;
+        let stream_id = response.metadata().get("mesos-stream-id");
+        let mut framework = Framework {
+            client,
+            stream_id: stream_id.context("no stream id")?.clone(),
+            id: framework_info.id.take(),
+            command: command.clone(),
+            launched,
+        };
+        let mut events = response.into_inner();
+        while let Ok(Some(event)) = events.message().await {
+            if let Some(state) = framework.handle(event).await? {
+                let teardown = framework.call(call::Type::Teardown, Call::default());
+                teardown.await?;
+                return Ok(ExitCode::from(u8::from(state != TaskState::TaskFinished)));
+            }
         }
+        eprintln!("the master ended the stream; subscribing again");
+        (framework_info.id, launched) = (framework.id, framework.launched);
     }
-    bail!("the master ended the stream")
 }

@@ -11,6 +11,7 @@ pub mod convert;
 pub mod grpc;
 mod invalid;
 pub mod json;
+pub mod leader;
 pub mod media;
 pub mod protobuf;
 pub mod reconciler;

@@ -1,6 +1,6 @@
 //! Where the master is looked for.
 
-use std::net::SocketAddr;
+use meseta_proto::leader::is_host_port;
 
 use crate::failure::Failure;
 
@@ -21,6 +21,12 @@ pub enum MasterAddressError {
          or file:///path"
     )]
     ZooKeeper(String),
+    /// Nodes speak to masters only.
+    #[error(
+        "--master={0:?} names etcd, which agents do not speak to: give the masters themselves, as host:port with commas \
+         between (for example master1:5050,master2:5050,master3:5050); they say which of them leads"
+    )]
+    Etcd(String),
     /// The text is not `host:port`.
     #[error("--master={0:?} is not host:port (for example 10.0.0.1:5050), nor file:///path")]
     Malformed(String),
@@ -37,6 +43,9 @@ impl MasterAddress {
         }
         if text.starts_with("zk://") {
             return Err(MasterAddressError::ZooKeeper(text.to_owned()));
+        }
+        if text.starts_with("etcd://") {
+            return Err(MasterAddressError::Etcd(text.to_owned()));
         }
         let host_ports = host_ports(text);
         host_ports
@@ -70,21 +79,7 @@ fn host_port(text: &str) -> Option<String> {
         .iter()
         .find_map(|prefix| text.strip_prefix(prefix))
         .unwrap_or(text);
-    check_host_port(bare).then(|| bare.to_owned())
-}
-
-pub(super) fn check_host_port(text: &str) -> bool {
-    if text
-        .parse::<SocketAddr>()
-        .is_ok_and(|address| address.port() != 0)
-    {
-        return true;
-    }
-    let Some((host, port)) = text.rsplit_once(':') else {
-        return false;
-    };
-    let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    !host.is_empty() && host.chars().all(named) && port.parse::<u16>().is_ok_and(|port| port != 0)
+    is_host_port(bare).then(|| bare.to_owned())
 }
 
 #[cfg(test)]
@@ -133,5 +128,8 @@ mod tests {
             MasterAddress::parse("zk://a:2181/x"),
             Err(MasterAddressError::ZooKeeper(_))
         ));
+        let etcd = MasterAddress::parse("etcd://a:2379,b:2379/meseta");
+        let said = etcd.expect_err("no master").to_string();
+        assert!(said.contains("master1:5050,master2:5050"), "{said}");
     }
 }

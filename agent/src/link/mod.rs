@@ -18,6 +18,7 @@ use std::time::Duration;
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::{client, leader, tls};
 use meseta_proto::budget::{Budget, waiting_bytes};
+use meseta_proto::leader::named_leader;
 use meseta_proto::meseta::v1 as protocol;
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
 use tokio::sync::mpsc;
@@ -69,9 +70,7 @@ impl Hint {
     }
 
     fn note(&self, status: &tonic::Status) {
-        let leader = status.metadata().get(leader::LEADER);
-        let leader = leader.and_then(|leader| leader.to_str().ok());
-        if let Some(leader) = leader.filter(|leader| address::check_host_port(leader)) {
+        if let Some(leader) = named_leader(status) {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(leader.to_owned());
         }
     }
