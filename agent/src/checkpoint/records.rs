@@ -3,6 +3,7 @@
 //! Mesos's messages are kept whole inside them. Field numbers are never reused; a reader of the
 //! version before must still understand what is written.
 
+use meseta_proto::meseta::v1::ObeyedEpoch;
 use meseta_proto::mesos::v1::{
     AgentInfo, DrainConfig, ExecutorInfo, FrameworkInfo, TaskInfo, TaskStatus,
 };
@@ -13,6 +14,10 @@ pub struct AgentRecord {
     /// As registered, `id` included.
     #[prost(message, required, tag = "1")]
     pub info: AgentInfo,
+    /// The highest epoch that was obeyed of the cluster it was registered with last; absent if no master of it has
+    /// named its cluster.
+    #[prost(message, optional, tag = "2")]
+    pub obeyed: Option<ObeyedEpoch>,
 }
 
 /// `drain.config`: how the agent is being drained; not there if it is not.

@@ -70,6 +70,7 @@ fn identity() -> Write {
                 hostname: "host".to_owned(),
                 ..pb::AgentInfo::default()
             },
+            obeyed: None,
         }),
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! input.rs, effect.rs, ids.rs, launch_plan.rs  what goes in and what comes out
-//! registration.rs  RECOVERING → DISCONNECTED → RUNNING → TERMINATING, backoff, epochs, pings
+//! registration.rs  RECOVERING → DISCONNECTED → RUNNING → TERMINATING, backoff, pings
+//! epochs.rs        which masters are obeyed
 //! accept.rs        RUN_TASK, RUN_TASK_GROUP → checked → intent → launch
 //! launch.rs        containers that started → STARTING, RUNNING
 //! executors.rs     executors of frameworks: subscription, updates, messages
@@ -32,6 +33,7 @@ mod demand;
 mod drain;
 mod effect;
 mod ending;
+mod epochs;
 mod executors;
 mod fields;
 mod history;
@@ -91,6 +93,7 @@ pub use update_streams::{
 
 use crate::checkpoint::{Lsn, RunKey, TaskKey, Write};
 use checks::CheckKind;
+use epochs::Epochs;
 use history::History;
 use operation_updates::OperationUpdates;
 use registration::Link;
@@ -182,9 +185,9 @@ pub struct AgentCore {
     agent_id: Option<AgentId>,
     link: Link,
     master: Option<Arc<pb::MasterInfo>>,
-    epoch: u64,
-    /// When a master of that epoch was last heard.
-    epoch_heard: Moment,
+    epochs: Epochs,
+    /// What is on record of who the agent is; without an id before the first registration.
+    recorded_info: Option<Box<pb::AgentInfo>>,
     frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
     completed_frameworks: VecDeque<Arc<Framework>>,
     /// What those and the completed executors of others take.
@@ -228,8 +231,8 @@ impl AgentCore {
             agent_id: None,
             link: Link::default(),
             master: None,
-            epoch: 0,
-            epoch_heard: Moment::ORIGIN,
+            epochs: Epochs::default(),
+            recorded_info: None,
             frameworks: BTreeMap::new(),
             completed_frameworks: VecDeque::new(),
             containers: BTreeMap::new(),

@@ -31,7 +31,7 @@ impl AgentCore {
             })
             .collect();
         self.link.last_ping = (self.link.last_ping + lasted).min(now.moment);
-        self.epoch_heard = (self.epoch_heard + lasted).min(now.moment);
+        self.epochs.paused(now.moment, lasted);
         self.probes_paused = self.probes;
     }
 }

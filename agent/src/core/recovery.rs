@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::demand::{combined, demand};
 use super::drain::Draining;
 use super::ending::NOT_LAUNCHED;
+use super::epochs::Epochs;
 use super::fields::{role_of, user_of};
 use super::history::task_bytes;
 use super::model::{
@@ -63,6 +64,10 @@ impl AgentCore {
             info!(agent_id = %agent.id, "recovered the agent's identity");
             self.draining = agent.drain.as_ref().map(Draining::new);
             self.agent_id = Some(agent.id);
+            if let Some(record) = agent.record {
+                self.recorded_info = Some(Box::new(record.info));
+                self.epochs = Epochs::recovered(record.obeyed);
+            }
         }
         if let Some(record) = recovery.image.holdings {
             self.recover_holdings(now, record);

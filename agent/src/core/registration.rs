@@ -1,8 +1,8 @@
 //! Registration with the master: connecting, backoff, pings, epochs.
 //!
 //! The first attempt is made at once; pauses with jitter come between attempts that failed. On a new link the agent
-//! sends `register`, or `reregister` if it has an id. Invariants: frames of a lower epoch than the
-//! highest heard of lately are dropped; losing the master touches no task.
+//! sends `register`, or `reregister` if it has an id. Invariants: a frame is obeyed only as `epochs.rs` decides, and
+//! what that changes is durable before anything of the frame takes effect; losing the master touches no task.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{AgentId, FrameworkId, Now, TaskId};
 use tracing::{error, info, warn};
 
+use super::epochs::{Decision, MasterEpoch};
 use super::reregistration::divide;
 use super::states::dropped_or_lost;
 use super::{
@@ -29,10 +30,6 @@ const BACKOFF_MAX: Duration = Duration::from_secs(15);
 const REFUSED_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// A master that takes the connection and says nothing for this long is tried anew.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the master of the highest epoch may be silent before one of a lower epoch is taken for what
-/// comes after a lost or restored registry, not for a master that has been succeeded: such a one ends
-/// with its lease, long before.
-const EPOCH_MEMORY: Duration = Duration::from_secs(75);
 /// What the master is taken to mean when its ping timeout makes no sense: 5 pings of 15 s.
 const PING_TIMEOUT_DEFAULT: Duration = Duration::from_secs(75);
 /// Nor may it be longer than this.
@@ -45,6 +42,8 @@ pub(super) struct Link {
     phase: LinkPhase,
     /// Attempts since the last success.
     failures: u32,
+    /// The cluster of the master, if it has named it.
+    cluster_id: Option<String>,
     ping_timeout: Duration,
     pub(super) last_ping: meseta_resources::Moment,
 }
@@ -67,6 +66,7 @@ impl AgentCore {
     fn next_link(&mut self) -> LinkId {
         self.link.id = LinkId(self.link.id.0.saturating_add(1));
         self.link.phase = LinkPhase::Down;
+        self.link.cluster_id = None;
         self.link.id
     }
 
@@ -119,6 +119,7 @@ impl AgentCore {
             resource_version_uuid: None,
             address: Some(self.options.address.clone()),
             frame_bytes_max: Some(self.options.frame_bytes_max),
+            obeyed: self.epochs.kept().cloned(),
         };
         if !known {
             return ToMaster::Register(register);
@@ -234,32 +235,21 @@ impl AgentCore {
         if link != self.link.id || matches!(self.link.phase, LinkPhase::Down) {
             return;
         }
-        let heard = now.moment.saturating_since(self.epoch_heard);
-        if frame.epoch < self.epoch && heard > EPOCH_MEMORY {
-            warn!(
-                epoch = frame.epoch,
-                highest = self.epoch,
-                "taking a master whose registry is younger: the one before was not heard of for long"
-            );
-        } else if frame.epoch < self.epoch {
-            warn!(
-                epoch = frame.epoch,
-                highest = self.epoch,
-                "dropped a frame of a master that has been succeeded"
-            );
+        if frame.cluster_id.is_some() {
+            self.link.cluster_id = frame.cluster_id;
+        }
+        if !self.is_obeyed(now, frame.epoch) {
             if self.link.phase == LinkPhase::Registering {
                 let pause = self.backoff(BACKOFF_MAX);
                 self.reconnect(now, Some(pause));
             }
             return;
         }
-        self.epoch = frame.epoch;
-        self.epoch_heard = now.moment;
         let Some(message) = frame.message else {
             return;
         };
         match message {
-            FromMaster::Registered(registered) => self.registered(now, registered),
+            FromMaster::Registered(registered) => self.registered(now, frame.epoch, registered),
             FromMaster::Ping(ping) => self.ping(now, ping),
             FromMaster::Refused(refused) => self.refused(now, &refused),
             FromMaster::Shutdown(shutdown) => self.shut_down(now, shutdown.reason),
@@ -272,6 +262,56 @@ impl AgentCore {
             }
             message if self.state == State::Running => self.handle_request(now, message),
             _ => warn!("dropped an order that came before the registration or after the end"),
+        }
+    }
+
+    /// Whether a frame of this epoch on the present connection is obeyed; logs why not.
+    fn is_obeyed(&mut self, now: Now, epoch: u64) -> bool {
+        let master_info = self.master.as_ref();
+        let is_registered = self.link.phase == LinkPhase::Registered;
+        let master = MasterEpoch {
+            cluster_id: self.link.cluster_id.as_deref(),
+            epoch,
+            master_id: master_info
+                .filter(|_| is_registered)
+                .map(|info| info.id.as_str()),
+        };
+        let highest = self.epochs.kept().map(|kept| kept.epoch);
+        match self.epochs.decide(now.moment, master) {
+            Decision::Obey {
+                has_changed,
+                is_lower,
+            } => {
+                if is_lower {
+                    warn!(
+                        epoch,
+                        "taking a master whose registry is younger: the one before was not heard of for long"
+                    );
+                }
+                if has_changed {
+                    self.record_identity();
+                }
+                true
+            }
+            Decision::Drop { for_ever, is_news } => {
+                if is_news && for_ever {
+                    error!(
+                        epoch,
+                        obeyed = highest,
+                        cluster_id = self.link.cluster_id,
+                        "dropped a frame of a master whose epoch is lower than one of the same cluster that was obeyed: \
+                         it has been succeeded, or its registry was restored from an older copy; in the latter case it \
+                         makes its epoch a higher one when agents register, and its log says why if it does not"
+                    );
+                } else if is_news {
+                    let heard = self.epochs.heard();
+                    warn!(
+                        epoch,
+                        heard, "dropped a frame of a master that has been succeeded"
+                    );
+                }
+                false
+            }
         }
     }
 
@@ -296,7 +336,7 @@ impl AgentCore {
         }
     }
 
-    fn registered(&mut self, now: Now, registered: wire::Registered) {
+    fn registered(&mut self, now: Now, epoch: u64, registered: wire::Registered) {
         if self.link.phase != LinkPhase::Registering || self.state == State::Terminating {
             return;
         }
@@ -312,11 +352,19 @@ impl AgentCore {
                 error!(%reason, "registration failed");
                 return self.exit_process(ExitReason::Refused(reason));
             }
-            Some(_) => info!(agent_id = %id, epoch = self.epoch, "re-registered"),
-            None => {
-                info!(agent_id = %id, epoch = self.epoch, "registered");
-                self.remember_identity(id);
-            }
+            Some(_) => info!(agent_id = %id, epoch, "re-registered"),
+            None => info!(agent_id = %id, epoch, "registered"),
+        }
+        let master = MasterEpoch {
+            cluster_id: self.link.cluster_id.as_deref(),
+            epoch,
+            master_id: registered.master_info.as_ref().map(|info| info.id.as_str()),
+        };
+        let has_changed = self.epochs.keep(master);
+        let is_new = self.agent_id.is_none();
+        self.agent_id = Some(id);
+        if has_changed || is_new {
+            self.record_identity();
         }
         self.state = State::Running;
         self.link.phase = LinkPhase::Registered;
@@ -343,15 +391,25 @@ impl AgentCore {
         }
     }
 
-    fn remember_identity(&mut self, id: AgentId) {
-        let mut info = self.options.info.clone();
-        info.id = Some(pb::AgentId {
-            value: id.to_string(),
+    /// Writes who the agent is and which epoch it obeys; all that follows in effect waits for it.
+    fn record_identity(&mut self) {
+        let Some(agent) = self.agent_id.clone() else {
+            return;
+        };
+        let info = self.recorded_info.get_or_insert_with(|| {
+            let mut info = Box::new(self.options.info.clone());
+            info.id = Some(pb::AgentId {
+                value: agent.to_string(),
+            });
+            info
         });
-        self.agent_id = Some(id.clone());
+        let record = AgentRecord {
+            info: (**info).clone(),
+            obeyed: self.epochs.kept().cloned(),
+        };
         self.persist(Write::Agent {
-            agent: id,
-            record: Box::new(AgentRecord { info }),
+            agent,
+            record: Box::new(record),
         });
     }
 

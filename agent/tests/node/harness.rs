@@ -280,6 +280,7 @@ impl World {
         let frame = wire::MasterFrame {
             epoch: 1,
             message: Some(message),
+            cluster_id: None,
         };
         let sent = self.runtime.block_on(link.to_agent.send(Ok(frame)));
         assert!(sent.is_ok(), "the agent is connected");

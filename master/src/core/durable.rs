@@ -45,6 +45,11 @@ impl MasterCore {
                     self.keep_former_description(&profile.id);
                 }
             }
+            Pending::RaiseEpoch {
+                epoch,
+                connection,
+                report,
+            } => self.epoch_raised(epoch, connection, *report),
             Pending::Unreachable { agent, since } => self.agent_unreachable(&agent, since),
             Pending::RecoveredUnreachable { agent, since } => {
                 self.recovered_unreachable(agent, since);

@@ -36,6 +36,12 @@ use super::views::snapshot::{AgentView, CachedSnapshots, FrameworkView};
 pub struct MasterCore {
     pub(super) config: Config,
     pub(super) epoch: u64,
+    /// The highest that was asked of the registry; 0 if none was.
+    pub(super) requested_epoch: u64,
+    /// When another one may be asked of it.
+    pub(super) next_epoch_rise: Moment,
+    /// Of the registry; what agents know its epochs by.
+    pub(super) cluster_id: Option<String>,
     pub(super) started: Duration,
     /// Both clocks in this step.
     pub(super) now: Now,

@@ -76,8 +76,15 @@ impl MasterCore {
     }
 
     pub(super) fn frame_to(&mut self, to: ConnectionId, message: master_frame::Message) {
+        let is_first = matches!(
+            message,
+            master_frame::Message::Registered(_)
+                | master_frame::Message::Refused(_)
+                | master_frame::Message::Shutdown(_)
+        );
         let frame = MasterFrame {
             epoch: self.epoch,
+            cluster_id: self.cluster_id.clone().filter(|_| is_first),
             message: Some(message),
         };
         self.output(Output::Frame {

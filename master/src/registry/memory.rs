@@ -21,6 +21,7 @@ impl InMemory {
     pub fn open(on_persisted: OnPersisted) -> (Recovered, Self) {
         let recovered = Recovered {
             epoch: 1,
+            cluster_id: uuid::Uuid::new_v4().to_string(),
             ..Recovered::default()
         };
         (recovered, Self { on_persisted })

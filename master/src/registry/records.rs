@@ -21,6 +21,8 @@ use crate::core::{
 pub(super) const FORMAT: u32 = 1;
 
 pub(super) const META_KEY: &str = "meta";
+/// Above the epochs that agents were found to have obeyed. Apart from the meta, which is written at the start alone.
+pub(super) const EPOCH_KEY: &str = "epoch";
 const AGENT: &str = "agent/";
 const UNREACHABLE: &str = "unreachable/";
 const GONE: &str = "gone/";
@@ -63,6 +65,12 @@ pub(super) struct Meta {
     /// Over all other records; absent in one that an older master wrote last.
     #[prost(message, optional, tag = "4")]
     pub(super) content: Option<StoredContent>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RaisedEpoch {
+    #[prost(uint64, tag = "1")]
+    epoch: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -263,6 +271,10 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
             Write::put(format!("{AGENT}{agent_id}"), &Agent { info: info.clone() }),
             Write::delete(format!("{UNREACHABLE}{agent_id}")),
         ],
+        Mutation::RaiseEpoch { epoch } => {
+            let raised = RaisedEpoch { epoch: *epoch };
+            vec![Write::put(EPOCH_KEY.to_owned(), &raised)]
+        }
         Mutation::MarkUnreachable(record) => vec![
             Write::delete(format!("{AGENT}{}", record.agent_id)),
             put_unreachable(record),
@@ -384,13 +396,20 @@ fn put_framework(record: &FrameworkRecord) -> Write {
     Write::put(format!("{kind}{}", record.framework_id), &framework)
 }
 
+/// The epoch that a record of [`EPOCH_KEY`] has.
+pub(super) fn raised_epoch(value: &[u8]) -> Result<u64, prost::DecodeError> {
+    Ok(RaisedEpoch::decode(value)?.epoch)
+}
+
 /// Adds a stored record to what has been recovered. Kinds that a later version added are skipped.
 pub(super) fn read(
     recovered: &mut Recovered,
     key: &str,
     value: &[u8],
 ) -> Result<(), prost::DecodeError> {
-    if let Some(agent_id) = key.strip_prefix(AGENT) {
+    if key == EPOCH_KEY {
+        recovered.epoch = recovered.epoch.max(raised_epoch(value)?);
+    } else if let Some(agent_id) = key.strip_prefix(AGENT) {
         let agent = Agent::decode(value)?;
         recovered.agents.push(AgentRecord {
             agent_id: agent_id.to_owned(),

@@ -141,6 +141,127 @@ fn a_master_whose_registry_was_lost_is_taken_once_the_old_one_is_forgotten() {
     assert!(simulation.kills().is_empty());
 }
 
+/// What is logged meanwhile.
+fn logged(work: impl FnOnce()) -> String {
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let writer = std::sync::Arc::new(log.reopen().expect("a writer"));
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(writer);
+    tracing::subscriber::with_default(subscriber.finish(), work);
+    std::fs::read_to_string(log.path()).expect("text")
+}
+
+/// The epoch that the agent says it has obeyed, and the start of the master.
+fn told_epoch(simulation: &Simulation) -> Option<(String, u64, Option<String>)> {
+    let told = match simulation.frames.last() {
+        Some(FromAgent::Register(register)) => register.obeyed.clone(),
+        Some(FromAgent::Reregister(report)) => report.register.obeyed.clone(),
+        other => panic!("not a registration: {other:?}"),
+    };
+    told.map(|told| (told.cluster_id, told.epoch, told.master_id))
+}
+
+fn registered_by(master_id: &str) -> ToAgent {
+    let ToAgent::Registered(registered) = registered() else {
+        panic!("not that");
+    };
+    ToAgent::Registered(wire::Registered {
+        master_info: Some(pb::MasterInfo {
+            id: master_id.to_owned(),
+            ..pb::MasterInfo::default()
+        }),
+        ..registered
+    })
+}
+
+#[test]
+fn no_lower_epoch_of_the_same_cluster_is_obeyed_after_a_restart_either() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    assert_eq!(told_epoch(&simulation), None);
+    simulation.epoch = 5;
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    let container = simulation.running(task("t"));
+    for _ in 0..2 {
+        simulation.crash(false);
+        simulation.link_up();
+        let told = ("a".to_owned(), 5, Some("m5".to_owned()));
+        assert_eq!(told_epoch(&simulation), Some(told));
+        let end = || {
+            ToAgent::Shutdown(wire::Shutdown {
+                reason: "the agent was marked gone".to_owned(),
+            })
+        };
+        simulation.tell_of(Some("a"), 4, end());
+        assert_eq!(simulation.core.state(), State::Disconnected);
+        for _ in 0..6 {
+            simulation.advance(Duration::from_secs(16));
+            simulation.link_up();
+            simulation.tell_of(Some("a"), 4, registered_by("m4"));
+            assert_eq!(simulation.core.state(), State::Disconnected);
+        }
+    }
+    assert!(simulation.machine.contains_key(&container));
+    assert!(simulation.kills().is_empty());
+    simulation.advance(Duration::from_secs(16));
+    simulation.link_up();
+    simulation.tell_of(Some("a"), 6, registered_by("m6"));
+    assert_eq!(simulation.core.state(), State::Running);
+    simulation.crash(false);
+    simulation.link_up();
+    let told = ("a".to_owned(), 6, Some("m6".to_owned()));
+    assert_eq!(told_epoch(&simulation), Some(told));
+}
+
+#[test]
+fn a_refused_master_is_named_once_with_the_cure() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    let text = logged(|| {
+        for _ in 0..3 {
+            simulation.tell_of(Some("a"), 4, ToAgent::Ping(wire::Ping::default()));
+        }
+    });
+    assert_eq!(text.matches("whose epoch is lower").count(), 1, "{text}");
+    let figures = "epoch=4 obeyed=5 cluster_id=\"a\"";
+    assert!(text.contains(figures), "{text}");
+    assert!(text.contains("restored from an older copy"), "{text}");
+}
+
+#[test]
+fn an_epoch_is_written_once_and_before_anything_of_it_happens() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.epoch = 5;
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    let container = simulation.running(task("t"));
+    simulation.quick_disk = false;
+    for sequence in 0..3 {
+        let ping = wire::Ping {
+            sequence,
+            connected: true,
+        };
+        simulation.tell_of(None, 6, ToAgent::Ping(ping));
+    }
+    assert_eq!(simulation.unwritten_epochs(), [6]);
+    let kill = wire::KillTask {
+        framework_id: framework_id(),
+        task_id: task_id("t"),
+        kill_policy: None,
+    };
+    simulation.tell_of(None, 7, ToAgent::KillTask(kill));
+    assert_eq!(simulation.unwritten_epochs(), [6, 7]);
+    assert!(simulation.killed.is_empty());
+    simulation.flush(1);
+    let record = simulation.image().agent.and_then(|agent| agent.record);
+    let obeyed = record.and_then(|record| record.obeyed);
+    assert_eq!(obeyed.map(|obeyed| obeyed.epoch), Some(6));
+    simulation.flush(usize::MAX);
+    assert_eq!(simulation.killed, [container]);
+}
+
 /// A disk without room delays launches and updates; it is no reason to be taken for lost.
 #[test]
 fn signs_of_life_wait_for_no_disk() {
@@ -235,18 +356,12 @@ fn another_id_than_ours_ends_the_agent_and_no_task() {
 fn a_refusal_for_good_ends_the_agent_and_another_is_tried_later() {
     let mut simulation = Simulation::new();
     simulation.link_up();
-    let log = tempfile::NamedTempFile::new().expect("a file");
-    let writer = std::sync::Arc::new(log.reopen().expect("a writer"));
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(writer);
-    tracing::subscriber::with_default(subscriber.finish(), || {
+    let logged = logged(|| {
         simulation.tell(ToAgent::Refused(wire::Refused {
             reason: "busy".to_owned(),
             permanent: false,
         }));
     });
-    let logged = std::fs::read_to_string(log.path()).expect("text");
     let line = "the master refused this agent reason=\"busy\" permanent=false";
     assert!(logged.contains(line), "{logged}");
     let before = simulation.connects();

@@ -59,6 +59,8 @@ pub(super) struct Simulation {
     /// Whether writes become durable at once.
     pub(super) quick_disk: bool,
     pub(super) link: Option<LinkId>,
+    /// That of the master, unless a test says another one.
+    pub(super) epoch: u64,
     pub(super) frames: Vec<FromAgent>,
     pub(super) seen: Vec<Seen>,
     /// The containers that were killed or destroyed, in that order.
@@ -123,6 +125,7 @@ impl Simulation {
             outbox: Outbox::default(),
             quick_disk: true,
             link: None,
+            epoch: 1,
             frames: Vec::new(),
             seen: Vec::new(),
             killed: Vec::new(),
@@ -164,14 +167,20 @@ impl Simulation {
     }
 
     pub(super) fn tell(&mut self, message: ToAgent) {
-        self.tell_with_epoch(1, message);
+        self.tell_with_epoch(self.epoch, message);
     }
 
     pub(super) fn tell_with_epoch(&mut self, epoch: u64, message: ToAgent) {
+        self.tell_of(None, epoch, message);
+    }
+
+    /// The same of a master that may name its cluster.
+    pub(super) fn tell_of(&mut self, cluster: Option<&str>, epoch: u64, message: ToAgent) {
         let link = self.link.expect("there is a link");
         let frame = Box::new(wire::MasterFrame {
             epoch,
             message: Some(message),
+            cluster_id: cluster.map(str::to_owned),
         });
         let charge = None;
         self.step(Input::Frame {
@@ -220,6 +229,15 @@ impl Simulation {
         }
         let lsn = batch.last().map_or(0, |(lsn, _)| *lsn);
         self.release(lsn);
+    }
+
+    /// The epochs that are about to be durable, one for each write of who the agent is.
+    pub(super) fn unwritten_epochs(&self) -> Vec<u64> {
+        let epoch = |(_, write): &(u64, Write)| match write {
+            Write::Agent { record, .. } => Some(record.obeyed.as_ref()?.epoch),
+            _ => None,
+        };
+        self.pending.iter().filter_map(epoch).collect()
     }
 
     fn release(&mut self, lsn: u64) {

@@ -2,6 +2,7 @@
 //!
 //! - `admission`: which agents may join, and which may be offered
 //! - `adoption`: takes over what an agent reports when it reregisters
+//! - `epochs`: a higher epoch for agents that have obeyed one
 //! - `frames`: what registered agents say
 //! - `info_usage`: descriptions of agents, held to their limits
 //! - `loss`: agents disconnected, unreachable, removed
@@ -12,6 +13,7 @@
 
 pub(super) mod admission;
 pub(super) mod adoption;
+pub(super) mod epochs;
 pub(super) mod frames;
 pub(super) mod info_usage;
 pub(super) mod loss;

@@ -58,6 +58,15 @@ impl MasterCore {
                 "the first frame must register the agent",
             )),
         };
+        self.conclude_handshake(connection, result);
+    }
+
+    /// Sends an agent away that is not taken.
+    pub(super) fn conclude_handshake(
+        &mut self,
+        connection: ConnectionId,
+        result: Result<(), Rejection>,
+    ) {
         if let Err(rejection) = result {
             self.forget_partial_reregistration(connection);
             self.refuse_agent(connection, rejection);
@@ -142,7 +151,7 @@ impl MasterCore {
         );
     }
 
-    fn reregister(
+    pub(super) fn reregister(
         &mut self,
         connection: ConnectionId,
         report: meseta::Reregister,
@@ -170,6 +179,9 @@ impl MasterCore {
         self.check_agent_is_authorized(connection, &profile, Some(&id))?;
         self.check_domain(&profile)?;
         self.check_machine_is_up(connection, &profile)?;
+        if let Some(epoch) = self.epoch_needed(&report.register)? {
+            return self.raise_epoch(&id, epoch, connection, report);
+        }
         let profile = Arc::new(profile);
         self.counters.agent_frame("reregister");
         if self.readmitting.contains(&id) {

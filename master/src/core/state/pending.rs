@@ -36,6 +36,12 @@ pub(in crate::core) enum Pending {
         profile: Arc<AgentProfile>,
         report: Box<meseta::Reregister>,
     },
+    /// The epoch is a higher one, and the agent that has obeyed one above the former is answered.
+    RaiseEpoch {
+        epoch: u64,
+        connection: ConnectionId,
+        report: Box<meseta::Reregister>,
+    },
     Unreachable {
         agent: AgentId,
         since: Duration,

@@ -18,6 +18,8 @@ use super::maintenance::Maintenance;
 pub enum Mutation {
     /// Admits an agent or replaces what is known of it; ends its being unreachable.
     PutAgent(AgentRecord),
+    /// The epoch is at least this one; an agent has obeyed one below it.
+    RaiseEpoch { epoch: u64 },
     /// The agent has not answered for too long; it may come back.
     MarkUnreachable(UnreachableRecord),
     /// The agent left for good.
@@ -99,6 +101,8 @@ pub struct DeadlineRecord {
 pub struct Recovered {
     /// Grows with every start; fences the frames of an older master.
     pub epoch: u64,
+    /// The registry's own, for as long as it exists; empty where there is none.
+    pub cluster_id: String,
     pub agents: Vec<AgentRecord>,
     pub unreachable: Vec<UnreachableRecord>,
     /// With the time since the Unix epoch.

@@ -50,6 +50,7 @@ impl World {
                 forget(registry, &record.agent_id);
                 registry.agents.push(record);
             }
+            Mutation::RaiseEpoch { epoch } => registry.epoch = registry.epoch.max(epoch),
             Mutation::MarkUnreachable(record) => {
                 forget(registry, &record.agent_id);
                 registry.unreachable.push(record);

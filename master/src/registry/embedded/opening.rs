@@ -183,7 +183,7 @@ fn begin_epoch(
         let take = &mut |key: &str, value: &[u8]| records::read(&mut recovered, key, value);
         let Summary { meta, content } = read(&table, path, take)?;
         let mut meta = check_marker(meta, content, path, marker)?;
-        meta.epoch += 1;
+        meta.epoch = meta.epoch.max(recovered.epoch) + 1;
         meta.format = FORMAT;
         meta.content = Some(content.stored());
         table
@@ -193,6 +193,7 @@ fn begin_epoch(
     };
     transaction.commit().map_err(|error| failed(error.into()))?;
     recovered.epoch = meta.epoch;
+    recovered.cluster_id.clone_from(&meta.id);
     Ok((recovered, meta, content))
 }
 

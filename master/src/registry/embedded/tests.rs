@@ -42,6 +42,12 @@ fn open(path: &Path) -> (Recovered, Box<Embedded>, Receiver<Lsn>) {
     (recovered, Box::new(registry), receiver)
 }
 
+/// As the marker beside the registry has it.
+fn id_of(path: &Path) -> String {
+    let marker = std::fs::read_to_string(path.with_extension("id"));
+    marker.unwrap().trim().to_owned()
+}
+
 fn deadline(id: &str) -> Mutation {
     Mutation::PutDeadline(DeadlineRecord {
         framework_id: id.to_owned(),
@@ -90,6 +96,7 @@ fn everything_reported_durable_is_there_after_reopening() {
         recovered,
         Recovered {
             epoch: 1,
+            cluster_id: id_of(&path),
             ..Recovered::default()
         }
     );
@@ -133,6 +140,7 @@ fn everything_reported_durable_is_there_after_reopening() {
 
     let (recovered, registry, _persisted) = open(&path);
     assert_eq!(recovered.epoch, 2);
+    assert_eq!(recovered.cluster_id, id_of(&path));
     let ids: Vec<_> = recovered
         .agents
         .iter()
@@ -404,6 +412,23 @@ fn a_record_that_is_missing_is_noticed() {
         error.to_string().contains("put a copy of the file back"),
         "{error}"
     );
+}
+
+#[test]
+fn the_epoch_after_a_rise_is_above_it() {
+    let (_dir, path) = place();
+    let (_, mut registry, persisted) = open(&path);
+    for (lsn, epoch) in [(1, 8), (2, 9)] {
+        registry.persist(Lsn(lsn), Mutation::RaiseEpoch { epoch });
+        while persisted.recv().unwrap() < Lsn(lsn) {}
+    }
+    registry.close();
+    assert_eq!(inspect(&path).unwrap().recovered.epoch, 9);
+    for epoch in [10, 11] {
+        let (recovered, registry, _persisted) = open(&path);
+        assert_eq!(recovered.epoch, epoch);
+        registry.close();
+    }
 }
 
 /// A registry of an older master, which knew neither ids nor sums, is taken over.

@@ -67,6 +67,7 @@ pub(super) async fn take_over(
     };
     let mut recovered = Recovered {
         epoch: meta.epoch,
+        cluster_id: meta.id,
         ..Recovered::default()
     };
     for (key, value) in &values {
@@ -140,13 +141,26 @@ async fn begin_epoch(
     cluster: &Cluster,
     elected: &Elected,
 ) -> Result<(Meta, i64, u64), EtcdError> {
+    let raised = keys.record(records::EPOCH_KEY);
     let read = TxnRequest {
-        success: vec![operation::get(keys.meta()), operation::get(keys.sequence())],
+        success: vec![
+            operation::get(keys.meta()),
+            operation::get(keys.sequence()),
+            operation::get(raised.clone()),
+        ],
         ..TxnRequest::default()
     };
     let found = client.txn(read).await?;
     let mut found = found.responses.into_iter().map(first);
     let (meta, sequence) = (found.next().flatten(), found.next().flatten());
+    let raised_epoch = found.next().flatten().map(|found| {
+        let epoch = records::raised_epoch(&found.value);
+        epoch.map_err(|source| EtcdError::Damaged {
+            key: raised,
+            source,
+        })
+    });
+    let raised_epoch = raised_epoch.transpose()?.unwrap_or(0);
     let known = meta
         .as_ref()
         .map(|found| decode_meta(keys, found))
@@ -161,7 +175,7 @@ async fn begin_epoch(
     }
     let next = Meta {
         format: FORMAT,
-        epoch: known.as_ref().map_or(0, |known| known.epoch) + 1,
+        epoch: raised_epoch.max(known.as_ref().map_or(0, |known| known.epoch)) + 1,
         id: known.map_or_else(|| cluster.new_id.clone(), |known| known.id),
         name: cluster.name.clone(),
         leader: elected.leader_id.clone(),

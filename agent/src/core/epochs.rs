@@ -1,0 +1,296 @@
+//! Which masters the agent obeys: of one cluster no lower epoch than it has obeyed, also after a restart.
+//!
+//! Entered through [`Epochs::decide`] for every frame and [`Epochs::keep`] once the agent is registered. A master that
+//! names no cluster is an older one: of it, and of another cluster's, only what was heard of late counts. Invariant:
+//! the epoch kept of a cluster never falls.
+
+use std::time::Duration;
+
+use meseta_proto::meseta::v1::ObeyedEpoch;
+use meseta_resources::Moment;
+
+/// How long the master of the highest epoch may be silent before one of a lower epoch, of another cluster or of none
+/// that is named, is taken for what comes after a lost registry, not for a master that has been succeeded: such a one
+/// ends with its lease, long before.
+const EPOCH_MEMORY: Duration = Duration::from_secs(75);
+
+/// Ids are UUIDs; what is longer than so many bytes is none, and not written to the disk.
+const ID_BYTES_MAX: usize = 256;
+
+/// A master, as the frame at hand and those before it on the connection tell it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MasterEpoch<'a> {
+    /// Absent if the master names none.
+    pub(super) cluster_id: Option<&'a str>,
+    pub(super) epoch: u64,
+    /// The start of the master; absent before the agent is registered with it.
+    pub(super) master_id: Option<&'a str>,
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Decision {
+    Obey {
+        /// What is kept is to be durable before anything of the frame takes effect.
+        has_changed: bool,
+        /// A higher epoch was obeyed, so long ago that it is forgotten.
+        is_lower: bool,
+    },
+    /// It comes from a master that has been succeeded, or whose registry is older than what was obeyed.
+    Drop {
+        /// Of this cluster a higher epoch was obeyed: waiting does not help.
+        for_ever: bool,
+        /// This master was not refused just before.
+        is_news: bool,
+    },
+}
+
+/// The epochs that were obeyed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Epochs {
+    /// The highest of the cluster that the agent was registered with last; durable, or on its way.
+    kept: Option<ObeyedEpoch>,
+    /// That of the last frame that was obeyed, whosever it was.
+    heard: u64,
+    heard_at: Moment,
+    /// Cluster and epoch of the last frame that was dropped, if none was obeyed since.
+    refused: Option<(Option<String>, u64)>,
+}
+
+impl Epochs {
+    /// What is known after a restart.
+    pub(super) fn recovered(kept: Option<ObeyedEpoch>) -> Self {
+        Self {
+            kept,
+            ..Self::default()
+        }
+    }
+
+    /// What is to be durable, and told to masters.
+    pub(super) fn kept(&self) -> Option<&ObeyedEpoch> {
+        self.kept.as_ref()
+    }
+
+    /// The epoch of the last frame that was obeyed; 0 before there was one.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Whether a frame is obeyed.
+    pub(super) fn decide(&mut self, now: Moment, master: MasterEpoch<'_>) -> Decision {
+        let known = self
+            .kept
+            .as_mut()
+            .filter(|kept| master.cluster_id == Some(kept.cluster_id.as_str()));
+        let for_ever = known.as_ref().is_some_and(|kept| master.epoch < kept.epoch);
+        let is_lower = master.epoch < self.heard;
+        let is_remembered = now.saturating_since(self.heard_at) <= EPOCH_MEMORY;
+        if for_ever || (is_lower && is_remembered) {
+            return Decision::Drop {
+                for_ever,
+                is_news: self.note_refusal(master),
+            };
+        }
+        let higher = known.filter(|kept| kept.epoch < master.epoch);
+        let has_changed = higher.is_some();
+        if let Some(kept) = higher {
+            kept.epoch = master.epoch;
+            kept.master_id = valid(master.master_id);
+        }
+        self.heard = master.epoch;
+        self.heard_at = now;
+        self.refused = None;
+        Decision::Obey {
+            has_changed,
+            is_lower,
+        }
+    }
+
+    /// Says whether this master was not refused just before.
+    fn note_refusal(&mut self, master: MasterEpoch<'_>) -> bool {
+        let cluster_id = valid(master.cluster_id);
+        let refused = Some((cluster_id, master.epoch));
+        let is_news = self.refused != refused;
+        self.refused = refused;
+        is_news
+    }
+
+    /// The agent is registered with a master whose frame was obeyed: its cluster is the one that counts from now on.
+    /// Says whether what is kept has changed.
+    pub(super) fn keep(&mut self, master: MasterEpoch<'_>) -> bool {
+        let Some(cluster_id) = valid(master.cluster_id) else {
+            return false;
+        };
+        let kept = Some(ObeyedEpoch {
+            cluster_id,
+            epoch: master.epoch,
+            master_id: valid(master.master_id),
+        });
+        let has_changed = self.kept != kept;
+        self.kept = kept;
+        has_changed
+    }
+
+    /// The process stood still for so long, in which nobody could be heard.
+    pub(super) fn paused(&mut self, now: Moment, lasted: Duration) {
+        self.heard_at = (self.heard_at + lasted).min(now);
+    }
+}
+
+/// An id, if it can be one.
+fn valid(id: Option<&str>) -> Option<String> {
+    id.filter(|id| !id.is_empty() && id.len() <= ID_BYTES_MAX)
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LATE: Duration = Duration::from_secs(76);
+
+    fn master(cluster_id: &str, epoch: u64) -> MasterEpoch<'_> {
+        MasterEpoch {
+            cluster_id: Some(cluster_id).filter(|id| !id.is_empty()),
+            epoch,
+            master_id: Some("m"),
+        }
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment::ORIGIN + Duration::from_secs(seconds)
+    }
+
+    /// An agent that is registered with a master of the cluster `a`.
+    fn obeying(epoch: u64) -> Epochs {
+        let mut epochs = Epochs::default();
+        epochs.decide(at(1), master("a", epoch));
+        assert!(epochs.keep(master("a", epoch)));
+        epochs
+    }
+
+    fn is_obeyed(decision: Decision) -> bool {
+        !matches!(decision, Decision::Drop { .. })
+    }
+
+    #[test]
+    fn a_lower_epoch_of_the_same_cluster_is_never_obeyed() {
+        let mut epochs = obeying(7);
+        let lower = master("a", 6);
+        let refused = |is_news| Decision::Drop {
+            for_ever: true,
+            is_news,
+        };
+        assert_eq!(epochs.decide(at(2), lower), refused(true));
+        assert_eq!(epochs.decide(at(1_000_000), lower), refused(false));
+        assert_eq!(epochs.decide(at(1_000_000), master("a", 5)), refused(true));
+        let mut restarted = Epochs::recovered(epochs.kept().cloned());
+        assert_eq!(restarted.decide(at(1), lower), refused(true));
+        assert!(is_obeyed(restarted.decide(at(2), master("a", 7))));
+        assert_eq!(restarted.decide(at(3), lower), refused(true));
+    }
+
+    #[test]
+    fn a_higher_epoch_is_kept_once() {
+        let mut epochs = obeying(7);
+        let decision = |has_changed| Decision::Obey {
+            has_changed,
+            is_lower: false,
+        };
+        let next = MasterEpoch {
+            master_id: None,
+            ..master("a", 8)
+        };
+        assert_eq!(epochs.decide(at(2), next), decision(true));
+        assert_eq!(epochs.decide(at(3), next), decision(false));
+        let kept = epochs.kept().expect("it is kept");
+        assert_eq!((kept.epoch, &kept.master_id), (8, &None));
+        assert!(epochs.keep(master("a", 8)));
+        assert!(!epochs.keep(master("a", 8)));
+        // The same master has made its epoch a higher one.
+        assert_eq!(epochs.decide(at(4), master("a", 9)), decision(true));
+        let kept = epochs.kept().expect("it is kept");
+        assert_eq!((kept.epoch, kept.master_id.as_deref()), (9, Some("m")));
+    }
+
+    #[test]
+    fn of_another_cluster_or_none_only_what_was_heard_of_late_counts() {
+        for other in ["b", ""] {
+            let mut epochs = obeying(7);
+            let refused = Decision::Drop {
+                for_ever: false,
+                is_news: true,
+            };
+            assert_eq!(epochs.decide(at(2), master(other, 3)), refused);
+            let taken = Decision::Obey {
+                has_changed: false,
+                is_lower: true,
+            };
+            assert_eq!(epochs.decide(at(1) + LATE, master(other, 3)), taken);
+            assert!(is_obeyed(epochs.decide(at(2) + LATE, master(other, 4))));
+        }
+    }
+
+    #[test]
+    fn a_cluster_counts_until_the_agent_is_registered_with_another() {
+        let mut epochs = obeying(7);
+        epochs.decide(at(1) + LATE, master("", 3));
+        assert!(!epochs.keep(master("", 3)), "an older master names none");
+        assert!(!is_obeyed(epochs.decide(at(500), master("a", 6))));
+        epochs.decide(at(600), master("b", 9));
+        assert!(!is_obeyed(epochs.decide(at(700), master("a", 6))));
+        assert!(epochs.keep(master("b", 9)));
+        assert!(is_obeyed(epochs.decide(at(700), master("a", 6))));
+    }
+
+    #[test]
+    fn an_id_that_is_none_is_not_kept() {
+        let long = "x".repeat(ID_BYTES_MAX + 1);
+        let mut epochs = Epochs::default();
+        assert!(!epochs.keep(master(&long, 1)));
+        assert!(!epochs.keep(master("", 1)));
+        assert_eq!(epochs.kept(), None);
+    }
+
+    #[test]
+    fn time_in_which_nobody_could_be_heard_is_not_silence() {
+        let mut epochs = obeying(7);
+        epochs.paused(at(1) + LATE, LATE);
+        let lower = master("b", 3);
+        assert!(!is_obeyed(epochs.decide(at(2) + LATE, lower)));
+    }
+
+    proptest! {
+        /// Whatever masters say, and however often the agent is restarted.
+        #[test]
+        fn the_epoch_of_a_cluster_never_falls(
+            frames in prop::collection::vec(
+                (0_u64..200, 0..3_usize, 0_u64..8, any::<bool>(), any::<bool>()), 1..64
+            ),
+        ) {
+            let mut epochs = Epochs::default();
+            let mut now = Moment::ORIGIN;
+            for (pause, cluster, epoch, is_registration, restarts) in frames {
+                now += Duration::from_secs(pause);
+                if restarts {
+                    epochs = Epochs::recovered(epochs.kept().cloned());
+                }
+                let of = master(["", "a", "b"][cluster], epoch);
+                let before = epochs.kept().cloned();
+                let obeyed = is_obeyed(epochs.decide(now, of));
+                if obeyed && is_registration {
+                    epochs.keep(of);
+                }
+                let same = before.filter(|kept| of.cluster_id == Some(kept.cluster_id.as_str()));
+                if let Some(before) = same {
+                    prop_assert!(!obeyed || epoch >= before.epoch);
+                    let kept = epochs.kept().expect("what was kept is kept").epoch;
+                    let highest = if obeyed { epoch } else { 0 };
+                    prop_assert_eq!(kept, before.epoch.max(highest));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Makes the registry's epoch a higher one where an agent has obeyed a higher one.
+//!
+//! Such an agent obeys this master no more: the registry was restored from a copy that is older. Entered from
+//! [`registration`](super::registration), when an agent comes back. Invariant: an agent that tells what it has obeyed
+//! is answered only once an epoch above that is durable.
+
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as meseta;
+use meseta_resources::AgentId;
+
+use crate::core::ids::ConnectionId;
+use crate::core::master::MasterCore;
+use crate::core::state::pending::Pending;
+use crate::core::state::persisted::Mutation;
+use crate::core::state::rejection::Rejection;
+
+/// By so much an agent may be ahead: more than a cluster has leaders in its life. What is further ahead is a mistake.
+const EPOCH_RISE_MAX: u64 = 1_000_000;
+
+/// From one rise to the next, because each makes all agents write: an agent that makes epochs up must not keep them busy.
+const EPOCH_RISE_INTERVAL: Duration = Duration::from_secs(10);
+
+impl MasterCore {
+    /// The epoch that this master needs to be obeyed by an agent; nothing if it has that.
+    pub(super) fn epoch_needed(
+        &self,
+        register: &meseta::Register,
+    ) -> Result<Option<u64>, Rejection> {
+        let obeyed = register.obeyed.as_ref();
+        let same = obeyed.filter(|obeyed| self.cluster_id.as_ref() == Some(&obeyed.cluster_id));
+        let Some(obeyed) = same else {
+            return Ok(None);
+        };
+        // Of two starts with one epoch the other was the first.
+        let own = self.config.identity.id.as_str();
+        let is_another = obeyed.master_id.as_deref().is_some_and(|id| id != own);
+        let is_enough = match is_another {
+            true => self.epoch > obeyed.epoch,
+            false => self.epoch >= obeyed.epoch,
+        };
+        if is_enough {
+            return Ok(None);
+        }
+        let next = obeyed.epoch.checked_add(1);
+        match next.filter(|next| next - self.epoch <= EPOCH_RISE_MAX) {
+            Some(next) => Ok(Some(next)),
+            None => Err(Rejection::for_now(format!(
+                "the agent says that it has obeyed epoch {} of this cluster, whose registry is at {}: a difference above \
+                 {EPOCH_RISE_MAX} is not believed; if the registry is the right one, end the agent's tasks and remove \
+                 meta/slaves/latest in its --work_dir, so that it registers anew",
+                obeyed.epoch, self.epoch
+            ))),
+        }
+    }
+
+    /// Has a higher epoch written; the agent goes on when that is durable.
+    pub(super) fn raise_epoch(
+        &mut self,
+        agent: &AgentId,
+        needed: u64,
+        connection: ConnectionId,
+        report: meseta::Reregister,
+    ) -> Result<(), Rejection> {
+        if needed > self.requested_epoch {
+            if self.now.moment < self.next_epoch_rise {
+                return Err(Rejection::for_now(
+                    "the epoch was made a higher one just now for another agent",
+                ));
+            }
+            tracing::warn!(
+                agent_id = %agent,
+                from = self.epoch,
+                to = needed,
+                "an agent has obeyed a higher epoch, so the registry was restored from an older copy: its epoch is made \
+                 a higher one"
+            );
+            self.requested_epoch = needed;
+            self.next_epoch_rise = self.now.moment + EPOCH_RISE_INTERVAL;
+        }
+        let epoch = self.requested_epoch;
+        self.handshakes.insert(connection);
+        self.persist(
+            Mutation::RaiseEpoch { epoch },
+            Pending::RaiseEpoch {
+                epoch,
+                connection,
+                report: Box::new(report),
+            },
+        );
+        Ok(())
+    }
+
+    /// The epoch is durable; the agent that it was made for is answered.
+    pub(in crate::core) fn epoch_raised(
+        &mut self,
+        epoch: u64,
+        connection: ConnectionId,
+        report: meseta::Reregister,
+    ) {
+        self.epoch = self.epoch.max(epoch);
+        if self.handshakes.remove(&connection) {
+            let result = self.reregister(connection, report);
+            self.conclude_handshake(connection, result);
+        }
+    }
+}
