@@ -93,6 +93,11 @@ pub(super) fn scheme() -> &'static str {
     }
 }
 
+/// Whom masters are believed by, as long as nobody says who this is.
+pub(super) fn encryption_of_masters() -> anyhow::Result<tls::ClientConfig> {
+    encryption(&flags(), None)
+}
+
 /// A client that says who this is, for an address that was typed. `is_encrypted` if it is one of `https`.
 pub(super) fn client(is_encrypted: bool) -> anyhow::Result<Client> {
     let flags = flags();

@@ -13,6 +13,7 @@ mod ids;
 pub(crate) mod kill;
 pub(crate) mod lenient;
 pub(crate) mod logs;
+mod masters;
 pub(crate) mod names;
 pub(crate) mod nodes;
 pub(crate) mod offers;
@@ -41,12 +42,13 @@ use serde_json::Value;
 /// Where the master is: a flag of every verb.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MasterFlag {
-    /// The master, as `host:port` or `https://host:port`.
+    /// The master, as `host:port` or `https://host:port`; of several, with commas between, the one that leads.
     #[arg(
         long,
         global = true,
         env = "MESETA_MASTER",
-        default_value = "127.0.0.1:5050"
+        default_value = "127.0.0.1:5050",
+        value_parser = masters::parse
     )]
     pub(crate) master: String,
     // Read from the command line by `identity::install`, for all that this process asks.

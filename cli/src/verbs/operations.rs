@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use http::StatusCode;
+use meseta_proto::leader::named_leader;
 use meseta_proto::meseta::v1::operator_client::OperatorClient;
 use meseta_proto::meseta::v1::{AwaitOperationRequest, OperationTaken};
 use meseta_proto::mesos::v1::master::call;
@@ -15,6 +16,7 @@ use meseta_proto::mesos::v1::{OperationState, OperationStatus};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use super::masters::{Asked, at_leader};
 use super::{hints, identity, server, table};
 
 /// Without a word of the agent for so long, say what is being waited for.
@@ -27,7 +29,7 @@ pub(super) struct WaitFlag {
     no_wait: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Operation {
     Reserve(call::ReserveResources),
     Unreserve(call::UnreserveResources),
@@ -49,7 +51,7 @@ impl Operation {
 
 /// Has it done, and says `done` when it is. `helps` knows what to do after a conflict.
 pub(super) fn carry_out(
-    master: &str,
+    masters: &str,
     operation: Operation,
     wait: &WaitFlag,
     done: &str,
@@ -57,10 +59,19 @@ pub(super) fn carry_out(
 ) -> anyhow::Result<()> {
     let agent = operation.agent().to_owned();
     let outcome = server::runtime()?.block_on(async {
-        let mut client = OperatorClient::new(identity::channel(&server::url(master, ""))?);
-        let taken = match take(&mut client, operation).await? {
+        let (master, mut client, taken) = at_leader(masters, async |master| {
+            let mut client = OperatorClient::new(identity::channel(&server::url(master, ""))?);
+            let taken = take(&mut client, operation.clone()).await?;
+            if taken.as_ref().is_err_and(|status| named_leader(status).is_some()) {
+                let error = anyhow!("{master} does not lead");
+                return Ok(Asked::Elsewhere(error));
+            }
+            Ok(Asked::Answered((master.to_owned(), client, taken)))
+        })
+        .await?;
+        let taken = match taken {
             Ok(taken) => taken,
-            Err(status) => return Err(refused(master, &status, helps)),
+            Err(status) => return Err(refused(&master, &status, helps)),
         };
         if wait.no_wait {
             return Ok(None);

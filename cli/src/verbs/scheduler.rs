@@ -22,10 +22,9 @@ pub(super) struct Scheduler {
 impl Scheduler {
     /// Subscribes and waits for the master's answer.
     pub(super) async fn subscribe(
-        master: &str,
+        masters: &str,
         framework_info: mesos::FrameworkInfo,
     ) -> anyhow::Result<Self> {
-        let client = server::client(master)?;
         let subscribe = Call {
             framework_id: framework_info.id.clone(),
             subscribe: Some(call::Subscribe {
@@ -34,10 +33,10 @@ impl Scheduler {
             }),
             ..of(call::Type::Subscribe)
         };
-        let (stream_id, mut events) =
-            server::subscribe::<Call, Event>(&client, master, "/api/v1/scheduler", &subscribe)
-                .await?;
-        let first = events
+        let mut subscription =
+            server::subscribe::<Call, Event>(masters, "/api/v1/scheduler", &subscribe).await?;
+        let first = subscription
+            .events
             .next()
             .await?
             .context("the master closed the stream at once")?;
@@ -48,11 +47,11 @@ impl Scheduler {
             .subscribed
             .context("the master's first event is not SUBSCRIBED")?;
         Ok(Self {
-            client,
-            master: master.to_owned(),
-            stream_id,
+            client: subscription.client,
+            master: subscription.master,
+            stream_id: subscription.stream_id,
             framework_id: subscribed.framework_id,
-            events,
+            events: subscription.events,
         })
     }
 

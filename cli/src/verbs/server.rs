@@ -1,6 +1,6 @@
 //! One request to a daemon and what came of it, with errors that say what to do next.
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use http::{HeaderName, StatusCode};
 use meseta_daemon::client::{Call, Client, Error, RecordStream, Reply};
 use meseta_daemon::error_chain;
@@ -10,6 +10,7 @@ use meseta_proto::mesos::v1::master;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
+use super::masters::{Asked, at_leader};
 use super::{hints, identity};
 
 /// Verbs speak protobuf: the same messages, half the bytes.
@@ -34,16 +35,22 @@ const AGENT_PORT: u16 = 5051;
 
 /// An address without a port is one of a master.
 pub(super) fn url(address: &str, path: &str) -> String {
-    let address = address.trim_end_matches('/');
+    let (scheme, address) = base(address);
+    format!("{scheme}://{address}{path}")
+}
+
+/// The scheme, and the host with its port, of an address that was typed.
+pub(super) fn base(address: &str) -> (&str, String) {
+    let address = address.trim().trim_end_matches('/');
     let (scheme, rest) = address
         .split_once("://")
         .unwrap_or((identity::scheme(), address));
     if has_port(rest) {
-        return format!("{scheme}://{rest}{path}");
+        return (scheme, rest.to_owned());
     }
     match rest.parse::<std::net::Ipv6Addr>() {
-        Ok(bare) => format!("{scheme}://[{bare}]:{MASTER_PORT}{path}"),
-        Err(_) => format!("{scheme}://{rest}:{MASTER_PORT}{path}"),
+        Ok(bare) => (scheme, format!("[{bare}]:{MASTER_PORT}")),
+        Err(_) => (scheme, format!("{rest}:{MASTER_PORT}")),
     }
 }
 
@@ -127,15 +134,21 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("failed to start the runtime")
 }
 
-/// GET of a JSON page, blocking.
-pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
-    runtime()?.block_on(fetch_json(address, path))
+/// GET of a JSON page of the master that leads, blocking.
+pub(super) fn get_json(masters: &str, path: &str) -> anyhow::Result<Value> {
+    runtime()?.block_on(fetch_json(masters, path))
 }
 
 /// The same, for those who have a runtime.
-pub(super) async fn fetch_json(address: &str, path: &str) -> anyhow::Result<Value> {
-    let reply = fetch(&client(address)?, address, path).await?;
-    json_of(address, path, &refuse_follower(address, reply)?)
+pub(super) async fn fetch_json(masters: &str, path: &str) -> anyhow::Result<Value> {
+    at_leader(masters, async |address| {
+        let reply = fetch(&client(address)?, address, path).await?;
+        match of_leader(address, reply)? {
+            Asked::Answered(reply) => json_of(address, path, &reply).map(Asked::Answered),
+            Asked::Elsewhere(error) => Ok(Asked::Elsewhere(error)),
+        }
+    })
+    .await
 }
 
 async fn fetch(client: &Client, address: &str, path: &str) -> anyhow::Result<Reply> {
@@ -148,26 +161,42 @@ fn json_of(address: &str, path: &str, reply: &Reply) -> anyhow::Result<Value> {
         .with_context(|| format!("{path} of {address} is not JSON; is it a Meseta master?"))
 }
 
-/// A call of the operator API, blocking; the answer is empty for one that asks nothing back.
-pub(super) fn operate(address: &str, message: &master::Call) -> anyhow::Result<master::Response> {
-    let client = client(address)?;
-    let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
-    let reply = runtime()?
-        .block_on(client.request(call))
-        .map_err(|error| unreachable(address, error))?;
-    let reply = refuse_follower(address, reply)?;
-    meseta_proto::media::decode(MEDIA, &reply.body)
-        .with_context(|| format!("{address} sent an answer that makes no sense"))
+/// A call of the operator API at the master that leads, blocking; the answer is empty for one that asks nothing back.
+pub(super) fn operate(masters: &str, message: &master::Call) -> anyhow::Result<master::Response> {
+    let asked = at_leader(masters, async |address| {
+        let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
+        let reply = client(address)?.request(call).await;
+        let reply = reply.map_err(|error| unreachable(address, error))?;
+        let answer = |reply: Reply| {
+            meseta_proto::media::decode(MEDIA, &reply.body)
+                .with_context(|| format!("{address} sent an answer that makes no sense"))
+        };
+        match of_leader(address, reply)? {
+            Asked::Answered(reply) => answer(reply).map(Asked::Answered),
+            Asked::Elsewhere(error) => Ok(Asked::Elsewhere(error)),
+        }
+    });
+    runtime()?.block_on(asked)
 }
 
-/// The answer of a master, unless it is a refusal or that another one leads.
-fn refuse_follower(address: &str, reply: Reply) -> anyhow::Result<Reply> {
+/// The answer of a master, unless it is a refusal, or that it does not lead or cannot do it yet.
+fn of_leader(address: &str, reply: Reply) -> anyhow::Result<Asked<Reply>> {
+    let is_early =
+        reply.status == StatusCode::SERVICE_UNAVAILABLE && reply.header("retry-after").is_some();
+    if is_early || reply.status == StatusCode::TEMPORARY_REDIRECT {
+        return Ok(Asked::Elsewhere(refuse_follower(address, &reply)));
+    }
+    refuse_failure(address, reply).map(Asked::Answered)
+}
+
+/// What is said of a master that does not lead, where another one cannot be asked.
+fn refuse_follower(address: &str, reply: &Reply) -> anyhow::Error {
     if reply.status != StatusCode::TEMPORARY_REDIRECT {
-        return refuse_failure(address, reply);
+        return refusal(address, reply.status, &reply.text());
     }
     match reply.header("location").and_then(leader_in) {
-        Some(leader) => bail!("{address} does not lead; give --master={leader}"),
-        None => bail!("{address} does not lead, and does not say who does"),
+        Some(leader) => anyhow!("{address} does not lead; give --master={leader}"),
+        None => anyhow!("{address} does not lead, and does not say who does"),
     }
 }
 
@@ -277,7 +306,10 @@ pub(super) async fn post<T: WireMessage>(
         .request(call)
         .await
         .map_err(|error| unreachable(address, error))?;
-    refuse_follower(address, reply).map(drop)
+    match of_leader(address, reply)? {
+        Asked::Answered(_) => Ok(()),
+        Asked::Elsewhere(error) => Err(error),
+    }
 }
 
 /// The events of a subscription.
@@ -311,19 +343,56 @@ pub(super) async fn records<C: WireMessage, E: WireMessage>(
     })
 }
 
-/// POST whose answer is a stream; gives the stream's id with it.
+/// A subscription at the master that leads.
+#[derive(Debug)]
+pub(super) struct Subscription<T> {
+    pub(super) client: Client,
+    /// The master's address.
+    pub(super) master: String,
+    pub(super) stream_id: String,
+    pub(super) events: EventStream<T>,
+}
+
+/// POST whose answer is a stream with an id.
 pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
-    client: &Client,
-    address: &str,
+    masters: &str,
     path: &str,
     message: &C,
-) -> anyhow::Result<(String, EventStream<E>)> {
-    let stream = records(client, address, path, message).await?;
-    let stream_id = stream
-        .records
-        .header("mesos-stream-id")
-        .context("the answer has no Mesos-Stream-Id")?;
-    Ok((stream_id.to_owned(), stream))
+) -> anyhow::Result<Subscription<E>> {
+    at_leader(masters, async |address| {
+        let client = client(address)?;
+        let call = Call::message(&url(address, path), MEDIA, message);
+        let records = match client.stream(call).await {
+            Ok(records) => records,
+            Err(error) => {
+                let is_elsewhere = matches!(
+                    error,
+                    Error::Refused {
+                        status: StatusCode::TEMPORARY_REDIRECT | StatusCode::SERVICE_UNAVAILABLE,
+                        ..
+                    }
+                );
+                let error = unreachable(address, error);
+                return if is_elsewhere {
+                    Ok(Asked::Elsewhere(error))
+                } else {
+                    Err(error)
+                };
+            }
+        };
+        let stream_id = records.header("mesos-stream-id");
+        let stream_id = stream_id.context("the answer has no Mesos-Stream-Id")?;
+        Ok(Asked::Answered(Subscription {
+            stream_id: stream_id.to_owned(),
+            client,
+            master: address.to_owned(),
+            events: EventStream {
+                records,
+                event: std::marker::PhantomData,
+            },
+        }))
+    })
+    .await
 }
 
 #[cfg(test)]
@@ -366,7 +435,7 @@ mod tests {
             )]),
             body: Vec::<u8>::new().into(),
         };
-        let error = refuse_follower("host:5050", reply()).unwrap_err();
+        let error = refuse_follower("host:5050", &reply());
         assert!(error.to_string().ends_with("give --master=evil:5050"));
         let error = refuse_failure("host:5051", reply()).unwrap_err();
         assert!(!error.to_string().contains("--master"), "{error}");
