@@ -17,6 +17,7 @@ pub mod masters;
 pub mod network;
 pub mod priority;
 pub mod raw;
+pub mod recorded_bytes;
 pub mod recording;
 pub mod revocable;
 pub mod secure;

@@ -15,6 +15,8 @@ mod learned_profile;
 mod limitation;
 pub(crate) mod pending_writes;
 mod read;
+#[cfg(test)]
+mod recorded;
 mod records;
 mod repair;
 mod store;

@@ -1,6 +1,7 @@
 //! The wire: bytes alone, what clients rely on from the daemons, and answers beside those recorded from Mesos.
 //!
 //! - `bytes`: recorded messages in both encodings; no daemon runs
+//! - `peers`: the bytes of frames of earlier and later versions; no daemon runs
 //! - `scheduler`, `operator`: what clients of each API send and rely on in return, to the byte
 //! - `requests`: how these are sent over a plain socket
 //! - `conversation`: from an offer to the end of a task, in both encodings
@@ -11,6 +12,7 @@
 mod bytes;
 mod conversation;
 mod operator;
+mod peers;
 mod recorded;
 mod requests;
 mod scheduler;
@@ -22,6 +24,7 @@ use meseta_tests::trials::{self, anywhere};
 fn main() -> ExitCode {
     trials::run(meseta_tests::groups![
         bytes,
+        peers,
         scheduler,
         operator,
         conversation,
