@@ -1,6 +1,6 @@
 //! Several masters on etcd: one leads, another takes over, and nothing that was acknowledged is lost.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use meseta_tests::daemon::Daemon;
@@ -23,7 +23,7 @@ meseta_tests::scenarios! {
         a_registry_is_read_filled_and_moved_between_a_file_and_etcd;
 }
 
-fn without_etcd() -> Missing {
+pub(super) fn without_etcd() -> Missing {
     unless_installed("etcd")
 }
 
@@ -44,10 +44,19 @@ fn weights_of(url: &str) -> Vec<(String, f64)> {
     all
 }
 
-/// An agent that knows all masters; its groups go with it.
-struct Node {
-    daemon: Daemon,
+/// An agent; its groups go with it.
+pub(super) struct Node {
+    pub(super) daemon: Daemon,
+    flags: Vec<String>,
+    work_dir: PathBuf,
     cgroups_root: String,
+}
+
+impl Node {
+    /// Starts it again that was killed.
+    pub(super) fn restart(&mut self) {
+        self.daemon = Daemon::start("agent", &self.work_dir, &self.flags);
+    }
 }
 
 impl Drop for Node {
@@ -57,24 +66,28 @@ impl Drop for Node {
     }
 }
 
-fn start_agent(masters: &Masters) -> Node {
+/// Starts an agent that is told this of the masters.
+pub(super) fn start_agent(masters: &Masters, told: &str) -> Node {
     let dir: &Path = masters.dir.path();
     let cgroups_root = format!("meseta-test-{}-failover", std::process::id());
-    let flags = [
+    let flags = vec![
         "--port=0".to_owned(),
-        format!("--master={}", masters.addresses()),
+        format!("--master={told}"),
         format!("--runtime_dir={}", dir.join("run").display()),
         format!("--cgroups_root={cgroups_root}"),
         "--resources=cpus:2;mem:512;disk:100".to_owned(),
         "--shutdown_tasks_on_exit".to_owned(),
     ];
+    let work_dir = dir.join("agent");
     Node {
-        daemon: Daemon::start("agent", &dir.join("agent"), &flags),
+        daemon: Daemon::start("agent", &work_dir, &flags),
+        flags,
+        work_dir,
         cgroups_root,
     }
 }
 
-fn subscribe(url: &str, info: &Value) -> Framework {
+pub(super) fn subscribe(url: &str, info: &Value) -> Framework {
     Framework::subscribe(&format!("{url}/api/v1/scheduler"), Encoding::Json, info)
 }
 
@@ -86,7 +99,7 @@ fn subscribe_again(url: &str, framework: &Framework) -> Framework {
 }
 
 /// How often each state of a task is among the framework's tasks.
-fn task_states(url: &str) -> Vec<String> {
+pub(super) fn task_states(url: &str) -> Vec<String> {
     let tasks = http::get(&format!("{url}/tasks")).json();
     let tasks = tasks["tasks"].as_array().cloned().unwrap_or_default();
     let state = |task: &Value| task["state"].as_str().unwrap_or_default().to_owned();
@@ -95,7 +108,7 @@ fn task_states(url: &str) -> Vec<String> {
 
 fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
     let mut masters = Masters::start(3, &[]);
-    let _agent = start_agent(&masters);
+    let _agent = start_agent(&masters, &masters.addresses());
     let leader = masters.leader();
     let url = masters.all[leader].url.clone();
     let mut framework = subscribe(&url, &framework_info("web"));
@@ -129,7 +142,7 @@ fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
     });
 }
 
-fn epoch_of(url: &str) -> u64 {
+pub(super) fn epoch_of(url: &str) -> u64 {
     let page = http::get(&format!("{url}/metrics")).text();
     let line = page
         .lines()

@@ -22,6 +22,7 @@ mod faults;
 mod hardening;
 mod ill_plugins;
 mod launching;
+mod leaders;
 mod limits;
 mod local;
 mod logs;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         estimating,
         restart,
         failover,
+        leaders,
         pauses,
         bad_flags,
         every_endpoint,
