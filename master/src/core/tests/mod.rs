@@ -196,6 +196,17 @@ impl World {
             Output::Event { to, event } => self.events.entry(to).or_default().push(*event),
             Output::Frame { to, frame } => {
                 assert_eq!(frame.epoch, self.core.epoch());
+                let may_be_first = matches!(
+                    frame.message,
+                    Some(
+                        MasterMessage::Registered(_)
+                            | MasterMessage::Refused(_)
+                            | MasterMessage::Shutdown(_)
+                    )
+                );
+                let cluster = Some(self.registry.cluster_id.as_str());
+                let told = cluster.filter(|id| may_be_first && !id.is_empty());
+                assert_eq!(frame.cluster_id.as_deref(), told);
                 self.frames.entry(to).or_default().extend(frame.message);
             }
             Output::CloseScheduler { connection, .. } | Output::CloseAgent { connection, .. } => {

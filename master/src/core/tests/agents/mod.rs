@@ -1,6 +1,7 @@
 //! Agents: how they come and come back, what they claim, and how they are lost.
 
 mod absences;
+mod epochs;
 pub(super) mod malicious;
 mod oversubscription;
 mod partition;

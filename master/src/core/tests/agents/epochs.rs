@@ -1,0 +1,120 @@
+//! Agents that have obeyed a higher epoch than the registry has: it was restored from an older copy.
+
+use super::*;
+
+/// A master of the cluster `c` whose registry is at epoch 3.
+fn restored() -> World {
+    let recovered = Recovered {
+        epoch: 3,
+        cluster_id: "c".to_owned(),
+        ..Recovered::default()
+    };
+    World::with(config(), recovered)
+}
+
+fn obeyed(cluster: &str, epoch: u64, master: Option<&str>) -> Option<meseta::ObeyedEpoch> {
+    Some(meseta::ObeyedEpoch {
+        cluster_id: cluster.to_owned(),
+        epoch,
+        master_id: master.map(str::to_owned),
+    })
+}
+
+/// An agent of before that comes back, having obeyed this.
+fn comes_back(world: &mut World, number: i32, obeyed: Option<meseta::ObeyedEpoch>) -> ConnectionId {
+    let node = Node {
+        connection: ConnectionId(0),
+        id: format!("before-S{number}"),
+        register: meseta::Register {
+            obeyed,
+            ..register(5_051 + number, "cpus:1;mem:64")
+        },
+    };
+    world.return_empty(&node).connection
+}
+
+#[test]
+fn an_agent_that_obeyed_a_higher_epoch_is_answered_once_one_above_is_durable() {
+    let mut world = restored();
+    world.writes_at_once = false;
+    let connection = comes_back(&mut world, 0, obeyed("c", 7, Some("former")));
+    assert_eq!(world.core.epoch(), 3);
+    let written: Vec<_> = world.unwritten.iter().map(|(_, one)| one.clone()).collect();
+    assert_eq!(written, [Mutation::RaiseEpoch { epoch: 8 }]);
+    assert!(world.take_frames(connection).is_empty());
+    world.writes_at_once = true;
+    world.write();
+    assert_eq!((world.core.epoch(), world.registry.epoch), (8, 8));
+    world.registered(connection);
+    // What it obeys now is enough.
+    let again = comes_back(&mut world, 0, obeyed("c", 8, Some("m")));
+    world.registered(again);
+    assert_eq!(world.core.epoch(), 8);
+}
+
+#[test]
+fn agents_that_come_together_share_a_rise_and_one_ahead_of_it_comes_again() {
+    let mut world = restored();
+    world.writes_at_once = false;
+    let told = [7, 6, 7, 9];
+    let connections: Vec<_> = (0..)
+        .zip(told)
+        .map(|(number, epoch)| comes_back(&mut world, number, obeyed("c", epoch, Some("former"))))
+        .collect();
+    world.writes_at_once = true;
+    world.write();
+    for connection in &connections[..3] {
+        world.registered(*connection);
+    }
+    let refused = taken!(world, connections[3], Refused);
+    assert!(!refused[0].permanent, "{refused:?}");
+    assert_eq!(world.core.epoch(), 8);
+    world.advance(11 * SECOND);
+    let again = comes_back(&mut world, 3, obeyed("c", 9, Some("former")));
+    world.registered(again);
+    assert_eq!(world.core.epoch(), 10);
+}
+
+#[test]
+fn the_same_epoch_of_another_start_is_not_enough() {
+    for (master, raised) in [(Some("former"), 4), (Some("m"), 3), (None, 3)] {
+        let mut world = restored();
+        let connection = comes_back(&mut world, 0, obeyed("c", 3, master));
+        world.registered(connection);
+        assert_eq!(world.core.epoch(), raised, "{master:?}");
+    }
+}
+
+#[test]
+fn what_agents_obeyed_of_other_clusters_and_what_cannot_be_raises_nothing() {
+    for told in [None, obeyed("other", 7, Some("former"))] {
+        let mut world = restored();
+        let connection = comes_back(&mut world, 0, told);
+        world.registered(connection);
+        assert_eq!(world.core.epoch(), 3);
+    }
+    for absurd in [1_000_003, u64::MAX] {
+        let mut world = restored();
+        let connection = comes_back(&mut world, 0, obeyed("c", absurd, Some("former")));
+        let refused = taken!(world, connection, Refused);
+        let reason = &refused[0].reason;
+        assert!(reason.contains("is not believed"), "{reason}");
+        assert_eq!(world.core.epoch(), 3);
+    }
+    let mut world = restored();
+    let connection = comes_back(&mut world, 0, obeyed("c", 1_000_002, Some("former")));
+    world.registered(connection);
+}
+
+#[test]
+fn an_agent_that_leaves_meanwhile_is_not_answered() {
+    let mut world = restored();
+    world.writes_at_once = false;
+    let connection = comes_back(&mut world, 0, obeyed("c", 7, Some("former")));
+    world.input(Input::AgentGone { connection });
+    world.writes_at_once = true;
+    world.write();
+    assert_eq!(world.core.epoch(), 8);
+    assert!(world.take_frames(connection).is_empty());
+    assert!(world.core.snapshot().agents.is_empty());
+}
