@@ -10,6 +10,8 @@ pub(crate) mod etcd;
 mod export;
 mod image;
 mod memory;
+#[cfg(test)]
+mod recorded;
 mod records;
 mod tools;
 

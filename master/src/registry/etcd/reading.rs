@@ -365,3 +365,38 @@ impl At<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use meseta_tests::recorded_bytes::{recorded, with_unknown_fields};
+
+    use super::*;
+
+    /// Written by earlier masters (`tests/recorded/registry-etcd.txt`), or with what later ones add.
+    #[test]
+    fn what_stands_beside_the_records_is_read_across_versions() {
+        let meta = Meta {
+            format: FORMAT,
+            epoch: 7,
+            id: "3f0e".to_owned(),
+            name: "berlin".to_owned(),
+            leader: "m7".to_owned(),
+        };
+        let pointer = Pointer {
+            generation: 9,
+            parts: 2,
+        };
+        let written = [
+            ("meta".to_owned(), meta.encode_to_vec()),
+            ("pointer".to_owned(), pointer.encode_to_vec()),
+        ];
+        let recorded = recorded("registry-etcd.txt", &written);
+        let both = |name: &str| [recorded[name].clone(), with_unknown_fields(&recorded[name])];
+        for bytes in both("meta") {
+            assert_eq!(Meta::decode(&*bytes).unwrap(), meta);
+        }
+        for bytes in both("pointer") {
+            assert_eq!(Pointer::decode(&*bytes).unwrap(), pointer);
+        }
+    }
+}
