@@ -165,6 +165,8 @@ impl Etcd {
     fn ctl_with(&self, arguments: &[&str], input: &[u8]) -> anyhow::Result<Output> {
         let mut child = Command::new("etcdctl")
             .arg(format!("--endpoints={}", self.endpoints()))
+            // A busy machine takes longer than the usual five.
+            .arg("--command-timeout=30s")
             .args(arguments)
             .env("ETCDCTL_API", "3")
             .stdin(Stdio::piped())

@@ -11,7 +11,7 @@ use crate::board::Board;
 /// Between two writes.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// A page that cannot be had is asked for so often.
-const TRIES: usize = 5;
+const TRIES: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
