@@ -16,6 +16,7 @@ meseta_tests::scenarios! {
     without_etcd:
         a_killed_leader_is_replaced_and_its_cluster_goes_on,
         a_leader_that_stood_still_shows_nothing_and_ends,
+        an_agent_leaves_a_leader_that_stands_still,
         a_leader_without_etcd_says_so_and_goes_on_when_it_is_back,
         a_leader_that_is_shut_down_is_replaced_at_once,
         followers_send_clients_to_the_leader,
@@ -177,6 +178,34 @@ fn a_leader_that_stood_still_shows_nothing_and_ends() {
     let shown = framework.within(Duration::from_secs(1), &|_| true);
     assert_eq!(shown, Err("the stream has ended"));
     assert_eq!(weights_of(&next_url), [("web".to_owned(), 3.0)]);
+}
+
+/// How many agents are connected to the master of this URL.
+fn active_agents(url: &str) -> usize {
+    let page = http::get(&format!("{url}/slaves")).json();
+    let agents = page["slaves"].as_array().cloned().unwrap_or_default();
+    agents.iter().filter(|one| one["active"] == true).count()
+}
+
+fn an_agent_leaves_a_leader_that_stands_still() {
+    /// Without a question to the masters the connection is given up after 40 s.
+    const LIMIT: Duration = Duration::from_secs(33);
+    let masters = Masters::start(2, &[]);
+    let leader = masters.leader();
+    let url = masters.all[leader].url.clone();
+    let _agent = start_agent(&masters);
+    eventually("the agent is registered", FAILOVER_LIMIT, || {
+        (active_agents(&url) == 1).then_some(())
+    });
+    let pid = Pid::from_raw(masters.all[leader].pid());
+    kill(pid, Signal::SIGSTOP).expect("it stands still");
+    let stopped = std::time::Instant::now();
+    let next = masters.leader_but(Some(leader));
+    let next = masters.all[next].url.clone();
+    let left = LIMIT.saturating_sub(stopped.elapsed());
+    eventually("the agent has found the one that leads", left, || {
+        (active_agents(&next) == 1).then_some(())
+    });
 }
 
 fn a_leader_without_etcd_says_so_and_goes_on_when_it_is_back() {
