@@ -125,7 +125,7 @@ impl Host {
         self.set_port(DISABLED)
     }
 
-    /// Ends [`Self::isolate`].
+    /// Ends what [`Self::isolate`] has begun.
     pub fn rejoin(&self) -> anyhow::Result<()> {
         self.set_port(FORWARDING)
     }
@@ -144,7 +144,7 @@ impl Host {
         self.ip(&[&["neighbor", "replace", &to], &lost[..]].concat())
     }
 
-    /// Ends [`Self::lose_to`].
+    /// Ends what [`Self::lose_to`] has begun.
     pub fn find_again(&self, other: Ipv4Addr) -> anyhow::Result<()> {
         self.ip(&["neighbor", "delete", &other.to_string(), "dev", "eth0"])
     }

@@ -56,7 +56,7 @@ pub(crate) struct Recovery {
     pub(crate) not: Option<Term>,
     /// All agents are with the master that leads.
     pub(crate) agents: Option<Duration>,
-    /// The framework is.
+    /// The framework is with it.
     pub(crate) framework: Option<Duration>,
     /// All long tasks run, as the master sees it, and all masters answer.
     pub(crate) whole: Option<Duration>,

@@ -220,7 +220,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Forgets all history.
+    /// Makes etcd forget all its history.
     pub(crate) fn compact(&self) -> anyhow::Result<()> {
         let told = self.ctl(&["get", "/meseta/leader", "--write-out=json"])?;
         let told: Value = serde_json::from_slice(&told.stdout)?;
@@ -229,7 +229,7 @@ impl Etcd {
         self.ctl(&["compaction", &revision]).map(drop)
     }
 
-    /// Saves its state.
+    /// Saves its state to a file.
     pub(crate) fn save(&self) -> anyhow::Result<()> {
         let file = self.dir.join("snapshot.db");
         let _ = std::fs::remove_file(&file);

@@ -8,7 +8,7 @@ use meseta_tests::acknowledged::Writes;
 
 use crate::board::Board;
 
-/// Between two writes.
+/// The pause between two writes.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// A page that cannot be had is asked for so often.
 const TRIES: usize = 100;

@@ -15,7 +15,7 @@ const USAGE: &str = "failovers [--seed=7] [--members=1|3] [--agents=3] [--tasks=
 pub(crate) struct Options {
     /// Decides the order of the faults and when they come.
     pub(crate) seed: u64,
-    /// Members of etcd.
+    /// How many members etcd has.
     pub(crate) members: u8,
     pub(crate) agents: u8,
     /// Tasks that run from the beginning to the end.

@@ -21,7 +21,7 @@ use crate::scheduler::Desk;
 const WHOLE_LIMIT: Duration = Duration::from_secs(120);
 /// The longest that is waited for a master that serves.
 const SERVED_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 /// For what a fault that nobody notices might still do.
 const AFTERWARDS: Duration = Duration::from_secs(5);
