@@ -524,7 +524,7 @@ fn record(
         statuses: Vec::new(),
         user: task.user.as_deref().map(Into::into),
         shares_groups: shares_groups(task.container.as_deref()),
-        description: task::describe_reported(task.clone()),
+        description: task::describe_reported(task),
         unreachable_since: None,
     };
     for status in &task.statuses {

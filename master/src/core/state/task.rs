@@ -96,15 +96,15 @@ impl TaskRecord {
         let Some(state) = state_of(status) else {
             return;
         };
-        let mut kept = status.clone();
-        kept.data = None;
-        if kept.encoded_len() > STATUS_BYTES_MAX {
-            kept = essence(&kept);
-            kept.task_id.value = self.task_id.to_string();
-        }
+        // Nearly all are kept as they came: there are very many when agents come back.
+        let encoded = if status.data.is_none() && status.encoded_len() <= STATUS_BYTES_MAX {
+            status.encode_to_vec()
+        } else {
+            self.reduced(status).encode_to_vec()
+        };
         let record = StatusRecord {
             state,
-            encoded: kept.encode_to_vec().into(),
+            encoded: encoded.into(),
         };
         match self.statuses.last_mut() {
             Some(last) if last.state == state => *last = record,
@@ -117,6 +117,17 @@ impl TaskRecord {
         if self.statuses.len() > STATUSES_PER_TASK_MAX {
             self.statuses.remove(0);
         }
+    }
+
+    /// A status without its data, or what is needed of it if that is still too much.
+    fn reduced(&self, status: &TaskStatus) -> TaskStatus {
+        let mut kept = status.clone();
+        kept.data = None;
+        if kept.encoded_len() > STATUS_BYTES_MAX {
+            kept = essence(&kept);
+            kept.task_id.value = self.task_id.to_string();
+        }
+        kept
     }
 
     /// The whole as the operator API shows it. `resources` is left to the caller, who knows the
@@ -183,11 +194,20 @@ pub(in crate::core) fn describe(info: &v1::TaskInfo) -> Bytes {
 }
 
 /// The same of a task that an agent reported.
-pub(in crate::core) fn describe_reported(mut task: v1::Task) -> Bytes {
-    task.resources.clear();
-    task.statuses.clear();
-    task.status_update_uuid = None;
-    task.encode_to_vec().into()
+pub(in crate::core) fn describe_reported(task: &v1::Task) -> Bytes {
+    v1::Task {
+        name: task.name.clone(),
+        labels: task.labels.clone(),
+        discovery: task.discovery.clone(),
+        container: task.container.clone(),
+        health_check: task.health_check.clone(),
+        kill_policy: task.kill_policy,
+        user: task.user.clone(),
+        limits: task.limits.clone(),
+        ..v1::Task::default()
+    }
+    .encode_to_vec()
+    .into()
 }
 
 /// An executor that a framework brought.
