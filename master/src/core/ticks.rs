@@ -216,7 +216,10 @@ impl MasterCore {
                 .set(self.now.moment + Duration::from_secs(1), Timer::Reregister);
         }
         for agent in missing.into_iter().take(mutations_left) {
-            if self.readmitting.contains(&agent) {
+            let expected = self.recovered_agents.get(&agent);
+            if self.readmitting.contains(&agent)
+                || expected.is_none_or(|expected| expected.removal_pending)
+            {
                 continue;
             }
             if !self.may_remove() {

@@ -241,11 +241,13 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Whether the registry has this of an agent and keeps it: after a failover most agents are as they were, and need
-    /// no write.
+    /// Whether the registry has this of an agent and will keep it: after a failover most agents are as they were, and
+    /// need no write.
     fn is_registered_as(&self, record: &AgentRecord, id: &AgentId) -> bool {
         let expected = self.recovered_agents.get(id);
-        expected.is_some_and(|agent| !agent.removal_pending && agent.encoded == record.info)
+        let is_same =
+            expected.is_some_and(|agent| !agent.removal_pending && agent.encoded == record.info);
+        is_same && !self.operator.going.contains(id)
     }
 
     /// Sends an agent away whose machine is down.

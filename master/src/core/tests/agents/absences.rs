@@ -63,7 +63,7 @@ fn all_agents_may_be_silent_at_once_for_five_minutes() {
         *node = world.return_empty(node);
     }
     let all: Vec<&Node> = std::iter::once(&first).chain(&nodes).collect();
-    world.live(300 * SECOND, &all);
+    world.live(90 * SECOND, &all);
     assert_eq!(told(&mut world, &scheduler), []);
     assert_eq!(world.core.snapshot().agents.len(), 21);
     assert_eq!(world.core.counters.agent_unreachable_scheduled, 0);
@@ -124,4 +124,40 @@ fn with_quota_nothing_is_offered_before_four_fifths_of_the_agents_are_back_or_te
     let (mut world, scheduler) = after_failover(&[]);
     return_agents(&mut world, 0..1);
     assert!(!world.offers(&scheduler).is_empty());
+}
+
+#[test]
+fn agents_that_come_back_as_the_registry_has_them_cost_no_write_and_others_one() {
+    let (mut world, node, scheduler) = World::with_running_task(aware(plain()));
+    let info = own_info(&mut world);
+    let mut world = world.restart();
+    let again = world.subscribe(info.clone());
+    world.writes_at_once = false;
+    let node = world.return_running(&node, &scheduler, vec![info.clone()]);
+    assert_eq!(world.unwritten, []);
+    assert_eq!(world.registered(node.connection).agent_id.value, node.id);
+    world.call(&again, reconcile(&[("t", Some(&node.id))]));
+    assert_eq!(told(&mut world, &again), [TaskState::TaskRunning]);
+
+    let mut world = world.restart();
+    world.writes_at_once = false;
+    let mut moved = node.clone();
+    moved.register.agent_info.port = Some(6_000);
+    let moved = world.return_empty(&moved);
+    assert_eq!(world.unwritten.len(), 1);
+    assert_eq!(world.take_frames(moved.connection), []);
+    world.write();
+    assert_eq!(world.registered(moved.connection).agent_id.value, node.id);
+
+    // One that is just being marked is unreachable first, and then back.
+    let mut world = world.restart();
+    world.writes_at_once = false;
+    world.advance(601 * SECOND);
+    assert_eq!(world.unwritten.len(), 1);
+    let late = world.return_empty(&moved);
+    assert_eq!(world.unwritten.len(), 2);
+    world.write();
+    assert_eq!(world.registered(late.connection).agent_id.value, node.id);
+    assert_eq!((world.lost(), world.registry.unreachable.len()), (0, 0));
+    assert_eq!(world.registry.agents.len(), 1);
 }

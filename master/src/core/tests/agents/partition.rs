@@ -233,6 +233,8 @@ fn a_recovered_agent_is_silent_until_the_registry_has_it_back() {
     // One that is as it was needs no write.
     node.register.agent_info.hostname = "moved.example".to_owned();
     let again = world.subscribe(info.clone());
+    // What the registry has of it is to be replaced.
+    node.register.agent_info.port = Some(6_000);
     let ask = |world: &mut World, agent: Option<&str>| {
         world.take_events(again.connection);
         world.call(&again, reconcile(&[("t", agent)]));
