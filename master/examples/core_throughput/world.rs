@@ -34,10 +34,14 @@ pub(crate) struct World {
 impl World {
     /// A master with nothing.
     pub(crate) fn new() -> Self {
-        let recovered = Recovered {
+        Self::recovered(Recovered {
             epoch: 1,
             ..Recovered::default()
-        };
+        })
+    }
+
+    /// A master that starts with what the one before it left.
+    pub(crate) fn recovered(recovered: Recovered) -> Self {
         Self {
             core: MasterCore::new(config(), recovered, Now::default()),
             began: Instant::now(),
@@ -90,19 +94,28 @@ impl World {
         }));
     }
 
+    /// One input of several that wait, the last of which is a step of its own.
+    pub(crate) fn step_in_burst(&mut self, input: Input) {
+        self.stepped(input, MasterCore::step_in_burst);
+    }
+
     pub(crate) fn step(&mut self, input: Input) {
+        self.stepped(input, MasterCore::step);
+    }
+
+    fn stepped(&mut self, input: Input, step: fn(&mut MasterCore, Now, Input) -> Vec<Effect>) {
         let elapsed = self.began.elapsed();
         let now = Now {
             moment: Moment::ORIGIN + elapsed,
             unix: Duration::from_secs(1_800_000_000) + elapsed,
         };
         let before = Instant::now();
-        let effects = self.core.step(now, input);
+        let effects = step(&mut self.core, now, input);
         self.slowest = self.slowest.max(before.elapsed());
         self.steps += 1;
         for effect in effects {
             match effect {
-                Effect::Persist { lsn, .. } => self.step(Input::Persisted { lsn }),
+                Effect::Persist { lsn, .. } => self.stepped(Input::Persisted { lsn }, step),
                 Effect::Output { output, .. } => self.deliver(output),
             }
         }
