@@ -160,9 +160,9 @@ pub(crate) async fn watch(arguments: &[String]) -> anyhow::Result<()> {
     wait_for_agents(address, WATCHED_AGENTS).await?;
     let events = PRINCIPALS.map(|person| follow(address, person));
     let who = crate::framework::Identity {
-        name: "busy".to_owned(),
         role: "role-7".to_owned(),
         user: "user-7".to_owned(),
+        ..crate::framework::Identity::plain("busy")
     };
     let mut done = 0;
     while done < tasks {

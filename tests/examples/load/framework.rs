@@ -15,6 +15,8 @@ use tonic::Streaming;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 
+use crate::updates::Told;
+
 /// Acknowledgements under way at once.
 const CALLS_MAX: usize = 256;
 /// How the ids of tasks begin that do not end.
@@ -28,13 +30,22 @@ pub(crate) struct Identity {
     pub(crate) name: String,
     pub(crate) role: String,
     pub(crate) user: String,
+    /// Seconds that it may be away; none unless given.
+    pub(crate) failover_timeout: Option<f64>,
+    /// The id that it got from a master before.
+    pub(crate) id: Option<v1::FrameworkId>,
 }
 
-fn plain(name: &str) -> Identity {
-    Identity {
-        name: name.to_owned(),
-        role: "load".to_owned(),
-        user: "root".to_owned(),
+impl Identity {
+    /// One that ends with its stream, in the role and of the user that most have.
+    pub(crate) fn plain(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            role: "load".to_owned(),
+            user: "root".to_owned(),
+            failover_timeout: None,
+            id: None,
+        }
     }
 }
 
@@ -49,11 +60,13 @@ pub(crate) struct Framework {
     running: usize,
     finished: usize,
     calls: Arc<Semaphore>,
+    /// What it was told of its tasks, if that is noted.
+    pub(crate) told: Option<Told>,
 }
 
 impl Framework {
     pub(crate) async fn subscribe(master: SocketAddr, name: &str) -> anyhow::Result<Self> {
-        Self::start(master, &plain(name), false).await
+        Self::start(master, &Identity::plain(name), false).await
     }
 
     /// One of a role and a user of its own.
@@ -65,7 +78,7 @@ impl Framework {
         master: SocketAddr,
         name: &str,
     ) -> anyhow::Result<Self> {
-        Self::start(master, &plain(name), true).await
+        Self::start(master, &Identity::plain(name), true).await
     }
 
     /// Its window holds what comes while a call is awaited: events that nobody has read yet would otherwise keep the
@@ -83,7 +96,7 @@ impl Framework {
         name: &str,
         suppressed: bool,
     ) -> anyhow::Result<Self> {
-        Self::subscribed(channel, &plain(name), suppressed).await
+        Self::subscribed(channel, &Identity::plain(name), suppressed).await
     }
 
     async fn subscribed(
@@ -102,6 +115,8 @@ impl Framework {
             user: who.user.clone(),
             name: who.name.clone(),
             roles: vec![who.role.clone()],
+            failover_timeout: who.failover_timeout,
+            id: who.id.clone(),
             capabilities: kinds
                 .map(|kind| v1::framework_info::Capability {
                     r#type: Some(kind.into()),
@@ -133,7 +148,12 @@ impl Framework {
             running: 0,
             finished: 0,
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            told: None,
         })
+    }
+
+    pub(crate) fn id(&self) -> v1::FrameworkId {
+        self.id.clone()
     }
 
     pub(crate) fn offers(&self) -> usize {
@@ -179,9 +199,15 @@ impl Framework {
         self.updates += 1;
         self.running += usize::from(status.state() == TaskState::TaskRunning);
         self.finished += usize::from(status.state() == TaskState::TaskFinished);
+        let state = status.state();
         let (Some(uuid), Some(agent_id)) = (status.uuid, status.agent_id) else {
             return Ok(());
         };
+        let is_noted = self.told.is_some();
+        if let Some(told) = &mut self.told {
+            let updates = told.entry(status.task_id.value.clone()).or_default();
+            updates.push((state, uuid.clone()));
+        }
         let acknowledge = call::Acknowledge {
             agent_id,
             task_id: status.task_id,
@@ -196,7 +222,10 @@ impl Framework {
         let permit = self.calls.clone().acquire_owned().await?;
         tokio::spawn(async move {
             let _permit = permit;
-            if let Err(status) = client.call(request).await {
+            // Where updates are noted the master is killed at times; the agent then sends it again.
+            if let Err(status) = client.call(request).await
+                && !is_noted
+            {
                 eprintln!("an acknowledgement was refused: {status}");
             }
         });
@@ -211,6 +240,11 @@ impl Framework {
     /// The same with tasks that do not end.
     pub(crate) async fn keep_tasks(&mut self, count: usize) -> anyhow::Result<()> {
         self.launch_all(KEPT, count, |all| all.running).await
+    }
+
+    /// The same with tasks that end later, whose ids begin like this.
+    pub(crate) async fn launch_all_of(&mut self, kind: &str, count: usize) -> anyhow::Result<()> {
+        self.launch_all(kind, count, |all| all.running).await
     }
 
     async fn launch_all(

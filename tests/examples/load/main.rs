@@ -5,8 +5,10 @@
 //! (this program again), and speaks gRPC with both. Prints one line for each figure.
 //! `... --example load -- state [AGENTS] [TASKS] [FRAMEWORKS]` measures readers of a large cluster instead,
 //! `... acls [AGENTS] [TASKS] [ROLES]` the same where there are rules on who sees what,
-//! `... watched [TASKS]` the memory of the master while such readers follow what happens, and
-//! `... reconcile [AGENTS] [TASKS]` offers while one framework asks for all its tasks in one call.
+//! `... watched [TASKS]` the memory of the master while such readers follow what happens,
+//! `... reconcile [AGENTS] [TASKS]` offers while one framework asks for all its tasks in one call,
+//! `... failover [AGENTS] [TASKS]` how long after `kill -9` of the master all agents and tasks are back at the next, and
+//! `... updates [AGENTS] [TASKS] [KILLS]` whether updates are lost when it is killed among very many.
 #![expect(
     clippy::disallowed_macros,
     reason = "a program of its own, whose runtime is the usual one"
@@ -15,9 +17,12 @@
 
 mod acls;
 mod agents;
+mod failover;
 mod framework;
 mod reconcile;
+mod returning;
 mod state;
+mod updates;
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -63,6 +68,11 @@ async fn main() -> anyhow::Result<()> {
     {
         return agents::run(master, count.parse()?).await;
     }
+    if let [role, master, first, count] = arguments.as_slice()
+        && role == "returning"
+    {
+        return returning::run(master, first.parse()?, count.parse()?).await;
+    }
     if let [role, url, who @ ..] = arguments.as_slice()
         && role == "read"
     {
@@ -73,6 +83,8 @@ async fn main() -> anyhow::Result<()> {
         Some("state") => state::measure(rest).await,
         Some("acls") => acls::measure(rest).await,
         Some("watched") => acls::watch(rest).await,
+        Some("failover") => failover::measure(rest).await,
+        Some("updates") => updates::measure(rest).await,
         Some("reconcile") => reconcile::measure(rest).await,
         _ => measure(&arguments).await,
     }
@@ -114,12 +126,21 @@ async fn start_master(
     dir: &std::path::Path,
     flags: &[&str],
 ) -> anyhow::Result<(Process, SocketAddr)> {
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    Ok((start_master_at(address, dir, flags).await?, address))
+}
+
+/// The same at an address that one had before.
+async fn start_master_at(
+    address: SocketAddr,
+    dir: &std::path::Path,
+    flags: &[&str],
+) -> anyhow::Result<Process> {
     let program = std::env::current_exe()?;
     let target = program
         .parent()
         .and_then(|dir| dir.parent())
         .context("a target directory")?;
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let child = Command::new(target.join("meseta"))
         .arg("master")
         .args(flags)
@@ -137,7 +158,7 @@ async fn start_master(
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Ok((master, address))
+    Ok(master)
 }
 
 fn start_agents(master: SocketAddr, count: usize) -> anyhow::Result<Process> {

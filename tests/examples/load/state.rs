@@ -55,9 +55,9 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
 pub(crate) async fn fill(address: SocketAddr, agents: usize, tasks: usize) -> anyhow::Result<()> {
     for index in 0..OWNERS {
         let who = Identity {
-            name: format!("owner-{index}"),
             role: format!("role-{index}"),
             user: format!("user-{index}"),
+            ..Identity::plain(&format!("owner-{index}"))
         };
         let mut owner = Framework::subscribe_as(address, &who).await?;
         while owner.offers() < agents {

@@ -1,0 +1,245 @@
+//! Simulated agents that outlive their master: each has a connection of its own, and comes back to the next master
+//! with what it runs, after the pauses of a real agent.
+//!
+//! A task whose id begins with [`KEPT`] runs for ever. Others end one after the other once none has been launched for
+//! some time, so that updates go on for a while. Invariant: of a task the next update is sent once the one before it is
+//! acknowledged, and each is sent again until it is.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
+use meseta_proto::meseta::v1::{Acknowledge, Pong, Reregister, RunTask, agent_frame, master_frame};
+use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_tests::dice::Dice;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::agents::{FINISHED, FRAMES_MAX, RUNNING, frame, registration, update};
+use crate::framework::KEPT;
+
+/// Between two tasks of an agent that end.
+const PACE: Duration = Duration::from_millis(50);
+/// From the last launch until tasks end.
+const SETTLED: Duration = Duration::from_secs(3);
+/// Until an update that is not acknowledged is sent again, as often as it takes.
+const RETRY: Duration = Duration::from_secs(10);
+/// Failures after which pauses do not grow any more.
+const DOUBLINGS_MAX: u32 = 6;
+
+/// Raises the number of descriptors to what is allowed at most.
+pub(crate) fn raise_descriptors() -> anyhow::Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
+}
+
+/// So many agents from this number on, until the process is killed.
+pub(crate) async fn run(master: &str, first: usize, count: usize) -> anyhow::Result<()> {
+    raise_descriptors()?;
+    let endpoint = Channel::from_shared(format!("http://{master}"))?;
+    let agents: Vec<_> = (first..first + count)
+        .map(|index| tokio::spawn(agent(endpoint.clone(), index)))
+        .collect();
+    for agent in agents {
+        agent.await??;
+    }
+    Ok(())
+}
+
+async fn agent(endpoint: Endpoint, index: usize) -> anyhow::Result<()> {
+    let mut dice = Dice::new(u64::try_from(index)? + 1);
+    let mut agent = Agent::new(index);
+    let mut failures = 0;
+    loop {
+        agent.is_registered = false;
+        // However it ended: a lost master is looked for at once, one that is not found after a pause.
+        let _ = agent.session(&endpoint).await;
+        if agent.is_registered {
+            failures = 0;
+            continue;
+        }
+        let most_ms = 1_000 << failures.min(DOUBLINGS_MAX);
+        failures += 1;
+        let pause_ms = most_ms / 2 + dice.roll(most_ms / 2);
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+    }
+}
+
+/// What an agent has from one master to the next.
+#[derive(Debug)]
+struct Agent {
+    index: usize,
+    is_registered: bool,
+    id: Option<v1::AgentId>,
+    tasks: BTreeMap<String, Held>,
+    frameworks: BTreeMap<String, v1::FrameworkInfo>,
+    launched: Instant,
+    retried: Instant,
+}
+
+#[derive(Debug)]
+struct Held {
+    task: v1::Task,
+    /// The update that is not acknowledged yet.
+    unacknowledged: Option<u8>,
+}
+
+impl Held {
+    fn update(&self) -> Option<agent_frame::Message> {
+        let task = &self.task;
+        let which = self.unacknowledged?;
+        Some(update(
+            task.framework_id.clone(),
+            task.task_id.clone(),
+            which,
+        ))
+    }
+}
+
+impl Agent {
+    fn new(index: usize) -> Self {
+        Self {
+            index,
+            is_registered: false,
+            id: None,
+            tasks: BTreeMap::new(),
+            frameworks: BTreeMap::new(),
+            launched: Instant::now(),
+            retried: Instant::now(),
+        }
+    }
+
+    /// One connection to a master, until it ends.
+    async fn session(&mut self, endpoint: &Endpoint) -> anyhow::Result<()> {
+        let mut client = AgentRegistryClient::new(endpoint.connect().await?);
+        let (frames, waiting) = mpsc::channel(FRAMES_MAX);
+        frames.send(frame(self.first_message()?)).await?;
+        let mut orders = client
+            .connect(ReceiverStream::new(waiting))
+            .await?
+            .into_inner();
+        loop {
+            let said = tokio::select! {
+                order = orders.message() => match order? {
+                    Some(order) => order.message.map(|order| self.obey(order)),
+                    None => return Ok(()),
+                },
+                () = tokio::time::sleep(PACE), if self.is_busy() => Some(self.go_on()),
+            };
+            for message in said.into_iter().flatten() {
+                frames.send(frame(message)).await?;
+            }
+        }
+    }
+
+    fn first_message(&self) -> anyhow::Result<agent_frame::Message> {
+        let mut register = registration(self.index)?;
+        let Some(id) = self.id.clone() else {
+            return Ok(agent_frame::Message::Register(register));
+        };
+        register.agent_info.id = Some(id);
+        let tasks = self.tasks.values();
+        Ok(agent_frame::Message::Reregister(Reregister {
+            register,
+            tasks: tasks.map(|held| held.task.clone()).collect(),
+            frameworks: self.frameworks.values().cloned().collect(),
+            ..Reregister::default()
+        }))
+    }
+
+    /// What an order makes it say.
+    fn obey(&mut self, order: master_frame::Message) -> Vec<agent_frame::Message> {
+        match order {
+            master_frame::Message::Registered(registered) => {
+                self.id = Some(registered.agent_id);
+                self.is_registered = true;
+                self.tasks.values().filter_map(Held::update).collect()
+            }
+            master_frame::Message::Ping(ping) => vec![agent_frame::Message::Pong(Pong {
+                sequence: ping.sequence,
+            })],
+            master_frame::Message::RunTask(run) => self.launch(run),
+            master_frame::Message::Acknowledge(acknowledge) => {
+                self.acknowledged(&acknowledge);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn launch(&mut self, run: RunTask) -> Vec<agent_frame::Message> {
+        let (info, framework) = (run.task, run.framework);
+        let Some(framework_id) = framework.id.clone() else {
+            return Vec::new();
+        };
+        let name = info.task_id.value.clone();
+        self.frameworks
+            .entry(framework_id.value.clone())
+            .or_insert(framework);
+        let task = v1::Task {
+            name: info.name,
+            task_id: info.task_id,
+            framework_id,
+            agent_id: info.agent_id,
+            state: TaskState::TaskRunning.into(),
+            resources: info.resources,
+            status_update_state: Some(TaskState::TaskRunning.into()),
+            status_update_uuid: Some(vec![RUNNING; 16]),
+            ..v1::Task::default()
+        };
+        let held = Held {
+            task,
+            unacknowledged: Some(RUNNING),
+        };
+        let said = held.update().into_iter().collect();
+        self.tasks.insert(name, held);
+        self.launched = Instant::now();
+        said
+    }
+
+    fn acknowledged(&mut self, acknowledge: &Acknowledge) {
+        let name = &acknowledge.task_id.value;
+        let Some(held) = self.tasks.get_mut(name) else {
+            return;
+        };
+        if held.unacknowledged != acknowledge.uuid.first().copied() {
+            return;
+        }
+        if held.unacknowledged.take() == Some(FINISHED) {
+            self.tasks.remove(name);
+        }
+    }
+
+    /// Whether there is something to end, or to send again.
+    fn is_busy(&self) -> bool {
+        let ends = |(name, held): (&String, &Held)| {
+            held.unacknowledged.is_some() || !name.starts_with(KEPT)
+        };
+        self.is_registered && self.tasks.iter().any(ends)
+    }
+
+    /// Ends one task, and tells again what was not acknowledged.
+    fn go_on(&mut self) -> Vec<agent_frame::Message> {
+        let mut said = Vec::new();
+        if self.retried.elapsed() >= RETRY {
+            self.retried = Instant::now();
+            said.extend(self.tasks.values().filter_map(Held::update));
+        }
+        if self.launched.elapsed() < SETTLED {
+            return said;
+        }
+        let runs = |(name, held): &(&String, &mut Held)| {
+            held.unacknowledged.is_none() && !name.starts_with(KEPT)
+        };
+        if let Some((_, held)) = self.tasks.iter_mut().find(runs) {
+            held.task.state = TaskState::TaskFinished.into();
+            held.task.status_update_state = Some(TaskState::TaskFinished.into());
+            held.task.status_update_uuid = Some(vec![FINISHED; 16]);
+            held.unacknowledged = Some(FINISHED);
+            said.extend(held.update());
+        }
+        said
+    }
+}
