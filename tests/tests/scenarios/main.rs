@@ -4,6 +4,7 @@
 //! the reason. Run one with `cargo test -p meseta-tests --test scenarios -- NAME` after
 //! `cargo build`, since the daemons are the binary beside the tests.
 
+mod absences;
 mod access;
 mod agent_endpoints;
 mod bad_flags;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         failover,
         leaders,
         pauses,
+        absences,
         bad_flags,
         every_endpoint,
         agent_endpoints,

@@ -19,7 +19,8 @@ meseta_tests::scenarios! {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn find(dir: &Path, name: &str) -> Option<PathBuf> {
+/// Where a file of this name is, links apart.
+pub(crate) fn find(dir: &Path, name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).find_map(|path| {
         if path.ends_with(name) {
@@ -30,10 +31,13 @@ fn find(dir: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
+/// What a task of [`outlive`] runs.
+pub(crate) const TICKS: &str = "while true; do echo tick >> ticks; sleep 1; done";
+
 /// Waits until the task has lived on for so many seconds, by what it writes.
-fn outlive(cluster: &Cluster, seconds: usize) {
+pub(crate) fn outlive(cluster: &Cluster, seconds: usize) {
     let ticks = || {
-        let file = find(&cluster.agent_dir(0).join("slaves"), "ticks");
+        let file = find(cluster.dir.path(), "ticks");
         let text = file.and_then(|file| std::fs::read_to_string(file).ok());
         text.unwrap_or_default().lines().count()
     };
@@ -62,7 +66,8 @@ fn leave(cluster: &Cluster, info: &Value) {
     }
 }
 
-fn says(cluster: &Cluster, text: &str) {
+/// Waits until the master's log has these words.
+pub(crate) fn says(cluster: &Cluster, text: &str) {
     wait::eventually(text, PATIENCE, || {
         cluster.master.log_text().contains(text).then_some(())
     });
@@ -75,7 +80,8 @@ fn state_of(framework: &mut Framework, task: &str) -> Value {
     framework.update(task)["state"].clone()
 }
 
-fn assert_nothing_lost(cluster: &Cluster) {
+/// No agent was given up, and no task or framework ended.
+pub(crate) fn assert_nothing_lost(cluster: &Cluster) {
     let metrics = cluster.master.page("/metrics/snapshot").json();
     for name in [
         "master/slave_removals",
@@ -107,8 +113,7 @@ fn a_master_that_was_stopped_ends_no_framework_and_loses_no_agent() {
     let url = cluster.scheduler_url();
     let mut framework = Framework::subscribe(&url, Encoding::Json, &info);
     let offer = framework.offer();
-    let ticks = "while true; do echo tick >> ticks; sleep 1; done";
-    let run = task(&offer, "t", ticks, &[("cpus", 0.1), ("mem", 32.0)]);
+    let run = task(&offer, "t", TICKS, &[("cpus", 0.1), ("mem", 32.0)]);
     framework.launch(&offer, &[run]);
     framework.until_state("t", "TASK_RUNNING");
     info["id"] = json!({"value": framework.id});

@@ -1,0 +1,60 @@
+//! Agents that are stopped: all of them at once cost nothing, and one is unreachable until it goes on.
+
+use meseta_tests::{Cluster, Setup, kernel};
+use nix::sys::signal::Signal;
+
+use crate::anywhere;
+use crate::pauses::{TICKS, assert_nothing_lost, find, outlive, says};
+
+meseta_tests::scenarios! {
+    anywhere:
+        agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on;
+}
+
+/// As few as make a master suspect itself when all are silent.
+const AGENTS: usize = 10;
+
+fn agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on() {
+    // Agents have eight seconds.
+    let limits = [
+        "--agent_ping_timeout=2secs",
+        "--max_agent_ping_timeouts=4",
+        "--agent_removal_rate_limit=none",
+    ];
+    let cluster = Cluster::start(Setup {
+        agents: AGENTS,
+        master_flags: limits.map(str::to_owned).to_vec(),
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    framework.run_task(&offer, "t", TICKS, &[("cpus", 0.1), ("mem", 32.0)]);
+    let signal = |signal| {
+        for agent in &cluster.agents {
+            kernel::kill(agent.pid(), signal);
+        }
+    };
+    signal(Signal::SIGSTOP);
+    says(&cluster, "most agents are silent");
+    outlive(&cluster, 10);
+    assert_nothing_lost(&cluster);
+    signal(Signal::SIGCONT);
+    cluster.wait_for_agents(AGENTS);
+    // Long enough for those that are silent to be given up.
+    outlive(&cluster, 10);
+    assert_nothing_lost(&cluster);
+
+    let ticks = find(cluster.dir.path(), "ticks").expect("what the task writes");
+    let is_its = |index: &usize| ticks.starts_with(cluster.agent_dir(*index));
+    let index = (0..AGENTS).find(is_its).expect("the agent of the task");
+    let pid = cluster.agents[index].pid();
+    kernel::kill(pid, Signal::SIGSTOP);
+    let told = framework.update("t")["state"].clone();
+    assert_eq!(told, "TASK_UNREACHABLE");
+    outlive(&cluster, 1);
+    kernel::kill(pid, Signal::SIGCONT);
+    let told = framework.update("t")["state"].clone();
+    assert_eq!(told, "TASK_RUNNING");
+    cluster.wait_for_agents(AGENTS);
+    outlive(&cluster, 1);
+}
