@@ -88,14 +88,16 @@ struct Stores {
 
 impl Stores {
     fn store(&self, kind: &str) -> anyhow::Result<Store> {
+        if kind == "embedded" {
+            // What a file is damaged by may be a defect of the store's reader, which is told as damage.
+            std::panic::set_hook(Box::new(|_| ()));
+        }
         let (work_dir, cluster) = (self.work_dir.clone(), self.cluster.clone());
         Ok(Store::new(kind, work_dir, &self.etcd, cluster)?)
     }
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    // What a file is damaged by may be a defect of the store's reader, which is told as damage.
-    std::panic::set_hook(Box::new(|_| ()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -99,7 +99,7 @@ impl AgentCore {
             resources: self.durable_view.resources.clone(),
             operations: self.durable_view.operations.clone(),
             master: self.master.clone(),
-            master_epoch: Some(self.epoch).filter(|epoch| *epoch > 0),
+            master_epoch: Some(self.epochs.heard()).filter(|epoch| *epoch > 0),
             frameworks: self.frameworks.clone(),
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
             counters: self.counters.clone(),

@@ -10,7 +10,6 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
 use meseta_access::basic;
 use meseta_tests::daemon::{Daemon, binary};
 use meseta_tests::{kernel, network, secure, wait};

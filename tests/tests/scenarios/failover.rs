@@ -193,7 +193,7 @@ fn an_agent_leaves_a_leader_that_stands_still() {
     let masters = Masters::start(2, &[]);
     let leader = masters.leader();
     let url = masters.all[leader].url.clone();
-    let _agent = start_agent(&masters);
+    let _agent = start_agent(&masters, &masters.addresses());
     eventually("the agent is registered", FAILOVER_LIMIT, || {
         (active_agents(&url) == 1).then_some(())
     });

@@ -423,7 +423,8 @@ fn the_epoch_after_a_rise_is_above_it() {
         while persisted.recv().unwrap() < Lsn(lsn) {}
     }
     registry.close();
-    assert_eq!(inspect(&path).unwrap().recovered.epoch, 9);
+    let (image, _) = inspect(&path).unwrap();
+    assert_eq!(image.recovered().0.epoch, 9);
     for epoch in [10, 11] {
         let (recovered, registry, _persisted) = open(&path);
         assert_eq!(recovered.epoch, epoch);
