@@ -75,6 +75,7 @@ impl Image {
     pub fn recovered(&self) -> (Recovered, Vec<DamagedRecord>) {
         let mut recovered = Recovered {
             epoch: self.epoch,
+            cluster_id: self.id.clone().unwrap_or_default(),
             ..Recovered::default()
         };
         let mut damaged = Vec::new();
