@@ -75,7 +75,7 @@ pub enum Outcome {
     Acknowledged,
     /// With this status; from 500 on it may have taken effect all the same.
     Refused(u16),
-    /// No answer came.
+    /// No answer came back in time.
     Unknown,
 }
 
