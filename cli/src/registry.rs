@@ -236,9 +236,9 @@ async fn migrate(options: &Migration) -> anyhow::Result<()> {
     to.fill(&image).await?;
     say_filled(&to, &image)?;
     let place = from.place();
-    println!(
+    crate::verbs::table::say(&format!(
         "{place} is as it was: start no master with it, and delete it when the new one serves"
-    );
+    ));
     Ok(())
 }
 

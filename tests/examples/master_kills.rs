@@ -2,6 +2,7 @@
 //!
 //! `cargo build --release` and `cargo run --release -p meseta-tests --example master_kills -- [WRITES] [KILLS] [SEED]`;
 //! 1,000 writes, 100 kills and seed 7 unless given. One agent is real, and so is the registry on disk.
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -92,10 +92,13 @@ fn entries() -> Vec<(&'static str, LogEntry)> {
     ]
 }
 
+/// Reads a record and holds it against what was written.
+type Check = Box<dyn Fn(&[u8])>;
+
 /// The records of one kind, as bytes by name, and what reads them.
 struct Records {
     written: Vec<(String, Vec<u8>)>,
-    checks: Vec<Box<dyn Fn(&[u8])>>,
+    checks: Vec<Check>,
 }
 
 impl Records {

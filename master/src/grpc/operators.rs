@@ -59,8 +59,7 @@ impl Operators {
             ..call
         };
         let charge = super::charge(&self.context, caller, &call)?;
-        let (kind, call) =
-            operator::check(call).map_err(|invalid| Status::invalid_argument(invalid))?;
+        let (kind, call) = operator::check(call).map_err(Status::invalid_argument)?;
         let outcome = operator::execute(&self.context, caller, kind, call).await;
         drop(charge);
         Ok(outcome?)

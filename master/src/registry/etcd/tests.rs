@@ -103,8 +103,7 @@ impl Master {
         tokio::time::sleep(10 * SECOND).await;
         etcd.heal();
         etcd.expire_leases();
-        let durable = *self.persisted.borrow();
-        durable
+        *self.persisted.borrow()
     }
 }
 

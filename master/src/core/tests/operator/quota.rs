@@ -105,7 +105,8 @@ fn a_request_with_invalid_data_is_refused() {
         let prefix = "Failed to validate set quota request: ";
         message.strip_prefix(prefix).unwrap().to_owned()
     };
-    let rows: [(fn(&mut QuotaRequest), &str); 8] = [
+    type Change = fn(&mut QuotaRequest);
+    let rows: [(Change, &str); 8] = [
         (
             |r| r.role = None,
             "with invalid role: Role names cannot be the empty string",
