@@ -100,7 +100,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let layout = prepare_work_dir(&flags.work_dir)?;
     let _lock = lock(&layout)?;
     let listen = SocketAddr::new(flags.ip, flags.port);
-    let listener = bind(listen).await?;
+    let listener = bind(listen)?;
     let address = local_address(&listener, listen)?;
     let advertised = advertised(&flags, address);
     info!(%address, "listening");

@@ -8,6 +8,7 @@ mod peer;
 mod stall;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -25,7 +26,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -96,6 +97,21 @@ const HTTP2_STREAMS_MAX: u32 = 16;
 const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
 /// After accept fails for want of descriptors, so that the loop does not spin.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows. After a failover thousands of agents
+/// connect at once, and one that finds no room tries again only after a second.
+const BACKLOG: u32 = 16 << 10;
+
+/// Listens at an address, port 0 for a free one.
+pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Serves until `shutdown` is cancelled, then closes the listener, tells every connection to end
 /// after its current response, waits, and aborts what is left.

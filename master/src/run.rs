@@ -124,7 +124,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let registry = registry_of(&flags)?;
     prepare_work_dir(&flags.work_dir)?;
     // The port first: a master that cannot listen must not count as a new epoch.
-    let listener = listen(SocketAddr::new(flags.ip, flags.port)).await?;
+    let listener = listen(SocketAddr::new(flags.ip, flags.port))?;
     let address = listener.local_addr().map_err(|source| RunError::Listen {
         address: SocketAddr::new(flags.ip, flags.port),
         source,
@@ -486,8 +486,8 @@ fn prepare_work_dir(path: &Path) -> Result<(), RunError> {
     })
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
-    TcpListener::bind(address).await.map_err(|source| {
+fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
+    meseta_daemon::server::listen(address).map_err(|source| {
         if source.kind() == io::ErrorKind::AddrInUse {
             RunError::InUse { address }
         } else {

@@ -7,8 +7,8 @@ use tokio::net::TcpListener;
 use super::RunError;
 use crate::configuration::flags::Flags;
 
-pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
-    let listener = TcpListener::bind(address).await;
+pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
+    let listener = meseta_daemon::server::listen(address);
     listener.map_err(|source| RunError::Listen { address, source })
 }
 

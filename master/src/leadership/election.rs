@@ -8,7 +8,9 @@ use std::time::Duration;
 use meseta_etcd::api::{KeyValue, RangeRequest, TxnRequest};
 use meseta_etcd::{Change, Client, Error, operation};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::failures::Failures;
 use super::fence::{self, BootTime};
 use super::{Fence, Leader, Role, tell};
 
@@ -97,12 +99,15 @@ impl Candidate {
     /// is logged.
     pub(crate) async fn campaign(&self, role: &watch::Sender<Role>) -> Elected {
         let mut granted: Option<(i64, BootTime)> = None;
+        let mut failures = Failures::default();
         loop {
             match self.try_once(role, &mut granted).await {
                 Ok(Some(elected)) => return elected,
-                Ok(None) => {}
+                Ok(None) => failures = Failures::default(),
                 Err(error) => {
-                    tracing::warn!(%error, "the election cannot go on; it is tried again");
+                    if failures.is_worth_a_line(&error, Instant::now()) {
+                        tracing::warn!(%error, "the election cannot go on; it is tried again");
+                    }
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -215,18 +220,22 @@ impl Candidate {
 
     async fn renew(&self, elected: &Elected, fence: &Fence) -> Lost {
         let mut was_answered = true;
+        let mut failures = Failures::default();
         loop {
             let is_sure = was_answered && fence.is_open();
             let renewed = self.renew_once(elected, is_sure).await;
             was_answered = renewed.is_ok();
             let pause = match renewed {
                 Ok(sent) => {
+                    failures = Failures::default();
                     fence.extend(self.times.safe_until(sent));
                     self.times.interval()
                 }
                 Err(Error::LeaseGone) => return Lost::LeaseEnded,
                 Err(error) if error.is_passing() => {
-                    tracing::warn!(%error, "the lease could not be renewed; it is tried again");
+                    if failures.is_worth_a_line(&error, Instant::now()) {
+                        tracing::warn!(%error, "the lease could not be renewed; it is tried again");
+                    }
                     RETRY
                 }
                 Err(error) => return Lost::Refused(error),

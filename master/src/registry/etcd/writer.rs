@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::plan::{Operation, Planner};
 use super::{EtcdError, Keys, Transaction, Writing};
 use crate::core::{Lsn, Mutation};
+use crate::leadership::failures::Failures;
 use crate::leadership::{Fence, tell};
 use crate::registry::{OnPersisted, records};
 
@@ -72,6 +73,7 @@ impl Writer {
         let request = self.request(transaction);
         let begun = Instant::now();
         let mut pause = RETRY.0;
+        let mut failures = Failures::default();
         loop {
             self.until_open(begun).await;
             match self.client.txn(request.clone()).await {
@@ -80,7 +82,7 @@ impl Writer {
                     self.check_done(answer.responses, transaction)?;
                     break;
                 }
-                Err(error) if error.is_passing() => self.passing(&error, begun),
+                Err(error) if error.is_passing() => self.passing(&error, begun, &mut failures),
                 Err(error) => return Err(error.into()),
             }
             tokio::time::sleep(pause).await;
@@ -143,8 +145,10 @@ impl Writer {
         self.fence.opened().await;
     }
 
-    fn passing(&self, error: &Error, begun: Instant) {
-        tracing::warn!(%error, "writing to the registry failed; it is tried again");
+    fn passing(&self, error: &Error, begun: Instant, failures: &mut Failures) {
+        if failures.is_worth_a_line(error, Instant::now()) {
+            tracing::warn!(%error, "writing to the registry failed; it is tried again");
+        }
         if begun.elapsed() > STALLED_AFTER || *error == Error::OutOfSpace {
             self.tell(Writing::Stalled(error.to_string()));
         }
