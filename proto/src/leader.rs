@@ -49,8 +49,7 @@ pub fn is_host_port(text: &str) -> bool {
 #[derive(Clone, Debug)]
 pub struct Backoff {
     pauses: u32,
-    /// Of a generator whose every state is another one (SplitMix64).
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl Backoff {
@@ -59,7 +58,7 @@ impl Backoff {
     pub fn new(seed: u64) -> Self {
         Self {
             pauses: 0,
-            random: seed,
+            random: fastrand::Rng::with_seed(seed),
         }
     }
 
@@ -69,11 +68,7 @@ impl Backoff {
             .saturating_mul(1 << self.pauses.min(16))
             .min(PAUSE_MAX);
         self.pauses = self.pauses.saturating_add(1);
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let per_mille = u32::try_from((mixed >> 33) % 501).unwrap_or(0);
-        longest * (500 + per_mille) / 1_000
+        longest * self.random.u32(500..=1_000) / 1_000
     }
 
     /// Begins anew, after a success.

@@ -22,7 +22,7 @@ pub struct Image {
     pub id: Option<String>,
     /// The name of the cluster, where the store keeps it.
     pub cluster: Option<String>,
-    /// Of the last master that started with it.
+    /// Of the last master that started with it, or above that where an agent had obeyed a higher one.
     pub epoch: u64,
     /// The stored records by their keys.
     pub records: BTreeMap<String, Vec<u8>>,
@@ -70,6 +70,23 @@ struct Stored {
 }
 
 impl Image {
+    /// What a store holds; `begun` is the epoch that its last master started with, which a record may have raised.
+    pub(super) fn new(
+        id: String,
+        cluster: Option<String>,
+        begun: u64,
+        records: BTreeMap<String, Vec<u8>>,
+    ) -> Self {
+        let raised = records.get(records::EPOCH_KEY);
+        let raised = raised.and_then(|value| records::raised_epoch(value).ok());
+        Self {
+            id: Some(id).filter(|id| !id.is_empty()),
+            cluster,
+            epoch: begun.max(raised.unwrap_or(0)),
+            records,
+        }
+    }
+
     /// What a master would start with, and the records that it could not read.
     #[must_use]
     pub fn recovered(&self) -> (Recovered, Vec<DamagedRecord>) {

@@ -84,13 +84,8 @@ pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenErr
         Err(error @ OpenError::Newer { .. }) => return Err(error),
         Err(error) => Some(error),
     };
-    let image = Image {
-        epoch: meta.as_ref().map_or(0, |meta| meta.epoch),
-        id: meta.map(|meta| meta.id).filter(|id| !id.is_empty()),
-        cluster: None,
-        records,
-    };
-    Ok((image, damage))
+    let Meta { id, epoch, .. } = meta.unwrap_or_default();
+    Ok((Image::new(id, None, epoch, records), damage))
 }
 
 /// Opens the file for reading, unless a master has it open.

@@ -109,12 +109,8 @@ pub(in crate::registry) async fn inspect(
             ))
         }
     };
-    let image = Image {
-        id: Some(meta.id).filter(|id| !id.is_empty()),
-        cluster: Some(meta.name).filter(|name| !name.is_empty()),
-        epoch: meta.epoch,
-        records,
-    };
+    let cluster = Some(meta.name).filter(|name| !name.is_empty());
+    let image = Image::new(meta.id, cluster, meta.epoch, records);
     Ok(Inspected {
         damaged: image.recovered().1,
         image,
