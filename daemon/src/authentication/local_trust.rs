@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use tokio::sync::Semaphore;
+
 use super::Realm;
 use crate::background;
 use crate::owner::SocketOwner;
@@ -18,6 +20,9 @@ pub(super) const UNTRUSTED_LOCAL_USER: &str = "Only root and the user of this da
     authentication, and no task may: authenticate (the daemon needs --credentials, on an agent \
     --http_credentials), or let everybody on this machine in with --authenticate_http_readonly=false \
     and --authenticate_http_readwrite=false";
+
+/// Threads that look up the clients of new connections at a time: a burst of connections takes no more.
+static LOOKUPS: Semaphore = Semaphore::const_new(8);
 
 /// Knows which sockets were opened in containers.
 pub trait ContainerSockets: Send + Sync {
@@ -34,9 +39,9 @@ struct OwnSockets {
 }
 
 impl OwnSockets {
-    /// Whether a socket is among them. What cannot be looked at is taken to be held. Blocks.
-    fn contains(&self, inode: u32) -> bool {
-        let asked = Instant::now();
+    /// Whether a socket is among them, by a scan that began no sooner than `asked`. What cannot be looked at is taken
+    /// to be held. Blocks.
+    fn contains(&self, inode: u32, asked: Instant) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref().is_none_or(|(began, _)| *began < asked) {
             *last = Some((Instant::now(), own_sockets().ok()));
@@ -111,9 +116,16 @@ impl LocalTrust {
         }
         let (peer, container_sockets, own) =
             (peer.clone(), container_sockets.clone(), self.own.clone());
+        let asked = Instant::now();
+        let Ok(permit) = LOOKUPS.acquire().await else {
+            return false;
+        };
         let checking = background::spawn(move || {
+            let _permit = permit;
             peer.is_confined(|| {
-                own.contains(owner.inode) || container_sockets.is_inside(&owner) || !peer.is_open()
+                own.contains(owner.inode, asked)
+                    || container_sockets.is_inside(&owner)
+                    || !peer.is_open()
             })
         });
         checking.await.is_ok_and(|confined| !confined)
