@@ -262,7 +262,8 @@ fn list(types: &Types, field: &Field, value: &str) -> Result<String, Box<dyn Err
         };
     }
     Ok(match field.ty {
-        Type::Bytes | Type::Double => {
+        Type::Bytes => format!("&ser::ManyBytes(&{value})"),
+        Type::Double => {
             return Err(format!("{}: no JSON for a list of {:?}", field.name, field.ty).into());
         }
         Type::Enum => format!(

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 use prost_types::DescriptorProto;
+use prost_types::field_descriptor_proto::Type;
 
 /// Files that stand for all: everything they import is compiled with them.
 const ROOTS: &[&str] = &[
@@ -35,6 +36,19 @@ const BOXED: &[&str] = &[
     ".mesos.v1.ExecutorInfo.container",
 ];
 
+/// Submessages that are left encoded in Rust: there are very many, and who takes them reads of each what it needs.
+const ENCODED: &[(&str, &str)] = &[("Reregister", "tasks"), ("ReregisterPart", "tasks")];
+
+/// On the wire nothing changes: the bytes of a message are those of a field of bytes.
+fn leave_encoded(message: &mut DescriptorProto) {
+    for field in &mut message.field {
+        if ENCODED.contains(&(message.name.as_deref().unwrap_or_default(), field.name())) {
+            field.set_type(Type::Bytes);
+            field.type_name = None;
+        }
+    }
+}
+
 fn undeprecate(message: &mut DescriptorProto) {
     for field in &mut message.field {
         if let Some(options) = &mut field.options {
@@ -59,6 +73,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out_dir.join("descriptors.bin"), descriptors.encode_to_vec())?;
     let types = schema::Types::collect(&descriptors)?;
     fs::write(out_dir.join("schema.rs"), schema::generate(&types))?;
+
+    for file in &mut descriptors.file {
+        if file.package() == "meseta.v1" {
+            file.message_type.iter_mut().for_each(leave_encoded);
+        }
+    }
+    let types = schema::Types::collect(&descriptors)?;
     fs::write(out_dir.join("json.rs"), json::generate(&types)?)?;
 
     // Deprecation decides what JSON shows. In Rust it would only be noise: the deprecated fields are

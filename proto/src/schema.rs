@@ -105,8 +105,6 @@ pub fn bytes_of<T: WireMessage>(message: &T) -> usize {
 
 /// What a message points to: texts, and the elements of lists and maps.
 fn pointed_to(schema: &'static Message, bytes: &[u8], depth: usize) -> usize {
-    /// As deep as prost goes.
-    const DEPTH_MAX: usize = 100;
     /// A text in a list, or a number with the room that lists keep.
     const ELEMENT: usize = 24;
     let mut sum = 0usize;
@@ -133,17 +131,21 @@ fn pointed_to(schema: &'static Message, bytes: &[u8], depth: usize) -> usize {
     sum
 }
 
+/// As deep as prost goes.
+const DEPTH_MAX: usize = 100;
+
 /// Paths that one answer names; a body that lacks more is a program's mistake, and each is like the others.
 const MISSING_MAX: usize = 100;
 
-/// The paths of the required fields that an encoded message lacks, as `subscribe.framework_info.user`.
+/// The paths of the required fields that an encoded message lacks, as `subscribe.framework_info.user`, and of what is
+/// deeper than prost accepts.
 ///
-/// The bytes must be well-formed and no deeper than prost accepts: call it after decoding.
+/// The bytes must be well-formed: call it after decoding.
 #[must_use]
 pub fn missing_in_wire(schema: &'static Message, bytes: &[u8]) -> Vec<String> {
     let mut missing = Vec::new();
-    if !is_complete(schema, bytes) {
-        collect_wire(schema, &[bytes], "", &mut missing);
+    if !is_complete(schema, bytes, 0) {
+        collect_wire(schema, &[bytes], "", 0, &mut missing);
     }
     missing
 }
@@ -158,7 +160,10 @@ pub fn missing_in_json(schema: &'static Message, value: &serde_json::Value) -> V
 
 /// One pass without allocation. May say no where a message's field came in several pieces that are
 /// complete together; never says yes wrongly.
-fn is_complete(schema: &'static Message, bytes: &[u8]) -> bool {
+fn is_complete(schema: &'static Message, bytes: &[u8], depth: usize) -> bool {
+    if depth > DEPTH_MAX {
+        return false;
+    }
     if !schema.has_required {
         return true;
     }
@@ -168,7 +173,9 @@ fn is_complete(schema: &'static Message, bytes: &[u8]) -> bool {
             continue;
         };
         match (&field.kind, value) {
-            (Kind::Message(inner), Value::Bytes(bytes)) if !is_complete(inner, bytes) => {
+            (Kind::Message(inner), Value::Bytes(bytes))
+                if !is_complete(inner, bytes, depth + 1) =>
+            {
                 return false;
             }
             (Kind::Enum(numbers), Value::Varint(number)) if !is_known(numbers, number) => continue,
@@ -193,8 +200,18 @@ fn collect_wire(
     schema: &'static Message,
     pieces: &[&[u8]],
     prefix: &str,
+    depth: usize,
     missing: &mut Vec<String>,
 ) {
+    if depth > DEPTH_MAX {
+        if missing.len() < MISSING_MAX {
+            missing.push(format!(
+                "{prefix} (it is nested more than {DEPTH_MAX} levels deep)"
+            ));
+        }
+        return;
+    }
+    let depth = depth + 1;
     let mut found: Vec<Vec<&[u8]>> = schema.fields.iter().map(|_| Vec::new()).collect();
     for (number, value) in pieces.iter().flat_map(|piece| Wire { rest: piece }) {
         let Some((index, field)) = schema.by_number(number) else {
@@ -228,15 +245,21 @@ fn collect_wire(
             for entry in found {
                 let (key, pieces) = map_entry(entry);
                 let prefix = format!("{prefix}{}[{key:?}].", field.name);
-                collect_wire(value, &pieces, &prefix, missing);
+                collect_wire(value, &pieces, &prefix, depth, missing);
             }
         } else if field.label == Label::Repeated {
             for (at, piece) in found.iter().enumerate() {
                 let prefix = format!("{prefix}{}[{at}].", field.name);
-                collect_wire(inner, &[piece], &prefix, missing);
+                collect_wire(inner, &[piece], &prefix, depth, missing);
             }
         } else if !found.is_empty() {
-            collect_wire(inner, found, &format!("{prefix}{}.", field.name), missing);
+            collect_wire(
+                inner,
+                found,
+                &format!("{prefix}{}.", field.name),
+                depth,
+                missing,
+            );
         }
     }
 }
@@ -383,8 +406,9 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
+    use crate::meseta::v1::Reregister;
     use crate::mesos::v1::scheduler::{Call, call};
-    use crate::mesos::v1::{FrameworkInfo, TaskInfo, TaskStatus};
+    use crate::mesos::v1::{self, FrameworkInfo, TaskInfo, TaskStatus};
     use crate::protobuf;
 
     fn missing<T: WireMessage>(bytes: &[u8]) -> Vec<String> {
@@ -394,6 +418,13 @@ mod tests {
     /// A field of wire type 2.
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         let mut out = vec![number << 3 | 2, u8::try_from(bytes.len()).unwrap()];
+        out.extend_from_slice(bytes);
+        out
+    }
+
+    fn long_field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        let mut out = vec![number << 3 | 2];
+        prost::encoding::encode_varint(bytes.len() as u64, &mut out);
         out.extend_from_slice(bytes);
         out
     }
@@ -428,6 +459,31 @@ mod tests {
             missing::<Call>(&field(5, &offers)),
             ["decline.offer_ids[1].value"]
         );
+    }
+
+    #[test]
+    fn what_is_left_encoded_is_checked_as_well() {
+        // A task without its state, and one that is nested without end.
+        let id = field(1, b"x");
+        let task = [field(1, b"x"), field(2, &id), field(3, &id), field(5, &id)].concat();
+        let report = field(2, &task);
+        let lacks = missing::<Reregister>(&report);
+        assert_eq!(lacks, ["register", "tasks[0].state"]);
+        let mut deep = field(1, b"x");
+        for _ in 0..DEPTH_MAX + 50 {
+            deep = long_field(2, &[deep, field(1, b"x")].concat());
+        }
+        let status = long_field(8, &long_field(13, &long_field(4, &deep)));
+        let paths = missing::<Reregister>(&long_field(2, &[task, status].concat()));
+        assert!(paths.iter().any(|path| path.contains("levels deep")));
+        let task = v1::Task::default();
+        let report = Reregister {
+            tasks: vec![task.encode_to_vec()],
+            ..Reregister::default()
+        };
+        assert!(missing::<Reregister>(&report.encode_to_vec()).is_empty());
+        let counted = decoded_bytes(Reregister::SCHEMA, &report.encode_to_vec());
+        assert!(counted > size_of::<v1::Task>(), "as if it were decoded");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{AgentId, FrameworkId, Now, TaskId};
+use prost::Message as _;
 use tracing::{error, info, warn};
 
 use super::epochs::{Decision, MasterEpoch};
@@ -134,7 +135,9 @@ impl AgentCore {
         let frameworks = self.frameworks.values();
         ToMaster::Reregister(wire::Reregister {
             register,
-            tasks: tasks.map(|task| task.to_message()).collect(),
+            tasks: tasks
+                .map(|task| task.to_message().encode_to_vec())
+                .collect(),
             executors: told.map(|executor| executor.describe()).collect(),
             frameworks: frameworks
                 .map(|framework| (*framework.info).clone())

@@ -27,7 +27,7 @@ pub(super) fn divide(mut whole: wire::Reregister) -> Vec<Message> {
         parts.add(one.encoded_len(), |part| part.executors.push(one));
     }
     for one in whole.tasks.drain(..) {
-        parts.add(one.encoded_len(), |part| part.tasks.push(one));
+        parts.add(one.len(), |part| part.tasks.push(one));
     }
     for one in whole.operations.drain(..) {
         parts.add(one.encoded_len(), |part| part.operations.push(one));
@@ -71,13 +71,13 @@ mod tests {
 
     use super::*;
 
-    fn task(number: usize, bytes: usize) -> pb::Task {
+    fn task(number: usize, bytes: usize) -> Vec<u8> {
         let mut task = pb::Task {
             name: "x".repeat(bytes),
             ..pb::Task::default()
         };
         task.task_id.value = number.to_string();
-        task
+        task.encode_to_vec()
     }
 
     fn holding(tasks: usize, bytes: usize) -> wire::Reregister {
@@ -111,7 +111,9 @@ mod tests {
                 assert!(part.encoded_len() < PART_BYTES.max(bytes) + 100_000);
                 assert_eq!(part.register.is_some(), number == 0);
                 frameworks += part.frameworks.len();
-                told.extend(part.tasks.into_iter().map(|task| task.task_id.value));
+                let tasks = part.tasks.iter();
+                let tasks = tasks.map(|task| pb::Task::decode(task.as_slice()).unwrap());
+                told.extend(tasks.map(|task| task.task_id.value));
             }
             let expected: Vec<_> = (0..tasks).map(|number| number.to_string()).collect();
             assert_eq!((told, frameworks), (expected, 1));

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::Test;
 use crate::harness::{
     Link, World, command, command_of, container_of, fixed_port, framework, framework_id,
-    groups_named, scalar, shell, variable, wait_for,
+    groups_named, scalar, shell, tasks_of, variable, wait_for,
 };
 
 pub(crate) const TESTS: &[Test] = tests![
@@ -190,7 +190,7 @@ fn an_executor_lives_through_the_agents_restart() {
     assert_eq!(told.executors.len(), 1);
     assert_eq!(told.executors[0].executor_id, executor_id());
     assert_eq!(told.tasks.len(), 1);
-    assert_eq!(told.tasks[0].executor_id, Some(executor_id()));
+    assert_eq!(tasks_of(&told)[0].executor_id, Some(executor_id()));
     world.kill(&link, "a", None);
     world.expect(&mut link, TaskKilled);
 }

@@ -14,7 +14,7 @@ use meseta_tests::kernel::memory_kib;
 
 use crate::Test;
 use crate::executors::{custom, executor_id};
-use crate::harness::{Link, World, command_of, framework_id, task_id, wait_for};
+use crate::harness::{Link, World, command_of, framework_id, task_id, tasks_of, wait_for};
 
 pub(crate) const TESTS: &[Test] = tests![
     root(large_updates_wait_for_each_other_and_none_is_lost),
@@ -142,7 +142,8 @@ fn large_updates_wait_for_each_other_and_none_is_lost() {
     drop(link);
     let (_link, report) = world.admit_again();
     assert_eq!(report.tasks.len(), TASKS + 1);
-    let statuses = report.tasks.iter().flat_map(|task| &task.statuses);
+    let tasks = tasks_of(&report);
+    let statuses = tasks.iter().flat_map(|task| &task.statuses);
     assert!(statuses.clone().count() > TASKS);
     assert!(statuses.into_iter().all(|status| status.data.is_none()));
 }

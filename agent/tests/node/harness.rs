@@ -131,6 +131,14 @@ pub(crate) struct World {
     seen: std::cell::RefCell<std::collections::BTreeSet<Vec<u8>>>,
 }
 
+/// The tasks of a return.
+pub(crate) fn tasks_of(told: &wire::Reregister) -> Vec<pb::Task> {
+    let tasks = told.tasks.iter();
+    tasks
+        .map(|task| prost::Message::decode(task.as_slice()).expect("a task"))
+        .collect()
+}
+
 impl World {
     pub(crate) fn new(flags: &[&str]) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -8,7 +8,7 @@ use meseta_tests::kernel;
 use rustix::process::Signal;
 
 use crate::Test;
-use crate::harness::{World, container_of, groups_named, pid_of, shell, wait_for};
+use crate::harness::{World, container_of, groups_named, pid_of, shell, tasks_of, wait_for};
 
 pub(crate) const TESTS: &[Test] = tests![
     a_task_goes_on_when_the_runtime_directory_was_wiped,
@@ -26,7 +26,7 @@ fn a_task_goes_on_when_the_runtime_directory_was_wiped() {
     world.signal_agent(Signal::KILL);
     std::fs::remove_dir_all(world.dir.path().join("run")).expect("it is wiped");
     let (mut link, told) = world.start_again();
-    assert_eq!(told.tasks[0].state(), TaskRunning);
+    assert_eq!(tasks_of(&told)[0].state(), TaskRunning);
     world.kill(&link, "stays", Some(Duration::ZERO));
     assert_eq!(world.until_terminal(&mut link).0, [TaskKilled]);
 }

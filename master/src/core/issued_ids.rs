@@ -7,6 +7,20 @@ use meseta_resources::{AgentId, FrameworkId, IdError};
 
 use crate::core::master::MasterCore;
 
+/// What the framework ids that this master assigns begin with.
+pub(super) struct FrameworkPrefix(String);
+
+impl FrameworkPrefix {
+    fn number(&self, id: &FrameworkId) -> Option<u64> {
+        number(id.as_str(), &self.0)
+    }
+
+    /// Whether a framework got its id from this master, and not from an earlier one or from itself.
+    pub(super) fn is_of(&self, id: &FrameworkId) -> bool {
+        self.number(id).is_some()
+    }
+}
+
 /// The number of an id with this prefix.
 fn number(id: &str, prefix: &str) -> Option<u64> {
     id.strip_prefix(prefix)?.parse().ok()
@@ -17,8 +31,8 @@ impl MasterCore {
         format!("{}-S", self.config.identity.id)
     }
 
-    fn framework_prefix(&self) -> String {
-        format!("{}-", self.config.identity.id)
+    pub(super) fn framework_prefix(&self) -> FrameworkPrefix {
+        FrameworkPrefix(format!("{}-", self.config.identity.id))
     }
 
     /// Begins to count behind all ids that the registry knows.
@@ -31,9 +45,7 @@ impl MasterCore {
         self.next_agent = last.map_or(0, |last| last.saturating_add(1));
         let prefix = self.framework_prefix();
         let frameworks = self.ownership.known().chain(self.deadlines.keys());
-        let last = frameworks
-            .filter_map(|id| number(id.as_str(), &prefix))
-            .max();
+        let last = frameworks.filter_map(|id| prefix.number(id)).max();
         self.next_framework = last.map_or(0, |last| last.saturating_add(1));
     }
 
@@ -44,7 +56,7 @@ impl MasterCore {
 
     /// The id of a new framework.
     pub(super) fn take_framework_id(&mut self) -> Result<FrameworkId, IdError> {
-        let id = format!("{}{:04}", self.framework_prefix(), self.next_framework);
+        let id = format!("{}{:04}", self.framework_prefix().0, self.next_framework);
         let id = FrameworkId::new(&id)?;
         self.next_framework += 1;
         Ok(id)
@@ -57,12 +69,12 @@ impl MasterCore {
 
     /// The same of a framework's id.
     pub(super) fn is_future_framework(&self, id: &FrameworkId) -> bool {
-        let number = number(id.as_str(), &self.framework_prefix());
+        let number = self.framework_prefix().number(id);
         number.is_some_and(|number| number >= self.next_framework)
     }
 
-    /// Whether a framework got its id from this master, and not from an earlier one or from itself.
+    /// See [`FrameworkPrefix::is_of`].
     pub(super) fn is_own_framework(&self, id: &FrameworkId) -> bool {
-        number(id.as_str(), &self.framework_prefix()).is_some()
+        self.framework_prefix().is_of(id)
     }
 }

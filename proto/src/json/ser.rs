@@ -12,6 +12,15 @@ pub trait EnumName {
     fn name_of(number: i32) -> Option<&'static str>;
 }
 
+/// A list of bytes, each as [`Bytes`].
+pub(crate) struct ManyBytes<'a>(pub(crate) &'a [Vec<u8>]);
+
+impl Serialize for ManyBytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|bytes| Bytes(bytes)))
+    }
+}
+
 /// Bytes: base64 with padding.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);

@@ -13,6 +13,7 @@ use meseta_proto::meseta::v1::{Acknowledge, Pong, Reregister, RunTask, agent_fra
 use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_tests::dice::Dice;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -143,7 +144,7 @@ impl Agent {
         let tasks = self.tasks.values();
         Ok(agent_frame::Message::Reregister(Reregister {
             register,
-            tasks: tasks.map(|held| held.task.clone()).collect(),
+            tasks: tasks.map(|held| held.task.encode_to_vec()).collect(),
             frameworks: self.frameworks.values().cloned().collect(),
             ..Reregister::default()
         }))

@@ -3,6 +3,7 @@
 use meseta_proto::json;
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
 use meseta_proto::meseta::v1::{AgentFrame, MasterFrame};
+use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::{WireMessage, protobuf};
 use meseta_tests::recorded_bytes::{recorded, with_unknown_fields};
 
@@ -36,13 +37,15 @@ fn register() -> meseta::Register {
 fn reregister() -> meseta::Reregister {
     let report: meseta::Reregister = of(r#"{
         "register": {"agent_info": {"hostname": "node.example"}, "version": "1.12.0"},
-        "tasks": [{"name": "t", "task_id": {"value": "t"}, "framework_id": {"value": "M-0000"},
-            "agent_id": {"value": "M-S0"}, "state": "TASK_RUNNING",
-            "resources": [{"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}}]}],
         "executors": [{"executor_id": {"value": "e"}, "framework_id": {"value": "M-0000"}}],
         "frameworks": [{"user": "root", "name": "web", "id": {"value": "M-0000"}}]}"#);
+    let task: mesos::Task = of(r#"{
+        "name": "t", "task_id": {"value": "t"}, "framework_id": {"value": "M-0000"},
+        "agent_id": {"value": "M-S0"}, "state": "TASK_RUNNING",
+        "resources": [{"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}}]}"#);
     meseta::Reregister {
         register: register(),
+        tasks: vec![prost::Message::encode_to_vec(&task)],
         ..report
     }
 }

@@ -12,6 +12,11 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use super::simulation::{PING_TIMEOUT, Seen, Simulation, framework_id, registered, task, task_id};
 use crate::core::{ExitReason, State};
 
+/// A task as it is reported.
+fn task_of(encoded: &[u8]) -> pb::Task {
+    prost::Message::decode(encoded).expect("a task")
+}
+
 #[test]
 fn the_first_attempt_is_made_at_once_and_pauses_come_after_failures() {
     let mut simulation = Simulation::new();
@@ -68,7 +73,7 @@ fn an_agent_without_an_id_registers_and_one_with_an_id_comes_back() {
         Some("S0")
     );
     assert_eq!(told.tasks.len(), 1);
-    assert_eq!(told.tasks[0].state(), TaskRunning);
+    assert_eq!(task_of(&told.tasks[0]).state(), TaskRunning);
     assert_eq!(told.frameworks.len(), 1);
 }
 
@@ -83,7 +88,7 @@ fn a_terminal_task_is_told_until_it_is_acknowledged() {
         panic!("not a return");
     };
     assert_eq!(told.tasks.len(), 1);
-    assert_eq!(told.tasks[0].state(), pb::TaskState::TaskFinished);
+    assert_eq!(task_of(&told.tasks[0]).state(), pb::TaskState::TaskFinished);
     simulation.tell(registered());
     simulation.acknowledge_all();
     simulation.link_down();
@@ -434,7 +439,7 @@ fn what_is_too_much_for_one_frame_is_told_in_parts() {
             }
             FromAgent::Reregister(report) => {
                 assert_eq!(number + 1, count, "the return comes last");
-                assert_eq!(report.tasks, []);
+                assert!(report.tasks.is_empty());
             }
             other => panic!("{other:?}"),
         }

@@ -8,22 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meseta_proto::meseta::v1 as meseta;
-use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_proto::mesos::v1;
 use meseta_proto::{Invalid, invalid};
 use meseta_resources::{
-    AgentId, ExecutorId, FrameworkId, ID_BYTES_MAX, ResourceName, ResourceQuantities, Resources,
-    Role, Scalar, TaskId,
+    AgentId, ExecutorId, FrameworkId, ResourceName, ResourceQuantities, Resources, Role, Scalar,
 };
 use prost::Message;
 
 use super::reported_budget::{Fit, ReportedBudget};
-use crate::core::ids::UUID_BYTES;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::{Capabilities, Framework, Link, Terms, valid_roles};
-use crate::core::state::task::{self, ExecutorRecord, TaskRecord, is_terminal};
+use crate::core::state::task::{self, ExecutorRecord};
 use crate::core::timers::Timer;
-use crate::core::validation::part::shares_groups;
 use crate::core::wire;
 
 /// Unsubscribed frameworks that one agent may report: more than it has executors.
@@ -45,7 +42,7 @@ pub(in crate::core) enum ReregistrationKind {
 
 /// Total and charged resources of an agent, without revocable resources and shared volumes. An agent may have very
 /// many names, and tell of very many records: of each record only its own names are looked at.
-struct ChargedResources {
+pub(super) struct ChargedResources {
     used: BTreeMap<ResourceName, Scalar>,
     total: BTreeMap<ResourceName, Scalar>,
 }
@@ -81,46 +78,42 @@ impl ChargedResources {
         })
     }
 
+    /// Charges so much if the agent has it.
+    pub(super) fn take(&mut self, more: &ResourceQuantities) -> bool {
+        let has = self.has(more);
+        if has {
+            self.charge(more);
+        }
+        has
+    }
+
     /// The resources, or nothing if the agent does not have so much.
     fn within(&mut self, resources: Resources) -> Resources {
-        if resources.is_empty() {
-            return resources;
+        if resources.is_empty() || self.take(&counted(&resources)) {
+            resources
+        } else {
+            Resources::new()
         }
-        let more = counted(&resources);
-        if !self.has(&more) {
-            return Resources::new();
-        }
-        self.charge(&more);
-        resources
     }
 }
 
 /// What counts of resources, see [`ChargedResources`].
-fn counted(resources: &Resources) -> ResourceQuantities {
+pub(super) fn counted(resources: &Resources) -> ResourceQuantities {
     resources.unrevocable().unshared().scalar_quantities()
 }
 
 /// What may still be taken over of an agent, in resources and in bytes.
-struct AdoptionBudget {
-    charged: ChargedResources,
-    reported: ReportedBudget,
-}
-
-/// What this master knows of a task that contradicts the reporting agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::core) struct TaskConflict {
-    /// Other agents have it, or had it when they were lost, and this one has not.
-    pub(in crate::core) is_on_another_agent: bool,
-    /// This master gave it to another agent, and not to this one.
-    pub(in crate::core) is_launched: bool,
+pub(super) struct AdoptionBudget {
+    pub(super) charged: ChargedResources,
+    pub(super) reported: ReportedBudget,
 }
 
 /// The frameworks of which an agent runs something.
 struct RunningFrameworks<'a>(BTreeSet<&'a str>);
 
 impl<'a> RunningFrameworks<'a> {
-    fn of(report: &'a meseta::Reregister) -> Self {
-        let tasks = report.tasks.iter();
+    fn of(report: &'a meseta::Reregister, tasks: &'a [meseta::ReportedTask]) -> Self {
+        let tasks = tasks.iter();
         let tasks = tasks.map(|task| task.framework_id.value.as_str());
         let executors = report.executors.iter();
         let executors = executors.filter_map(|one| Some(one.framework_id.as_ref()?.value.as_str()));
@@ -135,36 +128,19 @@ impl<'a> RunningFrameworks<'a> {
     }
 }
 
-/// Whether a task is recorded as lost, and whether with the reporting agent.
-#[derive(Clone, Copy, Default)]
-struct LostTaskMatch {
-    is_known: bool,
-    is_this_agent: bool,
-}
-
-impl LostTaskMatch {
-    fn note(&mut self, is_this_agent: bool) {
-        self.is_known = true;
-        self.is_this_agent |= is_this_agent;
-    }
-
-    fn is_elsewhere(self) -> bool {
-        self.is_known && !self.is_this_agent
-    }
-}
-
 impl MasterCore {
-    /// Adopts what an agent runs. Returns the frameworks whose tasks the agent has to kill.
+    /// Adopts what an agent runs: its tasks, and what else is in its report. Returns the frameworks whose tasks the agent has to kill.
     pub(super) fn adopt(
         &mut self,
         id: &AgentId,
         report: &meseta::Reregister,
+        tasks: Vec<meseta::ReportedTask>,
         back: ReregistrationKind,
     ) -> BTreeSet<FrameworkId> {
         let is_expected = back == ReregistrationKind::Expected;
         let mut finished = BTreeSet::new();
-        let running = RunningFrameworks::of(report);
-        let mut framework_slots = self.framework_slots_left(id);
+        let running = RunningFrameworks::of(report, &tasks);
+        let mut framework_slots = None;
         for info in &report.frameworks {
             let framework = info
                 .id
@@ -195,13 +171,7 @@ impl MasterCore {
             charged: ChargedResources::of(agent),
             reported: self.reported_budget_of(agent),
         };
-        for task in &report.tasks {
-            if let Err(reason) = self.adopt_task(id, task, &finished, back, &mut budget) {
-                self.counters.invalid_status_updates += 1;
-                let name: String = task.task_id.value.chars().take(ID_BYTES_MAX).collect();
-                tracing::warn!(agent_id = %id, task_id = %name.escape_debug(), %reason, "reported task left out");
-            }
-        }
+        self.adopt_tasks(id, tasks, &finished, back, &mut budget);
         for info in &report.executors {
             self.adopt_executor(id, info, &finished, &mut budget);
         }
@@ -224,9 +194,12 @@ impl MasterCore {
         id: &FrameworkId,
         info: &v1::FrameworkInfo,
         is_expected: bool,
-        framework_slots: &mut usize,
+        framework_slots: &mut Option<usize>,
     ) -> Result<(), Invalid> {
-        if *framework_slots == 0 {
+        // Counted once for an agent, and only for one that tells of a new framework.
+        let slots_left = framework_slots.unwrap_or_else(|| self.framework_slots_left(agent));
+        *framework_slots = Some(slots_left);
+        if slots_left == 0 {
             return Err(invalid!(
                 "the agent has reported {FRAMEWORKS_PER_AGENT_MAX} frameworks that are not subscribed"
             ));
@@ -261,7 +234,7 @@ impl MasterCore {
             offer_constraints: None,
         };
         self.allocator.add_framework(id, &terms)?;
-        *framework_slots -= 1;
+        *framework_slots = Some(slots_left - 1);
         let mut framework = Framework::new(id.clone(), terms, self.now.unix);
         framework.link = Link::Recovered;
         framework.told_by = Some(agent.clone());
@@ -280,146 +253,6 @@ impl MasterCore {
         self.publish_framework(id, true);
         self.note_deadline(id, timeout);
         Ok(())
-    }
-
-    /// What is known of a task on other agents than the one that speaks of it.
-    pub(super) fn task_conflict(
-        &self,
-        agent: &AgentId,
-        framework: &FrameworkId,
-        task: &TaskId,
-    ) -> TaskConflict {
-        let Some(framework) = self.frameworks.get(framework) else {
-            return TaskConflict::default();
-        };
-        let has_launched = framework.has_launched(task);
-        let mut holders = framework.holders(task).peekable();
-        let held = holders.peek().is_some();
-        let is_held_here = holders.any(|holder| holder == agent);
-        let (mut lost, mut launched) = (LostTaskMatch::default(), LostTaskMatch::default());
-        // What is live and launched is told by the live tasks alone.
-        let records = framework.unreachable.tasks().iter();
-        for record in records.filter(|record| !has_launched && record.task_id == *task) {
-            let is_this_agent = record.agent_id == *agent;
-            lost.note(is_this_agent);
-            if record.is_launched {
-                launched.note(is_this_agent);
-            }
-        }
-        TaskConflict {
-            is_on_another_agent: if held {
-                !is_held_here
-            } else {
-                lost.is_elsewhere()
-            },
-            is_launched: if has_launched {
-                framework.tasks.get(task) != Some(agent)
-            } else {
-                launched.is_elsewhere()
-            },
-        }
-    }
-
-    fn adopt_task(
-        &mut self,
-        agent_id: &AgentId,
-        task: &v1::Task,
-        finished: &BTreeSet<FrameworkId>,
-        back: ReregistrationKind,
-        budget: &mut AdoptionBudget,
-    ) -> Result<(), Invalid> {
-        let framework_id = FrameworkId::new(&task.framework_id.value).map_err(Invalid::of)?;
-        if finished.contains(&framework_id) {
-            return Ok(());
-        }
-        if let Some(reason) = self.may_not_run(agent_id, &framework_id, task, back) {
-            let task_id = TaskId::new(&task.task_id.value).ok();
-            if let (Some(task_id), Some(agent)) = (task_id, self.agents.get_mut(agent_id)) {
-                agent.kill_when_back(&framework_id, &task_id);
-            }
-            return Err(reason.into());
-        }
-        let (Some(framework), Some(agent)) = (
-            self.frameworks.get_mut(&framework_id),
-            self.agents.get_mut(agent_id),
-        ) else {
-            return Err(invalid!("its framework is unknown"));
-        };
-        // The very id that is kept, which very many tasks share.
-        let framework_id = framework.id.clone();
-        let fallback = framework
-            .terms
-            .roles
-            .iter()
-            .next()
-            .cloned()
-            .unwrap_or_default();
-        let mut record = record(agent_id, framework_id, task, &fallback)?;
-        let (framework_id, task_id) = (record.framework_id.clone(), record.task_id.clone());
-        if agent.task(&framework_id, &task_id).is_some() {
-            if is_terminal(record.state) {
-                self.task_ended(agent_id, &framework_id, &task_id, record.state);
-            }
-            return Ok(());
-        }
-        let mut lost = framework.unreachable.tasks().iter();
-        let lost = lost
-            .find(|lost| lost.is_launched && lost.agent_id == *agent_id && lost.task_id == task_id);
-        if let Some(lost) = lost {
-            record.is_launched = true;
-            // What the framework said of it, and not the agent.
-            record.description.clone_from(&lost.description);
-        }
-        if budget.reported.fit_task(&mut record, &task.resources) == Fit::LeftOut {
-            return Ok(());
-        }
-        if record.is_launched {
-            framework.launched_on(&task_id, agent_id);
-        } else {
-            framework.reported_by(&task_id, agent_id);
-        }
-        if !is_terminal(record.state) {
-            record.resources = budget.charged.within(record.resources);
-            if record.resources.is_empty() {
-                tracing::warn!(agent_id = %agent_id, framework_id = %framework_id, task_id = %task_id, "reported task is charged nothing: the agent has no more");
-            }
-        }
-        let held = (!is_terminal(record.state)).then(|| record.resources.clone());
-        framework.add_on(agent_id);
-        agent.insert_task(record);
-        if let Some(held) = held {
-            agent.charge(&framework_id, &held);
-            self.charge_allocator(agent_id, &framework_id, &held);
-        }
-        self.forget_unreachable(&framework_id, &task_id, agent_id);
-        self.publish_task(agent_id, &framework_id, &task_id);
-        Ok(())
-    }
-
-    /// Why a task that an agent says it runs is to be ended there.
-    fn may_not_run(
-        &self,
-        agent_id: &AgentId,
-        framework: &FrameworkId,
-        task: &v1::Task,
-        back: ReregistrationKind,
-    ) -> Option<&'static str> {
-        let task_id = TaskId::new(&task.task_id.value).ok()?;
-        let agent = self.agents.get(agent_id)?;
-        if agent.task(framework, &task_id).is_some() {
-            return None;
-        }
-        if self
-            .task_conflict(agent_id, framework, &task_id)
-            .is_launched
-        {
-            return Some("it is another agent's, and is ended here");
-        }
-        // An end may be one whose acknowledgement the agent did not get.
-        let is_over = TaskState::try_from(task.state).is_ok_and(is_terminal);
-        let is_strange =
-            back == ReregistrationKind::Registered && !is_over && self.is_own_framework(framework);
-        is_strange.then_some("it was not launched there, and is ended")
     }
 
     fn adopt_executor(
@@ -471,7 +304,7 @@ impl MasterCore {
 
     /// Tells the allocator of what is held on an agent that it knows already; of one that it does
     /// not know yet it is told all at once.
-    fn charge_allocator(
+    pub(super) fn charge_allocator(
         &mut self,
         agent: &AgentId,
         framework: &FrameworkId,
@@ -482,55 +315,6 @@ impl MasterCore {
             self.agreed("charging what an agent reported", charged);
         }
     }
-}
-
-/// A reported task as a record.
-fn record(
-    agent_id: &AgentId,
-    framework_id: FrameworkId,
-    task: &v1::Task,
-    fallback: &Role,
-) -> Result<TaskRecord, Invalid> {
-    let task_id = TaskId::new(&task.task_id.value).map_err(Invalid::of)?;
-    let state = TaskState::try_from(task.state).map_err(Invalid::of)?;
-    let resources = wire::from_wire(&task.resources)?;
-    let role = resources
-        .iter()
-        .find_map(|resource| resource.allocation_role().cloned())
-        .unwrap_or_else(|| fallback.clone());
-    let mut resources = wire::allocate(&resources, &role);
-    resources.shrink_to_fit();
-    let executor_id = task
-        .executor_id
-        .as_ref()
-        .and_then(|id| ExecutorId::new(&id.value).ok());
-    let update_state = task
-        .status_update_state
-        .and_then(|state| TaskState::try_from(state).ok());
-    let mut record = TaskRecord {
-        task_id,
-        framework_id,
-        agent_id: agent_id.clone(),
-        is_launched: false,
-        executor_id,
-        role,
-        resources,
-        state,
-        update_state,
-        update_uuid: task
-            .status_update_uuid
-            .clone()
-            .filter(|uuid| uuid.len() == UUID_BYTES),
-        statuses: Vec::new(),
-        user: task.user.as_deref().map(Into::into),
-        shares_groups: shares_groups(task.container.as_deref()),
-        description: task::describe_reported(task),
-        unreachable_since: None,
-    };
-    for status in &task.statuses {
-        record.push_status(status);
-    }
-    Ok(record)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use prost::Message as _;
 
 use crate::core::ids::{ConnectionId, UUID_BYTES};
 use crate::core::master::MasterCore;
+use crate::core::state::framework::TaskConflict;
 use crate::core::state::offer::RefuseFilter;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
@@ -139,7 +140,10 @@ impl MasterCore {
         task: &TaskId,
         status: &mut v1::TaskStatus,
     ) -> bool {
-        let elsewhere = self.task_conflict(agent, framework, task);
+        let elsewhere = self.frameworks.get(framework);
+        let elsewhere = elsewhere.map_or_else(TaskConflict::default, |framework| {
+            framework.task_conflict(agent, task)
+        });
         if elsewhere.is_on_another_agent {
             tracing::warn!(agent_id = %agent, framework_id = %framework, task_id = %task, "status update of another agent's task dropped");
             if let Some(uuid) = status.uuid.clone().filter(|_| elsewhere.is_launched) {

@@ -1,6 +1,7 @@
 //! How agents come, report, come back and are lost.
 //!
 //! - `admission`: which agents may join, and which may be offered
+//! - `adopted_tasks`: takes the reported tasks on the books
 //! - `adoption`: takes over what an agent reports when it reregisters
 //! - `epochs`: a higher epoch for agents that have obeyed one
 //! - `frames`: what registered agents say
@@ -12,6 +13,7 @@
 //! - `reported_budget`: memory limit of what agents report
 
 pub(super) mod admission;
+pub(super) mod adopted_tasks;
 pub(super) mod adoption;
 pub(super) mod epochs;
 pub(super) mod frames;

@@ -388,7 +388,7 @@ impl MasterCore {
         &mut self,
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
-        report: meseta::Reregister,
+        mut report: meseta::Reregister,
     ) {
         let id = profile.id.clone();
         self.readmitting.remove(&id);
@@ -422,7 +422,8 @@ impl MasterCore {
         } else {
             ReregistrationKind::Unexpected
         };
-        let finished = self.adopt(&id, &report, back);
+        let tasks = self.read_reported_tasks(&id, std::mem::take(&mut report.tasks));
+        let finished = self.adopt(&id, &report, tasks, back);
         self.confirm_unproven_owners();
         self.adopt_operations(&id, &report);
         self.announce_agent(&id, Vec::new());
@@ -440,7 +441,7 @@ impl MasterCore {
         &mut self,
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
-        report: meseta::Reregister,
+        mut report: meseta::Reregister,
     ) {
         let id = profile.id.clone();
         let Some(agent) = self.agents.get_mut(&id) else {
@@ -474,9 +475,10 @@ impl MasterCore {
         }
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent reconnected");
-        let unknown = self.tasks_unknown_to(&id, &report);
+        let tasks = self.read_reported_tasks(&id, std::mem::take(&mut report.tasks));
+        let unknown = self.tasks_unknown_to(&id, &tasks);
         self.drop_executors_unknown_to(&id, &report);
-        let finished = self.adopt(&id, &report, ReregistrationKind::Registered);
+        let finished = self.adopt(&id, &report, tasks, ReregistrationKind::Registered);
         let unknown_operations = self.adopt_operations(&id, &report);
         if let Some(agent) = self.agents.get(&id) {
             let updated = self.allocator.update_agent(agent);
@@ -513,10 +515,9 @@ impl MasterCore {
     fn tasks_unknown_to(
         &mut self,
         id: &AgentId,
-        report: &meseta::Reregister,
+        reported: &[meseta::ReportedTask],
     ) -> Vec<meseta::TaskToReconcile> {
-        let named: BTreeSet<(&str, &str)> = report
-            .tasks
+        let named: BTreeSet<(&str, &str)> = reported
             .iter()
             .map(|task| {
                 (

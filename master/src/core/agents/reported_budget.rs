@@ -77,9 +77,8 @@ impl ReportedBudget {
         Fit::LeftOut
     }
 
-    /// `resources` are the task's, as the agent tells them.
-    pub(super) fn fit_task(&mut self, record: &mut TaskRecord, resources: &[v1::Resource]) -> Fit {
-        let resources = encoded(resources);
+    /// `resources` is what the task's resources, as the agent tells them, take on the wire.
+    pub(super) fn fit_task(&mut self, record: &mut TaskRecord, resources: usize) -> Fit {
         let bytes = |record: &TaskRecord| memory_of_task(record).saturating_add(resources);
         self.fit(record, bytes, |record| {
             record.description = bytes::Bytes::new();
@@ -123,7 +122,7 @@ impl ReportedBudget {
     }
 }
 
-fn encoded(resources: &[v1::Resource]) -> usize {
+pub(super) fn encoded(resources: &[v1::Resource]) -> usize {
     resources.iter().map(v1::Resource::encoded_len).sum()
 }
 

@@ -1,5 +1,6 @@
 //! A framework as the master keeps it.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +50,33 @@ impl Terms {
     pub(in crate::core) fn bytes(&self) -> usize {
         let constraints = self.offer_constraints.as_ref();
         self.info.encoded_len() + constraints.map_or(0, |constraints| constraints.bytes())
+    }
+}
+
+/// What is known of a task that contradicts the agent that speaks of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::core) struct TaskConflict {
+    /// Other agents have it, or had it when they were lost, and this one has not.
+    pub(in crate::core) is_on_another_agent: bool,
+    /// This master gave it to another agent, and not to this one.
+    pub(in crate::core) is_launched: bool,
+}
+
+/// Whether a task is recorded as lost, and whether with the agent that speaks of it.
+#[derive(Clone, Copy, Default)]
+struct LostTaskMatch {
+    is_known: bool,
+    is_this_agent: bool,
+}
+
+impl LostTaskMatch {
+    fn note(&mut self, is_this_agent: bool) {
+        self.is_known = true;
+        self.is_this_agent |= is_this_agent;
+    }
+
+    fn is_elsewhere(self) -> bool {
+        self.is_known && !self.is_this_agent
     }
 }
 
@@ -169,13 +197,13 @@ impl Framework {
 
     /// An agent says that it has a task that this master did not launch there.
     pub(in crate::core) fn reported_by(&mut self, task: &TaskId, agent: &AgentId) {
-        match self.tasks.get(task) {
-            None => {
-                self.tasks.insert(task.clone(), agent.clone());
+        match self.tasks.entry(task.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(agent.clone());
                 self.reported.insert(task.clone());
             }
-            Some(holder) if holder == agent => {}
-            Some(_) => {
+            Entry::Occupied(holder) if holder.get() == agent => {}
+            Entry::Occupied(_) => {
                 let also = self.also.entry(task.clone()).or_default();
                 also.insert(agent.clone());
             }
@@ -202,6 +230,36 @@ impl Framework {
     pub(in crate::core) fn holders(&self, task: &TaskId) -> impl Iterator<Item = &AgentId> {
         let also = self.also.get(task).into_iter().flatten();
         self.tasks.get(task).into_iter().chain(also)
+    }
+
+    /// What is known of a task on other agents than the one that speaks of it.
+    pub(in crate::core) fn task_conflict(&self, agent: &AgentId, task: &TaskId) -> TaskConflict {
+        let first = self.tasks.get(task);
+        if first.is_none() && self.unreachable.tasks().is_empty() {
+            return TaskConflict::default();
+        }
+        let has_launched = self.has_launched(task);
+        let (mut lost, mut launched) = (LostTaskMatch::default(), LostTaskMatch::default());
+        // What is live and launched is told by the live tasks alone.
+        let records = self.unreachable.tasks().iter();
+        for record in records.filter(|record| !has_launched && record.task_id == *task) {
+            let is_this_agent = record.agent_id == *agent;
+            lost.note(is_this_agent);
+            if record.is_launched {
+                launched.note(is_this_agent);
+            }
+        }
+        TaskConflict {
+            is_on_another_agent: match first {
+                Some(_) => !self.holders(task).any(|holder| holder == agent),
+                None => lost.is_elsewhere(),
+            },
+            is_launched: if has_launched {
+                first != Some(agent)
+            } else {
+                launched.is_elsewhere()
+            },
+        }
     }
 
     /// Forgets that a task is on an agent.

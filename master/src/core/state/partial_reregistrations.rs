@@ -205,7 +205,7 @@ mod tests {
             ..v1::Task::default()
         };
         meseta::ReregisterPart {
-            tasks: vec![task],
+            tasks: vec![prost::Message::encode_to_vec(&task)],
             ..meseta::ReregisterPart::default()
         }
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use meseta_proto::meseta::v1::{ReportedStatus, ReportedTask};
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
 use prost::Message;
@@ -96,12 +97,32 @@ impl TaskRecord {
         let Some(state) = state_of(status) else {
             return;
         };
-        // Nearly all are kept as they came: there are very many when agents come back.
         let encoded = if status.data.is_none() && status.encoded_len() <= STATUS_BYTES_MAX {
             status.encode_to_vec()
         } else {
             self.reduced(status).encode_to_vec()
         };
+        self.push_encoded(state, encoded);
+    }
+
+    /// The same of an encoded status. Nearly all are kept as they came: there are very many when agents come back.
+    pub(in crate::core) fn push_reported_status(&mut self, encoded: Vec<u8>) {
+        let Ok(outline) = ReportedStatus::decode(encoded.as_slice()) else {
+            return;
+        };
+        match TaskState::try_from(outline.state) {
+            Ok(state) if outline.data.is_none() && encoded.len() <= STATUS_BYTES_MAX => {
+                self.push_encoded(state, encoded);
+            }
+            _ => {
+                if let Ok(status) = TaskStatus::decode(encoded.as_slice()) {
+                    self.push_status(&status);
+                }
+            }
+        }
+    }
+
+    fn push_encoded(&mut self, state: TaskState, encoded: Vec<u8>) {
         let record = StatusRecord {
             state,
             encoded: encoded.into(),
@@ -194,17 +215,17 @@ pub(in crate::core) fn describe(info: &v1::TaskInfo) -> Bytes {
 }
 
 /// The same of a task that an agent reported.
-pub(in crate::core) fn describe_reported(task: &v1::Task) -> Bytes {
-    v1::Task {
-        name: task.name.clone(),
-        labels: task.labels.clone(),
-        discovery: task.discovery.clone(),
-        container: task.container.clone(),
-        health_check: task.health_check.clone(),
+pub(in crate::core) fn describe_reported(task: ReportedTask) -> Bytes {
+    ReportedTask {
+        name: task.name,
+        labels: task.labels,
+        discovery: task.discovery,
+        container: task.container,
+        health_check: task.health_check,
         kill_policy: task.kill_policy,
-        user: task.user.clone(),
-        limits: task.limits.clone(),
-        ..v1::Task::default()
+        user: task.user,
+        limits: task.limits,
+        ..ReportedTask::default()
     }
     .encode_to_vec()
     .into()

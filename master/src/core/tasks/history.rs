@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use meseta_resources::{AgentId, FrameworkId, TaskId};
+use meseta_resources::{AgentId, FrameworkId};
 use prost::Message as _;
 
 use crate::core::master::MasterCore;
@@ -68,16 +68,6 @@ impl MasterCore {
         agent: &AgentId,
     ) -> Vec<Arc<TaskRecord>> {
         self.take_unreachable(id, |task| task.agent_id == *agent)
-    }
-
-    /// Forgets that a task was lost: it is back.
-    pub(in crate::core) fn forget_unreachable(
-        &mut self,
-        id: &FrameworkId,
-        task: &TaskId,
-        agent: &AgentId,
-    ) {
-        self.take_unreachable(id, |lost| lost.task_id == *task && lost.agent_id == *agent);
     }
 
     fn take_unreachable(

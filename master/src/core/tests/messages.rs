@@ -181,7 +181,7 @@ pub(super) fn report(
     register.agent_info.id = Some(agent_id(&node.id));
     meseta::Reregister {
         register,
-        tasks,
+        tasks: tasks.iter().map(prost::Message::encode_to_vec).collect(),
         frameworks,
         ..meseta::Reregister::default()
     }

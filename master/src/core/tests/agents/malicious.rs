@@ -329,7 +329,7 @@ pub(in crate::core::tests) fn part(node: &Node, is_first: bool, bytes: usize) ->
     };
     AgentMessage::ReregisterPart(meseta::ReregisterPart {
         register: is_first.then_some(register),
-        tasks: vec![task],
+        tasks: vec![prost::Message::encode_to_vec(&task)],
         ..meseta::ReregisterPart::default()
     })
 }
@@ -374,11 +374,11 @@ fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
 fn a_return_is_counted_as_it_is_in_memory() {
     let mut world = World::with_config(|config| config.memory.partial_reregistrations = 1 << 20);
     let node = node_of_before("old-S1", 5051);
-    // Little on the wire: each task is some bytes there, and some hundred in memory.
-    let tasks = vec![v1::Task::default(); 20_000];
+    // Little on the wire: each framework is some bytes there, and some hundred in memory.
+    let frameworks = vec![v1::FrameworkInfo::default(); 20_000];
     let small = meseta::ReregisterPart {
         register: Some(report(&node, Vec::new(), Vec::new()).register),
-        tasks,
+        frameworks,
         ..meseta::ReregisterPart::default()
     };
     assert!(prost::Message::encoded_len(&small) < 1 << 20);

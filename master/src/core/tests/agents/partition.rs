@@ -306,7 +306,7 @@ fn part(
     let register = report(node, Vec::new(), Vec::new()).register;
     AgentMessage::ReregisterPart(meseta::ReregisterPart {
         register: is_first.then_some(register),
-        tasks,
+        tasks: tasks.iter().map(prost::Message::encode_to_vec).collect(),
         frameworks,
         ..meseta::ReregisterPart::default()
     })

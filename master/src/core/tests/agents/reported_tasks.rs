@@ -11,6 +11,28 @@ fn killed(world: &mut World, node: &Node) -> Vec<String> {
     kills.map(|kill| kill.task_id.value).collect()
 }
 
+#[test]
+fn a_task_that_cannot_be_read_is_left_out_and_the_others_are_taken() {
+    let (world, node, _, scheduler) = begin();
+    let mut world = world.restart();
+    let whole = [1, 2, 3].map(|number| reported_task(&node, &scheduler, &format!("t{number}")));
+    let mut returning = report(&node, whole.to_vec(), vec![aware_info_of(&scheduler)]);
+    returning.tasks[0].truncate(7);
+    let resource = v1::Resource::default();
+    let unnamed = v1::Task {
+        resources: vec![resource],
+        ..whole[1].clone()
+    };
+    returning.tasks[1] = prost::Message::encode_to_vec(&unnamed);
+    let before = world.core.counters.invalid_status_updates;
+    world.handshake(AgentMessage::Reregister(returning));
+    let snapshot = world.core.snapshot();
+    let agents = snapshot.agents.iter();
+    let ids = agents.flat_map(|agent| agent.tasks.values().map(|task| task.task_id.to_string()));
+    assert_eq!(ids.collect::<Vec<_>>(), ["t3"]);
+    assert_eq!(world.core.counters.invalid_status_updates, before + 2);
+}
+
 /// Two agents and a framework, of this master.
 fn begin() -> (World, Node, Node, Scheduler) {
     let (mut world, honest) = World::with_agent("cpus:4;mem:1024");
