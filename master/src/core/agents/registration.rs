@@ -169,6 +169,10 @@ impl MasterCore {
         // An agent that is somebody else's must not learn what became of it.
         self.check_agent_is_certified(connection, &report.register.agent_info.hostname, Some(&id))?;
         if self.gone_agents.contains_key(&id) {
+            // One that obeys only higher epochs would not obey this either.
+            if let Some(epoch) = self.epoch_needed(&report.register)? {
+                return self.raise_epoch(&id, epoch, connection, report);
+            }
             let shutdown = meseta::Shutdown {
                 reason: "the agent was marked gone".to_owned(),
             };

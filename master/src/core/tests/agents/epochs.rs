@@ -107,6 +107,24 @@ fn what_agents_obeyed_of_other_clusters_and_what_cannot_be_raises_nothing() {
 }
 
 #[test]
+fn an_agent_that_is_gone_and_obeyed_a_higher_epoch_is_ended_once_one_above_is_durable() {
+    let recovered = Recovered {
+        epoch: 3,
+        cluster_id: "c".to_owned(),
+        gone: vec![("before-S0".to_owned(), Duration::from_secs(1_799_999_000))],
+        ..Recovered::default()
+    };
+    let mut world = World::with(config(), recovered);
+    world.writes_at_once = false;
+    let connection = comes_back(&mut world, 0, obeyed("c", 7, Some("former")));
+    assert!(world.take_frames(connection).is_empty());
+    world.writes_at_once = true;
+    world.write();
+    assert_eq!(world.core.epoch(), 8);
+    assert_eq!(taken!(world, connection, Shutdown).len(), 1);
+}
+
+#[test]
 fn an_agent_that_leaves_meanwhile_is_not_answered() {
     let mut world = restored();
     world.writes_at_once = false;
