@@ -108,7 +108,6 @@ const IMPURE_DEPENDENCIES: &[&str] = &[
     "rustix",
     "procfs",
     "caps",
-    "cgroups-rs",
     "redb",
     "tracing",
     "rand",

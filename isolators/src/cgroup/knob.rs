@@ -5,7 +5,7 @@
 //! there is `None`.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::Controller;
@@ -67,11 +67,32 @@ pub enum KnobError {
         controller: Controller,
         file: &'static str,
     },
-    #[error("controller {} has no file {file} on cgroup v1", controller.name())]
-    Unknown {
-        controller: Controller,
-        file: &'static str,
-    },
+}
+
+/// Carries one planned write out.
+pub(super) fn write(dir: &Path, write: &KnobWrite) -> Result<(), KnobError> {
+    write_file(&dir.join(write.file), &write.value, write.controller)
+}
+
+/// Writes one file, which the kernel must have.
+pub(super) fn write_file(
+    path: &Path,
+    value: &str,
+    controller: Controller,
+) -> Result<(), KnobError> {
+    let opened = fs::OpenOptions::new().write(true).open(path);
+    match opened.and_then(|mut file| file.write_all(value.as_bytes())) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(KnobError::NotEnabled {
+            path: path.to_owned(),
+            controller,
+        }),
+        Err(source) => Err(KnobError::Write {
+            path: path.to_owned(),
+            value: value.to_owned(),
+            source,
+        }),
+    }
 }
 
 /// A control file's text; `None` if it is not there or cannot be read here.

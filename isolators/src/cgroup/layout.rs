@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::host::Host;
-use super::{Controller, KnobError, KnobWrite, Version, v1, v2};
+use super::{Controller, KnobError, KnobWrite, Version, knob, v1, v2};
 use crate::identity::ContainerName;
 
 /// Folder of the launcher and the supervisors. No container's name can begin with a dot.
@@ -214,8 +214,8 @@ impl Layout {
             match tree.version {
                 Version::V1 => {
                     for dir in [&supervisors, &revocable] {
-                        for controller in tree.controllers.iter().take(1) {
-                            v1::create(dir, *controller)?;
+                        if !tree.controllers.is_empty() {
+                            v1::create(dir)?;
                         }
                         v1::fill_cpuset(dir)?;
                     }
@@ -298,8 +298,8 @@ impl Groups {
         for group in &self.dirs {
             match group.version {
                 Version::V1 => {
-                    for controller in group.controllers.iter().take(1) {
-                        v1::create(&group.dir, *controller)?;
+                    if !group.controllers.is_empty() {
+                        v1::create(&group.dir)?;
                     }
                     v1::fill_cpuset(&group.dir)?;
                 }
@@ -320,11 +320,7 @@ impl Groups {
         let group = self
             .of(controller)
             .ok_or(KnobError::NoGroup { controller, file })?;
-        let written = match group.version {
-            Version::V1 => v1::write(&group.dir, write),
-            Version::V2 => v2::write(&group.dir, write),
-        };
-        match written {
+        match knob::write(&group.dir, write) {
             Err(KnobError::NotEnabled { .. }) if write.optional => Ok(()),
             other => other,
         }
@@ -457,8 +453,12 @@ mod tests {
             assert!(made.is_dir(), "{made:?}");
         }
         let write = KnobWrite::new(Controller::Pids, "pids.max", 9);
-        groups.write(&write).expect("written");
         let knob = dir.path().join("pids/meseta/i1/c/pids.max");
+        // A file that the kernel has not made is not made by a write.
+        let missing = groups.write(&write);
+        assert!(matches!(missing, Err(KnobError::NotEnabled { path, .. }) if path == knob));
+        std::fs::write(&knob, "").expect("written");
+        groups.write(&write).expect("written");
         assert_eq!(std::fs::read_to_string(knob).expect("read"), "9");
     }
 }

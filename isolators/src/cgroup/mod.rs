@@ -1,9 +1,8 @@
 //! cgroup trees: what this host has, where our groups are in it, and how they are written and read.
 //!
 //! [`Host`] is detected from the mount table (or a fixture's); a [`Layout`] places one instance's
-//! groups in it; [`Groups`] are one container's folders. Version 1 is created and written through
-//! cgroups-rs in `v1.rs`, a scope of systemd in `scope.rs`, and nowhere else; version 2 and hybrid are in `v2.rs`; reading is in
-//! `knob.rs`, `open_files/`, `memory_limit.rs` and `destroy.rs` for all of them.
+//! groups in it; [`Groups`] are one container's folders. Groups of version 1 are made in `v1.rs`, those of version 2 and
+//! hybrid in `v2.rs`, a scope of systemd in `scope.rs`; writing is in `knob.rs`, and reading in `knob.rs`, `open_files/`, `memory_limit.rs` and `destroy.rs` for all of them.
 
 mod destroy;
 mod drift;

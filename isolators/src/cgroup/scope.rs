@@ -2,8 +2,8 @@
 //!
 //! systemd owns the tree and hands subtrees out. A service whose own group had enabled controllers and
 //! living children could not be started again (219/CGROUP), so containers are not below the agent's
-//! service but in `<root>-tasks.scope` of `<root>.slice`, which is asked for over D-Bus through
-//! cgroups-rs. A process in a leaf of its own keeps the scope when no task runs; scope and process
+//! service but in `<root>-tasks.scope` of `<root>.slice`, which is asked for over D-Bus by busctl(1), a part of
+//! systemd. A process in a leaf of its own keeps the scope when no task runs; scope and process
 //! outlive the agent. Invariant: a scope that is there is used as it is.
 
 use std::fs;
@@ -12,9 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-use cgroups_rs::systemd::dbus::SystemdClient;
-use cgroups_rs::systemd::props::PropertiesBuilder;
 
 use super::host::{Host, Mode, available_controllers};
 use super::knob::list_pids;
@@ -132,29 +129,59 @@ fn start_pause(scope: &str) -> Result<i32, ScopeError> {
     i32::try_from(child.id()).map_err(|_| failed(io::ErrorKind::InvalidData.into()))
 }
 
+/// Asks systemd for the scope, by the method `StartTransientUnit` of org.freedesktop.systemd1(5).
 fn ask(slice: &str, scope: &str, pid: i32) -> Result<(), ScopeError> {
     let refused = |reason: String| ScopeError::Refused {
         scope: scope.to_owned(),
         reason,
     };
-    let pids = u32::try_from(pid).map_err(|error| refused(error.to_string()))?;
-    let mut properties = PropertiesBuilder::default()
-        .description("Tasks of Meseta's agents".to_owned())
-        .slice(slice.to_owned())
-        .delegate(true)
-        .cpu_accounting(true)
-        .memory_accounting(true)
-        .io_accounting(true)
-        .task_accounting(true)
+    let told = Command::new("busctl")
+        .args(request(slice, scope, pid))
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| refused(format!("busctl, a part of systemd, did not run: {error}")))?;
+    if told.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&told.stderr);
+    Err(refused(text.trim().to_owned()))
+}
+
+/// The arguments of busctl(1) that ask for a scope with this process in it.
+fn request(slice: &str, scope: &str, pid: i32) -> Vec<String> {
+    const METHOD: [&str; 4] = [
+        "org.freedesktop.systemd1",
+        "/org/freedesktop/systemd1",
+        "org.freedesktop.systemd1.Manager",
+        "StartTransientUnit",
+    ];
+    let pid = pid.to_string();
+    let properties: [&[&str]; 10] = [
+        &["Description", "s", "Tasks of Meseta's agents"],
+        &["Slice", "s", slice],
+        &["Delegate", "b", "true"],
+        &["CPUAccounting", "b", "true"],
+        &["MemoryAccounting", "b", "true"],
+        &["IOAccounting", "b", "true"],
+        &["TasksAccounting", "b", "true"],
+        // Without, all tasks together would share the share of one service.
+        &["TasksMax", "t", "18446744073709551615"],
         // Ended in order when the machine goes down.
-        .default_dependencies(true)
-        .pids(vec![pids])
-        .build();
-    // Without, all tasks together would share the share of one service.
-    properties.push(("TasksMax", u64::MAX.into()));
-    let client =
-        SystemdClient::new(scope, properties).map_err(|error| refused(error.to_string()))?;
-    client.start().map_err(|error| refused(error.to_string()))
+        &["DefaultDependencies", "b", "true"],
+        &["PIDs", "au", "1", &pid],
+    ];
+    let timeout = format!("--timeout={}", SCOPE_TIMEOUT.as_secs());
+    let count = properties.len().to_string();
+    let mut all = vec!["--system", &timeout, "call"];
+    all.extend(METHOD);
+    // The unit's name, what to do if there is a job for it, its properties, and no further units.
+    all.extend(["ssa(sv)a(sa(sv))", scope, "fail", &count]);
+    all.extend(properties.concat());
+    all.push("0");
+    all.into_iter().map(str::to_owned).collect()
 }
 
 /// Waits until the process is where systemd was asked to put it.
@@ -196,6 +223,33 @@ mod tests {
         assert_eq!(units(Path::new("meseta")), both);
         for root in ["", "meseta-test-1", "a/b", "../x", "a.b"] {
             assert_eq!(units(Path::new(root)), None, "{root}");
+        }
+    }
+
+    #[test]
+    fn a_scope_is_asked_for_with_as_many_properties_as_are_counted() {
+        let all = request("meseta.slice", "meseta-tasks.scope", 17);
+        let at = all.iter().position(|one| one == "ssa(sv)a(sa(sv))");
+        let rest = &all[at.expect("the signature") + 1..];
+        assert_eq!(rest[..3], ["meseta-tasks.scope", "fail", "10"]);
+        let mut rest = rest[3..].iter().map(String::as_str);
+        let mut properties = Vec::new();
+        for _ in 0..10 {
+            let name = rest.next().expect("a name");
+            let value = match rest.next().expect("a type") {
+                "au" => rest.by_ref().take(2).last(),
+                "s" | "b" | "t" => rest.next(),
+                other => panic!("{name}: {other}"),
+            };
+            properties.push((name, value.expect("a value")));
+        }
+        assert_eq!(rest.collect::<Vec<_>>(), ["0"], "no further units");
+        for expected in [
+            ("Slice", "meseta.slice"),
+            ("Delegate", "true"),
+            ("PIDs", "17"),
+        ] {
+            assert!(properties.contains(&expected), "{properties:?}");
         }
     }
 

@@ -5,11 +5,11 @@
 //! lacks a controller that we need, and then only to add it.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::knob::read_text;
-use super::{Controller, KnobError, KnobWrite};
+use super::knob::{read_text, write_file};
+use super::{Controller, KnobError};
 
 /// Makes one group; one that exists already is no error.
 pub(super) fn create(dir: &Path) -> Result<(), KnobError> {
@@ -78,31 +78,6 @@ pub(super) fn enable(dir: &Path, requested: &[Controller]) -> Result<(), KnobErr
         write_file(&dir.join("cgroup.subtree_control"), &value, *controller)?;
     }
     Ok(())
-}
-
-/// Carries one planned write out.
-pub(super) fn write(dir: &Path, write: &KnobWrite) -> Result<(), KnobError> {
-    write_file(&dir.join(write.file), &write.value, write.controller)
-}
-
-pub(super) fn write_file(
-    path: &Path,
-    value: &str,
-    controller: Controller,
-) -> Result<(), KnobError> {
-    let opened = fs::OpenOptions::new().write(true).open(path);
-    match opened.and_then(|mut file| file.write_all(value.as_bytes())) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(KnobError::NotEnabled {
-            path: path.to_owned(),
-            controller,
-        }),
-        Err(source) => Err(KnobError::Write {
-            path: path.to_owned(),
-            value: value.to_owned(),
-            source,
-        }),
-    }
 }
 
 #[cfg(test)]
