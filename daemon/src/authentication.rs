@@ -11,6 +11,7 @@ mod flags;
 mod local_trust;
 mod rules;
 mod settings;
+mod settings_error;
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -32,7 +33,8 @@ pub use flags::RequestFlags;
 pub use local_trust::ContainerSockets;
 use local_trust::LocalTrust;
 use rules::Rules;
-pub use settings::{Settings, SettingsError, client_credential, fresh_key};
+pub use settings::{Settings, client_credential, fresh_key};
+pub use settings_error::SettingsError;
 
 /// An authentication realm, as in Mesos: the routes that require authentication together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

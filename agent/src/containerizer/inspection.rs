@@ -5,102 +5,17 @@
 //! on a blocking thread, one container after the other.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use meseta_isolators::{Breach, ContainerName, DiskArea, DiskUsage, PortRange};
-use meseta_proto::convert;
+use meseta_isolators::{Breach, ContainerName, DiskArea, PortRange};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_resources::{ContainerId, DiskSourceKind, Resources};
 use tracing::{debug, info};
 
+use super::inspection_limits::BYTES_PER_MEGABYTE;
 use super::{Containerizer, LiveContainer};
 use crate::checkpoint::{Layout, Limitation};
-use crate::configuration::isolation::{InspectionSettings, port_ranges};
-use crate::core::{LaunchPlan, Subject};
-
-const BYTES_PER_MEGABYTE: u64 = 1 << 20;
-
-/// What a container's resources let it hold and listen on.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct InspectionLimits {
-    /// What its sandbox may hold, in bytes; nothing was said if absent.
-    pub(crate) sandbox_bytes: Option<u64>,
-    /// Persistent volumes, each with what it may hold.
-    pub(crate) volumes: Vec<(PathBuf, u64)>,
-    pub(crate) ports: Vec<PortRange>,
-}
-
-impl InspectionLimits {
-    pub(crate) fn of(resources: &Resources, layout: &Layout) -> Self {
-        let mut inspection_limits = Self {
-            ports: port_ranges(resources),
-            ..Self::default()
-        };
-        for resource in resources.iter() {
-            if resource.name().as_str() != "disk" {
-                continue;
-            }
-            let Some(amount) = resource.scalar() else {
-                continue;
-            };
-            let bytes = u64::try_from(amount.millis()).unwrap_or(0) / 1000 * BYTES_PER_MEGABYTE;
-            let disk = resource.disk();
-            let persistence = disk.and_then(|disk| disk.persistence.as_ref());
-            match (persistence, resource.reservation_role()) {
-                (Some(persistence), Some(role)) => {
-                    // A disk of its own has its own end.
-                    if !resource.is_disk_of(DiskSourceKind::Mount) {
-                        let path = layout.volume(role, &persistence.id);
-                        inspection_limits.volumes.push((path, bytes));
-                    }
-                }
-                (Some(_), None) => {}
-                (None, _) => {
-                    let sum = inspection_limits
-                        .sandbox_bytes
-                        .unwrap_or(0)
-                        .saturating_add(bytes);
-                    inspection_limits.sandbox_bytes = Some(sum);
-                }
-            }
-        }
-        inspection_limits
-    }
-
-    /// Of what is launched. What is nested has no claim but to what is around it.
-    pub(crate) fn of_plan(plan: &LaunchPlan, layout: &Layout) -> Self {
-        match plan.subject {
-            Subject::Nested(_) => Self::default(),
-            _ => Self::of(&plan.resources, layout),
-        }
-    }
-
-    /// Of resources that were checked when they were taken.
-    pub(crate) fn of_messages(messages: &[pb::Resource], layout: &Layout) -> Self {
-        let resources = convert::resources(messages).unwrap_or_default();
-        Self::of(&resources, layout)
-    }
-}
-
-/// What was last measured of each container's folders; the sandbox comes first.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Measured {
-    disks: Arc<RwLock<BTreeMap<ContainerId, Arc<[DiskUsage]>>>>,
-}
-
-impl Measured {
-    /// The folders of one container; nothing before the first look.
-    pub(crate) fn of(&self, container: &ContainerId) -> Option<Arc<[DiskUsage]>> {
-        let disks = self.disks.read().unwrap_or_else(PoisonError::into_inner);
-        disks.get(container).cloned()
-    }
-
-    fn replace(&self, found: BTreeMap<ContainerId, Arc<[DiskUsage]>>) {
-        *self.disks.write().unwrap_or_else(PoisonError::into_inner) = found;
-    }
-}
+use crate::configuration::isolation::InspectionSettings;
 
 /// Looks for ever; returns at once where nothing is to be looked at.
 pub(crate) async fn run(containerizer: Containerizer, watch: InspectionSettings) {
@@ -269,72 +184,9 @@ pub(super) fn megabytes(name: &str, bytes: u64) -> pb::Resource {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use meseta_isolators::DiskUsage;
 
     use super::*;
-
-    #[test]
-    fn claims_are_read_from_resources() {
-        let role = meseta_resources::Role::default();
-        let text = "cpus:1;disk:100;ports:[31000-31001,31005-31005]";
-        let resources = Resources::parse(text, &role).expect("sound");
-        let inspection_limits = InspectionLimits::of(&resources, &Layout::new(Path::new("/w")));
-        assert_eq!(inspection_limits.sandbox_bytes, Some(100 << 20));
-        let ports: Vec<_> = inspection_limits
-            .ports
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        assert_eq!(ports, ["31000-31001", "31005-31005"]);
-        let nothing = InspectionLimits::of(&Resources::default(), &Layout::new(Path::new("/w")));
-        assert!(nothing.sandbox_bytes.is_none() && nothing.ports.is_empty());
-    }
-
-    #[test]
-    fn a_volume_has_a_quota_of_its_own() {
-        let volume = |source: Option<pb::resource::disk_info::Source>| pb::Resource {
-            name: "disk".to_owned(),
-            r#type: pb::value::Type::Scalar.into(),
-            scalar: Some(pb::value::Scalar { value: 10.0 }),
-            reservations: vec![pb::resource::ReservationInfo {
-                r#type: Some(pb::resource::reservation_info::Type::Static.into()),
-                role: Some("eng/db".to_owned()),
-                ..pb::resource::ReservationInfo::default()
-            }],
-            disk: Some(Box::new(pb::resource::DiskInfo {
-                persistence: Some(pb::resource::disk_info::Persistence {
-                    id: "data".to_owned(),
-                    principal: None,
-                }),
-                volume: Some(pb::Volume {
-                    container_path: "data".to_owned(),
-                    mode: pb::volume::Mode::Rw.into(),
-                    ..pb::Volume::default()
-                }),
-                source,
-            })),
-            ..pb::Resource::default()
-        };
-        let inspection_limits = |source| {
-            let resources = meseta_proto::convert::resources(&[volume(source)]).expect("sound");
-            InspectionLimits::of(&resources, &Layout::new(Path::new("/w")))
-        };
-        let own = inspection_limits(None);
-        assert_eq!(own.sandbox_bytes, None);
-        let path = PathBuf::from("/w/volumes/roles/eng db/data");
-        assert_eq!(own.volumes, [(path, 10 << 20)]);
-        let mount = pb::resource::disk_info::Source {
-            r#type: pb::resource::disk_info::source::Type::Mount.into(),
-            mount: Some(pb::resource::disk_info::source::Mount {
-                root: Some("/mnt".to_owned()),
-            }),
-            ..pb::resource::disk_info::Source::default()
-        };
-        assert!(
-            inspection_limits(Some(mount)).volumes.is_empty(),
-            "a disk of its own has its own end"
-        );
-    }
 
     #[test]
     fn broken_limits_have_mesoss_reasons() {

@@ -11,7 +11,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tracing::warn;
 
-use super::inspection::InspectionLimits;
+use super::inspection_limits::InspectionLimits;
 use super::state::{Entry, Inner, LiveContainer};
 use super::{Containerizer, blocking};
 use crate::checkpoint::inside;

@@ -17,6 +17,7 @@
 //! throttle.rs         revocable containers: throttle, freeze
 //! probe.rs            checks and health checks
 //! inspection.rs       disk usage and listening ports
+//! inspection_limits.rs  what of these a container may have
 //! recover.rs          containers of before a start
 //! sockets.rs          in which container a connection was opened
 //! fair_semaphore.rs   permits for blocking work, fair between frameworks
@@ -27,6 +28,7 @@ mod destroy;
 mod exit_status;
 pub(crate) mod fair_semaphore;
 pub(crate) mod inspection;
+pub(crate) mod inspection_limits;
 mod launch;
 mod limitation_file;
 mod probe;

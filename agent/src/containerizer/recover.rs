@@ -18,7 +18,7 @@ use meseta_resources::ContainerId;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::inspection::InspectionLimits;
+use super::inspection_limits::InspectionLimits;
 use super::state::{Entry, LiveContainer};
 use super::supervision::AGAIN_MIN;
 use super::{Containerizer, limitation_file};

@@ -12,7 +12,7 @@ use meseta_resources::{ContainerId, Resources};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::inspection::InspectionLimits;
+use super::inspection_limits::InspectionLimits;
 use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::core::Input;

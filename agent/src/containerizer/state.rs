@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use meseta_daemon::server::CancellationToken;
-use meseta_isolators::{Containers, Demand, ProcessIdentity};
+use meseta_isolators::{Containers, Demand, DiskUsage, ProcessIdentity};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Containerizer;
 use super::fair_semaphore::{FairSemaphore, PermitLimits};
-use super::inspection::{InspectionLimits, Measured};
+use super::inspection_limits::InspectionLimits;
 use super::throttle::ThrottleWriter;
 use crate::checkpoint::{Layout, Limitation, RunKey};
 use crate::core::Input;
@@ -68,6 +68,24 @@ pub(crate) struct LiveContainer {
     pub(crate) volumes: Option<Vec<pb::Resource>>,
     /// Serialises changes to it; holds whether volumes may be mounted in it.
     pub(crate) change_lock: Arc<tokio::sync::Mutex<bool>>,
+}
+
+/// What was last measured of each container's folders; the sandbox comes first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    disks: Arc<RwLock<BTreeMap<ContainerId, Arc<[DiskUsage]>>>>,
+}
+
+impl Measured {
+    /// The folders of one container; nothing before the first look.
+    pub(crate) fn of(&self, container: &ContainerId) -> Option<Arc<[DiskUsage]>> {
+        let disks = self.disks.read().unwrap_or_else(PoisonError::into_inner);
+        disks.get(container).cloned()
+    }
+
+    pub(super) fn replace(&self, found: BTreeMap<ContainerId, Arc<[DiskUsage]>>) {
+        *self.disks.write().unwrap_or_else(PoisonError::into_inner) = found;
+    }
 }
 
 /// How far a container is.

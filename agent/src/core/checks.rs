@@ -10,11 +10,12 @@ use std::time::Duration;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::check_status_info as status_of;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_resources::{ContainerId, Moment, Now};
+use meseta_resources::{ContainerId, Now};
 use tracing::{info, warn};
 
 use super::kill::grace_of_task;
 use super::model::{Phase, TaskRef};
+use super::probe::{CheckKind, CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
 use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::KillCause;
 
@@ -22,76 +23,6 @@ use crate::checkpoint::KillCause;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// What no timeout means: long, but over some day.
 const TIMEOUT_NONE: Duration = Duration::from_secs(3600);
-
-/// One probe of a task.
-#[derive(Clone, Debug)]
-pub struct Probe {
-    /// The id that the result carries.
-    pub id: ProbeId,
-    /// The container that is looked into.
-    pub container: ContainerId,
-    /// The task's user, with whose rights it is looked.
-    pub user: String,
-    pub method: ProbeMethod,
-    /// When it is given up.
-    pub timeout: Duration,
-}
-
-/// Id of a probe, counted from the agent's start.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub struct ProbeId(pub u64);
-
-/// How a task is probed, from where it runs.
-#[derive(Clone, Debug)]
-pub enum ProbeMethod {
-    /// By a command, in its container.
-    Command(Box<LaunchPlan>),
-    /// By a GET to this URL, following redirects.
-    Http {
-        /// The URL; its host is the loopback address.
-        url: String,
-    },
-    /// By connecting to a port.
-    Tcp {
-        /// To a loopback address.
-        address: std::net::SocketAddr,
-    },
-}
-
-/// Result of a probe.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum ProbeResult {
-    /// The command ended with this code.
-    ExitCode(i32),
-    /// The server answered with this status.
-    Status(u32),
-    /// Whether the connection stood.
-    Connected(bool),
-    /// No answer: a timeout, or nothing listens.
-    NoAnswer(String),
-    /// The agent could not run the probe; says nothing of the task.
-    NotRun(String),
-}
-
-/// The two kinds of checks that one task can have.
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-pub(super) enum CheckKind {
-    Health,
-    Check,
-}
-
-/// State of a task's check and health check.
-#[derive(Clone, Debug, Default)]
-pub struct CheckState {
-    /// Since when it is looked at; the grace period counts from here.
-    since: Option<Moment>,
-    /// Whether it was ever found healthy.
-    was_healthy: bool,
-    /// Failures in a row.
-    failures: u32,
-    /// The look under way, per kind.
-    in_flight: [Option<ProbeId>; 2],
-}
 
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()

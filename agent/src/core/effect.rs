@@ -14,9 +14,9 @@ use meseta_proto::mesos::v1::executor;
 use meseta_resources::{ContainerId, Resources};
 use prost::Message as _;
 
-use super::checks::Probe;
 use super::ids::{ConnectionId, LinkId};
 use super::launch_plan::LaunchPlan;
+use super::probe::Probe;
 use crate::checkpoint::{Lsn, RunKey, Write};
 
 /// Something is to be done.

@@ -1,6 +1,6 @@
 //! Everything that the agent reacts to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meseta_isolators::ProcessIdentity;
@@ -10,13 +10,12 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
 
-use super::checks::{ProbeId, ProbeResult};
 use super::ids::{ConnectionId, LinkId};
 use super::oversubscription::Report;
-use super::recovery::Recovery;
+use super::probe::{ProbeId, ProbeResult};
 use super::update_streams::StreamKey;
 use crate::byte_semaphore::Permit;
-use crate::checkpoint::Limitation;
+use crate::checkpoint::{Image, Limitation};
 
 #[derive(Debug)]
 pub enum Input {
@@ -119,6 +118,25 @@ pub enum Input {
         /// Whether its tasks end with it.
         kill_tasks: bool,
     },
+}
+
+/// What was found after a start.
+#[derive(Debug, Default)]
+pub struct Recovery {
+    pub image: Image,
+    /// Whether the machine was booted since.
+    pub rebooted: bool,
+    /// What became of each checkpointed container.
+    pub containers: BTreeMap<ContainerId, Found>,
+}
+
+/// State of a container found after a restart.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Found {
+    /// It runs, and the containerizer watches it.
+    Alive(ProcessIdentity),
+    /// It ended, or what is left of it is being destroyed; `ContainerEnded` follows.
+    Ending,
 }
 
 /// How a container ended.

@@ -13,7 +13,7 @@
 //! executors.rs     executors of frameworks: subscription, updates, messages
 //! lifetimes.rs     their timeouts, shutdown and end
 //! reconcile.rs     what waits for an executor's container: resizes, deliveries, terminal updates
-//! checks.rs        when tasks are looked at, and what is told of it
+//! probe.rs, checks.rs  what is asked of tasks; when they are looked at, and what is told of it
 //! kill.rs          KILL, completion time, shutdown
 //! ending.rs        a container's end → terminal update
 //! operations.rs    reservations and volumes, and what is told of them
@@ -48,6 +48,7 @@ mod operation_updates;
 mod operations;
 mod oversubscription;
 mod pause;
+mod probe;
 mod reconcile;
 mod recovery;
 mod registration;
@@ -69,7 +70,6 @@ use meseta_resources::{
     AgentId, ContainerId, ExecutorId, FrameworkId, Moment, Now, Resources, TaskId,
 };
 
-pub use checks::{CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
 pub use demand::Enforceable;
 pub use demand::{demand_of_run, demand_of_task};
 pub use effect::{
@@ -77,14 +77,14 @@ pub use effect::{
 };
 pub(crate) use fields::volumes_among;
 pub use ids::{ConnectionId, LinkId, SharedTaskKey};
-pub use input::{Ending, Exit, Input};
+pub use input::{Ending, Exit, Found, Input, Recovery};
 pub use launch_plan::{LaunchPlan, Subject};
 pub use model::{
     Container, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, TaskRef,
     TerminationReason, command_executor_name,
 };
 pub use oversubscription::{Oversubscription, Report};
-pub use recovery::{Found, Recovery};
+pub use probe::{CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
 pub use snapshot::{Counters, Snapshot};
 pub use states::is_terminal;
 pub use update_streams::{
@@ -92,10 +92,10 @@ pub use update_streams::{
 };
 
 use crate::checkpoint::{Lsn, RunKey, TaskKey, Write};
-use checks::CheckKind;
 use epochs::Epochs;
 use history::History;
 use operation_updates::OperationUpdates;
+use probe::CheckKind;
 use registration::Link;
 pub(crate) use registration::stream_key;
 

@@ -14,8 +14,8 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::schema;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
 
-use super::checks::CheckState;
 use super::ids::ConnectionId;
+use super::probe::CheckState;
 use super::states::{has_capability, is_terminal};
 use super::update_streams::StreamKey;
 use crate::byte_semaphore::Permit;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_isolators::{Demand, ProcessIdentity};
+use meseta_isolators::Demand;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
@@ -27,27 +27,8 @@ use super::model::{
     TerminationReason,
 };
 use super::states::is_terminal;
-use super::{AgentCore, ContainerOwner, Ending, Exit, State, Timer};
-use crate::checkpoint::{Image, KillCause, LogEntry, RunImage, RunKey, TaskImage, TaskKey};
-
-/// What was found after a start.
-#[derive(Debug, Default)]
-pub struct Recovery {
-    pub image: Image,
-    /// Whether the machine was booted since.
-    pub rebooted: bool,
-    /// What became of each checkpointed container.
-    pub containers: BTreeMap<ContainerId, Found>,
-}
-
-/// State of a container found after a restart.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Found {
-    /// It runs, and the containerizer watches it.
-    Alive(ProcessIdentity),
-    /// It ended, or what is left of it is being destroyed; `ContainerEnded` follows.
-    Ending,
-}
+use super::{AgentCore, ContainerOwner, Ending, Exit, Found, Recovery, State, Timer};
+use crate::checkpoint::{KillCause, LogEntry, RunImage, RunKey, TaskImage, TaskKey};
 
 /// Containers found after a restart.
 type FoundContainers = BTreeMap<ContainerId, Found>;

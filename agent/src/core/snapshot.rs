@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::{AgentId, FrameworkId, Resources};
+use meseta_resources::{AgentId, ContainerId, FrameworkId, Resources};
 
 use super::{AgentCore, Framework, Oversubscription, State};
 
@@ -119,6 +119,24 @@ impl Snapshot {
     pub fn tasks(&self) -> impl Iterator<Item = &Arc<super::Task>> {
         self.executors()
             .flat_map(|executor| executor.tasks.values())
+    }
+
+    /// The executor around a container, and the task in it.
+    pub fn container(
+        &self,
+        id: &ContainerId,
+    ) -> Option<(&Arc<super::Executor>, Option<&Arc<super::Task>>)> {
+        for executor in self.executors().filter(|executor| executor.is_live()) {
+            if executor.container.id == *id {
+                return Some((executor, executor.command_task()));
+            }
+            let mut tasks = executor.tasks.values();
+            let task = tasks.find(|task| task.nested.as_ref().is_some_and(|one| one.id == *id));
+            if task.is_some() {
+                return Some((executor, task));
+            }
+        }
+        None
     }
 
     /// What the live executors were allocated.

@@ -7,7 +7,6 @@ use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_resources::ContainerId;
 
 use super::Reply;
-use super::containers::{NestedRequest, find};
 use crate::context::Context;
 use crate::core::Snapshot;
 use crate::permission;
@@ -62,7 +61,7 @@ fn executor_user(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
     loop {
         if let Some((executor, task)) = ContainerId::try_from(id)
             .ok()
-            .and_then(|own| find(snapshot, &own))
+            .and_then(|own| snapshot.container(&own))
         {
             return Some(task.map_or(&executor.user, |task| &task.user).clone());
         }
@@ -75,14 +74,14 @@ pub(super) fn authorize_launch(
     caller: &Caller,
     snapshot: &Snapshot,
     (as_user, under_parent): (Action, Action),
-    request: &NestedRequest,
+    id: &pb::ContainerId,
+    command: Option<&pb::CommandInfo>,
 ) -> Result<(), Reply> {
-    let parent = request.id.parent.as_deref();
+    let parent = id.parent.as_deref();
     let outer = parent.and_then(|parent| executor_user(snapshot, parent));
-    let own = request.command.as_ref();
-    let own = own.and_then(|command| command.user.clone());
+    let own = command.and_then(|command| command.user.clone());
     // As itself: an executor's right is not that of another user.
-    let is_own = is_inside(caller, &request.id) && (own.is_none() || own == outer);
+    let is_own = is_inside(caller, id) && (own.is_none() || own == outer);
     let decision = match parent {
         Some(_) if is_own => Ok(()),
         None => caller.check(Action::LaunchStandaloneContainer, None),
@@ -92,6 +91,6 @@ pub(super) fn authorize_launch(
     };
     let outcome = decision.as_ref().err().map(ToString::to_string);
     let outcome = outcome.as_deref().unwrap_or("allowed");
-    caller.audit(under_parent.key(), &request.id.value, outcome);
+    caller.audit(under_parent.key(), &id.value, outcome);
     Ok(decision?)
 }

@@ -28,7 +28,7 @@ use super::container_rights::{authorize, authorize_launch};
 use super::{Reply, undecodable};
 use crate::containerizer::Containerizer;
 use crate::context::{Context, Unavailable};
-use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
+use crate::core::{LaunchPlan, Snapshot, Subject, volumes_among};
 use crate::nested::output::{OutputReceiver, Stream};
 use crate::nested::terminal::WindowSize;
 use crate::nested::{Attached, NestedError, Reader};
@@ -79,9 +79,9 @@ fn containerizer(context: &Context) -> Result<&Containerizer, Reply> {
 }
 
 /// What a client wants to run.
-pub(super) struct NestedRequest {
-    pub(super) id: pb::ContainerId,
-    pub(super) command: Option<pb::CommandInfo>,
+struct NestedRequest {
+    id: pb::ContainerId,
+    command: Option<pb::CommandInfo>,
     container: Option<pb::ContainerInfo>,
 }
 
@@ -144,7 +144,7 @@ fn plan_of(
         ));
     }
     let parent_id = checked(parent)?;
-    let parent_entry = find(snapshot, &parent_id);
+    let parent_entry = snapshot.container(&parent_id);
     let (executor, task) = parent_entry.ok_or_else(|| refuse(parent, &NestedError::Unknown))?;
     let mut command = request.command.clone().unwrap_or_default();
     if command.value.as_deref().unwrap_or_default().is_empty() {
@@ -201,24 +201,6 @@ fn plan_of(
     Ok((plan, parent_id))
 }
 
-/// The executor around a container, and the task in it.
-pub(super) fn find<'a>(
-    snapshot: &'a Snapshot,
-    id: &ContainerId,
-) -> Option<(&'a Arc<Executor>, Option<&'a Arc<Task>>)> {
-    for executor in snapshot.executors().filter(|executor| executor.is_live()) {
-        if executor.container.id == *id {
-            return Some((executor, executor.command_task()));
-        }
-        let mut tasks = executor.tasks.values();
-        let task = tasks.find(|task| task.nested.as_ref().is_some_and(|one| one.id == *id));
-        if task.is_some() {
-            return Some((executor, task));
-        }
-    }
-    None
-}
-
 /// LAUNCH_CONTAINER, WAIT_CONTAINER, KILL_CONTAINER, REMOVE_CONTAINER and their older names.
 pub(super) async fn answer(
     context: &Arc<Context>,
@@ -242,7 +224,13 @@ pub(super) async fn answer(
                 Action::LaunchNestedContainerAsUser,
                 Action::LaunchNestedContainerUnderParent,
             );
-            authorize_launch(caller, &snapshot, actions, &request)?;
+            authorize_launch(
+                caller,
+                &snapshot,
+                actions,
+                &request.id,
+                request.command.as_ref(),
+            )?;
             let (plan, _) = plan_of(&snapshot, &request, false)?;
             let launched = nested.launch(containerizer, plan).await;
             launched.map_err(|error| refuse(&request.id, &error))?;
@@ -327,7 +315,7 @@ pub(super) async fn attach_output(
         Err(error @ NestedError::Crowded) => Err(refuse(&id, &error)),
         Err(error) => {
             let snapshot = context.snapshot().await?;
-            Err(match find(&snapshot, &own) {
+            Err(match snapshot.container(&own) {
                 Some(_) => no_switchboard(),
                 None => refuse(&id, &error),
             })
@@ -374,7 +362,13 @@ pub(super) async fn session(
         Action::LaunchNestedContainerSessionAsUser,
         Action::LaunchNestedContainerSessionUnderParent,
     );
-    authorize_launch(caller, &snapshot, actions, &request)?;
+    authorize_launch(
+        caller,
+        &snapshot,
+        actions,
+        &request.id,
+        request.command.as_ref(),
+    )?;
     let (plan, parent) = plan_of(&snapshot, &request, true)?;
     let containerizer = containerizer(context)?.clone();
     let nested = &context.nested;

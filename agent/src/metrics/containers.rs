@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::RunKey;
     use crate::containerizer::LiveContainer;
-    use crate::containerizer::inspection::InspectionLimits;
+    use crate::containerizer::inspection_limits::InspectionLimits;
 
     fn sample() -> Sample {
         Sample {

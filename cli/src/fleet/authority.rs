@@ -13,7 +13,6 @@ use rcgen::{
 
 use meseta_daemon::tls::principal_uri;
 
-use super::layout::Fleet;
 use super::names::Machine;
 
 /// Certificates count from this long before they were made: not all clocks of a fleet agree.
@@ -34,11 +33,10 @@ impl Validity {
         }
     }
 
-    /// Not longer than the fleet's authority.
-    pub(super) fn within(self, fleet: &Fleet) -> Self {
-        let end = Duration::from_secs(fleet.authority_ends);
+    /// Not longer than the fleet's authority, which ends at this time since 1970.
+    pub(super) fn within(self, authority_end: Duration) -> Self {
         Self {
-            until: self.until.min(end),
+            until: self.until.min(authority_end),
             ..self
         }
     }

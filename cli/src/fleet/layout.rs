@@ -14,6 +14,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +65,10 @@ impl Fleet {
     pub(super) fn certified_principals(&self) -> impl Iterator<Item = &str> {
         let added = self.principals.iter().map(|one| one.name.as_str());
         [ADMIN, PROMETHEUS].into_iter().chain(added)
+    }
+
+    pub(super) fn authority_end(&self) -> Duration {
+        Duration::from_secs(self.authority_ends)
     }
 
     fn master_address(&self) -> SocketAddr {

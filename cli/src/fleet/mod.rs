@@ -161,7 +161,7 @@ fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
         acls: acls::pretty(&acls::basic())?,
         node_secret: String::new(),
     };
-    let validity = Validity::new(now, days(options.added.days)).within(&fleet);
+    let validity = Validity::new(now, days(options.added.days)).within(fleet.authority_end());
     for principal in names::BUILT_IN {
         let (secret, line) = credential(principal)?;
         shared.credentials += &line;
@@ -310,7 +310,7 @@ fn add(options: &AddOptions, now: Duration) -> anyhow::Result<String> {
             .trim_end()
             .to_owned(),
     };
-    let validity = Validity::new(now, days(options.added.days)).within(&fleet);
+    let validity = Validity::new(now, days(options.added.days)).within(fleet.authority_end());
     let grown = Grown {
         authority: &authority,
         validity,
@@ -349,7 +349,7 @@ fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
     all_known("principal", &options.principals, &principals, &dir)?;
     let is_every = options.machines.is_empty() && options.principals.is_empty();
     let authority = authority_of(&folder, &fleet, now)?;
-    let validity = Validity::new(now, days(options.days)).within(&fleet);
+    let validity = Validity::new(now, days(options.days)).within(fleet.authority_end());
     let is_meant = |machine: &&Machine| is_every || options.machines.contains(&machine.name);
     let mut files = Vec::new();
     if is_meant(&&fleet.master) {

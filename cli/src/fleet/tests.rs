@@ -344,8 +344,8 @@ fn nothing_outlives_its_authority() {
         principals: Vec::new(),
     };
     let short = Validity::new(NOW, days(5));
-    assert_eq!(short.within(&fleet), short);
-    let long = Validity::new(NOW, days(365)).within(&fleet);
+    assert_eq!(short.within(fleet.authority_end()), short);
+    let long = Validity::new(NOW, days(365)).within(fleet.authority_end());
     assert_eq!(long, Validity::new(NOW, days(10)));
     assert_eq!(short.last_day(), "2027-01-20");
 }

@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::Value;
 
-use super::execute::FRAMEWORK_PREFIX;
+use super::request::FRAMEWORK_PREFIX;
 use super::{MasterFlag, items, server, table, task, teardown, text};
 
 #[derive(Debug, Args)]

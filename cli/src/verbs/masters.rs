@@ -13,7 +13,7 @@ use meseta_daemon::leader;
 use meseta_proto::leader::Backoff;
 use tokio::time::Instant;
 
-use super::{identity, server};
+use super::{address, identity};
 
 /// How long a leader is waited for: somewhat longer than the next one takes after a crash.
 const LEADER_WAIT: Duration = Duration::from_secs(15);
@@ -102,7 +102,7 @@ impl<'a> Search<'a> {
 
     /// The master that leads, once there is one; after too long the error, or why none was found.
     async fn leader(&mut self, mut error: Option<anyhow::Error>) -> anyhow::Result<String> {
-        let masters: Vec<_> = self.masters.split(',').map(server::base).collect();
+        let masters: Vec<_> = self.masters.split(',').map(address::base).collect();
         let is_encrypted = masters.iter().any(|(scheme, _)| *scheme == "https");
         let addresses: Vec<_> = masters.into_iter().map(|(_, address)| address).collect();
         loop {

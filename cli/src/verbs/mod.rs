@@ -1,5 +1,6 @@
 //! What operators and newcomers type: each verb speaks to the daemons over their public APIs.
 
+mod address;
 pub(crate) mod agents;
 mod clock;
 pub(crate) mod credential;

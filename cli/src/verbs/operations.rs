@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::masters::{Asked, at_leader};
-use super::{hints, identity, server, table};
+use super::{address, hints, identity, server, table};
 
 /// Without a word of the agent for so long, say what is being waited for.
 const HINT_AFTER: Duration = Duration::from_secs(3);
@@ -60,7 +60,7 @@ pub(super) fn carry_out(
     let agent = operation.agent().to_owned();
     let outcome = server::runtime()?.block_on(async {
         let (master, mut client, taken) = at_leader(masters, async |master| {
-            let mut client = OperatorClient::new(identity::channel(&server::url(master, ""))?);
+            let mut client = OperatorClient::new(identity::channel(&address::url(master, ""))?);
             let taken = take(&mut client, operation.clone()).await?;
             if taken.as_ref().is_err_and(|status| named_leader(status).is_some()) {
                 let error = anyhow!("{master} does not lead");

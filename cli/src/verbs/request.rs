@@ -1,15 +1,69 @@
-//! What `meseta execute` asks for: a framework, a task and its resources, as messages.
+//! What `meseta execute` asks for: its flags, and of them a framework, a task and its resources, as messages.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as mesos;
 use meseta_resources::{Resources, Role};
 
-use super::execute::{FAILOVER_SECONDS, FRAMEWORK_PREFIX, Options};
-use super::lenient;
+use super::{MasterFlag, lenient};
 
+/// How long the master keeps the task when this command's stream ends, and how long this command
+/// tries to come back.
+pub(super) const FAILOVER_SECONDS: f64 = 15.0;
+/// How the name of each framework of this command begins.
+pub(super) const FRAMEWORK_PREFIX: &str = "meseta execute: ";
 /// For how long the master keeps a task that was left behind: a week.
 const DETACHED_SECONDS: f64 = 604_800.0;
+
+/// Flags of `meseta execute`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(super) master: MasterFlag,
+    /// The shell command to run.
+    #[arg(
+        long,
+        required_unless_present = "arguments",
+        conflicts_with = "arguments"
+    )]
+    pub(super) command: Option<String>,
+    /// The command to run and its arguments, instead of --command: `meseta execute -- ls -l /`.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub(super) arguments: Vec<String>,
+    /// Leave the task running, for a week at most, and print its id: `meseta logs` shows its output, `meseta
+    /// kill` ends it.
+    #[arg(long, short, conflicts_with = "timeout")]
+    pub(super) detach: bool,
+    /// A file or folder of the agent's machine for the task, as `HOST_PATH:CONTAINER_PATH[:ro]`; may be
+    /// repeated.
+    #[arg(long, short, value_name = "VOLUME")]
+    pub(super) volume: Vec<String>,
+    /// Print nothing but the task's own output and what went wrong.
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+    /// Name and, with a suffix that makes it unique, id of the task.
+    #[arg(long, default_value = "execute")]
+    pub(super) name: String,
+    /// What the task needs; `mem` and `disk` in MB, or with a unit, as `mem:1G`.
+    #[arg(long, default_value = "cpus:1;mem:128")]
+    pub(super) resources: String,
+    /// Environment: `NAME=value`, may be repeated, or one JSON object of strings.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(super) env: Vec<String>,
+    /// The role to ask for resources in; what is reserved to it is used first.
+    #[arg(long, default_value = "*")]
+    pub(super) role: String,
+    /// The user to run the task as; unset: the user who runs this.
+    #[arg(long)]
+    pub(super) user: Option<String>,
+    /// Kill the task after this long and exit with 124, e.g. `90secs` or `5m`; counted from the
+    /// start of this command, the wait for an offer included.
+    #[arg(long, value_parser = lenient::duration)]
+    pub(super) timeout: Option<Duration>,
+}
 
 /// What is asked for, checked.
 #[derive(Debug)]

@@ -4,16 +4,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use meseta_access::browser;
 use meseta_access::exposure::{self, Exposure, Posture};
-use meseta_access::{AclError, CredentialError};
 use serde::Deserialize;
 
-use super::super::error_chain;
-use super::super::tls::{self, FileError, Served, TlsError};
+use super::super::tls::{self, Served};
 use super::local_trust::LocalTrust;
 use super::rules::{Rules, Sources, plain, secret_text};
-use super::{Authentication, Names, Realm};
+use super::{Authentication, Names, Realm, SettingsError};
 
 /// What a daemon was told.
 #[derive(Clone, Debug)]
@@ -39,49 +36,6 @@ pub struct Settings {
     pub realms: Vec<(Realm, &'static str, Option<bool>)>,
     /// See the description of [`fresh_key`].
     pub key: [u8; 32],
-}
-
-/// Why a daemon must not start as it was told to.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    #[error("--ip: {0}")]
-    Exposed(exposure::ExposureError),
-    #[error("--{flag}: {source}")]
-    Credentials {
-        flag: &'static str,
-        source: CredentialError,
-    },
-    #[error("--{flag}: {}", error_chain::chain(source))]
-    File {
-        flag: &'static str,
-        source: FileError,
-    },
-    #[error(
-        "--{flag}: give the path of a file: secrets on a command line are seen by everybody on the machine"
-    )]
-    Inline { flag: &'static str },
-    #[error("--acls: {0}")]
-    Acls(AclError),
-    #[error(
-        "--firewall_rules: expected {{\"disabled_endpoints\": {{\"paths\": [\"/path\", ...]}}}}: {0}"
-    )]
-    Firewall(String),
-    #[error("--{flag} needs --{credentials}: a file of credentials")]
-    NoCredentials {
-        flag: &'static str,
-        credentials: &'static str,
-    },
-    #[error("--{flag}: {source}")]
-    Page {
-        flag: &'static str,
-        source: browser::ParseError,
-    },
-    #[error("--ssl_cert_file and --ssl_key_file go together: give both or none")]
-    HalfAPair,
-    #[error("--ssl_ca_file needs --ssl_cert_file and --ssl_key_file")]
-    AuthoritiesAlone,
-    #[error("--ssl_cert_file, --ssl_key_file, --ssl_ca_file: {}", error_chain::chain(.0))]
-    Tls(TlsError),
 }
 
 /// A key that nobody else has, from the operating system's generator.

@@ -4,6 +4,9 @@
 //! list that [`crate::Containers`] walks. To add one: a file with a type that implements [`Isolator`],
 //! its name in [`NAMES`], its line in `choice.rs`. Invariant: `plan` and `launch` are pure, so the limits of
 //! a container are a function of its demand and of what the kernel holds now, and nothing else.
+//!
+//! `settings` and `container_spec` know `capabilities` and `seccomp` and these know them: the operator's settings and a
+//! container's spec have a set of capabilities and a filter in them, which the two isolators read from there.
 
 mod blkio;
 mod capabilities;

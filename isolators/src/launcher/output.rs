@@ -5,10 +5,11 @@
 //! never holds more than its limit in each of its files, because a writer that is faster than
 //! [`PACE_BYTES`] waits in its pipe, and what cannot be kept is thrown away rather than waited for.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, splice};
@@ -16,7 +17,6 @@ use nix::unistd::UnlinkatFlags;
 
 use super::LogFile;
 use super::plan::{PlannedOutput, TaskPlan};
-use super::stdio::folder_of;
 use crate::beneath::{Folder, OUTPUT_MODE, Owner};
 
 /// What one container's output may be per [`PACE`]: 64 MB a second cost a few hundredths of a
@@ -216,6 +216,15 @@ impl Stream {
         self.file = Some(file);
         Ok(())
     }
+}
+
+/// The folder that a file of output is in, and the file's name there.
+pub(super) fn folder_of<'a>(beneath: &CStr, path: &'a CStr) -> io::Result<(Folder, &'a OsStr)> {
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let root = Folder::open(Path::new(OsStr::from_bytes(beneath.to_bytes())))?;
+    let above = path.parent().unwrap_or(Path::new(""));
+    Ok((root.folder(above)?, name))
 }
 
 /// What became of some bytes.

@@ -5,18 +5,16 @@
 //! Invariants: nothing here waits for anybody, and only what is new, or was made for this very process, is
 //! given to the task's user.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
-use super::output::Output;
+use super::output::{Output, folder_of};
 use super::plan::{PlannedOutput, TaskPlan};
-use crate::beneath::{Folder, Owner};
+use crate::beneath::Owner;
 
 /// What the task reads from and writes to.
 #[derive(Debug)]
@@ -53,15 +51,6 @@ impl Stdio {
         };
         Ok((stdio, output))
     }
-}
-
-/// The folder that a file of output is in, and the file's name there.
-pub(super) fn folder_of<'a>(beneath: &CStr, path: &'a CStr) -> io::Result<(Folder, &'a OsStr)> {
-    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let root = Folder::open(Path::new(OsStr::from_bytes(beneath.to_bytes())))?;
-    let above = path.parent().unwrap_or(Path::new(""));
-    Ok((root.folder(above)?, name))
 }
 
 fn open_output(to: &PlannedOutput, owner: Owner) -> io::Result<OwnedFd> {

@@ -1,7 +1,7 @@
 //! The allocator's state, and how it is made.
 //!
 //! `maintenance` and `recovery` know this file and it knows them: each has a part of the state, and the calls of
-//! [`Allocator`] on that part.
+//! [`Allocator`] on that part. `maintenance` and `agents` know each other, too: an agent has its maintenance.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -3,6 +3,9 @@
 //! Entered through [`open`]. A [`Registry`] takes mutations in order and tells, in order, up to
 //! which one all is durable. Invariant: a failed write never goes unnoticed; it ends the process,
 //! for nothing that was promised after it could be kept.
+//!
+//! `tools` and `etcd` know each other: a registry in etcd is one that the tools read and fill, and what is found or
+//! refused there has the same types as for a file.
 
 mod content;
 mod embedded;

@@ -1,0 +1,77 @@
+//! Probes of tasks: what is asked, what is answered, and what a task's checks remember of it.
+
+use std::time::Duration;
+
+use meseta_resources::{ContainerId, Moment};
+
+use super::launch_plan::LaunchPlan;
+
+/// One probe of a task.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The id that the result carries.
+    pub id: ProbeId,
+    /// The container that is looked into.
+    pub container: ContainerId,
+    /// The task's user, with whose rights it is looked.
+    pub user: String,
+    pub method: ProbeMethod,
+    /// When it is given up.
+    pub timeout: Duration,
+}
+
+/// Id of a probe, counted from the agent's start.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct ProbeId(pub u64);
+
+/// How a task is probed, from where it runs.
+#[derive(Clone, Debug)]
+pub enum ProbeMethod {
+    /// By a command, in its container.
+    Command(Box<LaunchPlan>),
+    /// By a GET to this URL, following redirects.
+    Http {
+        /// The URL; its host is the loopback address.
+        url: String,
+    },
+    /// By connecting to a port.
+    Tcp {
+        /// To a loopback address.
+        address: std::net::SocketAddr,
+    },
+}
+
+/// Result of a probe.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ProbeResult {
+    /// The command ended with this code.
+    ExitCode(i32),
+    /// The server answered with this status.
+    Status(u32),
+    /// Whether the connection stood.
+    Connected(bool),
+    /// No answer: a timeout, or nothing listens.
+    NoAnswer(String),
+    /// The agent could not run the probe; says nothing of the task.
+    NotRun(String),
+}
+
+/// The two kinds of checks that one task can have.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
+pub(super) enum CheckKind {
+    Health,
+    Check,
+}
+
+/// State of a task's check and health check.
+#[derive(Clone, Debug, Default)]
+pub struct CheckState {
+    /// Since when it is looked at; the grace period counts from here.
+    pub(super) since: Option<Moment>,
+    /// Whether it was ever found healthy.
+    pub(super) was_healthy: bool,
+    /// Failures in a row.
+    pub(super) failures: u32,
+    /// The look under way, per kind.
+    pub(super) in_flight: [Option<ProbeId>; 2],
+}
