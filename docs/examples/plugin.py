@@ -5,8 +5,8 @@
     plugin.py --proto=proto/proto --socket=/run/plugin.sock [--share=0.5] [--load=8]
     meseta agent --resource_estimator=unix:///run/plugin.sock --qos_controller=unix:///run/plugin.sock
 
-Lends a share of what regular executors were allocated in cpus, and evicts every executor that
-borrowed while the load of five minutes is above a threshold.
+Oversubscribes a share of what regular executors were allocated in cpus, and evicts every executor with
+revocable cpus while the load of five minutes is above a threshold.
 """
 
 import argparse
@@ -52,10 +52,10 @@ def main():
     class Estimator(services.ResourceEstimatorServicer):
         def Estimate(self, usage, context):
             promised = sum(cpus(e.allocated, False) for e in usage.resources.executors)
-            lent = sum(cpus(e.allocated, True) for e in usage.resources.executors)
+            revocable = sum(cpus(e.allocated, True) for e in usage.resources.executors)
             answer = messages.Oversubscribable()
             resource = answer.resources.add(name="cpus", type=0)
-            resource.scalar.value = max(promised * options.share - lent, 0.0)
+            resource.scalar.value = max(promised * options.share - revocable, 0.0)
             resource.revocable.SetInParent()
             return answer
 

@@ -147,6 +147,6 @@ pub(super) fn prometheus_scrapes_oversubscription_and_alerts_fire() {
     }
     let all = |value: f64| (value - 12.0).abs() < 1e-6;
     prometheus.until("all evictions are scraped", kills, all);
-    let alert = prometheus.until_firing("MesetaBorrowersEvictedOften");
+    let alert = prometheus.until_firing("MesetaRevocableEvictedOften");
     assert_eq!(alert["labels"]["detector"], "load-5min", "{alert:#}");
 }
