@@ -1,7 +1,6 @@
 //! A whole master over real sockets: its gRPC services, what it keeps, and what keeps it from starting.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +14,6 @@ use meseta_proto::meseta::v1::{AgentFrame, Register, agent_frame, master_frame};
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::{self, Event, call};
 use meseta_resources::Role;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -111,22 +108,6 @@ async fn register(address: SocketAddr) -> impl Sized {
             return (out, frames);
         }
     }
-}
-
-async fn get(address: SocketAddr, path: &str) -> (u16, String) {
-    let mut socket = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    socket.write_all(request.as_bytes()).await.unwrap();
-    read_response(socket).await
-}
-
-async fn read_response(mut socket: TcpStream) -> (u16, String) {
-    let mut response = String::new();
-    let reading = socket.read_to_string(&mut response);
-    soon(reading).await.unwrap();
-    let status = response.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = response.split_once("\r\n\r\n").unwrap().1.to_owned();
-    (status, body)
 }
 
 /// The services that reflection tells of.
@@ -285,35 +266,5 @@ async fn what_keeps_a_master_from_starting_is_said_clearly() {
     let master = Master::start(dir.path(), &[]).await;
     let text = fails(flags(dir.path(), &[])).await;
     assert!(text.contains("in use by another process"), "{text}");
-    master.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_megabytes_are_refused_before_they_are_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let master = Master::start(dir.path(), &["--registry=in_memory"]).await;
-    let socket = TcpStream::connect(master.address).await.unwrap();
-    let (mut reader, mut writer) = socket.into_split();
-    let head = "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-                Content-Length: 104857600\r\n\r\n";
-    writer.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = vec![0; 12];
-    soon(reader.read_exact(&mut answer)).await.unwrap();
-    assert_eq!(answer, b"HTTP/1.1 413");
-    // Whoever goes on sending is cut off.
-    let chunk = vec![b' '; 65_536];
-    let sending = async {
-        loop {
-            if let Err(error) = writer.write_all(&chunk).await {
-                return error.kind();
-            }
-        }
-    };
-    let error = soon(sending).await;
-    assert!(matches!(
-        error,
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-    ));
-    assert_eq!(get(master.address, "/health").await.0, 200);
     master.stop().await;
 }

@@ -121,6 +121,21 @@ fn wrong_flags_are_refused_with_what_to_give() {
             "no JSON object of strings",
         ),
         ("--ip=0.0.0.0", "give --insecure"),
+        ("--resource_estimator=slak", "did you mean \"slack\"?"),
+        ("--qos_controller=lode", "did you mean \"load\"?"),
+        (
+            "--qos_controller=load",
+            "give load_threshold_5min or load_threshold_15min",
+        ),
+        ("--modules_dir=/nonexistent", "--modules_dir"),
+        (
+            "--qos_correction_interval_min=-1secs",
+            "qos_correction_interval_min",
+        ),
+        (
+            "--oversubscribed_resources_interval=soon",
+            "oversubscribed_resources_interval",
+        ),
         ("--monitor_interval=0secs", "must be more than nothing"),
     ] {
         let text = complaint(world.command().arg(flag));

@@ -15,10 +15,8 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        an_exposed_daemon_starts_only_when_shut,
         a_shut_cluster_runs_a_task_for_who_may,
         verbs_reach_an_agent_that_is_certified_by_name_alone,
-        what_a_master_keeps_is_its_own,
         credentials_are_made_as_the_refusal_says,
         requests_that_say_two_things_are_refused,
         changed_credentials_and_rules_need_no_restart;
@@ -28,21 +26,6 @@ meseta_tests::scenarios! {
 const ADMIN: (&str, &str) = ("admin", "CANARY-admin-5f1c");
 const READER: (&str, &str) = ("reader", "CANARY-reader-77aa");
 const NODE: (&str, &str) = ("node", "CANARY-node-90be");
-
-/// Both daemons keep to the rule of `meseta_access::exposure`.
-fn an_exposed_daemon_starts_only_when_shut() {
-    let dir = TempDir::new().expect("a directory");
-    for (verb, more) in [("master", None), ("agent", Some("--master=127.0.0.1:1"))] {
-        let flags: Vec<&str> = ["--port=0", "--ip=0.0.0.0"]
-            .into_iter()
-            .chain(more)
-            .collect();
-        let said = refused(verb, &dir.path().join(verb), &flags);
-        for word in ["--insecure", "--credentials", "--ssl_cert_file"] {
-            assert!(said.contains(word), "{verb}: {said}");
-        }
-    }
-}
 
 const ROOT: &str = "meseta-test-access";
 
@@ -380,47 +363,6 @@ fn verbs_reach_an_agent_that_is_certified_by_name_alone() {
         complained.contains("its output could not be read"),
         "{complained}"
     );
-}
-
-/// The registry and the endpoint file, whatever the umask was and whatever they were before.
-fn what_a_master_keeps_is_its_own() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let dir = TempDir::new().expect("a directory");
-    let work_dir = dir.path().join("master");
-    let mode = |path: &Path| {
-        let metadata = std::fs::metadata(path).expect("metadata");
-        metadata.permissions().mode() & 0o7777
-    };
-    let modes = || {
-        let mut found = vec![("work_dir".to_owned(), mode(&work_dir))];
-        for entry in std::fs::read_dir(&work_dir).expect("a folder") {
-            let entry = entry.expect("an entry");
-            let name = entry.file_name().to_string_lossy().into_owned();
-            found.push((name, mode(&entry.path())));
-        }
-        found
-    };
-    let open = |path: &Path, mode| {
-        let mode = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(path, mode).expect("a mode");
-    };
-    std::fs::create_dir(&work_dir).expect("a folder");
-    for round in 0..2 {
-        // As an older master, or a careless umask, left them.
-        open(&work_dir, 0o755);
-        if round == 1 {
-            open(&work_dir.join("registry.redb"), 0o644);
-            open(&work_dir.join("endpoint"), 0o644);
-        }
-        let mut master = Daemon::start("master", &work_dir, &["--port=0".to_owned()]);
-        let found = modes();
-        assert!(found.len() >= 3, "{found:?}");
-        for (name, mode) in &found {
-            let expected = if name == "work_dir" { 0o700 } else { 0o600 };
-            assert_eq!(*mode, expected, "{name} among {found:?}");
-        }
-        master.end(Duration::from_secs(10));
-    }
 }
 
 /// Secrets are in no log, on no page, and no dump is written.

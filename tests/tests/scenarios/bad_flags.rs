@@ -14,8 +14,6 @@ meseta_tests::scenarios! {
         a_master_that_answers_nothing;
     unless_root:
         a_cgroups_root_that_leads_out;
-    anywhere:
-        estimators_and_controllers;
 }
 
 fn agent(flags: &[&str]) -> String {
@@ -93,62 +91,4 @@ fn a_cgroups_root_that_leads_out() {
             "{path}: {said}"
         );
     }
-}
-
-/// Estimators and controllers are built from their flags: a name, a parameter and an interval of each that make
-/// no sense. What is refused beside these, the crate of the estimators tells.
-fn estimators_and_controllers() {
-    let of_slack = modules("slack", "floor_margin", "1.5");
-    let of_load = modules("load", "load_threshold_5min", "-1");
-    for (flags, words) in [
-        (vec!["--resource_estimator=slak"], ["slak", "slack"]),
-        (
-            vec!["--resource_estimator=unix://e.sock"],
-            ["e.sock", "unix:///path.sock"],
-        ),
-        (
-            vec!["--resource_estimator=https://host:1"],
-            ["https://host:1", "http://host:port"],
-        ),
-        (
-            vec!["--resource_estimator=slack", &of_slack],
-            ["floor_margin", "1.5"],
-        ),
-        (vec!["--qos_controller=lode"], ["lode", "load"]),
-        (
-            vec!["--qos_controller=load"],
-            ["load_threshold_5min", "load_threshold_15min"],
-        ),
-        (
-            vec!["--qos_controller=load", &of_load],
-            ["load_threshold_5min", "-1"],
-        ),
-        (
-            vec!["--modules_dir=/nonexistent"],
-            ["--modules_dir", "/nonexistent"],
-        ),
-        (
-            vec!["--qos_correction_interval_min=-1secs"],
-            ["-1secs", "qos_correction_interval_min"],
-        ),
-        (
-            vec!["--oversubscribed_resources_interval=soon"],
-            ["soon", "oversubscribed_resources_interval"],
-        ),
-    ] {
-        let said = agent(&flags);
-        assert!(
-            words.iter().all(|word| said.contains(word)),
-            "{flags:?}: {said}"
-        );
-    }
-}
-
-fn modules(module: &str, key: &str, value: &str) -> String {
-    let parameter = serde_json::json!({"key": key, "value": value});
-    let modules = serde_json::json!({"name": module, "parameters": parameter});
-    format!(
-        "--modules={}",
-        serde_json::json!({"libraries": {"modules": modules}})
-    )
 }
