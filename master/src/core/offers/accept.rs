@@ -356,7 +356,6 @@ impl MasterCore {
             .map_or("unknown", |kind| kind.as_str_name());
         // Without an id of the operation this line is all that there is of it.
         tracing::warn!(framework_id = %framework, operation = kind, reason = %message, "operation refused");
-        self.counters.operations_refused += 1;
         let Some(id) = &operation.id else { return };
         let mut event = event_of(event::Type::UpdateOperationStatus);
         event.update_operation_status = Some(event::UpdateOperationStatus {

@@ -300,7 +300,6 @@ impl MasterCore {
             uuid = %uuid::Uuid::from_bytes(uuid),
             "operation applied"
         );
-        self.counters.operations_applied += 1;
         self.keep_changed_description(agent_id);
         let apply = meseta::ApplyOperation {
             framework_id: framework.map(Into::into),

@@ -47,9 +47,6 @@ pub struct Counters {
     pub offers_rescinded: u64,
     pub allocation_runs: u64,
     pub tasks_launched: u64,
-    pub operations_applied: u64,
-    /// Invalid, or of what the offer did not hold.
-    pub operations_refused: u64,
     /// Ended operations by kind and state, both as in metric names (`reserve`, `finished`).
     pub operations_over: BTreeMap<(&'static str, &'static str), u64>,
     pub valid_operation_updates: u64,
