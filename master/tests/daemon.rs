@@ -1,4 +1,4 @@
-//! A whole master over real sockets: its gRPC services, what it keeps, and what keeps it from starting.
+//! A whole master over real sockets: its gRPC services, and what keeps it from starting.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -76,11 +76,6 @@ impl Master {
         self.stop.send(()).unwrap();
         soon(self.running).await.unwrap().unwrap();
     }
-}
-
-fn framework_id(id: &str) -> v1::FrameworkId {
-    let value = id.to_owned();
-    v1::FrameworkId { value }
 }
 
 /// An agent that registers and says no more; it is there for as long as what is returned.
@@ -192,43 +187,6 @@ async fn the_scheduler_api_over_grpc_is_the_same() {
     master.stop().await;
 }
 
-/// What a framework that subscribes for a principal is told first; its stream ends with that.
-async fn first_event(address: SocketAddr, principal: &str, id: Option<&str>) -> Event {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    let mut client = SchedulerClient::new(endpoint.connect().await.unwrap());
-    let subscribe = call::Subscribe {
-        framework_info: v1::FrameworkInfo {
-            user: "alice".to_owned(),
-            name: "owned".to_owned(),
-            id: id.map(framework_id),
-            principal: Some(principal.to_owned()),
-            failover_timeout: Some(3_600.0),
-            ..v1::FrameworkInfo::default()
-        },
-        ..call::Subscribe::default()
-    };
-    let mut events = client.subscribe(subscribe).await.unwrap().into_inner();
-    soon(events.message()).await.unwrap().unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_framework_id_is_its_principals_after_a_restart_of_the_master() {
-    let dir = tempfile::tempdir().unwrap();
-    let master = Master::start(dir.path(), &[]).await;
-    let subscribed = first_event(master.address, "ada", None).await.subscribed;
-    let id = subscribed.unwrap().framework_id.value;
-    master.stop().await;
-    let master = Master::start(dir.path(), &[]).await;
-    let refused = first_event(master.address, "mallory", Some(&id)).await;
-    assert_eq!(
-        refused.error.unwrap().message,
-        "Changing framework's principal is not allowed."
-    );
-    let subscribed = first_event(master.address, "ada", Some(&id)).await;
-    assert_eq!(subscribed.subscribed.unwrap().framework_id.value, id);
-    master.stop().await;
-}
-
 #[tokio::test]
 async fn what_keeps_a_master_from_starting_is_said_clearly() {
     async fn fails(flags: Flags) -> String {
@@ -256,7 +214,6 @@ async fn what_keeps_a_master_from_starting_is_said_clearly() {
     for (flag, part) in [
         ("--registry=etcd", "--registry=etcd needs it"),
         ("--registry=paper", "use embedded, in_memory or etcd"),
-        ("--allocation_interval=soon", "--allocation_interval=soon"),
         ("--ip=0.0.0.0", "--insecure"),
     ] {
         let text = fails(flags(dir.path(), &[flag])).await;

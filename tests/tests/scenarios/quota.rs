@@ -105,15 +105,8 @@ fn the_documents_slips_are_refused_with_their_place() {
     let printed = r#"{   "force": true,   "role": "role1",   ... }"#;
     let text = post(&cluster, "/quota", printed).text();
     assert!(text.ends_with("(line 1, column 41)"), "{text}");
-    let unclosed = post(&cluster, "/quota", "{");
-    let text = unclosed.text();
-    let expected = "Failed to parse set quota request JSON '{': syntax error at line 1 near: ";
-    assert!(text.starts_with(expected), "{text}");
-    assert!(text.ends_with("(line 1, column 1)"), "{text}");
     let wrong_type = post(&cluster, "/quota", r#"{"role": "x", "guarantee": "all"}"#);
     assert_eq!(wrong_type.status, 400, "{}", wrong_type.text());
-    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    assert_eq!(post(&cluster, "/quota", &deep).status, 400);
     assert_eq!(get(&cluster, "/quota"), json!({}), "nothing was changed");
 }
 
