@@ -141,6 +141,34 @@ impl Authorizer {
         rules.permissive
     }
 
+    /// On which objects a principal may act, of those that the rules name, `named_max` at most, and of all others.
+    #[must_use]
+    pub fn extent(&self, principal: Option<&str>, action: Action, named_max: usize) -> Extent {
+        let entries = self
+            .rules
+            .iter()
+            .flat_map(|rules| rules.acls.of(action))
+            .filter(|acl| allowed(principal, &acl.principals));
+        let values = entries.flat_map(|acl| match &acl.objects {
+            Entity::Some(values) => values.as_slice(),
+            Entity::Any | Entity::None => &[],
+        });
+        let mut named = Vec::new();
+        // `a/%` is asked for as it is: no entry names a role of that name, and all of `a/%` have it below `a`.
+        for value in values {
+            if named.len() < named_max
+                && !named.contains(value)
+                && self.allows(principal, action, Some(value))
+            {
+                named.push(value.clone());
+            }
+        }
+        Extent {
+            unnamed: self.allows(principal, action, None),
+            named,
+        }
+    }
+
     /// The rules as they are for one caller.
     #[must_use]
     pub fn approver(&self, principal: Option<String>) -> Approver {
@@ -149,6 +177,15 @@ impl Authorizer {
             principal,
         }
     }
+}
+
+/// The objects on which one principal may act in one way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Whether the action is allowed on objects that no entry names.
+    pub unnamed: bool,
+    /// Objects, as entries name them, on which it is allowed; `a/%` is all roles below `a`.
+    pub named: Vec<String>,
 }
 
 /// What one caller may do. Cheap to clone.
@@ -193,6 +230,13 @@ impl Approver {
     pub fn allows_all(&self, action: Action) -> bool {
         self.authorizer
             .allows_all(self.principal.as_deref(), action)
+    }
+
+    /// On which objects the action is allowed; see [`Authorizer::extent`].
+    #[must_use]
+    pub fn extent(&self, action: Action, named_max: usize) -> Extent {
+        self.authorizer
+            .extent(self.principal.as_deref(), action, named_max)
     }
 
     pub fn check(&self, action: Action, object: Option<&str>) -> Result<(), Forbidden> {

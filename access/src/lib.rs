@@ -16,6 +16,6 @@ pub mod rate_limits;
 
 pub use acl::{AclError, Acls};
 pub use action::{Action, PATHS};
-pub use authorizer::{Approver, Authorizer, Forbidden};
+pub use authorizer::{Approver, Authorizer, Extent, Forbidden};
 pub use credentials::{Credential, CredentialError, Credentials, SecretHash};
 pub use executor_token::{Claims, TokenKey};

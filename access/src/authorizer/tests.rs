@@ -347,3 +347,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_extent_names_what_is_allowed_and_says_what_holds_for_the_rest() {
+    let rules = authorizer(
+        r#"{"permissive":false,
+            "update_quotas":[
+              {"principals":{"values":["ops"]},"roles":{"type":"ANY"}},
+              {"principals":{"values":["eng"]},"roles":{"values":["eng","eng/%"]}},
+              {"principals":{"type":"NONE"},"roles":{"values":["secret"]}},
+              {"principals":{"values":["most"]},"roles":{"values":["secret","ads"]}},
+              {"principals":{"values":["most"]},"roles":{"type":"ANY"}}],
+            "drain_agents":[{"principals":{"values":["ops"]},"agents":{"type":"ANY"}}]}"#,
+    );
+    let extent = |who, action| {
+        let extent = rules.extent(who, action, 2);
+        (extent.unnamed, extent.named.join(" "))
+    };
+    for (who, unnamed, named) in [
+        (Some("ops"), true, ""),
+        (Some("eng"), false, "eng eng/%"),
+        // The entry that denies `secret` to all comes first.
+        (Some("most"), true, "ads"),
+        (Some("nobody"), false, ""),
+        (None, false, ""),
+    ] {
+        let expected = (unnamed, named.to_owned());
+        assert_eq!(extent(who, A::UpdateQuota), expected, "{who:?}");
+    }
+    assert!(extent(Some("ops"), A::DrainAgent).0);
+    assert!(!extent(Some("eng"), A::DrainAgent).0);
+    let everything = Authorizer::everything().extent(None, A::UpdateQuota, 2);
+    assert_eq!((everything.unnamed, everything.named.len()), (true, 0));
+    let one = rules.extent(Some("eng"), A::UpdateQuota, 1);
+    assert_eq!(one.named, ["eng"]);
+}

@@ -17,6 +17,7 @@ mod output;
 mod quota;
 mod reservations;
 mod responses;
+mod rights;
 mod routes;
 mod scheduler;
 mod v0;

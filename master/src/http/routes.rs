@@ -21,7 +21,7 @@ use super::files::FileRequest;
 use super::responses::{answered, not_json, text};
 use super::{
     constraints, explain, files, leadership, logging, maintenance, openapi, operator, quota,
-    reservations, scheduler, v0, weights,
+    reservations, rights, scheduler, v0, weights,
 };
 use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
 use crate::core;
@@ -272,6 +272,13 @@ static LIST: &[Route] = &[
         |permitted| Box::pin(constraints::handle(permitted)),
         "the agents that each framework's offer constraints rule out, by role, and the roles that it has suppressed",
     ),
+    Route::read(
+        "/rights",
+        Need::Nothing,
+        |permitted| Box::pin(async move { rights::handle(&permitted) }),
+        "who the caller is, and what it may do to which objects",
+    )
+    .alone(),
     Route::endpoint(
         "/metrics",
         |permitted| Box::pin(v0::prometheus(permitted)),

@@ -140,3 +140,26 @@ async fn events_and_operations_hide_the_roles_that_lists_hide() {
     let all = all["get_operations"]["operations"].as_array();
     assert_eq!(all.map_or(0, Vec::len), 2);
 }
+
+#[tokio::test]
+async fn a_reader_learns_what_it_may_do_and_to_which_objects() {
+    let acls = r#"{"permissive":false,
+        "update_weights":[{"principals":{"values":["right"]},"roles":{"type":"ANY"}},
+        {"principals":{"values":["reader"]},"roles":{"values":["www","www/%"]}}],
+        "drain_agents":[{"principals":{"values":["right"]},"agents":{"type":"ANY"}}]}"#;
+    let (_dir, router, principals) = begin(acls);
+    let rights = async |who| {
+        let to = (&Method::GET, "/rights");
+        json_of(ask(&router, &principals, who, to, (&[], "")).await).await
+    };
+    let reader = rights(READER).await;
+    assert_eq!(reader["principal"], "reader");
+    let expected = json!({"others": false, "named": ["www", "www/%"]});
+    assert_eq!(reader["actions"]["update_weights"], expected);
+    let nothing = json!({"others": false, "named": []});
+    assert_eq!(reader["actions"]["drain_agents"], nothing);
+    let everything = json!({"others": true, "named": []});
+    let right = rights(RIGHT).await;
+    assert_eq!(right["actions"]["drain_agents"], everything);
+    assert_eq!(right["actions"]["update_weights"], everything);
+}

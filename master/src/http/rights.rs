@@ -1,0 +1,27 @@
+//! `/rights`: what the caller may do, so that a page offers nothing that would be refused. Mesos has no such endpoint.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::response::IntoResponse as _;
+use meseta_access::{Action, Extent};
+use serde_json::{Value, json};
+
+use super::routes::{Handled, Permitted};
+
+/// Objects that are named for one action. More are of no help to a reader.
+const NAMED_MAX: usize = 100;
+
+pub(super) fn handle(permitted: &Permitted) -> Handled {
+    let approver = &permitted.caller.approver;
+    let actions: BTreeMap<_, _> = Action::ALL
+        .iter()
+        .map(|action| (action.key(), view(approver.extent(*action, NAMED_MAX))))
+        .collect();
+    let body = json!({ "principal": approver.principal(), "actions": actions });
+    Ok(Json(body).into_response())
+}
+
+fn view(extent: Extent) -> Value {
+    json!({ "others": extent.unnamed, "named": extent.named })
+}
