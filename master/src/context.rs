@@ -7,6 +7,7 @@ use meseta_daemon::authentication::{Authentication, Caller};
 use meseta_daemon::files::FileReads;
 use meseta_daemon::verbosity::Verbosity;
 use meseta_proto::budget::Budget;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower_http::services::ServeDir;
 
@@ -30,6 +31,8 @@ pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
 pub(crate) struct Context {
     pub(crate) handle: Handle,
     pub(crate) identity: Identity,
+    /// The addresses of all masters of the cluster, as far as this one knows.
+    pub(crate) masters: watch::Receiver<Vec<String>>,
     /// The flags in effect, as texts.
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) metrics: Arc<Metrics>,

@@ -35,6 +35,7 @@ use crate::health::Health;
 use crate::lead::{Lead, LeadError, Start};
 use crate::leadership::election::{Candidate, LeaseTimes};
 use crate::leadership::fence::BootTime;
+use crate::leadership::presence::Presence;
 use crate::leadership::{Fence, Leader, Role};
 use crate::metrics::Metrics;
 use crate::registry::etcd::{Cluster, Keys};
@@ -148,7 +149,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         role: Some(handle.role.clone()),
         registry_read: OnceLock::new(),
     });
+    let (masters_told, masters) = watch::channel(vec![identity.address()]);
     let cores = Cores {
+        masters: masters_told,
         flags: flags.clone(),
         options,
         identity: identity.clone(),
@@ -163,6 +166,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let context = Arc::new(Context {
         handle: handle.clone(),
         identity,
+        masters,
         flags: env.flags_view,
         metrics,
         renderer: Renderer::default(),
@@ -242,6 +246,8 @@ struct Cores {
     identity: Identity,
     handle: Handle,
     metrics: Arc<Metrics>,
+    /// The addresses of all masters of the cluster.
+    masters: watch::Sender<Vec<String>>,
     shutdown: CancellationToken,
 }
 
@@ -303,16 +309,22 @@ impl Cores {
         let clock = Clock::new();
         let config = config(&self.flags, self.options.clone(), self.identity.clone());
         let nothing = MasterCore::new(config, Recovered::default(), clock.now()).snapshot();
+        let me = Leader {
+            id: self.identity.id.clone(),
+            hostname: self.identity.hostname.clone(),
+            address: self.identity.address(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let presence = Presence {
+            client: candidacy.client.clone(),
+            prefix: candidacy.keys.masters(),
+            me: me.clone(),
+        };
         let lead = Lead {
             candidate: Candidate {
                 client: candidacy.client,
                 key: candidacy.keys.leader(),
-                me: Leader {
-                    id: self.identity.id.clone(),
-                    hostname: self.identity.hostname.clone(),
-                    address: self.identity.address(),
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                },
+                me,
                 times: candidacy.times,
                 clock: BootTime::now,
             },
@@ -325,8 +337,14 @@ impl Cores {
             nothing,
         };
         let begun = Instant::now();
+        let masters = self.masters.clone();
         let start = move |start: Start| self.start(begun, start);
-        Box::pin(async move { Ok(lead.run(inbox, start, end).await?) })
+        Box::pin(async move {
+            tokio::select! {
+                led = lead.run(inbox, start, end) => Ok(led?),
+                never = presence.keep(masters) => match never {},
+            }
+        })
     }
 
     /// The core in its service.

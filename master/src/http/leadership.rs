@@ -69,7 +69,7 @@ pub(super) fn redirect(context: &Context) -> Response {
     }
 }
 
-/// What this master is, and who leads.
+/// What this master is, who leads, and which masters there are.
 pub(super) fn leader(context: &Context) -> Response {
     let role = context.handle.role_now();
     let reason = match &role {
@@ -79,6 +79,7 @@ pub(super) fn leader(context: &Context) -> Response {
     Json(json!({
         "role": role.name(),
         "leader": leading(context),
+        "masters": *context.masters.borrow(),
         "reason": reason,
     }))
     .into_response()

@@ -311,7 +311,7 @@ static LIST: &[Route] = &[
     Route::open(
         "/leader",
         |permitted| Box::pin(async move { Ok(leadership::leader(&permitted.context)) }),
-        "what this master is (`following`, `recovering`, `leading`, `suspended`), and who leads",
+        "what this master is (`following`, `recovering`, `leading`, `suspended`), who leads, and the addresses of all masters",
     )
     .by_followers()
     .alone(),

@@ -102,6 +102,7 @@ fn context_of(
     let context = Context {
         handle,
         identity,
+        masters: watch::channel(vec!["127.0.0.1:5050".to_owned()]).1,
         flags: BTreeMap::from([("port".to_owned(), "5050".to_owned())]),
         metrics: Arc::default(),
         renderer: Renderer::default(),

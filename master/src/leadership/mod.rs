@@ -3,11 +3,13 @@
 //! - [`role`]: what a master is at the moment, which the servers watch;
 //! - [`fence`]: until when it may show anything, by a clock that runs on while the machine sleeps;
 //! - [`election`]: becoming and staying the leader by a lease and a key in etcd;
+//! - [`presence`]: which masters there are, for people;
 //! - [`failures`]: what is logged of calls to etcd that fail again and again.
 
 pub(crate) mod election;
 pub(crate) mod failures;
 pub(crate) mod fence;
+pub(crate) mod presence;
 pub(crate) mod role;
 
 use tokio::sync::watch;

@@ -27,6 +27,11 @@ impl Keys {
         self.key("leader")
     }
 
+    /// Which masters there are; each key lives by its master's own lease.
+    pub(crate) fn masters(&self) -> String {
+        self.key("masters/")
+    }
+
     /// What is known of the registry as a whole: format, epoch, cluster.
     pub(crate) fn meta(&self) -> String {
         self.key("meta")

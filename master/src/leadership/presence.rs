@@ -1,0 +1,131 @@
+//! The masters that share a cluster: each has a key of its own that lives by a lease, and reads those of all.
+//!
+//! Nothing is decided by it: people find another master when one is gone for good.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use meseta_etcd::api::{RangeRequest, TxnRequest};
+use meseta_etcd::{Client, Error, operation};
+use tokio::sync::watch;
+
+use super::{Leader, tell};
+
+/// A master that has not renewed its key for so long is listed no more.
+const TTL: Duration = Duration::from_secs(60);
+
+/// Between two renewals, and two looks at who else is there.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// Masters that are listed. More than a few help nobody.
+const LISTED_MAX: i64 = 64;
+
+/// A master that shows that it is there.
+pub(crate) struct Presence {
+    pub(crate) client: Client,
+    /// What the keys of all masters begin with.
+    pub(crate) prefix: String,
+    pub(crate) me: Leader,
+}
+
+impl Presence {
+    /// Keeps this master's key, and the addresses of all masters in `known`. Where etcd does not answer, the last ones
+    /// stay: the election logs why.
+    pub(crate) async fn keep(self, known: watch::Sender<Vec<String>>) -> Infallible {
+        let mut lease = None;
+        loop {
+            if let Ok(addresses) = self.round(&mut lease).await {
+                tell(&known, addresses);
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    async fn round(&self, lease: &mut Option<i64>) -> Result<Vec<String>, Error> {
+        let renewed = match *lease {
+            Some(lease) => self.client.keep_alive(lease).await,
+            None => Err(Error::LeaseGone),
+        };
+        match renewed {
+            Ok(()) => {}
+            Err(Error::LeaseGone) => {
+                let granted = self.client.grant(TTL).await?;
+                self.put(granted).await?;
+                *lease = Some(granted);
+            }
+            Err(error) => return Err(error),
+        }
+        self.all().await
+    }
+
+    /// By its address: an earlier run's key is replaced, whose lease may not have ended yet.
+    async fn put(&self, lease: i64) -> Result<(), Error> {
+        let key = format!("{}{}", self.prefix, self.me.address);
+        let me = serde_json::to_vec(&self.me).unwrap_or_default();
+        let txn = TxnRequest {
+            compare: Vec::new(),
+            success: vec![operation::put_leased(key, me, lease)],
+            failure: Vec::new(),
+        };
+        self.client.txn(txn).await.map(drop)
+    }
+
+    /// The addresses of all masters, in order.
+    async fn all(&self) -> Result<Vec<String>, Error> {
+        let range = RangeRequest {
+            key: self.prefix.clone().into(),
+            range_end: operation::prefix_end(self.prefix.as_bytes()).into(),
+            limit: LISTED_MAX,
+            ..RangeRequest::default()
+        };
+        let found = self.client.range(range).await?.kvs;
+        let masters = found
+            .iter()
+            .filter_map(|found| serde_json::from_slice(&found.value).ok());
+        let addresses = masters.map(|master: Leader| master.address);
+        Ok(addresses.filter(|address| !address.is_empty()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_etcd::testing::FakeEtcd;
+
+    use super::*;
+
+    fn start(etcd: &FakeEtcd, address: &str) -> watch::Receiver<Vec<String>> {
+        let presence = Presence {
+            client: etcd.client(Duration::from_secs(2)),
+            prefix: "/m/masters/".to_owned(),
+            me: Leader {
+                address: address.to_owned(),
+                ..Leader::default()
+            },
+        };
+        let (known, told) = watch::channel(Vec::new());
+        tokio::spawn(presence.keep(known));
+        told
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn masters_know_each_other_and_one_that_is_gone_is_listed_no_more() {
+        let etcd = FakeEtcd::start();
+        etcd.put("/m/masters/x", "not a master");
+        let mut first = start(&etcd, "a:5050");
+        first.wait_for(|all| *all == ["a:5050"]).await.unwrap();
+        start(&etcd, "b:5050");
+        let both = |all: &Vec<String>| *all == ["a:5050", "b:5050"];
+        first.wait_for(both).await.unwrap();
+        // The leases end, and those who are there come back.
+        etcd.expire_leases();
+        assert_eq!(etcd.all("/m/masters/").len(), 1);
+        etcd.put(
+            "/m/masters/z",
+            r#"{"id":"","hostname":"","address":"z:1","version":""}"#,
+        );
+        let three = |all: &Vec<String>| *all == ["a:5050", "b:5050", "z:1"];
+        first.wait_for(three).await.unwrap();
+        etcd.delete_prefix("/m/masters/z");
+        first.wait_for(both).await.unwrap();
+    }
+}
