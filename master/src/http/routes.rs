@@ -166,7 +166,7 @@ static LIST: &[Route] = &[
         "/tasks",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::TASKS)),
-        "tasks by age; `framework_id`, `task_id`, `limit` (100; negative for all), `offset`, `order` (`asc`, `desc`)",
+        "tasks by age; `framework_id`, `task_id` (with the reasons of its statuses), `limit` (100; negative for all), `offset`, `order` (`asc`, `desc`)",
     )
     .with_etag(),
     Route::read(

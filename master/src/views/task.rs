@@ -28,9 +28,18 @@ pub(super) const TASK_BYTES: usize = 500;
 pub(super) struct Writer<'a> {
     /// The resources of the task before and where they are in the output: most tasks are like others.
     last: Option<(&'a Resources, Range<usize>)>,
+    /// Whether each status says by whom it was sent, and why.
+    has_reasons: bool,
 }
 
 impl<'a> Writer<'a> {
+    fn with_reasons(has_reasons: bool) -> Self {
+        Self {
+            has_reasons,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn write(&mut self, out: &mut Vec<u8>, record: &'a TaskRecord) {
         let plain = plain_name(&record.description);
         let task = match plain {
@@ -53,7 +62,10 @@ impl<'a> Writer<'a> {
         }
         put_text(out, ",\"role\":", record.role.as_str());
         out.extend_from_slice(b",\"statuses\":");
-        put_statuses(out, record);
+        match self.has_reasons {
+            true => put_statuses_with_reasons(out, record),
+            false => put_statuses(out, record),
+        }
         if plain.is_none() {
             put(out, ",\"user\":", task.user);
             put(out, ",\"labels\":", task.labels.map(|labels| labels.labels));
@@ -108,6 +120,32 @@ fn put_statuses(out: &mut Vec<u8>, record: &TaskRecord) {
         }
     }
     out.push(b']');
+}
+
+fn put_statuses_with_reasons(out: &mut Vec<u8>, record: &TaskRecord) {
+    let statuses = record.statuses.iter().map(|status| {
+        let kept = KeptStatus::decode(&*status.encoded).unwrap_or_default();
+        let whole = v1::TaskStatus::decode(&*status.encoded).unwrap_or_default();
+        StatusWithReason {
+            source: whole.source.map(|_| whole.source().as_str_name()),
+            reason: whole.reason.map(|_| whole.reason().as_str_name()),
+            message: whole.message,
+            status: Status::of(kept),
+        }
+    });
+    write(out, &statuses.collect::<Vec<_>>());
+}
+
+#[derive(Debug, Serialize)]
+struct StatusWithReason {
+    #[serde(flatten)]
+    status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -220,16 +258,18 @@ impl Status {
 }
 
 /// `/tasks`: live, lost and ended ones, by the time of their first status. Beside them the agents of
-/// the previous master that are not back yet, if there are any: a task that is not listed may be there.
+/// the previous master that are not back yet, if there are any: a task that is not listed may be there. A task that is
+/// asked for by its id has the reasons of its statuses; a whole list would be twice as long with them.
 pub(crate) fn tasks(snapshot: &Arc<Snapshot>, query: &Query, paging: &Paging) -> Document {
     let requested = |name: &str| query.get(name).map(str::to_owned);
     let (framework, id) = (requested("framework_id"), requested("task_id"));
     let (snapshot, paging) = (snapshot.clone(), paging.clone());
+    let has_reasons = id.is_some();
     let rest = move || {
         let page = page(&snapshot, framework.as_deref(), id.as_deref(), &paging);
         let tasks = list(page.len(), TASK_BYTES, move |index, out| {
             if let Some(task) = page.get(index) {
-                Writer::default().write(out, task);
+                Writer::with_reasons(has_reasons).write(out, task);
             }
         });
         let recovered = snapshot.recovered_agents.iter();
@@ -275,17 +315,29 @@ fn page(
         .filter(|task| id.is_none_or(|requested| task.task_id.as_str() == requested))
         .map(|task| (first_time(task), task))
         .collect();
-    found.sort_by(|(a, task), (b, other)| {
-        a.total_cmp(b)
+    let by_time = |(a, task): &(f64, &Arc<TaskRecord>), (b, other): &(f64, &Arc<TaskRecord>)| {
+        let order = a
+            .total_cmp(b)
             .then_with(|| task.task_id.cmp(&other.task_id))
-    });
-    if !paging.ascending {
-        found.reverse();
+            .then_with(|| task.framework_id.cmp(&other.framework_id));
+        if paging.ascending {
+            order
+        } else {
+            order.reverse()
+        }
+    };
+    let end = paging
+        .offset
+        .saturating_add(paging.limit.unwrap_or(usize::MAX));
+    if end < found.len() {
+        // Of many only those that come first are put in order.
+        found.select_nth_unstable_by(end, by_time);
+        found.truncate(end);
     }
+    found.sort_unstable_by(by_time);
     found
         .into_iter()
         .skip(paging.offset)
-        .take(paging.limit.unwrap_or(usize::MAX))
         .map(|(_, task)| task.clone())
         .collect()
 }
@@ -293,14 +345,52 @@ fn page(
 fn first_time(task: &TaskRecord) -> f64 {
     let first = task.statuses.first();
     first
-        .and_then(|status| KeptStatus::decode(&*status.encoded).ok())
-        .and_then(|status| status.timestamp)
+        .and_then(|status| timestamp(&status.encoded))
         .unwrap_or_default()
+}
+
+/// The time of a status; nothing else of it is decoded.
+fn timestamp(encoded: &[u8]) -> Option<f64> {
+    let mut found = None;
+    let mut fields = Fields(encoded);
+    while let Some(field) = fields.take_field()? {
+        if let (6, Field::Fixed64(bits)) = field {
+            found = Some(f64::from_le_bytes(bits));
+        }
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_task_is_shown_with_the_reasons_of_its_statuses() {
+        let status = v1::TaskStatus {
+            state: v1::TaskState::TaskFailed.into(),
+            message: Some("exited with status 3".to_owned()),
+            source: Some(v1::task_status::Source::Executor.into()),
+            reason: Some(v1::task_status::Reason::CommandExecutorFailed.into()),
+            timestamp: Some(1.5),
+            ..v1::TaskStatus::default()
+        };
+        let mut record = (*super::super::tests::task(0, 0, "t", v1::TaskState::TaskFailed)).clone();
+        record.statuses[0].encoded = status.encode_to_vec().into();
+        assert!((first_time(&record) - 1.5).abs() < f64::EPSILON);
+        let shown = |has_reasons| {
+            let mut out = Vec::new();
+            Writer::with_reasons(has_reasons).write(&mut out, &record);
+            let mut task: serde_json::Value = serde_json::from_slice(&out).unwrap();
+            task["statuses"][0].take()
+        };
+        let mut expected = serde_json::json!({"state": "TASK_FAILED", "timestamp": 1.5});
+        assert_eq!(shown(false), expected);
+        expected["source"] = "SOURCE_EXECUTOR".into();
+        expected["reason"] = "REASON_COMMAND_EXECUTOR_FAILED".into();
+        expected["message"] = "exited with status 3".into();
+        assert_eq!(shown(true), expected);
+    }
 
     #[test]
     fn what_is_plain_is_read_as_it_would_be_otherwise() {

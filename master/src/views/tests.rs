@@ -275,3 +275,35 @@ fn every_task_is_shown_in_its_list() {
     let key = "master/frameworks/name%20%220%22/m-0000/roles/dev/suppressed";
     assert_eq!(metrics[key], 0.0);
 }
+
+#[test]
+fn a_page_of_tasks_is_its_part_of_the_whole_list() {
+    let snapshot = many_frameworks(40, 6);
+    let ids = |query: &str| -> Vec<String> {
+        let query = Query::parse(query);
+        let paging = Paging::of(&query).unwrap();
+        let page = steady(&rendered_bytes(tasks(&snapshot, &query, &paging)));
+        let id = |task: &serde_json::Value| format!("{} {}", task["id"], task["framework_id"]);
+        page["tasks"].as_array().unwrap().iter().map(id).collect()
+    };
+    let all = ids("limit=-1&order=asc");
+    assert!(all.len() > 1_000);
+    for order in ["asc", "desc"] {
+        let mut expected = all.clone();
+        if order == "desc" {
+            expected.reverse();
+        }
+        for (offset, limit) in [
+            (0, 1),
+            (0, 7),
+            (100, 50),
+            (all.len() - 3, 10),
+            (all.len(), 5),
+        ] {
+            let page = ids(&format!("limit={limit}&offset={offset}&order={order}"));
+            let end = all.len().min(offset + limit);
+            assert_eq!(page, expected[offset..end], "{order} {offset} {limit}");
+        }
+    }
+    assert_eq!(ids("task_id=t-3-1").len(), 1);
+}
