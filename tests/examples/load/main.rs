@@ -7,6 +7,7 @@
 //! `... acls [AGENTS] [TASKS] [ROLES]` the same where there are rules on who sees what,
 //! `... watched [TASKS]` the memory of the master while such readers follow what happens,
 //! `... reconcile [AGENTS] [TASKS]` offers while one framework asks for all its tasks in one call,
+//! `... stay [AGENTS] [TASKS] [FLAGS]` tasks that stay until input ends, for what reads them from outside (`tests/ui/scale.js`),
 //! `... failover [AGENTS] [TASKS]` how long after `kill -9` of the master all agents and tasks are back at the next, and
 //! `... updates [AGENTS] [TASKS] [KILLS]` whether updates are lost when it is killed among very many.
 #![expect(
@@ -22,6 +23,7 @@ mod framework;
 mod reconcile;
 mod returning;
 mod state;
+mod stay;
 mod updates;
 
 use std::net::{SocketAddr, TcpListener};
@@ -84,6 +86,7 @@ async fn main() -> anyhow::Result<()> {
         Some("acls") => acls::measure(rest).await,
         Some("watched") => acls::watch(rest).await,
         Some("failover") => failover::measure(rest).await,
+        Some("stay") => stay::run(rest).await,
         Some("updates") => updates::measure(rest).await,
         Some("reconcile") => reconcile::measure(rest).await,
         _ => measure(&arguments).await,

@@ -13,7 +13,7 @@ use crate::framework::{Framework, Identity};
 use crate::{Process, number, report, start_agents, start_master, wait_for_agents};
 
 /// Frameworks that have the tasks.
-const OWNERS: usize = 10;
+pub(crate) const OWNERS: usize = 10;
 const ROUNDS: usize = 5;
 const FRAMEWORKS_PER_CONNECTION: usize = 10;
 
@@ -51,15 +51,24 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
     read_beside_declines(address, &master, &mut asking, "/metrics/snapshot", None).await
 }
 
-/// The owners run tasks to their end, and as many that go on; each has a role and a user of its own.
-pub(crate) async fn fill(address: SocketAddr, agents: usize, tasks: usize) -> anyhow::Result<()> {
-    for index in 0..OWNERS {
+/// Subscribes frameworks one after the other, each with a role and a user of its own.
+pub(crate) fn owners(
+    address: SocketAddr,
+) -> impl Iterator<Item = impl Future<Output = anyhow::Result<Framework>>> {
+    (0..OWNERS).map(move |index| async move {
         let who = Identity {
             role: format!("role-{index}"),
             user: format!("user-{index}"),
             ..Identity::plain(&format!("owner-{index}"))
         };
-        let mut owner = Framework::subscribe_as(address, &who).await?;
+        Framework::subscribe_as(address, &who).await
+    })
+}
+
+/// The owners run tasks to their end, and as many that go on.
+pub(crate) async fn fill(address: SocketAddr, agents: usize, tasks: usize) -> anyhow::Result<()> {
+    for owner in owners(address) {
+        let mut owner = owner.await?;
         while owner.offers() < agents {
             owner.step().await?;
         }
