@@ -61,10 +61,12 @@ static FILES: &[(&str, &str, &[u8])] = files! {
     "format.js": JAVASCRIPT,
     "frameworks.js": JAVASCRIPT,
     "logs.js": JAVASCRIPT,
+    "machine.js": JAVASCRIPT,
     "now.js": JAVASCRIPT,
     "operate.js": JAVASCRIPT,
     "parts.js": JAVASCRIPT,
     "plot.js": JAVASCRIPT,
+    "rights.js": JAVASCRIPT,
     "roles.js": JAVASCRIPT,
     "tasks.js": JAVASCRIPT,
     "vendor/preact-htm.js": JAVASCRIPT,
@@ -90,17 +92,40 @@ static BY_NAME: LazyLock<HashMap<&str, File>> = LazyLock::new(|| {
         let mut hasher = DefaultHasher::new();
         content.hash(&mut hasher);
         let version = format!("W/\"{:x}\"", hasher.finish());
+        let is_ours = *kind == JAVASCRIPT && !name.starts_with("vendor/");
+        let plain = match is_ours {
+            true => without_comments(content).into(),
+            false => Bytes::from_static(content),
+        };
         let file = File {
             content_type: HeaderValue::from_static(kind),
-            plain: Bytes::from_static(content),
             // Without a compressed form the plain one is sent to everybody.
-            gzipped: gzipped(content).unwrap_or_default().into(),
+            gzipped: gzipped(&plain).unwrap_or_default().into(),
+            plain,
             version: HeaderValue::from_str(&version).unwrap_or(HeaderValue::from_static("W/\"\"")),
         };
         (*name, file)
     };
     FILES.iter().map(file).collect()
 });
+
+/// A module without its comments, which have lines of their own. Each stays a line, so that the numbers in a browser's
+/// errors are those of the file.
+fn without_comments(content: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(content.len());
+    let mut is_comment = false;
+    for line in content.split_inclusive(|byte| *byte == b'\n') {
+        let text = line.trim_ascii();
+        is_comment |= text.starts_with(b"/**");
+        if is_comment || text.starts_with(b"//") {
+            kept.push(b'\n');
+        } else {
+            kept.extend_from_slice(line);
+        }
+        is_comment &= !text.ends_with(b"*/");
+    }
+    kept
+}
 
 fn gzipped(content: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
@@ -215,6 +240,14 @@ mod tests {
             assert!(ask("GET", path, &[]).is_none(), "{path}");
         }
         assert!(ask("POST", "/", &[]).is_none());
+    }
+
+    #[test]
+    fn comments_are_left_out_and_lines_stay_where_they_are() {
+        let module = "// What it is.\nlet a = 1; // kept\n  /** Of\n   * two lines. */\nlet b = `//x`;\n/** One. */\nlet c;\n";
+        let expected = "\nlet a = 1; // kept\n\n\nlet b = `//x`;\n\nlet c;\n";
+        let kept = without_comments(module.as_bytes());
+        assert_eq!(String::from_utf8(kept).unwrap(), expected);
     }
 
     #[tokio::test]

@@ -3,10 +3,11 @@
 import { html, render, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { get, url, usePoll } from "./api.js";
 import * as format from "./format.js";
+import { Machine } from "./machine.js";
 import { Bar, Command, Facts, Filter, Frame, Table, Waiting, link, useRoute } from "./parts.js";
 import { Plot, push } from "./plot.js";
 
-const PAGES = [["", "Containers"]];
+const PAGES = [["", "Containers"], ["machine", "Machine"]];
 const CHUNK = 64 * 1024;
 const KEPT_CHARS = 1024 * 1024;
 const FOLLOW_MS = 1000;
@@ -18,7 +19,9 @@ function App() {
     ? [ids[2], html`<${Log} key=${ids.join("/")} framework=${ids[0]} executor=${ids[1]} file=${ids[2]} />`]
     : page === "container"
       ? ["Container", html`<${Container} key=${ids[0]} id=${ids[0]} />`]
-      : ["Containers", html`<${Containers} />`];
+      : page === "machine"
+        ? ["Machine", html`<${Machine} />`]
+        : ["Containers", html`<${Containers} />`];
   return html`<${Frame} name="Meseta agent" title=${title} pages=${PAGES} here=${page}>${content}<//>`;
 }
 

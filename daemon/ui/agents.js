@@ -3,7 +3,9 @@
 import { html, useState } from "./vendor/preact-htm.js";
 import { get, usePoll } from "./api.js";
 import * as format from "./format.js";
+import { mayOperate } from "./operate.js";
 import { Bar, Command, Facts, Filter, State, Table, Waiting, link } from "./parts.js";
+import { useRights } from "./rights.js";
 
 /** What an agent is at, in one word. `kind` is the list of `/slaves` that it is in. */
 export function standing(agent, kind = "slaves") {
@@ -70,6 +72,7 @@ function Use({ agent, name }) {
 
 export function Agent({ id }) {
   const { value, error } = usePoll(() => get("slaves", { slave_id: id }), [id]);
+  const rights = useRights();
   if (!value) return html`<${Waiting} error=${error} />`;
   const agent = listed(value).find((one) => one.id === id);
   if (!agent) return html`<p>The master knows no agent ${id}.</p>`;
@@ -79,7 +82,8 @@ export function Agent({ id }) {
   return html`
     <p class="lead">${agent.hostname}:${agent.port} <${State} name=${agent.standing} />
       ${agent.standing !== "gone" && html` <a href=${agentUrl(agent)}>Containers and their use</a>
-        <span class="quiet"> (the agent's own page)</span>`}</p>
+        · <a href=${agentUrl(agent, "#/machine")}>Pressure, estimates and corrections</a>
+        <span class="quiet"> (the agent's own pages)</span>`}</p>
     <${Facts} items=${[
       ["Total", format.resources(agent.resources)],
       ["Allocated", format.resources(agent.used_resources)],
@@ -102,6 +106,7 @@ export function Agent({ id }) {
         { key: "size", label: "Size", cell: (one) => format.megabytes(one.scalar?.value) },
         { key: "path", label: "In the container", cell: (one) => one.disk.volume?.container_path ?? "–" },
       ]} /></section>`}
-    <p><a href="${link("tasks")}?filter=${encodeURIComponent(id)}">Its tasks among the newest</a> · <a href="${link("operate")}?agent=${encodeURIComponent(id)}">Drain or reserve …</a></p>
+    <p><a href="${link("tasks")}?filter=${encodeURIComponent(id)}">Its tasks among the newest</a>
+      ${mayOperate(rights, "agent") && html` · <a href="${link("operate")}?agent=${encodeURIComponent(id)}">Drain or reserve …</a>`}</p>
     <${Command} text="meseta agents" />`;
 }

@@ -4,7 +4,7 @@
 import { useEffect, useState } from "./vendor/preact-htm.js";
 
 /** What is known of the connection: when it last answered (ms), what went wrong since, and what it says of itself. */
-export const connection = { answeredAt: Date.now(), trouble: null, stale: null, going: null };
+export const connection = { answeredAt: Date.now(), trouble: null, stale: null, going: null, masters: [] };
 
 const watchers = new Set();
 
@@ -60,6 +60,13 @@ async function ask(path, options) {
   return response;
 }
 
+/** What the master says of itself and of the others, whom the page names when this one does not answer. */
+export async function askLeader() {
+  const answer = await get("leader");
+  connection.masters = answer.masters;
+  return answer;
+}
+
 /** Follows the leader: its page is the same, at another address. */
 async function goToLeader() {
   if (connection.going) return;
@@ -82,6 +89,10 @@ export function url(path, parameters = {}) {
 
 export async function get(path, parameters) {
   return (await ask(url(path, parameters))).json();
+}
+
+export async function getText(path) {
+  return (await ask(path)).text();
 }
 
 /** Sends a change; gives the text of the answer, which is often empty. */
@@ -148,6 +159,10 @@ function joined(pieces, length) {
   return bytes;
 }
 
+/** An answer is not asked for again before so many times as long as it took, a minute at most: large clusters are asked less often. */
+const REST = 20;
+const PAUSE_MS_MAX = 60_000;
+
 /**
  * What `load` gives, asked for again every `seconds` while the page is looked at. After an error the last value stays,
  * beside the error.
@@ -160,6 +175,7 @@ export function usePoll(load, dependencies, seconds = 5) {
     setHeld({ value: undefined, error: null });
     const round = async () => {
       clearTimeout(timer);
+      const from = performance.now();
       if (!document.hidden) {
         try {
           const value = await load();
@@ -170,7 +186,8 @@ export function usePoll(load, dependencies, seconds = 5) {
       }
       clearTimeout(timer);
       // Where nothing answers, soon again: the page goes on by itself.
-      if (!isOver) timer = setTimeout(round, connection.trouble ? 1000 : seconds * 1000);
+      const pause = Math.max(seconds * 1000, Math.min(PAUSE_MS_MAX, REST * (performance.now() - from)));
+      if (!isOver) timer = setTimeout(round, connection.trouble ? 1000 : pause);
     };
     const seen = () => !document.hidden && round();
     document.addEventListener("visibilitychange", seen);

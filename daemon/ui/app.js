@@ -1,15 +1,16 @@
 // The page of a master: which part of it an address shows. Each part is a file of its own.
 
 import { html, render } from "./vendor/preact-htm.js";
-import { get, usePoll } from "./api.js";
+import { askLeader, get, usePoll } from "./api.js";
 import { Agent, Agents } from "./agents.js";
 import { Events } from "./events.js";
 import { Framework, Frameworks } from "./frameworks.js";
 import { OnAgent } from "./logs.js";
 import { Now } from "./now.js";
-import { Operate } from "./operate.js";
-import { Frame, useRoute } from "./parts.js";
+import { Operate, mayOperate } from "./operate.js";
+import { Frame, Waiting, useRoute } from "./parts.js";
 import { remember } from "./plot.js";
+import { Rights, may } from "./rights.js";
 import { Role, Roles } from "./roles.js";
 import { Task, Tasks } from "./tasks.js";
 
@@ -19,9 +20,9 @@ const PAGES = [
 ];
 
 /** The part that an address names: its place in the navigation, its title and its content. */
-function part({ parts: [page = "", ...ids], query }, metrics) {
+function part({ parts: [page = "", ...ids], query }, metrics, leader) {
   switch (page) {
-    case "": return ["", "Now", html`<${Now} metrics=${metrics} />`];
+    case "": return ["", "Now", html`<${Now} metrics=${metrics} leader=${leader} />`];
     case "roles": return ids.length
       ? ["roles", `Role ${ids[0]}`, html`<${Role} key=${ids[0]} name=${ids[0]} metrics=${metrics.value} />`]
       : ["roles", "Roles", html`<${Roles} metrics=${metrics.value} />`];
@@ -42,9 +43,14 @@ function part({ parts: [page = "", ...ids], query }, metrics) {
 
 function App() {
   const route = useRoute();
-  const metrics = usePoll(async () => remember(await get("metrics/snapshot")), []);
-  const [here, title, content] = part(route, metrics);
-  return html`<${Frame} name="Meseta" title=${title} pages=${PAGES} here=${here}>${content}<//>`;
+  const leader = usePoll(askLeader, []);
+  const { value: rights = null, error } = usePoll(() => get("rights"), [], 30);
+  const isMeasured = may(rights, "get_endpoints", "/metrics/snapshot");
+  const metrics = usePoll(async () => (isMeasured ? remember(await get("metrics/snapshot")) : null), [isMeasured]);
+  const [here, title, content] = part(route, metrics, leader);
+  const pages = PAGES.filter(([page]) => page !== "operate" || mayOperate(rights));
+  return html`<${Rights.Provider} value=${rights}><${Frame} name="Meseta" title=${title} pages=${pages} here=${here}>
+    ${rights ? content : html`<${Waiting} error=${error} />`}<//><//>`;
 }
 
 render(html`<${App} />`, document.body);

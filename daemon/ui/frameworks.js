@@ -4,6 +4,7 @@ import { html, useState } from "./vendor/preact-htm.js";
 import { get, usePoll } from "./api.js";
 import * as format from "./format.js";
 import { Facts, Filter, State, Table, Waiting, link } from "./parts.js";
+import { may, useRights } from "./rights.js";
 import { Why } from "./roles.js";
 import { TaskTable } from "./tasks.js";
 
@@ -26,7 +27,6 @@ export function Frameworks() {
   const columns = [
     { key: "name", label: "Framework", value: (one) => one.name, cell: (one) => html`<a href=${link("frameworks", one.id)}>${one.name || one.id}</a>` },
     { key: "state", label: "State", value: standing, cell: (one) => html`<${State} name=${standing(one)} />` },
-    { key: "user", label: "User", value: (one) => one.user ?? "", cell: (one) => one.user || "–" },
     { key: "running", label: "Running", number: true, value: running, cell: running },
     { key: "failed", label: "Failed", number: true, value: failed, cell: failed },
     { key: "cpus", label: "cpus", number: true, value: cpus, cell: (one) => format.number(cpus(one)) },
@@ -35,13 +35,14 @@ export function Frameworks() {
     { key: "id", label: "Id", cell: (one) => html`<code>${one.id}</code>` },
   ];
   const wanted = filter.toLowerCase();
-  const rows = value.frameworks.filter((one) => `${one.name} ${one.id} ${one.user}`.toLowerCase().includes(wanted));
-  return html`<${Filter} label="Filter" hint="name, user or id" value=${filter} onInput=${setFilter} />
+  const rows = value.frameworks.filter((one) => `${one.name} ${one.id}`.toLowerCase().includes(wanted));
+  return html`<${Filter} label="Filter" hint="name or id" value=${filter} onInput=${setFilter} />
     <${Table} caption="Frameworks" columns=${columns} rows=${rows} id=${(one) => one.id}
       empty=${filter ? "No framework fits." : "No framework is subscribed."} sorted=${{ key: "name", down: false }} />`;
 }
 
 export function Framework({ id }) {
+  const rights = useRights();
   const { value, error } = usePoll(() => get("frameworks", { framework_id: id }), [id]);
   if (!value) return html`<${Waiting} error=${error} />`;
   const framework = value.frameworks[0] ?? value.completed_frameworks[0];
@@ -67,7 +68,7 @@ export function Framework({ id }) {
     ${framework.offers.length > 0 && html`<section><h2>Offers out</h2><${Offers} offers=${framework.offers} /></section>`}
     ${!isOver && framework.active && html`<${Why} title="Why is it waiting?" parameters=${{ framework_id: id }}
       command="meseta explain --framework=${id}" />`}
-    ${!isOver && html`<p><a href="${link("operate")}?framework=${encodeURIComponent(id)}#teardown">End this framework …</a></p>`}`;
+    ${!isOver && may(rights, "teardown_frameworks", framework.principal ?? "") && html`<p><a href="${link("operate")}?framework=${encodeURIComponent(id)}#teardown">End this framework …</a></p>`}`;
 }
 
 function Offers({ offers }) {

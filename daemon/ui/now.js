@@ -6,28 +6,32 @@ import { standing } from "./agents.js";
 import * as format from "./format.js";
 import { Bar, FAILING, Facts, Logs, State, Table, Waiting, link } from "./parts.js";
 import { Past } from "./plot.js";
+import { may, useRights } from "./rights.js";
 
 const RESOURCES = ["cpus", "mem", "disk", "gpus"];
 const LOOKED_AT = 200;
 
-export function Now({ metrics }) {
-  const leader = usePoll(() => get("leader"), []);
+export function Now({ metrics, leader }) {
+  const isMeasured = may(useRights(), "get_endpoints", "/metrics/snapshot");
   const roles = usePoll(() => get("roles"), []);
   const tasks = usePoll(() => get("tasks", { limit: LOOKED_AT, order: "desc" }), []);
   const counts = metrics.value;
-  if (!counts) return html`<${Waiting} error=${metrics.error} />`;
+  if (isMeasured && !counts) return html`<${Waiting} error=${metrics.error} />`;
   const failing = (tasks.value?.tasks ?? []).filter((task) => FAILING.includes(task.state));
   return html`
-    <${Counts} counts=${counts} leader=${leader.value} />
-    <section aria-labelledby="resources"><h2 id="resources">Resources</h2>
-      <${Resources} counts=${counts} roles=${roles.value?.roles ?? []} /></section>
+    ${isMeasured
+      ? html`<${Counts} counts=${counts} leader=${leader.value} />
+        <section aria-labelledby="resources"><h2 id="resources">Resources</h2>
+          <${Resources} counts=${counts} roles=${roles.value?.roles ?? []} /></section>`
+      : html`<p class="quiet">The figures of the whole cluster are not shown: they need the permission get_endpoints for /metrics/snapshot.</p>`}
     <section aria-labelledby="failing"><h2 id="failing">Failing tasks</h2>
       ${tasks.value
         ? html`<${Failing} tasks=${failing} />`
         : html`<${Waiting} error=${tasks.error} />`}</section>
-    <section aria-labelledby="missing"><h2 id="missing">Agents that take no work</h2>
-      <${Missing} count=${amiss(counts)} /></section>
-    <section aria-labelledby="past"><h2 id="past">Use</h2><${Past} /></section>`;
+    ${isMeasured && html`<section aria-labelledby="missing"><h2 id="missing">Agents that take no work</h2>
+      <${Missing} count=${amiss(counts)} /></section>`}
+    ${leader.value && html`<section aria-labelledby="masters"><h2 id="masters">Masters</h2><${Masters} ...${leader.value} /></section>`}
+    ${isMeasured && html`<section aria-labelledby="past"><h2 id="past">Use</h2><${Past} /></section>`}`;
 }
 
 /** How many agents are not at work, or more than are not. */
@@ -52,6 +56,15 @@ function Counts({ counts, leader }) {
     ["Leader", leader?.leader ?? "–"],
     ["Up for", format.span(counts["master/uptime_secs"] ?? 0)],
   ]} />`;
+}
+
+/** The masters that are there; a few seconds after one ends it is listed still. */
+function Masters({ masters, leader, role }) {
+  const columns = [
+    { key: "address", label: "Master", cell: (master) => (master === location.host ? master : html`<a href="//${master}/">${master}</a>`) },
+    { key: "role", label: "Role", cell: (master) => html`<${State} name=${master === leader ? role : "following"} />` },
+  ];
+  return html`<${Table} caption="Masters" columns=${columns} rows=${masters} id=${(master) => master} empty="None is known." />`;
 }
 
 /** What of a resource is held by whom, from the master's metrics and the reservations of roles. */
@@ -86,12 +99,12 @@ function Resources({ counts, roles }) {
       <td class="wide">
         <${Bar} name=${name} total=${share.total} parts=${[["allocated", "allocated", share.allocated], ["offered", "offered", share.offered]]} />
         <div class="thin"><${Bar} name=${name} total=${share.total} parts=${[["reserved", "reserved", share.reserved]]} /></div>
-        ${share.revocable > 0 && html`<div class="thin"><${Bar} name="revocable ${name}" total=${share.revocable}
-          parts=${[["revocable", "used", share.revocableUsed]]} /></div>`}
+        ${share.revocable > 0 && html`<div class="thin"><${Bar} name="revocable ${name}" total=${Math.max(share.total, share.revocable)}
+          parts=${[["revocable", "used", share.revocableUsed], ["offered", "left", share.revocable - share.revocableUsed]]} /></div>`}
       </td>
       ${cell(name, "allocated", share.allocated)}${cell(name, "offered", share.offered)}${cell(name, "free", share.free)}
       ${cell(name, "total", share.total)}${cell(name, "reserved", share.reserved)}
-      ${hasRevocable && html`<td class="number">${format.amount(name, share.revocableUsed)} of ${format.amount(name, share.revocable)}</td>`}
+      ${hasRevocable && html`<td class="number" data-of="${name}.revocable">${format.amount(name, share.revocableUsed)} of ${format.amount(name, share.revocable)}</td>`}
     </tr>`)}</tbody></table></div>`;
 }
 

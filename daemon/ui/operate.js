@@ -6,6 +6,7 @@ import { call, changed, get, send, usePoll } from "./api.js";
 import { listed } from "./agents.js";
 import * as format from "./format.js";
 import { Command, Confirm } from "./parts.js";
+import { choices, may, useRights } from "./rights.js";
 
 const AWAITED_S = 60;
 const POLL_MS = 500;
@@ -72,13 +73,14 @@ async function teardown({ framework }) {
   }, "Taken by the master; the framework is still listed.");
 }
 
-const ROLE = { name: "role", label: "Role", hint: "eng/backend", isNeeded: true };
+/** The role that is acted on, of those for which the reader may. */
+const role = (action) => ({ name: "role", label: "Role", hint: "eng/backend", isNeeded: true, action });
 const AGENT = { name: "agent", label: "Agent's id", list: "agents", isNeeded: true };
 const RESOURCES = { name: "resources", label: "Resources", hint: "cpus:8;mem:4096", isNeeded: true };
 const MACHINES = { name: "machines", label: "Host names", hint: "node1 node2", isNeeded: true };
 
 const onAgent = (verb, type, text, then) => ({
-  id: verb, title: text, fields: [AGENT], command: ({ agent }) => `meseta ${verb} ${word(agent)}`,
+  id: verb, needs: [`${verb}_agents`], title: text, fields: [AGENT], command: ({ agent }) => `meseta ${verb} ${word(agent)}`,
   run: async ({ agent }) => {
     await call(type, { [type.toLowerCase()]: { agent_id: { value: agent } } });
     return then;
@@ -88,8 +90,8 @@ const onAgent = (verb, type, text, then) => ({
 const FORMS = [
   ["Shares", [
     {
-      id: "quota", title: "Set a quota",
-      fields: [ROLE, { name: "guarantee", label: "Guarantee", hint: "cpus:12;mem:6144" }, { name: "limit", label: "Limit", hint: "as the guarantee" },
+      id: "quota", needs: ["update_quotas"], title: "Set a quota",
+      fields: [role("update_quotas"), { name: "guarantee", label: "Guarantee", hint: "cpus:12;mem:6144" }, { name: "limit", label: "Limit", hint: "as the guarantee" },
         { name: "force", label: "Even if the cluster has not that much", choices: ["no", "yes"] }],
       command: ({ role, guarantee, limit, force }) => `meseta quota set ${word(role)} --guarantee=${word(guarantee)}${limit ? ` --limit=${word(limit)}` : ""}${force === "yes" ? " --force" : ""}`,
       run: async ({ role, guarantee, limit, force }) => {
@@ -100,14 +102,14 @@ const FORMS = [
       },
     },
     {
-      id: "unquota", title: "Remove a quota", fields: [ROLE], command: ({ role }) => `meseta quota remove ${word(role)}`,
+      id: "unquota", needs: ["update_quotas"], title: "Remove a quota", fields: [role("update_quotas")], command: ({ role }) => `meseta quota remove ${word(role)}`,
       run: async ({ role }) => {
         await send("DELETE", `quota/${role.split("/").map(encodeURIComponent).join("/")}`);
         return `Done: ${role} has no quota.`;
       },
     },
     {
-      id: "weight", title: "Set a weight", fields: [ROLE, { name: "weight", label: "Weight", hint: "2", isNeeded: true, type: "number" }],
+      id: "weight", needs: ["update_weights"], title: "Set a weight", fields: [role("update_weights"), { name: "weight", label: "Weight", hint: "2", isNeeded: true, type: "number" }],
       command: ({ role, weight }) => `meseta weights set ${word(`${role}=${weight}`)}`,
       run: async ({ role, weight }) => {
         await send("PUT", "weights", [{ role, weight: Number(weight) }]);
@@ -115,19 +117,19 @@ const FORMS = [
       },
     },
     {
-      id: "reserve", title: "Reserve", fields: [AGENT, ROLE, RESOURCES],
+      id: "reserve", needs: ["reserve_resources"], title: "Reserve", fields: [AGENT, role("reserve_resources"), RESOURCES],
       command: ({ agent, role, resources }) => `meseta reserve --role=${word(role)} --resources=${word(resources)} ${word(agent)}`,
       run: (values) => reserve("RESERVE_RESOURCES", values),
     },
     {
-      id: "unreserve", title: "Take a reservation back", fields: [AGENT, ROLE, RESOURCES],
+      id: "unreserve", needs: ["unreserve_resources"], title: "Take a reservation back", fields: [AGENT, role(), RESOURCES],
       command: ({ agent, role, resources }) => `meseta unreserve --role=${word(role)} --resources=${word(resources)} ${word(agent)}`,
       run: (values) => reserve("UNRESERVE_RESOURCES", values),
     },
   ]],
   ["Agents", [
     {
-      id: "drain", title: "Drain an agent", fields: [AGENT, { name: "gone", label: "Then gone for good", choices: ["no", "yes"] }],
+      id: "drain", needs: ["drain_agents"], title: "Drain an agent", fields: [AGENT, { name: "gone", label: "Then gone for good", choices: ["no", "yes"] }],
       command: ({ agent, gone }) => `meseta drain --wait${gone === "yes" ? " --mark_gone" : ""} ${word(agent)}`,
       asks: ({ agent, gone }) => `End the tasks on ${agent}?${gone === "yes" ? " It cannot come back afterwards." : ""}`, verb: "Drain", run: drain,
     },
@@ -136,43 +138,62 @@ const FORMS = [
   ]],
   ["Maintenance", [
     {
-      id: "schedule", title: "Add a window",
+      id: "schedule", needs: ["get_maintenance_schedules", "update_maintenance_schedules"], title: "Add a window",
       fields: [MACHINES, { name: "start", label: "Begins in minutes", hint: "0", type: "number" }, { name: "hours", label: "Lasts hours", hint: "no end", type: "number" }],
       command: ({ machines, start, hours }) => `meseta maintenance schedule${start ? ` --start_in=${start}mins` : ""}${hours ? ` --duration=${hours}hrs` : ""} ${names(machines).map(word).join(" ")}`,
       run: schedule,
     },
     {
-      id: "down", title: "Take machines down", fields: [MACHINES], command: ({ machines }) => `meseta maintenance down ${names(machines).map(word).join(" ")}`,
+      id: "down", needs: ["start_maintenances"], title: "Take machines down", fields: [MACHINES], command: ({ machines }) => `meseta maintenance down ${names(machines).map(word).join(" ")}`,
       asks: ({ machines }) => `End the agents and all tasks on ${names(machines).join(", ")}?`, verb: "Take down",
       run: async ({ machines }) => (await send("POST", "machine/down", ids(machines)), "Done: these machines are down."),
     },
     {
-      id: "up", title: "Put machines back to work", fields: [MACHINES], command: ({ machines }) => `meseta maintenance up ${names(machines).map(word).join(" ")}`,
+      id: "up", needs: ["stop_maintenances"], title: "Put machines back to work", fields: [MACHINES], command: ({ machines }) => `meseta maintenance up ${names(machines).map(word).join(" ")}`,
       run: async ({ machines }) => (await send("POST", "machine/up", ids(machines)), "Done: these machines are up."),
     },
   ]],
   ["Frameworks", [
     {
-      id: "teardown", title: "End a framework", fields: [{ name: "framework", label: "Framework's id", list: "frameworks", isNeeded: true }],
+      id: "teardown", needs: ["teardown_frameworks"], title: "End a framework", fields: [{ name: "framework", label: "Framework's id", list: "frameworks", isNeeded: true }],
       command: ({ framework }) => `meseta teardown ${word(framework)}`,
       asks: ({ framework }) => `End ${framework} and all its tasks?`, verb: "End it", run: teardown,
     },
   ]],
 ];
 
+const isPermitted = (rights) => (form) => form.needs.every((action) => may(rights, action));
+
+/** Whether there is a form for the reader; with the name of a field, one that has such a field. */
+export function mayOperate(rights, field) {
+  const forms = FORMS.flatMap(([, all]) => all).filter(isPermitted(rights));
+  return forms.some((form) => !field || form.fields.some((one) => one.name === field));
+}
+
 export function Operate({ query }) {
-  const summary = usePoll(() => get("state-summary"), [], 30);
+  const rights = useRights();
+  const summary = usePoll(() => get("state-summary"), [], 300);
   const { slaves = [], frameworks = [] } = summary.value ?? {};
+  const permitted = FORMS.map(([title, forms]) => [title, forms.filter(isPermitted(rights))]).filter(([, forms]) => forms.length > 0);
+  if (permitted.length === 0) return html`<p>${rights.principal ?? "A reader without a name"} may change nothing here.</p>`;
   return html`
     <datalist id="agents">${slaves.slice(0, 200).map((one) => html`<option value=${one.id}>${one.hostname}:${one.port}</option>`)}</datalist>
     <datalist id="frameworks">${frameworks.slice(0, 200).map((one) => html`<option value=${one.id}>${one.name}</option>`)}</datalist>
-    ${FORMS.map(([title, forms]) => html`<section><h2>${title}</h2><div class="forms">
+    ${permitted.map(([title, forms]) => html`<section><h2>${title}</h2><div class="forms">
       ${forms.map((form) => html`<${Form} form=${form} given=${query} />`)}</div></section>`)}`;
 }
 
+/** A field with the only values that its action permits, where these are known. */
+function limited(field, rights) {
+  const only = field.action && choices(rights, field.action);
+  return only ? { ...field, choices: only } : field;
+}
+
 function Form({ form, given }) {
+  const rights = useRights();
+  const fields = form.fields.map((field) => limited(field, rights));
   const [values, setValues] = useState(() =>
-    Object.fromEntries(form.fields.map((field) => [field.name, given[field.name] ?? field.choices?.[0] ?? ""])));
+    Object.fromEntries(fields.map((field) => [field.name, given[field.name] ?? field.choices?.[0] ?? ""])));
   const [outcome, setOutcome] = useState(null);
   const [isAsking, setAsking] = useState(false);
   const [isRunning, setRunning] = useState(false);
@@ -194,10 +215,10 @@ function Form({ form, given }) {
     else run();
   };
   const set = (name) => (event) => setValues((last) => ({ ...last, [name]: event.target.value.trim() }));
-  const isFilled = form.fields.every((field) => !field.isNeeded || values[field.name]);
+  const isFilled = fields.every((field) => !field.isNeeded || values[field.name]);
   return html`<form id="form-${form.id}" onSubmit=${submit} aria-labelledby="title-${form.id}">
     <h3 id="title-${form.id}">${form.title}</h3>
-    ${form.fields.map((field) => html`<label>${field.label}<${Field} field=${field} value=${values[field.name]} set=${set(field.name)} /></label>`)}
+    ${fields.map((field) => html`<label>${field.label}<${Field} field=${field} value=${values[field.name]} set=${set(field.name)} /></label>`)}
     ${isFilled && html`<${Command} text=${form.command(values)} />`}
     <button type="submit" class=${form.asks ? "danger" : ""} disabled=${isRunning}>${form.verb ?? form.title}${form.asks ? " …" : ""}</button>
     ${outcome && html`<p class=${outcome.isBad ? "trouble" : "outcome"} role=${outcome.isBad ? "alert" : "status"}>${outcome.text}</p>`}
@@ -208,7 +229,7 @@ function Form({ form, given }) {
 
 function Field({ field, value, set }) {
   if (field.choices) {
-    return html`<select value=${value} onChange=${set}>${field.choices.map((one) => html`<option value=${one}>${one}</option>`)}</select>`;
+    return html`<select name=${field.name} value=${value} onChange=${set}>${field.choices.map((one) => html`<option value=${one}>${one}</option>`)}</select>`;
   }
   return html`<input name=${field.name} type=${field.type ?? "text"} step="any" list=${field.list} value=${value} placeholder=${field.hint}
     required=${field.isNeeded} autocomplete="off" spellcheck=${false} onInput=${set} />`;

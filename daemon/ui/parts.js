@@ -62,10 +62,16 @@ function Connection() {
   if (going) return html`<p class="connection bad" role="status">Going to the leading master, ${going}</p>`;
   if (trouble) {
     return html`<p class="connection bad" role="status">
-      Disconnected: ${trouble}. What is shown is ${age} old; trying again.</p>`;
+      Disconnected: ${trouble}. What is shown is ${age} old; trying again.<${Others} /></p>`;
   }
   if (stale) return html`<p class="connection bad" role="status">May be behind: ${stale}</p>`;
   return html`<p class="connection" role="status">Connected to ${location.host}</p>`;
+}
+
+/** The other masters, where this one may be gone for good: their pages are the same. */
+function Others() {
+  const others = connection.masters.filter((master) => master !== location.host);
+  return others.length > 0 && html` Other masters: ${others.map((master) => html`<a href="//${master}/${location.hash}">${master}</a> `)}`;
 }
 
 /** What is shown before there is an answer, and what is wrong with one. */
@@ -88,7 +94,7 @@ export function State({ name }) {
 }
 
 const TONES = {
-  running: "good", finished: "quiet", active: "good", killed: "quiet", completed: "quiet", connected: "good",
+  running: "good", leading: "good", following: "quiet", suspended: "bad", recovering: "wait", finished: "quiet", active: "good", killed: "quiet", completed: "quiet", connected: "good",
   failed: "bad", error: "bad", lost: "bad", dropped: "bad", gone: "bad", gone_by_operator: "bad", unreachable: "bad",
   staging: "wait", starting: "wait", killing: "wait", draining: "wait", drained: "wait", deactivated: "wait",
   disconnected: "wait", recovered: "wait",

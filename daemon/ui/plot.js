@@ -70,7 +70,7 @@ function copied(series) {
 function options(box, labels, unit, max) {
   const style = getComputedStyle(box);
   const colour = (name) => style.getPropertyValue(name).trim();
-  const colours = [colour("--allocated"), colour("--offered"), colour("--bad")];
+  const colours = [colour("--allocated"), colour("--offered"), colour("--bad"), colour("--reserved"), colour("--revocable")];
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   return {
     width: box.clientWidth, height: 150, cursor: { y: false },

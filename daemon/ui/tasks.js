@@ -1,7 +1,7 @@
 // Tasks: a page of them at a time, and one with the course that it took.
 
-import { html, useEffect, useState } from "./vendor/preact-htm.js";
-import { call, get, url, usePoll } from "./api.js";
+import { html, useState } from "./vendor/preact-htm.js";
+import { get, url, usePoll } from "./api.js";
 import * as format from "./format.js";
 import { Command, Facts, Filter, Logs, State, Table, Waiting, link } from "./parts.js";
 
@@ -55,7 +55,6 @@ export function Tasks({ query }) {
 export function Task({ framework, id }) {
   const { value, error } = usePoll(() => get("tasks", { framework_id: framework, task_id: id }), [framework, id], 3);
   const task = value?.tasks[0];
-  const said = useSaid(task);
   if (!value) return html`<${Waiting} error=${error} />`;
   if (!task) return html`<p>The master knows no task ${id} of framework ${framework}; it may have been long ago.</p>`;
   const word = format.shellWord(task.id);
@@ -70,31 +69,15 @@ export function Task({ framework, id }) {
       ["Agent", html`<a href=${link("agents", task.slave_id)}>${task.slave_id}</a>`],
       ["Executor", task.executor_id || "the agent's own"],
     ]} />
-    <section><h2>Course</h2><${Course} statuses=${task.statuses} said=${said} /></section>
+    <section><h2>Course</h2><${Course} statuses=${task.statuses} /></section>
     <section><h2>On the command line</h2>
       <${Command} text="meseta task ${word}" />
       <${Command} text="meseta logs ${word} --file=stderr --follow" /></section>`;
 }
 
-/** Reasons and messages are only in the operator API, and there for all tasks at once: asked for once for each state. */
-function useSaid(task) {
-  const [said, setSaid] = useState([]);
-  useEffect(() => {
-    if (!task) return;
-    call("GET_TASKS").then((answer) => {
-      const all = Object.values(answer.get_tasks).flat();
-      const found = all.find((one) => one.task_id.value === task.id && one.framework_id.value === task.framework_id);
-      setSaid(found?.statuses ?? []);
-    }).catch(() => setSaid([]));
-  }, [task?.id, task?.state]);
-  return said;
-}
-
-function Course({ statuses, said }) {
-  const rows = statuses.map((status, at) => {
-    const more = said.find((one) => one.state === status.state && Math.abs(one.timestamp - status.timestamp) < 1e-3);
-    return { ...more, ...status, at, after: at > 0 ? status.timestamp - statuses[at - 1].timestamp : null };
-  });
+function Course({ statuses }) {
+  const rows = statuses.map((status, at) =>
+    ({ ...status, at, after: at > 0 ? status.timestamp - statuses[at - 1].timestamp : null }));
   const columns = [
     { key: "time", label: "Time", cell: (row) => html`<time>${format.time(row.timestamp)}</time>` },
     { key: "after", label: "After", number: true, cell: (row) => (row.after === null ? "" : `${row.after.toFixed(3)} s`) },
