@@ -1,9 +1,11 @@
 // A cluster with everything that the page shows: quota, a reservation, a failed task, a drained agent, one who waits.
 
 import { execFileSync, spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, readdirSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdtempSync, readFileSync, readdirSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
+
+import { Spare } from "./spare.js";
 
 const ROOT = path.resolve(import.meta.dirname, "../..");
 const BINARY = path.resolve(process.env.MESETA ?? path.join(ROOT, "target/debug/meseta"));
@@ -26,6 +28,10 @@ export async function eventually(what, check, seconds = 30) {
   }
   throw new Error(`not within ${seconds} s: ${what} (at last: ${last})`);
 }
+
+/** 14 CPUs are oversubscribed, whatever is used. */
+const FIXED = { libraries: { file: "libfixed_resource_estimator.so", modules: { name: "org_apache_mesos_FixedResourceEstimator",
+  parameters: { key: "resources", value: "cpus:14" } } } };
 
 export class Cluster {
   static async start(masters = 1) {
@@ -51,6 +57,7 @@ export class Cluster {
   }
 
   async end() {
+    this.spare?.end();
     for (const child of [...this.children, this.process]) {
       if (child.exitCode !== null || child.signalCode !== null) continue;
       const ended = new Promise((resolve) => child.once("exit", resolve));
@@ -87,12 +94,34 @@ export class Cluster {
 
   /** Runs a verb to its end. */
   verb(...words) {
-    const env = { ...process.env, MESETA_MASTER: this.master };
+    const env = { ...process.env, MESETA_MASTER: this.master, ...this.env };
     return execFileSync(BINARY, words, { env, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"], timeout: 60_000 });
   }
 
-  task(name, role, resources, command) {
-    return this.verb("execute", "-d", `--name=${name}`, `--role=${role}`, `--resources=${resources}`, `--command=${command}`).trim();
+  task(name, role, resources, command, more = []) {
+    return this.verb("execute", "-d", `--name=${name}`, `--role=${role}`, `--resources=${resources}`, `--command=${command}`, ...more).trim();
+  }
+
+  /** A daemon of its own, whose output is kept. */
+  daemon(verb, flags) {
+    const daemon = spawn(BINARY, [verb, ...flags], { stdio: ["ignore", "pipe", "pipe"] });
+    for (const stream of [daemon.stdout, daemon.stderr]) stream.on("data", (data) => (this.said += data));
+    return daemon;
+  }
+
+  agent(name, flags) {
+    const dir = `${this.dir}/${name}`;
+    return this.daemon("agent", [`--master=${this.master}`, "--ip=127.0.0.1", "--port=0", `--work_dir=${dir}`, `--runtime_dir=${dir}/run`,
+      "--shutdown_tasks_on_exit", ...flags]);
+  }
+
+  /** What a master that answers says of who leads. */
+  async leads() {
+    for (const port of [...this.said.matchAll(/127\.0\.0\.1:(\d+)/g)].map(([, port]) => port)) {
+      const answer = await fetch(`http://127.0.0.1:${port}/leader`).then((found) => found.json()).catch(() => null);
+      if (answer?.leader && answer.role !== "recovering") return answer;
+    }
+    throw new Error("no master says who leads");
   }
 
   async fill() {
@@ -113,6 +142,12 @@ export class Cluster {
     }
     this.verb("drain", second);
     this.task("api", "eng/backend", "cpus:1;mem:128", "sleep 100000");
+    this.children.push(this.agent("agent-3", ["--resources=cpus:2;mem:1024;disk:1024", "--attributes=rack:r2", "--oversubscribed_resources_interval=1secs",
+      "--resource_estimator=org_apache_mesos_FixedResourceEstimator", `--modules=${JSON.stringify(FIXED)}`]));
+    const third = (agent) => !this.agents.includes(agent.id);
+    this.agents.push((await eventually("the third agent", async () => (await this.get("slaves")).slaves.find(third))).id);
+    this.spare = new Spare(this.master);
+    await this.spare.run();
     const env = { ...process.env, MESETA_MASTER: this.master };
     const waiting = ["execute", "--name=train", "--role=eng", "--resources=cpus:100;mem:64", "--command=true"];
     this.children.push(spawn(BINARY, waiting, { env, stdio: "ignore" }));
@@ -125,21 +160,45 @@ export class Cluster {
   }
 }
 
-/** A master that answers nobody without a secret; `reader` may look at what is filtered, and no more. */
-export class ShutMaster extends Cluster {
+/** Lists of ACLs and what these call their objects, as the reference has them. */
+const ACTIONS = [...readFileSync(path.join(ROOT, "docs/acls.md"), "utf8").matchAll(/^\| `(\w+)` \| `(\w+)`/gm)].map(([, list, objects]) => [list, objects]);
+
+/** Who may do what, and to which objects; the operator everything, and so may agents and frameworks, which show no secret. */
+const PERMITTED = {
+  reader: { view_roles: ["eng"], view_frameworks: ["daemon"], view_tasks: ["daemon"] },
+  lead: { update_weights: ["eng"], view_roles: ["eng"] },
+};
+
+function acls() {
+  const entry = (principals, name, objects) => ({ principals, [name]: objects });
+  const lists = ACTIONS.map(([list, name]) => {
+    const few = Object.entries(PERMITTED).flatMap(([principal, lists]) => {
+      const own = lists[list] ? [entry({ values: [principal] }, name, { values: lists[list] })] : [];
+      return [...own, entry({ values: [principal] }, name, { type: "NONE" })];
+    });
+    return [list, [...few, entry({ type: "ANY" }, name, { type: "ANY" })]];
+  });
+  return Object.fromEntries(lists);
+}
+
+/** A master that answers nobody without a secret, and an agent; each principal's secret is its name. */
+export class ShutCluster extends Cluster {
   static async start() {
-    const shut = new ShutMaster();
+    const shut = new ShutCluster();
     shut.dir = mkdtempSync(path.join(tmpdir(), "meseta-ui-"));
+    // Tasks of other users go to their sandboxes through it.
+    chmodSync(shut.dir, 0o711);
     shut.children = [];
     shut.said = "";
-    const credentials = execFileSync(BINARY, ["credential", "--principal=reader"], { input: "r\n", encoding: "utf8" });
-    const may = (key, object) => ({ [key]: [{ principals: { values: ["reader"] }, [object]: { type: "ANY" } }] });
-    const acls = { permissive: false, ...may("get_endpoints", "paths"), ...may("view_roles", "roles"), ...may("view_tasks", "users") };
-    writeFileSync(`${shut.dir}/credentials`, credentials, { mode: 0o600 });
+    const principals = [...Object.keys(PERMITTED), "operator"];
+    const credentials = principals.map((name) =>
+      execFileSync(BINARY, ["credential", `--principal=${name}`], { input: `${name}\n`, encoding: "utf8" }).trimEnd());
+    writeFileSync(`${shut.dir}/credentials`, `${credentials.join("\n")}\n`, { mode: 0o600 });
+    writeFileSync(`${shut.dir}/secret`, "operator", { mode: 0o600 });
     const flags = ["--ip=127.0.0.1", "--port=0", `--work_dir=${shut.dir}/state`, `--credentials=${shut.dir}/credentials`,
-      "--authenticate_http_readonly=true", "--authenticate_http_readwrite=true", `--acls=${JSON.stringify(acls)}`];
-    shut.process = spawn(BINARY, ["master", ...flags], { stdio: ["ignore", "pipe", "pipe"] });
-    for (const stream of [shut.process.stdout, shut.process.stderr]) stream.on("data", (data) => (shut.said += data));
+      "--authenticate_http_readonly=true", "--authenticate_http_readwrite=true", `--acls=${JSON.stringify(acls())}`];
+    shut.process = shut.daemon("master", flags);
+    shut.env = { MESETA_PRINCIPAL: "operator", MESETA_SECRET_FILE: `${shut.dir}/secret` };
     try {
       shut.master = (await eventually("the address", () => /(127\.0\.0\.1:[1-9]\d*)/.exec(shut.said)))[1];
     } catch (error) {
@@ -147,5 +206,19 @@ export class ShutMaster extends Cluster {
       throw new Error(`${error.message}\n${shut.said}`);
     }
     return shut;
+  }
+
+  async get(at) {
+    const authorization = `Basic ${btoa("operator:operator")}`;
+    return (await fetch(`http://${this.master}/${at}`, { headers: { authorization } })).json();
+  }
+
+  /** An agent, and a task of each of two users, in roles of their own. */
+  async fill() {
+    this.children.push(this.agent("agent", ["--resources=cpus:4;mem:2048;disk:4096"]));
+    await eventually("the agent", async () => (await this.get("slaves")).slaves.length === 1);
+    this.task("mine", "eng", "cpus:0.5;mem:64", "sleep 100000", ["--user=daemon"]);
+    this.task("theirs", "ads", "cpus:0.5;mem:64", "sleep 100000");
+    await eventually("both tasks", async () => (await this.get("tasks")).tasks.filter((task) => task.state === "TASK_RUNNING").length === 2);
   }
 }

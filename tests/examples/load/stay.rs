@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use crate::failover::start_returning;
 use crate::state::owners;
-use crate::{number, start_agents, start_master, wait_for_agents};
+use crate::{number, start_master, wait_for_agents};
 
 /// Prints the master's address and process id, and ends when its input does.
 pub(crate) async fn run(arguments: &[String]) -> anyhow::Result<()> {
@@ -17,7 +18,7 @@ pub(crate) async fn run(arguments: &[String]) -> anyhow::Result<()> {
     flags.extend(arguments.iter().skip(2).map(String::as_str));
     let (master, address) = start_master(dir.path(), &flags).await?;
     let began = Instant::now();
-    let _agents = start_agents(address, agents)?;
+    let _agents = start_returning(address, 0, agents)?;
     wait_for_agents(address, agents).await?;
     for owner in owners(address) {
         let mut owner = owner.await?;
