@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use meseta_daemon::authentication::{Authentication, Caller};
+use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
@@ -67,6 +68,8 @@ pub(crate) struct Context {
     pub(crate) layout: Layout,
     /// The flags in force, for `/flags` and `/state`.
     pub(crate) flags: BTreeMap<String, String>,
+    /// Which program this is.
+    pub(crate) build: BuildInfo,
     /// How the agent is called by Mesos clients: `slave(1)@ip:port`.
     pub(crate) pid: String,
     /// When the agent was started, since the epoch.

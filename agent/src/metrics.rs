@@ -111,8 +111,10 @@ fn count(count: usize) -> f64 {
 }
 
 fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
-    let version = env!("CARGO_PKG_VERSION");
-    builder.add("meseta_agent_build_info", &[("version", version)], 1.0);
+    let build = context.build;
+    let revision = ("revision", build.commit.unwrap_or_default());
+    let labels = [("version", build.version), revision];
+    builder.add("meseta_agent_build_info", &labels, 1.0);
     let uptime = context.started.elapsed().as_secs_f64();
     builder.one("meseta_agent_uptime_seconds", uptime);
     let recovery = context.recovery.get().map(std::time::Duration::as_secs_f64);

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::server;
 pub use meseta_daemon::server::CancellationToken;
@@ -64,6 +65,8 @@ use crate::spec::environment::AgentEnvironment;
 /// What the process around the daemon gives it.
 #[derive(Debug)]
 pub struct RunEnv {
+    /// Which program this is.
+    pub build: BuildInfo,
     /// All flags in force, as text, for `/flags` and `/state`.
     pub flags_view: BTreeMap<String, String>,
     /// Changes how much is logged, for operators.
@@ -111,7 +114,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         (&flags, configuration.budgets),
         &layout,
         handle.clone(),
-        (env.flags_view, env.verbosity),
+        (env.flags_view, env.verbosity, env.build),
         advertised,
         start,
         (&http_shutdown, authentication),

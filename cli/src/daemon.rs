@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::memory::Relief;
-use crate::{logging, memory, service_manager};
+use crate::{flags, logging, memory, service_manager};
 
 /// Runs the master until it is told to stop.
 pub(crate) fn master(
@@ -25,6 +25,7 @@ pub(crate) fn master(
     runtime()?.block_on(async {
         let shutdown = stop_requested()?;
         let env = meseta_master::RunEnv {
+            build: flags::build(),
             flags_view,
             verbosity,
             ready: Some(tidy_when_started(trim_regularly(budget))),
@@ -49,6 +50,7 @@ pub(crate) fn agent(
     runtime()?.block_on(async {
         let shutdown = stop_requested()?;
         let env = meseta_agent::RunEnv {
+            build: flags::build(),
             flags_view,
             verbosity,
             ready: Some(tidy_when_started(release_memory_regularly(

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+use meseta_daemon::build_info::BuildInfo;
 
 use crate::estimate;
 use crate::fleet;
@@ -27,6 +28,7 @@ use crate::verbs;
 #[command(
     name = "meseta",
     version = version(),
+    long_version = long_version(),
     propagate_version = true,
     subcommand_required = true
 )]
@@ -43,6 +45,27 @@ fn version() -> &'static str {
         format!("{own} (with the interface of Mesos {interface})")
     });
     &TEXT
+}
+
+/// The same with the commit and its date, as far as the build knew them.
+fn long_version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let build = build();
+        let mut text = version().to_owned();
+        text += &format!("\ncommit: {}", build.commit.unwrap_or("unknown"));
+        text += &format!("\ndate:   {}", build.date());
+        text
+    });
+    &TEXT
+}
+
+/// The program that this is, as `cli/build.rs` has it.
+pub(crate) fn build() -> BuildInfo {
+    BuildInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: option_env!("MESETA_BUILD_COMMIT"),
+        time: option_env!("MESETA_BUILD_TIME").and_then(|text| text.parse().ok()),
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -657,6 +680,9 @@ mod tests {
                 text.contains(env!("CARGO_PKG_VERSION")) && text.contains(&interface),
                 "{text}"
             );
+            for line in ["\ncommit: ", "\ndate:   "] {
+                assert!(text.contains(line), "{text}");
+            }
         }
     }
 

@@ -3,12 +3,14 @@
 //! One [`server`] with [`authentication`] and one [`client`], over HTTP in the clear or over [`tls`], for both daemons,
 //! the command line and the tests. Neither knows what is spoken over it: handlers are the daemons', in a table of
 //! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
-//! [`fair_semaphore`] shares a limit among peers. Invariant: no handler runs before its request is authenticated, and no
+//! [`fair_semaphore`] shares a limit among peers, [`build_info`] says which program runs. Invariant: no handler runs before its request is authenticated, and no
 //! part of a request is read without a bound.
 
 pub mod authentication;
 pub mod background;
 pub mod body;
+pub mod build_info;
+pub mod calendar;
 pub mod client;
 pub mod error_chain;
 pub mod fair_semaphore;

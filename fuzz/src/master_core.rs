@@ -96,6 +96,7 @@ impl World {
             port: 5050,
             cluster: None,
             version: "1.12.0".to_owned(),
+            build: Default::default(),
             domain: None,
         };
         let now = Now {

@@ -204,10 +204,14 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
     let some = |value: Option<u64>| value.map(|value| (Vec::new(), to_f64(value)));
     families.gauge(
         "meseta_master_build_info",
-        "Always 1, with the versions as labels: Meseta's own, and that of Mesos whose interface this is.",
-        &["version", "interface"],
+        "Always 1, with the versions as labels: Meseta's own, that of Mesos whose interface this is, and the commit.",
+        &["version", "interface", "revision"],
         [(
-            vec![env!("CARGO_PKG_VERSION").to_owned(), snapshot.identity.version.clone()],
+            vec![
+                snapshot.identity.build.version.to_owned(),
+                snapshot.identity.version.clone(),
+                snapshot.identity.build.commit.unwrap_or_default().to_owned(),
+            ],
             1.0,
         )],
     )?;

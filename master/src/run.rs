@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use meseta_daemon::authentication;
+use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::{self, CancellationToken};
 use meseta_daemon::tls;
@@ -45,6 +46,8 @@ use crate::{grpc, http, whitelist, work_dir};
 
 /// What a master gets from whoever starts it.
 pub struct RunEnv {
+    /// Which program this is.
+    pub build: BuildInfo,
     /// The flags in effect, for `/flags`.
     pub flags_view: BTreeMap<String, String>,
     /// Changes how much is logged, for operators.
@@ -132,6 +135,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     })?;
     let identity = Identity {
         domain: options.domain.clone(),
+        build: env.build,
         ..identity(&flags, address)
     };
     let shutdown = CancellationToken::new();
@@ -313,7 +317,7 @@ impl Cores {
             id: self.identity.id.clone(),
             hostname: self.identity.hostname.clone(),
             address: self.identity.address(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: self.identity.build.version.to_owned(),
         };
         let presence = Presence {
             client: candidacy.client.clone(),
@@ -454,6 +458,7 @@ pub(crate) fn identity(flags: &Flags, address: SocketAddr) -> Identity {
         port: flags.advertise_port.unwrap_or_else(|| address.port()),
         cluster: flags.cluster.clone(),
         version: meseta_proto::INTERFACE_VERSION.to_owned(),
+        build: BuildInfo::default(),
         domain: None,
     }
 }

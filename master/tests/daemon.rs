@@ -55,6 +55,7 @@ impl Master {
         let (ready, is_ready) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let env = RunEnv {
+            build: Default::default(),
             flags_view: BTreeMap::new(),
             verbosity: Default::default(),
             ready: Some(ready),
@@ -191,6 +192,7 @@ async fn the_scheduler_api_over_grpc_is_the_same() {
 async fn what_keeps_a_master_from_starting_is_said_clearly() {
     async fn fails(flags: Flags) -> String {
         let env = RunEnv {
+            build: Default::default(),
             flags_view: BTreeMap::new(),
             verbosity: Default::default(),
             ready: None,

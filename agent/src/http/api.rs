@@ -149,7 +149,7 @@ async fn answer(
             Answer::GetHealth
         }
         Type::GetVersion => {
-            response.get_version = Some(version());
+            response.get_version = Some(version(context));
             Answer::GetVersion
         }
         Type::GetFlags => {
@@ -288,15 +288,9 @@ fn from_snapshot(
     }
 }
 
-fn version() -> api::response::GetVersion {
+fn version(context: &Context) -> api::response::GetVersion {
     api::response::GetVersion {
-        version_info: pb::VersionInfo {
-            version: meseta_proto::INTERFACE_VERSION.to_owned(),
-            build_date: Some("unknown".to_owned()),
-            build_time: Some(0.0),
-            build_user: Some("meseta".to_owned()),
-            ..pb::VersionInfo::default()
-        },
+        version_info: context.build.version_info(meseta_proto::INTERFACE_VERSION),
     }
 }
 

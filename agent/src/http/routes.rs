@@ -57,7 +57,7 @@ static LIST: &[Route] = &[
     .alone(),
     Route::open(
         "/version",
-        |_| Box::pin(async { Ok(Reply::json(&state::version())) }),
+        |permitted| Box::pin(async move { Ok(Reply::json(&state::version(&permitted.context))) }),
         "as the master's",
     )
     .alone(),

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_access::Action;
+use meseta_daemon::build_info::{BuildView, VersionView};
 use meseta_proto::INTERFACE_VERSION as VERSION;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
@@ -21,21 +22,8 @@ use crate::context::Context;
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot, Task};
 
 /// The answer to `/version`.
-#[derive(Serialize)]
-pub(super) struct Version {
-    build_date: &'static str,
-    build_time: f64,
-    build_user: &'static str,
-    version: &'static str,
-}
-
-pub(super) const fn version() -> Version {
-    Version {
-        build_date: "",
-        build_time: 0.0,
-        build_user: "",
-        version: VERSION,
-    }
+pub(super) fn version(context: &Context) -> VersionView<'static> {
+    context.build.version_view(VERSION)
 }
 
 /// The answer to `/flags`.
@@ -54,7 +42,8 @@ pub(super) fn flags(context: &Context) -> Flags<'_> {
 #[derive(Serialize)]
 struct State<'a, C, F, D> {
     #[serde(flatten)]
-    version: Version,
+    build: BuildView,
+    version: &'static str,
     start_time: f64,
     id: &'a str,
     pid: &'a str,
@@ -99,7 +88,8 @@ fn state(context: &Context, snapshot: &Snapshot, with_flags: bool) -> Reply {
     let agent_id = snapshot.agent_id.as_ref();
     let master = snapshot.master.as_ref();
     Reply::json(&State {
-        version: version(),
+        build: context.build.view(),
+        version: VERSION,
         start_time: context.start_time.as_secs_f64(),
         id: agent_id.map(|id| id.as_str()).unwrap_or_default(),
         pid: &context.pid,

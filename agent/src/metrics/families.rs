@@ -5,7 +5,7 @@
 /// All families but those of oversubscription, one a line: the name, and its help behind the first blank. Those of
 /// containers have the labels `container_id`, `framework_id`, `executor_id` and `role`.
 pub(super) const FAMILIES: &str = "\
-meseta_agent_build_info Always 1, with the version as a label.
+meseta_agent_build_info Always 1, with the version and the commit as labels.
 meseta_agent_registered Whether the agent is registered with a master.
 meseta_agent_master_epoch Epoch of the master whose frames are obeyed; it grows with each leader.
 meseta_agent_uptime_seconds Time since the agent was started.

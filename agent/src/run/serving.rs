@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use meseta_daemon::authentication::Authentication;
+use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
@@ -44,7 +45,7 @@ pub(super) fn context(
     (flags, budgets): (&Flags, Budgets),
     layout: &Layout,
     core: Handle,
-    (flags_view, verbosity): (BTreeMap<String, String>, Verbosity),
+    (flags_view, verbosity, build): (BTreeMap<String, String>, Verbosity, BuildInfo),
     advertised: SocketAddr,
     start: Instant,
     (shutdown, authentication): (&CancellationToken, Authentication),
@@ -64,6 +65,7 @@ pub(super) fn context(
         containerizer: std::sync::OnceLock::new(),
         layout: layout.clone(),
         flags: flags_view,
+        build,
         pid: format!("slave(1)@{advertised}"),
         start_time: unix_now(),
         started: start,

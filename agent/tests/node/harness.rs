@@ -61,6 +61,7 @@ pub(crate) fn agent_main(args: impl Iterator<Item = OsString>) -> ExitCode {
             stop.cancel();
         });
         let env = meseta_agent::RunEnv {
+            build: Default::default(),
             flags_view: std::collections::BTreeMap::new(),
             verbosity: Default::default(),
             ready: None,

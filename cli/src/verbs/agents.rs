@@ -1,9 +1,10 @@
 //! `meseta agents`: who is registered, where, and how full.
 
 use anyhow::bail;
+use meseta_daemon::calendar;
 use serde_json::Value;
 
-use super::{ListOptions, amount, clock, ids, items, server, table, text};
+use super::{ListOptions, amount, ids, items, server, table, text};
 
 pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
     let headings = [
@@ -23,7 +24,7 @@ pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
         lost.map(|agent| {
             let mut agent = agent.clone();
             let since = agent.get(time).and_then(Value::as_f64).unwrap_or_default();
-            agent["state"] = format!("{word} since {}", clock::utc(since)).into();
+            agent["state"] = format!("{word} since {}", calendar::utc(since)).into();
             agent
         })
         .collect()

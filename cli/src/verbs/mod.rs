@@ -2,7 +2,6 @@
 
 mod address;
 pub(crate) mod agents;
-mod clock;
 pub(crate) mod credential;
 pub(crate) mod exec;
 pub(crate) mod execute;

@@ -5,13 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use meseta_daemon::calendar;
 use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
 use meseta_proto::mesos::v1::master::{Call, call};
 use meseta_proto::mesos::v1::{AgentId, DurationInfo, MachineId, TimeInfo, Unavailability};
 use serde_json::Value;
 
 use super::execute::EXIT_TIMED_OUT;
-use super::{MasterFlag, agent_id, agents, call_of, clock, items, lenient, server, table, text};
+use super::{MasterFlag, agent_id, agents, call_of, items, lenient, server, table, text};
 
 /// How often the state of a draining agent is asked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -63,7 +64,7 @@ fn unreachable_since(master: &str, id: &str) -> anyhow::Result<Option<String>> {
     let body = server::get_json(master, &format!("/slaves?slave_id={}", server::encoded(id)))?;
     let lost = items(&body, "unreachable_slaves").first();
     let since = lost.and_then(|agent| agent.get("unreachable_time")?.as_f64());
-    Ok(since.map(clock::utc))
+    Ok(since.map(calendar::utc))
 }
 
 pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
@@ -374,7 +375,7 @@ fn window(schedule: &Value, id: &Value) -> (String, String) {
     let from = nanoseconds("/unavailability/start/nanoseconds");
     let duration = nanoseconds("/unavailability/duration/nanoseconds");
     (
-        from.map_or_else(|| "-".to_owned(), |from| clock::utc(from.as_secs_f64())),
+        from.map_or_else(|| "-".to_owned(), |from| calendar::utc(from.as_secs_f64())),
         match (from, duration) {
             (_, Some(duration)) => meseta_resources::format_duration(duration),
             (Some(_), None) => "no end is known".to_owned(),

@@ -207,6 +207,7 @@ fn config() -> Config {
             port: 5050,
             cluster: None,
             version: "1.12.0".to_owned(),
+            build: Default::default(),
             domain: None,
         },
         allocation_interval: Duration::from_secs(1),

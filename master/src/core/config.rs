@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_allocator::SorterKind;
+use meseta_daemon::build_info::BuildInfo;
 use meseta_proto::mesos::v1::DomainInfo;
 use meseta_resources::{ResourceName, ResourceQuantities, Role};
 
@@ -29,6 +30,8 @@ pub struct Identity {
     pub cluster: Option<String>,
     /// Digits and dots only: clients take it apart as numbers.
     pub version: String,
+    /// Which program this is, for `/version` and `/state`.
+    pub build: BuildInfo,
     pub domain: Option<DomainInfo>,
 }
 

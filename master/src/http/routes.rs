@@ -124,7 +124,7 @@ static LIST: &[Route] = &[
     Route::open(
         "/version",
         |permitted| Box::pin(v0::read(permitted, &v0::VERSION)),
-        "the version of Mesos whose interface this is; `meseta --version` and `meseta_master_build_info` tell Meseta's own",
+        "the version of Mesos whose interface this is, and the version (`meseta_version`), commit and date of Meseta",
     )
     .by_followers(),
     Route::read(

@@ -3,7 +3,7 @@
 use meseta_proto::mesos::v1::master::Response;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::master::response::{self, Type};
-use meseta_proto::mesos::v1::{self, Flag, VersionInfo};
+use meseta_proto::mesos::v1::{self, Flag};
 
 use crate::context::Context;
 use crate::core::Snapshot;
@@ -68,13 +68,8 @@ pub(super) fn answer(context: &Context, snapshot: &Snapshot, kind: CallType) -> 
 }
 
 fn version(context: &Context) -> response::GetVersion {
-    let version_info = VersionInfo {
-        version: context.identity.version.clone(),
-        build_date: Some("unknown".to_owned()),
-        build_time: Some(0.0),
-        build_user: Some("meseta".to_owned()),
-        ..VersionInfo::default()
-    };
+    let identity = &context.identity;
+    let version_info = identity.build.version_info(&identity.version);
     response::GetVersion { version_info }
 }
 

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_access::Approver;
+use meseta_daemon::build_info::{BuildView, VersionView};
 use meseta_daemon::query::Query;
 use meseta_proto::mesos::v1::{DomainInfo, TaskState};
 use meseta_proto::{Invalid, invalid};
@@ -111,29 +112,16 @@ impl Paging {
 }
 
 /// Answers requests for `/version`.
-pub(crate) fn version(identity: &Identity) -> impl Serialize {
-    #[derive(Serialize)]
-    struct Version {
-        build_date: &'static str,
-        build_time: f64,
-        build_user: &'static str,
-        version: String,
-    }
-    Version {
-        build_date: "unknown",
-        build_time: 0.0,
-        build_user: "meseta",
-        version: identity.version.clone(),
-    }
+pub(crate) fn version(identity: &Identity) -> VersionView<'_> {
+    identity.build.version_view(&identity.version)
 }
 
 /// `/state` up to its lists.
 #[derive(Serialize)]
 struct Head<'a> {
     version: &'a str,
-    build_date: &'static str,
-    build_time: f64,
-    build_user: &'static str,
+    #[serde(flatten)]
+    build: BuildView,
     start_time: f64,
     elected_time: f64,
     id: &'a str,
@@ -174,9 +162,7 @@ fn head(snapshot: &Snapshot, flags: Option<&BTreeMap<String, String>>) -> Vec<u8
     let active = agents.filter(|agent| agent.is_active()).count();
     let head = Head {
         version: &identity.version,
-        build_date: "unknown",
-        build_time: 0.0,
-        build_user: "meseta",
+        build: identity.build.view(),
         start_time: snapshot.started.as_secs_f64(),
         elected_time: snapshot.started.as_secs_f64(),
         id: &identity.id,

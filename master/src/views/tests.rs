@@ -153,6 +153,7 @@ pub(crate) fn many_frameworks(agents: usize, frameworks: usize) -> Arc<Snapshot>
         port: 5050,
         cluster: None,
         version: "1.12.0".to_owned(),
+        build: Default::default(),
         domain: None,
     };
     let now = Now {

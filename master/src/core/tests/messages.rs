@@ -12,6 +12,7 @@ pub(super) fn config() -> Config {
         port: 5050,
         cluster: None,
         version: "1.12.0".to_owned(),
+        build: Default::default(),
         domain: None,
     })
 }

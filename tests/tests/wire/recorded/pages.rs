@@ -26,6 +26,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Where ours are not as theirs.
 const DEPARTURES: &[&str] = &[
+    // It was built without git.
+    ".git_sha",
+    ".meseta_version",
     // The flags are each daemon's own.
     ".flags",
     // What is oversubscribed, and why not more.

@@ -1,14 +1,23 @@
 //! Times as people read them: in UTC, to the second.
 
 /// A time in seconds since 1970, as `2026-11-22T13:05:06Z`.
-pub(super) fn utc(seconds: f64) -> String {
-    const DAY: u64 = 86_400;
+pub fn utc(seconds: f64) -> String {
     // What no clock says: before 1970, or nothing at all.
     let whole = std::time::Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_secs());
-    let (days, time) = (whole / DAY, whole % DAY);
+    let (day, time) = day_and_time(whole);
+    format!("{day}T{time}Z")
+}
+
+/// A day as `2026-11-22` and a time of day as `13:05:06`, in UTC, of whole seconds since 1970.
+pub fn day_and_time(seconds: u64) -> (String, String) {
+    const DAY: u64 = 86_400;
+    let (days, time) = (seconds / DAY, seconds % DAY);
     let (year, month, day) = date(days);
     let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    (
+        format!("{year:04}-{month:02}-{day:02}"),
+        format!("{hour:02}:{minute:02}:{second:02}"),
+    )
 }
 
 /// Year, month and day of a day after 1970-01-01. Years are counted from March, so that the odd day ends one;

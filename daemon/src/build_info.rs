@@ -1,0 +1,125 @@
+//! Which program runs: its version, and the commit that it was built from.
+//!
+//! The binary hands a [`BuildInfo`] to the daemons that it starts: it alone is compiled again when the commit changes.
+//! Invariant: what the build did not know is absent, or `unknown` where Mesos has a text; nothing is guessed.
+
+use meseta_proto::mesos::v1::VersionInfo;
+use serde::Serialize;
+
+use crate::calendar;
+
+/// What Mesos's field for the user who built it says.
+const BUILD_USER: &str = "meseta";
+
+/// Version, commit and date of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BuildInfo {
+    /// The version of Meseta, not that of Mesos whose interface it has.
+    pub version: &'static str,
+    /// The whole hash of the commit.
+    pub commit: Option<&'static str>,
+    /// When that was committed, in seconds since 1970.
+    pub time: Option<u64>,
+}
+
+impl Default for BuildInfo {
+    /// Of a program that knows its version alone.
+    fn default() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: None,
+            time: None,
+        }
+    }
+}
+
+impl BuildInfo {
+    /// The date in UTC as Mesos writes it, `2026-11-22 13:05:06`, or `unknown`.
+    pub fn date(&self) -> String {
+        let Some(time) = self.time else {
+            return "unknown".to_owned();
+        };
+        let (day, time) = calendar::day_and_time(time);
+        format!("{day} {time}")
+    }
+
+    /// Seconds since 1970; 0, as Mesos has no other word for it, if they are not known.
+    fn seconds(&self) -> f64 {
+        std::time::Duration::from_secs(self.time.unwrap_or_default()).as_secs_f64()
+    }
+
+    /// The part of `/version` and `/state` that is of the build.
+    pub fn view(&self) -> BuildView {
+        BuildView {
+            build_date: self.date(),
+            build_time: self.seconds(),
+            build_user: BUILD_USER,
+            git_sha: self.commit,
+        }
+    }
+
+    /// The answer to `/version`, of a daemon with this version of Mesos's interface.
+    pub fn version_view<'a>(&self, interface: &'a str) -> VersionView<'a> {
+        VersionView {
+            build: self.view(),
+            meseta_version: self.version,
+            version: interface,
+        }
+    }
+
+    /// The answer to the call GET_VERSION.
+    pub fn version_info(&self, interface: &str) -> VersionInfo {
+        VersionInfo {
+            version: interface.to_owned(),
+            build_date: Some(self.date()),
+            build_time: Some(self.seconds()),
+            build_user: Some(BUILD_USER.to_owned()),
+            git_sha: self.commit.map(str::to_owned),
+            ..VersionInfo::default()
+        }
+    }
+}
+
+/// The build under the names of Mesos.
+#[derive(Clone, Debug, Serialize)]
+pub struct BuildView {
+    build_date: String,
+    build_time: f64,
+    build_user: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    git_sha: Option<&'static str>,
+}
+
+/// The page `/version` of both daemons.
+#[derive(Clone, Debug, Serialize)]
+pub struct VersionView<'a> {
+    #[serde(flatten)]
+    build: BuildView,
+    meseta_version: &'static str,
+    version: &'a str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_told_and_the_rest_is_absent() {
+        let known = BuildInfo {
+            version: "1.2.3",
+            commit: Some("cbc18e0"),
+            time: Some(1_795_452_158),
+        };
+        let page = serde_json::to_value(known.version_view("1.12.0")).expect("JSON");
+        let expected = serde_json::json!({
+            "build_date": "2026-11-23 16:42:38", "build_time": 1_795_452_158.0, "build_user": "meseta",
+            "git_sha": "cbc18e0", "meseta_version": "1.2.3", "version": "1.12.0",
+        });
+        assert_eq!(page, expected);
+        assert_eq!(known.version_info("1.12.0").git_sha(), "cbc18e0");
+
+        let page = serde_json::to_value(BuildInfo::default().version_view("1.12.0")).expect("JSON");
+        assert_eq!(page["build_date"], "unknown");
+        assert_eq!(page.get("git_sha"), None);
+    }
+}
