@@ -240,7 +240,7 @@ impl Job {
                 .context("an offer with resources that make no sense")?
                 .unallocate();
             // What is reserved to the role is used before what anybody could have.
-            let cover = resources.cover(&self.request.resources);
+            let cover = self.request.cover(&resources);
             if self.launched.is_none()
                 && let Some(cover) = cover
             {

@@ -15,6 +15,9 @@ use super::{MasterFlag, lenient};
 pub(super) const FAILOVER_SECONDS: f64 = 15.0;
 /// How the name of each framework of this command begins.
 pub(super) const FRAMEWORK_PREFIX: &str = "meseta execute: ";
+/// What can be had revocable.
+const CPUS: &str = "cpus";
+
 /// For how long the master keeps a task that was left behind: a week.
 const DETACHED_SECONDS: f64 = 604_800.0;
 
@@ -56,6 +59,10 @@ pub(crate) struct Options {
     /// The role to ask for resources in; what is reserved to it is used first.
     #[arg(long, default_value = "*")]
     pub(super) role: String,
+    /// Take the CPUs from what others were promised and do not use: the task waits until some are oversubscribed, and is ended
+    /// when they are needed back.
+    #[arg(long)]
+    pub(super) revocable: bool,
     /// The user to run the task as; unset: the user who runs this.
     #[arg(long)]
     pub(super) user: Option<String>,
@@ -75,6 +82,8 @@ pub(super) struct Request {
     pub(super) role: Role,
     user: String,
     pub(super) detach: bool,
+    /// The CPUs are to be revocable ones.
+    revocable: bool,
 }
 
 impl Request {
@@ -106,24 +115,27 @@ impl Request {
             role,
             user,
             detach: options.detach,
+            revocable: options.revocable,
         })
     }
 
     pub(super) fn framework(&self) -> mesos::FrameworkInfo {
         use mesos::framework_info::capability::Type;
-        let capabilities = [
+        let mut capabilities = vec![
             Type::MultiRole,
             Type::ReservationRefinement,
             Type::PartitionAware,
-        ]
-        .map(|kind| mesos::framework_info::Capability {
+        ];
+        capabilities.extend(self.revocable.then_some(Type::RevocableResources));
+        let capabilities = capabilities.into_iter();
+        let capability = |kind: Type| mesos::framework_info::Capability {
             r#type: Some(kind.into()),
-        });
+        };
         mesos::FrameworkInfo {
             user: self.user.clone(),
             name: format!("{FRAMEWORK_PREFIX}{}", self.name),
             roles: vec![self.role.to_string()],
-            capabilities: capabilities.to_vec(),
+            capabilities: capabilities.map(capability).collect(),
             checkpoint: Some(true),
             failover_timeout: Some(match self.detach {
                 true => DETACHED_SECONDS,
@@ -131,6 +143,18 @@ impl Request {
             }),
             ..mesos::FrameworkInfo::default()
         }
+    }
+
+    /// The part of an offer that the task runs on, if the offer holds it.
+    pub(super) fn cover(&self, offered: &Resources) -> Option<Resources> {
+        if !self.revocable {
+            return offered.cover(&self.resources);
+        }
+        let cpus = self.resources.named(CPUS);
+        let others = self.resources.iter().filter(|one| one.name() != CPUS);
+        let others = others.cloned().collect();
+        let revocable = offered.revocable().with_revocable(false).cover(&cpus)?;
+        Some(revocable.with_revocable(true) + offered.cover(&others)?)
     }
 
     /// The task on these resources of an offer.
@@ -284,6 +308,36 @@ mod tests {
         let pairs = environment.variables.iter().map(|v| (&*v.name, v.value()));
         assert!(pairs.eq([("A", "1"), ("B", "2")]));
         assert_eq!(command.value(), "env");
+    }
+
+    #[test]
+    fn revocable_cpus_are_taken_from_what_is_oversubscribed_and_from_nothing_else() {
+        let line = [
+            "execute",
+            "--command=true",
+            "--revocable",
+            "--resources=cpus:1;mem:64",
+        ];
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: Options,
+        }
+        let Line { options } = clap::Parser::try_parse_from(line).expect("flags");
+        let request = Request::new(&options).expect("valid");
+        let parse = |text| Resources::parse(text, &Role::star()).expect("resources");
+        let revocable = parse("cpus:1.5").with_revocable(true);
+        let offered = parse("cpus:4;mem:512") + revocable;
+        let expected = parse("cpus:1").with_revocable(true) + parse("mem:64");
+        assert_eq!(request.cover(&offered), Some(expected));
+        assert_eq!(
+            request.cover(&parse("cpus:4;mem:512")),
+            None,
+            "nothing is oversubscribed"
+        );
+        let capabilities = request.framework().capabilities;
+        let kinds: Vec<_> = capabilities.iter().map(|one| one.r#type()).collect();
+        assert!(kinds.contains(&mesos::framework_info::capability::Type::RevocableResources));
     }
 
     #[test]
