@@ -3,11 +3,15 @@
 //! Each daemon is this same binary, run again in a process group of its own, so that Ctrl-C reaches
 //! this process alone and agents can be ended, with all their tasks, before their master.
 //! - [`daemon`]: one such process;
+//! - [`demo`]: teams, a service and a batch job, on request;
 //! - [`etcd`]: what several masters share;
+//! - [`ports`]: which are taken, and which are free;
 //! - [`state_dir`]: where all of them write.
 
 mod daemon;
+mod demo;
 pub(crate) mod etcd;
+mod ports;
 mod state_dir;
 
 use std::path::{Path, PathBuf};
@@ -16,9 +20,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
 use daemon::{AtItsEnd, Daemon, Found};
+use ports::Ports;
 use state_dir::StateDir;
 
 /// More agents than this on one machine is a slip of the finger.
@@ -47,18 +53,35 @@ pub(crate) struct Options {
     /// another at once and comes back as a follower.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MASTERS_MAX)))]
     masters: u16,
-    /// Number of agents, 1 to 64.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(AGENTS_MAX)))]
-    agents: u16,
-    /// Resources of each agent, e.g. `cpus:4;mem:2048`; unset: what the machine has.
+    /// Number of agents, 1 to 64; several have the attributes `rack:r1`, `rack:r2` and so on. Unset: 1, or 3 with
+    /// --demo.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(AGENTS_MAX)))]
+    agents: Option<u16>,
+    /// Resources of each agent, e.g. `cpus:4;mem:2048`; unset: what the machine has, or some that suit --demo.
     #[arg(long)]
     resources: Option<String>,
-    /// Attributes of each agent, e.g. `rack:r1;ssd:true`.
+    /// Attributes of each agent, e.g. `zone:a;ssd:true`.
     #[arg(long)]
     attributes: Option<String>,
     /// Give the agents' tasks a hard CPU cap equal to what they asked for.
     #[arg(long = "cgroups_enable_cfs")]
     cgroups_enable_cfs: bool,
+    /// Show what a cluster does: two teams with weights and quota, a service, and a batch job on the CPUs that the
+    /// service was promised and does not use.
+    #[arg(long)]
+    demo: bool,
+}
+
+impl Options {
+    fn ports(&self) -> Ports {
+        let usual = if self.demo { demo::AGENTS } else { 1 };
+        Ports {
+            master: self.port,
+            masters: self.masters,
+            agent: self.agent_port,
+            agents: self.agents.unwrap_or(usual),
+        }
+    }
 }
 
 /// Runs until Ctrl-C, SIGTERM, or the end of a daemon that is not started again.
@@ -69,12 +92,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .build()
         .context("failed to start the runtime")?
         .block_on(async {
+            ports::refuse_taken(options.ports())?;
             let state = StateDir::open(options.work_dir.as_deref())?;
             let mut cluster = Cluster {
                 state,
                 etcd: None,
                 masters: Vec::new(),
                 agents: Vec::new(),
+                batch_job: None,
             };
             let outcome = cluster.run(options).await;
             cluster.stop().await;
@@ -89,6 +114,8 @@ struct Cluster {
     etcd: Option<Daemon>,
     masters: Vec<Daemon>,
     agents: Vec<Daemon>,
+    /// The last command of the demonstration, which ends with this.
+    batch_job: Option<Child>,
 }
 
 impl Cluster {
@@ -101,6 +128,13 @@ impl Cluster {
             _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
         }
         self.print_welcome().await;
+        if options.demo {
+            tokio::select! {
+                shown = self.show_demo() => shown?,
+                _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+                _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+            }
+        }
         tokio::select! {
             ended = self.any_ends() => bail!(ended),
             _ = interrupt.recv() => {}
@@ -116,9 +150,8 @@ impl Cluster {
         } else {
             self.start_masters(options).await?;
         }
-        let masters = self.masters.iter().map(Daemon::address);
-        let masters = masters.collect::<Vec<_>>().join(",");
-        for index in 0..options.agents {
+        let masters = self.addresses();
+        for index in 0..options.ports().agents {
             let name = format!("agent {}", index + 1);
             let dir = self.state.path.join(format!("agent-{}", index + 1));
             let flags = agent_flags(options, index, &dir, &masters)?;
@@ -144,13 +177,7 @@ impl Cluster {
         let endpoint = etcd.url.clone();
         self.etcd = Some(etcd);
         for index in 0..options.masters {
-            let port = match options.port {
-                0 => 0,
-                first => first
-                    .checked_sub(index)
-                    .filter(|port| *port > 0)
-                    .context("--port leaves no room below it")?,
-            };
+            let port = options.ports().of_master(index)?;
             let flags = vec![
                 format!("--port={port}"),
                 "--registry=etcd".to_owned(),
@@ -194,25 +221,53 @@ impl Cluster {
         } else {
             "kept"
         };
-        let masters: Vec<_> = self.masters.iter().map(Daemon::address).collect();
-        let flag = match masters.as_slice() {
-            ["127.0.0.1:5050"] => String::new(),
-            others => format!(" --master={}", others.join(",")),
-        };
-        let agent = self.agents.first();
-        let agent = agent.map_or("", |agent| agent.url.as_str());
+        let flag = self.master_flag();
+        let targets = self.masters.iter().chain(&self.agents);
+        let targets: Vec<_> = targets.map(|one| format!("{}/metrics", one.url)).collect();
         let me = invoked_as();
         eprintln!(
             "meseta is up on loopback.\n\n{}  state    {} ({kept})\n\n\
-             Page:      http://{leader}/\n\
-             Look:      curl http://{leader}/state    curl {agent}/metrics\n\
+             Page:       http://{leader}/\n\
+             State:      curl http://{leader}/state\n\
+             Prometheus: {}\n\
              Next, in another terminal:\n\n  \
              {me} execute{flag} --command='echo hello; cat /proc/self/cgroup' --resources='cpus:0.5;mem:64'\n{}\n\
              Ctrl-C ends the tasks, the agents and the master.",
             self.where_all_is(&leader),
             self.state.path.display(),
+            targets.join(" "),
             self.failover_hint(),
         );
+    }
+
+    /// The masters as `--master` takes them.
+    fn addresses(&self) -> String {
+        let masters: Vec<_> = self.masters.iter().map(Daemon::address).collect();
+        masters.join(",")
+    }
+
+    /// What verbs need to be told to find the masters; nothing where those are at the usual address.
+    fn master_flag(&self) -> String {
+        match self.addresses().as_str() {
+            "127.0.0.1:5050" => String::new(),
+            others => format!(" --master={others}"),
+        }
+    }
+
+    /// Runs the commands of the demonstration, and says what to look at.
+    async fn show_demo(&mut self) -> anyhow::Result<()> {
+        let flag = self.master_flag();
+        eprintln!(
+            "\ndemonstration: two teams, `shop` and `science`; these commands are run now:\n"
+        );
+        let me = invoked_as();
+        self.batch_job = demo::run(&self.addresses(), (&me, &flag)).await?;
+        eprintln!(
+            "\nThe batch job runs on CPUs that the website was promised and does not use, once those are oversubscribed: in \
+             some 20 seconds, unless this machine is busy.\nLook:\n\n  {me} tasks{flag}\n  {me} top{flag}\n  \
+             {me} roles{flag}\n  {me} quota{flag}"
+        );
+        Ok(())
     }
 
     /// A line for each daemon.
@@ -306,25 +361,35 @@ fn agent_flags(
     dir: &Path,
     masters: &str,
 ) -> anyhow::Result<Vec<String>> {
-    let port = match options.agent_port {
-        0 => 0,
-        first => first
-            .checked_add(index)
-            .context("--agent_port leaves no room above it")?,
-    };
+    let port = options.ports().of_agent(index)?;
     let mut flags = vec![
         format!("--port={port}"),
         format!("--master={masters}"),
         format!("--runtime_dir={}", dir.join("run").display()),
         "--shutdown_tasks_on_exit".to_owned(),
     ];
-    let resources = options.resources.iter();
+    let for_demo = options.demo.then_some(demo::RESOURCES);
+    let resources = options.resources.as_deref().or(for_demo);
     flags.extend(resources.map(|text| format!("--resources={text}")));
-    let attributes = options.attributes.iter();
+    let attributes = attributes(options, index);
     flags.extend(attributes.map(|text| format!("--attributes={text}")));
+    if options.demo {
+        flags.extend(demo::oversubscription());
+    }
     let cfs = options.cgroups_enable_cfs;
     flags.extend(cfs.then(|| "--cgroups_enable_cfs".to_owned()));
     Ok(flags)
+}
+
+/// What was given, and a rack where there are several agents and none was named.
+fn attributes(options: &Options, index: u16) -> Option<String> {
+    let given = options.attributes.as_deref();
+    let names_rack = given.is_some_and(|text| text.split(';').any(|one| one.starts_with("rack:")));
+    if options.ports().agents < 2 || names_rack {
+        return given.map(str::to_owned);
+    }
+    let rack = format!("rack:r{}", index + 1);
+    Some(given.map_or(rack.clone(), |given| format!("{given};{rack}")))
 }
 
 /// How the user named this program, shortened to what can be pasted from here.

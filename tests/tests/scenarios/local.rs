@@ -23,7 +23,8 @@ meseta_tests::scenarios! {
     without_etcd:
         of_three_masters_one_leads_after_a_kill;
     anywhere:
-        several_masters_need_etcd_and_say_so;
+        several_masters_need_etcd_and_say_so,
+        the_demonstration_has_racks_teams_and_a_service;
 }
 
 fn without_etcd() -> Missing {
@@ -243,7 +244,8 @@ fn a_port_in_use_is_said_so() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(
-        said.contains(&port.to_string()) && said.contains("in use"),
+        said.contains(&format!("127.0.0.1:{port} is in use"))
+            && said.contains("these are free: --port="),
         "{said}"
     );
 }
@@ -286,4 +288,40 @@ fn several_masters_need_etcd_and_say_so() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(said.contains("apt-get install etcd-server"), "{said}");
+}
+
+fn the_demonstration_has_racks_teams_and_a_service() {
+    let mut local = start_with(&["--demo", "--agents=2"], "master");
+    let list = |path: &str, list: &str| -> Vec<Value> {
+        let answer = http::try_get(&format!("http://{}{path}", local.master)).ok();
+        let body = answer.map(|answer| answer.json()).unwrap_or_default();
+        body[list].as_array().cloned().unwrap_or_default()
+    };
+    wait::eventually("the service runs", Duration::from_secs(20), || {
+        let tasks = list("/tasks", "tasks");
+        let runs = |task: &Value| {
+            task["name"] == "website" && task["state"] == "TASK_RUNNING" && task["role"] == "shop"
+        };
+        tasks.iter().any(runs).then_some(())
+    });
+    let mut racks: Vec<_> = list("/slaves", "slaves")
+        .iter()
+        .filter_map(|agent| agent["attributes"]["rack"].as_str().map(str::to_owned))
+        .collect();
+    racks.sort();
+    assert_eq!(racks, ["r1", "r2"]);
+    let roles = list("/roles", "roles");
+    let weight = |name: &str| {
+        let role = roles.iter().find(|role| role["name"] == name);
+        role.and_then(|role| role["weight"].as_f64())
+    };
+    assert_eq!((weight("shop"), weight("science")), (Some(2.0), Some(1.0)));
+    // The batch job is there, whether or not this machine is idle enough to oversubscribe something.
+    wait::eventually("the batch job asks", Duration::from_secs(20), || {
+        let frameworks = list("/frameworks", "frameworks");
+        let is_batch = |one: &Value| one["name"] == "meseta execute: simulation";
+        frameworks.iter().any(is_batch).then_some(())
+    });
+    assert!(local.interrupt().success());
+    assert_eq!(leftovers(&local, "no task"), Vec::<String>::new());
 }
