@@ -61,7 +61,7 @@ mod service;
 mod spec;
 
 pub use access_flags::AccessFlags;
-pub use check::{Finding, Severity, check};
+pub use check::{Finding, Severity, check, check_machine};
 pub use configuration::flags::Flags;
 pub use configuration::{ConfigurationError, IsolationFlags, LogFlags};
 pub use directories::DirectoryError;

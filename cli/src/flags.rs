@@ -132,6 +132,8 @@ pub(crate) enum Verb {
     Teardown(verbs::teardown::Options),
     /// Make a line for a file of credentials: a principal and the hash of its secret.
     Credential(verbs::credential::Options),
+    /// Find what is wrong with this machine or the way to the masters, and say what to do.
+    Doctor(verbs::doctor::Options),
     /// Make certificates, credentials, ACLs and configuration for a small fleet.
     Tls(fleet::Options),
     /// Read, copy and move the registry of masters that do not run.

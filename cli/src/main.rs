@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         flags::Verb::Names(options) => verbs::names::run(&options).map(done),
         flags::Verb::Teardown(options) => verbs::teardown::run(&options).map(done),
         flags::Verb::Credential(options) => verbs::credential::run(&options).map(done),
+        flags::Verb::Doctor(options) => verbs::doctor::run(&options),
         flags::Verb::Tls(options) => fleet::run(&options).map(done),
         flags::Verb::Registry(options) => registry::run(&options).map(done),
         flags::Verb::Completions { shell } => Ok(flags::completions(shell)),

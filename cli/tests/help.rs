@@ -18,6 +18,7 @@ fn help_names_every_verb_and_what_to_do_first() {
         "master",
         "agent",
         "local",
+        "doctor",
         "execute",
         "agents",
         "tasks",

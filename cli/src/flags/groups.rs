@@ -4,7 +4,10 @@ use clap::Command;
 
 /// Headings and their verbs, in the order in which they are read.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Daemons", &["local", "master", "agent", "registry"]),
+    (
+        "Daemons",
+        &["local", "master", "agent", "registry", "doctor"],
+    ),
     (
         "Tasks",
         &[

@@ -1,6 +1,6 @@
 //! Who a verb says it is, and whom it believes: the same for all requests of one process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::Context as _;
@@ -115,6 +115,22 @@ pub(super) fn client_of_agent(is_encrypted: bool, hostname: &str) -> anyhow::Res
         None
     };
     client_with(&flags, is_encrypted, Some(hostname), authorization)
+}
+
+/// The scheme of an address that names none, if this authority is believed where the verb was given no other.
+pub(super) fn scheme_trusting(trusted: Option<&Path>) -> &'static str {
+    if trusted.is_some() { "https" } else { scheme() }
+}
+
+/// A client as [`client`] gives it, which believes this authority where the verb was given no other.
+pub(super) fn client_trusting(
+    trusted: Option<&Path>,
+    is_encrypted: bool,
+) -> anyhow::Result<Client> {
+    let mut flags = flags();
+    flags.ca = flags.ca.or(trusted.map(Path::to_owned));
+    let authorization = authorization(&flags)?;
+    client_with(&flags, is_encrypted, None, authorization)
 }
 
 fn client_with(

@@ -3,6 +3,7 @@
 mod address;
 pub(crate) mod agents;
 pub(crate) mod credential;
+pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod execute;
 pub(crate) mod explain;

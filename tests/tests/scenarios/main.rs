@@ -13,6 +13,7 @@ mod bursting;
 mod clients;
 mod command_line;
 mod connections;
+mod doctor;
 mod enforcement;
 mod estimating;
 mod every_endpoint;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         master_kills,
         starved,
         logs,
+        doctor,
         enforcement,
         hardening,
         shut,

@@ -1,15 +1,20 @@
 //! `meseta agent --check`: what this machine lacks for an agent with these flags, and how to mend it.
 //!
 //! [`check`] reads the machine and judges; nothing is changed, and an agent may be running meanwhile.
-//! Judging is pure, over [`Facts`].
+//! Judging is pure, over [`Facts`] and [`CgroupFacts`].
+//!
+//! - [`facts`]: what is read of the machine;
+//! - [`cgroups`]: what is read of its cgroups, and what is found there.
+
+mod cgroups;
+mod facts;
 
 use std::fmt;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
-use meseta_isolators::{Controller, Host, Isolation, Mode};
+use meseta_isolators::Host;
 
 use crate::configuration;
 use crate::configuration::flags::Flags;
@@ -17,6 +22,8 @@ use crate::failure::Failure;
 use crate::link::MasterAddress;
 use crate::oversubscription::Configured;
 use crate::run::narrow;
+use cgroups::{CgroupFacts, evaluate_host};
+use facts::{CAPABILITIES, Facts, Folder, Room};
 
 /// How bad a finding is.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
@@ -37,6 +44,31 @@ pub struct Finding {
     pub what: String,
     /// What to do about it; empty if there is nothing to do.
     pub mend: String,
+}
+
+impl Finding {
+    /// Something that is as it should be.
+    pub fn fine(what: impl Into<String>) -> Self {
+        Self::new(Severity::Fine, what, "")
+    }
+
+    /// Something that is missing, and does not keep anything from running.
+    pub fn warning(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, what, mend)
+    }
+
+    /// Something without which nothing runs.
+    pub fn problem(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self::new(Severity::Problem, what, mend)
+    }
+
+    fn new(severity: Severity, what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self {
+            severity,
+            what: what.into(),
+            mend: mend.into(),
+        }
+    }
 }
 
 impl fmt::Display for Finding {
@@ -62,58 +94,22 @@ const KERNEL_GOOD: (u32, u32) = (5, 15);
 const DESCRIPTORS_GOOD: u64 = 65_536;
 /// `vm.memfd_noexec` from here on forbids executing what has no name.
 const MEMFD_NOEXEC_FORBIDS: u64 = 2;
+/// Room that checkpoints of a busy node need until old sandboxes are removed.
+const ROOM_MIN_BYTES: u64 = 64 << 20;
+/// Less than this part of a filesystem, a twentieth, is nearly none.
+const ROOM_LOW_DIVISOR: u64 = 20;
+/// Files that the sandboxes of a few tasks take.
+const FILES_MIN: u64 = 1_000;
 
-/// What the launcher and the supervisors need, and what fails without.
-const CAPABILITIES: [(&str, &str); 10] = [
-    ("CAP_SYS_ADMIN", "namespaces and mounts"),
-    ("CAP_SETUID", "tasks of other users"),
-    ("CAP_SETGID", "tasks of other users"),
-    ("CAP_SETPCAP", "bounding sets of tasks"),
-    ("CAP_KILL", "ending tasks of other users"),
-    ("CAP_CHOWN", "sandboxes of other users"),
-    ("CAP_FOWNER", "cleaning sandboxes of other users"),
-    ("CAP_DAC_OVERRIDE", "cleaning sandboxes of other users"),
-    (
-        "CAP_SYS_RESOURCE",
-        "raising limits of tasks, short pressure windows",
-    ),
-    (
-        "CAP_SYS_PTRACE",
-        "sessions in containers of other users, network/ports",
-    ),
-];
-
-/// What was read of the machine.
-#[derive(Clone, Debug, Default)]
-struct Facts {
-    kernel: Option<(u32, u32)>,
-    root: bool,
-    /// Capabilities that are not held.
-    missing_capabilities: Vec<&'static str>,
-    memfd_noexec: Option<u64>,
-    pressure: bool,
-    descriptors_max: Option<u64>,
-    work_dir: Option<Folder>,
-    runtime_dir: Option<Folder>,
-    /// Why the port cannot be listened on.
-    port_taken: Option<String>,
-    /// What is wrong with the way to the master.
-    master_trouble: Option<Finding>,
-}
-
-/// A folder, or the nearest one above it that is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Folder {
-    path: PathBuf,
-    writable: bool,
-    /// On a filesystem that a boot empties.
-    volatile: bool,
-    /// Others than the owner may write to it.
-    open_to_others: bool,
-}
-
-/// Looks at the machine.
+/// Looks at the machine and the way to its master.
 pub fn check(flags: &Flags) -> Vec<Finding> {
+    let mut findings = check_machine(flags);
+    findings.extend(check_master(&flags.master));
+    findings
+}
+
+/// Looks at the machine alone.
+pub fn check_machine(flags: &Flags) -> Vec<Finding> {
     let host = Host::detect().map_err(|error| error.to_string());
     let host = host.and_then(|mut host| {
         let narrowed = narrow(&mut host, &flags.cgroups_hierarchy);
@@ -121,8 +117,8 @@ pub fn check(flags: &Flags) -> Vec<Finding> {
     });
     let mut findings = evaluate(&Facts::read(flags), flags);
     match &host {
-        Ok(host) => findings.extend(evaluate_host(host, flags)),
-        Err(error) => findings.push(problem(
+        Ok(host) => findings.extend(evaluate_host(host, &CgroupFacts::read(host), flags)),
+        Err(error) => findings.push(Finding::problem(
             format!("cgroups cannot be used: {error}"),
             "mount them below --cgroups_hierarchy",
         )),
@@ -132,151 +128,46 @@ pub fn check(flags: &Flags) -> Vec<Finding> {
     findings
 }
 
-fn fine(what: impl Into<String>) -> Finding {
-    Finding {
-        severity: Severity::Fine,
-        what: what.into(),
-        mend: String::new(),
-    }
-}
-
-fn warning(what: impl Into<String>, mend: impl Into<String>) -> Finding {
-    Finding {
-        severity: Severity::Warning,
-        what: what.into(),
-        mend: mend.into(),
-    }
-}
-
-fn problem(what: impl Into<String>, mend: impl Into<String>) -> Finding {
-    Finding {
-        severity: Severity::Problem,
-        what: what.into(),
-        mend: mend.into(),
-    }
-}
-
-impl Facts {
-    fn read(flags: &Flags) -> Self {
-        use rustix::process::{Resource, getrlimit};
-        let root = rustix::process::geteuid().is_root();
-        let release = rustix::system::uname();
-        let number =
-            |path: &str| -> Option<u64> { std::fs::read_to_string(path).ok()?.trim().parse().ok() };
-        let listen = std::net::SocketAddr::new(flags.ip, flags.port);
-        let runtime_dir = match &flags.runtime_dir {
-            Some(given) => Some(given.clone()),
-            None => root.then(|| PathBuf::from("/run/meseta/agent")),
-        };
-        Self {
-            kernel: release.release().to_str().ok().and_then(version),
-            root,
-            missing_capabilities: missing_capabilities(),
-            memfd_noexec: number("/proc/sys/vm/memfd_noexec"),
-            pressure: Path::new("/proc/pressure/cpu").exists(),
-            // No limit is the largest one.
-            descriptors_max: Some(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
-            work_dir: Some(Folder::at(&flags.work_dir)),
-            runtime_dir: runtime_dir.as_deref().map(Folder::at),
-            port_taken: std::net::TcpListener::bind(listen)
-                .err()
-                .map(|error| error.to_string()),
-            master_trouble: check_master(&flags.master),
-        }
-    }
-}
-
-impl Folder {
-    fn at(wanted: &Path) -> Self {
-        use std::os::unix::fs::PermissionsExt as _;
-        let absolute = std::path::absolute(wanted).unwrap_or_else(|_| wanted.to_owned());
-        let there = absolute.ancestors().find(|path| path.exists());
-        let there = there.unwrap_or(Path::new("/"));
-        let access = rustix::fs::access(there, rustix::fs::Access::WRITE_OK);
-        let kind = rustix::fs::statfs(there).map(|stat| stat.f_type);
-        let mode = std::fs::metadata(there).map(|data| data.permissions().mode());
-        Self {
-            path: absolute.clone(),
-            writable: access.is_ok() && there.is_dir() && !kind.is_ok_and(is_the_kernels),
-            volatile: kind.is_ok_and(is_volatile),
-            // Of a folder that is not there yet the agent decides itself.
-            open_to_others: there == absolute && mode.is_ok_and(|mode| mode & 0o022 != 0),
-        }
-    }
-}
-
-/// tmpfs and ramfs, by their numbers in linux/magic.h.
-fn is_volatile(kind: rustix::fs::FsWord) -> bool {
-    [0x0102_1994, 0x8584_58f6].contains(&(kind & 0xffff_ffff))
-}
-
-/// procfs, sysfs and the cgroup trees, by their numbers in linux/magic.h: root may write there, and nobody
-/// may put a file there.
-fn is_the_kernels(kind: rustix::fs::FsWord) -> bool {
-    [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270].contains(&(kind & 0xffff_ffff))
-}
-
-fn missing_capabilities() -> Vec<&'static str> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0);
-    let lacks = |name: &&str| {
-        let wanted = meseta_isolators::CapabilitySet::from_names([*name]);
-        wanted.is_ok_and(|wanted| wanted.bits() & effective == 0)
-    };
-    let names = CAPABILITIES.iter().map(|(name, _)| *name);
-    names.filter(lacks).collect()
-}
-
-/// The version of a kernel release: `6.1.0-13-amd64` is 6.1.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
 fn evaluate(facts: &Facts, flags: &Flags) -> Vec<Finding> {
     let mut findings = vec![evaluate_kernel(facts)];
     if facts
         .memfd_noexec
         .is_some_and(|set| set >= MEMFD_NOEXEC_FORBIDS)
     {
-        findings.push(problem(
+        findings.push(Finding::problem(
             "vm.memfd_noexec=2 forbids the launcher, which runs from a sealed copy in memory",
             "sysctl vm.memfd_noexec=1",
         ));
     }
     findings.push(if facts.root {
-        fine("running as root")
+        Finding::fine("running as root")
     } else {
-        warning(
+        Finding::warning(
             "not root: tasks would run as this user, without cgroups or namespaces",
             "run as root, or accept posix/cpu and posix/mem",
         )
     });
     for (name, purpose) in CAPABILITIES {
         if facts.root && facts.missing_capabilities.contains(&name) {
-            findings.push(warning(
+            findings.push(Finding::warning(
                 format!("{name} is missing: no {purpose}"),
                 "add it to CapabilityBoundingSet= of the agent's unit, if that is wanted",
             ));
         }
     }
     findings.push(if facts.pressure {
-        fine("the kernel tells of pressure (PSI)")
+        Finding::fine("the kernel tells of pressure (PSI)")
     } else {
-        warning(
+        Finding::warning(
             "no /proc/pressure: pressure is absent from metrics, the pressure controller sees nothing",
             "boot with psi=1, or a kernel with CONFIG_PSI",
         )
     });
     let descriptors = facts.descriptors_max.unwrap_or(0);
     findings.push(if descriptors >= DESCRIPTORS_GOOD {
-        fine("descriptors: enough for thousands of containers")
+        Finding::fine("descriptors: enough for thousands of containers")
     } else {
-        warning(
+        Finding::warning(
             format!(
                 "only {descriptors} descriptors: about {} containers are sampled cheaply",
                 descriptors / 64
@@ -294,13 +185,15 @@ fn evaluate(facts: &Facts, flags: &Flags) -> Vec<Finding> {
     }
     let address = std::net::SocketAddr::new(flags.ip, flags.port);
     findings.push(match &facts.port_taken {
-        None => fine(format!("{address} is free")),
-        Some(why) => warning(
+        None => Finding::fine(format!("{address} is free")),
+        Some(_) if facts.runs_already => Finding::fine(format!(
+            "{address}: the agent of this work directory listens"
+        )),
+        Some(why) => Finding::warning(
             format!("{address} cannot be listened on: {why}"),
             "end what uses it (an agent that runs already?), or give --ip and --port",
         ),
     });
-    findings.extend(facts.master_trouble.clone());
     findings
 }
 
@@ -315,7 +208,7 @@ fn evaluate_access(flags: &Flags) -> Option<Finding> {
     } else {
         "`meseta tls init` makes certificates, credentials and the flags that name them; see docs/security.md"
     };
-    Some(problem(chain(&error), mend))
+    Some(Finding::problem(chain(&error), mend))
 }
 
 /// Whether the master can be found: an unresolvable name is a problem, one that does not answer may be starting.
@@ -337,7 +230,7 @@ fn check_master(text: &str) -> Option<Finding> {
     let (host_port, addresses) = match known {
         Ok(known) => known,
         Err(why) => {
-            return Some(problem(
+            return Some(Finding::problem(
                 format!("--master={text}: there is no such master: {why}"),
                 "give the host and port of a master, or a name that this machine can resolve",
             ));
@@ -348,7 +241,7 @@ fn check_master(text: &str) -> Option<Finding> {
         .map(|address| TcpStream::connect_timeout(address, CONNECT_TIMEOUT).err());
     let answers = refusals.any(|refusal| refusal.is_none());
     (!answers).then(|| {
-        warning(
+        Finding::warning(
             format!("--master={text}: nothing answers at {host_port}"),
             "start the master, or open the way to it; the agent goes on trying",
         )
@@ -357,106 +250,74 @@ fn check_master(text: &str) -> Option<Finding> {
 
 fn evaluate_kernel(facts: &Facts) -> Finding {
     let Some(kernel) = facts.kernel else {
-        return warning("the kernel's version is no number", "");
+        return Finding::warning("the kernel's version is no number", "");
     };
     let text = format!("Linux {}.{}", kernel.0, kernel.1);
     if kernel < KERNEL_MIN {
-        problem(
+        Finding::problem(
             format!("{text} is too old: pidfds and clone3 are needed"),
             format!("Linux {}.{} or newer", KERNEL_MIN.0, KERNEL_MIN.1),
         )
     } else if kernel < KERNEL_GOOD {
-        warning(
+        Finding::warning(
             format!("{text} has no cgroup.kill and no idle groups; slower ways are taken"),
             format!("Linux {}.{} or newer", KERNEL_GOOD.0, KERNEL_GOOD.1),
         )
     } else {
-        fine(text)
+        Finding::fine(text)
     }
 }
 
 fn evaluate_folder(flag: &str, folder: &Folder, lasting: bool) -> Vec<Finding> {
     let path = folder.path.display();
     if !folder.writable {
-        return vec![problem(
+        return vec![Finding::problem(
             format!("--{flag}={path} cannot be written"),
             format!("make it writable for this user, or give another --{flag}"),
         )];
     }
     let mut findings = Vec::new();
+    let room = folder.room.filter(|_| lasting);
+    findings.extend(room.and_then(|room| evaluate_room(flag, folder, room)));
     if lasting && folder.volatile {
-        findings.push(warning(
+        findings.push(Finding::warning(
             format!("--{flag}={path} is in memory: a boot empties it, and tasks are lost"),
             "put it on a disk",
         ));
     }
     if folder.open_to_others {
-        findings.push(warning(
+        findings.push(Finding::warning(
             format!("--{flag}={path} may be written by others than its owner"),
             format!("chmod go-w {path}"),
         ));
     }
     if findings.is_empty() {
-        findings.push(fine(format!("--{flag}={path} can be written")));
+        findings.push(Finding::fine(format!("--{flag}={path} can be written")));
     }
     findings
 }
 
-fn evaluate_host(host: &Host, flags: &Flags) -> Vec<Finding> {
-    let mode = match host.mode {
-        Mode::None => {
-            return vec![warning(
-                "no cgroups are mounted: nothing is limited, usage is summed over processes",
-                "mount cgroup2 at /sys/fs/cgroup",
-            )];
-        }
-        Mode::Legacy => "v1",
-        Mode::Hybrid => "v1 with the unified tree beside it",
-        Mode::Unified => "v2",
-    };
-    let mut findings = vec![fine(format!("cgroups: {mode}"))];
-    if !host.privileged {
-        return findings;
+/// Whether there is room for checkpoints and sandboxes.
+fn evaluate_room(flag: &str, folder: &Folder, room: Room) -> Option<Finding> {
+    let path = folder.path.display();
+    let mend = "remove what is not needed (`df`, `du -x`), or put it on a larger filesystem";
+    let megabytes = room.free_bytes >> 20;
+    if room.free_files.is_some_and(|files| files < FILES_MIN) {
+        let what =
+            format!("--{flag}={path} is on a filesystem that can hold no more files (`df -i`)");
+        return Some(Finding::problem(what, mend));
     }
-    for (controller, purpose) in [
-        (Controller::Cpu, "CPU weights and limits"),
-        (Controller::Memory, "memory limits"),
-        (Controller::Pids, "limits on processes"),
-        (Controller::Blkio, "figures of block devices"),
-    ] {
-        if !host.offers(controller) {
-            let name = controller.name();
-            // Without the others a root agent has no isolation to speak of.
-            let severity = match controller {
-                Controller::Blkio => Severity::Warning,
-                _ => Severity::Problem,
-            };
-            findings.push(Finding {
-                severity,
-                what: format!("controller {name} is not there: no {purpose}"),
-                mend: format!(
-                    "remove cgroup_disable={name} from the kernel's command line, and mount it"
-                ),
-            });
-        }
+    if room.free_bytes < ROOM_MIN_BYTES {
+        let what = format!("--{flag}={path} is on a full filesystem: {megabytes} MB are free");
+        return Some(Finding::problem(what, mend));
     }
-    if let Some(text) = &flags.isolation.isolation
-        && let Ok(isolation) = Isolation::parse(text)
-        && let Err(error) = isolation.check(host)
-    {
-        findings.push(problem(format!("--isolation: {error}"), "leave it out"));
+    if room.free_bytes < room.total_bytes / ROOM_LOW_DIVISOR {
+        let what = format!(
+            "--{flag}={path} is on a filesystem that is nearly full: {megabytes} MB are free"
+        );
+        return Some(Finding::warning(what, mend));
     }
-    if host.mode == Mode::Unified && Path::new("/run/systemd/system").is_dir() {
-        findings.push(if flags.systemd_enable_support {
-            fine("systemd: containers live in a scope of their own, restarts do not touch them")
-        } else {
-            warning(
-                "--systemd_enable_support=false: cgroups are made behind systemd's back",
-                "leave it out",
-            )
-        });
-    }
-    findings
+    None
 }
 
 /// What the agent would refuse to start with, in its own words.
@@ -468,15 +329,17 @@ fn evaluate_flags(flags: &Flags) -> Vec<Finding> {
     let oversubscription = Configured::read(flags).err().map(|error| chain(&error));
     let wrong = [master, read, oversubscription].into_iter().flatten();
     wrong
-        .map(|text| problem(text, "see `meseta agent --help`"))
+        .map(|text| Finding::problem(text, "see `meseta agent --help`"))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
-    fn flags(more: &[&str]) -> Flags {
+    pub(super) fn flags(more: &[&str]) -> Flags {
         #[derive(clap::Parser)]
         struct Cli {
             #[command(flatten)]
@@ -524,7 +387,7 @@ mod tests {
     #[test]
     fn each_trouble_says_what_to_do() {
         type Trouble = fn(&mut Facts);
-        let troubles: [(Trouble, Severity, &str); 8] = [
+        let troubles: [(Trouble, Severity, &str); 10] = [
             (
                 |f| f.kernel = Some((4, 19)),
                 Severity::Problem,
@@ -557,6 +420,16 @@ mod tests {
                 Severity::Problem,
                 "make it writable",
             ),
+            (
+                |f| f.work_dir.as_mut().expect("there").room = Some(room(1, 100)),
+                Severity::Problem,
+                "1 MB are free",
+            ),
+            (
+                |f| f.port_taken = Some("Address already in use".to_owned()),
+                Severity::Warning,
+                "give --ip and --port",
+            ),
         ];
         for (trouble, severity, mend) in troubles {
             let mut facts = good();
@@ -565,6 +438,43 @@ mod tests {
             assert_eq!(found, severity, "{text}");
             assert!(text.contains(mend), "{text}");
         }
+    }
+
+    fn room(free_mb: u64, total_mb: u64) -> Room {
+        Room {
+            free_bytes: free_mb << 20,
+            total_bytes: total_mb << 20,
+            free_files: Some(100_000),
+        }
+    }
+
+    #[test]
+    fn room_is_judged_by_bytes_and_by_files() {
+        let folder = Folder::default();
+        let severity = |room| evaluate_room("work_dir", &folder, room).map(|one| one.severity);
+        assert_eq!(severity(room(1_000, 10_000)), None);
+        assert_eq!(severity(room(400, 10_000)), Some(Severity::Warning));
+        assert_eq!(severity(room(63, 100)), Some(Severity::Problem));
+        let no_files = Room {
+            free_files: Some(0),
+            ..room(1_000, 10_000)
+        };
+        assert_eq!(severity(no_files), Some(Severity::Problem));
+        let uncounted = Room {
+            free_files: None,
+            ..room(1_000, 10_000)
+        };
+        assert_eq!(severity(uncounted), None);
+    }
+
+    #[test]
+    fn the_port_of_an_agent_that_runs_is_no_trouble() {
+        let facts = Facts {
+            runs_already: true,
+            port_taken: Some("Address already in use".to_owned()),
+            ..good()
+        };
+        assert_eq!(worst(&facts).0, Severity::Fine);
     }
 
     #[test]
@@ -613,9 +523,9 @@ mod tests {
 
     #[test]
     fn releases_are_read() {
-        assert_eq!(version("6.1.0-13-amd64"), Some((6, 1)));
-        assert_eq!(version("6.18.44-fc"), Some((6, 18)));
-        assert_eq!(version("five"), None);
+        assert_eq!(facts::version("6.1.0-13-amd64"), Some((6, 1)));
+        assert_eq!(facts::version("6.18.44-fc"), Some((6, 18)));
+        assert_eq!(facts::version("five"), None);
     }
 
     #[test]

@@ -1,0 +1,344 @@
+//! What `--check` finds about cgroups: trees, controllers, delegation, swap accounting.
+//!
+//! [`CgroupFacts::read`] reads, [`evaluate_host`] decides and is pure.
+
+use std::path::{Path, PathBuf};
+
+use meseta_isolators::{Controller, Host, Isolation, Mode};
+
+use super::{Finding, Severity};
+use crate::configuration::flags::Flags;
+
+/// What was read of the cgroup trees beside [`Host`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct CgroupFacts {
+    /// Trees that are mounted read-only.
+    read_only: Vec<PathBuf>,
+    /// The controllers that the kernel has enabled, whoever may use them; none if it does not say.
+    in_kernel: Option<Vec<Controller>>,
+    swap: Swap,
+    /// Whether systemd runs this machine.
+    systemd: bool,
+}
+
+/// Whether swap counts towards limits of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Swap {
+    /// The machine has none, or it is not known whether it is accounted.
+    #[default]
+    NotSeen,
+    Accounted,
+    NotAccounted,
+}
+
+impl CgroupFacts {
+    pub(super) fn read(host: &Host) -> Self {
+        let trees = host.trees();
+        let is_read_only = |path: &PathBuf| {
+            let stat = rustix::fs::statvfs(path);
+            stat.is_ok_and(|stat| stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+        };
+        let enabled = std::fs::read_to_string(host.proc.join("cgroups")).ok();
+        Self {
+            read_only: trees
+                .into_iter()
+                .map(|tree| tree.mount)
+                .filter(is_read_only)
+                .collect(),
+            in_kernel: enabled.map(|text| enabled_controllers(&text)),
+            swap: read_swap(host),
+            systemd: Path::new("/run/systemd/system").is_dir(),
+        }
+    }
+}
+
+/// The controllers that `/proc/cgroups` says are enabled.
+fn enabled_controllers(text: &str) -> Vec<Controller> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let enabled = lines.filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let name = fields.next()?;
+        (fields.next_back()? == "1").then_some(name)
+    });
+    let enabled: Vec<&str> = enabled.collect();
+    let is_enabled = |controller: &Controller| enabled.contains(&controller.name());
+    Controller::ALL.into_iter().filter(is_enabled).collect()
+}
+
+fn read_swap(host: &Host) -> Swap {
+    let swaps = std::fs::read_to_string(host.proc.join("swaps")).unwrap_or_default();
+    // The first line is a heading.
+    if swaps.lines().count() < 2 {
+        return Swap::NotSeen;
+    }
+    let v1 = host.v1.iter();
+    let v1 = v1.filter(|tree| tree.controllers.contains(&Controller::Memory));
+    let v1 = v1.map(|tree| tree.mount.join("memory.memsw.limit_in_bytes"));
+    // The root group of version 2 has no limits: any group below it has, once its memory is controlled.
+    let v2 = host.unified.iter().filter_map(|tree| {
+        let groups = std::fs::read_dir(&tree.mount).ok()?;
+        let mut groups = groups.filter_map(|group| Some(group.ok()?.path()));
+        let controlled = groups.find(|group| group.join("memory.max").exists())?;
+        Some(controlled.join("memory.swap.max"))
+    });
+    match v1.chain(v2).next() {
+        None => Swap::NotSeen,
+        Some(limit) if limit.exists() => Swap::Accounted,
+        Some(_) => Swap::NotAccounted,
+    }
+}
+
+pub(super) fn evaluate_host(host: &Host, facts: &CgroupFacts, flags: &Flags) -> Vec<Finding> {
+    let mode = match host.mode {
+        Mode::None => {
+            return vec![Finding::warning(
+                "no cgroups are mounted: nothing is limited, usage is summed over processes",
+                "mount cgroup2 at /sys/fs/cgroup",
+            )];
+        }
+        Mode::Legacy => "v1",
+        Mode::Hybrid => "v1 with the unified tree beside it",
+        Mode::Unified => "v2",
+    };
+    let mut findings = vec![Finding::fine(format!("cgroups: {mode}"))];
+    findings.extend(evaluate_writability(facts));
+    if !host.privileged {
+        return findings;
+    }
+    findings.extend(evaluate_controllers(host, facts));
+    findings.extend(evaluate_swap(facts.swap, flags.cgroups_limit_swap));
+    if let Some(text) = &flags.isolation.isolation
+        && let Ok(isolation) = Isolation::parse(text)
+        && let Err(error) = isolation.check(host)
+    {
+        findings.push(Finding::problem(
+            format!("--isolation: {error}"),
+            "leave it out",
+        ));
+    }
+    if host.mode == Mode::Unified && facts.systemd {
+        findings.push(if flags.systemd_enable_support {
+            Finding::fine(
+                "systemd: containers live in a scope of their own, restarts do not touch them",
+            )
+        } else {
+            Finding::warning(
+                "--systemd_enable_support=false: cgroups are made behind systemd's back",
+                "leave it out",
+            )
+        });
+    }
+    findings
+}
+
+fn evaluate_writability(facts: &CgroupFacts) -> Option<Finding> {
+    let trees = facts
+        .read_only
+        .iter()
+        .map(|tree| tree.display().to_string());
+    let trees: Vec<String> = trees.collect();
+    let first = trees.first()?;
+    Some(Finding::problem(
+        format!(
+            "mounted read-only, so that no group can be made: {}",
+            trees.join(" ")
+        ),
+        format!(
+            "mount -o remount,rw {first}, and so on; a container needs them writable (for example `--privileged \
+             --cgroupns=host`)"
+        ),
+    ))
+}
+
+/// Controllers that are not there, and why.
+fn evaluate_controllers(host: &Host, facts: &CgroupFacts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (controller, purpose) in [
+        (Controller::Cpu, "CPU weights and limits"),
+        (Controller::Memory, "memory limits"),
+        (Controller::Pids, "limits on processes"),
+        (Controller::Blkio, "figures of block devices"),
+    ] {
+        if host.offers(controller) {
+            continue;
+        }
+        // Without the others a root agent has no isolation to speak of.
+        let severity = match controller {
+            Controller::Blkio => Severity::Warning,
+            _ => Severity::Problem,
+        };
+        let in_kernel = facts.in_kernel.as_ref();
+        let is_in_kernel = in_kernel.is_some_and(|enabled| enabled.contains(&controller));
+        let (what, mend) = match &host.unified {
+            Some(tree) if host.mode == Mode::Unified && is_in_kernel => {
+                let (name, mount) = (controller.v2_name(), tree.mount.display());
+                (
+                    format!("controller {name} is not delegated to {mount}: no {purpose}"),
+                    format!(
+                        "Delegate=yes in the unit that this runs in; in a container, have the machine write \
+                         +{name} to cgroup.subtree_control above its group, or share the machine's cgroup namespace"
+                    ),
+                )
+            }
+            _ => {
+                let name = controller.name();
+                (
+                    format!("controller {name} is not there: no {purpose}"),
+                    format!(
+                        "remove cgroup_disable={name} from the kernel's command line, and mount it"
+                    ),
+                )
+            }
+        };
+        findings.push(Finding {
+            severity,
+            what,
+            mend,
+        });
+    }
+    findings
+}
+
+fn evaluate_swap(swap: Swap, limit_swap: bool) -> Option<Finding> {
+    const MEND: &str = "boot with swapaccount=1, or turn swap off (swapoff -a)";
+    match swap {
+        Swap::NotSeen => None,
+        Swap::Accounted => Some(Finding::fine("swap counts towards limits of memory")),
+        Swap::NotAccounted if limit_swap => Some(Finding::problem(
+            "--cgroups_limit_swap: the kernel does not account swap",
+            MEND,
+        )),
+        Swap::NotAccounted => Some(Finding::warning(
+            "the kernel does not account swap: a task may swap without limit beyond its memory",
+            MEND,
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_isolators::{Unified, V1Hierarchy};
+
+    use super::*;
+    use crate::check::tests::flags;
+
+    const ALL: [Controller; 4] = [
+        Controller::Cpu,
+        Controller::Memory,
+        Controller::Pids,
+        Controller::Blkio,
+    ];
+
+    fn unified(controllers: &[Controller]) -> Host {
+        Host {
+            proc: "/proc".into(),
+            mode: Mode::Unified,
+            v1: Vec::new(),
+            unified: Some(Unified {
+                mount: "/sys/fs/cgroup".into(),
+                controllers: controllers.to_vec(),
+            }),
+            privileged: true,
+        }
+    }
+
+    fn troubles(host: &Host, facts: &CgroupFacts, more: &[&str]) -> Vec<Finding> {
+        let findings = evaluate_host(host, facts, &flags(more)).into_iter();
+        findings
+            .filter(|one| one.severity > Severity::Fine)
+            .collect()
+    }
+
+    #[test]
+    fn a_good_tree_has_nothing_to_mend() {
+        let found = troubles(&unified(&ALL), &CgroupFacts::default(), &[]);
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn a_tree_that_is_read_only_is_named() {
+        let facts = CgroupFacts {
+            read_only: vec!["/sys/fs/cgroup".into()],
+            ..CgroupFacts::default()
+        };
+        let found = troubles(&unified(&ALL), &facts, &[]);
+        assert_eq!(found[0].severity, Severity::Problem);
+        assert!(found[0].what.ends_with(": /sys/fs/cgroup"));
+        assert!(found[0].mend.contains("remount,rw"), "{}", found[0]);
+    }
+
+    /// What the kernel does not have needs another cure than what was not handed down.
+    #[test]
+    fn a_controller_that_is_missing_is_told_from_one_that_is_not_delegated() {
+        let host = unified(&[Controller::Cpu, Controller::Pids, Controller::Blkio]);
+        let facts = |in_kernel: &[Controller]| CgroupFacts {
+            in_kernel: Some(in_kernel.to_vec()),
+            ..CgroupFacts::default()
+        };
+        let found = troubles(&host, &facts(&ALL), &[]);
+        assert!(
+            found[0].what.contains("memory is not delegated"),
+            "{found:?}"
+        );
+        assert!(found[0].mend.contains("Delegate=yes"), "{found:?}");
+        let found = troubles(&host, &facts(&[Controller::Cpu]), &[]);
+        assert!(found[0].mend.contains("cgroup_disable=memory"), "{found:?}");
+        let legacy = Host {
+            mode: Mode::Legacy,
+            v1: vec![V1Hierarchy {
+                mount: "/sys/fs/cgroup/cpu".into(),
+                controllers: vec![Controller::Cpu],
+            }],
+            unified: None,
+            ..unified(&[])
+        };
+        let found = troubles(&legacy, &facts(&ALL), &[]);
+        assert!(found[0].mend.contains("mount it"), "{found:?}");
+    }
+
+    #[test]
+    fn swap_that_is_not_accounted_is_a_problem_where_it_is_to_be_limited() {
+        let facts = CgroupFacts {
+            swap: Swap::NotAccounted,
+            ..CgroupFacts::default()
+        };
+        let severity = |more: &[&str]| troubles(&unified(&ALL), &facts, more)[0].severity;
+        assert_eq!(severity(&[]), Severity::Warning);
+        assert_eq!(severity(&["--cgroups_limit_swap=true"]), Severity::Problem);
+    }
+
+    #[test]
+    fn what_the_kernel_has_enabled_is_read() {
+        let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t50\t1\nmemory\t0\t1\t0\npids\t0\t1\t1\n";
+        let found = enabled_controllers(text);
+        assert!(found.contains(&Controller::Cpu) && found.contains(&Controller::Pids));
+        assert!(!found.contains(&Controller::Memory));
+    }
+
+    #[test]
+    fn swap_is_read_from_the_group_that_has_limits() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut host = unified(&ALL);
+        host.proc = dir.path().join("proc");
+        let mount = dir.path().join("cgroup");
+        host.unified = Some(Unified {
+            mount: mount.clone(),
+            controllers: ALL.to_vec(),
+        });
+        let write = |path: PathBuf, text: &str| {
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            std::fs::write(path, text).expect("written");
+        };
+        let swaps = host.proc.join("swaps");
+        write(swaps.clone(), "Filename Type Size Used Priority\n");
+        write(mount.join("system.slice/memory.max"), "max\n");
+        assert_eq!(read_swap(&host), Swap::NotSeen, "there is no swap");
+        write(
+            swaps,
+            "Filename Type Size Used Priority\n/swap file 1 0 -2\n",
+        );
+        assert_eq!(read_swap(&host), Swap::NotAccounted);
+        write(mount.join("system.slice/memory.swap.max"), "max\n");
+        assert_eq!(read_swap(&host), Swap::Accounted);
+    }
+}

@@ -1,0 +1,323 @@
+//! What `meseta doctor` finds about one master: whether it answers, is believed, has the same time and a like version.
+//!
+//! [`ask`] reads, [`evaluate`] decides and is pure.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use meseta_agent::Finding;
+use meseta_daemon::client::{Error, Reply};
+use meseta_daemon::error_chain;
+use serde_json::Value;
+
+use crate::verbs::{hints, identity, server};
+
+/// Clocks that differ by more make logs and times of maintenance misleading.
+const SKEW_WARNING: Duration = Duration::from_secs(5);
+/// By more than this, certificates that were just made are not valid yet.
+const SKEW_PROBLEM: Duration = Duration::from_secs(300);
+/// The master tells its time in whole seconds.
+const DATE_PRECISION: Duration = Duration::from_secs(1);
+
+/// What came of asking a master.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It told its version, and perhaps the time.
+    Answered {
+        version: Option<String>,
+        skew: Option<Skew>,
+    },
+    /// Nothing listens, or nothing came back.
+    Silent(String),
+    /// Its certificate is not believed, or it speaks no TLS.
+    NotTrusted { why: String, hint: &'static str },
+    /// Something that is no master answered.
+    Strange(String),
+    /// The certificates or the secret that this side should use cannot be read.
+    Unusable(String),
+}
+
+/// How far the master's clock is ahead of ours, or behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Skew {
+    pub(super) is_ahead: bool,
+    /// At the least: what the way and the precision may account for is not counted.
+    pub(super) by: Duration,
+}
+
+impl Skew {
+    /// Of a time that was told between two readings of our clock.
+    fn between(told: SystemTime, asked: SystemTime, answered: SystemTime) -> Self {
+        let ahead = told.duration_since(answered).unwrap_or_default();
+        // Cut to whole seconds: it was up to one later.
+        let latest = told + DATE_PRECISION;
+        let behind = asked.duration_since(latest).unwrap_or_default();
+        Self {
+            is_ahead: !ahead.is_zero(),
+            by: ahead.max(behind),
+        }
+    }
+}
+
+/// Asks a master for its version, which it tells to everybody. `trusted` is the authority that is believed unless the
+/// verb was given one.
+pub(super) async fn ask(address: &str, trusted: Option<&Path>) -> Answer {
+    let scheme = identity::scheme_trusting(trusted);
+    let address = match address.contains("://") {
+        true => address.to_owned(),
+        false => format!("{scheme}://{address}"),
+    };
+    let url = server::url(&address, "/version");
+    let client = match identity::client_trusting(trusted, url.starts_with("https://")) {
+        Ok(client) => client,
+        Err(error) => return Answer::Unusable(format!("{error:#}")),
+    };
+    let asked = super::now();
+    match client.get(&url).await {
+        Ok(reply) => read(&reply, asked, super::now()),
+        Err(Error::Connect { source, .. }) => match hints::of_certificate(&source) {
+            Some(hint) => Answer::NotTrusted {
+                why: error_chain::chain(&source),
+                hint,
+            },
+            None => Answer::Silent(error_chain::chain(&source)),
+        },
+        Err(error) => Answer::Silent(error_chain::chain(&error)),
+    }
+}
+
+fn read(reply: &Reply, asked: SystemTime, answered: SystemTime) -> Answer {
+    if !reply.status.is_success() {
+        return Answer::Strange(format!("{}: {}", reply.status, reply.text().trim()));
+    }
+    let Ok(page) = serde_json::from_slice::<Value>(&reply.body) else {
+        return Answer::Strange("what is not JSON".to_owned());
+    };
+    let told = reply.header("date");
+    let told = told.and_then(|date| httpdate::parse_http_date(date).ok());
+    let version = page.get("meseta_version").and_then(Value::as_str);
+    Answer::Answered {
+        version: version.map(str::to_owned),
+        skew: told.map(|told| Skew::between(told, asked, answered)),
+    }
+}
+
+/// Judges an answer; `own` is the version of this program.
+pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding> {
+    let (version, skew) = match answer {
+        Answer::Answered { version, skew } => (version, skew),
+        Answer::Silent(why) => {
+            return vec![Finding::problem(
+                format!("master {address} does not answer: {why}"),
+                "start it (`systemctl start meseta-master`, `meseta local`), open its port between here and there, or \
+                 correct --master",
+            )];
+        }
+        Answer::NotTrusted { why, hint } => {
+            return vec![Finding::problem(
+                format!("master {address} is not trusted: {why}"),
+                *hint,
+            )];
+        }
+        Answer::Strange(what) => {
+            return vec![Finding::problem(
+                format!("{address} answers, and is no master: {what}"),
+                "give the address of a master with --master; they listen on port 5050 unless they are told otherwise",
+            )];
+        }
+        Answer::Unusable(why) => {
+            return vec![Finding::problem(
+                format!("master {address} cannot be asked: {why}"),
+                "name files that are there and may be read with --ca, --cert, --key and --secret-file",
+            )];
+        }
+    };
+    let mut findings = vec![Finding::fine(format!("master {address} answers"))];
+    findings.push(evaluate_version(address, version.as_deref(), own));
+    findings.extend(skew.map(|skew| evaluate_skew(address, skew)));
+    findings
+}
+
+fn evaluate_version(address: &str, version: Option<&str>, own: &str) -> Finding {
+    let Some(version) = version else {
+        return Finding::warning(
+            format!("master {address} tells no version of Meseta"),
+            format!("it is Mesos, or an older Meseta: upgrade it to {own}"),
+        );
+    };
+    let (Some(theirs), Some(ours)) = (release(version), release(own)) else {
+        return Finding::warning(
+            format!("master {address} has version {version:?}, which is no release; this is {own}"),
+            "use releases: masters, agents and verbs of one minor version and the next speak with each other",
+        );
+    };
+    let is_near = theirs.0 == ours.0 && theirs.1.abs_diff(ours.1) <= 1;
+    if is_near {
+        return Finding::fine(format!(
+            "master {address} has version {version}, this is {own}"
+        ));
+    }
+    let mend = if theirs < ours {
+        format!("upgrade the master, one minor version after the other, to {own}")
+    } else {
+        format!("upgrade this machine, one minor version after the other, to {version}")
+    };
+    Finding::problem(
+        format!(
+            "master {address} has version {version}, this is {own}: only one minor version and the next speak with each other"
+        ),
+        mend,
+    )
+}
+
+/// Major and minor of `1.2.3`.
+fn release(version: &str) -> Option<(u64, u64)> {
+    let mut numbers = version.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn evaluate_skew(address: &str, skew: Skew) -> Finding {
+    const MEND: &str = "have both machines keep the time (`timedatectl set-ntp true`, chrony or systemd-timesyncd)";
+    let direction = if skew.is_ahead { "ahead of" } else { "behind" };
+    let seconds = skew.by.as_secs();
+    let text = format!("the clock of master {address} is {seconds} s {direction} this one");
+    if skew.by > SKEW_PROBLEM {
+        Finding::problem(format!("{text}: certificates may not be valid"), MEND)
+    } else if skew.by > SKEW_WARNING {
+        Finding::warning(text, MEND)
+    } else {
+        Finding::fine(format!("the clock of master {address} is this one's"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use http::{HeaderMap, HeaderValue, StatusCode};
+    use meseta_agent::Severity;
+
+    use super::*;
+
+    const OWN: &str = "0.3.1";
+
+    fn answered(version: Option<&str>, is_ahead: bool, by: u64) -> Answer {
+        Answer::Answered {
+            version: version.map(str::to_owned),
+            skew: Some(Skew {
+                is_ahead,
+                by: Duration::from_secs(by),
+            }),
+        }
+    }
+
+    /// What is worst of an answer.
+    fn worst(answer: &Answer) -> (Severity, String) {
+        let findings = evaluate("m:5050", answer, OWN).into_iter();
+        let worst = findings.max_by_key(|one| one.severity).expect("a finding");
+        assert_eq!(worst.severity == Severity::Fine, worst.mend.is_empty());
+        (worst.severity, worst.to_string())
+    }
+
+    #[test]
+    fn a_master_that_is_well_has_nothing_to_mend() {
+        assert_eq!(worst(&answered(Some("0.3.0"), true, 0)).0, Severity::Fine);
+        assert_eq!(worst(&answered(Some("0.4.9"), false, 5)).0, Severity::Fine);
+    }
+
+    #[test]
+    fn each_trouble_on_the_way_says_what_to_do() {
+        let not_trusted = Answer::NotTrusted {
+            why: "invalid peer certificate: UnknownIssuer".to_owned(),
+            hint: "--ca names the authority",
+        };
+        for (answer, severity, mend) in [
+            (
+                Answer::Silent("refused".to_owned()),
+                Severity::Problem,
+                "systemctl start",
+            ),
+            (not_trusted, Severity::Problem, "--ca"),
+            (
+                Answer::Strange("404".to_owned()),
+                Severity::Problem,
+                "port 5050",
+            ),
+            (
+                Answer::Unusable("no file".to_owned()),
+                Severity::Problem,
+                "--ca",
+            ),
+            (answered(Some(OWN), true, 6), Severity::Warning, "set-ntp"),
+            (
+                answered(Some(OWN), false, 301),
+                Severity::Problem,
+                "set-ntp",
+            ),
+            (
+                answered(Some("0.1.0"), false, 0),
+                Severity::Problem,
+                "upgrade the master",
+            ),
+            (
+                answered(Some("0.5.0"), false, 0),
+                Severity::Problem,
+                "upgrade this machine",
+            ),
+            (
+                answered(Some("1.3.0"), false, 0),
+                Severity::Problem,
+                "upgrade this machine",
+            ),
+            (
+                answered(Some("new"), false, 0),
+                Severity::Warning,
+                "releases",
+            ),
+            (answered(None, false, 0), Severity::Warning, "older Meseta"),
+        ] {
+            let (found, text) = worst(&answer);
+            assert_eq!(found, severity, "{text}");
+            assert!(text.contains(mend), "{text}");
+        }
+    }
+
+    #[test]
+    fn clocks_differ_by_what_neither_the_way_nor_the_precision_accounts_for() {
+        let at = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);
+        let skew = |told: u64| Skew::between(at(told), at(100), at(102));
+        for told in 99..=102 {
+            assert!(skew(told).by.is_zero(), "{told}");
+        }
+        let ahead = Skew {
+            is_ahead: true,
+            by: Duration::from_secs(8),
+        };
+        assert_eq!(skew(110), ahead);
+        let behind = Skew {
+            is_ahead: false,
+            by: Duration::from_secs(9),
+        };
+        assert_eq!(skew(90), behind);
+    }
+
+    #[test]
+    fn a_page_is_read_with_its_date() {
+        let reply = |status: StatusCode, body: &'static str| Reply {
+            status,
+            headers: HeaderMap::from_iter([(
+                http::header::DATE,
+                HeaderValue::from_static("Thu, 01 Jan 1970 00:01:50 GMT"),
+            )]),
+            body: body.into(),
+        };
+        let at = UNIX_EPOCH + Duration::from_secs(100);
+        let read = |status, body| read(&reply(status, body), at, at);
+        let well = read(StatusCode::OK, r#"{"meseta_version": "0.1.0"}"#);
+        assert_eq!(well, answered(Some("0.1.0"), true, 10));
+        let page = read(StatusCode::OK, "<html>");
+        assert!(matches!(page, Answer::Strange(_)), "{page:?}");
+        let gone = read(StatusCode::NOT_FOUND, "");
+        assert!(matches!(gone, Answer::Strange(_)), "{gone:?}");
+    }
+}
