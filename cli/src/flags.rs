@@ -7,6 +7,7 @@
 
 mod completions;
 mod groups;
+mod man;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -143,6 +144,12 @@ pub(crate) enum Verb {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages of this command line into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder, which is made.
+        dir: PathBuf,
+    },
 }
 
 // The configuration file, a flag of both daemons; a doc comment here would become their help.
@@ -157,6 +164,12 @@ struct ConfigFlag {
 pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
     verbs::table::say(completions::script(shell).trim_end());
     ExitCode::SUCCESS
+}
+
+/// Writes the manual pages, for packages.
+pub(crate) fn man(dir: &Path) -> anyhow::Result<ExitCode> {
+    man::write(dir)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A command line that was understood.

@@ -60,6 +60,7 @@ fn main() -> ExitCode {
         flags::Verb::Doctor(options) => verbs::doctor::run(&options),
         flags::Verb::Tls(options) => fleet::run(&options).map(done),
         flags::Verb::Registry(options) => registry::run(&options).map(done),
+        flags::Verb::Man { dir } => flags::man(&dir),
         flags::Verb::Completions { shell } => Ok(flags::completions(shell)),
     };
     outcome.unwrap_or_else(|error| {
