@@ -1,0 +1,51 @@
+# Runs inside the machine: installs a .deb, runs a task, upgrades, removes and purges. The task must outlive all but the
+# purge, which must leave nothing.
+set -u
+ip link set lo up 2>/dev/null
+grep -qs localhost /etc/hosts || echo '127.0.0.1 localhost' >>/etc/hosts
+failed=0
+holds() { # WHAT COMMAND...
+  local what=$1; shift
+  if "$@" >/out/last.txt 2>&1; then echo "ok       $what"; else echo "FAILED   $what"; cat /out/last.txt; failed=1; fi
+}
+timed() { # WHAT COMMAND...
+  local what=$1 begun; begun=$(date +%s.%N); shift
+  holds "$what" "$@"
+  echo "         $(date +%s.%N) $begun" | awk '{ printf "         %.1f s\n", $1 - $2 }'
+}
+absent() { [ ! -e "$1" ]; }
+unknown() { ! getent passwd "$1"; }
+inactive() { ! systemctl is-active "$1"; }
+# The process and when it was started: another one with its number is not the same.
+task() { pid=$(pgrep -x -f 'sleep 86400') && echo "$pid $(awk '{ print $22 }' "/proc/$pid/stat")"; }
+same_task() { [ "$(task)" = "$started" ]; }
+ended_task() { ! pgrep -x -f 'sleep 86400'; }
+runs() { meseta tasks | grep -q TASK_RUNNING; }
+soon() { local n; for n in $(seq 60); do "$@" && return; sleep 1; done; return 1; }
+
+timed "install" dpkg -i first.deb
+holds "the agent is not started by itself" inactive meseta-agent
+holds "the users are there" getent passwd meseta meseta-master
+holds "the manual is there" test -e /usr/share/man/man1/meseta-agent.1.gz
+timed "start" systemctl enable --now meseta-master meseta-agent
+timed "a task runs" meseta execute --detach --name=long --command='exec sleep 86400' --resources='cpus:0.1;mem:32'
+started=$(task)
+agent=$(systemctl show -p MainPID meseta-agent)
+
+timed "upgrade" dpkg -i second.deb
+holds "the task is the same process" same_task
+holds "the agent is another one" test "$agent" != "$(systemctl show -p MainPID meseta-agent)"
+holds "the agent has the task" soon runs
+
+timed "remove" dpkg -r meseta
+holds "the agent has ended" inactive meseta-agent
+holds "the task goes on" same_task
+holds "the configuration stays" test -e /etc/meseta/agent.toml
+timed "purge" dpkg -P meseta
+holds "the task has ended" soon ended_task
+for path in /etc/meseta /var/lib/meseta /run/meseta /usr/bin/meseta /usr/share/doc/meseta /usr/lib/systemd/system/meseta.slice; do
+  holds "$path is gone" absent $path
+done
+for user in meseta meseta-master; do holds "the user $user is gone" unknown $user; done
+holds "no scope is left" inactive meseta-tasks.scope
+exit $failed
