@@ -17,6 +17,7 @@ meseta_tests::scenarios! {
     anywhere:
         a_shut_cluster_runs_a_task_for_who_may,
         verbs_reach_an_agent_that_is_certified_by_name_alone,
+        what_a_master_keeps_is_its_own,
         credentials_are_made_as_the_refusal_says,
         requests_that_say_two_things_are_refused,
         changed_credentials_and_rules_need_no_restart;
@@ -363,6 +364,47 @@ fn verbs_reach_an_agent_that_is_certified_by_name_alone() {
         complained.contains("its output could not be read"),
         "{complained}"
     );
+}
+
+/// The registry and the endpoint file, whatever the umask was and whatever they were before.
+fn what_a_master_keeps_is_its_own() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = TempDir::new().expect("a directory");
+    let work_dir = dir.path().join("master");
+    let mode = |path: &Path| {
+        let metadata = std::fs::metadata(path).expect("metadata");
+        metadata.permissions().mode() & 0o7777
+    };
+    let modes = || {
+        let mut found = vec![("work_dir".to_owned(), mode(&work_dir))];
+        for entry in std::fs::read_dir(&work_dir).expect("a folder") {
+            let entry = entry.expect("an entry");
+            let name = entry.file_name().to_string_lossy().into_owned();
+            found.push((name, mode(&entry.path())));
+        }
+        found
+    };
+    let open = |path: &Path, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("a mode");
+    };
+    std::fs::create_dir(&work_dir).expect("a folder");
+    for round in 0..2 {
+        // As an older master, or a careless umask, left them.
+        open(&work_dir, 0o755);
+        if round == 1 {
+            open(&work_dir.join("registry.redb"), 0o644);
+            open(&work_dir.join("endpoint"), 0o644);
+        }
+        let mut master = Daemon::start("master", &work_dir, &["--port=0".to_owned()]);
+        let found = modes();
+        assert!(found.len() >= 3, "{found:?}");
+        for (name, mode) in &found {
+            let expected = if name == "work_dir" { 0o700 } else { 0o600 };
+            assert_eq!(*mode, expected, "{name} among {found:?}");
+        }
+        master.end(Duration::from_secs(10));
+    }
 }
 
 /// Secrets are in no log, on no page, and no dump is written.

@@ -11,6 +11,7 @@ use crate::anywhere;
 meseta_tests::scenarios! {
     anywhere:
         an_unknown_flag_suggests_the_near_one,
+        parameters_of_modules,
         a_master_that_answers_nothing;
     unless_root:
         a_cgroups_root_that_leads_out;
@@ -32,6 +33,20 @@ fn an_unknown_flag_suggests_the_near_one() {
     let dir = tempfile::tempdir().expect("a directory");
     let said = refused("master", dir.path(), &["--alocation_interval=1secs"]);
     assert!(said.contains("--allocation_interval"), "{said}");
+}
+
+/// Estimators and controllers get theirs from --modules; which are refused, the crate of the estimators tells.
+fn parameters_of_modules() {
+    for (flag, module, key, value) in [
+        ("--resource_estimator=slack", "slack", "floor_margin", "1.5"),
+        ("--qos_controller=load", "load", "load_threshold_5min", "-1"),
+    ] {
+        let parameter = serde_json::json!({"key": key, "value": value});
+        let modules = serde_json::json!({"name": module, "parameters": parameter});
+        let modules = serde_json::json!({"libraries": {"modules": modules}});
+        let said = agent(&[flag, &format!("--modules={modules}")]);
+        assert!(said.contains(key) && said.contains(value), "{said}");
+    }
 }
 
 /// The agent does not give up: it says so and serves its own pages; so does a verb, which ends.

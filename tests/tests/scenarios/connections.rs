@@ -86,9 +86,24 @@ fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
     drop(stalled);
 }
 
+/// Answered before it is read, an upload that goes on is cut off.
+fn check_that_uploads_are_cut_off(address: &str) {
+    let mut stream = TcpStream::connect(address).expect("connected");
+    let head = "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                Content-Length: 104857600\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut answer = [0; 12];
+    std::io::Read::read_exact(&mut stream, &mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 413");
+    let chunk = vec![b' '; 65_536];
+    let sent = (0..104_857_600 / chunk.len()).try_for_each(|_| stream.write_all(&chunk));
+    assert!(sent.is_err(), "all of it was taken");
+}
+
 /// A body that never rests and never ends.
 fn bodies_that_trickle_are_given_up() {
     let cluster = Cluster::default();
+    check_that_uploads_are_cut_off(cluster.master.address());
     let mut slow: Vec<(String, TcpStream)> = Vec::new();
     for (daemon, paths) in [
         (

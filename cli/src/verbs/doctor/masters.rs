@@ -10,7 +10,7 @@ use meseta_daemon::client::{Error, Reply};
 use meseta_daemon::error_chain;
 use serde_json::Value;
 
-use crate::verbs::{hints, identity, server};
+use crate::verbs::{address, hints, identity};
 
 /// Clocks that differ by more make logs and times of maintenance misleading.
 const SKEW_WARNING: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ pub(super) async fn ask(address: &str, trusted: Option<&Path>) -> Answer {
         true => address.to_owned(),
         false => format!("{scheme}://{address}"),
     };
-    let url = server::url(&address, "/version");
+    let url = address::url(&address, "/version");
     let client = match identity::client_trusting(trusted, url.starts_with("https://")) {
         Ok(client) => client,
         Err(error) => return Answer::Unusable(format!("{error:#}")),
