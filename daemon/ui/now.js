@@ -99,8 +99,8 @@ function Resources({ counts, roles }) {
       <td class="wide">
         <${Bar} name=${name} total=${share.total} parts=${[["allocated", "allocated", share.allocated], ["offered", "offered", share.offered]]} />
         <div class="thin"><${Bar} name=${name} total=${share.total} parts=${[["reserved", "reserved", share.reserved]]} /></div>
-        ${share.revocable > 0 && html`<div class="thin"><${Bar} name="revocable ${name}" total=${Math.max(share.total, share.revocable)}
-          parts=${[["revocable", "used", share.revocableUsed], ["offered", "left", share.revocable - share.revocableUsed]]} /></div>`}
+        ${share.revocable > 0 && html`<div class="thin"><${Bar} name="revocable ${name}" total=${share.revocable}
+          parts=${[["revocable", "used", share.revocableUsed]]} /></div>`}
       </td>
       ${cell(name, "allocated", share.allocated)}${cell(name, "offered", share.offered)}${cell(name, "free", share.free)}
       ${cell(name, "total", share.total)}${cell(name, "reserved", share.reserved)}
