@@ -87,8 +87,15 @@ pub(super) async fn ask(address: &str, trusted: Option<&Path>) -> Answer {
 }
 
 fn read(reply: &Reply, asked: SystemTime, answered: SystemTime) -> Answer {
+    let words = reply.text();
+    if words.contains("speaks TLS")
+        && let Some(hint) = hints::after(reply.status, &words)
+    {
+        let why = words.trim().to_owned();
+        return Answer::NotTrusted { why, hint };
+    }
     if !reply.status.is_success() {
-        return Answer::Strange(format!("{}: {}", reply.status, reply.text().trim()));
+        return Answer::Strange(format!("{}: {}", reply.status, words.trim()));
     }
     let Ok(page) = serde_json::from_slice::<Value>(&reply.body) else {
         return Answer::Strange("what is not JSON".to_owned());
@@ -319,5 +326,7 @@ mod tests {
         assert!(matches!(page, Answer::Strange(_)), "{page:?}");
         let gone = read(StatusCode::NOT_FOUND, "");
         assert!(matches!(gone, Answer::Strange(_)), "{gone:?}");
+        let encrypted = read(StatusCode::FORBIDDEN, "This port speaks TLS: use https://");
+        assert!(matches!(encrypted, Answer::NotTrusted { hint, .. } if hint.contains("--ca=FILE")));
     }
 }
