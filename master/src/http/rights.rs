@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::response::IntoResponse as _;
+use axum::response::{IntoResponse as _, Response};
 use meseta_access::{Action, Extent};
 use serde_json::{Value, json};
 
-use super::routes::{Handled, Permitted};
+use super::routes::Permitted;
 
 /// Objects that are named for one action. More are of no help to a reader.
 const NAMED_MAX: usize = 100;
 
-pub(super) fn handle(permitted: &Permitted) -> Handled {
+pub(super) fn handle(permitted: &Permitted) -> Response {
     let approver = &permitted.caller.approver;
     let actions: BTreeMap<_, _> = Action::ALL
         .iter()
         .map(|action| (action.key(), view(approver.extent(*action, NAMED_MAX))))
         .collect();
     let body = json!({ "principal": approver.principal(), "actions": actions });
-    Ok(Json(body).into_response())
+    Json(body).into_response()
 }
 
 fn view(extent: Extent) -> Value {

@@ -275,7 +275,7 @@ static LIST: &[Route] = &[
     Route::read(
         "/rights",
         Need::Nothing,
-        |permitted| Box::pin(async move { rights::handle(&permitted) }),
+        |permitted| Box::pin(async move { Ok(rights::handle(&permitted)) }),
         "who the caller is, and what it may do to which objects",
     )
     .alone(),
