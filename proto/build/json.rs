@@ -160,6 +160,12 @@ fn element_seed(types: &Types, field: &Field, name: &str) -> Result<String, Box<
             let rust = enum_rust(types, field)?;
             format!("de::Enum::<{rust}>::new({name:?}, {required})")
         }
+        Type::Message if field.encoded => {
+            format!(
+                "de::Encoded::<{}>::new({name:?})",
+                message_rust(types, field)?
+            )
+        }
         Type::Message => format!("de::Submessage::new({name:?})"),
         other => return Err(format!("{name}: no JSON for {other:?}").into()),
     })
@@ -266,12 +272,23 @@ fn list(types: &Types, field: &Field, value: &str) -> Result<String, Box<dyn Err
         Type::Double => {
             return Err(format!("{}: no JSON for a list of {:?}", field.name, field.ty).into());
         }
+        Type::Message if field.encoded => {
+            format!(
+                "&ser::ManyEncoded::<{}>::new(&{value})",
+                message_rust(types, field)?
+            )
+        }
         Type::Enum => format!(
             "&ser::ManyEnums::<{}>::new(&{value})",
             enum_rust(types, field)?
         ),
         _ => format!("&{value}"),
     })
+}
+
+fn message_rust<'a>(types: &'a Types, field: &Field) -> Result<&'a str, Box<dyn Error>> {
+    let message = types.messages.get(&field.type_name);
+    Ok(message.ok_or("unknown message")?.rust.as_str())
 }
 
 fn enum_rust<'a>(types: &'a Types, field: &Field) -> Result<&'a str, Box<dyn Error>> {

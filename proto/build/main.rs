@@ -73,14 +73,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out_dir.join("descriptors.bin"), descriptors.encode_to_vec())?;
     let types = schema::Types::collect(&descriptors)?;
     fs::write(out_dir.join("schema.rs"), schema::generate(&types))?;
+    fs::write(out_dir.join("json.rs"), json::generate(&types)?)?;
 
     for file in &mut descriptors.file {
         if file.package() == "meseta.v1" {
             file.message_type.iter_mut().for_each(leave_encoded);
         }
     }
-    let types = schema::Types::collect(&descriptors)?;
-    fs::write(out_dir.join("json.rs"), json::generate(&types)?)?;
 
     // Deprecation decides what JSON shows. In Rust it would only be noise: the deprecated fields are
     // those that old clients use, and are served all the same.

@@ -36,6 +36,8 @@ pub(crate) struct Field {
     pub(crate) type_name: String,
     pub(crate) default: Option<String>,
     pub(crate) deprecated: bool,
+    /// Left encoded in Rust.
+    pub(crate) encoded: bool,
     /// A proto3 scalar: unset is its zero, and there is no `Option` in Rust.
     pub(crate) implicit: bool,
     pub(crate) oneof: Option<Oneof>,
@@ -111,7 +113,9 @@ impl Types {
                     }
                     None => None,
                 };
-                Ok(new_field(field, oneof, scope.proto3))
+                let mut new = new_field(field, oneof, scope.proto3);
+                new.encoded = crate::ENCODED.contains(&(message.name(), field.name()));
+                Ok(new)
             })
             .collect::<Result<_, Box<dyn Error>>>()?;
         let full_name = full_name(package, parents, message.name());
@@ -199,6 +203,7 @@ fn new_field(field: &FieldDescriptorProto, oneof: Option<Oneof>, proto3: bool) -
             .options
             .as_ref()
             .is_some_and(|options| options.deprecated()),
+        encoded: false,
         oneof,
     }
 }

@@ -73,7 +73,7 @@ impl MasterCore {
         number.is_some_and(|number| number >= self.next_framework)
     }
 
-    /// See [`FrameworkPrefix::is_of`].
+    /// Whether this master assigned the id: see [`FrameworkPrefix::is_of`].
     pub(super) fn is_own_framework(&self, id: &FrameworkId) -> bool {
         self.framework_prefix().is_of(id)
     }

@@ -348,6 +348,35 @@ impl<'de, T: WireMessage> Visitor<'de> for Submessage<T> {
     }
 }
 
+/// A message that is left encoded.
+pub(crate) struct Encoded<T>(Submessage<T>);
+
+impl<T> Encoded<T> {
+    pub(crate) fn new(field: &'static str) -> Self {
+        Self(Submessage::new(field))
+    }
+}
+
+impl<T> Copy for Encoded<T> {}
+impl<T> Clone for Encoded<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Named for Encoded<T> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+}
+
+impl<'de, T: WireMessage> DeserializeSeed<'de> for Encoded<T> {
+    type Value = Option<Vec<u8>>;
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
+        let message = self.0.deserialize(source)?;
+        Ok(message.map(|message| message.encode_to_vec()))
+    }
+}
+
 /// A repeated field: an array, or one value that stands for an array of it. `null`s are dropped.
 #[derive(Copy, Clone)]
 pub(crate) struct Many<S>(pub(crate) S);

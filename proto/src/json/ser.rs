@@ -6,6 +6,8 @@ use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
 
+use crate::schema::WireMessage;
+
 /// An enum's names, both ways.
 pub trait EnumName {
     fn number_of(name: &str) -> Option<i32>;
@@ -46,6 +48,22 @@ impl Serialize for Double {
         } else {
             serializer.serialize_str("-Infinity")
         }
+    }
+}
+
+/// Messages that are left encoded; one that cannot be read is not shown.
+pub(crate) struct ManyEncoded<'a, T>(&'a [Vec<u8>], PhantomData<T>);
+
+impl<'a, T> ManyEncoded<'a, T> {
+    pub(crate) fn new(messages: &'a [Vec<u8>]) -> Self {
+        Self(messages, PhantomData)
+    }
+}
+
+impl<T: WireMessage> Serialize for ManyEncoded<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let messages = self.0.iter();
+        serializer.collect_seq(messages.filter_map(|one| T::decode(one.as_slice()).ok()))
     }
 }
 

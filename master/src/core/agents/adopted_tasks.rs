@@ -71,7 +71,7 @@ impl Conversion {
     }
 }
 
-/// The newest conversions.
+/// The conversions that are remembered, of which the oldest makes room.
 #[derive(Default)]
 struct Conversions {
     kept: Vec<Conversion>,
