@@ -64,7 +64,7 @@ fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
         })
         .collect();
     let url = format!("{}/files/download?path={sandbox}/small", agent.url);
-    wait::eventually("a reader who reads", Duration::from_secs(10), || {
+    wait::eventually("a reader who reads", Duration::from_secs(30), || {
         let answer = http::try_get(&url).ok()?;
         (answer.status == 200).then(|| assert_eq!(answer.text(), "whole"))
     });
