@@ -319,7 +319,9 @@ fn page(
         let order = a
             .total_cmp(b)
             .then_with(|| task.task_id.cmp(&other.task_id))
-            .then_with(|| task.framework_id.cmp(&other.framework_id));
+            .then_with(|| task.framework_id.cmp(&other.framework_id))
+            // Two agents may tell of one task: pages must not divide them now so and now otherwise.
+            .then_with(|| task.agent_id.cmp(&other.agent_id));
         if paging.ascending {
             order
         } else {

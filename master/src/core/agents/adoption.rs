@@ -129,7 +129,8 @@ impl<'a> RunningFrameworks<'a> {
 }
 
 impl MasterCore {
-    /// Adopts what an agent runs: its tasks, and what else is in its report. Returns the frameworks whose tasks the agent has to kill.
+    /// Adopts what an agent runs: its tasks, and what else is in its report. Returns the frameworks whose tasks the
+    /// agent has to kill.
     pub(super) fn adopt(
         &mut self,
         id: &AgentId,
