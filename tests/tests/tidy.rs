@@ -33,6 +33,16 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "meseta-jobs",
+        &[
+            "meseta-access",
+            "meseta-daemon",
+            "meseta-etcd",
+            "meseta-proto",
+            "meseta-resources",
+        ],
+    ),
+    (
         "meseta-master",
         &[
             "meseta-access",
@@ -61,6 +71,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "meseta-agent",
             "meseta-daemon",
             "meseta-estimators",
+            "meseta-jobs",
             "meseta-master",
             "meseta-proto",
             "meseta-resources",

@@ -1,0 +1,6 @@
+//! The scheduler in the box: services, batch and cron jobs from a file, as an ordinary framework of the v1 API.
+//!
+//! Entered through [`spec`], what a job file says. Invariant: nothing here knows a master or an agent but by
+//! what any framework may send and see.
+
+pub mod spec;

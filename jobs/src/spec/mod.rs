@@ -1,0 +1,207 @@
+//! A job as its author wrote it, checked: what the core is given and the store keeps.
+//!
+//! Durations are written as in the flags of the daemons (`10secs`, `5mins`) and kept as [`Duration`]. Every field
+//! has been checked and every default filled in: the core trusts what it finds here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// One job: what runs, how often, where, and what happens when it ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Unique in the scheduler: 1 to 100 of `a-z`, `0-9`, `-`, `.`; begins with a letter or digit.
+    pub name: String,
+    pub kind: Kind,
+    /// The role whose share the tasks are taken from.
+    pub role: String,
+    /// Instances of a service; tasks of a batch or cron run (the length of an array). 1 to 1,000,000.
+    pub count: u32,
+    /// 0 to 100 within the role, higher first; 50 unless told.
+    pub priority: u8,
+    pub task: TaskTemplate,
+    pub constraints: Vec<Constraint>,
+    /// Jobs of this scheduler that must be healthy (service) or have succeeded (batch) before this one starts.
+    pub after: Vec<String>,
+    /// All tasks or none.
+    pub gang: Option<Gang>,
+    /// Runs on revocable resources and comes back elsewhere when it is preempted.
+    pub best_effort: bool,
+    /// Reserves and creates a volume, and returns to it.
+    pub volume: Option<Volume>,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What makes a job end, and start again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Runs until it is stopped.
+    Service(Service),
+    /// Each task runs until it has succeeded once.
+    Batch(Batch),
+    /// A batch at each time of a schedule.
+    Cron(Cron),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    pub restart: Backoff,
+    pub update: Update,
+}
+
+/// The pause before a failed task starts again: `first`, doubled up to `longest`; starts over after `reset_after`
+/// of good health.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Backoff {
+    pub first: Duration,
+    pub longest: Duration,
+    pub reset_after: Duration,
+}
+
+/// How a changed service replaces its instances.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Update {
+    /// Instances that may be missing below `count` meanwhile.
+    pub max_unavailable: u32,
+    /// Instances that may exist above `count` meanwhile. One of the two is at least 1.
+    pub max_surge: u32,
+    /// New instances that run alone until somebody promotes them; 0 for none.
+    pub canary: u32,
+    /// An instance counts as healthy after this long RUNNING without a failed check.
+    pub healthy_after: Duration,
+    /// An update that makes no progress for this long has failed.
+    pub progress_deadline: Duration,
+    /// A failed update goes back to the last version that was healthy.
+    pub auto_revert: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// Runs of one task beyond the first, when it fails.
+    pub retries: u32,
+    pub backoff: Backoff,
+    /// Of one run of one task; it is killed and counts as failed.
+    pub timeout: Option<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cron {
+    pub batch: Batch,
+    /// Five fields as crontab(5) has them, or `@hourly` and its kin.
+    pub schedule: String,
+    /// A name of the IANA database; `UTC` unless told.
+    pub time_zone: String,
+    pub overlap: Overlap,
+    /// A run that could not start (the scheduler was away) within this long of its time is skipped.
+    pub start_within: Duration,
+}
+
+/// What happens when a run is due and the one before has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlap {
+    Skip,
+    /// The run before is killed first.
+    Replace,
+    Allow,
+}
+
+/// All tasks of the job start together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gang {
+    /// The longest that offers are kept back while the rest is collected; then all are declined.
+    pub hold_at_most: Duration,
+}
+
+/// What one task is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskTemplate {
+    pub command: Command,
+    pub user: Option<String>,
+    /// Values may name `${index}` (0-based), `${attempt}`, `${port.NAME}`, `${hostname}`.
+    pub env: BTreeMap<String, String>,
+    pub uris: Vec<Uri>,
+    /// Scalars `cpus`, `mem` (MB), `disk` (MB), `gpus` and any custom one.
+    pub requests: BTreeMap<String, f64>,
+    /// `cpus` and `mem` only, at least what is requested; `f64::INFINITY` for none.
+    pub limits: BTreeMap<String, f64>,
+    /// Names of ports to take from the offer, one number each.
+    pub ports: Vec<String>,
+    pub check: Option<HealthCheck>,
+    /// From SIGTERM to SIGKILL.
+    pub kill_grace: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Given to `/bin/sh -c`.
+    Shell(String),
+    /// The program and its arguments, without a shell.
+    Argv(Vec<String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uri {
+    pub uri: String,
+    pub extract: bool,
+    pub executable: bool,
+    pub cache: bool,
+    pub output_file: Option<String>,
+}
+
+/// A Mesos health check: after `failures` in a row the agent kills the task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HealthCheck {
+    pub probe: Probe,
+    pub delay: Duration,
+    pub interval: Duration,
+    pub timeout: Duration,
+    pub failures: u32,
+    pub grace: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Probe {
+    /// A shell command that exits with 0.
+    Command(String),
+    /// GET on a named port answers 200 to 399.
+    Http { port: String, path: String },
+    /// A connection to a named port succeeds.
+    Tcp { port: String },
+}
+
+/// Where tasks may run, or how they are laid out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Constraint {
+    /// An attribute's name, or `@hostname`, `@agent_id`, `@region`, `@zone`.
+    pub attribute: String,
+    pub rule: Rule,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    Equals(String),
+    NotEquals(String),
+    In(Vec<String>),
+    /// A regular expression that must match the whole value.
+    Matches(String),
+    Exists,
+    NotExists,
+    /// At most this many tasks of the job on one value.
+    Distinct(u32),
+    /// Tasks even over the values: those on any two values differ by one at most, as far as offers allow.
+    Spread,
+}
+
+/// A persistent volume for each instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Volume {
+    pub size_mb: f64,
+    /// Relative to the sandbox.
+    pub path: String,
+}
