@@ -1,6 +1,6 @@
 // Agents: all with what is left of each, and one with its reservations, attributes and tasks.
 
-import { html, useState } from "./vendor/preact-htm.js";
+import { html, useEffect, useState } from "./vendor/preact-htm.js";
 import { get, usePoll } from "./api.js";
 import * as format from "./format.js";
 import { mayOperate } from "./operate.js";
@@ -33,15 +33,27 @@ function attributes(agent) {
   return Object.entries(agent.attributes ?? {}).map(([name, value]) => `${name}:${value}`).join(" ");
 }
 
+const PAGE = 200;
+const TYPING_MS = 300;
+
 export function Agents({ query }) {
-  const { value, error } = usePoll(() => get("slaves"), [], 10);
-  const [filter, setFilter] = useState(query.filter ?? "");
+  const [typed, setTyped] = useState(query.filter ?? "");
+  const [filter, setFilter] = useState(typed);
+  useEffect(() => {
+    const timer = setTimeout(() => setFilter(typed), TYPING_MS);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  return html`<${Filter} label="Filter" hint="rack:r1, draining, host, id" value=${typed} onInput=${setTyped} />
+    <${Found} key=${filter} filter=${filter} />`;
+}
+
+/** The agents that have all words of the filter, as many at a time as a page has. */
+function Found({ filter }) {
+  const [offset, setOffset] = useState(0);
+  const { value, error } = usePoll(() => get("slaves", { filter, offset, limit: PAGE }), [filter, offset], 10);
   if (!value) return html`<${Waiting} error=${error} />`;
-  const use = (name) => ({
-    key: name, label: name, value: (agent) => agent.used_resources?.[name] ?? 0,
-    cell: (agent) => html`<${Use} agent=${agent} name=${name} />`,
-  });
-  const reserved = (agent) => Object.keys(agent.reserved_resources ?? {}).join(", ");
+  const rows = listed(value);
+  const turn = (label, to, isThere) => isThere && html`<button type="button" onClick=${() => setOffset(to)}>${label}</button> `;
   const columns = [
     { key: "host", label: "Agent", value: (agent) => `${agent.hostname}:${agent.port}`, cell: (agent) => html`<a href=${link("agents", agent.id)}>${agent.hostname}:${agent.port}</a>` },
     { key: "state", label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
@@ -50,15 +62,22 @@ export function Agents({ query }) {
     { key: "attributes", label: "Attributes", value: attributes, cell: (agent) => attributes(agent) || "–" },
     { key: "id", label: "Id", value: (agent) => agent.id, cell: (agent) => html`<code title=${agent.id}>${format.shortId(agent.id)}</code>` },
   ];
-  const wanted = filter.toLowerCase().split(/\s+/);
-  const fits = (agent) => {
-    const text = `${agent.hostname}:${agent.port} ${agent.id} ${agent.standing} ${attributes(agent)}`.toLowerCase();
-    return wanted.every((word) => text.includes(word));
-  };
-  const rows = listed(value).filter(fits);
-  return html`<${Filter} label="Filter" hint="rack:r1, draining, host, id" value=${filter} onInput=${setFilter} />
+  return html`
+    ${value.total > PAGE && html`<nav aria-label="Pages of agents">
+      ${turn("Before", Math.max(0, offset - PAGE), offset > 0)}
+      ${offset + 1} to ${offset + rows.length} of ${format.number(value.total)}
+      ${turn("Next", offset + PAGE, offset + PAGE < value.total)}</nav>`}
     <${Table} caption="Agents" columns=${columns} rows=${rows} id=${(agent) => agent.id} sorted=${{ key: "host", down: false }}
       empty=${filter ? "No agent fits." : "No agent is registered."} />`;
+}
+
+const reserved = (agent) => Object.keys(agent.reserved_resources ?? {}).join(", ");
+
+function use(name) {
+  return {
+    key: name, label: name, value: (agent) => agent.used_resources?.[name] ?? 0,
+    cell: (agent) => html`<${Use} agent=${agent} name=${name} />`,
+  };
 }
 
 function Use({ agent, name }) {

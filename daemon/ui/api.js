@@ -118,7 +118,7 @@ export async function subscribe(onEvent, signal) {
     body: JSON.stringify({ type: "SUBSCRIBE" }),
     signal,
   };
-  const reader = (await ask("api/v1", options)).body.getReader();
+  const reader = (await ask("api/v1?state=false", options)).body.getReader();
   const decoder = new TextDecoder();
   let pieces = [];
   let held = 0;

@@ -3,10 +3,13 @@
 import { html, useState } from "./vendor/preact-htm.js";
 import { get, usePoll } from "./api.js";
 import * as format from "./format.js";
-import { Facts, Filter, State, Table, Waiting, link } from "./parts.js";
+import { Command, Facts, Filter, State, Table, Waiting, link } from "./parts.js";
 import { may, useRights } from "./rights.js";
 import { Why } from "./roles.js";
 import { TaskTable } from "./tasks.js";
+
+/** Tasks of a framework that its page shows. */
+const SHOWN = 200;
 
 /** Whether a framework is there: active, connected without being active, or away. */
 function standing(framework) {
@@ -16,7 +19,7 @@ function standing(framework) {
 }
 
 export function Frameworks() {
-  const { value, error } = usePoll(() => get("state-summary"), [], 10);
+  const { value, error } = usePoll(() => get("state-summary", { slaves: false }), [], 10);
   const [filter, setFilter] = useState("");
   if (!value) return html`<${Waiting} error=${error} />`;
   const count = (framework, ...states) => states.reduce((sum, state) => sum + (framework[`TASK_${state}`] ?? 0), 0);
@@ -31,7 +34,6 @@ export function Frameworks() {
     { key: "failed", label: "Failed", number: true, value: failed, cell: failed },
     { key: "cpus", label: "cpus", number: true, value: cpus, cell: (one) => format.number(cpus(one)) },
     { key: "mem", label: "mem", number: true, value: mem, cell: (one) => format.megabytes(mem(one)) },
-    { key: "agents", label: "Agents", number: true, value: (one) => one.slave_ids.length, cell: (one) => one.slave_ids.length },
     { key: "id", label: "Id", cell: (one) => html`<code>${one.id}</code>` },
   ];
   const wanted = filter.toLowerCase();
@@ -43,12 +45,12 @@ export function Frameworks() {
 
 export function Framework({ id }) {
   const rights = useRights();
-  const { value, error } = usePoll(() => get("frameworks", { framework_id: id }), [id]);
+  const { value, error } = usePoll(() => get("frameworks", { framework_id: id, tasks: false }), [id]);
+  const newest = usePoll(() => get("tasks", { framework_id: id, limit: SHOWN, order: "desc" }), [id]);
   if (!value) return html`<${Waiting} error=${error} />`;
   const framework = value.frameworks[0] ?? value.completed_frameworks[0];
   if (!framework) return html`<p>The master knows no framework ${id}.</p>`;
   const isOver = value.frameworks.length === 0;
-  const tasks = [...framework.tasks, ...framework.unreachable_tasks, ...framework.completed_tasks];
   return html`
     <${Facts} items=${[
       ["Name", framework.name],
@@ -64,7 +66,10 @@ export function Framework({ id }) {
       ["Failover timeout", format.span(framework.failover_timeout)],
       ["Id", html`<code>${framework.id}</code>`],
     ]} />
-    <section><h2>Tasks</h2><${TaskTable} tasks=${tasks} empty="It has no tasks." /></section>
+    <section><h2>Tasks</h2>${newest.value
+      ? html`<${TaskTable} tasks=${newest.value.tasks} empty="It has no tasks." />
+        ${newest.value.tasks.length === SHOWN && html`<p class="quiet">The newest ${SHOWN} are shown. All: <${Command} text="meseta tasks --framework=${id}" /></p>`}`
+      : html`<${Waiting} error=${newest.error} />`}</section>
     ${framework.offers.length > 0 && html`<section><h2>Offers out</h2><${Offers} offers=${framework.offers} /></section>`}
     ${!isOver && framework.active && html`<${Why} title="Why is it waiting?" parameters=${{ framework_id: id }}
       command="meseta explain --framework=${id}" />`}

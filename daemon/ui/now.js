@@ -10,6 +10,7 @@ import { may, useRights } from "./rights.js";
 
 const RESOURCES = ["cpus", "mem", "disk", "gpus"];
 const LOOKED_AT = 200;
+const AMISS = "draining,drained,deactivated,disconnected,recovered,unreachable";
 
 export function Now({ metrics, leader }) {
   const isMeasured = may(useRights(), "get_endpoints", "/metrics/snapshot");
@@ -123,7 +124,7 @@ function Failing({ tasks }) {
 
 /** Asks for the agents only where some are missing: there may be thousands. */
 function Missing({ count }) {
-  const list = usePoll(async () => (count > 0 ? get("slaves") : {}), [count], 15);
+  const list = usePoll(async () => (count > 0 ? get("slaves", { state: AMISS, limit: LOOKED_AT }) : {}), [count], 15);
   if (!list.value) return html`<${Waiting} error=${list.error} />`;
   const agents = ["slaves", "recovered_slaves", "unreachable_slaves"].flatMap((kind) =>
     (list.value[kind] ?? []).map((agent) => ({ ...agent, standing: standing(agent, kind) })));

@@ -162,6 +162,9 @@ const FORMS = [
   ]],
 ];
 
+/** Values that a field suggests. */
+const SUGGESTED = 200;
+
 const isPermitted = (rights) => (form) => form.needs.every((action) => may(rights, action));
 
 /** Whether there is a form for the reader; with the name of a field, one that has such a field. */
@@ -172,13 +175,13 @@ export function mayOperate(rights, field) {
 
 export function Operate({ query }) {
   const rights = useRights();
-  const summary = usePoll(() => get("state-summary"), [], 300);
-  const { slaves = [], frameworks = [] } = summary.value ?? {};
+  const { slaves = [] } = usePoll(() => get("slaves", { limit: SUGGESTED }), [], 300).value ?? {};
+  const { frameworks = [] } = usePoll(() => get("state-summary", { slaves: false }), [], 300).value ?? {};
   const permitted = FORMS.map(([title, forms]) => [title, forms.filter(isPermitted(rights))]).filter(([, forms]) => forms.length > 0);
   if (permitted.length === 0) return html`<p>${rights.principal ?? "A reader without a name"} may change nothing here.</p>`;
   return html`
-    <datalist id="agents">${slaves.slice(0, 200).map((one) => html`<option value=${one.id}>${one.hostname}:${one.port}</option>`)}</datalist>
-    <datalist id="frameworks">${frameworks.slice(0, 200).map((one) => html`<option value=${one.id}>${one.name}</option>`)}</datalist>
+    <datalist id="agents">${slaves.map((one) => html`<option value=${one.id}>${one.hostname}:${one.port}</option>`)}</datalist>
+    <datalist id="frameworks">${frameworks.slice(0, SUGGESTED).map((one) => html`<option value=${one.id}>${one.name}</option>`)}</datalist>
     ${permitted.map(([title, forms]) => html`<section><h2>${title}</h2><div class="forms">
       ${forms.map((form) => html`<${Form} form=${form} given=${query} />`)}</div></section>`)}`;
 }

@@ -333,28 +333,34 @@ async function drained() {
   assert.equal(found.used_resources.cpus_revocable ?? 0, 0, "its task has ended");
 }
 
-/** Ten thousand agents, as one is made again and again: drawn only as far as they are seen, and all within reach. */
+/** Ten thousand agents, as one is made again and again: a page of them at a time, and all within reach. */
 async function manyAgents() {
   const COUNT = 10_000;
   const [one] = (await cluster.get("slaves")).slaves;
-  const slaves = Array.from({ length: COUNT }, (_, at) => ({ ...one, id: `many-S${at}`, hostname: `node${String(at).padStart(5, "0")}` }));
-  await page.route("**/slaves", (route) => route.fulfill({ json: { slaves, recovered_slaves: [] } }));
+  const all = Array.from({ length: COUNT }, (_, at) => ({ ...one, id: `many-S${at}`, hostname: `node${String(at).padStart(5, "0")}` }));
+  await page.route("**/slaves?*", (route) => {
+    const query = new URL(route.request().url()).searchParams;
+    const found = all.filter((agent) => agent.hostname.includes(query.get("filter") ?? ""));
+    const [from, limit] = [Number(query.get("offset") ?? 0), Number(query.get("limit"))];
+    return route.fulfill({ json: { slaves: found.slice(from, from + limit), recovered_slaves: [], total: found.length } });
+  });
   try {
     await open("agents", "Agents");
     const table = page.getByRole("table", { name: "Agents", exact: true });
     await table.waitFor();
-    assert.equal(await table.getAttribute("aria-rowcount"), String(COUNT + 1));
+    await page.getByText("1 to 200 of 10,000").waitFor();
     const drawn = await table.locator("tbody tr").count();
     assert.ok(drawn < 150, `${drawn} rows are drawn`);
     await page.locator(".scroll.long").focus();
     await page.keyboard.press("End");
-    await page.getByRole("link", { name: `${slaves[COUNT - 1].hostname}:${one.port}` }).waitFor();
-    const from = Date.now();
+    await page.getByRole("link", { name: `${all[199].hostname}:${one.port}` }).waitFor();
+    await page.getByRole("button", { name: "Next" }).focus();
+    await page.keyboard.press("Enter");
+    await page.getByText("201 to 400 of 10,000").waitFor();
     await page.getByLabel("Filter").fill("node07777");
     await eventually("the filtered", async () => (await rows("Agents")).length === 1);
-    assert.ok(Date.now() - from < 5000, `filtered after ${Date.now() - from} ms`);
   } finally {
-    await page.unroute("**/slaves");
+    await page.unroute("**/slaves?*");
   }
 }
 
@@ -393,7 +399,7 @@ try {
   await step("Frameworks equal the API", frameworks);
   await step("Tasks equal the API, and names stay texts", tasks);
   await step("Agents and containers equal the API", agents);
-  await step("10,000 agents are drawn as far as they are seen", manyAgents);
+  await step("10,000 agents are shown a page at a time", manyAgents);
   await step("the machine of an agent equals its metrics", machine);
   // Before other tasks come to this agent whose frameworks have left: the end of such a task is acknowledged by nobody.
   await step("an agent is drained by the form, which waits until it is", drained);

@@ -216,7 +216,7 @@ async fn forward(
     let mut unsent = CancellationToken::new();
     if let Some(snapshot) = watching.snapshot.take() {
         let make = |snapshot: &Snapshot| {
-            let event = stream::subscribed(snapshot);
+            let event = stream::subscribed(snapshot, true);
             let bytes = event.encoded_len();
             (event, bytes)
         };

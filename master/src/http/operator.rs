@@ -9,6 +9,7 @@ use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
 use meseta_daemon::body;
 use meseta_daemon::fair_semaphore::Permit;
+use meseta_daemon::query;
 use meseta_daemon::server::stream_body;
 use meseta_proto::budget::Budget;
 use meseta_proto::media::{self, MediaType};
@@ -47,7 +48,8 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let accept = media::accept(&parts.headers);
     let accept = accept.map_err(|error| text(error.status(), error.to_string()))?;
     if matches!(call, Checked::Subscribe) {
-        return subscribe(context, caller, accept).await;
+        let has_state = query::Query::of(&parts.uri).get("state") != Some("false");
+        return subscribe(context, caller, accept, has_state).await;
     }
     let (response, permit) = match operator::execute(context, caller, kind, call).await? {
         CallOutcome::Done(answer) => return Ok(answered(answer)),
@@ -70,8 +72,13 @@ fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
     media::encode(accept, response)
 }
 
-/// Streams what happens, beginning with everything as it is.
-async fn subscribe(context: &Arc<Context>, caller: &Caller, media: MediaType) -> Handled {
+/// Streams what happens, beginning with everything as it is unless the reader wants to do without.
+async fn subscribe(
+    context: &Arc<Context>,
+    caller: &Caller,
+    media: MediaType,
+    has_state: bool,
+) -> Handled {
     let peer = peer_of(caller);
     let watching = context.handle.query(|answer| Query::Watch {
         peer,
@@ -82,12 +89,21 @@ async fn subscribe(context: &Arc<Context>, caller: &Caller, media: MediaType) ->
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     let buffered_responses = context.buffered_responses.clone();
     let (handle, caller) = (context.handle.clone(), caller.clone());
+    let encode = move |snapshot: &Snapshot| {
+        let event = stream::subscribed(snapshot, has_state);
+        let record = match media {
+            MediaType::Json => recordio::encode(&lists::subscribed(&event)),
+            _ => media::encode_record(media, &event),
+        };
+        let bytes = record.len();
+        (record, bytes)
+    };
     tokio::spawn(async move {
         let left = sender.clone();
         tokio::select! {
             biased;
             () = left.closed() => {}
-            () = forward(handle, watching, caller, sender, media, buffered_responses) => {}
+            () = forward(handle, watching, caller, sender, media, buffered_responses, encode) => {}
         }
     });
     let mut response = Response::new(stream_body(records, context.shutdown.clone()));
@@ -104,19 +120,11 @@ async fn forward(
     records: mpsc::Sender<Bytes>,
     media: MediaType,
     buffered_responses: BufferedResponses,
+    encode: impl FnOnce(&Snapshot) -> (Bytes, usize) + Send + 'static,
 ) {
     let mut filter = EventFilter::new(caller.approver.clone());
     let Some(snapshot) = watching.snapshot.take() else {
         return;
-    };
-    let encode = move |snapshot: &Snapshot| {
-        let event = stream::subscribed(snapshot);
-        let record = match media {
-            MediaType::Json => recordio::encode(&lists::subscribed(&event)),
-            _ => media::encode_record(media, &event),
-        };
-        let bytes = record.len();
-        (record, bytes)
     };
     let begun = buffered_responses.initial_message(&handle, snapshot, &caller, &mut filter, encode);
     let Some(InitialMessage { message, hold }) = begun.await else {

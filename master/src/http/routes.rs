@@ -112,7 +112,7 @@ static LIST: &[Route] = &[
         "/api/v1",
         POST,
         |permitted| Box::pin(operator::handle(permitted)),
-        "the operator API: questions, changes, and the event stream of SUBSCRIBE; JSON and protobuf",
+        "the operator API: questions, changes, and the event stream of SUBSCRIBE (`state=false`: without the state that it begins with); JSON and protobuf",
     )
     .body(BODY_MAX, None),
     Route::open(
@@ -145,21 +145,21 @@ static LIST: &[Route] = &[
         "/state-summary",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::STATE_SUMMARY)),
-        "agents and frameworks with counts of their tasks",
+        "agents and frameworks with counts of their tasks; `slaves` (`false` leaves the agents out)",
     )
     .with_etag(),
     Route::read(
         "/slaves",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::SLAVES)),
-        "agents with their resources in full; `slave_id`",
+        "agents with their resources in full; `slave_id`; of many `filter` (words of address, id, state and attributes, such as `rack:r1 draining`), `state` (several with commas), `limit`, `offset`, and then `total`",
     )
     .with_etag(),
     Route::read(
         "/frameworks",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::FRAMEWORKS)),
-        "frameworks with tasks, offers, executors; `framework_id`",
+        "frameworks with tasks, offers, executors; `framework_id`, `tasks` (`false` leaves the tasks out)",
     )
     .with_etag(),
     Route::read(

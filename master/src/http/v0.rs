@@ -28,8 +28,7 @@ use crate::handle;
 use crate::measures::Measures;
 use crate::metrics::Metrics;
 use crate::view_cache::ViewScope;
-use crate::views;
-use crate::views::write;
+use crate::views::{self, AgentSelection, write};
 
 /// What a path shows of a snapshot.
 #[derive(Debug)]
@@ -86,11 +85,16 @@ pub(super) static ROLES: Page = Page::small(ViewScope::Cluster, |_, snapshot, ou
 });
 pub(super) static STATE: Page =
     Page::large(|context, snapshot, _| views::state(snapshot, flags_for(context, snapshot)));
-pub(super) static STATE_SUMMARY: Page = Page::large(|_, snapshot, _| views::summary(snapshot));
-pub(super) static SLAVES: Page =
-    Page::large(|_, snapshot, plan| views::slaves(snapshot, plan.filter("slave_id")));
-pub(super) static FRAMEWORKS: Page =
-    Page::large(|_, snapshot, plan| views::frameworks(snapshot, plan.filter("framework_id")));
+pub(super) static STATE_SUMMARY: Page = Page::large(|_, snapshot, Plan { query, .. }| {
+    views::summary(snapshot, query.get("slaves") != Some("false"))
+});
+pub(super) static SLAVES: Page = Page::large(|_, snapshot, Plan { query, paging, .. }| {
+    views::slaves(snapshot, AgentSelection::of(query, paging))
+});
+pub(super) static FRAMEWORKS: Page = Page::large(|_, snapshot, Plan { query, .. }| {
+    let has_tasks = query.get("tasks") != Some("false");
+    views::frameworks(snapshot, query.get("framework_id"), has_tasks)
+});
 pub(super) static TASKS: Page =
     Page::large(|_, snapshot, plan| views::tasks(snapshot, &plan.query, &plan.paging));
 pub(super) static METRICS_SNAPSHOT: Page = Page {
@@ -187,11 +191,6 @@ impl Plan {
             paging: views::Paging::of(&query)?,
             query,
         })
-    }
-
-    /// The entry that the query names.
-    fn filter(&self, name: &str) -> Option<&str> {
-        self.query.get(name)
     }
 }
 

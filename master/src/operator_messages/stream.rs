@@ -17,10 +17,10 @@ fn typed(kind: event::Type) -> Event {
 }
 
 /// The first event: everything as it is.
-pub(crate) fn subscribed(snapshot: &Snapshot) -> Event {
+pub(crate) fn subscribed(snapshot: &Snapshot, has_state: bool) -> Event {
     Event {
         subscribed: Some(event::Subscribed {
-            get_state: Some(state(snapshot)),
+            get_state: has_state.then(|| state(snapshot)),
             heartbeat_interval_seconds: Some(HEARTBEAT_INTERVAL.as_secs_f64()),
         }),
         ..typed(event::Type::Subscribed)

@@ -11,9 +11,10 @@ use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{AgentId, Resources};
 use serde::{Serialize, Serializer};
 
+use super::agent_selection::{AgentSelection, Told, standing};
 use super::{AGENT_BYTES, between_lists, write};
 use crate::chunked_response::{Document, list, text};
-use crate::core::{AgentView, Drain, Snapshot, UnreachableAgent};
+use crate::core::{AgentProfile, AgentView, Drain, Snapshot, UnreachableAgent};
 use crate::view_filter;
 
 /// The summary of resources that the view itself holds.
@@ -153,37 +154,46 @@ impl<'a> RecoveredAgent<'a> {
         Self {
             id: id.as_str(),
             hostname: &info.hostname,
-            port: info.port.unwrap_or(5051),
+            port: Self::port(info),
             attributes: info,
             domain: info.domain.as_ref(),
         }
     }
+
+    /// Mesos's own where the agent told none.
+    fn port(info: &AgentInfo) -> i32 {
+        info.port.unwrap_or(5051)
+    }
 }
 
 /// Answers requests for `/slaves`.
-pub(crate) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Document {
+pub(crate) fn slaves(snapshot: &Snapshot, mut selection: AgentSelection) -> Document {
     /// An agent with its resources in full.
     const FULL_BYTES: usize = 2_000;
-    let is_requested = |candidate: &AgentId| id.is_none_or(|id| candidate.as_str() == id);
-    let agents = snapshot
-        .agents
-        .iter()
-        .filter(|agent| is_requested(agent.id()));
+    let agents = snapshot.agents.iter().filter(|agent| {
+        let AgentProfile { info, address, .. } = &*agent.profile;
+        selection.takes(agent.id(), || {
+            let address = format!("{}:{}", info.hostname, address.port);
+            Told::new(agent.id(), &address, standing(agent)).with_attributes(info)
+        })
+    });
     let agents: Vec<Arc<AgentView>> = agents.cloned().collect();
-    let recovered = snapshot.recovered_agents.iter();
-    let recovered: Vec<_> = recovered
-        .filter(|(id, _)| is_requested(id))
-        .cloned()
-        .collect();
-    let viewer = snapshot.viewer.clone();
+    let recovered = snapshot.recovered_agents.iter().filter(|(id, info)| {
+        selection.takes(id, || {
+            let address = format!("{}:{}", info.hostname, RecoveredAgent::port(info));
+            Told::new(id, &address, "recovered").with_attributes(info)
+        })
+    });
+    let recovered: Vec<_> = recovered.cloned().collect();
     let unreachable = snapshot.unreachable_agents.iter();
-    let unreachable = unreachable.filter(|(id, _)| is_requested(id));
+    let unreachable = unreachable.filter(|(id, agent)| {
+        selection.takes(id, || Told::new(id, &agent.hostname, "unreachable"))
+    });
     let unreachable: Vec<Lost> = unreachable.map(Lost::unreachable).collect();
-    let gone = snapshot
-        .gone_agents
-        .iter()
-        .filter(|(id, _)| is_requested(id));
+    let gone = snapshot.gone_agents.iter();
+    let gone = gone.filter(|(id, _)| selection.takes(id, || Told::new(id, "", "gone")));
     let gone: Vec<Lost> = gone.map(Lost::gone).collect();
+    let viewer = snapshot.viewer.clone();
     let mut parts = vec![
         text("{\"slaves\":["),
         list(agents.len(), FULL_BYTES, move |index, out| {
@@ -204,7 +214,10 @@ pub(crate) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Document {
             }));
         }
     }
-    parts.push(text("]}"));
+    parts.push(match selection.total() {
+        Some(total) => text(format!("],\"total\":{total}}}")),
+        None => text("]}"),
+    });
     Document::of(parts)
 }
 

@@ -128,6 +128,8 @@ const LISTS: [&str; 5] = [
 
 /// A framework as a row: its head, all elements of its lists, its tail.
 struct FullFramework<'a> {
+    /// Whether its tasks are shown, or their lists are empty.
+    has_tasks: bool,
     framework: &'a FrameworkView,
     has: Option<&'a FrameworkEntities>,
 }
@@ -135,10 +137,11 @@ struct FullFramework<'a> {
 impl<'a> FullFramework<'a> {
     fn lens(&self) -> [usize; LISTS.len()] {
         let len = |list: fn(&FrameworkEntities) -> usize| self.has.map_or(0, list);
+        let tasks = |len: usize| if self.has_tasks { len } else { 0 };
         [
-            len(|has| has.tasks.len()),
-            self.framework.unreachable.len(),
-            self.framework.completed.len(),
+            tasks(len(|has| has.tasks.len())),
+            tasks(self.framework.unreachable.len()),
+            tasks(self.framework.completed.len()),
             len(|has| has.offers.len()),
             len(|has| has.executors.len()),
         ]
@@ -221,31 +224,38 @@ fn begin_list(name: &str, out: &mut Vec<u8>) {
 pub(super) struct Frameworks {
     snapshot: Arc<Snapshot>,
     frameworks: Vec<Arc<FrameworkView>>,
+    has_tasks: bool,
     /// Where the row of each begins; one more than there are frameworks.
     begins: Vec<usize>,
 }
 
 impl Frameworks {
-    /// Builds the row, which takes a while.
-    pub(super) fn row(snapshot: &Arc<Snapshot>, frameworks: Vec<Arc<FrameworkView>>) -> Row {
-        let mut begins = vec![0];
-        let mut end = 0;
-        for framework in &frameworks {
-            end += full_framework(snapshot, framework).len();
-            begins.push(end);
-        }
-        Arc::new(Self {
+    /// Builds the row, which takes a while. Without tasks their lists are empty.
+    pub(super) fn row(
+        snapshot: &Arc<Snapshot>,
+        frameworks: Vec<Arc<FrameworkView>>,
+        has_tasks: bool,
+    ) -> Row {
+        let mut row = Self {
             snapshot: snapshot.clone(),
             frameworks,
-            begins,
-        })
+            has_tasks,
+            begins: vec![0],
+        };
+        let mut end = 0;
+        for framework in &row.frameworks {
+            end += row.full_framework(framework).len();
+            row.begins.push(end);
+        }
+        Arc::new(row)
     }
-}
 
-fn full_framework<'a>(snapshot: &'a Snapshot, framework: &'a FrameworkView) -> FullFramework<'a> {
-    FullFramework {
-        framework,
-        has: snapshot.by_framework().get(&framework.id),
+    fn full_framework<'a>(&'a self, framework: &'a FrameworkView) -> FullFramework<'a> {
+        FullFramework {
+            has_tasks: self.has_tasks,
+            framework,
+            has: self.snapshot.by_framework().get(&framework.id),
+        }
     }
 }
 
@@ -270,7 +280,7 @@ impl Items for Frameworks {
                 out.push(b',');
             }
             let inside = range.start.max(begin) - begin..range.end.min(end) - begin;
-            full_framework(&self.snapshot, framework).write(inside, out);
+            self.full_framework(framework).write(inside, out);
         }
     }
 }
@@ -336,8 +346,8 @@ impl<'a> ExecutorView<'a> {
     }
 }
 
-/// Answers requests for `/frameworks`.
-pub(crate) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>) -> Document {
+/// Answers requests for `/frameworks`. Without tasks their lists are empty.
+pub(crate) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>, has_tasks: bool) -> Document {
     let requested = |all: &[Arc<FrameworkView>]| -> Vec<Arc<FrameworkView>> {
         let requested = all.iter();
         let requested =
@@ -349,9 +359,9 @@ pub(crate) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>) -> Document
     let snapshot = snapshot.clone();
     let rest = move || {
         vec![
-            Frameworks::row(&snapshot, frameworks),
+            Frameworks::row(&snapshot, frameworks, has_tasks),
             between_lists("completed_frameworks"),
-            Frameworks::row(&snapshot, completed),
+            Frameworks::row(&snapshot, completed, has_tasks),
             text("],\"unregistered_frameworks\":[]}"),
         ]
     };

@@ -3,6 +3,7 @@
 //! Views borrow; lists are made while they are written.
 
 mod agent;
+mod agent_selection;
 mod fields;
 mod framework;
 mod maintenance;
@@ -20,6 +21,7 @@ use meseta_proto::{Invalid, invalid};
 use serde::Serialize;
 
 pub(crate) use agent::slaves;
+pub(crate) use agent_selection::AgentSelection;
 pub(crate) use framework::frameworks;
 pub(crate) use maintenance::{maintenance_schedule, maintenance_status};
 pub(crate) use roles::{Tally, quota, quota_status, roles, tallies, weights};
@@ -74,7 +76,7 @@ fn between_lists(next: &str) -> Row {
     text(format!("],\"{next}\":["))
 }
 
-/// The numbers that say which page of `/tasks` is meant.
+/// The numbers that say which page of a list is meant.
 #[derive(Clone, Debug)]
 pub(crate) struct Paging {
     pub(super) offset: usize,
@@ -202,9 +204,9 @@ pub(crate) fn state(
     let snapshot = snapshot.clone();
     let rest = move || {
         vec![
-            Frameworks::row(&snapshot, snapshot.frameworks.to_vec()),
+            Frameworks::row(&snapshot, snapshot.frameworks.to_vec(), true),
             between_lists("completed_frameworks"),
-            Frameworks::row(&snapshot, snapshot.completed_frameworks.clone()),
+            Frameworks::row(&snapshot, snapshot.completed_frameworks.clone(), true),
             text("],\"orphan_tasks\":[],\"unregistered_frameworks\":[]}"),
         ]
     };
@@ -269,8 +271,8 @@ impl TaskCounts {
     }
 }
 
-/// Answers requests for `/state-summary`.
-pub(crate) fn summary(snapshot: &Arc<Snapshot>) -> Document {
+/// Answers requests for `/state-summary`. Without agents their list is empty, and so is that of each framework.
+pub(crate) fn summary(snapshot: &Arc<Snapshot>, has_agents: bool) -> Document {
     #[derive(Serialize)]
     struct Summary<'a> {
         hostname: &'a str,
@@ -282,9 +284,10 @@ pub(crate) fn summary(snapshot: &Arc<Snapshot>) -> Document {
         cluster: snapshot.identity.cluster.as_deref(),
     };
     let (agents, viewer) = (snapshot.agents.clone(), snapshot.viewer.clone());
+    let shown = if has_agents { agents.len() } else { 0 };
     let first = vec![
         text(before_list(&fields, "slaves")),
-        list(agents.len(), AGENT_BYTES, move |index, out| {
+        list(shown, AGENT_BYTES, move |index, out| {
             let agent = agents.get(index);
             write(out, &agent.map(|agent| agent_summary(agent, &viewer)));
         }),
@@ -298,7 +301,7 @@ pub(crate) fn summary(snapshot: &Arc<Snapshot>) -> Document {
             let framework = snapshot.frameworks.get(index);
             write(
                 out,
-                &framework.map(|framework| framework_summary(framework, &snapshot)),
+                &framework.map(|framework| framework_summary(framework, &snapshot, has_agents)),
             );
         });
         vec![frameworks, text("]}")]
@@ -336,6 +339,7 @@ fn agent_summary<'a>(agent: &'a AgentView, viewer: &Approver) -> impl Serialize 
 fn framework_summary<'a>(
     framework: &'a FrameworkView,
     snapshot: &'a Snapshot,
+    has_agents: bool,
 ) -> impl Serialize + 'a {
     #[derive(Serialize)]
     struct FrameworkSummary<'a> {
@@ -352,7 +356,8 @@ fn framework_summary<'a>(
     }
     let ended = framework.unreachable.iter().chain(&*framework.completed);
     ended.for_each(|task| counts.add(task.state, 1));
-    let agents = has.into_iter().flat_map(|has| &has.agents);
+    let agents = has.filter(|_| has_agents);
+    let agents = agents.into_iter().flat_map(|has| &has.agents);
     FrameworkSummary {
         framework: framework::FrameworkSummaryFields::of(framework, has),
         counts,

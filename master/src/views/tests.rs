@@ -178,12 +178,16 @@ pub(crate) fn many_frameworks(agents: usize, frameworks: usize) -> Arc<Snapshot>
 fn documents(snapshot: &Arc<Snapshot>) -> Vec<(&'static str, Document)> {
     let all = Query::parse("limit=-1");
     let paging = Paging::of(&all).unwrap();
+    let none = Query::default();
     vec![
         ("state", state(snapshot, None)),
-        ("summary", summary(snapshot)),
-        ("slaves", slaves(snapshot, None)),
-        ("frameworks", frameworks(snapshot, None)),
-        ("one framework", frameworks(snapshot, Some("m-0001"))),
+        ("summary", summary(snapshot, true)),
+        (
+            "slaves",
+            slaves(snapshot, AgentSelection::of(&none, &paging)),
+        ),
+        ("frameworks", frameworks(snapshot, None, true)),
+        ("one framework", frameworks(snapshot, Some("m-0001"), true)),
         ("tasks", tasks(snapshot, &all, &paging)),
         (
             "metrics",
@@ -226,7 +230,7 @@ async fn pieces_rendered_side_by_side_are_what_one_hand_writes() {
 #[test]
 fn whatever_part_is_written_first_the_parts_make_the_whole() {
     let snapshot = many_frameworks(4, 5);
-    let row = Frameworks::row(&snapshot, snapshot.frameworks[1..].to_vec());
+    let row = Frameworks::row(&snapshot, snapshot.frameworks[1..].to_vec(), true);
     let mut all = Vec::new();
     row.render(0..row.len(), &mut all);
     for cut in 0..=row.len() {
@@ -263,7 +267,7 @@ fn every_task_is_shown_in_its_list() {
     let first = &frameworks[1]["unreachable_tasks"][1];
     assert_eq!(first["id"], "lost-1");
     assert_eq!(first["name"], "lost-1 of \"1\"");
-    let summary = steady(&rendered_bytes(summary(&snapshot)));
+    let summary = steady(&rendered_bytes(summary(&snapshot, true)));
     let of_first = &summary["frameworks"][0];
     assert_eq!(of_first["TASK_RUNNING"], count("tasks")[0]);
     assert_eq!(of_first["TASK_FINISHED"], 1_000);
