@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::checkpoint::Layout;
+use crate::checkpoint::disk_room::release_reserve;
 use crate::configuration::flags::Flags;
 use crate::folders::{PASSAGE_MODE, make_missing, make_passage};
 
@@ -69,10 +70,12 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError
     // Owner only: checkpoints hold what frameworks gave their tasks.
     make_missing(&meta, PRIVATE_DIR_MODE).map_err(failed("create", &meta))?;
     let probe = meta.join(".writable");
-    match std::fs::write(&probe, b"") {
-        // It can be written once there is room, which is waited for.
+    // A byte, for which there must be a block: an empty file needs none.
+    match std::fs::write(&probe, b"w") {
+        // What the start writes is written from the reserve, or once there is room, which is waited for.
         Err(error) if is_disk_full(&error) => {
-            warn!(path = %meta.display(), %error, "the disk is full")
+            warn!(path = %meta.display(), %error, "the disk is full");
+            release_reserve(&layout);
         }
         written => written.map_err(failed("write", &probe))?,
     }

@@ -1,7 +1,7 @@
 //! Old sandboxes go: after `--gc_delay`, or sooner as the disk fills.
 //!
 //! A run's sandbox waits from its end; it goes once it is older than
-//! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is. Nothing is
+//! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is, of bytes or of inodes. Nothing is
 //! kept over a restart: what lies on the disk and belongs to no run is found again, its age being that
 //! of its last change. Invariant: the sandbox of a run that is not over is never touched, and nothing
 //! mounted in one is followed.
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use meseta_isolators::beneath::Folder;
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::checkpoint::{Image, Layout};
@@ -48,6 +49,8 @@ struct Inner {
     sandboxes: Mutex<Known>,
     removed: AtomicU64,
     failed: AtomicU64,
+    /// Told when the disk is full.
+    woken: Notify,
 }
 
 /// The sandboxes that are known.
@@ -78,6 +81,7 @@ impl Gc {
                 sandboxes: Mutex::default(),
                 removed: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
+                woken: Notify::new(),
             }),
         }
     }
@@ -95,6 +99,11 @@ impl Gc {
         let mut known = self.known();
         known.live.remove(&sandbox);
         known.waiting.insert(sandbox, unix_now());
+    }
+
+    /// Looks at once, and not at the next interval.
+    pub(crate) fn wake(&self) {
+        self.inner.woken.notify_one();
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -118,7 +127,10 @@ impl Gc {
         let mut ticks = tokio::time::interval(self.inner.options.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.inner.woken.notified() => {}
+            }
             let this = self.clone();
             let _ = tokio::task::spawn_blocking(move || this.prune(unix_now())).await;
         }
@@ -259,18 +271,26 @@ fn age_allowed(options: &Options, used: f64) -> Duration {
     options.delay.mul_f64(share)
 }
 
-/// The used share of the file system that holds a path.
+/// The used share of the file system that holds a path, of its bytes or of its inodes.
 fn disk_used(path: &Path) -> Option<f64> {
     let stat = rustix::fs::statvfs(path).ok()?;
     if stat.f_blocks == 0 {
         return None;
     }
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a share of a disk, for a rule of thumb"
-    )]
-    let free = stat.f_bfree as f64 / stat.f_blocks as f64;
-    Some(1.0 - free)
+    let bytes = used_share(stat.f_blocks, stat.f_bfree);
+    Some(bytes.max(used_share(stat.f_files, stat.f_ffree)))
+}
+
+/// Nothing is used where nothing is counted: some file systems make inodes as they are needed.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a share of a disk, for a rule of thumb"
+)]
+fn used_share(all: u64, free: u64) -> f64 {
+    match all {
+        0 => 0.0,
+        all => 1.0 - free as f64 / all as f64,
+    }
 }
 
 /// Whatever was left mounted in a sandbox is not the sandbox's to lose.
@@ -327,6 +347,13 @@ mod tests {
             let allowed = age_allowed(&options(), used).as_secs_f64() / 86_400.0;
             assert!((allowed - days).abs() < 1e-6, "{used}: {allowed}");
         }
+    }
+
+    #[test]
+    fn a_disk_is_as_full_as_what_there_is_least_of() {
+        let is = |used: f64, expected: f64| (used - expected).abs() < 1e-9;
+        assert!(is(used_share(0, 0).max(used_share(100, 75)), 0.25));
+        assert!(is(used_share(100, 90).max(used_share(1000, 0)), 1.0));
     }
 
     fn site() -> (tempfile::TempDir, Gc, PathBuf) {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use meseta_resources::Resources;
 
+use crate::checkpoint::DiskCondition;
 use crate::context::Context;
 use crate::core::{Snapshot, State};
 use crate::monitor::HostSample;
@@ -187,6 +188,8 @@ fn host_metrics(builder: &mut MetricsBuilder, host: &HostSample) {
 fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     let registered = f64::from(u8::from(snapshot.state == State::Running));
     builder.one("meseta_agent_registered", registered);
+    let writable = f64::from(u8::from(snapshot.disk == DiskCondition::Writable));
+    builder.one("meseta_agent_disk_writable", writable);
     let epoch = snapshot.master_epoch.map(number);
     builder.one("meseta_agent_master_epoch", epoch);
     let frameworks = count(snapshot.frameworks.len());

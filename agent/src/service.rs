@@ -5,22 +5,23 @@
 //!
 //! ```text
 //! executor_streams.rs  the queues of events to executors
+//! held_inputs.rs       what waits while too much is to be written, and what does not
 //! ```
 //!
 //! [`Handle`]: crate::handle::Handle
 
 pub(crate) mod executor_streams;
+mod held_inputs;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use meseta_daemon::outbox::{Limits, Outbox, QueuedSize};
 
 use crate::budgets::Budgets;
-use crate::checkpoint::Layout;
 use crate::checkpoint::pending_writes::PendingWrites;
-use crate::checkpoint::writer::Writer;
+use crate::checkpoint::writer::{Progress, Writer};
+use crate::checkpoint::{DiskCondition, Layout};
 use crate::clock::Clock;
 use crate::containerizer::Containerizer;
 use crate::core::{
@@ -31,12 +32,16 @@ use crate::handle::Mailbox;
 use crate::link::Links;
 use crate::link::outgoing::Dropped;
 use executor_streams::ExecutorStreams;
+use held_inputs::HeldInputs;
 
 /// Inputs taken between two looks at everything else.
 const INPUTS_PER_TURN: usize = 64;
 
-/// How much may wait for the disk before the core takes nothing new, as with a full queue of writes: neither
-/// inputs nor timers, until some of it is durable. What one input leads to is all that comes on top.
+/// Pause between two looks at the timers while inputs wait for the disk.
+const BEHIND_TICK: Duration = Duration::from_secs(3);
+
+/// How much may wait for the disk before the core takes nothing new, as with a full queue of writes, until some
+/// of it is durable. What one input leads to comes on top, and what does not wait: pings, kills and timers.
 #[derive(Copy, Clone, Debug)]
 struct Backlog {
     bytes: usize,
@@ -81,8 +86,10 @@ pub(crate) struct Service {
     layout: Layout,
     /// What waits for its write.
     outbox: Outbox<Destination, Output>,
-    /// Since when nothing new is taken because of the disk.
+    /// Since when nothing new is taken because of the disk, or since the timers were last looked at meanwhile.
     behind_since: Option<Instant>,
+    /// The disk as the core knows it.
+    disk: DiskCondition,
     clock: Clock,
     /// Bytes in it of messages between frameworks and their executors.
     messages_bytes: usize,
@@ -123,6 +130,7 @@ impl Service {
             layout,
             outbox: Outbox::new(UNBOUNDED),
             behind_since: None,
+            disk: DiskCondition::default(),
             messages_bytes: 0,
             messages_bytes_max: budgets.messages(),
             dropped,
@@ -141,10 +149,10 @@ impl Service {
 
     async fn run_loop(mut self) -> ExitReason {
         let mut taken = Vec::new();
-        let mut inputs = VecDeque::new();
+        let mut inputs = HeldInputs::default();
         loop {
             while !self.is_behind()
-                && let Some(input) = inputs.pop_front()
+                && let Some(input) = inputs.next()
             {
                 self.step(input);
             }
@@ -157,14 +165,21 @@ impl Service {
                 continue;
             }
             let deadline = self.clock.instant(self.core.next_deadline());
+            let behind_tick = self.behind_since.map(|since| since + BEHIND_TICK);
             tokio::select! {
                 count = self.mailbox.inputs.recv_many(&mut taken, INPUTS_PER_TURN),
-                    if !is_behind =>
+                    if !inputs.is_full() =>
                 {
                     if count == 0 {
                         return ExitReason::Stopped;
                     }
-                    inputs.extend(taken.drain(..));
+                    for input in taken.drain(..) {
+                        if !is_behind {
+                            inputs.push(input);
+                        } else if let Some(urgent) = inputs.hold(input) {
+                            self.step(urgent);
+                        }
+                    }
                 }
                 () = self.writer.progress() => {}
                 Some(query) = self.mailbox.queries.recv() => {
@@ -172,6 +187,7 @@ impl Service {
                     let _ = query.send(snapshot);
                 }
                 () = sleep_until(deadline), if !is_behind => self.step(Input::Tick),
+                () = sleep_until(behind_tick), if is_behind => self.tick_behind(),
             }
         }
     }
@@ -196,6 +212,14 @@ impl Service {
             }
             _ => {}
         }
+    }
+
+    /// What is due happens while inputs wait, but for the deadlines of those who are not heard.
+    fn tick_behind(&mut self) {
+        let since = self.behind_since.replace(Instant::now());
+        let lasted = since.map(|since| since.elapsed()).unwrap_or_default();
+        self.step(Input::Paused { lasted });
+        self.step(Input::Tick);
     }
 
     fn step(&mut self, input: Input) {
@@ -251,7 +275,14 @@ impl Service {
 
     /// Carries out what waits no longer.
     fn release(&mut self) -> Option<ExitReason> {
-        let durable = self.writer.durable();
+        let Progress { durable, disk } = self.writer.now();
+        if std::mem::replace(&mut self.disk, disk) != disk {
+            if disk == DiskCondition::Full {
+                // Sandboxes that are over may be what fills it.
+                self.gc.wake();
+            }
+            self.step(Input::Disk(disk));
+        }
         self.pending_writes.durable(durable);
         self.core.durable(durable);
         for (to, output) in self.outbox.durable(durable.0) {

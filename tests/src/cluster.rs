@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::daemon::{Daemon, binary};
 use crate::framework::{Encoding, Framework, framework_info};
+use crate::small_disk::SmallDisk;
 use crate::wait::eventually;
 use crate::{http, kernel};
 
@@ -26,10 +27,12 @@ pub struct Setup {
     pub agent_flags: Vec<String>,
     /// Port of the first agent, also after a restart; a free one if absent.
     pub agent_port: Option<u16>,
-    /// Options of a tmpfs that the first agent's work directory is, as `size=16m`; needs root.
-    pub agent_disk: Option<&'static str>,
+    /// A file system of its own that the first agent's work directory is; needs root.
+    pub agent_disk: Option<SmallDisk>,
     /// Whether what agents keep of containers is beside their work directories and not in them.
     pub runtime_dir_apart: bool,
+    /// The same for the first agent, on a file system of its own; needs root.
+    pub runtime_disk: Option<SmallDisk>,
     /// How many descriptors an agent may have; needs `prlimit`.
     pub agent_descriptors: Option<u32>,
 }
@@ -43,6 +46,7 @@ impl Default for Setup {
             agent_port: None,
             agent_disk: None,
             runtime_dir_apart: false,
+            runtime_disk: None,
             agent_descriptors: None,
         }
     }
@@ -80,12 +84,8 @@ impl Cluster {
             cgroups_root,
             setup,
         };
-        if let Some(options) = cluster.setup.agent_disk {
-            let dir = cluster.agent_dir(0);
-            std::fs::create_dir(&dir).expect("a directory");
-            let flags = nix::mount::MsFlags::empty();
-            nix::mount::mount(Some("small"), &dir, Some("tmpfs"), flags, Some(options))
-                .expect("a small disk");
+        for (dir, disk) in cluster.small_disks() {
+            disk.mount_at(&dir);
         }
         for index in 0..cluster.setup.agents {
             let agent = cluster.start_agent(index);
@@ -104,6 +104,19 @@ impl Cluster {
         self.dir.path().join(format!("agent-{index}"))
     }
 
+    /// What an agent keeps of containers, where that is not in its work directory.
+    pub fn runtime_dir_apart(&self, index: usize) -> PathBuf {
+        self.dir.path().join(format!("run-{index}"))
+    }
+
+    /// File systems of the first agent's own, and where they are.
+    fn small_disks(&self) -> Vec<(PathBuf, SmallDisk)> {
+        let (work, runtime) = (self.setup.agent_disk, self.setup.runtime_disk);
+        let work = work.map(|disk| (self.agent_dir(0), disk));
+        let runtime = runtime.map(|disk| (self.runtime_dir_apart(0), disk));
+        [work, runtime].into_iter().flatten().collect()
+    }
+
     fn start_agent(&self, index: usize) -> Daemon {
         let limit = self.setup.agent_descriptors;
         let prefix =
@@ -119,8 +132,9 @@ impl Cluster {
 
     fn agent_flags(&self, index: usize) -> Vec<String> {
         let dir = self.agent_dir(index);
-        let runtime_dir = match self.setup.runtime_dir_apart {
-            true => self.dir.path().join(format!("run-{index}")),
+        let is_apart = self.setup.runtime_dir_apart || self.setup.runtime_disk.is_some();
+        let runtime_dir = match is_apart {
+            true => self.runtime_dir_apart(index),
             false => dir.join("run"),
         };
         let mut flags = vec![
@@ -258,9 +272,8 @@ impl Drop for Cluster {
             agent.end(END_LIMIT);
         }
         kernel::remove_groups(&self.cgroups_root);
-        if self.setup.agent_disk.is_some() {
-            let detach = nix::mount::MntFlags::MNT_DETACH;
-            let _ = nix::mount::umount2(&self.agent_dir(0), detach);
+        for (dir, _) in self.small_disks() {
+            let _ = nix::mount::umount2(&dir, nix::mount::MntFlags::MNT_DETACH);
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod recorded_bytes;
 pub mod recording;
 pub mod revocable;
 pub mod secure;
+pub mod small_disk;
 pub mod state_check;
 pub mod trials;
 pub mod wait;

@@ -65,6 +65,11 @@ impl StoreError {
         }
     }
 
+    /// Whether the file system, or a quota on it, has no room.
+    pub(super) fn is_disk_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if is_disk_full(source))
+    }
+
     /// Whether it may be over by itself: the disk is full, or we are short of something.
     pub(super) fn is_out_of_resources(&self) -> bool {
         matches!(self, Self::Io { source, .. } if is_disk_full(source) || is_shortage(source))

@@ -8,6 +8,7 @@
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
 //! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/{executor.info,executor.log}
 //! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/tasks/<task>/{task.info,task.updates}
+//! meta/reserve/…           room that is released on a full disk
 //! meta/quarantine/…        what could not be read
 //! meta/retired/…           what is on its way out
 //! slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/{latest -> <container>, <container>/}   sandboxes
@@ -80,6 +81,11 @@ impl Layout {
 
     pub(super) fn estimator(&self) -> PathBuf {
         self.meta().join("estimator")
+    }
+
+    /// Room that is released on a full disk.
+    pub(super) fn reserve(&self) -> PathBuf {
+        self.meta().join("reserve")
     }
 
     pub(super) fn quarantine(&self) -> PathBuf {

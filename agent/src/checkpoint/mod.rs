@@ -1,11 +1,13 @@
 //! What the agent must still know after a crash, and how it is kept on disk.
 //!
 //! The core decides what to write ([`Write`]); [`Store`] makes it durable in batches, on one thread;
-//! [`read`] brings it back and changes nothing; what it finds damaged is put right by the first write.
+//! [`read`] brings it back and changes nothing; what it finds damaged is put right by the first write. A
+//! reserve on the disk ([`disk_room`]) is left for what ends while the disk is full.
 //! Invariants: a record is replaced whole or not at all; a log loses at most what was never acknowledged as
 //! written; damage costs the run that it belongs to, never the boot; want of descriptors, memory or room is
 //! no damage and is waited for.
 
+pub(crate) mod disk_room;
 mod durable;
 mod frame;
 mod holdings;
@@ -24,6 +26,7 @@ mod store;
 mod tests;
 pub(crate) mod writer;
 
+pub use disk_room::DiskCondition;
 pub use durable::StoreError;
 pub use frame::FrameError;
 pub(crate) use holdings::check_place;

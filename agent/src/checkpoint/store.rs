@@ -143,6 +143,11 @@ impl Store {
         Self { layout, janitor }
     }
 
+    /// The paths that it writes to.
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// Makes all of `writes` durable, in order.
     pub fn commit<'a>(
         &self,

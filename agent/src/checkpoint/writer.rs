@@ -1,38 +1,47 @@
 //! The one thread that makes the core's writes durable.
 //!
-//! It takes all that has gathered, commits it at once and says how far it is. A disk that is full is
-//! waited for; a disk that cannot say whether it holds what was written ends the process, because
-//! nothing could be promised any more.
+//! It takes all that has gathered, commits it at once and says how far it is, and in which condition the disk is.
+//! On a full disk the reserve is released and the write tried again; beyond that it is waited for. A disk that
+//! cannot say whether it holds what was written ends the process, because nothing could be promised any more.
 
 use std::io;
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use meseta_daemon::error_chain::chain;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tracing::error;
 
-use super::{Lsn, Store, StoreError, Write};
+use super::disk_room::DiskRoom;
+use super::{DiskCondition, Lsn, Store, StoreError, Write};
 
 /// Writes committed at once, so that a long queue does not hold the first one up.
 const BATCH_MAX: usize = 512;
 /// Pause before a write that failed for want of space is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How often it is looked how full the disk is.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// Bounded by whoever writes, see [`super::pending_writes::PendingWrites`].
-    queue: mpsc::UnboundedSender<(Lsn, Write)>,
-    durable: watch::Receiver<Lsn>,
+    /// Bounded by whoever writes, who must not wait here: [`super::pending_writes::PendingWrites`].
+    queue: mpsc::Sender<(Lsn, Write)>,
+    progress: watch::Receiver<Progress>,
+}
+
+/// How far the thread is.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Progress {
+    /// All writes up to this one are durable.
+    pub(crate) durable: Lsn,
+    /// Whether more can be written.
+    pub(crate) disk: DiskCondition,
 }
 
 /// Starts the thread, which makes what the start found necessary durable before anything else.
 pub(crate) fn start(store: Store, first: Vec<Write>) -> io::Result<Writer> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "bounded by whoever writes, who must not wait here: `PendingWrites`"
-    )]
-    let (queue, writes) = mpsc::unbounded_channel();
-    let (done, durable) = watch::channel(Lsn::default());
+    let (queue, writes) = mpsc::channel();
+    let (done, progress) = watch::channel(Progress::default());
     let first: Vec<_> = first
         .into_iter()
         .map(|write| (Lsn::default(), write))
@@ -40,11 +49,12 @@ pub(crate) fn start(store: Store, first: Vec<Write>) -> io::Result<Writer> {
     std::thread::Builder::new()
         .name("checkpoints".to_owned())
         .spawn(move || {
-            commit(&store, &first);
+            let mut worker = Worker::new(store, done);
+            worker.commit(&first);
             drop(first);
-            run(&store, writes, &done);
+            worker.run(&writes);
         })?;
-    Ok(Writer { queue, durable })
+    Ok(Writer { queue, progress })
 }
 
 impl Writer {
@@ -53,54 +63,107 @@ impl Writer {
         self.queue.send((lsn, write)).is_ok()
     }
 
-    /// How far everything is durable.
-    pub(crate) fn durable(&mut self) -> Lsn {
-        *self.durable.borrow_and_update()
+    /// How far everything is durable, and what the disk takes.
+    pub(crate) fn now(&mut self) -> Progress {
+        *self.progress.borrow_and_update()
     }
 
-    /// Waits until more is.
+    /// Waits until one of both changes.
     pub(crate) async fn progress(&mut self) {
-        if self.durable.changed().await.is_err() {
+        if self.progress.changed().await.is_err() {
             // The thread is gone: nothing will ever be durable again.
             std::future::pending::<()>().await;
         }
     }
 }
 
-fn run(
-    store: &Store,
-    mut writes: mpsc::UnboundedReceiver<(Lsn, Write)>,
-    done: &watch::Sender<Lsn>,
-) {
-    let mut batch = Vec::new();
-    while let Some(first) = writes.blocking_recv() {
-        batch.push(first);
-        while batch.len() < BATCH_MAX
-            && let Ok(next) = writes.try_recv()
-        {
-            batch.push(next);
-        }
-        commit(store, &batch);
-        if let Some((lsn, _)) = batch.last() {
-            done.send_replace(*lsn);
-        }
-        batch.clear();
-    }
+/// The thread's own.
+struct Worker {
+    store: Store,
+    room: DiskRoom,
+    looked_at: Instant,
+    done: watch::Sender<Progress>,
 }
 
-/// Commits, however long it takes; after a failure it goes on where it stopped.
-fn commit(store: &Store, batch: &[(Lsn, Write)]) {
-    let mut commit = store.begin(batch.iter().map(|(_, write)| write));
-    loop {
-        match commit.resume() {
-            Ok(()) => return,
-            Err(error @ StoreError::Sync { .. }) => {
-                let source = chain(&error);
+impl Worker {
+    fn new(store: Store, done: watch::Sender<Progress>) -> Self {
+        let mut room = DiskRoom::new(store.layout());
+        room.look();
+        let worker = Self {
+            store,
+            room,
+            looked_at: Instant::now(),
+            done,
+        };
+        worker.tell(None);
+        worker
+    }
+
+    fn run(&mut self, writes: &mpsc::Receiver<(Lsn, Write)>) {
+        let mut batch = Vec::new();
+        loop {
+            match writes.recv_timeout(LOOK_INTERVAL) {
+                Ok(first) => batch.push(first),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while !batch.is_empty()
+                && batch.len() < BATCH_MAX
+                && let Ok(next) = writes.try_recv()
+            {
+                batch.push(next);
+            }
+            self.commit(&batch);
+            if self.looked_at.elapsed() >= LOOK_INTERVAL {
+                self.look();
+            }
+            self.tell(batch.last().map(|(lsn, _)| *lsn));
+            batch.clear();
+        }
+    }
+
+    fn look(&mut self) {
+        self.looked_at = Instant::now();
+        self.room.look();
+    }
+
+    /// Says how far it is, if anything is new.
+    fn tell(&self, durable: Option<Lsn>) {
+        let disk = self.room.condition();
+        self.done.send_if_modified(|progress| {
+            let before = *progress;
+            progress.disk = disk;
+            progress.durable = durable.unwrap_or(before.durable);
+            *progress != before
+        });
+    }
+
+    /// Commits, however long it takes; after a failure it goes on where it stopped.
+    fn commit(&mut self, batch: &[(Lsn, Write)]) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut commit = self.store.begin(batch.iter().map(|(_, write)| write));
+        loop {
+            let error = match commit.resume() {
+                Ok(()) => {
+                    self.room.written();
+                    return;
+                }
+                Err(error) => error,
+            };
+            let source = chain(&error);
+            if matches!(error, StoreError::Sync { .. }) {
                 error!(%source, "checkpoints cannot be made durable; ending at once, tasks go on");
                 std::process::abort();
             }
-            Err(error) => {
-                let source = chain(&error);
+            let is_released = self.room.failed(&error);
+            let disk = self.room.condition();
+            self.done.send_if_modified(|progress| {
+                let before = std::mem::replace(&mut progress.disk, disk);
+                before != disk
+            });
+            if !is_released {
                 error!(%source, "checkpoints cannot be written; nothing new is done until they can");
                 std::thread::sleep(RETRY_PAUSE);
             }

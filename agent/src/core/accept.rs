@@ -20,7 +20,12 @@ use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
 use super::states::dropped_or_lost;
 use super::{AgentCore, ContainerOwner, StreamKey};
-use crate::checkpoint::{ExecutorRecord, RunKey, TaskKey, TaskRecord, Write};
+use crate::checkpoint::{DiskCondition, ExecutorRecord, RunKey, TaskKey, TaskRecord, Write};
+
+const DISK_FULL: &str =
+    "The disk of the agent's work directory is full; tasks are taken again when it has room";
+const DISK_FAILING: &str =
+    "The agent cannot write to its work directory; tasks are taken again when it can";
 
 /// Why a task will not be run.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -67,12 +72,7 @@ impl AgentCore {
         if self.is_here(&stream) {
             return;
         }
-        if let Some((state, reason, message)) = self.refused_while_draining(&run.framework) {
-            let rejection = Rejection {
-                state,
-                reason,
-                message,
-            };
+        if let Some(rejection) = self.refused_for_now(&run.framework) {
             self.refuse(now, &stream, run.task.task_id, &rejection);
             return;
         }
@@ -85,6 +85,26 @@ impl AgentCore {
         if let Err(rejection) = taken {
             self.refuse(now, &stream, run.task.task_id, &rejection);
         }
+    }
+
+    /// Why no task is taken at present, whatever it asks for.
+    fn refused_for_now(&self, framework: &pb::FrameworkInfo) -> Option<Rejection> {
+        let (reason, message) = self.drain_refusal().or_else(|| self.disk_refusal())?;
+        Some(Rejection {
+            state: dropped_or_lost(is_partition_aware(framework)),
+            reason,
+            message: message.to_owned(),
+        })
+    }
+
+    /// A task whose intent cannot be written would wait, and nobody would know for what.
+    fn disk_refusal(&self) -> Option<(Reason, &'static str)> {
+        let message = match self.disk {
+            DiskCondition::Writable => return None,
+            DiskCondition::Full => DISK_FULL,
+            DiskCondition::Failing => DISK_FAILING,
+        };
+        Some((Reason::ContainerLaunchFailed, message))
     }
 
     fn is_here(&self, stream: &StreamKey) -> bool {
@@ -239,12 +259,7 @@ impl AgentCore {
             return;
         }
         let tasks = &run.task_group.tasks;
-        if let Some((state, reason, message)) = self.refused_while_draining(&run.framework) {
-            let rejection = Rejection {
-                state,
-                reason,
-                message,
-            };
+        if let Some(rejection) = self.refused_for_now(&run.framework) {
             for (stream, task) in streams.iter().zip(tasks) {
                 self.refuse(now, stream, task.task_id.clone(), &rejection);
             }

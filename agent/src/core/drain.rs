@@ -16,7 +16,7 @@ use tracing::info;
 use super::AgentCore;
 use super::fields::duration;
 use super::kill::{KILL_GRACE_DEFAULT, grace_of};
-use super::states::{dropped_or_lost, has_capability};
+use super::states::has_capability;
 use crate::checkpoint::Write;
 
 /// How this agent is drained.
@@ -80,14 +80,9 @@ impl AgentCore {
     }
 
     /// What is told of a task that came too late.
-    pub(super) fn refused_while_draining(
-        &self,
-        framework: &pb::FrameworkInfo,
-    ) -> Option<(pb::TaskState, Reason, String)> {
+    pub(super) fn drain_refusal(&self) -> Option<(Reason, &'static str)> {
         self.draining?;
-        let is_aware = has_capability(framework, FrameworkCapability::PartitionAware);
-        let message = "the agent is being drained".to_owned();
-        Some((dropped_or_lost(is_aware), Reason::AgentDraining, message))
+        Some((Reason::AgentDraining, "the agent is being drained"))
     }
 
     /// Says why a task ends, and that it ends for good if its agent does.

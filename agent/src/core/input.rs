@@ -15,7 +15,7 @@ use super::oversubscription::Report;
 use super::probe::{ProbeId, ProbeResult};
 use super::update_streams::StreamKey;
 use crate::byte_semaphore::Permit;
-use crate::checkpoint::{Image, Limitation};
+use crate::checkpoint::{DiskCondition, Image, Limitation};
 
 #[derive(Debug)]
 pub enum Input {
@@ -106,6 +106,8 @@ pub enum Input {
     },
     /// The estimator and the controller looked at a sample.
     Oversubscription(Box<Report>),
+    /// Whether checkpoints can be written has changed.
+    Disk(DiskCondition),
     /// The agent's own process stood still until now: stopped, or starved of the processor.
     Paused {
         /// The time that it lasted.

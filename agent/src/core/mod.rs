@@ -91,7 +91,7 @@ pub use update_streams::{
     Acknowledged, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
 
-use crate::checkpoint::{Lsn, RunKey, TaskKey, Write};
+use crate::checkpoint::{DiskCondition, Lsn, RunKey, TaskKey, Write};
 use epochs::Epochs;
 use history::History;
 use operation_updates::OperationUpdates;
@@ -215,6 +215,8 @@ pub struct AgentCore {
     exit: Option<ExitReason>,
     /// Set while the master wants the agent empty.
     draining: Option<drain::Draining>,
+    /// Whether checkpoints can be written; no task is taken while they cannot.
+    disk: DiskCondition,
     lsn: Lsn,
     /// How far everything is durable.
     durable: Lsn,
@@ -251,6 +253,7 @@ impl AgentCore {
             oversubscription: Oversubscription::default(),
             exit: None,
             draining: None,
+            disk: DiskCondition::default(),
             lsn: Lsn::default(),
             durable: Lsn::default(),
             sequence: 0,
@@ -304,6 +307,7 @@ impl AgentCore {
                 result,
             } => self.probed(now, &container, id, result),
             Input::Oversubscription(report) => self.oversubscribe(now, *report),
+            Input::Disk(condition) => self.disk = condition,
             Input::Paused { lasted } => self.paused(now, lasted),
             Input::Tick => {}
             Input::Stop { kill_tasks } => self.stop(now, kill_tasks),

@@ -7,6 +7,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{AgentId, ContainerId, FrameworkId, Resources};
 
 use super::{AgentCore, Framework, Oversubscription, State};
+use crate::checkpoint::DiskCondition;
 
 /// What happened since the agent's start, counted.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -83,6 +84,8 @@ pub struct Snapshot {
     /// Frameworks that had, oldest first.
     pub completed_frameworks: Vec<Arc<Framework>>,
     pub counters: Counters,
+    /// Whether checkpoints can be written.
+    pub disk: DiskCondition,
     /// What is oversubscribed, and how revocable tasks are treated.
     pub oversubscription: Oversubscription,
 }
@@ -103,6 +106,7 @@ impl AgentCore {
             frameworks: self.frameworks.clone(),
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
             counters: self.counters.clone(),
+            disk: self.disk,
             oversubscription: self.oversubscription.clone(),
         }
     }

@@ -1,21 +1,18 @@
-//! The agent is killed in the middle of a launch, its disk is full, its descriptors are gone: what runs goes
-//! on, what could not be done is told or done later, and nothing is left over.
+//! The agent is killed in the middle of a launch, its descriptors are gone: what runs goes on,
+//! what could not be done is told or done later, and nothing is left over.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use meseta_tests::{
-    Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
-};
+use meseta_tests::{Cluster, Framework, Missing, kernel, unless_installed, unless_root, wait};
 use serde_json::Value;
 
 use crate::enforcement::{is_container, standing_offer};
 
 meseta_tests::scenarios! {
     unless_root:
-        an_agent_killed_while_it_launches_loses_no_task,
-        a_full_disk_holds_up_what_is_new_and_loses_nothing;
+        an_agent_killed_while_it_launches_loses_no_task;
     unless_prlimit:
         want_of_descriptors_holds_up_what_is_new_and_loses_nothing;
 }
@@ -131,60 +128,6 @@ fn says(cluster: &Cluster, part: &str) {
     wait::eventually(part, PATIENCE, || {
         cluster.agent().log_text().contains(part).then_some(())
     });
-}
-
-const HELD_UP: &str = "checkpoints cannot be written; nothing new is done until they can";
-
-fn a_full_disk_holds_up_what_is_new_and_loses_nothing() {
-    let cluster = Cluster::start(Setup {
-        agent_disk: Some("size=16m"),
-        ..Setup::default()
-    });
-    let mut framework = cluster.framework();
-    let before = steady(&mut framework);
-    let offer = framework.offer();
-    let status = framework.run_task(&offer, "target", "exec sleep 600", SMALL);
-    let target = status["container_status"]["executor_pid"].as_i64();
-    let target = i32::try_from(target.expect("a pid")).expect("a pid");
-    let born = kernel::start_time(target);
-    let filler = cluster.agent_dir(0).join("filler");
-    let filled = std::fs::write(&filler, vec![0; 32 << 20]);
-    assert!(filled.is_err(), "the disk has room for ever");
-    let offer = framework.offer();
-    framework.launch_task(&offer, "late", "echo late", SMALL);
-    says(&cluster, HELD_UP);
-    says(&cluster, "No space left on device");
-    // It lives, and says what it has.
-    assert_eq!(
-        http::get(&format!("{}/health", cluster.agent().url)).status,
-        200
-    );
-    assert_eq!(
-        containers(&cluster),
-        groups_of(&cluster, 2),
-        "a launch went on"
-    );
-    // Whoever is to end does so, though that cannot be written.
-    framework.kill("target");
-    wait::eventually("a killed task is gone", PATIENCE, || {
-        (kernel::start_time(target) != born).then_some(())
-    });
-    std::fs::remove_file(&filler).expect("removed");
-    framework.until_state("target", "TASK_KILLED");
-    framework.until_state("late", "TASK_FINISHED");
-    still_steady(&mut framework, before);
-}
-
-/// How many groups there are, all of them being of so many containers.
-fn groups_of(cluster: &Cluster, count: usize) -> usize {
-    let groups = kernel::groups_below(&cluster.cgroups_root);
-    let names: std::collections::BTreeSet<_> = groups
-        .iter()
-        .filter(|group| is_container(group))
-        .filter_map(|group| group.file_name())
-        .collect();
-    assert_eq!(names.len(), count, "{names:?}");
-    containers(cluster)
 }
 
 /// Sets how many descriptors a process may have; what it has stays.

@@ -21,6 +21,7 @@ mod execute;
 mod executors;
 mod failover;
 mod faults;
+mod full_disk;
 mod hardening;
 mod ill_plugins;
 mod launching;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         bursting,
         resizing,
         faults,
+        full_disk,
         master_kills,
         starved,
         logs,

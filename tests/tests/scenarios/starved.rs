@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use meseta_tests::framework::task;
+use meseta_tests::small_disk::{Filler, SmallDisk};
 use meseta_tests::{
     Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
 };
@@ -114,34 +115,15 @@ fn expect_exit(framework: &mut Framework, id: &str, code: usize) {
 }
 
 /// Takes what room there is on the disk of the first agent.
-struct Filler {
-    path: PathBuf,
-    file: File,
-}
-
-impl Filler {
-    fn new(cluster: &Cluster) -> Self {
-        let path = cluster.agent_dir(0).join("filler");
-        let file = File::create(&path).expect("made");
-        let mut filler = Self { path, file };
-        filler.fill();
-        filler
-    }
-
-    fn fill(&mut self) {
-        for bytes in [1 << 20, 4096, 512, 1] {
-            while self.file.write_all(&vec![0; bytes]).is_ok() {}
-        }
-    }
-
-    fn remove(self) {
-        std::fs::remove_file(&self.path).expect("removed");
-    }
+fn full(cluster: &Cluster) -> Filler {
+    let mut filler = Filler::new(&cluster.agent_dir(0));
+    filler.fill_bytes();
+    filler
 }
 
 fn an_agent_that_is_started_on_a_full_disk_loses_no_task() {
     let mut cluster = Cluster::start(Setup {
-        agent_disk: Some("size=32m"),
+        agent_disk: Some(SmallDisk::Tmpfs("size=32m")),
         agent_port: Some(free_port()),
         ..Setup::default()
     });
@@ -157,7 +139,7 @@ fn an_agent_that_is_started_on_a_full_disk_loses_no_task() {
     let mut log = File::options().append(true).open(torn).expect("a log");
     log.write_all(&[9, 0, 0]).expect("written");
     std::fs::remove_file(cluster.agent_dir(0).join("endpoint")).expect("removed");
-    let mut filler = Filler::new(&cluster);
+    let mut filler = full(&cluster);
     for number in 0..4 {
         may_end(&cluster, number);
     }
@@ -167,9 +149,9 @@ fn an_agent_that_is_started_on_a_full_disk_loses_no_task() {
             .all(|task| !task.is_alive())
             .then_some(())
     });
-    filler.fill();
+    filler.fill_bytes();
     cluster.start_agent_unannounced(0);
-    filler.fill();
+    filler.fill_bytes();
     assert!(running[4..].iter().all(Running::is_alive), "{running:#?}");
     wait::eventually("it answers for its tasks", PATIENCE, || {
         let state = http::try_get(&format!("{}/state", cluster.agent().url)).ok()?;
@@ -212,7 +194,7 @@ fn updates_of(cluster: &Cluster, task: &str) -> PathBuf {
 
 fn an_end_that_found_no_room_on_the_disk_keeps_its_reason() {
     let mut cluster = Cluster::start(Setup {
-        agent_disk: Some("size=32m"),
+        agent_disk: Some(SmallDisk::Tmpfs("size=32m")),
         runtime_dir_apart: true,
         ..Setup::default()
     });
@@ -221,7 +203,7 @@ fn an_end_that_found_no_room_on_the_disk_keeps_its_reason() {
     let hungry = "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}";
     let command = until.replace("exit 0", hungry);
     run(&mut framework, &[(id.clone(), command)]);
-    let filler = Filler::new(&cluster);
+    let filler = full(&cluster);
     may_end(&cluster, 0);
     // With its groups goes what the kernel had counted.
     wait::eventually("the container is gone", PATIENCE, || {

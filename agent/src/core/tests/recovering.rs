@@ -267,3 +267,19 @@ fn a_drain_goes_on_after_a_crash() {
     simulation.restart();
     simulation.running(task("next"));
 }
+
+#[test]
+fn while_the_disk_is_full_no_task_is_taken_and_what_runs_is_told_of() {
+    use crate::checkpoint::DiskCondition;
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    for condition in [DiskCondition::Full, DiskCondition::Failing] {
+        simulation.step(Input::Disk(condition));
+        simulation.run(task("late"));
+        simulation.assert_only_told(pb::TaskState::TaskLost, Reason::ContainerLaunchFailed);
+    }
+    simulation.end(&container, Exit::Code(0));
+    assert_eq!(simulation.told_states(), [TaskFinished]);
+    simulation.step(Input::Disk(DiskCondition::Writable));
+    simulation.running(task("late"));
+}

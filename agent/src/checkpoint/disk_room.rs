@@ -1,0 +1,367 @@
+//! Whether the work directory can be written, and the reserve that is given up when its file system is full.
+//!
+//! The checkpoint thread owns a [`DiskRoom`], asks it once a second and tells it of writes that fail. On a full file
+//! system no task is taken, and each write that fails releases a step of the reserve and is tried again, so
+//! that ends, kills and a recovery are written; in steps, since a task that fills the disk takes what is
+//! released too. The reserve is taken again when there is room for it twice. The decisions are functions of
+//! [`Space`]; invariant: taking the reserve never makes a file system full.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, OFlags, StatVfs};
+use tracing::{error, info, warn};
+
+use super::durable::StoreError;
+use super::layout::Layout;
+
+/// The most bytes that are kept in reserve: thousands of last updates, and the records of a start.
+const RESERVE_BYTES_MAX: u64 = 16 << 20;
+/// The most inodes that are kept in reserve. What is replaced needs one for a moment, what ends needs none.
+const RESERVE_INODES_MAX: u64 = 64;
+/// The part of a small file system that may be kept in reserve.
+const RESERVE_SHARE: u64 = 16;
+/// The least and the most that one failed write releases, in bytes: a batch of records.
+const STEP_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=256 << 10;
+/// Inodes that one failed write releases.
+const STEP_INODES: usize = 4;
+
+/// Whether checkpoints can be written.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
+pub enum DiskCondition {
+    /// They can, and there is room for more.
+    #[default]
+    Writable,
+    /// The file system has no room, or hardly any; what is written is written from the reserve.
+    Full,
+    /// A write failed for another reason, and is tried again each second.
+    Failing,
+}
+
+/// What a file system has, and has left for an ordinary user.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+struct Space {
+    bytes: u64,
+    free_bytes: u64,
+    /// Zero where inodes are made as they are needed.
+    inodes: u64,
+    free_inodes: u64,
+}
+
+/// Bytes and inodes that are kept.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+struct ReserveSize {
+    bytes: u64,
+    inodes: u64,
+}
+
+impl Space {
+    fn at(path: &Path) -> io::Result<Self> {
+        let StatVfs {
+            f_frsize,
+            f_blocks,
+            f_bavail,
+            f_files,
+            f_favail,
+            ..
+        } = rustix::fs::statvfs(path)?;
+        Ok(Self {
+            bytes: f_blocks.saturating_mul(f_frsize),
+            free_bytes: f_bavail.saturating_mul(f_frsize),
+            inodes: f_files,
+            free_inodes: f_favail,
+        })
+    }
+
+    fn reserve(&self) -> ReserveSize {
+        ReserveSize {
+            bytes: (self.bytes / RESERVE_SHARE).min(RESERVE_BYTES_MAX),
+            inodes: (self.inodes / RESERVE_SHARE).min(RESERVE_INODES_MAX),
+        }
+    }
+
+    /// Whether so little is left that nothing new may begin.
+    fn is_short_of(&self, reserve: ReserveSize) -> bool {
+        let has_inodes = self.inodes == 0 || self.free_inodes >= reserve.inodes.div_ceil(4);
+        self.free_bytes < reserve.bytes / 4 || !has_inodes
+    }
+
+    /// Whether there is room for this reserve so many times.
+    fn has(&self, reserve: ReserveSize, times: u64) -> bool {
+        let inodes = reserve.inodes.saturating_mul(times);
+        self.free_bytes >= reserve.bytes.saturating_mul(times)
+            && (self.inodes == 0 || self.free_inodes >= inodes)
+    }
+}
+
+/// The files that hold room for later.
+#[derive(Debug)]
+struct Reserve {
+    folder: PathBuf,
+}
+
+impl Reserve {
+    fn bytes_file(&self) -> PathBuf {
+        self.folder.join("bytes")
+    }
+
+    fn is_held(&self, size: ReserveSize) -> bool {
+        let found = fs::symlink_metadata(self.bytes_file());
+        found.is_ok_and(|found| found.is_file() && found.len() >= size.bytes)
+    }
+
+    /// Takes it, or leaves nothing of it behind.
+    fn take(&self, size: ReserveSize) -> io::Result<()> {
+        self.release_all();
+        fs::create_dir_all(&self.folder)
+            .and_then(|()| self.fill(size))
+            .inspect_err(|_| self.release_all())
+    }
+
+    fn fill(&self, size: ReserveSize) -> io::Result<()> {
+        for number in 0..size.inodes {
+            create(&self.folder.join(format!("inode-{number}")))?;
+        }
+        let file = create(&self.bytes_file())?;
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size.bytes) {
+            // A file system that cannot promise room has none of ours; what is left of it is still watched.
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size.bytes),
+            taken => Ok(taken?),
+        }
+    }
+
+    /// Gives a part of it up. Whether there was any.
+    fn release_step(&self) -> bool {
+        let inodes = self.files().filter(|path| *path != self.bytes_file());
+        let released = inodes.take(STEP_INODES).filter(|path| remove(path)).count();
+        self.shorten().unwrap_or_default() || released > 0
+    }
+
+    fn shorten(&self) -> io::Result<bool> {
+        let file = OpenOptions::new().write(true).open(self.bytes_file())?;
+        let held = file.metadata()?.len();
+        let step = (held / 16).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
+        file.set_len(held.saturating_sub(step))?;
+        Ok(held > 0)
+    }
+
+    fn release_all(&self) {
+        self.files().for_each(|path| {
+            remove(&path);
+        });
+    }
+
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path())
+    }
+}
+
+fn remove(path: &Path) -> bool {
+    let removed = fs::remove_file(path);
+    if let Err(error) = &removed {
+        warn!(path = %path.display(), %error, "a part of the disk reserve is not released");
+    }
+    removed.is_ok()
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    options.custom_flags(flags).open(path)
+}
+
+/// Gives a part of the reserve up, so that a start finds room on a full file system. Whether there was any.
+pub(crate) fn release_reserve(layout: &Layout) -> bool {
+    let folder = layout.reserve();
+    Reserve { folder }.release_step()
+}
+
+/// What is known of the room on the disk, and the reserve.
+#[derive(Debug)]
+pub(super) struct DiskRoom {
+    work_dir: PathBuf,
+    reserve: Reserve,
+    condition: DiskCondition,
+}
+
+impl DiskRoom {
+    /// Of a work directory whose reserve may have been released by an earlier agent.
+    pub(super) fn new(layout: &Layout) -> Self {
+        Self {
+            work_dir: layout.work_dir().to_owned(),
+            reserve: Reserve {
+                folder: layout.reserve(),
+            },
+            condition: DiskCondition::Writable,
+        }
+    }
+
+    pub(super) fn condition(&self) -> DiskCondition {
+        self.condition
+    }
+
+    /// Looks at the file system; takes the reserve where there is room for it.
+    pub(super) fn look(&mut self) {
+        let space = match Space::at(&self.work_dir) {
+            Ok(space) => space,
+            Err(error) => {
+                warn!(path = %self.work_dir.display(), %error, "cannot tell how full the disk is");
+                return;
+            }
+        };
+        let size = space.reserve();
+        if space.is_short_of(size) {
+            self.is_full();
+        } else if self.reserve.is_held(size) {
+            if space.has(size, 1) {
+                self.is_over();
+            }
+        } else if space.has(size, 2) {
+            match self.reserve.take(size) {
+                Ok(()) => self.is_over(),
+                Err(error) => {
+                    warn!(bytes = size.bytes, %error, "the disk reserve cannot be taken");
+                }
+            }
+        }
+    }
+
+    /// A write failed. Whether it is worth another attempt at once.
+    pub(super) fn failed(&mut self, error: &StoreError) -> bool {
+        if !error.is_disk_full() {
+            if self.condition == DiskCondition::Writable {
+                self.condition = DiskCondition::Failing;
+            }
+            return false;
+        }
+        self.is_full();
+        self.reserve.release_step()
+    }
+
+    /// A write succeeded.
+    pub(super) fn written(&mut self) {
+        if self.condition == DiskCondition::Failing {
+            info!("checkpoints can be written again");
+            self.condition = DiskCondition::Writable;
+        }
+    }
+
+    fn is_full(&mut self) {
+        if self.condition != DiskCondition::Full {
+            error!(
+                path = %self.work_dir.display(),
+                "the disk is full: no task is taken until it has room; ends are written from the reserve"
+            );
+        }
+        self.condition = DiskCondition::Full;
+    }
+
+    fn is_over(&mut self) {
+        if self.condition == DiskCondition::Full {
+            info!(path = %self.work_dir.display(), "the disk has room again; tasks are taken");
+            self.condition = DiskCondition::Writable;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn space(bytes: u64, free_bytes: u64, inodes: u64, free_inodes: u64) -> Space {
+        Space {
+            bytes,
+            free_bytes,
+            inodes,
+            free_inodes,
+        }
+    }
+
+    #[test]
+    fn the_reserve_is_a_small_part_of_a_small_disk_and_bounded_on_a_large_one() {
+        let reserve = |bytes, inodes| space(bytes, 0, inodes, 0).reserve();
+        let size = |bytes, inodes| ReserveSize { bytes, inodes };
+        assert_eq!(reserve(32 * MIB, 160), size(2 * MIB, 10));
+        assert_eq!(reserve(1 << 50, 1 << 30), size(16 * MIB, 64));
+        assert_eq!(reserve(0, 0), size(0, 0));
+    }
+
+    #[test]
+    fn want_of_bytes_or_of_inodes_is_want_and_room_again_is_more() {
+        let reserve = space(256 * MIB, 0, 4096, 0).reserve();
+        let of = |free_bytes, free_inodes| space(256 * MIB, free_bytes, 4096, free_inodes);
+        assert!(of(4 * MIB - 1, 4096).is_short_of(reserve));
+        assert!(of(256 * MIB, 15).is_short_of(reserve));
+        assert!(!of(4 * MIB, 16).is_short_of(reserve));
+        assert!(!of(16 * MIB - 1, 4096).has(reserve, 1));
+        assert!(!of(256 * MIB, 63).has(reserve, 1));
+        assert!(of(16 * MIB, 64).has(reserve, 1) && !of(16 * MIB, 64).has(reserve, 2));
+        // Inodes that are made as they are needed do not run out.
+        let reserve = space(256 * MIB, 0, 0, 0).reserve();
+        let endless = space(256 * MIB, 64 * MIB, 0, 0);
+        assert!(!endless.is_short_of(reserve) && endless.has(reserve, 2));
+    }
+
+    #[test]
+    fn a_reserve_is_taken_released_and_taken_again_whatever_was_left_of_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let size = ReserveSize {
+            bytes: 1 << 20,
+            inodes: 6,
+        };
+        let reserve = Reserve {
+            folder: dir.path().join("reserve"),
+        };
+        let files = || fs::read_dir(&reserve.folder).expect("a folder").count();
+        assert!(!reserve.release_step() && !reserve.is_held(size));
+        reserve.take(size).expect("taken");
+        assert!(reserve.is_held(size));
+        assert_eq!(files(), 7);
+        // Each step releases some of both, until there is nothing.
+        assert!(reserve.release_step());
+        assert!(!reserve.is_held(size));
+        assert_eq!(files(), 3);
+        let steps = std::iter::repeat_with(|| reserve.release_step()).take(100);
+        assert_eq!(steps.filter(|released| *released).count(), 15);
+        fs::write(reserve.folder.join("stray"), "").expect("written");
+        reserve.take(size).expect("taken again");
+        assert!(reserve.is_held(size));
+        assert_eq!(files(), 7);
+        reserve.release_all();
+        assert_eq!(files(), 0);
+    }
+
+    #[test]
+    fn a_failed_write_makes_a_disk_full_or_failing_until_it_is_written() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let layout = Layout::new(dir.path());
+        let mut room = DiskRoom::new(&layout);
+        room.look();
+        assert_eq!(room.condition(), DiskCondition::Writable);
+        let error = |errno: rustix::io::Errno| StoreError::Io {
+            doing: "write",
+            path: PathBuf::new(),
+            source: errno.into(),
+        };
+        assert!(!room.failed(&error(rustix::io::Errno::IO)));
+        assert_eq!(room.condition(), DiskCondition::Failing);
+        room.written();
+        assert_eq!(room.condition(), DiskCondition::Writable);
+        // The reserve is what the second attempt finds.
+        let full = error(rustix::io::Errno::NOSPC);
+        assert!(room.failed(&full));
+        room.written();
+        assert_eq!(room.condition(), DiskCondition::Full);
+        while room.failed(&full) {}
+        assert!(!release_reserve(&layout));
+        room.look();
+        assert_eq!(room.condition(), DiskCondition::Writable);
+        assert!(release_reserve(&layout));
+    }
+}
