@@ -15,6 +15,7 @@ use std::time::Duration;
 use meseta_isolators::{is_disk_full, is_shortage};
 use rustix::fs::OFlags;
 
+use super::compaction;
 use super::frame::{self, FrameError};
 
 /// Owner only: checkpoints hold what frameworks gave their tasks, secrets among it.
@@ -199,7 +200,40 @@ impl Batch {
             return Err(io_error("append to", path)(source));
         }
         self.logs.insert(path.to_owned());
+        let after = before.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        if compaction::is_due(before, after) {
+            self.shorten(path);
+        }
         Ok(())
+    }
+
+    /// Leaves out of a log what is needed no more. A log that cannot be shortened now goes on as it is.
+    fn shorten(&mut self, path: &Path) {
+        let short = match fs::read(path).map(|log| compaction::shortened(&log)) {
+            Ok(Some(Ok(short))) => short,
+            Ok(None) => return,
+            Ok(Some(Err(error))) => {
+                return tracing::warn!(path = %path.display(), %error, "a log is not shortened");
+            }
+            Err(error) => {
+                return tracing::warn!(path = %path.display(), %error, "a log is not shortened");
+            }
+        };
+        let tmp = tmp_beside(path);
+        let written = remove_if_there(&tmp).and_then(|()| {
+            let mut file = create_new(&tmp).map_err(io_error("create", &tmp))?;
+            file.write_all(&short).map_err(io_error("write", &tmp))?;
+            file.sync_all().map_err(io_error("sync", &tmp))?;
+            // What is appended next goes to the shorter one.
+            rename_into_place(&tmp, path)
+        });
+        match written {
+            Ok(()) => self.dirs.extend(path.parent().map(Path::to_owned)),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a log is not shortened");
+                let _ = fs::remove_file(&tmp);
+            }
+        }
     }
 
     /// Points a symbolic link somewhere, replacing an older one.

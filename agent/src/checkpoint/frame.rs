@@ -8,7 +8,8 @@
 const FILE_MAGIC: [u8; 4] = *b"MSTR";
 /// First bytes of an append-only log.
 const LOG_MAGIC: [u8; 4] = *b"MSTL";
-/// The version written; older ones are read, newer ones refused untouched.
+/// The version written; older ones are read, newer ones refused untouched. From version 2 on the checksum of a file
+/// covers the version too, and a log's header has one behind it: a later version is told from a flipped bit.
 pub(super) const VERSION: u32 = 1;
 /// magic 4, version 4, length 4, checksum 4.
 const FILE_HEADER_BYTES: usize = 16;
@@ -54,6 +55,14 @@ fn checksum(length: u32, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+/// Whether bytes that say that they are of a later version are: it sums up its version and what follows.
+fn is_of_version(version: u32, rest: &[&[u8]], sum: u32) -> bool {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&version.to_le_bytes());
+    rest.iter().for_each(|part| hasher.update(part));
+    hasher.finalize() == sum
+}
+
 fn body_length(body: &[u8]) -> Result<u32, FrameError> {
     if body.len() > BODY_BYTES_MAX {
         return Err(FrameError::TooLong);
@@ -80,12 +89,16 @@ pub(super) fn decode_file(file: &[u8]) -> Result<&[u8], FrameError> {
         return Err(FrameError::Magic);
     }
     let version = read_u32(header, 4).ok_or(FrameError::Short)?;
-    if version > VERSION {
-        return Err(FrameError::Newer(version));
-    }
     let length = read_u32(header, 8).ok_or(FrameError::Short)?;
     let sum = read_u32(header, 12).ok_or(FrameError::Short)?;
     let body = file.get(FILE_HEADER_BYTES..).ok_or(FrameError::Short)?;
+    if version > VERSION {
+        let is_newer = is_of_version(version, &[&length.to_le_bytes(), body], sum);
+        return Err(match is_newer {
+            true => FrameError::Newer(version),
+            false => FrameError::Checksum,
+        });
+    }
     let length_bytes = usize::try_from(length).map_err(|_| FrameError::TooLong)?;
     match body.len().cmp(&length_bytes) {
         std::cmp::Ordering::Less => Err(FrameError::Short),
@@ -118,32 +131,88 @@ pub(super) fn encode_record(body: &[u8], out: &mut Vec<u8>) -> Result<(), FrameE
 pub(super) struct LogContents<'a> {
     /// The whole records, in order.
     pub(super) bodies: Vec<&'a [u8]>,
-    /// How many bytes of the file they and the header take; what follows is a torn tail.
+    /// How many bytes of the file they, the header and what is damaged take; what follows is a torn tail.
     pub(super) valid_bytes: usize,
+    /// What is damaged, with whole records behind it.
+    pub(super) hole: Option<Hole>,
 }
 
-/// Reads a log up to its first bad record. A file shorter than the header is an empty log, torn at
-/// its creation.
+/// Bytes of a log that are no records.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Hole {
+    /// Where they are in the file.
+    pub(super) bytes: std::ops::Range<usize>,
+    /// How many whole records are before them.
+    pub(super) records_before: usize,
+}
+
+/// Reads a log. What is no record, though records follow it up to the end, is a hole and costs no more than
+/// itself; otherwise the log ends before it, torn. A file shorter than the header is an empty log, torn at its creation.
 pub(super) fn decode_log(log: &[u8]) -> Result<LogContents<'_>, FrameError> {
     let Some(header) = log.get(..LOG_HEADER_BYTES) else {
         return Ok(LogContents::default());
     };
-    if !header.starts_with(&LOG_MAGIC) {
-        return Err(FrameError::Magic);
-    }
     let version = read_u32(header, 4).ok_or(FrameError::Short)?;
-    if version > VERSION {
-        return Err(FrameError::Newer(version));
+    let is_ours = header.starts_with(&LOG_MAGIC) && version <= VERSION;
+    if !is_ours && header.starts_with(&LOG_MAGIC) {
+        let sum = read_u32(log, LOG_HEADER_BYTES);
+        if sum.is_some_and(|sum| is_of_version(version, &[], sum)) {
+            return Err(FrameError::Newer(version));
+        }
     }
     let mut contents = LogContents {
-        bodies: Vec::new(),
         valid_bytes: LOG_HEADER_BYTES,
+        ..LogContents::default()
     };
-    while let Some(body) = next_record(log, contents.valid_bytes) {
-        contents.valid_bytes += RECORD_HEADER_BYTES + body.len();
-        contents.bodies.push(body);
+    if is_ours {
+        contents.take_records(log);
+    } else {
+        contents.valid_bytes = 0;
+    }
+    if contents.valid_bytes < log.len() {
+        match records_behind(log, contents.valid_bytes) {
+            Some(next) => {
+                contents.hole = Some(Hole {
+                    bytes: contents.valid_bytes..next,
+                    records_before: contents.bodies.len(),
+                });
+                contents.valid_bytes = next;
+                contents.take_records(log);
+            }
+            None if !is_ours => return Err(FrameError::Magic),
+            None => {}
+        }
     }
     Ok(contents)
+}
+
+impl<'a> LogContents<'a> {
+    fn take_records(&mut self, log: &'a [u8]) {
+        while let Some(body) = next_record(log, self.valid_bytes) {
+            self.valid_bytes += RECORD_HEADER_BYTES + body.len();
+            self.bodies.push(body);
+        }
+    }
+}
+
+/// Bytes that are summed up at most while the end of a hole is looked for.
+const SEARCH_BYTES_MAX: usize = 256 << 20;
+
+/// Where records begin that follow each other up to the end, behind a place where none does.
+fn records_behind(log: &[u8], bad: usize) -> Option<usize> {
+    let mut left = SEARCH_BYTES_MAX;
+    let is_chain = |from: usize, left: &mut usize| {
+        let mut at = from;
+        while at < log.len() {
+            let length = read_u32(log, at).and_then(|length| usize::try_from(length).ok());
+            let length = length.filter(|length| *length > 0 && *length <= log.len())?;
+            *left = left.checked_sub(length)?;
+            at += RECORD_HEADER_BYTES + next_record(log, at)?.len();
+        }
+        Some(())
+    };
+    let mut starts = bad.saturating_add(1)..log.len().saturating_sub(RECORD_HEADER_BYTES);
+    starts.find(|start| is_chain(*start, &mut left).is_some())
 }
 
 fn next_record(log: &[u8], at: usize) -> Option<&[u8]> {
@@ -183,7 +252,17 @@ mod tests {
     fn a_file_of_a_later_version_is_told_apart_from_damage() {
         let mut file = encode_file(b"x").expect("encodes");
         file[4..8].copy_from_slice(&9_u32.to_le_bytes());
+        assert_eq!(decode_file(&file), Err(FrameError::Checksum));
+        let sum = crc32fast::hash(&[&file[4..12], b"x"].concat());
+        file[12..16].copy_from_slice(&sum.to_le_bytes());
         assert_eq!(decode_file(&file), Err(FrameError::Newer(9)));
+        let mut log = log_of(&[b"one", b"two"]);
+        log[4..8].copy_from_slice(&9_u32.to_le_bytes());
+        let damaged = decode_log(&log).expect("its records are ours");
+        assert_eq!(damaged.bodies, [b"one", b"two"]);
+        let sum = crc32fast::hash(&log[4..8]);
+        log[8..12].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(decode_log(&log), Err(FrameError::Newer(9)));
     }
 
     fn log_of(bodies: &[&[u8]]) -> Vec<u8> {
@@ -215,14 +294,41 @@ mod tests {
     }
 
     #[test]
-    fn a_log_with_a_rotten_record_ends_before_it() {
-        let log = log_of(&[b"one", b"two", b"three"]);
+    fn a_rotten_record_costs_itself_and_nothing_behind_it() {
+        let bodies: [&[u8]; 5] = [b"one", b"two", b"three", b"four", b"five"];
+        let log = log_of(&bodies);
         let second = LOG_HEADER_BYTES + RECORD_HEADER_BYTES + 3;
-        for at in second..second + RECORD_HEADER_BYTES + 3 {
-            let mut rotten = log.clone();
-            rotten[at] ^= 0x01;
-            let contents = decode_log(&rotten).expect("decodes");
-            assert_eq!(contents.bodies, [&b"one"[..]], "changed at {at}");
+        let third = second + RECORD_HEADER_BYTES + 3;
+        for at in second..third {
+            for bit in [0x01, 0x80, 0xff] {
+                let mut rotten = log.clone();
+                rotten[at] ^= bit;
+                let contents = decode_log(&rotten).expect("decodes");
+                assert_eq!(contents.valid_bytes, log.len());
+                assert_eq!(
+                    contents.bodies,
+                    [bodies[0], bodies[2], bodies[3], bodies[4]]
+                );
+                let hole = Hole {
+                    bytes: second..third,
+                    records_before: 1,
+                };
+                assert_eq!(contents.hole, Some(hole), "changed at {at}");
+            }
         }
+        // A sector of it, whatever was in that.
+        let mut rotten = log.clone();
+        rotten[second + 2..third + 5].fill(0);
+        let contents = decode_log(&rotten).expect("decodes");
+        assert_eq!(contents.bodies, [bodies[0], bodies[3], bodies[4]]);
+        // The header alone, and the last record, which may have been torn.
+        let mut rotten = log.clone();
+        rotten[0] ^= 0x01;
+        assert_eq!(decode_log(&rotten).expect("decodes").bodies, bodies);
+        let mut rotten = log.clone();
+        rotten[log.len() - 1] ^= 0x01;
+        let contents = decode_log(&rotten).expect("decodes");
+        assert_eq!(contents.bodies, bodies[..4]);
+        assert_eq!(contents.hole, None);
     }
 }

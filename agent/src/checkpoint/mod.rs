@@ -7,6 +7,7 @@
 //! written; damage costs the run that it belongs to, never the boot; want of descriptors, memory or room is
 //! no damage and is waited for.
 
+mod compaction;
 pub(crate) mod disk_room;
 mod durable;
 mod frame;

@@ -113,6 +113,7 @@ fn read_from(layout: &Layout, disk: &dyn Disk) -> Result<Image, ReadError> {
         disk,
         retries: RetryBudget::default(),
         damages: Vec::new(),
+        holes: Vec::new(),
         repairs: Vec::new(),
     };
     let mut image = Image {
@@ -132,6 +133,7 @@ fn read_from(layout: &Layout, disk: &dyn Disk) -> Result<Image, ReadError> {
         });
     }
     image.damages = reader.damages;
+    image.damages.append(&mut reader.holes);
     image.repairs = reader.repairs;
     Ok(image)
 }
@@ -141,6 +143,8 @@ struct Reader<'a> {
     disk: &'a dyn Disk,
     retries: RetryBudget,
     damages: Vec<Damage>,
+    /// Damages that cost no more than a record.
+    holes: Vec<Damage>,
     repairs: Vec<Repair>,
 }
 
@@ -310,9 +314,25 @@ impl Reader<'_> {
                 tail: tail.to_vec(),
             });
         }
+        if let Some(hole) = &contents.hole {
+            let damage = Damage {
+                path: path.to_owned(),
+                why: format!(
+                    "its bytes {} to {} are no record; what is before and behind them is read",
+                    hole.bytes.start, hole.bytes.end
+                ),
+            };
+            tracing::error!(path = %path.display(), why = damage.why, "damaged checkpoint");
+            self.holes.push(damage);
+        }
+        let records_before = contents.hole.map_or(usize::MAX, |hole| hole.records_before);
         let mut entries = Vec::with_capacity(contents.bodies.len());
-        for body in contents.bodies {
+        for (at, body) in contents.bodies.into_iter().enumerate() {
             match LogRecord::decode(body) {
+                // Behind a hole it might be a part of what others wrote; who runs is known from the machine too.
+                Ok(LogRecord {
+                    entry: Some(LogEntry::Started(_)),
+                }) if at >= records_before => {}
                 Ok(LogRecord { entry: Some(entry) }) => entries.push(entry),
                 // An entry of a kind that this version does not know says nothing to it.
                 Ok(LogRecord { entry: None }) => {}

@@ -92,6 +92,8 @@ pub enum Write {
     },
     /// A run is over and all its updates are acknowledged: nothing of it is needed any more.
     Retire { key: RunKey },
+    /// A task of an executor that goes on is over, told, and shown no longer.
+    RetireTask { key: Arc<TaskKey> },
     /// A framework has no runs left here.
     RetireFramework {
         agent: AgentId,
@@ -123,6 +125,7 @@ impl Write {
             | Self::Repair { .. }
             | Self::Drain { .. }
             | Self::Retire { .. }
+            | Self::RetireTask { .. }
             | Self::RetireFramework { .. } => 0,
         };
         record.saturating_add(SMALL)
@@ -227,6 +230,10 @@ impl Store {
             Write::Retire { key } => {
                 appends.flush(batch)?;
                 batch.move_away(&self.top_of(key), &self.janitor.next_path())
+            }
+            Write::RetireTask { key } => {
+                appends.flush(batch)?;
+                batch.move_away(&self.layout.task(key), &self.janitor.next_path())
             }
             Write::RetireFramework { agent, framework } => {
                 appends.flush(batch)?;
@@ -362,6 +369,7 @@ impl Commit<'_, '_> {
             unless_hopeless(written)?;
             self.retired |= match write {
                 Write::Retire { .. }
+                | Write::RetireTask { .. }
                 | Write::RetireFramework { .. }
                 | Write::RestoreVolumes { .. } => true,
                 Write::Resources { destroyed, .. } => !destroyed.is_empty(),

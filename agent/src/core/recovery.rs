@@ -5,7 +5,7 @@
 //! becomes exactly one terminal update, never a success that nobody saw; recovering twice gives the
 //! same.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,6 +158,7 @@ impl AgentCore {
             if over && kind != ExecutorKind::Command {
                 executor.completed_bytes += task_bytes(&task);
                 executor.completed.push_back(Arc::new(task));
+                self.shorten_completed(&mut executor);
             } else {
                 executor.tasks.insert(task.key.task.clone(), Arc::new(task));
             }
@@ -500,7 +501,8 @@ fn recover_container(
     }
 }
 
-/// Tasks of groups that did not reach the disk whole: nothing of them was begun.
+/// Tasks of groups that did not reach the disk whole: nothing of them was begun. Of a group that was begun, tasks may
+/// be over and retired.
 fn tasks_of_partial_groups(run: &RunImage) -> Vec<TaskKey> {
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     for task in &run.tasks {
@@ -508,6 +510,10 @@ fn tasks_of_partial_groups(run: &RunImage) -> Vec<TaskKey> {
             *sizes.entry(group).or_default() += 1;
         }
     }
+    let groups = run.tasks.iter().filter(|task| !task.log.is_empty());
+    let begun: BTreeSet<_> = groups
+        .filter_map(|task| task.record.group.as_deref())
+        .collect();
     let is_half = |task: &&TaskImage| {
         let held = task
             .record
@@ -515,7 +521,12 @@ fn tasks_of_partial_groups(run: &RunImage) -> Vec<TaskKey> {
             .as_deref()
             .and_then(|group| sizes.get(group));
         let group_size = usize::try_from(task.record.group_size).unwrap_or(usize::MAX);
-        held.is_some_and(|held| *held < group_size)
+        let is_begun = task
+            .record
+            .group
+            .as_deref()
+            .is_some_and(|group| begun.contains(group));
+        held.is_some_and(|held| *held < group_size) && !is_begun
     };
     let halves = run.tasks.iter().filter(is_half);
     halves

@@ -13,7 +13,7 @@ use meseta_resources::{FrameworkId, Now};
 use tracing::{info, warn};
 
 use super::history::task_bytes;
-use super::model::{ExecutorKind, TaskRef};
+use super::model::{Executor, ExecutorKind, Task, TaskRef};
 use super::states::is_terminal;
 use super::update_streams::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
 use super::{AgentCore, Destination, Output};
@@ -199,24 +199,53 @@ impl AgentCore {
     /// A task ended and all its updates are acknowledged.
     pub(super) fn task_over(&mut self, task_ref: &TaskRef) {
         let task = &task_ref.task.key.task;
-        let bytes_max = self.history.of_executor_max();
         self.change_executor(&task_ref.executor.key, |executor| {
             if let Some(task) = executor.tasks.remove(task) {
                 executor.completed_bytes += task_bytes(&task);
                 executor.completed.push_back(task);
             }
-            while (executor.completed.len() > COMPLETED_TASKS_PER_EXECUTOR_MAX
-                || (executor.completed_bytes > bytes_max && executor.completed.len() > 1))
-                && let Some(oldest) = executor.completed.pop_front()
-            {
-                let bytes = task_bytes(&oldest);
-                executor.completed_bytes = executor.completed_bytes.saturating_sub(bytes);
-            }
         });
+        self.retire_oldest_tasks(&task_ref.executor.key);
         if let Some(nested) = &task_ref.task.nested {
             self.containers.remove(&nested.id);
         }
         self.retire_if_over(&task_ref.executor.key);
+    }
+
+    fn retire_oldest_tasks(&mut self, key: &RunKey) {
+        let Some(framework) = self.frameworks.get_mut(&key.framework) else {
+            return;
+        };
+        let framework = Arc::make_mut(framework);
+        if let Some(mut executor) = framework.executors.remove(&key.executor) {
+            self.shorten_completed(Arc::make_mut(&mut executor));
+            if let Some(framework) = self.frameworks.get_mut(&key.framework) {
+                let framework = Arc::make_mut(framework);
+                framework.executors.insert(key.executor.clone(), executor);
+            }
+        }
+    }
+
+    /// Forgets the oldest tasks of an executor that are over while there are too many, and retires what is written
+    /// of them: an executor may outlive any number of tasks.
+    pub(super) fn shorten_completed(&mut self, executor: &mut Executor) {
+        let bytes_max = self.history.of_executor_max();
+        while (executor.completed.len() > COMPLETED_TASKS_PER_EXECUTOR_MAX
+            || (executor.completed_bytes > bytes_max && executor.completed.len() > 1))
+            && let Some(oldest) = executor.completed.pop_front()
+        {
+            let bytes = task_bytes(&oldest);
+            executor.completed_bytes = executor.completed_bytes.saturating_sub(bytes);
+            // Of a group that is not begun whole, a start must find all tasks or none.
+            let mut others = executor.tasks.values();
+            let is_unbegun = |other: &Arc<Task>| {
+                other.group.is_some() && other.group == oldest.group && other.statuses.is_empty()
+            };
+            if executor.kind != ExecutorKind::Command && !others.any(is_unbegun) {
+                let key = oldest.key.clone();
+                self.persist(Write::RetireTask { key });
+            }
+        }
     }
 
     /// Retires a run of which nothing is left to be told.

@@ -1,0 +1,209 @@
+//! What of a log is still needed, so that a task that lives for months has a log of bounded length.
+//!
+//! Pure. Invariant: what the core makes of the shorter log is what it would have made of the longer one: the
+//! same updates wait in the same order, the same are known to be acknowledged, and of what was told before
+//! the last of each state.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::frame::{self, FrameError};
+use super::records::{LogEntry, LogRecord};
+use prost::Message as _;
+
+/// A log is looked at when it grows beyond this many bytes, and beyond each doubling of it.
+const LENGTH_MIN: u64 = 64 << 10;
+/// Acknowledged updates that are kept: as many uuids as the core remembers of a task.
+const ACKNOWLEDGED_MAX: usize = 64;
+
+/// Whether a log that grew from one length to another is worth a look.
+pub(super) fn is_due(before: u64, after: u64) -> bool {
+    after >= LENGTH_MIN && before.max(1).ilog2() < after.ilog2()
+}
+
+/// The bytes of a shorter log, unless that is hardly shorter, or the log cannot be read whole.
+pub(super) fn shortened(log: &[u8]) -> Option<Result<Vec<u8>, FrameError>> {
+    let contents = frame::decode_log(log).ok()?;
+    if contents.valid_bytes != log.len() {
+        return None;
+    }
+    let records = contents.bodies.iter().map(|body| LogRecord::decode(*body));
+    let records: Vec<_> = records.collect::<Result<_, _>>().ok()?;
+    let needed = needed(&records);
+    let mut short = frame::log_header().to_vec();
+    for (at, body) in contents.bodies.iter().enumerate() {
+        if needed.contains(&at)
+            && let Err(error) = frame::encode_record(body, &mut short)
+        {
+            return Some(Err(error));
+        }
+    }
+    (short.len() <= log.len() / 2).then_some(Ok(short))
+}
+
+/// The places of the records that are needed.
+fn needed(records: &[LogRecord]) -> BTreeSet<usize> {
+    let mut last: BTreeMap<u8, usize> = BTreeMap::new();
+    let mut kept = BTreeSet::new();
+    let mut unacknowledged: BTreeMap<&[u8], usize> = BTreeMap::new();
+    // Those of which the last few are kept, and those which are the last of something; each with its acknowledgement.
+    let mut acknowledged: VecDeque<(usize, usize)> = VecDeque::new();
+    let mut last_of: BTreeMap<(u8, i32), (usize, usize)> = BTreeMap::new();
+    for (at, record) in records.iter().enumerate() {
+        match &record.entry {
+            Some(LogEntry::Started(_)) => drop(last.insert(0, at)),
+            Some(LogEntry::KillRequested(_)) => drop(last.insert(1, at)),
+            Some(LogEntry::Delivered(_)) => drop(last.insert(2, at)),
+            Some(LogEntry::Update(status)) => {
+                unacknowledged.insert(status.uuid.as_deref().unwrap_or_default(), at);
+            }
+            Some(LogEntry::Acknowledged(uuid)) => {
+                let Some(update) = unacknowledged.remove(uuid.as_slice()) else {
+                    continue;
+                };
+                acknowledged.push_back((update, at));
+                if acknowledged.len() > ACKNOWLEDGED_MAX {
+                    acknowledged.pop_front();
+                }
+                let record = records.get(update).and_then(|record| record.entry.as_ref());
+                if let Some(LogEntry::Update(status)) = record {
+                    last_of.insert((0, status.state), (update, at));
+                    if status.healthy.is_some() {
+                        last_of.insert((1, 0), (update, at));
+                    }
+                    if status.check_status.is_some() {
+                        last_of.insert((2, 0), (update, at));
+                    }
+                }
+            }
+            // What a later version wrote is not this one's to judge.
+            None => drop(kept.insert(at)),
+        }
+    }
+    // An update that was never acknowledged and is older than one that was is not waited for any more: a later
+    // one of the same check took its place.
+    let head = acknowledged.back().map_or(0, |(update, _)| *update);
+    let waiting = unacknowledged.into_values().filter(|at| *at >= head);
+    let told = acknowledged.iter().chain(last_of.values());
+    let told = told.flat_map(|(update, at)| [*update, *at]);
+    kept.extend(last.into_values().chain(waiting).chain(told));
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::mesos::v1 as pb;
+
+    use super::super::records::Started;
+    use super::*;
+
+    fn update(number: u32, state: pb::TaskState) -> LogEntry {
+        LogEntry::Update(pb::TaskStatus {
+            uuid: Some(number.to_le_bytes().to_vec()),
+            state: state.into(),
+            message: Some("m".repeat(100)),
+            ..pb::TaskStatus::default()
+        })
+    }
+
+    fn acknowledged(number: u32) -> LogEntry {
+        LogEntry::Acknowledged(number.to_le_bytes().to_vec())
+    }
+
+    fn log_of(entries: &[LogEntry]) -> Vec<u8> {
+        let mut log = frame::log_header().to_vec();
+        for entry in entries {
+            let body = LogRecord::of(entry.clone()).encode_to_vec();
+            frame::encode_record(&body, &mut log).expect("it is short");
+        }
+        log
+    }
+
+    fn entries_of(log: &[u8]) -> Vec<LogEntry> {
+        let contents = frame::decode_log(log).expect("a log");
+        assert_eq!(contents.valid_bytes, log.len());
+        let records = contents.bodies.into_iter().map(LogRecord::decode);
+        let entries = records.filter_map(|record| record.expect("a record").entry);
+        entries.collect()
+    }
+
+    #[test]
+    fn a_long_life_is_short_and_what_waits_stays_in_its_order() {
+        let started = LogEntry::Started(Started {
+            supervisor: "1 2 b".to_owned(),
+            task_pid: 3,
+            at_unix_ns: 4,
+        });
+        let mut entries = vec![
+            started.clone(),
+            update(0, pb::TaskState::TaskStarting),
+            acknowledged(0),
+        ];
+        for number in 1..=1000 {
+            entries.push(update(number, pb::TaskState::TaskRunning));
+            entries.push(acknowledged(number));
+        }
+        let waiting = [1001, 1002, 1003].map(|number| update(number, pb::TaskState::TaskRunning));
+        entries.extend(waiting.clone());
+        let short = shortened(&log_of(&entries))
+            .expect("shorter")
+            .expect("framed");
+        let kept = entries_of(&short);
+        let mut expected = vec![
+            started,
+            update(0, pb::TaskState::TaskStarting),
+            acknowledged(0),
+        ];
+        for number in 937..=1000 {
+            expected.push(update(number, pb::TaskState::TaskRunning));
+            expected.push(acknowledged(number));
+        }
+        expected.extend(waiting);
+        assert_eq!(kept, expected);
+        // Nothing is gained by a second look.
+        assert_eq!(shortened(&short), None);
+    }
+
+    #[test]
+    fn what_took_an_older_ones_place_is_not_told_again() {
+        // The second is of a check whose third look took its place before the head was acknowledged.
+        let mut entries: Vec<_> = (0..3)
+            .map(|number| update(number, pb::TaskState::TaskRunning))
+            .collect();
+        entries.extend([acknowledged(0), acknowledged(2)]);
+        for number in 3..200 {
+            entries.extend([
+                update(number, pb::TaskState::TaskRunning),
+                acknowledged(number),
+            ]);
+        }
+        let short = shortened(&log_of(&entries))
+            .expect("shorter")
+            .expect("framed");
+        assert!(!entries_of(&short).contains(&update(1, pb::TaskState::TaskRunning)));
+    }
+
+    #[test]
+    fn a_torn_or_damaged_log_is_left_as_it_is() {
+        let entries: Vec<_> = (0..500)
+            .flat_map(|number| {
+                [
+                    update(number, pb::TaskState::TaskRunning),
+                    acknowledged(number),
+                ]
+            })
+            .collect();
+        let log = log_of(&entries);
+        assert!(shortened(&log).is_some());
+        assert_eq!(shortened(&log[..log.len() - 1]), None);
+        assert_eq!(shortened(b"what is this"), None);
+    }
+
+    #[test]
+    fn a_log_is_looked_at_at_each_doubling() {
+        let due = |before, after| is_due(before, after);
+        assert!(!due(0, LENGTH_MIN - 1) && due(LENGTH_MIN - 1, LENGTH_MIN));
+        assert!(!due(LENGTH_MIN, 2 * LENGTH_MIN - 1));
+        assert!(due(2 * LENGTH_MIN - 10, 2 * LENGTH_MIN + 10));
+        assert!(due(0, LENGTH_MIN + 1));
+    }
+}
