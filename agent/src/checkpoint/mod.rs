@@ -8,6 +8,8 @@
 //! no damage and is waited for.
 
 mod compaction;
+#[cfg(test)]
+mod damage_tests;
 pub(crate) mod disk_room;
 mod durable;
 mod frame;

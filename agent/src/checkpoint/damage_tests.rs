@@ -1,0 +1,194 @@
+//! Each kind of checkpoint, damaged in many ways by a seeded generator: the start is never refused, what is damaged
+//! is named, and no other executor loses anything.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::tests::{copy_tree, files_below, identity, intent, log, remembered, update};
+use super::*;
+
+const SEED: u64 = 18;
+const ROUNDS: usize = 1500;
+/// Each so many rounds what was found is put right too, which takes a disk longer.
+const REPAIRED_EACH: usize = 25;
+/// Executors, each with a task of its own and a history.
+const EXECUTORS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// What is done to a file.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
+enum Harm {
+    Flip,
+    Cut,
+    Zeroes,
+    OtherVersion,
+    Longer,
+    Empty,
+    Garbage,
+    AnotherFile,
+}
+
+const HARMS: [Harm; 8] = [
+    Harm::Flip,
+    Harm::Cut,
+    Harm::Zeroes,
+    Harm::OtherVersion,
+    Harm::Longer,
+    Harm::Empty,
+    Harm::Garbage,
+    Harm::AnotherFile,
+];
+
+impl Harm {
+    fn apply(self, rng: &mut fastrand::Rng, bytes: &mut Vec<u8>, other: &[u8]) {
+        let at = rng.usize(..bytes.len().max(1));
+        match self {
+            Self::Flip => {
+                for _ in 0..rng.usize(1..4) {
+                    let at = rng.usize(..bytes.len());
+                    bytes[at] ^= 1 << rng.u8(..8);
+                }
+            }
+            Self::Cut => bytes.truncate(at),
+            Self::Zeroes => {
+                let end = (at + rng.usize(1..64)).min(bytes.len());
+                bytes[at..end].fill(0);
+            }
+            // 0 was never written, and what is above is no version of ours.
+            Self::OtherVersion => {
+                let version = [0, 2, 3, u32::MAX][rng.usize(..4)];
+                bytes[4..8].copy_from_slice(&version.to_le_bytes());
+            }
+            Self::Longer => bytes.extend((0..rng.usize(1..64)).map(|_| rng.u8(..))),
+            Self::Empty => bytes.clear(),
+            Self::Garbage => bytes.iter_mut().for_each(|byte| *byte = rng.u8(..)),
+            Self::AnotherFile => *bytes = other.to_vec(),
+        }
+    }
+}
+
+/// A work directory with every kind of record.
+fn written() -> (tempfile::TempDir, Layout) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layout = Layout::new(dir.path());
+    let store = Store::open(layout.clone());
+    let mut writes = vec![
+        remembered(),
+        identity(),
+        super::tests::framework(),
+        super::tests::holdings_with("eng"),
+        Write::Drain {
+            agent: meseta_resources::AgentId::new("S0").expect("an id"),
+            config: Some(meseta_proto::mesos::v1::DrainConfig::default()),
+        },
+    ];
+    for name in EXECUTORS {
+        writes.push(intent(name));
+        writes.extend((1..6).map(|uuid| log(name, update(uuid))));
+        writes.push(log(name, LogEntry::Acknowledged(vec![1; 16])));
+    }
+    store.commit(&writes).expect("the disk works");
+    (dir, layout)
+}
+
+/// The logs of all tasks, by their names.
+fn logs(image: &Image) -> BTreeMap<String, Vec<LogEntry>> {
+    let frameworks = image.frameworks.iter();
+    let runs = frameworks.flat_map(|framework| &framework.runs);
+    let tasks = runs.flat_map(|run| &run.tasks);
+    tasks
+        .map(|task| (task.id.to_string(), task.log.clone()))
+        .collect()
+}
+
+/// Whose file it is, if it is an executor's.
+fn owner(path: &Path) -> Option<&'static str> {
+    let of = |name: &&&str| {
+        path.to_string_lossy()
+            .contains(&format!("executors/{name}/"))
+    };
+    EXECUTORS.iter().find(of).copied()
+}
+
+/// Whether some of the entries are there, in their order, and nothing else.
+fn is_part(found: &[LogEntry], whole: &[LogEntry]) -> bool {
+    let mut whole = whole.iter();
+    found.iter().all(|entry| whole.any(|one| one == entry))
+}
+
+#[test]
+fn damage_of_any_kind_is_named_and_costs_one_executor_at_most() {
+    let (dir, layout) = written();
+    let whole = read(&layout).expect("whole");
+    assert!(whole.damages.is_empty());
+    let logs_before = logs(&whole);
+    let mut files = Vec::new();
+    files_below(&layout.meta(), &mut files);
+    files.sort();
+    let mut rng = fastrand::Rng::with_seed(SEED);
+    let mut tried: BTreeMap<(PathBuf, Harm), usize> = BTreeMap::new();
+    for round in 0..ROUNDS {
+        let path = &files[round % files.len()];
+        let harm = HARMS[round / files.len() % HARMS.len()];
+        let other = std::fs::read(&files[rng.usize(..files.len())]).expect("a file");
+        let before = std::fs::read(path).expect("a file");
+        let mut after = before.clone();
+        harm.apply(&mut rng, &mut after, &other);
+        if after == before {
+            continue;
+        }
+        let inside = path.strip_prefix(dir.path()).expect("below");
+        *tried.entry((inside.to_owned(), harm)).or_default() += 1;
+        let what = format!("round {round}: {harm:?} of {}", inside.display());
+        std::fs::write(path, &after).expect("the damage");
+        let found = check(&layout, inside, &logs_before, &what);
+        if round % REPAIRED_EACH == 0 {
+            let copy = tempfile::tempdir().expect("a directory");
+            copy_tree(dir.path(), copy.path());
+            check_repair(&Layout::new(copy.path()), found, &what);
+        }
+        std::fs::write(path, &before).expect("as it was");
+    }
+    let done: usize = tried.values().sum();
+    assert!(done >= 1000, "{done}");
+    assert_eq!(
+        tried.len(),
+        files.len() * HARMS.len(),
+        "each kind in each file"
+    );
+}
+
+fn check(
+    layout: &Layout,
+    damaged: &Path,
+    logs_before: &BTreeMap<String, Vec<LogEntry>>,
+    what: &str,
+) -> BTreeMap<String, Vec<LogEntry>> {
+    let image = read(layout).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let found = logs(&image);
+    for (task, entries) in logs_before {
+        if owner(damaged) != Some(task) {
+            assert_eq!(found.get(task), Some(entries), "{what} cost {task}");
+        } else if let Some(left) = found.get(task) {
+            assert!(is_part(left, entries), "{what}: {left:?}");
+            let is_noticed = !image.damages.is_empty() || !image.repairs.is_empty();
+            // A log whose last records are cut off at a boundary is one that was never longer.
+            let is_shorter_log = damaged.ends_with("task.updates") && entries.starts_with(left);
+            assert!(left == entries || is_noticed || is_shorter_log, "{what}");
+        }
+    }
+    found
+}
+
+/// What was found is put right, and then the start after this one finds the same tasks.
+fn check_repair(layout: &Layout, found: BTreeMap<String, Vec<LogEntry>>, what: &str) {
+    let repairs = read(layout).expect("read before").repairs;
+    Store::open(layout.clone())
+        .commit(&[Write::Repair { repairs }, log("a", update(9))])
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    let again = read(layout).unwrap_or_else(|error| panic!("{what}, repaired: {error}"));
+    let mut expected = found;
+    if let Some(log) = expected.get_mut("a") {
+        log.push(update(9));
+    }
+    assert_eq!(logs(&again), expected, "{what}, repaired");
+}
