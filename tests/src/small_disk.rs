@@ -88,7 +88,7 @@ impl Filler {
         }
     }
 
-    /// Gives all back.
+    /// Gives all that was taken back.
     pub fn remove(self) {
         std::fs::remove_dir_all(&self.folder).expect("removed");
     }

@@ -242,7 +242,7 @@ impl DiskRoom {
         self.reserve.release_step()
     }
 
-    /// A write succeeded.
+    /// A write succeeded: one that failed otherwise than for want of room is over.
     pub(super) fn written(&mut self) {
         if self.condition == DiskCondition::Failing {
             info!("checkpoints can be written again");

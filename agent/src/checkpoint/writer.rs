@@ -77,7 +77,7 @@ impl Writer {
     }
 }
 
-/// The thread's own.
+/// What the checkpoint thread owns.
 struct Worker {
     store: Store,
     room: DiskRoom,
