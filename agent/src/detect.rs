@@ -105,6 +105,33 @@ pub(crate) fn complete(mut given: Resources, named: &[String], machine: Machine)
     given
 }
 
+/// Keeps what was detected before where less is detected now, as long as the difference fits into half of what is left
+/// to the machine: another kernel takes a little more for itself, and tasks go on that were promised the rest.
+pub(crate) fn keep_detected(
+    mut detected: Resources,
+    named: &[String],
+    before: &Resources,
+) -> Resources {
+    for (name, reserve_mb) in [("mem", MEM_RESERVE_MB), ("disk", DISK_RESERVE_MB)] {
+        let millis = |resources: &Resources| resources.scalar(name).map_or(0, Scalar::millis);
+        let (old, new) = (millis(before), millis(&detected));
+        let lost = old.saturating_sub(new);
+        let most = i64::try_from(reserve_mb * 1000 / 2)
+            .unwrap_or(0)
+            .min(old / 4);
+        if lost > 0 && lost <= most && !named.iter().any(|given| given == name) {
+            warn!(
+                name,
+                lost_mb = lost / 1000,
+                "the machine has a little less than before; what was promised is kept"
+            );
+            let lost = Value::Scalar(Scalar::from_millis(lost));
+            detected.insert(resource(name, lost));
+        }
+    }
+    detected
+}
+
 fn resource(name: &str, value: Value) -> Resource {
     let name = match name {
         "cpus" => ResourceName::cpus(),
@@ -142,6 +169,30 @@ mod tests {
     use super::*;
 
     const GB: u64 = 1024 * MEGABYTE;
+
+    #[test]
+    fn a_kernel_that_takes_more_strands_no_agent() {
+        let of = |mem_bytes, named: &[String]| {
+            let machine = Machine {
+                cpus: Some(2),
+                mem_bytes: Some(mem_bytes),
+                disk_bytes: Some(40 * GB),
+            };
+            complete(Resources::new(), named, machine)
+        };
+        let before = of(16 * GB, &[]);
+        let after = |lost_mb| of(16 * GB - lost_mb * MEGABYTE, &[]);
+        assert_eq!(keep_detected(after(60), &[], &before), before);
+        assert_eq!(keep_detected(after(512), &[], &before), before);
+        // A module of memory that is gone is another machine, and more than before is more.
+        assert_eq!(keep_detected(after(513), &[], &before), after(513));
+        let more = of(17 * GB, &[]);
+        assert_eq!(keep_detected(more.clone(), &[], &before), more);
+        // What an operator names is what they want.
+        let named = ["mem".to_owned()];
+        assert_eq!(keep_detected(after(60), &named, &before), after(60));
+        assert_eq!(keep_detected(after(60), &[], &Resources::new()), after(60));
+    }
 
     #[test]
     fn memory_leaves_a_gigabyte_or_half() {

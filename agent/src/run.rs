@@ -327,7 +327,9 @@ impl Node {
 
     fn core(&self, image: &Image, enforceable: Enforceable) -> Result<AgentCore, RunError> {
         let work_dir = self.layout.work_dir();
-        let resources = self.configuration.resources_of_machine(work_dir);
+        let resources = self
+            .configuration
+            .resources_of_machine(work_dir, image.agent.as_ref());
         let info = agent_info(
             &self.flags,
             &self.configuration,

@@ -22,7 +22,7 @@ use meseta_resources::{Attributes, Resources, Role, validate_command_line_resour
 
 use crate::budgets::Budgets;
 use crate::checkpoint::{AgentImage, ResourcesRecord};
-use crate::detect::{Machine, complete};
+use crate::detect::{Machine, complete, keep_detected};
 pub use error::ConfigurationError;
 use flags::{Flags, text_of};
 use isolation::IsolationSettings;
@@ -52,8 +52,18 @@ pub(crate) struct Configuration {
 
 impl Configuration {
     /// What was given, completed by what the machine has.
-    pub(crate) fn resources_of_machine(&self, work_dir: &Path) -> Resources {
-        complete(self.resources.clone(), &self.named, Machine::read(work_dir))
+    pub(crate) fn resources_of_machine(
+        &self,
+        work_dir: &Path,
+        before: Option<&AgentImage>,
+    ) -> Resources {
+        let detected = complete(self.resources.clone(), &self.named, Machine::read(work_dir));
+        let record = before.and_then(|image| image.record.as_ref());
+        let before = record.map(|record| convert::resources(&record.info.resources));
+        match before {
+            Some(Ok(before)) => keep_detected(detected, &self.named, &before),
+            _ => detected,
+        }
     }
 }
 
