@@ -1,12 +1,36 @@
 //! A job as its author wrote it, checked: what the core is given and the store keeps.
 //!
 //! Durations are written as in the flags of the daemons (`10secs`, `5mins`) and kept as [`Duration`]. Every field
-//! has been checked and every default filled in: the core trusts what it finds here.
+//! has been checked and every default filled in: the core trusts what it finds here. [`schedule`] says when a cron job
+//! is due, [`template`] what `${...}` in a value becomes, [`pattern`] what a regular expression matches.
+
+pub mod pattern;
+pub mod schedule;
+pub mod template;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+/// Tasks of one job at most: more is no longer one array but several jobs.
+pub const COUNT_MAX: u32 = 1_000_000;
+/// The highest priority within a role.
+pub const PRIORITY_MAX: u8 = 100;
+/// Characters of a job's name at most; ids of tasks hold the name and more.
+pub const NAME_CHARS_MAX: usize = 100;
+
+/// What a constraint may name besides an agent's attributes.
+pub const BUILT_IN_ATTRIBUTES: [&str; 4] = ["@hostname", "@agent_id", "@region", "@zone"];
+
+/// Whether a text may be the name of a job; see [`JobSpec::name`].
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    (1..=NAME_CHARS_MAX).contains(&text.len())
+        && text.starts_with(is_plain)
+        && text.chars().all(|c| is_plain(c) || matches!(c, '-' | '.'))
+}
 
 /// One job: what runs, how often, where, and what happens when it ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

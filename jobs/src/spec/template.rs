@@ -1,0 +1,142 @@
+//! `${...}` in the values of a task's environment: which are known, and what they become.
+//!
+//! `$${` stands for a plain `${`; a `$` before anything else is itself.
+
+use std::collections::BTreeMap;
+
+/// Something that a value may name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// `${index}`, the number of the instance or array task, from 0.
+    Index,
+    /// `${attempt}`, the run of this instance or task, from 0.
+    Attempt,
+    /// `${hostname}` of the agent.
+    Hostname,
+    /// `${port.NAME}`, the number of a port.
+    Port(String),
+}
+
+impl Reference {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "index" => Some(Self::Index),
+            "attempt" => Some(Self::Attempt),
+            "hostname" => Some(Self::Hostname),
+            name => name
+                .strip_prefix("port.")
+                .map(|port| Self::Port(port.to_owned())),
+        }
+    }
+
+    /// The port's name, when it is one.
+    #[must_use]
+    pub fn port(&self) -> Option<&str> {
+        match self {
+            Self::Port(port) => Some(port),
+            _ => None,
+        }
+    }
+}
+
+/// What the references of one task stand for.
+#[derive(Clone, Copy, Debug)]
+pub struct Values<'a> {
+    pub index: u32,
+    pub attempt: u32,
+    pub hostname: &'a str,
+    pub ports: &'a BTreeMap<String, u16>,
+}
+
+impl Values<'_> {
+    /// What a reference becomes; nothing for a port that the task does not have.
+    fn of(&self, reference: &Reference) -> String {
+        match reference {
+            Reference::Index => self.index.to_string(),
+            Reference::Attempt => self.attempt.to_string(),
+            Reference::Hostname => self.hostname.to_owned(),
+            Reference::Port(port) => self.ports.get(port).map(u16::to_string).unwrap_or_default(),
+        }
+    }
+}
+
+enum Part<'a> {
+    Plain(&'a str),
+    Reference(Reference),
+}
+
+/// What the text refers to, in order.
+///
+/// # Errors
+/// The whole of the first `${...}` that is not known or has no end.
+pub fn references(text: &str) -> Result<Vec<Reference>, String> {
+    let parts = parts(text)?.into_iter();
+    let references = parts.filter_map(|part| match part {
+        Part::Reference(reference) => Some(reference),
+        Part::Plain(_) => None,
+    });
+    Ok(references.collect())
+}
+
+/// The text with its references filled in; itself when [`references`] finds something unknown in it.
+#[must_use]
+pub fn filled(text: &str, values: &Values<'_>) -> String {
+    let Ok(parts) = parts(text) else {
+        return text.to_owned();
+    };
+    let parts = parts.iter().map(|part| match part {
+        Part::Plain(plain) => (*plain).to_owned(),
+        Part::Reference(reference) => values.of(reference),
+    });
+    parts.collect()
+}
+
+fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
+    let (mut parts, mut rest) = (Vec::new(), text);
+    while let Some(at) = rest.find("${") {
+        let (before, from) = rest.split_at(at);
+        if let Some(before) = before.strip_suffix('$') {
+            parts.extend([Part::Plain(before), Part::Plain("${")]);
+            rest = &from[2..];
+            continue;
+        }
+        let end = from.find('}').ok_or_else(|| from.to_owned())?;
+        let reference = Reference::named(&from[2..end]).ok_or_else(|| from[..=end].to_owned())?;
+        parts.extend([Part::Plain(before), Part::Reference(reference)]);
+        rest = &from[end + 1..];
+    }
+    parts.push(Part::Plain(rest));
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_filled_in() {
+        let ports = BTreeMap::from([("http".to_owned(), 31000)]);
+        let values = Values {
+            index: 2,
+            attempt: 1,
+            hostname: "n1",
+            ports: &ports,
+        };
+        for (text, expected) in [
+            ("plain $HOME", "plain $HOME"),
+            ("${index}/${attempt}", "2/1"),
+            ("http://${hostname}:${port.http}/", "http://n1:31000/"),
+            ("$${index} is ${index}", "${index} is 2"),
+            ("${port.other}", ""),
+        ] {
+            assert_eq!(filled(text, &values), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        assert_eq!(references("a ${nidex} b"), Err("${nidex}".to_owned()));
+        assert_eq!(references("a ${index"), Err("${index".to_owned()));
+        assert_eq!(references("${port.a}").map(|all| all.len()), Ok(1));
+    }
+}
