@@ -1,0 +1,119 @@
+//! The fields of a job file, declared once: the check of shapes, the defaults, the JSON Schema and the tables of
+//! `docs/jobs.md` are derived from this. Here is what a declaration says, in `fields/sections.rs` the declarations.
+
+mod sections;
+
+pub(super) use sections::JOB;
+
+/// A table of the file.
+#[derive(Debug)]
+pub(super) struct Section {
+    /// As messages and headings name it: `[task]`, or `the job` for the top of the file.
+    pub(super) title: &'static str,
+    /// What the table is about, one sentence.
+    pub(super) doc: &'static str,
+    pub(super) fields: &'static [Field],
+}
+
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) form: Form,
+    pub(super) presence: Presence,
+    /// What the field means; sentences.
+    pub(super) doc: &'static str,
+}
+
+#[derive(Debug)]
+pub(super) enum Presence {
+    Required,
+    Optional,
+    /// The value of an absent field, as TOML writes it.
+    Default(&'static str),
+}
+
+/// What a field takes.
+#[derive(Debug)]
+pub(super) enum Form {
+    Text,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
+    Texts,
+    /// A table from names to texts.
+    TextMap,
+    /// A table from names to amounts.
+    AmountMap,
+    Flag,
+    Integer {
+        least: i64,
+        most: i64,
+    },
+    /// A number of thousandths above 0.
+    Amount,
+    /// The same, or `"unlimited"`.
+    AmountLimit,
+    /// A number and a unit, `10secs`.
+    Duration {
+        may_be_zero: bool,
+    },
+    /// A whole number and a unit, `64MB`.
+    Size,
+    /// The same, or `"unlimited"`.
+    SizeLimit,
+    Section(&'static Section),
+    /// A list of tables; where `short` is told, a text stands for a table with this field alone.
+    Sections {
+        section: &'static Section,
+        short: Option<&'static str>,
+    },
+}
+
+/// What [`Form::AmountLimit`] and [`Form::SizeLimit`] take for no limit.
+pub(super) const UNLIMITED: &str = "unlimited";
+pub(super) const KINDS: [&str; 3] = ["service", "batch", "cron"];
+pub(super) const OVERLAPS: [&str; 3] = ["skip", "replace", "allow"];
+/// The fields of a constraint of which exactly one is written.
+pub(super) const RULES: [&str; 7] = [
+    "equals",
+    "not_equals",
+    "in",
+    "matches",
+    "exists",
+    "distinct",
+    "spread",
+];
+/// The fields of a health check of which exactly one is written.
+pub(super) const PROBES: [&str; 3] = ["command", "http", "tcp"];
+
+/// Words of other schedulers, and the field that is meant.
+pub(super) const SYNONYMS: [(&str, &str); 14] = [
+    ("cmd", "command"),
+    ("args", "argv"),
+    ("cpu", "cpus"),
+    ("memory", "mem"),
+    ("gpu", "gpus"),
+    ("environment", "env"),
+    ("instances", "count"),
+    ("replicas", "count"),
+    ("type", "kind"),
+    ("operator", "equals"),
+    ("depends_on", "after"),
+    ("timezone", "time_zone"),
+    ("healthcheck", "check"),
+    ("fetch", "uris"),
+];
+
+impl Section {
+    pub(super) fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// This table and all below it, in the order of the file.
+    pub(super) fn all(&'static self) -> Vec<&'static Self> {
+        let below = self.fields.iter().filter_map(|field| match field.form {
+            Form::Section(section) | Form::Sections { section, .. } => Some(section.all()),
+            _ => None,
+        });
+        std::iter::once(self).chain(below.flatten()).collect()
+    }
+}

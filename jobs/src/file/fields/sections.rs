@@ -1,0 +1,496 @@
+//! The tables of a job file and their fields.
+
+use super::{Field, Form, KINDS, OVERLAPS, Presence, Section};
+use crate::spec::{COUNT_MAX, PRIORITY_MAX};
+
+const fn text(name: &'static str, presence: Presence, doc: &'static str) -> Field {
+    Field {
+        name,
+        form: Form::Text,
+        presence,
+        doc,
+    }
+}
+
+const fn duration(name: &'static str, default: &'static str, doc: &'static str) -> Field {
+    Field {
+        name,
+        form: Form::Duration { may_be_zero: false },
+        presence: Presence::Default(default),
+        doc,
+    }
+}
+
+const fn pause(name: &'static str, default: &'static str, doc: &'static str) -> Field {
+    Field {
+        name,
+        form: Form::Duration { may_be_zero: true },
+        presence: Presence::Default(default),
+        doc,
+    }
+}
+
+const fn integer(
+    name: &'static str,
+    (least, most): (i64, i64),
+    presence: Presence,
+    doc: &'static str,
+) -> Field {
+    Field {
+        name,
+        form: Form::Integer { least, most },
+        presence,
+        doc,
+    }
+}
+
+const fn field(name: &'static str, form: Form, presence: Presence, doc: &'static str) -> Field {
+    Field {
+        name,
+        form,
+        presence,
+        doc,
+    }
+}
+
+const fn section(name: &'static str, section: &'static Section, presence: Presence) -> Field {
+    Field {
+        name,
+        form: Form::Section(section),
+        presence,
+        doc: section.doc,
+    }
+}
+
+const TASKS_MAX: i64 = COUNT_MAX as i64;
+
+/// The top of the file.
+pub(in crate::file) static JOB: Section = Section {
+    title: "the job",
+    doc: "One job: what runs, how often, where, and what happens when it ends.",
+    fields: &[
+        text(
+            "name",
+            Presence::Required,
+            "Unique in the scheduler: 1 to 100 of `a-z`, `0-9`, `-` and `.`; begins with a letter or digit.",
+        ),
+        field(
+            "kind",
+            Form::OneOf(&KINDS),
+            Presence::Default("\"service\""),
+            "`service` runs until it is stopped, of `batch` each task until it has succeeded once, `cron` is a batch at each time of a schedule.",
+        ),
+        text(
+            "role",
+            Presence::Default("\"*\""),
+            "The role whose share the tasks are taken from.",
+        ),
+        integer(
+            "count",
+            (1, TASKS_MAX),
+            Presence::Default("1"),
+            "Instances of a service; tasks of a batch or of one run of a cron job, the length of an array.",
+        ),
+        integer(
+            "priority",
+            (0, PRIORITY_MAX as i64),
+            Presence::Default("50"),
+            "Among the jobs of one role, higher first.",
+        ),
+        field(
+            "after",
+            Form::Texts,
+            Presence::Default("[]"),
+            "Jobs that must be healthy (service) or have succeeded (batch) before this one starts.",
+        ),
+        field(
+            "best_effort",
+            Form::Flag,
+            Presence::Default("false"),
+            "Runs on revocable CPUs, and comes back elsewhere when it is preempted.",
+        ),
+        field(
+            "ports",
+            Form::Texts,
+            Presence::Default("[]"),
+            "Names of the ports that each task gets from the offer; their numbers are in `PORT_NAME` (in capitals, `_` for `-`) and `${port.NAME}`.",
+        ),
+        field(
+            "labels",
+            Form::TextMap,
+            Presence::Default("{}"),
+            "Labels of each task.",
+        ),
+        section("task", &TASK, Presence::Required),
+        section("resources", &RESOURCES, Presence::Optional),
+        section("limits", &LIMITS, Presence::Optional),
+        field(
+            "constraints",
+            Form::Sections {
+                section: &CONSTRAINT,
+                short: None,
+            },
+            Presence::Default("[]"),
+            CONSTRAINT.doc,
+        ),
+        section("check", &CHECK, Presence::Optional),
+        section("restart", &RESTART, Presence::Optional),
+        section("update", &UPDATE, Presence::Optional),
+        section("batch", &BATCH, Presence::Optional),
+        section("cron", &CRON, Presence::Optional),
+        section("gang", &GANG, Presence::Optional),
+        section("volume", &VOLUME, Presence::Optional),
+    ],
+};
+
+static TASK: Section = Section {
+    title: "[task]",
+    doc: "What one task runs. Exactly one of `command` and `argv` is written.",
+    fields: &[
+        text("command", Presence::Optional, "A line for `/bin/sh -c`."),
+        field(
+            "argv",
+            Form::Texts,
+            Presence::Optional,
+            "The program and its arguments, without a shell.",
+        ),
+        text(
+            "user",
+            Presence::Optional,
+            "The user of the agent's machine that the task runs as; absent: the user of the scheduler's framework.",
+        ),
+        field(
+            "env",
+            Form::TextMap,
+            Presence::Default("{}"),
+            "Environment. Values may contain `${index}` (from 0), `${attempt}`, `${port.NAME}` and `${hostname}`; `$${` stands for `${`.",
+        ),
+        field(
+            "uris",
+            Form::Sections {
+                section: &URI,
+                short: Some("uri"),
+            },
+            Presence::Default("[]"),
+            "Files that the agent fetches into the sandbox before the task starts; a text stands for `{ uri = \"...\" }`.",
+        ),
+        duration(
+            "kill_grace",
+            "\"5secs\"",
+            "The time from SIGTERM to SIGKILL when the task is stopped.",
+        ),
+    ],
+};
+
+static URI: Section = Section {
+    title: "[[task.uris]]",
+    doc: "A file that the agent fetches into the sandbox.",
+    fields: &[
+        text("uri", Presence::Required, "Where the file is."),
+        field(
+            "extract",
+            Form::Flag,
+            Presence::Default("true"),
+            "An archive is unpacked.",
+        ),
+        field(
+            "executable",
+            Form::Flag,
+            Presence::Default("false"),
+            "The file is made executable instead of unpacked.",
+        ),
+        field(
+            "cache",
+            Form::Flag,
+            Presence::Default("false"),
+            "The agent keeps the file for other tasks.",
+        ),
+        text(
+            "output_file",
+            Presence::Optional,
+            "The file's name in the sandbox; absent: the last part of the URI.",
+        ),
+    ],
+};
+
+static RESOURCES: Section = Section {
+    title: "[resources]",
+    doc: "What each task is guaranteed; offers without it are declined.",
+    fields: &[
+        field(
+            "cpus",
+            Form::Amount,
+            Presence::Default("0.1"),
+            "CPUs, in thousandths.",
+        ),
+        field("mem", Form::Size, Presence::Default("\"64MB\""), "Memory."),
+        field(
+            "disk",
+            Form::Size,
+            Presence::Optional,
+            "Space of the sandbox.",
+        ),
+        integer("gpus", (1, 1000), Presence::Optional, "Whole GPUs."),
+        field(
+            "custom",
+            Form::AmountMap,
+            Presence::Default("{}"),
+            "Scalars of the site's own, by name.",
+        ),
+    ],
+};
+
+static LIMITS: Section = Section {
+    title: "[limits]",
+    doc: "What each task may use at most; absent: what it is guaranteed.",
+    fields: &[
+        field(
+            "cpus",
+            Form::AmountLimit,
+            Presence::Optional,
+            "CPUs, at least `cpus` of `[resources]`, or `\"unlimited\"`.",
+        ),
+        field(
+            "mem",
+            Form::SizeLimit,
+            Presence::Optional,
+            "Memory, at least `mem` of `[resources]`, or `\"unlimited\"`.",
+        ),
+    ],
+};
+
+static CONSTRAINT: Section = Section {
+    title: "[[constraints]]",
+    doc: "Where tasks may run, or how they are laid out. Exactly one rule is written beside `attribute`.",
+    fields: &[
+        text(
+            "attribute",
+            Presence::Required,
+            "An attribute of agents, or `@hostname`, `@agent_id`, `@region`, `@zone`.",
+        ),
+        text("equals", Presence::Optional, "The value is this one."),
+        text(
+            "not_equals",
+            Presence::Optional,
+            "The value is another one, or absent.",
+        ),
+        field(
+            "in",
+            Form::Texts,
+            Presence::Optional,
+            "The value is one of these.",
+        ),
+        text(
+            "matches",
+            Presence::Optional,
+            "A regular expression matches the whole value.",
+        ),
+        field(
+            "exists",
+            Form::Flag,
+            Presence::Optional,
+            "`true`: there is a value; `false`: there is none.",
+        ),
+        integer(
+            "distinct",
+            (1, TASKS_MAX),
+            Presence::Optional,
+            "At most so many tasks of the job on one value; agents without one get none.",
+        ),
+        field(
+            "spread",
+            Form::Flag,
+            Presence::Optional,
+            "`true`: tasks even over the values, as far as offers allow; agents without one count as one value.",
+        ),
+    ],
+};
+
+static CHECK: Section = Section {
+    title: "[check]",
+    doc: "A health check. Exactly one of `command`, `http` and `tcp` is written.",
+    fields: &[
+        text(
+            "command",
+            Presence::Optional,
+            "A shell command that exits with 0.",
+        ),
+        section("http", &HTTP_PROBE, Presence::Optional),
+        section("tcp", &TCP_PROBE, Presence::Optional),
+        pause(
+            "delay",
+            "\"0secs\"",
+            "The time from the start of the task to the first check.",
+        ),
+        duration("interval", "\"5secs\"", "The time between two checks."),
+        duration(
+            "timeout",
+            "\"5secs\"",
+            "A check that takes longer has failed.",
+        ),
+        integer(
+            "failures",
+            (1, 1000),
+            Presence::Default("3"),
+            "After so many failures in a row the agent kills the task.",
+        ),
+        pause(
+            "grace",
+            "\"10secs\"",
+            "Failures this early are not counted, until the first success.",
+        ),
+    ],
+};
+
+static HTTP_PROBE: Section = Section {
+    title: "[check] http",
+    doc: "GET answers 200 to 399.",
+    fields: &[
+        text("port", Presence::Required, "One of `ports`."),
+        text(
+            "path",
+            Presence::Default("\"/\""),
+            "The path that is asked for.",
+        ),
+    ],
+};
+
+static TCP_PROBE: Section = Section {
+    title: "[check] tcp",
+    doc: "A connection succeeds.",
+    fields: &[text("port", Presence::Required, "One of `ports`.")],
+};
+
+static RESTART: Section = Section {
+    title: "[restart]",
+    doc: "The pause before a failed task starts again.",
+    fields: &[
+        duration(
+            "first",
+            "\"1secs\"",
+            "The first pause; each further one is twice as long.",
+        ),
+        duration("longest", "\"5mins\"", "No pause is longer."),
+        duration(
+            "reset_after",
+            "\"10mins\"",
+            "After so long in good health the next pause is the first one again.",
+        ),
+    ],
+};
+
+static UPDATE: Section = Section {
+    title: "[update]",
+    doc: "How a changed service replaces its instances; of `service` only.",
+    fields: &[
+        integer(
+            "max_unavailable",
+            (0, TASKS_MAX),
+            Presence::Optional,
+            "Instances that may be missing below `count` meanwhile; 0 unless told, 1 with a volume.",
+        ),
+        integer(
+            "max_surge",
+            (0, TASKS_MAX),
+            Presence::Optional,
+            "Instances that may exist above `count` meanwhile; 1 unless told, 0 with a volume.",
+        ),
+        integer(
+            "canary",
+            (0, TASKS_MAX),
+            Presence::Default("0"),
+            "New instances that run alone until `meseta job promote`; 0 for none.",
+        ),
+        pause(
+            "healthy_after",
+            "\"1secs\"",
+            "An instance counts as healthy after this long running without a failed check.",
+        ),
+        duration(
+            "progress_deadline",
+            "\"10mins\"",
+            "An update that makes no progress for this long has failed.",
+        ),
+        field(
+            "auto_revert",
+            Form::Flag,
+            Presence::Default("true"),
+            "A failed update goes back to the last version that was healthy.",
+        ),
+    ],
+};
+
+static BATCH: Section = Section {
+    title: "[batch]",
+    doc: "How tasks end; of `batch` and `cron` only.",
+    fields: &[
+        integer(
+            "retries",
+            (0, 1000),
+            Presence::Default("3"),
+            "Runs of one task beyond the first, when it fails.",
+        ),
+        field(
+            "timeout",
+            Form::Duration { may_be_zero: false },
+            Presence::Optional,
+            "Of one run of one task, which is then killed and counts as failed; absent: none.",
+        ),
+    ],
+};
+
+static CRON: Section = Section {
+    title: "[cron]",
+    doc: "When the batch runs; of `cron` only, where it is required.",
+    fields: &[
+        text(
+            "schedule",
+            Presence::Required,
+            "Five fields as crontab(5) has them, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`.",
+        ),
+        text(
+            "time_zone",
+            Presence::Default("\"UTC\""),
+            "A name of the IANA database, as `Europe/Berlin`.",
+        ),
+        field(
+            "overlap",
+            Form::OneOf(&OVERLAPS),
+            Presence::Default("\"skip\""),
+            "When the run before has not ended: `skip` this one, `replace` the one before, or `allow` both.",
+        ),
+        duration(
+            "start_within",
+            "\"5mins\"",
+            "A run that could not start within this long of its time is skipped.",
+        ),
+    ],
+};
+
+static GANG: Section = Section {
+    title: "[gang]",
+    doc: "All tasks start together or none; an empty table is enough.",
+    fields: &[duration(
+        "hold_at_most",
+        "\"30secs\"",
+        "The longest that offers are kept back while the rest is collected; then all are declined.",
+    )],
+};
+
+static VOLUME: Section = Section {
+    title: "[volume]",
+    doc: "A persistent volume for each instance, to which it returns; of `service` only.",
+    fields: &[
+        field(
+            "size",
+            Form::Size,
+            Presence::Required,
+            "The size of the volume.",
+        ),
+        text(
+            "path",
+            Presence::Required,
+            "Relative to the sandbox, below it.",
+        ),
+    ],
+};

@@ -1,0 +1,111 @@
+//! Mistakes of a job file: where each is, what is wrong, and what would be right.
+//!
+//! Invariant: a position is that of a character of the text, counted from 1, so that an editor finds it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One mistake, as the command line prints and the HTTP API answers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mistake {
+    /// Line of the text, from 1.
+    pub line: usize,
+    /// Character within the line, from 1.
+    pub column: usize,
+    /// What is wrong, without a full stop.
+    pub message: String,
+    /// What would be right, as an instruction.
+    pub cure: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            line,
+            column,
+            message,
+            cure,
+        } = self;
+        write!(f, "{line}:{column}: {message}; {cure}")
+    }
+}
+
+/// All mistakes that one reading of a file found, in the order of the text; at least one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mistakes {
+    pub errors: Vec<Mistake>,
+}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.errors.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+/// Collects mistakes by their byte in the text.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    found: Vec<(usize, String, String)>,
+}
+
+impl Collector {
+    pub(super) fn add(&mut self, at: usize, message: impl Into<String>, cure: impl Into<String>) {
+        self.found.push((at, message.into(), cure.into()));
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// The mistakes with their positions in `text`, in order.
+    pub(super) fn finish(mut self, text: &str) -> Mistakes {
+        self.found.sort_by_key(|(at, ..)| *at);
+        let located = self.found.into_iter().map(|(at, message, cure)| {
+            let (line, column) = position(text, at);
+            Mistake {
+                line,
+                column,
+                message,
+                cure,
+            }
+        });
+        Mistakes {
+            errors: located.collect(),
+        }
+    }
+}
+
+/// Line and column of a byte, both from 1; the end of the text for a byte beyond it.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    let before = &text[..at];
+    let line = before.matches('\n').count() + 1;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (line, before[start..].chars().count() + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_counts_lines_and_characters() {
+        let text = "a = 1\nü = 2\n";
+        for (at, expected) in [
+            (0, (1, 1)),
+            (4, (1, 5)),
+            (6, (2, 1)),
+            (8, (2, 2)),
+            (99, (3, 1)),
+        ] {
+            assert_eq!(position(text, at), expected, "{at}");
+        }
+    }
+}

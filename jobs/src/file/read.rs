@@ -1,0 +1,113 @@
+//! A checked tree becomes a job: what fields mean together.
+//!
+//! Entered through [`job`], after [`super::shape`] found no mistake. Sections are in `read/`: [`task`] what runs,
+//! [`life`] when it ends and starts again, [`layout`] where it runs.
+
+mod layout;
+mod life;
+mod task;
+
+use super::fields::JOB;
+use super::mistake::Collector;
+use super::tree::Node;
+use super::view::View;
+use crate::spec::{JobSpec, NAME_CHARS_MAX, is_name};
+
+/// Reads the whole job. What it gives is of use only when no mistake was added.
+pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
+    let file = View::new(&JOB, node);
+    let name = name(&file, mistakes);
+    let spec = JobSpec {
+        kind: life::kind(&file, mistakes),
+        role: role(&file, mistakes),
+        count: file.integer("count").unwrap_or(1),
+        priority: file
+            .integer("priority")
+            .and_then(|priority| u8::try_from(priority).ok())
+            .unwrap_or_default(),
+        task: task::template(&file, mistakes),
+        constraints: layout::constraints(&file, mistakes),
+        after: after(&file, &name, mistakes),
+        gang: life::gang(&file),
+        best_effort: file.flag("best_effort"),
+        volume: layout::volume(&file, mistakes),
+        labels: file.text_map("labels"),
+        name,
+    };
+    let together = file.has("volume") && spec.best_effort;
+    if together {
+        mistakes.add(
+            file.place("best_effort"),
+            "a job on revocable resources cannot have a volume",
+            "remove `best_effort` or [volume]",
+        );
+    }
+    spec
+}
+
+const NAME_CURE: &str =
+    "write 1 to 100 of `a-z`, `0-9`, `-` and `.`, beginning with a letter or digit";
+
+fn name(file: &View<'_>, mistakes: &mut Collector) -> String {
+    let name = file.text("name").unwrap_or_default();
+    if !is_name(&name) {
+        let shown: String = name.chars().take(NAME_CHARS_MAX).collect();
+        let message = format!("\"{shown}\" is no name of a job");
+        mistakes.add(file.place("name"), message, NAME_CURE);
+    }
+    name
+}
+
+fn role(file: &View<'_>, mistakes: &mut Collector) -> String {
+    let role = file.text("role").unwrap_or_default();
+    if let Err(error) = meseta_resources::Role::new(&role) {
+        mistakes.add(
+            file.place("role"),
+            error.to_string(),
+            "write a role as `meseta roles` lists them",
+        );
+    }
+    role
+}
+
+fn after(file: &View<'_>, name: &str, mistakes: &mut Collector) -> Vec<String> {
+    let mut jobs: Vec<String> = Vec::new();
+    for (at, job) in file.texts("after") {
+        if job == name {
+            mistakes.add(at, "a job cannot wait for itself", "remove it from `after`");
+        } else if !is_name(&job) {
+            mistakes.add(at, format!("\"{job}\" is no name of a job"), NAME_CURE);
+        } else if jobs.contains(&job) {
+            let message = format!("`after` has \"{job}\" twice");
+            mistakes.add(at, message, "keep one of the two");
+        }
+        jobs.push(job);
+    }
+    jobs
+}
+
+/// The one of these fields that is written; a mistake when there is none or more than one.
+fn only_one(
+    view: &View<'_>,
+    choices: &'static [&'static str],
+    mistakes: &mut Collector,
+) -> Option<&'static str> {
+    let mut written = choices.iter().filter(|name| view.has(name));
+    let listed = choices
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    match (written.next(), written.next()) {
+        (Some(one), None) => return Some(one),
+        (Some(one), Some(other)) => {
+            let message = format!("{} has both `{one}` and `{other}`", view.title());
+            mistakes.add(view.place(other), message, "keep one of the two");
+        }
+        (None, _) => {
+            let message = format!("{} says nothing of what it is about", view.title());
+            mistakes.add(view.at(), message, format!("add one of {listed}"));
+        }
+    }
+    None
+}

@@ -1,0 +1,80 @@
+//! Where tasks may run, how they are laid out, and what volume they return to.
+
+use super::super::fields::RULES;
+use super::super::mistake::Collector;
+use super::super::view::View;
+use super::only_one;
+use crate::spec::pattern::whole_value;
+use crate::spec::{BUILT_IN_ATTRIBUTES, Constraint, Rule, Volume};
+
+pub(super) fn constraints(file: &View<'_>, mistakes: &mut Collector) -> Vec<Constraint> {
+    let views = file.sections("constraints").into_iter();
+    views
+        .filter_map(|view| constraint(&view, mistakes))
+        .collect()
+}
+
+fn constraint(view: &View<'_>, mistakes: &mut Collector) -> Option<Constraint> {
+    let attribute = view.text("attribute").unwrap_or_default();
+    let is_unknown =
+        attribute.starts_with('@') && !BUILT_IN_ATTRIBUTES.contains(&attribute.as_str());
+    if is_unknown || attribute.is_empty() {
+        let message = format!("there is no attribute \"{attribute}\"");
+        let cure = format!(
+            "write an attribute of agents, or one of {}",
+            BUILT_IN_ATTRIBUTES.join(", ")
+        );
+        mistakes.add(view.place("attribute"), message, cure);
+    }
+    let name = only_one(view, &RULES, mistakes)?;
+    let text = || view.text(name).unwrap_or_default();
+    let rule = match name {
+        "equals" => Rule::Equals(text()),
+        "not_equals" => Rule::NotEquals(text()),
+        "in" => Rule::In(view.texts(name).into_iter().map(|(_, text)| text).collect()),
+        "matches" => Rule::Matches(text()),
+        "exists" if view.flag(name) => Rule::Exists,
+        "exists" => Rule::NotExists,
+        "distinct" => Rule::Distinct(view.integer(name).unwrap_or(1)),
+        _ => Rule::Spread,
+    };
+    match &rule {
+        Rule::In(values) if values.is_empty() => {
+            mistakes.add(
+                view.place(name),
+                "`in` has no value, so no agent fits",
+                "list one or more",
+            );
+        }
+        Rule::Matches(pattern) if whole_value(pattern).is_err() => {
+            let message = format!("\"{pattern}\" is no regular expression");
+            let cure = "correct it; the syntax is that of the Rust crate `regex`";
+            mistakes.add(view.place(name), message, cure);
+        }
+        Rule::Spread if !view.flag(name) => {
+            let cure = "write `spread = true`, or leave the constraint out";
+            mistakes.add(view.place(name), "`spread` cannot be false", cure);
+        }
+        _ => {}
+    }
+    Some(Constraint { attribute, rule })
+}
+
+pub(super) fn volume(file: &View<'_>, mistakes: &mut Collector) -> Option<Volume> {
+    file.written("volume")?;
+    let view = file.section("volume");
+    let path = view.text("path").unwrap_or_default();
+    let is_below = |part: &str| !part.is_empty() && part != "." && part != "..";
+    if !path.split('/').all(is_below) {
+        let message = format!("\"{path}\" is no path below the sandbox");
+        mistakes.add(
+            view.place("path"),
+            message,
+            "write a relative path without `..`, as `\"data\"`",
+        );
+    }
+    Some(Volume {
+        size_mb: view.size_mb("size")?,
+        path,
+    })
+}

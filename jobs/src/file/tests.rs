@@ -1,0 +1,156 @@
+//! What a file says is what the job is; what is wrong is told with its place and its cure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::*;
+use crate::spec::*;
+
+mod drawn;
+mod wrong;
+
+const WEB: &str = r#"
+name = "web"
+role = "shop"
+count = 3
+ports = ["http", "admin-ui"]
+
+[task]
+command = "exec ./web"
+user = "www"
+uris = ["https://example.com/web.tar.gz", { uri = "file:///etc/web.conf", extract = false, output_file = "conf" }]
+[task.env]
+LISTEN = "${hostname}:${port.http}"
+
+[resources]
+cpus = 0.5
+mem = "256MB"
+custom = { licences = 2 }
+
+[limits]
+cpus = "unlimited"
+mem = "1GB"
+
+[[constraints]]
+attribute = "rack"
+spread = true
+
+[[constraints]]
+attribute = "@hostname"
+distinct = 2
+
+[check]
+http = { port = "http", path = "/health" }
+interval = "500ms"
+
+[update]
+max_unavailable = 1
+"#;
+
+#[test]
+fn a_service_says_what_it_means() {
+    let spec = from_toml(WEB).expect("a job");
+    assert_eq!((spec.name.as_str(), spec.role.as_str()), ("web", "shop"));
+    assert_eq!((spec.count, spec.priority), (3, 50));
+    let task = &spec.task;
+    assert_eq!(task.command, Command::Shell("exec ./web".to_owned()));
+    assert_eq!(task.ports, ["http", "admin-ui"]);
+    let requests = [("cpus", 0.5), ("mem", 256.0), ("licences", 2.0)];
+    assert_eq!(
+        task.requests,
+        requests
+            .map(|(name, amount)| (name.to_owned(), amount))
+            .into()
+    );
+    assert_eq!(task.limits["cpus"], f64::INFINITY);
+    assert_eq!(task.limits["mem"], 1024.0);
+    let extracted: Vec<_> = task.uris.iter().map(|uri| uri.extract).collect();
+    assert_eq!(extracted, [true, false]);
+    let check = task.check.as_ref().expect("a check");
+    assert_eq!(check.interval, Duration::from_millis(500));
+    assert_eq!((check.timeout, check.failures), (Duration::from_secs(5), 3));
+    let rules: Vec<_> = spec.constraints.iter().map(|one| &one.rule).collect();
+    assert_eq!(rules, [&Rule::Spread, &Rule::Distinct(2)]);
+    let Kind::Service(service) = &spec.kind else {
+        panic!("{:?}", spec.kind);
+    };
+    assert_eq!(
+        (service.update.max_unavailable, service.update.max_surge),
+        (1, 1)
+    );
+    assert_eq!(service.restart.longest, Duration::from_secs(300));
+}
+
+#[test]
+fn the_shortest_file_is_a_service_of_one_instance() {
+    let spec = from_toml("name = \"a\"\n[task]\nargv = [\"/bin/true\"]\n").expect("a job");
+    assert_eq!((spec.count, spec.role.as_str()), (1, "*"));
+    assert_eq!(
+        spec.task.requests,
+        BTreeMap::from([("cpus".into(), 0.1), ("mem".into(), 64.0)])
+    );
+    assert!(matches!(spec.kind, Kind::Service(_)));
+    assert_eq!(spec.gang, None);
+}
+
+#[test]
+fn an_update_of_a_job_with_a_volume_replaces_in_place() {
+    let text =
+        "name = \"db\"\n[task]\ncommand = \"a\"\n[volume]\nsize = \"1GB\"\npath = \"data\"\n";
+    let spec = from_toml(text).expect("a job");
+    let Kind::Service(service) = spec.kind else {
+        panic!("{:?}", spec.kind);
+    };
+    assert_eq!(
+        (service.update.max_unavailable, service.update.max_surge),
+        (1, 0)
+    );
+    assert_eq!(spec.volume.expect("a volume").size_mb, 1024.0);
+}
+
+#[test]
+fn json_says_the_same() {
+    let spec = from_toml(WEB).expect("a job");
+    let json = serde_json::to_string_pretty(&to_json(&spec)).expect("JSON");
+    assert_eq!(from_json(&json), Ok(spec.clone()));
+    assert_eq!(from_text(&json), Ok(spec.clone()));
+    assert_eq!(from_text(&to_toml(&spec)), Ok(spec));
+}
+
+#[test]
+fn mistakes_of_json_have_their_places() {
+    let text =
+        "{\n  \"name\": \"a\",\n  \"task\": {\n    \"command\": 3\n  },\n  \"count\": null\n}";
+    let told = from_json(text).expect_err("mistakes").to_string();
+    assert_eq!(
+        told,
+        "4:16: `command` is a whole number, not a text; write `command = \"...\"`\n\
+         6:12: `count` is null, not a whole number; write a whole number from 1 to 1000000"
+    );
+}
+
+#[test]
+fn every_example_is_a_job() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/jobs");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("the examples") {
+        let path = entry.expect("an example").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        let spec = from_toml(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        assert_eq!(
+            path.file_stem().and_then(|name| name.to_str()),
+            Some(spec.name.as_str())
+        );
+        names.push(spec.name);
+    }
+    names.sort();
+    let expected = [
+        "array-gang",
+        "database",
+        "filler",
+        "hello",
+        "nightly",
+        "web",
+    ];
+    assert_eq!(names, expected);
+}
