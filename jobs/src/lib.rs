@@ -1,7 +1,8 @@
 //! The scheduler in the box: services, batch and cron jobs from a file, as an ordinary framework of the v1 API.
 //!
-//! Entered through [`spec`], what a job is, which [`file`](mod@file) reads. Invariant: nothing here knows a master or an
-//! agent but by what any framework may send and see.
+//! Entered through [`spec`], what a job is, which [`file`](mod@file) reads; [`placement`] says where its tasks go. Invariant: nothing here knows a master or an agent but by
+//! what any framework may send and see.
 
 pub mod file;
+pub mod placement;
 pub mod spec;

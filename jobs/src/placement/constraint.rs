@@ -1,0 +1,105 @@
+//! The rules that an agent meets or not, whatever else is placed.
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+
+use super::{Offer, Placed, Why};
+use crate::spec::pattern::whole_value;
+use crate::spec::{Constraint, JobSpec, Rule};
+
+/// An agent as constraints see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    agent_id: &'a str,
+    hostname: &'a str,
+    attributes: &'a BTreeMap<String, String>,
+}
+
+impl<'a> From<&'a Offer> for Place<'a> {
+    fn from(offer: &'a Offer) -> Self {
+        Self {
+            agent_id: &offer.agent_id,
+            hostname: &offer.hostname,
+            attributes: &offer.attributes,
+        }
+    }
+}
+
+impl<'a> From<&'a Placed> for Place<'a> {
+    fn from(placed: &'a Placed) -> Self {
+        Self {
+            agent_id: &placed.agent_id,
+            hostname: &placed.hostname,
+            attributes: &placed.attributes,
+        }
+    }
+}
+
+impl<'a> Place<'a> {
+    /// The value of an attribute, or of one that every agent has.
+    pub(super) fn value(self, attribute: &str) -> Option<&'a str> {
+        match attribute {
+            "@hostname" => Some(self.hostname),
+            "@agent_id" => Some(self.agent_id),
+            name => self.attributes.get(name).map(String::as_str),
+        }
+    }
+}
+
+/// The role and the rules of a job, with its patterns compiled.
+#[derive(Debug)]
+pub(super) struct Rules<'a> {
+    role: &'a str,
+    constraints: Vec<(&'a Constraint, Option<Regex>)>,
+}
+
+impl<'a> Rules<'a> {
+    pub(super) fn new(spec: &'a JobSpec) -> Self {
+        let with_pattern = |constraint: &'a Constraint| {
+            let pattern = match &constraint.rule {
+                Rule::Matches(pattern) => whole_value(pattern).ok(),
+                _ => None,
+            };
+            (constraint, pattern)
+        };
+        Self {
+            role: &spec.role,
+            constraints: spec.constraints.iter().map(with_pattern).collect(),
+        }
+    }
+
+    /// # Errors
+    /// The first rule that the agent of the offer does not meet.
+    pub(super) fn check(&self, offer: &Offer) -> Result<(), Why> {
+        if !offer.role.is_empty() && offer.role != self.role {
+            return Err(Why::OtherRole {
+                offered: offer.role.clone(),
+                needed: self.role.to_owned(),
+            });
+        }
+        for (constraint, pattern) in &self.constraints {
+            let value = Place::from(offer).value(&constraint.attribute);
+            if !is_met(&constraint.rule, pattern.as_ref(), value) {
+                return Err(Why::Constraint {
+                    constraint: (*constraint).clone(),
+                    value: value.map(str::to_owned),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_met(rule: &Rule, pattern: Option<&Regex>, value: Option<&str>) -> bool {
+    match (rule, value) {
+        (Rule::Equals(expected), Some(value)) => value == expected,
+        (Rule::NotEquals(other), value) => value != Some(other.as_str()),
+        (Rule::In(values), Some(value)) => values.iter().any(|one| one == value),
+        (Rule::Matches(_), Some(value)) => pattern.is_some_and(|pattern| pattern.is_match(value)),
+        (Rule::Exists | Rule::Distinct(_), value) => value.is_some(),
+        (Rule::NotExists, value) => value.is_none(),
+        (Rule::Spread, _) => true,
+        (Rule::Equals(_) | Rule::In(_) | Rule::Matches(_), None) => false,
+    }
+}

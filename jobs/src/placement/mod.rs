@@ -1,0 +1,134 @@
+//! Where tasks of a job go: which of the offers fit, what is taken of them, and why others do not fit.
+//!
+//! Entered through [`place`] for many tasks, [`place_on_volume`] for an instance that returns to its volume, and
+//! [`obstacles`] for what is in the way. Pure. Files: `offer.rs` what is offered, `constraint.rs` the rules,
+//! `take.rs` what a task takes, `layout.rs` which offer is next, `why.rs` the obstacles in words.
+//!
+//! Invariants: the placements in one offer never take more than it has, revocable resources go to best-effort jobs
+//! alone, and a constraint that the file states as a rule is never broken.
+
+mod constraint;
+mod layout;
+mod offer;
+mod take;
+#[cfg(test)]
+mod tests;
+mod why;
+
+use std::collections::BTreeMap;
+
+use meseta_resources::Resources;
+use serde::{Deserialize, Serialize};
+
+pub use offer::{Offer, OfferError};
+pub use why::Why;
+
+use crate::spec::JobSpec;
+use constraint::Rules;
+use layout::Layout;
+use take::Demand;
+
+/// A task of the job that runs or is about to, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    pub agent_id: String,
+    pub hostname: String,
+    /// The agent's, as [`Offer::attributes`] has them.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// Where one task goes and what it takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// The index of the offer among those that were given.
+    pub offer: usize,
+    /// What the task is launched with, without an allocation; holds an existing volume, not one to be made.
+    pub resources: Resources,
+    /// A port for each name of the job.
+    pub ports: BTreeMap<String, u16>,
+    /// The disk that becomes the volume of a new instance: to be reserved, if it is not, and created.
+    pub new_volume: Resources,
+}
+
+/// Places up to `want` tasks, several in one offer where they fit. The tightest offers are filled first, but for a
+/// job that is spread.
+#[must_use]
+pub fn place(spec: &JobSpec, placed: &[Placed], offers: &[Offer], want: usize) -> Vec<Placement> {
+    let demand = Demand::new(spec);
+    let mut layout = Layout::new(spec, placed, offers, &demand);
+    let mut placements = Vec::new();
+    while placements.len() < want {
+        let Some((offer, left)) = layout.next() else {
+            break;
+        };
+        match demand.take(offer, left) {
+            Ok(placement) => {
+                layout.took(&placement);
+                placements.push(placement);
+            }
+            Err(_) => layout.exhausted(),
+        }
+    }
+    placements
+}
+
+/// Places an instance on the agent that has its volume.
+///
+/// # Errors
+/// Why none of the offers fits; [`Why::NoVolume`] when none has the volume.
+pub fn place_on_volume(
+    spec: &JobSpec,
+    offers: &[Offer],
+    persistence_id: &str,
+) -> Result<Placement, Why> {
+    let (rules, demand) = (Rules::new(spec), Demand::new(spec));
+    let mut why = Why::NoVolume {
+        id: persistence_id.to_owned(),
+    };
+    for (index, offer) in offers.iter().enumerate() {
+        let Some(volume) = offer.volume(persistence_id) else {
+            continue;
+        };
+        let taken = demand.take_on_volume(index, &offer.resources, &volume);
+        match rules.check(offer).and(taken) {
+            Ok(placement) => return Ok(placement),
+            Err(obstacle) => why = obstacle,
+        }
+    }
+    Err(why)
+}
+
+/// Whether one more task fits in an offer, given what is placed.
+///
+/// # Errors
+/// The first obstacle, in the order role, constraints, resources.
+pub fn fits(spec: &JobSpec, placed: &[Placed], offer: &Offer) -> Result<Placement, Why> {
+    fits_by(
+        &Rules::new(spec),
+        &Demand::new(spec),
+        (spec, placed),
+        (0, offer),
+    )
+}
+
+fn fits_by(
+    rules: &Rules<'_>,
+    demand: &Demand<'_>,
+    (spec, placed): (&JobSpec, &[Placed]),
+    (index, offer): (usize, &Offer),
+) -> Result<Placement, Why> {
+    rules.check(offer)?;
+    layout::check(spec, placed, offer)?;
+    demand.take(index, &offer.resources)
+}
+
+/// What is in the way of each offer in which no further task fits, with the offer's index.
+#[must_use]
+pub fn obstacles(spec: &JobSpec, placed: &[Placed], offers: &[Offer]) -> Vec<(usize, Why)> {
+    let (rules, demand) = (Rules::new(spec), Demand::new(spec));
+    let why = |one: (usize, &Offer)| {
+        let obstacle = fits_by(&rules, &demand, (spec, placed), one).err()?;
+        Some((one.0, obstacle))
+    };
+    offers.iter().enumerate().filter_map(why).collect()
+}

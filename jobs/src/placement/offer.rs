@@ -1,0 +1,97 @@
+//! What placement knows of an offer.
+
+use std::collections::BTreeMap;
+
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as mesos;
+use meseta_resources::{AttributeValue, Resource, Resources};
+
+/// Why an offer cannot be used; the framework declines it.
+#[derive(Debug, thiserror::Error)]
+pub enum OfferError {
+    #[error("offer {id} has resources that make no sense")]
+    Resources {
+        id: String,
+        #[source]
+        source: convert::ResourcesError,
+    },
+    #[error("offer {id} has attributes that make no sense")]
+    Attributes {
+        id: String,
+        #[source]
+        source: convert::AttributeError,
+    },
+}
+
+/// An offer of one agent in one role.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Offer {
+    pub id: String,
+    pub agent_id: String,
+    pub hostname: String,
+    /// The role that it is for; empty when the master does not say.
+    pub role: String,
+    /// The agent's attributes as text, the first of each name, with `@region` and `@zone`.
+    pub attributes: BTreeMap<String, String>,
+    /// What is offered, without allocations to roles.
+    pub resources: Resources,
+}
+
+impl Offer {
+    /// # Errors
+    /// When resources or attributes are none.
+    pub fn from_message(message: &mesos::Offer) -> Result<Self, OfferError> {
+        let id = &message.id.value;
+        let resources = convert::resources(&message.resources).map_err(|source| {
+            let id = id.clone();
+            OfferError::Resources { id, source }
+        })?;
+        let given = convert::attributes(&message.attributes).map_err(|source| {
+            let id = id.clone();
+            OfferError::Attributes { id, source }
+        })?;
+        let mut attributes = BTreeMap::new();
+        for attribute in given.iter() {
+            attributes
+                .entry(attribute.name().to_owned())
+                .or_insert_with(|| value_text(attribute.value()));
+        }
+        let fault_domain = message
+            .domain
+            .as_ref()
+            .and_then(|domain| domain.fault_domain.as_ref());
+        if let Some(domain) = fault_domain {
+            attributes.insert("@region".to_owned(), domain.region.name.clone());
+            attributes.insert("@zone".to_owned(), domain.zone.name.clone());
+        }
+        let allocation = message.allocation_info.as_ref();
+        Ok(Self {
+            id: id.clone(),
+            agent_id: message.agent_id.value.clone(),
+            hostname: message.hostname.clone(),
+            role: allocation
+                .and_then(|info| info.role.clone())
+                .unwrap_or_default(),
+            attributes,
+            resources: resources.unallocate(),
+        })
+    }
+
+    /// The persistent volume of this id.
+    pub(super) fn volume(&self, persistence_id: &str) -> Option<Resource> {
+        let volumes = self.resources.persistent_volumes();
+        let is_it = |volume: &&Resource| {
+            let persistence = volume.disk().and_then(|disk| disk.persistence.as_ref());
+            persistence.is_some_and(|persistence| &*persistence.id == persistence_id)
+        };
+        volumes.iter().find(is_it).cloned()
+    }
+}
+
+fn value_text(value: &AttributeValue) -> String {
+    match value {
+        AttributeValue::Scalar(scalar) => scalar.to_string(),
+        AttributeValue::Ranges(ranges) => ranges.to_string(),
+        AttributeValue::Text(text) => text.clone(),
+    }
+}
