@@ -4,6 +4,7 @@
 //! has been checked and every default filled in: the core trusts what it finds here. [`schedule`] says when a cron job
 //! is due, [`template`] what `${...}` in a value becomes, [`pattern`] what a regular expression matches.
 
+mod limits;
 pub mod pattern;
 pub mod schedule;
 pub mod template;
@@ -150,6 +151,7 @@ pub struct TaskTemplate {
     /// Scalars `cpus`, `mem` (MB), `disk` (MB), `gpus` and any custom one.
     pub requests: BTreeMap<String, f64>,
     /// `cpus` and `mem` only, at least what is requested; `f64::INFINITY` for none.
+    #[serde(with = "limits")]
     pub limits: BTreeMap<String, f64>,
     /// Names of ports to take from the offer, one number each.
     pub ports: Vec<String>,

@@ -1,0 +1,356 @@
+//! What clients ask for: jobs submitted, changed and stopped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::input::{Accepted, Refusal, Request};
+use super::job::{Job, Progress, Run};
+use super::records::{JobRecord, Key, Rollout, RunRecord, Stop, VersionRecord};
+use super::state::State;
+use crate::spec::{JobSpec, Kind};
+
+/// Jobs that there may be, whatever became of them.
+pub(super) const JOBS_MAX: usize = 10_000;
+/// Versions of a job that are remembered, besides those that run.
+pub(super) const VERSIONS_MAX: usize = 10;
+/// The most instances that a job may have.
+const COUNT_MAX: u32 = 1_000_000;
+
+impl State {
+    pub(super) fn carry_out(&mut self, request: Request) -> Result<Accepted, Refusal> {
+        let name = match request {
+            Request::Submit(spec) => self.submit(*spec)?,
+            Request::Scale { name, count } => self.scale(&name, count)?,
+            Request::Restart { name } => self.restart(&name)?,
+            Request::Stop { name, purge } => self.stop(&name, purge)?,
+            Request::Revert { name, version } => self.revert(&name, version)?,
+            Request::Promote { name } => self.promote(&name)?,
+        };
+        let job = self.jobs.get(&name);
+        let version = job.map(|job| job.record.target).unwrap_or_default();
+        Ok(Accepted { name, version })
+    }
+
+    fn job_mut(&mut self, name: &str) -> Result<&mut Job, Refusal> {
+        let job = self.jobs.get_mut(name);
+        job.ok_or_else(|| Refusal::NotFound(name.to_owned()))
+    }
+
+    fn submit(&mut self, spec: JobSpec) -> Result<String, Refusal> {
+        let name = spec.name.clone();
+        if spec.volume.is_some() {
+            let text = "volumes are not served by this scheduler yet: leave out [volume]";
+            return Err(Refusal::Invalid(text.to_owned()));
+        }
+        let Some(job) = self.jobs.get_mut(&name) else {
+            return self.create(spec);
+        };
+        if same_kind(job, &spec).is_none() {
+            return Err(Refusal::Conflict(format!(
+                "{name:?} is of another kind: stop it with purge first, or take another name"
+            )));
+        }
+        let was_stopped = job.record.stop.take().is_some();
+        let has_run = !job.is_service() && job.active_runs().next().is_none();
+        if let Some(present) = job.spec().cloned() {
+            let is_same = *present == spec;
+            if is_same || (job.is_service() && same_but_size(&present, &spec)) {
+                let target = job.record.target;
+                if let Some(version) = job.record.versions.get_mut(&target) {
+                    version.spec = Arc::new(spec);
+                }
+                self.save(&name);
+                if !is_same {
+                    self.event(&name, None, "changed in size or priority");
+                } else if has_run || was_stopped {
+                    self.start_batch(&name);
+                }
+                return Ok(name);
+            }
+        }
+        self.replace(&name, spec);
+        Ok(name)
+    }
+
+    fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
+        if self.jobs.len() >= JOBS_MAX {
+            return Err(Refusal::Conflict(format!(
+                "there are {JOBS_MAX} jobs, the most there may be: stop some with purge"
+            )));
+        }
+        let name = spec.name.clone();
+        let target = self.meta.first_version.max(1);
+        let version = VersionRecord {
+            spec: Arc::new(spec),
+            at: self.clock.unix,
+        };
+        let record = JobRecord {
+            target,
+            versions: BTreeMap::from([(target, version)]),
+            stable: None,
+            rollout: None,
+            stop: None,
+            next_run: 1,
+            runs: BTreeMap::new(),
+            over: Vec::new(),
+            last_due: self.clock.unix,
+        };
+        let mut job = Job::new(&name, record);
+        job.progress.at = self.clock.at;
+        self.jobs.insert(name.clone(), job);
+        self.save(&name);
+        self.event(&name, None, format!("version {target} submitted"));
+        self.start_batch(&name);
+        Ok(name)
+    }
+
+    /// Makes another specification the one to run.
+    fn replace(&mut self, name: &str, spec: JobSpec) {
+        let at = self.clock.unix;
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let version = job.record.versions.keys().max().map_or(1, |last| last + 1);
+        let spec = Arc::new(spec);
+        job.record
+            .versions
+            .insert(version, VersionRecord { spec, at });
+        self.event(name, None, format!("version {version} submitted"));
+        self.go_to(name, version, false);
+    }
+
+    /// Makes a version the one to run: a service rolls to it, a batch runs it anew.
+    pub(super) fn go_to(&mut self, name: &str, version: u64, reverting: bool) {
+        let at = self.clock.at;
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let from = std::mem::replace(&mut job.record.target, version);
+        if job.is_service() {
+            job.record.rollout = (from != version).then_some(Rollout {
+                from,
+                reverting,
+                promoted: false,
+                halted: None,
+            });
+            job.progress = Progress {
+                at,
+                ..Progress::default()
+            };
+        } else {
+            for run in job.record.runs.values_mut() {
+                run.cancelled = true;
+            }
+        }
+        forget_versions(job);
+        self.forgive(name);
+        self.start_batch(name);
+        self.save(name);
+    }
+
+    /// What failed before says nothing of another version.
+    fn forgive(&mut self, name: &str) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let Some(run) = job.runs.get_mut(&0) else {
+            return;
+        };
+        let mut changed = Vec::new();
+        for (index, slot) in (0..).zip(&mut run.slots) {
+            if slot.failures > 0 || slot.not_before > Duration::ZERO {
+                slot.failures = 0;
+                slot.not_before = Duration::ZERO;
+                changed.push((index, *slot));
+            }
+        }
+        for (index, slot) in changed {
+            self.outbox.write(job.slot_key(0, index).put(&slot));
+        }
+    }
+
+    fn scale(&mut self, name: &str, count: u32) -> Result<String, Refusal> {
+        let at = self.clock.at;
+        let job = self.job_mut(name)?;
+        if !job.is_service() {
+            let text = format!("{name:?} is no service: change its count in its file");
+            return Err(Refusal::Conflict(text));
+        }
+        if !(1..=COUNT_MAX).contains(&count) {
+            let text = format!("a service has 1 to {COUNT_MAX} instances; to have none, stop it");
+            return Err(Refusal::Invalid(text));
+        }
+        let target = job.record.target;
+        if let Some(version) = job.record.versions.get_mut(&target) {
+            let mut spec = JobSpec::clone(&version.spec);
+            spec.count = count;
+            version.spec = Arc::new(spec);
+        }
+        job.progress.at = at;
+        self.save(name);
+        self.event(name, None, format!("scaled to {count}"));
+        Ok(name.to_owned())
+    }
+
+    fn restart(&mut self, name: &str) -> Result<String, Refusal> {
+        let job = self.job_mut(name)?;
+        job.record.stop = None;
+        let Some(spec) = job.spec().map(|spec| JobSpec::clone(spec)) else {
+            return Err(Refusal::NotFound(name.to_owned()));
+        };
+        self.replace(name, spec);
+        Ok(name.to_owned())
+    }
+
+    fn stop(&mut self, name: &str, purge: bool) -> Result<String, Refusal> {
+        let job = self.job_mut(name)?;
+        job.record.stop = Some(Stop { purge });
+        job.record.rollout = None;
+        for run in job.record.runs.values_mut() {
+            run.cancelled = true;
+        }
+        self.save(name);
+        self.event(name, None, "to be stopped");
+        Ok(name.to_owned())
+    }
+
+    fn revert(&mut self, name: &str, version: Option<u64>) -> Result<String, Refusal> {
+        let job = self.job_mut(name)?;
+        let record = &job.record;
+        let earlier = || {
+            record
+                .versions
+                .keys()
+                .rev()
+                .find(|known| **known < record.target)
+        };
+        let stable = record.stable.filter(|stable| *stable != record.target);
+        let Some(version) = version.or(stable).or_else(|| earlier().copied()) else {
+            let text = format!("{name:?} has no version before {}", record.target);
+            return Err(Refusal::Conflict(text));
+        };
+        if !record.versions.contains_key(&version) {
+            let known: Vec<_> = record.versions.keys().map(u64::to_string).collect();
+            let text = format!(
+                "{name:?} has no version {version}; known are {}",
+                known.join(", ")
+            );
+            return Err(Refusal::Invalid(text));
+        }
+        job.record.stop = None;
+        self.event(name, None, format!("to go back to version {version}"));
+        self.go_to(name, version, true);
+        Ok(name.to_owned())
+    }
+
+    fn promote(&mut self, name: &str) -> Result<String, Refusal> {
+        let at = self.clock.at;
+        let job = self.job_mut(name)?;
+        let Some(rollout) = &mut job.record.rollout else {
+            let text = format!("{name:?} is not being updated");
+            return Err(Refusal::Conflict(text));
+        };
+        rollout.promoted = true;
+        job.progress.at = at;
+        self.save(name);
+        self.event(name, None, "canaries promoted");
+        Ok(name.to_owned())
+    }
+
+    /// Starts a run of a batch; nothing for other kinds.
+    fn start_batch(&mut self, name: &str) {
+        let job = self.jobs.get(name);
+        let kind = job.and_then(|job| job.spec()).map(|spec| &spec.kind);
+        if matches!(kind, Some(Kind::Batch(_))) {
+            self.start_run(name);
+        }
+    }
+
+    pub(super) fn start_run(&mut self, name: &str) {
+        let started = self.clock.unix;
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let Some(count) = job.spec().map(|spec| spec.count) else {
+            return;
+        };
+        let number = job.record.next_run;
+        job.record.next_run += 1;
+        let run = RunRecord {
+            version: job.record.target,
+            count,
+            started,
+            cancelled: false,
+        };
+        job.record.runs.insert(number, run);
+        job.runs.insert(number, Run::new(count));
+        self.save(name);
+        self.event(name, None, format!("run {number} of {count} tasks started"));
+    }
+
+    /// Removes a job of which nothing runs.
+    pub(super) fn purge(&mut self, name: &str) {
+        let Some(job) = self.jobs.remove(name) else {
+            return;
+        };
+        let last = job
+            .record
+            .versions
+            .keys()
+            .max()
+            .copied()
+            .unwrap_or_default();
+        self.meta.first_version = self.meta.first_version.max(last + 1);
+        self.outbox.write(Key::Meta.put(&self.meta));
+        for (number, run) in &job.runs {
+            self.forget_slots(name, *number, run.slots.len());
+        }
+        self.outbox.write(job.key().delete());
+        self.dirty.remove(name);
+        self.resting.remove(name);
+        self.event(name, None, "purged");
+    }
+
+    pub(super) fn forget_slots(&mut self, name: &str, run: u64, count: usize) {
+        for index in (0_u32..).take(count) {
+            let job = name.to_owned();
+            self.outbox.write(Key::Slot { job, run, index }.delete());
+        }
+    }
+}
+
+fn same_kind(job: &Job, spec: &JobSpec) -> Option<()> {
+    let present = job.spec()?;
+    (std::mem::discriminant(&present.kind) == std::mem::discriminant(&spec.kind)).then_some(())
+}
+
+/// Whether two differ in nothing that a running instance has.
+fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
+    let sized = JobSpec {
+        count: spec.count,
+        priority: spec.priority,
+        ..present.clone()
+    };
+    sized == *spec
+}
+
+/// Forgets the oldest versions that nothing runs or may go back to.
+fn forget_versions(job: &mut Job) {
+    let record = &mut job.record;
+    let mut needed: BTreeSet<u64> = job.tasks.values().map(|task| task.name.version).collect();
+    needed.extend(record.runs.values().map(|run| run.version));
+    needed.extend(record.stable);
+    needed.insert(record.target);
+    needed.extend(record.rollout.as_ref().map(|rollout| rollout.from));
+    let newest: BTreeSet<u64> = record
+        .versions
+        .keys()
+        .rev()
+        .take(VERSIONS_MAX)
+        .copied()
+        .collect();
+    record
+        .versions
+        .retain(|version, _| needed.contains(version) || newest.contains(version));
+}

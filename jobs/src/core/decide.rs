@@ -1,0 +1,269 @@
+//! Carries out what each job needs now: kills, and requests for offers; and what time brings.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::input::Effect;
+use super::job::{Job, KillReason, Progress};
+use super::records::Rollout;
+use super::service::{self, Plan};
+use super::state::{RoleState, State};
+use crate::spec::Kind;
+
+/// Failures of new instances, without one that becomes healthy in between, after which an update has failed.
+const ILL_MAX: u32 = 3;
+/// Between two requests for offers of a role, which undo its filters.
+const REVIVE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl State {
+    pub(super) fn decide(&mut self) {
+        for name in std::mem::take(&mut self.dirty) {
+            self.decide_job(&name);
+        }
+    }
+
+    fn decide_job(&mut self, name: &str) {
+        let Some(job) = self.jobs.get(name) else {
+            return;
+        };
+        if job.record.stop.is_some() {
+            self.stop_tasks(name);
+        } else if job.is_service() {
+            let plan = service::plan(job, self.clock.at);
+            self.follow(name, plan);
+        } else {
+            self.decide_runs(name);
+        }
+        self.press_kills(name);
+    }
+
+    fn stop_tasks(&mut self, name: &str) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        job.wanted.clear();
+        let tasks: Vec<_> = job.tasks.keys().cloned().collect();
+        for task in &tasks {
+            self.ask_kill(task, KillReason::Stopped);
+        }
+        if !tasks.is_empty() {
+            return;
+        }
+        self.end_cancelled_runs(name);
+        let stop = self.jobs.get(name).and_then(|job| job.record.stop);
+        if stop.is_some_and(|stop| stop.purge) {
+            self.purge(name);
+        }
+    }
+
+    /// Does what the plan of a service says, and judges its update by it.
+    fn follow(&mut self, name: &str, plan: Plan) {
+        for (task, reason) in &plan.kills {
+            self.ask_kill(task, *reason);
+        }
+        let may_start = self.may_start(name);
+        let at = self.clock.at;
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let is_new = job.record.stable.is_none() && job.tasks.is_empty();
+        job.wanted = if is_new && !may_start {
+            Vec::new()
+        } else {
+            plan.wanted
+        };
+        if plan.new_healthy > job.progress.healthy || plan.awaits_promotion {
+            job.progress = Progress {
+                at,
+                healthy: plan.new_healthy,
+                failures: 0,
+            };
+        }
+        if plan.is_done {
+            return self.settled(name);
+        }
+        let Some(update) = update_of(job) else {
+            return;
+        };
+        let failed = match &job.record.rollout {
+            None
+            | Some(Rollout {
+                halted: Some(_), ..
+            }) => None,
+            _ if job.progress.failures >= ILL_MAX => Some(format!(
+                "its new instances have failed {} times without one becoming healthy",
+                job.progress.failures
+            )),
+            _ if at.saturating_sub(job.progress.at) > update.progress_deadline => Some(format!(
+                "no new instance has become healthy for {:?}",
+                update.progress_deadline
+            )),
+            _ => None,
+        };
+        if let Some(why) = failed {
+            self.update_failed(name, why);
+        }
+    }
+
+    /// All instances run the target, and are healthy.
+    fn settled(&mut self, name: &str) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let target = job.record.target;
+        let rollout = job.record.rollout.take();
+        if rollout.is_none() && job.record.stable == Some(target) {
+            return;
+        }
+        job.record.stable = Some(target);
+        self.save(name);
+        self.dirty.remove(name);
+        let text = match rollout {
+            Some(_) => format!("all instances run version {target} and are healthy"),
+            None => format!("healthy in version {target}"),
+        };
+        self.event(name, None, text);
+    }
+
+    fn update_failed(&mut self, name: &str, why: String) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let target = job.record.target;
+        let reverts = update_of(job).is_some_and(|update| update.auto_revert);
+        let stable = job.record.stable.filter(|stable| *stable != target);
+        let Some(rollout) = &mut job.record.rollout else {
+            return;
+        };
+        let back = stable.filter(|_| reverts && !rollout.reverting);
+        let text = format!("the update to version {target} has failed: {why}");
+        if back.is_none() {
+            rollout.halted = Some(why);
+        }
+        self.event(name, None, text);
+        if let Some(back) = back {
+            self.event(name, None, format!("goes back to version {back}"));
+            self.go_to(name, back, true);
+        }
+        self.save(name);
+    }
+
+    /// Whether all that a job starts after is there.
+    pub(super) fn may_start(&self, name: &str) -> bool {
+        let after = self.jobs.get(name).and_then(Job::spec);
+        let after = after.map(|spec| spec.after.as_slice()).unwrap_or_default();
+        after.iter().all(|other| {
+            let other = self.jobs.get(other);
+            other.is_some_and(|other| other.is_satisfied(self.clock.at))
+        })
+    }
+
+    pub(super) fn tick(&mut self) {
+        let at = self.clock.at;
+        let mut given_up = Vec::new();
+        let mut timed_out = Vec::new();
+        for (name, job) in &self.jobs {
+            let patience = match job.is_service() || job.record.stop.is_some() {
+                true => self.options.service_unreachable,
+                false => self.options.batch_unreachable,
+            };
+            for (id, task) in &job.tasks {
+                let away = task.record.unreachable;
+                if away.is_some_and(|since| at.saturating_sub(since) > patience) {
+                    given_up.push((name.clone(), id.clone()));
+                }
+                let timeout = job
+                    .batch_of(task.name.version)
+                    .and_then(|batch| batch.timeout);
+                let ran = task.record.running.map(|since| at.saturating_sub(since));
+                if ran.zip(timeout).is_some_and(|(ran, timeout)| ran > timeout) {
+                    timed_out.push(id.clone());
+                }
+            }
+        }
+        for (job, id) in given_up {
+            self.task_lost(&job, &id, "its agent was unreachable for too long");
+        }
+        for id in timed_out {
+            self.ask_kill(&id, KillReason::TimedOut);
+        }
+        let names: Vec<_> = self.jobs.keys().cloned().collect();
+        for name in &names {
+            self.fire(name);
+        }
+        self.resting.retain(|_, until| *until > at);
+        self.dirty.extend(names);
+    }
+
+    /// Suppresses roles in which nothing is wanted, revives those in which more is than before.
+    pub(super) fn ask_for_offers(&mut self) {
+        let mut demand: BTreeMap<String, usize> = BTreeMap::new();
+        for job in self.jobs.values() {
+            if let Some(spec) = job.spec() {
+                *demand.entry(spec.role.clone()).or_default() += job.demand(self.clock.at);
+            }
+        }
+        let is_new = demand.keys().any(|role| !self.roles.contains_key(role));
+        for role in demand.keys() {
+            self.roles.entry(role.clone()).or_default();
+        }
+        if is_new {
+            let roles = self.roles.keys().cloned().collect();
+            self.effects.push(Effect::Roles(roles));
+        }
+        if !self.is_connected {
+            return;
+        }
+        let at = self.clock.at;
+        let (mut suppress, mut revive) = (Vec::new(), Vec::new());
+        for (name, role) in &mut self.roles {
+            let demand = demand.get(name).copied().unwrap_or_default();
+            role.is_revive_due |= demand > role.demand;
+            role.demand = demand;
+            match decide_role(role, at) {
+                Some(Asked::Suppress) => suppress.push(name.clone()),
+                Some(Asked::Revive) => revive.push(name.clone()),
+                None => {}
+            }
+        }
+        if !suppress.is_empty() {
+            self.effects
+                .push(Effect::Suppress(suppress.into_iter().collect()));
+        }
+        if !revive.is_empty() {
+            self.effects
+                .push(Effect::Revive(revive.into_iter().collect()));
+        }
+    }
+}
+
+enum Asked {
+    Suppress,
+    Revive,
+}
+
+fn decide_role(role: &mut RoleState, at: Duration) -> Option<Asked> {
+    if role.demand == 0 {
+        role.is_revive_due = false;
+        let was_suppressed = std::mem::replace(&mut role.is_suppressed, true);
+        return (!was_suppressed).then_some(Asked::Suppress);
+    }
+    let is_rested = at >= role.revived.saturating_add(REVIVE_INTERVAL);
+    if role.is_suppressed || (role.is_revive_due && is_rested) {
+        *role = RoleState {
+            is_suppressed: false,
+            is_revive_due: false,
+            revived: at,
+            demand: role.demand,
+        };
+        return Some(Asked::Revive);
+    }
+    None
+}
+
+fn update_of(job: &Job) -> Option<crate::spec::Update> {
+    match &job.spec()?.kind {
+        Kind::Service(service) => Some(service.update),
+        _ => None,
+    }
+}

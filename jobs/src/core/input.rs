@@ -1,0 +1,150 @@
+//! What the core is told, and what it asks for in return.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::TaskStatus;
+use meseta_proto::reconciler;
+use serde::Serialize;
+
+use crate::placement::{Offer, Placement};
+use crate::spec::JobSpec;
+
+/// An event that the core is told.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// What a client of the API wants; answered by [`Effect::Answer`] with the same id.
+    Request {
+        id: u64,
+        request: Request,
+    },
+    Subscribed {
+        framework_id: String,
+    },
+    /// The stream has ended, and all offers with it.
+    Disconnected,
+    /// The master has ended the framework: its id is not taken again, its tasks are gone.
+    FrameworkRemoved,
+    Offers(Vec<Offer>),
+    /// The id of an offer that is gone.
+    Rescinded(String),
+    Update(Box<TaskStatus>),
+    /// All writes up to this one are durable.
+    Stored(u64),
+    /// Time has passed: what is due by now is done.
+    Tick,
+}
+
+/// A change that a client wants.
+#[derive(Clone, Debug)]
+pub enum Request {
+    Submit(Box<JobSpec>),
+    Scale {
+        name: String,
+        count: u32,
+    },
+    /// Replaces all instances as an update would.
+    Restart {
+        name: String,
+    },
+    Stop {
+        name: String,
+        purge: bool,
+    },
+    /// Back to an earlier version; without a number to the last one that was healthy before.
+    Revert {
+        name: String,
+        version: Option<u64>,
+    },
+    /// Lets an update go on beyond its canaries.
+    Promote {
+        name: String,
+    },
+}
+
+/// The job as it is after a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Accepted {
+    pub name: String,
+    pub version: u64,
+}
+
+/// Why a request was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("there is no job {0:?}")]
+    NotFound(String),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Conflict(String),
+}
+
+/// One durable change: a key and its new value, or that it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub key: String,
+    pub value: Option<Vec<u8>>,
+}
+
+/// A task to launch, as the core has decided it.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    pub task_id: String,
+    pub spec: Arc<JobSpec>,
+    pub version: u64,
+    pub run: u64,
+    pub index: u32,
+    pub attempt: u32,
+    pub placement: Placement,
+}
+
+/// Tasks for one offer.
+#[derive(Clone, Debug)]
+pub struct Accept {
+    pub offer: Offer,
+    pub tasks: Vec<Launch>,
+}
+
+/// What the core asks the shell to do, in order.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// All of the records or none; [`Input::Stored`] tells when.
+    Store {
+        id: u64,
+        records: Vec<Record>,
+    },
+    Accept(Accept),
+    /// Not to be offered again for this long.
+    Decline {
+        offers: Vec<String>,
+        refuse: Duration,
+    },
+    Kill {
+        task_id: String,
+        agent_id: Option<String>,
+    },
+    Acknowledge(Box<TaskStatus>),
+    Reconcile(reconciler::Request),
+    Suppress(BTreeSet<String>),
+    Revive(BTreeSet<String>),
+    /// The roles that the framework is subscribed with have changed to these.
+    Roles(BTreeSet<String>),
+    Answer {
+        id: u64,
+        answer: Result<Accepted, Refusal>,
+    },
+    Event(Event),
+}
+
+/// Something that happened to a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// When it happened, in seconds since 1970.
+    pub time: u64,
+    pub job: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<String>,
+    pub text: String,
+}

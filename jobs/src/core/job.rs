@@ -1,0 +1,274 @@
+//! A job as the core has it in memory: its records, the slots of its runs, and its tasks that have not ended.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::TaskState;
+
+use super::input::Event;
+use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
+use super::task_name::TaskName;
+use crate::spec::{Batch, JobSpec, Kind};
+
+/// Events of a job that are remembered.
+pub(super) const EVENTS_MAX: usize = 100;
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) name: String,
+    pub(super) record: JobRecord,
+    pub(super) runs: BTreeMap<u64, Run>,
+    /// Those not known to have ended, by task id.
+    pub(super) tasks: BTreeMap<String, Task>,
+    /// What is to be launched as soon as an offer fits.
+    pub(super) wanted: Vec<Wanted>,
+    /// A batch that waits for the jobs that it starts after.
+    pub(super) is_held: bool,
+    /// When an update last had a new instance become healthy, and how many there were.
+    pub(super) progress: Progress,
+    pub(super) events: VecDeque<Event>,
+}
+
+/// An index without a task that should have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) run: u64,
+    pub(super) index: u32,
+    pub(super) version: u64,
+}
+
+impl Wanted {
+    pub(super) fn key(&self) -> (u64, u32, u64) {
+        (self.run, self.index, self.version)
+    }
+}
+
+/// How far an update has come. Not durable: after a restart its deadline begins again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    pub(super) at: Duration,
+    pub(super) healthy: usize,
+    /// Failures of new instances since then.
+    pub(super) failures: u32,
+}
+
+/// The slots of one run, by index. A service has one run, number 0.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    pub(super) slots: Vec<Slot>,
+    /// Open slots of a batch without a task, by when they may start.
+    pub(super) waiting: BTreeSet<(Duration, u32)>,
+    pub(super) live: u32,
+    pub(super) succeeded: u32,
+    pub(super) failed: u32,
+}
+
+impl Run {
+    /// A run of which every slot waits.
+    pub(super) fn new(count: u32) -> Self {
+        Self {
+            slots: vec![Slot::default(); count as usize],
+            waiting: (0..count).map(|index| (Duration::ZERO, index)).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The slot of an index, which is made if there is none yet.
+    pub(super) fn slot_mut(&mut self, index: u32) -> &mut Slot {
+        let index = index as usize;
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, Slot::default());
+        }
+        &mut self.slots[index]
+    }
+
+    pub(super) fn slot(&self, index: u32) -> Slot {
+        self.slots.get(index as usize).copied().unwrap_or_default()
+    }
+
+    /// Counts what was restored, and lets wait what has no task.
+    pub(super) fn recount(&mut self, busy: &BTreeSet<u32>) {
+        let count = |outcome| {
+            self.slots
+                .iter()
+                .filter(|slot| slot.outcome == outcome)
+                .count()
+        };
+        let (succeeded, failed) = (count(Outcome::Succeeded), count(Outcome::Failed));
+        self.succeeded = u32::try_from(succeeded).unwrap_or(u32::MAX);
+        self.failed = u32::try_from(failed).unwrap_or(u32::MAX);
+        self.live = u32::try_from(busy.len()).unwrap_or(u32::MAX);
+        self.waiting = (0_u32..)
+            .zip(&self.slots)
+            .filter(|(index, slot)| slot.outcome == Outcome::Open && !busy.contains(index))
+            .map(|(index, slot)| (slot.not_before, index))
+            .collect();
+    }
+}
+
+/// How far a launch has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Its record is being written.
+    Intended,
+    /// ACCEPT has left, or may have left before a restart.
+    Launched,
+    /// The master or the agent has told its state.
+    Known(TaskState),
+}
+
+/// Why a task is being killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KillReason {
+    Stopped,
+    Scaled,
+    Updated,
+    TimedOut,
+    /// Another task of the gang has ended.
+    Gang,
+    /// Its run was replaced or cancelled.
+    Cancelled,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Killing {
+    pub(super) reason: KillReason,
+    /// When it is asked for again, and the pause after that.
+    pub(super) next: Duration,
+    pub(super) pause: Duration,
+}
+
+/// A task that is not known to have ended.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) name: TaskName,
+    pub(super) record: TaskRecord,
+    pub(super) phase: Phase,
+    /// What its checks say; nothing without a check or before the first.
+    pub(super) checked: Option<bool>,
+    /// Since when it is RUNNING and no check says otherwise.
+    pub(super) healthy_since: Option<Duration>,
+    pub(super) killing: Option<Killing>,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl Task {
+    pub(super) fn new(name: TaskName, record: TaskRecord, phase: Phase) -> Self {
+        Self {
+            name,
+            record,
+            phase,
+            checked: None,
+            healthy_since: None,
+            killing: None,
+            reason: String::new(),
+            message: String::new(),
+        }
+    }
+
+    /// Whether it has been in good health for as long as `healthy_after`, and goes on.
+    pub(super) fn is_healthy(&self, at: Duration, healthy_after: Duration) -> bool {
+        self.killing.is_none()
+            && self
+                .healthy_since
+                .is_some_and(|since| at >= since.saturating_add(healthy_after))
+    }
+}
+
+impl Job {
+    pub(super) fn new(name: &str, record: JobRecord) -> Self {
+        Self {
+            name: name.to_owned(),
+            record,
+            runs: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            wanted: Vec::new(),
+            is_held: false,
+            progress: Progress::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn key(&self) -> Key {
+        Key::Job(self.name.clone())
+    }
+
+    /// The specification of a version; the target's if that one is forgotten.
+    pub(super) fn spec_of(&self, version: u64) -> Option<&Arc<JobSpec>> {
+        let versions = &self.record.versions;
+        let found = versions
+            .get(&version)
+            .or_else(|| versions.get(&self.record.target));
+        found.map(|version| &version.spec)
+    }
+
+    /// The specification that is to run. There always is one: the record is made with it.
+    pub(super) fn spec(&self) -> Option<&Arc<JobSpec>> {
+        self.spec_of(self.record.target)
+    }
+
+    pub(super) fn is_service(&self) -> bool {
+        self.spec()
+            .is_some_and(|spec| matches!(spec.kind, Kind::Service(_)))
+    }
+
+    /// How tasks of a run are repeated, for a batch or cron job.
+    pub(super) fn batch_of(&self, version: u64) -> Option<&Batch> {
+        match &self.spec_of(version)?.kind {
+            Kind::Service(_) => None,
+            Kind::Batch(batch) => Some(batch),
+            Kind::Cron(cron) => Some(&cron.batch),
+        }
+    }
+
+    pub(super) fn slot_key(&self, run: u64, index: u32) -> Key {
+        Key::Slot {
+            job: self.name.clone(),
+            run,
+            index,
+        }
+    }
+
+    /// A run that is not over and goes on.
+    pub(super) fn active_runs(&self) -> impl Iterator<Item = (u64, &RunRecord)> {
+        let runs = self.record.runs.iter();
+        runs.filter(|(_, run)| !run.cancelled)
+            .map(|(number, run)| (*number, run))
+    }
+
+    /// How many of its instances count as healthy.
+    pub(super) fn healthy(&self, at: Duration) -> usize {
+        let tasks = self.tasks.values();
+        tasks
+            .filter(|task| task.is_healthy(at, self.healthy_after(task.name.version)))
+            .count()
+    }
+
+    pub(super) fn healthy_after(&self, version: u64) -> Duration {
+        match self.spec_of(version).map(|spec| &spec.kind) {
+            Some(Kind::Service(service)) => service.update.healthy_after,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether this version of it has all instances, and all are healthy; or, of a batch, the last run succeeded.
+    pub(super) fn is_satisfied(&self, at: Duration) -> bool {
+        let Some(spec) = self.spec() else {
+            return false;
+        };
+        if self.is_service() {
+            return self.healthy(at) >= spec.count as usize;
+        }
+        let over = self.record.over.last();
+        self.record.runs.is_empty() && over.is_some_and(|run| run.failed == 0 && !run.cancelled)
+    }
+
+    pub(super) fn remember(&mut self, event: Event) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}

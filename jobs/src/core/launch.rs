@@ -1,0 +1,329 @@
+//! Answers to offers: tasks for those that fit, the rest declined, and a gang's kept back for a while.
+//!
+//! Invariant: every offer is accepted, declined, or kept for the one gang that collects, which has an end.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::input::{Accept, Effect, Launch};
+use super::job::{Phase, Task, Wanted};
+use super::outbox::Deferred;
+use super::records::{Key, TaskRecord};
+use super::state::{Collector, State};
+use super::task_name::TaskName;
+use crate::placement::{self, Offer, Placed, Placement};
+use crate::spec::JobSpec;
+
+/// Tasks of one job that are placed in one step, so that a step stays short.
+const PLACED_MAX: usize = 20_000;
+/// Offers of a role in which something waits come again after this long, those of another not before it is revived.
+const REFUSE_SHORT: Duration = Duration::from_secs(5);
+const REFUSE_LONG: Duration = Duration::from_secs(3600);
+/// What a gang has held in vain is for others at once.
+const REFUSE_HELD: Duration = Duration::from_millis(100);
+
+/// The offers of one role that can be used in this step. What is placed is taken off.
+struct Pool {
+    offers: Vec<Offer>,
+    launches: Vec<Vec<Launch>>,
+    /// Used or kept back by a gang, so not for others.
+    taken: Vec<bool>,
+}
+
+impl Pool {
+    fn new(offers: Vec<Offer>) -> Self {
+        Self {
+            launches: offers.iter().map(|_| Vec::new()).collect(),
+            taken: vec![false; offers.len()],
+            offers,
+        }
+    }
+
+    /// What may be used, with where it stands here.
+    fn open(&self) -> (Vec<usize>, Vec<Offer>) {
+        let open = self.offers.iter().enumerate();
+        open.filter(|(index, _)| !self.taken[*index])
+            .map(|(index, offer)| (index, offer.clone()))
+            .unzip()
+    }
+}
+
+impl State {
+    pub(super) fn answer_offers(&mut self) {
+        self.end_collecting();
+        let mut by_role: BTreeMap<String, Vec<Offer>> = BTreeMap::new();
+        for held in self.offers.values().filter(|held| !held.is_committed) {
+            let offers = by_role.entry(held.offer.role.clone()).or_default();
+            offers.push(held.offer.clone());
+        }
+        for (role, offers) in by_role {
+            self.answer_role(&role, offers);
+        }
+    }
+
+    fn answer_role(&mut self, role: &str, offers: Vec<Offer>) {
+        let at = self.clock.at;
+        let mut pool = Pool::new(offers);
+        let mut jobs: Vec<_> = self
+            .jobs
+            .values()
+            .filter_map(|job| {
+                let spec = job.spec().filter(|spec| spec.role == role)?;
+                let collects = self
+                    .collector
+                    .as_ref()
+                    .is_some_and(|one| one.job == job.name);
+                let order = (Reverse(spec.priority), !collects, job.name.clone());
+                (job.demand(at) > 0).then_some(order)
+            })
+            .collect();
+        jobs.sort();
+        let is_wanted = !jobs.is_empty();
+        for (_, _, name) in jobs {
+            self.place_job(&name, &mut pool);
+        }
+        let mut declined = Vec::new();
+        let mut accepts = Vec::new();
+        for ((offer, tasks), taken) in pool.offers.iter().zip(pool.launches).zip(&pool.taken) {
+            if !tasks.is_empty() {
+                accepts.push(accept_of(offer, tasks));
+            } else if !taken {
+                declined.push(offer.id.clone());
+            }
+        }
+        self.commit(accepts, false);
+        for id in &declined {
+            self.offers.remove(id);
+        }
+        if !declined.is_empty() {
+            self.effects.push(Effect::Decline {
+                offers: declined,
+                refuse: if is_wanted { REFUSE_SHORT } else { REFUSE_LONG },
+            });
+        }
+    }
+
+    fn commit(&mut self, accepts: Vec<Accept>, is_gang: bool) {
+        for accept in &accepts {
+            if let Some(held) = self.offers.get_mut(&accept.offer.id) {
+                held.is_committed = true;
+            }
+        }
+        if !accepts.is_empty() {
+            self.outbox.defer(Deferred::Launch { accepts, is_gang });
+        }
+    }
+
+    fn place_job(&mut self, name: &str, pool: &mut Pool) {
+        let Some(job) = self.jobs.get(name) else {
+            return;
+        };
+        let (wanted, is_gang) = job.wants(self.clock.at, PLACED_MAX);
+        let mut versions: BTreeMap<u64, Vec<Wanted>> = BTreeMap::new();
+        for one in wanted {
+            versions.entry(one.version).or_default().push(one);
+        }
+        for (version, wanted) in versions {
+            let Some(job) = self.jobs.get(name) else {
+                return;
+            };
+            let Some(spec) = job.spec_of(version).cloned() else {
+                continue;
+            };
+            let placed: Vec<_> = match spec.constraints.is_empty() {
+                true => Vec::new(),
+                false => job.tasks.values().map(placed_of).collect(),
+            };
+            let (indexes, offers) = pool.open();
+            let mut placements = placement::place(&spec, &placed, &offers, wanted.len());
+            for placement in &mut placements {
+                placement.offer = indexes[placement.offer];
+            }
+            if is_gang {
+                self.place_gang(name, &spec, &wanted, placements, pool);
+                return;
+            }
+            self.intend_all(name, &spec, &wanted, placements, pool);
+        }
+    }
+
+    fn intend_all(
+        &mut self,
+        name: &str,
+        spec: &Arc<JobSpec>,
+        wanted: &[Wanted],
+        placements: Vec<Placement>,
+        pool: &mut Pool,
+    ) {
+        let placed: BTreeSet<_> = wanted
+            .iter()
+            .take(placements.len())
+            .map(Wanted::key)
+            .collect();
+        for (one, placement) in wanted.iter().zip(placements) {
+            self.intend(name, spec, *one, placement, pool);
+        }
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.wanted.retain(|one| !placed.contains(&one.key()));
+        }
+    }
+
+    /// All of it or nothing; what was found is kept back as long as this gang may collect.
+    fn place_gang(
+        &mut self,
+        name: &str,
+        spec: &Arc<JobSpec>,
+        wanted: &[Wanted],
+        placements: Vec<Placement>,
+        pool: &mut Pool,
+    ) {
+        let offers: Vec<usize> = placements.iter().map(|placement| placement.offer).collect();
+        let fits = placements.len() == wanted.len();
+        if fits {
+            self.intend_all(name, spec, wanted, placements, pool);
+            self.collector.take_if(|collector| collector.job == name);
+            let mut accepts = Vec::new();
+            for index in offers {
+                pool.taken[index] = true;
+                let tasks = std::mem::take(&mut pool.launches[index]);
+                if !tasks.is_empty() {
+                    accepts.push(accept_of(&pool.offers[index], tasks));
+                }
+            }
+            return self.commit(accepts, true);
+        }
+        if placements.is_empty() || !self.may_collect(name, spec) {
+            return;
+        }
+        for index in offers {
+            pool.taken[index] = pool.launches[index].is_empty();
+        }
+    }
+
+    /// Whether this gang is the one that keeps offers back, or becomes it.
+    fn may_collect(&mut self, name: &str, spec: &JobSpec) -> bool {
+        if let Some(collector) = &self.collector {
+            return collector.job == name;
+        }
+        let Some(gang) = spec.gang.filter(|_| !self.resting.contains_key(name)) else {
+            return false;
+        };
+        self.collector = Some(Collector {
+            job: name.to_owned(),
+            until: self.clock.at.saturating_add(gang.hold_at_most),
+        });
+        true
+    }
+
+    /// The gang's time is over, or it wants nothing any more: the next one may collect, from offers that come anew.
+    fn end_collecting(&mut self) {
+        let at = self.clock.at;
+        let Some(collector) = self.collector.clone() else {
+            return;
+        };
+        let job = self.jobs.get(&collector.job);
+        let is_idle = job.is_none_or(|job| job.demand(at) == 0);
+        if !is_idle && at < collector.until {
+            return;
+        }
+        self.collector = None;
+        let hold = job.and_then(|job| job.spec()).and_then(|spec| spec.gang);
+        if let Some(gang) = hold.filter(|_| !is_idle) {
+            let until = at.saturating_add(gang.hold_at_most);
+            self.resting.insert(collector.job.clone(), until);
+            let text = "gave back the offers that it held: not all of its tasks fit in time";
+            self.event(&collector.job, None, text);
+        }
+        self.decline_held();
+    }
+
+    /// Gives back all that was kept, so that what has become free on the same agents meanwhile comes with it.
+    fn decline_held(&mut self) {
+        let free = self.offers.iter().filter(|(_, held)| !held.is_committed);
+        let offers: Vec<_> = free.map(|(id, _)| id.clone()).collect();
+        self.offers.retain(|_, held| held.is_committed);
+        if !offers.is_empty() {
+            self.effects.push(Effect::Decline {
+                offers,
+                refuse: REFUSE_HELD,
+            });
+        }
+    }
+
+    /// Notes a task before it is launched; nothing leaves before that is durable.
+    fn intend(
+        &mut self,
+        name: &str,
+        spec: &Arc<JobSpec>,
+        wanted: Wanted,
+        placement: Placement,
+        pool: &mut Pool,
+    ) {
+        let (at, Some(job)) = (self.clock.at, self.jobs.get_mut(name)) else {
+            return;
+        };
+        let offer = &mut pool.offers[placement.offer];
+        if offer
+            .resources
+            .try_sub_assign(&placement.resources)
+            .is_err()
+        {
+            return;
+        }
+        let key = job.slot_key(wanted.run, wanted.index);
+        let run = job.runs.entry(wanted.run).or_default();
+        let slot = run.slot_mut(wanted.index);
+        slot.attempt += 1;
+        let slot = *slot;
+        run.waiting.remove(&(slot.not_before, wanted.index));
+        run.live += 1;
+        let task_name = TaskName {
+            job: name.to_owned(),
+            version: wanted.version,
+            run: wanted.run,
+            index: wanted.index,
+            attempt: slot.attempt,
+        };
+        let id = task_name.to_string();
+        let record = TaskRecord {
+            agent_id: offer.agent_id.clone(),
+            hostname: offer.hostname.clone(),
+            attributes: offer.attributes.clone(),
+            ports: placement.ports.clone(),
+            launched: at,
+            running: None,
+            unreachable: None,
+        };
+        self.outbox.write(key.put(&slot));
+        self.outbox.write(Key::Task(id.clone()).put(&record));
+        let task = Task::new(task_name, record, Phase::Intended);
+        job.tasks.insert(id.clone(), task);
+        let launches = &mut pool.launches[placement.offer];
+        launches.push(Launch {
+            task_id: id,
+            spec: spec.clone(),
+            version: wanted.version,
+            run: wanted.run,
+            index: wanted.index,
+            attempt: slot.attempt,
+            placement,
+        });
+    }
+}
+
+fn accept_of(offer: &Offer, tasks: Vec<Launch>) -> Accept {
+    Accept {
+        offer: offer.clone(),
+        tasks,
+    }
+}
+
+fn placed_of(task: &Task) -> Placed {
+    Placed {
+        agent_id: task.record.agent_id.clone(),
+        hostname: task.record.hostname.clone(),
+        attributes: task.record.attributes.clone(),
+    }
+}

@@ -1,0 +1,32 @@
+//! The core of the scheduler: one synchronous state machine, from what happened to what is to be done.
+//!
+//! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable;
+//! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, [`service`] plans
+//! services, [`decide`] carries that out, [`launch`] answers offers, [`view`] shows it. Invariants: a launch is durable
+//! before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
+
+mod clock;
+mod commands;
+mod decide;
+mod input;
+mod job;
+mod launch;
+mod outbox;
+mod plan;
+mod records;
+mod runs;
+mod service;
+mod state;
+mod task_name;
+mod updates;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use input::{Accept, Accepted, Effect, Event, Input, Launch, Record, Refusal, Request};
+pub use plan::PlanView;
+pub use records::RestoreError;
+pub use state::{Options, State};
+pub use task_name::TaskName;
+pub use view::{Discovered, History, JobView, Totals};

@@ -1,0 +1,64 @@
+//! What waits until a write is durable, and the writes of a step.
+//!
+//! Invariant: an acknowledgement and an answer wait for all writes that were under way when they were made, so that a
+//! repeated update is not acknowledged before what the first one changed is durable.
+
+use std::collections::BTreeMap;
+
+use super::input::{Accept, Effect, Record};
+
+/// What is done once a write is durable.
+#[derive(Debug)]
+pub(super) enum Deferred {
+    Effect(Effect),
+    /// The tasks of these offers; of a gang all or none.
+    Launch {
+        accepts: Vec<Accept>,
+        is_gang: bool,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    writes: Vec<Record>,
+    deferred: Vec<Deferred>,
+    waiting: BTreeMap<u64, Vec<Deferred>>,
+    last: u64,
+    stored: u64,
+}
+
+impl Outbox {
+    pub(super) fn write(&mut self, record: Record) {
+        self.writes.push(record);
+    }
+
+    pub(super) fn defer(&mut self, deferred: Deferred) {
+        self.deferred.push(deferred);
+    }
+
+    /// What waited for the writes up to this one.
+    pub(super) fn stored(&mut self, id: u64) -> Vec<Deferred> {
+        self.stored = self.stored.max(id);
+        let later = self.waiting.split_off(&(id + 1));
+        let due = std::mem::replace(&mut self.waiting, later);
+        due.into_values().flatten().collect()
+    }
+
+    /// Ends a step: the write that it makes, and what need not wait for any.
+    pub(super) fn flush(&mut self) -> (Option<Effect>, Vec<Deferred>) {
+        let records = std::mem::take(&mut self.writes);
+        let deferred = std::mem::take(&mut self.deferred);
+        let store = (!records.is_empty()).then(|| {
+            self.last += 1;
+            let id = self.last;
+            Effect::Store { id, records }
+        });
+        if self.last == self.stored {
+            return (store, deferred);
+        }
+        if !deferred.is_empty() {
+            self.waiting.entry(self.last).or_default().extend(deferred);
+        }
+        (store, Vec::new())
+    }
+}

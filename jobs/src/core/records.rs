@@ -1,0 +1,309 @@
+//! What the core keeps durable: jobs, the attempts of each index, and tasks that are not known to have ended.
+//!
+//! Values are JSON objects with the number of their format; keys begin with the kind of the record. Invariant: a task
+//! has a record from before its launch leaves until its end is durable in the record of its index.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::input::Record;
+use crate::spec::JobSpec;
+
+/// The format of all records that are written.
+const FORMAT: u32 = 1;
+
+/// What concerns the scheduler as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Meta {
+    pub(super) framework_id: Option<String>,
+    /// The first version of a job that is new: above those of jobs that were purged.
+    pub(super) first_version: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct JobRecord {
+    /// The version that is to run.
+    pub(super) target: u64,
+    pub(super) versions: BTreeMap<u64, VersionRecord>,
+    /// The last version of which all instances were healthy.
+    pub(super) stable: Option<u64>,
+    pub(super) rollout: Option<Rollout>,
+    pub(super) stop: Option<Stop>,
+    /// The number of the next run.
+    pub(super) next_run: u64,
+    pub(super) runs: BTreeMap<u64, RunRecord>,
+    /// Runs that are over, the oldest first.
+    pub(super) over: Vec<RunSummary>,
+    /// The last time of a cron schedule that was dealt with, since 1970.
+    pub(super) last_due: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct VersionRecord {
+    #[serde(with = "shared")]
+    pub(super) spec: Arc<JobSpec>,
+    pub(super) at: Duration,
+}
+
+/// A specification is shared by the tasks that are made of it.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::spec::JobSpec;
+
+    pub(super) fn serialize<S: Serializer>(
+        spec: &Arc<JobSpec>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        JobSpec::serialize(spec, serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<JobSpec>, D::Error> {
+        JobSpec::deserialize(deserializer).map(Arc::new)
+    }
+}
+
+/// A change of a service from one version to another, under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Rollout {
+    pub(super) from: u64,
+    /// It goes back after an update that failed.
+    pub(super) reverting: bool,
+    pub(super) promoted: bool,
+    /// Why it does not go on.
+    pub(super) halted: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stop {
+    pub(super) purge: bool,
+}
+
+/// A run of a batch or cron job that is not over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunRecord {
+    pub(super) version: u64,
+    pub(super) count: u32,
+    pub(super) started: Duration,
+    pub(super) cancelled: bool,
+}
+
+/// What became of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunSummary {
+    pub(super) run: u64,
+    pub(super) version: u64,
+    pub(super) started: Duration,
+    pub(super) ended: Duration,
+    pub(super) succeeded: u32,
+    pub(super) failed: u32,
+    pub(super) cancelled: bool,
+}
+
+/// What is remembered of one index of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Slot {
+    /// The last attempt, 0 before the first.
+    pub(super) attempt: u32,
+    /// Failures in a row.
+    pub(super) failures: u32,
+    /// When the next attempt may start.
+    pub(super) not_before: Duration,
+    pub(super) outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    #[default]
+    Open,
+    Succeeded,
+    Failed,
+}
+
+/// What is remembered of a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct TaskRecord {
+    pub(super) agent_id: String,
+    pub(super) hostname: String,
+    pub(super) attributes: BTreeMap<String, String>,
+    pub(super) ports: BTreeMap<String, u16>,
+    pub(super) launched: Duration,
+    pub(super) running: Option<Duration>,
+    pub(super) unreachable: Option<Duration>,
+}
+
+/// What a key speaks of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    Meta,
+    Job(String),
+    Slot { job: String, run: u64, index: u32 },
+    Task(String),
+}
+
+impl Key {
+    fn text(&self) -> String {
+        match self {
+            Self::Meta => "meta".to_owned(),
+            Self::Job(name) => format!("job/{name}"),
+            Self::Slot { job, run, index } => format!("slot/{job}/{run}/{index}"),
+            Self::Task(id) => format!("task/{id}"),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (kind, rest) = text.split_once('/').unwrap_or((text, ""));
+        match kind {
+            "meta" => Some(Self::Meta),
+            "job" => Some(Self::Job(rest.to_owned())),
+            "task" => Some(Self::Task(rest.to_owned())),
+            "slot" => {
+                let mut parts = rest.split('/');
+                let job = parts.next()?.to_owned();
+                let run = parts.next()?.parse().ok()?;
+                let index = parts.next()?.parse().ok()?;
+                Some(Self::Slot { job, run, index })
+            }
+            _ => None,
+        }
+    }
+
+    /// The record that sets this key's value.
+    pub(super) fn put<T: Serialize>(&self, value: &T) -> Record {
+        let versioned = Versioned {
+            format: FORMAT,
+            value,
+        };
+        // All are plain structs with text for keys, which JSON can always say.
+        let value = serde_json::to_vec(&versioned).unwrap_or_default();
+        Record {
+            key: self.text(),
+            value: Some(value),
+        }
+    }
+
+    /// The record that ends this key.
+    pub(super) fn delete(&self) -> Record {
+        Record {
+            key: self.text(),
+            value: None,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    format: u32,
+    value: T,
+}
+
+/// Why what is stored cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("the store has a record {0:?} of a kind that this version does not know")]
+    Key(String),
+    #[error("the record {key:?} cannot be read")]
+    Value {
+        key: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("the record {key:?} is in format {format}; this version reads up to {FORMAT}")]
+    Format { key: String, format: u32 },
+    #[error("the record {key:?} belongs to a job that is not there")]
+    Orphan { key: String },
+}
+
+/// All that was stored, before it is put together.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    pub(super) meta: Meta,
+    pub(super) jobs: BTreeMap<String, JobRecord>,
+    pub(super) slots: Vec<(String, u64, u32, Slot)>,
+    pub(super) tasks: BTreeMap<String, TaskRecord>,
+}
+
+impl Stored {
+    pub(super) fn read(
+        records: impl IntoIterator<Item = (String, Vec<u8>)>,
+    ) -> Result<Self, RestoreError> {
+        let mut stored = Self::default();
+        for (key, value) in records {
+            match Key::parse(&key) {
+                None => return Err(RestoreError::Key(key)),
+                Some(Key::Meta) => stored.meta = value_of(&key, &value)?,
+                Some(Key::Job(name)) => {
+                    stored.jobs.insert(name, value_of(&key, &value)?);
+                }
+                Some(Key::Task(id)) => {
+                    stored.tasks.insert(id, value_of(&key, &value)?);
+                }
+                Some(Key::Slot { job, run, index }) => {
+                    stored
+                        .slots
+                        .push((job, run, index, value_of(&key, &value)?));
+                }
+            }
+        }
+        Ok(stored)
+    }
+}
+
+fn value_of<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, RestoreError> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u32,
+    }
+    let wrong = |source| RestoreError::Value {
+        key: key.to_owned(),
+        source,
+    };
+    let Format { format } = serde_json::from_slice(value).map_err(wrong)?;
+    if format > FORMAT {
+        return Err(RestoreError::Format {
+            key: key.to_owned(),
+            format,
+        });
+    }
+    let versioned: Versioned<T> = serde_json::from_slice(value).map_err(wrong)?;
+    Ok(versioned.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_back_and_a_newer_one_is_refused() {
+        let slot = Slot {
+            attempt: 3,
+            not_before: Duration::from_millis(1_500),
+            ..Slot::default()
+        };
+        let key = Key::Slot {
+            job: "a.b".to_owned(),
+            run: 1,
+            index: 2,
+        };
+        let Record { key, value } = key.put(&slot);
+        let value = value.expect("a value");
+        let stored = Stored::read([(key.clone(), value.clone())]).unwrap();
+        assert_eq!(stored.slots, [("a.b".to_owned(), 1, 2, slot)]);
+        let newer = String::from_utf8(value)
+            .unwrap()
+            .replace("\"format\":1", "\"format\":2");
+        let error = Stored::read([(key, newer.into_bytes())]).unwrap_err();
+        assert!(matches!(error, RestoreError::Format { format: 2, .. }));
+        let error = Stored::read([("strange/1".to_owned(), Vec::new())]).unwrap_err();
+        assert!(matches!(error, RestoreError::Key(_)));
+    }
+}

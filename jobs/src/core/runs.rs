@@ -1,0 +1,265 @@
+//! Runs of batch and cron jobs: when they start, what they want, and when they are over.
+
+use std::time::Duration;
+
+use super::job::{Job, KillReason, Wanted};
+use super::records::{Outcome, RunSummary};
+use super::state::State;
+use crate::spec::{Cron, Kind, Overlap};
+
+/// Runs of a job at once, where they may overlap.
+const RUNS_MAX: usize = 16;
+/// Runs that are over and remembered.
+const OVER_MAX: usize = 20;
+/// Times of a schedule that are looked at in one step.
+const TIMES_MAX: usize = 10_000;
+
+impl Job {
+    /// How many tasks it lacks that could start now. Of a batch all that wait count as soon as one could.
+    pub(super) fn demand(&self, at: Duration) -> usize {
+        if self.record.stop.is_some() {
+            return 0;
+        }
+        let waiting = self.active_runs().filter_map(|(number, _)| {
+            let waiting = &self.runs.get(&number)?.waiting;
+            let (first, _) = waiting.first()?;
+            (*first <= at).then_some(waiting.len())
+        });
+        self.wanted.len() + if self.is_held { 0 } else { waiting.sum() }
+    }
+
+    /// What it wants to launch, up to a number; and whether that is all or nothing.
+    pub(super) fn wants(&self, at: Duration, limit: usize) -> (Vec<Wanted>, bool) {
+        if self.record.stop.is_some() {
+            return (Vec::new(), false);
+        }
+        let is_gang = self.spec().is_some_and(|spec| spec.gang.is_some());
+        if self.is_service() {
+            let is_gang = is_gang && self.tasks.is_empty();
+            let wanted = self.wanted.iter().copied();
+            return (
+                wanted
+                    .take(if is_gang { usize::MAX } else { limit })
+                    .collect(),
+                is_gang,
+            );
+        }
+        if self.is_held {
+            return (Vec::new(), is_gang);
+        }
+        for (number, record) in self.active_runs() {
+            let Some(run) = self.runs.get(&number) else {
+                continue;
+            };
+            let ready = run.waiting.range(..=(at, u32::MAX));
+            let all = ready.map(|(_, index)| Wanted {
+                run: number,
+                index: *index,
+                version: record.version,
+            });
+            let wanted: Vec<_> = if is_gang {
+                let is_whole = run.live == 0 && run.waiting.iter().all(|(from, _)| *from <= at);
+                all.take(if is_whole { usize::MAX } else { 0 }).collect()
+            } else {
+                all.take(limit).collect()
+            };
+            if !wanted.is_empty() {
+                return (wanted, is_gang);
+            }
+        }
+        (Vec::new(), is_gang)
+    }
+}
+
+impl State {
+    pub(super) fn decide_runs(&mut self, name: &str) {
+        self.end_cancelled_runs(name);
+        let may_start = self.may_start(name);
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        job.is_held = !may_start && job.tasks.is_empty();
+        let is_gang = job.spec().is_some_and(|spec| spec.gang.is_some());
+        let mut over = Vec::new();
+        let mut broken = Vec::new();
+        for (number, record) in job.active_runs() {
+            let Some(run) = job.runs.get(&number) else {
+                continue;
+            };
+            if run.succeeded.saturating_add(run.failed) >= record.count {
+                over.push(number);
+            } else if is_gang && run.failed > 0 {
+                broken.push(number);
+            }
+        }
+        for number in broken {
+            self.give_up_gang(name, number);
+        }
+        for number in over {
+            self.end_run(name, number);
+        }
+    }
+
+    /// One task of a gang has failed for good, and so has the gang.
+    fn give_up_gang(&mut self, name: &str, number: u64) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let of_run = job.tasks.iter().filter(|(_, task)| task.name.run == number);
+        let tasks: Vec<_> = of_run.map(|(id, _)| id.clone()).collect();
+        for task in &tasks {
+            self.ask_kill(task, KillReason::Gang);
+        }
+        let Some(job) = self.jobs.get_mut(name).filter(|_| tasks.is_empty()) else {
+            return;
+        };
+        let Some(run) = job.runs.get_mut(&number) else {
+            return;
+        };
+        let mut changed = Vec::new();
+        for (_, index) in std::mem::take(&mut run.waiting) {
+            let slot = run.slot_mut(index);
+            slot.outcome = Outcome::Failed;
+            changed.push((index, *slot));
+            run.failed += 1;
+        }
+        for (index, slot) in changed {
+            self.outbox.write(job.slot_key(number, index).put(&slot));
+        }
+        self.dirty.insert(name.to_owned());
+    }
+
+    /// Kills what is left of runs that were cancelled, and ends those of which nothing is left.
+    pub(super) fn end_cancelled_runs(&mut self, name: &str) {
+        let Some(job) = self.jobs.get(name) else {
+            return;
+        };
+        let cancelled = job.record.runs.iter().filter(|(_, run)| run.cancelled);
+        let cancelled: Vec<u64> = cancelled.map(|(number, _)| *number).collect();
+        for number in cancelled {
+            let tasks = self.jobs.get(name).into_iter().flat_map(|job| &job.tasks);
+            let tasks: Vec<_> = tasks
+                .filter(|(_, task)| task.name.run == number)
+                .map(|(id, _)| id.clone())
+                .collect();
+            for task in &tasks {
+                self.ask_kill(task, KillReason::Cancelled);
+            }
+            if tasks.is_empty() {
+                self.end_run(name, number);
+            }
+        }
+    }
+
+    fn end_run(&mut self, name: &str, number: u64) {
+        let ended = self.clock.unix;
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let (Some(record), Some(run)) = (job.record.runs.remove(&number), job.runs.remove(&number))
+        else {
+            return;
+        };
+        job.record.over.push(RunSummary {
+            run: number,
+            version: record.version,
+            started: record.started,
+            ended,
+            succeeded: run.succeeded,
+            failed: run.failed,
+            cancelled: record.cancelled,
+        });
+        if job.record.over.len() > OVER_MAX {
+            job.record.over.remove(0);
+        }
+        self.forget_slots(name, number, run.slots.len());
+        self.save(name);
+        let what = match (record.cancelled, run.failed) {
+            (true, _) => "cancelled",
+            (false, 0) => "complete",
+            (false, _) => "failed",
+        };
+        let text = format!(
+            "run {number} {what}: {} of {} tasks succeeded, {} failed",
+            run.succeeded, record.count, run.failed
+        );
+        self.event(name, None, text);
+    }
+
+    /// Starts the run of a schedule that is due.
+    pub(super) fn fire(&mut self, name: &str) {
+        let now = self.clock.unix;
+        let Some(job) = self.jobs.get(name).filter(|job| job.record.stop.is_none()) else {
+            return;
+        };
+        let Some(spec) = job.spec().cloned() else {
+            return;
+        };
+        let Kind::Cron(cron) = &spec.kind else {
+            return;
+        };
+        let Some(due) = self.due(cron, job.record.last_due, now) else {
+            return;
+        };
+        let active: Vec<u64> = job.active_runs().map(|(number, _)| number).collect();
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.record.last_due = due.last;
+        }
+        self.save(name);
+        if due.skipped > 0 {
+            let text = format!("{} runs were missed: the scheduler was away", due.skipped);
+            self.event(name, None, text);
+        }
+        if !due.is_startable {
+            return;
+        }
+        let is_skipped = match cron.overlap {
+            Overlap::Skip => !active.is_empty(),
+            Overlap::Allow => active.len() >= RUNS_MAX,
+            Overlap::Replace => false,
+        };
+        if is_skipped {
+            return self.event(
+                name,
+                None,
+                "a run was skipped: the one before has not ended",
+            );
+        }
+        if cron.overlap == Overlap::Replace
+            && let Some(job) = self.jobs.get_mut(name)
+        {
+            for run in active {
+                if let Some(run) = job.record.runs.get_mut(&run) {
+                    run.cancelled = true;
+                }
+            }
+        }
+        self.start_run(name);
+    }
+
+    /// The last time that is due, and how many before it were missed.
+    fn due(&self, cron: &Cron, last: Duration, now: Duration) -> Option<Due> {
+        let next = |after| (self.options.next_time)(cron, after);
+        let mut due = next(last).filter(|due| *due <= now)?;
+        let mut skipped = 0;
+        for _ in 0..TIMES_MAX {
+            let Some(later) = next(due).filter(|later| *later <= now) else {
+                break;
+            };
+            skipped += 1;
+            due = later;
+        }
+        let is_startable = now.saturating_sub(due) <= cron.start_within;
+        Some(Due {
+            last: due,
+            skipped: skipped + u32::from(!is_startable),
+            is_startable,
+        })
+    }
+}
+
+struct Due {
+    last: Duration,
+    skipped: u32,
+    is_startable: bool,
+}

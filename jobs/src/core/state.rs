@@ -1,0 +1,386 @@
+//! The state machine itself: inputs in, effects out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meseta_proto::reconciler::{ReconcileIntervals, Reconciler};
+use meseta_resources::{Moment, Now};
+
+use super::clock::Clock;
+use super::input::{Accept, Effect, Event, Input, Request};
+use super::job::{Job, Phase, Run, Task};
+use super::outbox::{Deferred, Outbox};
+use super::plan::SEEN_MAX;
+use super::records::{Key, Meta, RestoreError, Stored};
+use super::task_name::TaskName;
+use crate::placement::Offer;
+use crate::spec::Cron;
+
+/// The rules that hold for all jobs.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long the agent of a service's task may be away before the task is replaced.
+    pub service_unreachable: Duration,
+    /// The same of a batch's task, which might have succeeded there.
+    pub batch_unreachable: Duration,
+    /// The first time of a schedule after another, both since 1970; none if there is none.
+    pub next_time: fn(&Cron, Duration) -> Option<Duration>,
+    pub reconcile: ReconcileIntervals,
+}
+
+/// The scheduler: what is durable of it, and what it knows of the cluster.
+#[derive(Debug)]
+pub struct State {
+    pub(super) options: Options,
+    pub(super) clock: Clock,
+    pub(super) moment: Moment,
+    pub(super) meta: Meta,
+    pub(super) jobs: BTreeMap<String, Job>,
+    /// Jobs that may have something to do.
+    pub(super) dirty: BTreeSet<String>,
+    pub(super) is_connected: bool,
+    pub(super) offers: BTreeMap<String, HeldOffer>,
+    /// The last offer of each agent to a role, for plans alone: it may have been answered.
+    pub(super) seen: BTreeMap<(String, String), Offer>,
+    pub(super) roles: BTreeMap<String, RoleState>,
+    pub(super) collector: Option<Collector>,
+    /// Gangs that have held offers in vain, and until when they do not again.
+    pub(super) resting: BTreeMap<String, Duration>,
+    pub(super) reconciler: Reconciler,
+    pub(super) outbox: Outbox,
+    pub(super) effects: Vec<Effect>,
+    pub(super) totals: super::view::Totals,
+}
+
+/// An offer that has not been answered.
+#[derive(Clone, Debug)]
+pub(super) struct HeldOffer {
+    pub(super) offer: Offer,
+    /// Tasks for it are being made durable.
+    pub(super) is_committed: bool,
+}
+
+/// How a role stands with the master.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RoleState {
+    pub(super) is_suppressed: bool,
+    /// Something is to be launched that was not when offers were last asked for.
+    pub(super) is_revive_due: bool,
+    pub(super) revived: Duration,
+    pub(super) demand: usize,
+}
+
+/// The gang that keeps offers back.
+#[derive(Clone, Debug)]
+pub(super) struct Collector {
+    pub(super) job: String,
+    pub(super) until: Duration,
+}
+
+impl State {
+    /// A scheduler with what the store has of it.
+    pub fn restore(
+        options: Options,
+        now: Now,
+        records: impl IntoIterator<Item = (String, Vec<u8>)>,
+    ) -> Result<Self, RestoreError> {
+        let stored = Stored::read(records)?;
+        let mut clock = Clock::default();
+        clock.read(now);
+        let mut state = Self {
+            options,
+            clock,
+            moment: now.moment,
+            meta: stored.meta.clone(),
+            jobs: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            is_connected: false,
+            offers: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            collector: None,
+            resting: BTreeMap::new(),
+            reconciler: Reconciler::new(options.reconcile),
+            outbox: Outbox::default(),
+            effects: Vec::new(),
+            totals: super::view::Totals::default(),
+        };
+        state.take_over(stored)?;
+        Ok(state)
+    }
+
+    fn take_over(&mut self, stored: Stored) -> Result<(), RestoreError> {
+        for (name, record) in stored.jobs {
+            let mut job = Job::new(&name, record);
+            job.progress.at = self.clock.at;
+            let runs = job.record.runs.iter();
+            job.runs = runs
+                .map(|(number, run)| (*number, Run::new(run.count)))
+                .collect();
+            self.dirty.insert(name.clone());
+            self.jobs.insert(name, job);
+        }
+        for (name, run, index, slot) in stored.slots {
+            let job = self.jobs.get_mut(&name);
+            let job = job.ok_or_else(|| {
+                orphan(&Key::Slot {
+                    job: name,
+                    run,
+                    index,
+                })
+            })?;
+            *job.runs.entry(run).or_default().slot_mut(index) = slot;
+        }
+        for (id, record) in stored.tasks {
+            let name = id.parse::<TaskName>();
+            let job = name.ok().and_then(|name| {
+                let job = self.jobs.get_mut(&name.job)?;
+                Some((name, job))
+            });
+            let (name, job) = job.ok_or_else(|| orphan(&Key::Task(id.clone())))?;
+            self.reconciler.track(&id, Some(&record.agent_id));
+            let mut task = Task::new(name, record, Phase::Launched);
+            task.message = "not heard of since the scheduler started".to_owned();
+            job.tasks.insert(id, task);
+        }
+        for job in self.jobs.values_mut() {
+            let mut busy: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+            for task in job.tasks.values() {
+                let indexes = busy.entry(task.name.run).or_default();
+                indexes.insert(task.name.index);
+            }
+            for (number, run) in &mut job.runs {
+                run.recount(busy.get(number).unwrap_or(&BTreeSet::new()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The id that the framework has, once it has subscribed.
+    #[must_use]
+    pub fn framework_id(&self) -> Option<&str> {
+        self.meta.framework_id.as_deref()
+    }
+
+    /// The roles of all jobs.
+    #[must_use]
+    pub fn roles(&self) -> BTreeSet<String> {
+        let specs = self.jobs.values().filter_map(|job| job.spec());
+        let roles = specs.map(|spec| spec.role.clone());
+        roles.chain(self.roles.keys().cloned()).collect()
+    }
+
+    /// Takes in what happened and gives what is to be done, in order.
+    pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        self.step_all(now, [input])
+    }
+
+    /// The same for several inputs at once, which are decided on together.
+    pub fn step_all(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+        self.clock.read(now);
+        self.moment = now.moment;
+        for input in inputs {
+            self.take(input);
+        }
+        self.settle();
+        std::mem::take(&mut self.effects)
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Request { id, request } => self.request(id, request),
+            Input::Subscribed { framework_id } => self.subscribed(framework_id),
+            Input::Disconnected => self.disconnected(),
+            Input::FrameworkRemoved => self.framework_removed(),
+            Input::Offers(offers) => self.offered(offers),
+            Input::Rescinded(id) => {
+                self.offers.remove(&id);
+            }
+            Input::Update(status) => self.update(*status),
+            Input::Stored(id) => self.stored(id),
+            Input::Tick => self.tick(),
+        }
+    }
+
+    /// Decides until nothing more follows from what was decided.
+    fn settle(&mut self) {
+        self.decide();
+        self.answer_offers();
+        self.ask_for_offers();
+        if self.is_connected {
+            while let Some(request) = self.reconciler.poll(self.moment) {
+                self.effects.push(Effect::Reconcile(request));
+            }
+        }
+        let (store, at_once) = self.outbox.flush();
+        self.effects.extend(store);
+        for deferred in at_once {
+            self.release(deferred);
+        }
+    }
+
+    fn subscribed(&mut self, framework_id: String) {
+        if self.meta.framework_id.as_ref() != Some(&framework_id) {
+            self.meta.framework_id = Some(framework_id);
+            self.outbox.write(Key::Meta.put(&self.meta));
+        }
+        self.is_connected = true;
+        self.seen.clear();
+        self.offers.clear();
+        self.collector = None;
+        for role in self.roles.values_mut() {
+            *role = RoleState::default();
+        }
+        for job in self.jobs.values_mut() {
+            // What was asked before may have been lost.
+            for killing in job
+                .tasks
+                .values_mut()
+                .filter_map(|task| task.killing.as_mut())
+            {
+                killing.next = self.clock.at;
+            }
+        }
+        self.reconciler.start(self.moment);
+        self.dirty.extend(self.jobs.keys().cloned());
+    }
+
+    fn disconnected(&mut self) {
+        self.is_connected = false;
+        self.offers.clear();
+        self.collector = None;
+        self.reconciler.disconnected();
+    }
+
+    /// All tasks have gone with the framework; the next one begins with none.
+    fn framework_removed(&mut self) {
+        self.disconnected();
+        self.meta.framework_id = None;
+        self.outbox.write(Key::Meta.put(&self.meta));
+        let names: Vec<_> = self.jobs.keys().cloned().collect();
+        for name in names {
+            let tasks = self.jobs.get(&name).map(|job| job.tasks.keys().cloned());
+            let tasks: Vec<_> = tasks.into_iter().flatten().collect();
+            for task in tasks {
+                self.task_lost(&name, &task, "the master has removed the framework");
+            }
+        }
+    }
+
+    fn offered(&mut self, offers: Vec<Offer>) {
+        for offer in offers {
+            let key = (offer.agent_id.clone(), offer.role.clone());
+            if self.seen.len() < SEEN_MAX || self.seen.contains_key(&key) {
+                self.seen.insert(key, offer.clone());
+            }
+            let held = HeldOffer {
+                offer,
+                is_committed: false,
+            };
+            self.offers.insert(held.offer.id.clone(), held);
+        }
+    }
+
+    fn stored(&mut self, id: u64) {
+        for deferred in self.outbox.stored(id) {
+            self.release(deferred);
+        }
+    }
+
+    fn release(&mut self, deferred: Deferred) {
+        match deferred {
+            Deferred::Effect(effect) => self.effects.push(effect),
+            Deferred::Launch { accepts, is_gang } => self.launch(accepts, is_gang),
+        }
+    }
+
+    /// The tasks are durable: they leave, unless what they were meant for is gone.
+    fn launch(&mut self, accepts: Vec<Accept>, is_gang: bool) {
+        let is_whole = !is_gang || accepts.iter().all(|accept| self.is_open(accept));
+        for mut accept in accepts {
+            let is_sent = is_whole && self.is_open(&accept);
+            let (go, stay): (Vec<_>, Vec<_>) = accept
+                .tasks
+                .into_iter()
+                .partition(|task| is_sent && self.is_still_wanted(&task.task_id));
+            for task in stay {
+                self.abandon(&task.task_id);
+            }
+            if go.is_empty() {
+                if let Some(held) = self.offers.get_mut(&accept.offer.id) {
+                    held.is_committed = false;
+                }
+                continue;
+            }
+            for task in &go {
+                self.launched(&task.task_id, &accept.offer.agent_id);
+            }
+            self.offers.remove(&accept.offer.id);
+            accept.tasks = go;
+            self.effects.push(Effect::Accept(accept));
+        }
+    }
+
+    /// Whether its offer is still there to be accepted.
+    fn is_open(&self, accept: &Accept) -> bool {
+        let held = self.offers.get(&accept.offer.id);
+        self.is_connected && held.is_some_and(|held| held.is_committed)
+    }
+
+    fn is_still_wanted(&self, id: &str) -> bool {
+        let task = self.task(id);
+        task.is_some_and(|task| task.killing.is_none() && task.phase == Phase::Intended)
+    }
+
+    fn launched(&mut self, id: &str, agent_id: &str) {
+        self.reconciler.track(id, Some(agent_id));
+        self.totals.launched += 1;
+        if let Some(task) = self.task_mut(id) {
+            task.phase = Phase::Launched;
+        }
+    }
+
+    pub(super) fn task(&self, id: &str) -> Option<&Task> {
+        let name: TaskName = id.parse().ok()?;
+        self.jobs.get(&name.job)?.tasks.get(id)
+    }
+
+    pub(super) fn task_mut(&mut self, id: &str) -> Option<&mut Task> {
+        let name: TaskName = id.parse().ok()?;
+        self.jobs.get_mut(&name.job)?.tasks.get_mut(id)
+    }
+
+    /// Tells what happened to a job, to those who follow and to its history.
+    pub(super) fn event(&mut self, job: &str, task_id: Option<&str>, text: impl Into<String>) {
+        let event = Event {
+            time: self.clock.unix.as_secs(),
+            job: job.to_owned(),
+            task_id: task_id.map(str::to_owned),
+            text: text.into(),
+        };
+        if let Some(job) = self.jobs.get_mut(job) {
+            job.remember(event.clone());
+        }
+        self.effects.push(Effect::Event(event));
+    }
+
+    /// Makes the record of a job durable as it is now.
+    pub(super) fn save(&mut self, name: &str) {
+        if let Some(job) = self.jobs.get(name) {
+            self.outbox.write(job.key().put(&job.record));
+        }
+        self.dirty.insert(name.to_owned());
+    }
+
+    fn request(&mut self, id: u64, request: Request) {
+        let answer = self.carry_out(request);
+        let answer = Effect::Answer { id, answer };
+        self.outbox.defer(Deferred::Effect(answer));
+    }
+}
+
+fn orphan(key: &Key) -> RestoreError {
+    RestoreError::Orphan {
+        key: key.delete().key,
+    }
+}

@@ -1,0 +1,85 @@
+//! The id of a task, which says what the task is an attempt of.
+//!
+//! Invariant: an id is used once. Attempts of an index of a run only grow, runs and versions of a job too, and the
+//! versions of a job that takes a purged name begin above those of the job before.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// `JOB.VERSION.RUN.INDEX.ATTEMPT`, all numbers but the job, which may have dots itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskName {
+    pub job: String,
+    pub version: u64,
+    /// 0 for a service; batch and cron jobs count their runs from 1.
+    pub run: u64,
+    pub index: u32,
+    pub attempt: u32,
+}
+
+/// Not the id of a task of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a task id of this scheduler is JOB.VERSION.RUN.INDEX.ATTEMPT")]
+pub struct NotOurs;
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            job,
+            version,
+            run,
+            index,
+            attempt,
+        } = self;
+        write!(f, "{job}.{version}.{run}.{index}.{attempt}")
+    }
+}
+
+impl FromStr for TaskName {
+    type Err = NotOurs;
+
+    fn from_str(text: &str) -> Result<Self, NotOurs> {
+        let mut parts = text.rsplitn(5, '.');
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        let read = (number(), number(), number(), number());
+        let (Some(attempt), Some(index), Some(run), Some(version)) = read else {
+            return Err(NotOurs);
+        };
+        let job = parts.next().filter(|job| !job.is_empty()).ok_or(NotOurs)?;
+        Ok(Self {
+            job: job.to_owned(),
+            version,
+            run,
+            index: u32::try_from(index).map_err(|_| NotOurs)?,
+            attempt: u32::try_from(attempt).map_err(|_| NotOurs)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_reads_back_also_of_a_job_with_dots() {
+        let name = TaskName {
+            job: "web.1.2".to_owned(),
+            version: 3,
+            run: 0,
+            index: 7,
+            attempt: 12,
+        };
+        assert_eq!(name.to_string(), "web.1.2.3.0.7.12");
+        assert_eq!(name.to_string().parse(), Ok(name));
+        for wrong in [
+            "",
+            "web",
+            "web.1.2.3",
+            ".1.2.3.4",
+            "web.1.2.3.x",
+            "web.1.0.1.99999999999",
+        ] {
+            assert_eq!(wrong.parse::<TaskName>(), Err(NotOurs), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The core against a small world: what holds whatever happens, and what comes of it once it is calm.
+
+mod world;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Input, Request};
+use crate::spec::{
+    Backoff, Batch, Command, Cron, Gang, JobSpec, Kind, Overlap, Service, TaskTemplate, Update,
+};
+use world::World;
+
+/// Worlds that each property is tried in.
+const SEEDS: u64 = 20;
+
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(8),
+    reset_after: Duration::from_secs(60),
+};
+
+fn job(name: &str, count: u32, kind: Kind) -> JobSpec {
+    JobSpec {
+        name: name.to_owned(),
+        kind,
+        role: "r".to_owned(),
+        count,
+        priority: 50,
+        task: TaskTemplate {
+            command: Command::Shell("true".to_owned()),
+            user: None,
+            env: BTreeMap::new(),
+            uris: Vec::new(),
+            requests: BTreeMap::from([("cpus".to_owned(), 1.0)]),
+            limits: BTreeMap::from([("mem".to_owned(), f64::INFINITY)]),
+            ports: Vec::new(),
+            check: None,
+            kill_grace: Duration::from_secs(5),
+        },
+        constraints: Vec::new(),
+        after: Vec::new(),
+        gang: None,
+        best_effort: false,
+        volume: None,
+        labels: BTreeMap::new(),
+    }
+}
+
+fn service(count: u32, max_unavailable: u32, max_surge: u32) -> JobSpec {
+    let update = Update {
+        max_unavailable,
+        max_surge,
+        canary: 0,
+        healthy_after: Duration::from_secs(1),
+        progress_deadline: Duration::from_secs(120),
+        auto_revert: true,
+    };
+    let restart = BACKOFF;
+    job("web", count, Kind::Service(Service { restart, update }))
+}
+
+fn batch(name: &str, count: u32) -> JobSpec {
+    job(name, count, Kind::Batch(a_batch()))
+}
+
+fn a_batch() -> Batch {
+    Batch {
+        retries: 1000,
+        backoff: BACKOFF,
+        timeout: None,
+    }
+}
+
+fn cron(overlap: Overlap) -> JobSpec {
+    let cron = Cron {
+        batch: a_batch(),
+        schedule: "* * * * *".to_owned(),
+        time_zone: "UTC".to_owned(),
+        overlap,
+        start_within: Duration::from_secs(30),
+    };
+    job("nightly", 1, Kind::Cron(cron))
+}
+
+fn gang(name: &str, count: u32) -> JobSpec {
+    JobSpec {
+        gang: Some(Gang {
+            hold_at_most: Duration::from_secs(20),
+        }),
+        ..batch(name, count)
+    }
+}
+
+/// The same with another command, which is another version.
+fn changed(spec: &JobSpec, command: &str) -> JobSpec {
+    let mut spec = spec.clone();
+    spec.task.command = Command::Shell(command.to_owned());
+    spec
+}
+
+fn submit(world: &mut World, spec: JobSpec) {
+    let id = world.request(Request::Submit(Box::new(spec)));
+    world.sync();
+    assert!(
+        matches!(world.answers.get(&id), Some(Ok(_))),
+        "{:?}",
+        world.answers.get(&id)
+    );
+}
+
+fn state_of(world: &World, name: &str) -> &'static str {
+    world.state.job(name).expect("a job").state
+}
+
+/// Anything at all may happen next, but no agent goes away unless that is said.
+fn chaos(world: &mut World, steps: u32, with_agents: bool) {
+    for _ in 0..steps {
+        match world.dice.below(if with_agents { 21 } else { 20 }) {
+            0..4 => world.make_offers(),
+            4..9 => {
+                world.deliver();
+            }
+            9..12 => world.sync(),
+            12..16 => world.advance(None),
+            16 => world.pass(Duration::from_millis(700)),
+            17 => world.rescind(),
+            18 => world.disconnect(),
+            19 => world.crash(),
+            _ => world.toggle_agent(),
+        }
+        world.check();
+    }
+}
+
+#[test]
+fn a_service_never_has_more_than_its_count_and_surge_and_gets_well() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed, 4);
+        let spec = service(5, 1, 1);
+        submit(&mut world, spec.clone());
+        for round in 0..4 {
+            for _ in 0..60 {
+                chaos(&mut world, 5, false);
+                let alive = world.alive("web");
+                assert!(alive <= 6, "{alive} tasks with seed {seed}");
+            }
+            submit(&mut world, changed(&spec, &format!("version {round}")));
+        }
+        world.calm(200, None);
+        assert_eq!(state_of(&world, "web"), "healthy", "seed {seed}");
+        assert_eq!(world.alive("web"), 5, "seed {seed}");
+    }
+}
+
+#[test]
+fn agents_that_go_and_return_leave_neither_too_few_nor_too_many() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed, 5);
+        submit(&mut world, service(5, 1, 1));
+        submit(&mut world, batch("array", 12));
+        chaos(&mut world, 600, true);
+        world.return_all();
+        world.calm(400, None);
+        assert_eq!(state_of(&world, "web"), "healthy", "seed {seed}");
+        assert_eq!(world.alive("web"), 5, "seed {seed}");
+        assert_eq!(state_of(&world, "array"), "complete", "seed {seed}");
+        assert_eq!(world.successes.len(), 12, "seed {seed}");
+    }
+}
+
+#[test]
+fn each_task_of_a_batch_succeeds_once_whatever_is_killed() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed, 3);
+        submit(&mut world, batch("array", 30));
+        chaos(&mut world, 1_500, false);
+        world.calm(300, None);
+        assert_eq!(state_of(&world, "array"), "complete", "seed {seed}");
+        assert_eq!(world.successes.len(), 30, "seed {seed}");
+    }
+}
+
+#[test]
+fn an_update_keeps_its_minimum_of_healthy_instances() {
+    for (max_unavailable, max_surge) in [(0, 1), (1, 0), (2, 2), (1, 1)] {
+        let mut world = World::new(7, 4);
+        let spec = service(6, max_unavailable, max_surge);
+        submit(&mut world, spec.clone());
+        world.calm(60, None);
+        assert_eq!(state_of(&world, "web"), "healthy");
+        submit(&mut world, changed(&spec, "another"));
+        for _ in 0..200 {
+            world.calm(1, None);
+            let healthy = world.state.job("web").unwrap().healthy;
+            assert!(
+                healthy >= (6 - max_unavailable) as usize,
+                "{healthy} healthy"
+            );
+            assert!(world.alive("web") <= (6 + max_surge) as usize);
+        }
+        let view = world.state.job("web").unwrap();
+        assert_eq!((view.state, view.version), ("healthy", 2));
+        assert!(view.tasks.unwrap().iter().all(|task| task.version == 2));
+    }
+}
+
+#[test]
+fn an_ill_version_goes_back_by_itself() {
+    let mut world = World::new(3, 4);
+    let mut spec = service(4, 1, 1);
+    let Kind::Service(kind) = &mut spec.kind else {
+        panic!("a service");
+    };
+    // One that is ill fails sooner.
+    kind.update.healthy_after = Duration::from_secs(10);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    submit(&mut world, changed(&spec, "ill"));
+    for _ in 0..200 {
+        world.calm(1, Some(2));
+        assert!(world.state.job("web").unwrap().healthy >= 3);
+    }
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 1));
+    // Until somebody says so, it is not tried again; the next version is.
+    submit(&mut world, changed(&spec, "well"));
+    world.calm(100, Some(2));
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 3));
+}
+
+#[test]
+fn canaries_wait_until_they_are_promoted() {
+    let mut world = World::new(3, 4);
+    let mut spec = service(4, 1, 1);
+    let Kind::Service(kind) = &mut spec.kind else {
+        panic!("a service");
+    };
+    kind.update.canary = 1;
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    submit(&mut world, changed(&spec, "another"));
+    world.calm(300, None);
+    let versions = |world: &World| {
+        let tasks = world.state.job("web").unwrap().tasks.unwrap();
+        tasks.iter().filter(|task| task.version == 2).count()
+    };
+    assert_eq!((state_of(&world, "web"), versions(&world)), ("updating", 1));
+    world.request(Request::Promote {
+        name: "web".to_owned(),
+    });
+    world.calm(100, None);
+    assert_eq!((state_of(&world, "web"), versions(&world)), ("healthy", 4));
+}
+
+#[test]
+fn gangs_start_together_and_neither_waits_for_ever() {
+    for seed in 0..20 {
+        // Twelve slots, of which a service has four at times.
+        let mut world = World::new(seed, 3);
+        world.success_in_ten = 10;
+        submit(&mut world, gang("one", 8));
+        submit(&mut world, gang("two", 8));
+        submit(&mut world, batch("filler", 20));
+        chaos(&mut world, 400, false);
+        world.calm(600, None);
+        for name in ["one", "two", "filler"] {
+            assert_eq!(state_of(&world, name), "complete", "{name}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_gang_is_launched_whole() {
+    let mut world = World::new(5, 3);
+    world.success_in_ten = 10;
+    submit(&mut world, gang("one", 8));
+    submit(&mut world, gang("two", 8));
+    world.calm(200, None);
+    let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+    assert_eq!(sizes, [8, 8]);
+    // One that never fits keeps offers for a while only.
+    submit(&mut world, gang("huge", 13));
+    submit(&mut world, batch("small", 4));
+    world.calm(100, None);
+    assert_eq!(state_of(&world, "small"), "complete");
+    assert_eq!(state_of(&world, "huge"), "pending");
+}
+
+#[test]
+fn a_schedule_fires_once_for_each_of_its_times() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3);
+        world.success_in_ten = 10;
+        submit(&mut world, cron(Overlap::Skip));
+        for _ in 0..10 {
+            world.calm(30, None);
+            world.crash();
+            world.crash();
+        }
+        world.calm(30, None);
+        // 330 s have five or six full minutes in them.
+        let runs = world.successes.len();
+        assert!((5..=6).contains(&runs), "{runs} runs with seed {seed}");
+    }
+    // Away for an hour: one run at most is made up for, if it is not too late.
+    let mut world = World::new(1, 3);
+    submit(&mut world, cron(Overlap::Skip));
+    world.pass(Duration::from_secs(3600));
+    world.calm(20, None);
+    assert!(world.successes.len() <= 1, "{:?}", world.successes);
+}
+
+#[test]
+fn a_job_starts_after_those_that_it_names() {
+    let mut world = World::new(1, 3);
+    let mut later = batch("later", 1);
+    later.after = vec!["sooner".to_owned()];
+    submit(&mut world, later);
+    world.calm(20, None);
+    assert_eq!(state_of(&world, "later"), "pending");
+    assert_eq!(
+        world.state.job("later").unwrap().why,
+        "it starts after sooner"
+    );
+    submit(&mut world, batch("sooner", 2));
+    world.calm(60, None);
+    assert_eq!(state_of(&world, "later"), "complete");
+}
+
+#[test]
+fn where_nothing_is_wanted_offers_are_suppressed_and_what_is_stopped_ends() {
+    let mut world = World::new(1, 3);
+    submit(&mut world, service(3, 1, 1));
+    world.calm(30, None);
+    assert!(world.is_suppressed);
+    let name = || "web".to_owned();
+    world.request(Request::Scale {
+        name: name(),
+        count: 6,
+    });
+    world.calm(30, None);
+    assert_eq!(world.alive("web"), 6);
+    world.request(Request::Stop {
+        name: name(),
+        purge: false,
+    });
+    world.calm(30, None);
+    assert_eq!(
+        (world.alive("web"), state_of(&world, "web")),
+        (0, "stopped")
+    );
+    world.crash();
+    world.calm(5, None);
+    assert_eq!(world.alive("web"), 0);
+    world.request(Request::Stop {
+        name: name(),
+        purge: true,
+    });
+    world.sync();
+    assert_eq!(world.state.job("web"), None);
+    // Its ids are not used again.
+    submit(&mut world, service(1, 1, 1));
+    world.calm(20, None);
+    assert_eq!(world.state.job("web").unwrap().version, 2);
+}
+
+#[test]
+fn an_offer_that_is_rescinded_while_the_launch_is_written_is_retried_as_another_attempt() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, service(1, 1, 1));
+    world.make_offers();
+    while world.deliver() {}
+    world.rescind();
+    while world.deliver() {}
+    world.sync();
+    assert_eq!((world.alive("web"), world.launches.len()), (0, 0));
+    world.calm(10, None);
+    let tasks = world.state.job("web").unwrap().tasks.unwrap();
+    assert_eq!(tasks[0].task_id, "web.1.0.0.2");
+}
+
+#[test]
+fn requests_that_cannot_be_done_say_why() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, batch("array", 3));
+    let name = || "array".to_owned();
+    for (request, text) in [
+        (
+            Request::Scale {
+                name: name(),
+                count: 2,
+            },
+            "no service",
+        ),
+        (Request::Promote { name: name() }, "not being updated"),
+        (
+            Request::Revert {
+                name: name(),
+                version: None,
+            },
+            "no version before",
+        ),
+        (
+            Request::Revert {
+                name: name(),
+                version: Some(9),
+            },
+            "known are 1",
+        ),
+        (
+            Request::Stop {
+                name: "none".to_owned(),
+                purge: false,
+            },
+            "there is no job",
+        ),
+    ] {
+        let id = world.request(request);
+        world.sync();
+        let answer = world.answers[&id].clone().unwrap_err().to_string();
+        assert!(answer.contains(text), "{answer}");
+    }
+    world.step(Input::FrameworkRemoved);
+    assert_eq!(world.state.framework_id(), None);
+}

@@ -1,0 +1,488 @@
+//! A master, agents and a disk, as small as the core needs them, driven by a seed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
+use meseta_proto::reconciler;
+use meseta_resources::{Moment, Now, Resource, ResourceName, Scalar, Value};
+
+use super::super::{Accept, Effect, Input, Options, Record, Refusal, Request, State, TaskName};
+use crate::placement::Offer;
+use crate::spec::Cron;
+
+/// Tasks of one cpu that an agent has room for.
+const SLOTS: u32 = 4;
+const ORIGIN: Duration = Duration::from_secs(1_700_000_000);
+
+/// A small generator, so that a failure names the seed that repeats it.
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit.max(1)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Staging,
+    Running,
+}
+
+#[derive(Default)]
+struct Agent {
+    tasks: BTreeMap<String, Life>,
+    is_away: bool,
+}
+
+pub(super) struct World {
+    pub(super) state: State,
+    options: Options,
+    pub(super) dice: Dice,
+    since: Duration,
+    disk: BTreeMap<String, Vec<u8>>,
+    /// Writes that are not durable yet.
+    writes: VecDeque<(u64, Vec<Record>)>,
+    agents: BTreeMap<String, Agent>,
+    /// Offers that are out, with their agent and slots.
+    offers: BTreeMap<String, (String, u32)>,
+    next_offer: u64,
+    inbox: VecDeque<Input>,
+    unacknowledged: BTreeMap<String, TaskStatus>,
+    launched: BTreeSet<String>,
+    /// How often each index of each run has succeeded.
+    pub(super) successes: BTreeMap<(String, u64, u32), u32>,
+    pub(super) answers: BTreeMap<u64, Result<u64, Refusal>>,
+    /// The sizes of launches, for gangs, by job.
+    pub(super) launches: Vec<(String, usize)>,
+    /// Whether the master wants to hear nothing of offers.
+    pub(super) is_suppressed: bool,
+    /// Batches succeed this often in ten.
+    pub(super) success_in_ten: u64,
+    next_request: u64,
+}
+
+/// A schedule of every full minute.
+pub(super) fn each_minute(_: &Cron, after: Duration) -> Option<Duration> {
+    Some(Duration::from_secs((after.as_secs() / 60 + 1) * 60))
+}
+
+impl World {
+    pub(super) fn new(seed: u64, agents: usize) -> Self {
+        let options = Options {
+            service_unreachable: Duration::from_secs(30),
+            batch_unreachable: Duration::from_secs(100_000),
+            next_time: each_minute,
+            reconcile: reconciler::ReconcileIntervals::default(),
+        };
+        let now = now_at(Duration::ZERO);
+        let state = State::restore(options, now, []).expect("nothing stored");
+        let agents = (0..agents).map(|index| (format!("a{index}"), Agent::default()));
+        let mut world = Self {
+            state,
+            options,
+            dice: Dice::new(seed),
+            since: Duration::ZERO,
+            disk: BTreeMap::new(),
+            writes: VecDeque::new(),
+            agents: agents.collect(),
+            offers: BTreeMap::new(),
+            next_offer: 0,
+            inbox: VecDeque::new(),
+            unacknowledged: BTreeMap::new(),
+            launched: BTreeSet::new(),
+            successes: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            launches: Vec::new(),
+            is_suppressed: false,
+            success_in_ten: 7,
+            next_request: 0,
+        };
+        world.subscribe();
+        world
+    }
+
+    pub(super) fn step(&mut self, input: Input) {
+        let effects = self.state.step(now_at(self.since), input);
+        let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
+        for effect in effects {
+            if let Effect::Accept(accept) = &effect {
+                for task in &accept.tasks {
+                    *sizes.entry(task.spec.name.clone()).or_default() += 1;
+                }
+            }
+            self.carry_out(effect);
+        }
+        self.launches.extend(sizes);
+    }
+
+    pub(super) fn request(&mut self, request: Request) -> u64 {
+        self.next_request += 1;
+        let id = self.next_request;
+        self.step(Input::Request { id, request });
+        id
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Store { id, records } => self.writes.push_back((id, records)),
+            Effect::Accept(accept) => self.accept(&accept),
+            Effect::Decline { offers, .. } => {
+                for offer in offers {
+                    self.offers.remove(&offer);
+                }
+            }
+            Effect::Kill { task_id, .. } => self.kill(&task_id),
+            Effect::Acknowledge(status) => self.acknowledged(&status),
+            Effect::Reconcile(request) => self.reconcile(request),
+            Effect::Suppress(_) => self.is_suppressed = true,
+            Effect::Revive(_) => self.is_suppressed = false,
+            Effect::Answer { id, answer } => {
+                self.answers
+                    .insert(id, answer.map(|accepted| accepted.version));
+            }
+            Effect::Roles(_) | Effect::Event(_) => {}
+        }
+    }
+
+    fn accept(&mut self, accept: &Accept) {
+        let offer = self.offers.remove(&accept.offer.id);
+        for task in &accept.tasks {
+            let id = &task.task_id;
+            assert!(
+                self.disk.contains_key(&format!("task/{id}")),
+                "{id} was launched before it was durable"
+            );
+            assert!(self.launched.insert(id.clone()), "{id} was used twice");
+            let agent = self
+                .agents
+                .get_mut(&accept.offer.agent_id)
+                .expect("an agent");
+            match &offer {
+                Some(_) if !agent.is_away => {
+                    agent.tasks.insert(id.clone(), Life::Staging);
+                }
+                _ => self.tell(id, &accept.offer.agent_id, TaskState::TaskDropped, None),
+            }
+        }
+        if let Some((_, slots)) = offer {
+            let count = accept.tasks.len();
+            assert!(count <= slots as usize, "{count} tasks on {slots} slots");
+        }
+    }
+
+    fn kill(&mut self, id: &str) {
+        let agent = self.agent_of(id);
+        match agent {
+            Some(agent) if !self.agents[&agent].is_away => {
+                let of_agent = &mut self.agents.get_mut(&agent).expect("an agent").tasks;
+                of_agent.remove(id);
+                self.tell(id, &agent, TaskState::TaskKilled, None);
+            }
+            Some(_) => {}
+            None => self.tell_answer(id, "", TaskState::TaskUnknown),
+        }
+    }
+
+    fn agent_of(&self, id: &str) -> Option<String> {
+        let mut agents = self.agents.iter();
+        let found = agents.find(|(_, agent)| agent.tasks.contains_key(id));
+        found.map(|(name, _)| name.clone())
+    }
+
+    /// An update of an agent, which is repeated until it is acknowledged.
+    fn tell(&mut self, id: &str, agent: &str, state: TaskState, healthy: Option<bool>) {
+        let status = TaskStatus {
+            task_id: TaskId {
+                value: id.to_owned(),
+            },
+            agent_id: Some(AgentId {
+                value: agent.to_owned(),
+            }),
+            state: state.into(),
+            healthy,
+            uuid: Some(vec![1]),
+            ..TaskStatus::default()
+        };
+        self.unacknowledged.insert(id.to_owned(), status.clone());
+        self.inbox.push_back(Input::Update(Box::new(status)));
+    }
+
+    fn tell_answer(&mut self, id: &str, agent: &str, state: TaskState) {
+        let status = TaskStatus {
+            task_id: TaskId {
+                value: id.to_owned(),
+            },
+            agent_id: Some(AgentId {
+                value: agent.to_owned(),
+            }),
+            state: state.into(),
+            reason: Some(Reason::Reconciliation.into()),
+            ..TaskStatus::default()
+        };
+        self.inbox.push_back(Input::Update(Box::new(status)));
+    }
+
+    fn acknowledged(&mut self, status: &TaskStatus) {
+        let id = &status.task_id.value;
+        if status.state == i32::from(TaskState::TaskFinished) {
+            assert!(
+                !self.disk.contains_key(&format!("task/{id}")),
+                "{id} was acknowledged before its end was durable"
+            );
+        }
+        let is_last = self
+            .unacknowledged
+            .get(id)
+            .is_some_and(|last| last == status);
+        if is_last {
+            self.unacknowledged.remove(id);
+        }
+    }
+
+    fn reconcile(&mut self, request: reconciler::Request) {
+        let ids: Vec<String> = match request {
+            reconciler::Request::Explicit(tasks) => {
+                tasks.into_iter().map(|task| task.task_id.value).collect()
+            }
+            reconciler::Request::Implicit => {
+                let tasks = self.agents.values().flat_map(|agent| agent.tasks.keys());
+                tasks.cloned().collect()
+            }
+        };
+        for id in ids {
+            let Some(agent) = self.agent_of(&id) else {
+                if !self.unacknowledged.contains_key(&id) {
+                    self.tell_answer(&id, "", TaskState::TaskGone);
+                }
+                continue;
+            };
+            let of_agent = &self.agents[&agent];
+            let state = match (of_agent.is_away, of_agent.tasks[&id]) {
+                (true, _) => TaskState::TaskUnreachable,
+                (false, Life::Staging) => TaskState::TaskStaging,
+                (false, Life::Running) => TaskState::TaskRunning,
+            };
+            self.tell_answer(&id, &agent, state);
+        }
+    }
+
+    fn subscribe(&mut self) {
+        self.offers.clear();
+        self.inbox.clear();
+        self.is_suppressed = false;
+        let framework_id = "f".to_owned();
+        self.step(Input::Subscribed { framework_id });
+        // What was not acknowledged comes again.
+        let again: Vec<_> = self.unacknowledged.values().cloned().collect();
+        self.inbox.extend(
+            again
+                .into_iter()
+                .map(|status| Input::Update(Box::new(status))),
+        );
+    }
+
+    /// The process ends, and with it what was not durable but for the first few writes.
+    pub(super) fn crash(&mut self) {
+        let kept = self.dice.below(self.writes.len() as u64 + 1);
+        for _ in 0..kept {
+            self.write_one();
+        }
+        self.writes.clear();
+        let records = self.disk.clone();
+        let restored = State::restore(self.options, now_at(self.since), records);
+        self.state = restored.expect("what was stored");
+        self.subscribe();
+    }
+
+    fn write_one(&mut self) -> Option<u64> {
+        let (id, records) = self.writes.pop_front()?;
+        for record in records {
+            match record.value {
+                Some(value) => self.disk.insert(record.key, value),
+                None => self.disk.remove(&record.key),
+            };
+        }
+        Some(id)
+    }
+
+    pub(super) fn sync(&mut self) {
+        while let Some(id) = self.write_one() {
+            self.step(Input::Stored(id));
+        }
+    }
+
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.since += time;
+        self.step(Input::Tick);
+    }
+
+    pub(super) fn make_offers(&mut self) {
+        if self.is_suppressed {
+            return;
+        }
+        let mut offered = Vec::new();
+        for (name, agent) in &self.agents {
+            let out = self.offers.values().any(|(agent, _)| agent == name);
+            let used = u32::try_from(agent.tasks.len()).unwrap();
+            if out || agent.is_away || used >= SLOTS {
+                continue;
+            }
+            self.next_offer += 1;
+            let id = format!("o{}", self.next_offer);
+            self.offers.insert(id.clone(), (name.clone(), SLOTS - used));
+            let cpus = Value::Scalar(Scalar::from_units(u64::from(SLOTS - used)));
+            let resources = [Resource::plain(ResourceName::cpus(), cpus)];
+            offered.push(Offer {
+                id,
+                agent_id: name.clone(),
+                hostname: name.clone(),
+                role: "r".to_owned(),
+                resources: resources.into_iter().collect(),
+                ..Offer::default()
+            });
+        }
+        if !offered.is_empty() {
+            self.inbox.push_back(Input::Offers(offered));
+        }
+    }
+
+    pub(super) fn deliver(&mut self) -> bool {
+        let Some(input) = self.inbox.pop_front() else {
+            return false;
+        };
+        self.step(input);
+        true
+    }
+
+    /// A task takes its next step: to run, or, of a batch (whose run is not 0), to its end.
+    pub(super) fn advance(&mut self, ill_version: Option<u64>) {
+        let tasks: Vec<_> = self
+            .agents
+            .iter()
+            .filter(|(_, agent)| !agent.is_away)
+            .flat_map(|(name, agent)| agent.tasks.iter().map(move |(id, life)| (name, id, life)))
+            .map(|(name, id, life)| (name.clone(), id.clone(), *life))
+            .collect();
+        if tasks.is_empty() {
+            return;
+        }
+        let chosen = usize::try_from(self.dice.below(tasks.len() as u64)).unwrap();
+        let (agent, id, life) = tasks[chosen].clone();
+        let name: TaskName = id.parse().expect("one of ours");
+        let of_agent = &mut self.agents.get_mut(&agent).expect("an agent").tasks;
+        match life {
+            Life::Staging => {
+                of_agent.insert(id.clone(), Life::Running);
+                self.tell(&id, &agent, TaskState::TaskRunning, None);
+            }
+            Life::Running if name.run == 0 && Some(name.version) == ill_version => {
+                of_agent.remove(&id);
+                self.tell(&id, &agent, TaskState::TaskFailed, None);
+            }
+            Life::Running if name.run == 0 => {}
+            Life::Running => {
+                of_agent.remove(&id);
+                if self.dice.below(10) < self.success_in_ten {
+                    let key = (name.job.clone(), name.run, name.index);
+                    *self.successes.entry(key).or_default() += 1;
+                    self.tell(&id, &agent, TaskState::TaskFinished, None);
+                } else {
+                    self.tell(&id, &agent, TaskState::TaskFailed, None);
+                }
+            }
+        }
+    }
+
+    pub(super) fn rescind(&mut self) {
+        let Some(offer) = self.offers.keys().next().cloned() else {
+            return;
+        };
+        self.offers.remove(&offer);
+        self.inbox.push_back(Input::Rescinded(offer));
+    }
+
+    pub(super) fn disconnect(&mut self) {
+        self.step(Input::Disconnected);
+        self.subscribe();
+    }
+
+    /// An agent goes away, or one that is away comes back with its tasks.
+    pub(super) fn toggle_agent(&mut self) {
+        let chosen = self.dice.below(self.agents.len() as u64);
+        let name = format!("a{chosen}");
+        let agent = self.agents.get_mut(&name).expect("an agent");
+        agent.is_away = !agent.is_away;
+        let (is_away, tasks) = (agent.is_away, agent.tasks.clone());
+        self.offers.retain(|_, (agent, _)| *agent != name);
+        for (id, life) in tasks {
+            let state = match (is_away, life) {
+                (true, _) => TaskState::TaskUnreachable,
+                (false, Life::Staging) => TaskState::TaskStaging,
+                (false, Life::Running) => TaskState::TaskRunning,
+            };
+            self.tell_answer(&id, &name, state);
+        }
+    }
+
+    pub(super) fn return_all(&mut self) {
+        while self.agents.values().any(|agent| agent.is_away) {
+            self.toggle_agent();
+        }
+    }
+
+    /// Time without faults in which every task runs and ends as it will.
+    pub(super) fn calm(&mut self, seconds: u64, ill_version: Option<u64>) {
+        for _ in 0..seconds {
+            for _ in 0..8 {
+                self.make_offers();
+                while self.deliver() {}
+                self.sync();
+                self.advance(ill_version);
+            }
+            self.pass(Duration::from_secs(1));
+            self.check();
+        }
+    }
+
+    /// Tasks that live on agents that are there.
+    pub(super) fn alive(&self, job: &str) -> usize {
+        let tasks = self.agents.values().filter(|agent| !agent.is_away);
+        let tasks = tasks.flat_map(|agent| agent.tasks.keys());
+        tasks.filter(|id| is_of(id, job)).count()
+    }
+
+    /// What holds after every step.
+    pub(super) fn check(&self) {
+        let free = self.state.offers.values().filter(|held| !held.is_committed);
+        assert!(
+            free.count() == 0 || self.state.collector.is_some(),
+            "offers are kept for nobody"
+        );
+        for ((job, run, index), count) in &self.successes {
+            assert_eq!(
+                *count, 1,
+                "index {index} of run {run} of {job} succeeded again"
+            );
+        }
+    }
+}
+
+fn is_of(id: &str, job: &str) -> bool {
+    id.parse::<TaskName>().is_ok_and(|name| name.job == job)
+}
+
+fn now_at(since: Duration) -> Now {
+    Now {
+        moment: Moment::ORIGIN + since,
+        unix: ORIGIN + since,
+    }
+}

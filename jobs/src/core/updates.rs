@@ -1,0 +1,431 @@
+//! What is told of tasks, and what follows for their slots.
+
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
+
+use super::input::Effect;
+use super::job::{Job, KillReason, Killing, Phase};
+use super::outbox::Deferred;
+use super::records::{Key, Outcome};
+use super::state::State;
+use super::task_name::TaskName;
+use crate::spec::{Backoff, Kind};
+
+/// For this long an answer that a task is unknown is not believed: its launch may still be under way.
+const LAUNCH_GRACE: Duration = Duration::from_secs(5);
+/// Before an index is tried again whose task was lost.
+const LOST_PAUSE: Duration = Duration::from_secs(1);
+/// Before a kill that was not answered is repeated; doubled up to the second.
+const KILL_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How a task has ended, as its slot sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Succeeded,
+    Failed,
+    /// By no fault of its own: its agent is gone, it was preempted, or never came to run.
+    Lost,
+}
+
+impl State {
+    pub(super) fn update(&mut self, status: TaskStatus) {
+        self.take_update(&status);
+        if status.uuid.is_some() && status.agent_id.is_some() {
+            let acknowledge = Effect::Acknowledge(Box::new(status));
+            self.outbox.defer(Deferred::Effect(acknowledge));
+        }
+    }
+
+    fn take_update(&mut self, status: &TaskStatus) {
+        let id = status.task_id.value.as_str();
+        let Ok(state) = TaskState::try_from(status.state) else {
+            return;
+        };
+        let at = self.clock.at;
+        let Some(task) = self.task_mut(id) else {
+            self.stray(status, state);
+            return;
+        };
+        if is_denial(state) && task.phase != Phase::Known(TaskState::TaskUnreachable) {
+            let is_young = at < task.record.launched.saturating_add(LAUNCH_GRACE);
+            if task.phase == Phase::Intended || (is_young && is_answer(status)) {
+                return;
+            }
+        }
+        task.reason = reason_of(status);
+        task.message = status.message.clone().unwrap_or_default();
+        self.reconciler.observe(self.moment, status);
+        let name: TaskName = match id.parse() {
+            Ok(name) => name,
+            Err(_) => return,
+        };
+        self.dirty.insert(name.job.clone());
+        match end_of(state, status) {
+            Some(end) => self.ended(&name, end),
+            None => self.goes_on(&name, state, status),
+        }
+    }
+
+    /// A task that is not known here: one of a job that is gone, or that was given up.
+    fn stray(&mut self, status: &TaskStatus, state: TaskState) {
+        let id = &status.task_id.value;
+        self.reconciler.observe(self.moment, status);
+        let is_live = matches!(
+            state,
+            TaskState::TaskStaging | TaskState::TaskStarting | TaskState::TaskRunning
+        );
+        if !is_live {
+            return;
+        }
+        if let Ok(name) = id.parse::<TaskName>() {
+            self.event(
+                &name.job,
+                Some(id),
+                "killed: it was replaced, or its job is gone",
+            );
+        }
+        self.totals.strays_killed += 1;
+        self.effects.push(Effect::Kill {
+            task_id: id.clone(),
+            agent_id: status.agent_id.clone().map(|agent| agent.value),
+        });
+    }
+
+    fn goes_on(&mut self, name: &TaskName, state: TaskState, status: &TaskStatus) {
+        let (at, id) = (self.clock.at, name.to_string());
+        let Some(job) = self.jobs.get_mut(&name.job) else {
+            return;
+        };
+        let has_check = job
+            .spec_of(name.version)
+            .is_some_and(|spec| spec.task.check.is_some());
+        let Some(task) = job.tasks.get_mut(&id) else {
+            return;
+        };
+        let before = task.record.clone();
+        task.phase = Phase::Known(state);
+        match state {
+            TaskState::TaskRunning => {
+                task.record.unreachable = None;
+                task.record.running.get_or_insert(at);
+                task.checked = status.healthy;
+                let is_well = status.healthy.unwrap_or(!has_check);
+                task.healthy_since = match is_well {
+                    true => task.healthy_since.or(Some(at)),
+                    false => None,
+                };
+            }
+            TaskState::TaskUnreachable => {
+                task.record.unreachable.get_or_insert(at);
+                task.healthy_since = None;
+            }
+            _ => task.healthy_since = None,
+        }
+        let (was_running, was_away) = (before.running.is_some(), before.unreachable.is_some());
+        let changed = task.record != before;
+        let record = changed.then(|| Key::Task(id.clone()).put(&task.record));
+        if let Some(record) = record {
+            self.outbox.write(record);
+        }
+        if state == TaskState::TaskRunning && !was_running {
+            self.totals.started += 1;
+            self.event(&name.job, Some(&id), "running");
+        }
+        if state == TaskState::TaskUnreachable && !was_away {
+            self.event(&name.job, Some(&id), "its agent is unreachable");
+        }
+    }
+
+    /// A task that is given up, or that the framework's removal has ended.
+    pub(super) fn task_lost(&mut self, job: &str, id: &str, why: &str) {
+        let Some(task) = self.task_mut(id) else {
+            return;
+        };
+        task.message = why.to_owned();
+        let name = task.name.clone();
+        let lost = TaskStatus {
+            task_id: TaskId {
+                value: id.to_owned(),
+            },
+            agent_id: Some(AgentId {
+                value: task.record.agent_id.clone(),
+            }),
+            state: TaskState::TaskLost.into(),
+            ..TaskStatus::default()
+        };
+        // It is not asked for any more; should it come back, it is killed.
+        self.reconciler.observe(self.moment, &lost);
+        self.dirty.insert(job.to_owned());
+        self.ended(&name, End::Lost);
+    }
+
+    /// Takes back a launch that has not left.
+    pub(super) fn abandon(&mut self, id: &str) {
+        let Some(name) = self.task(id).map(|task| task.name.clone()) else {
+            return;
+        };
+        self.dirty.insert(name.job.clone());
+        let at = self.clock.at;
+        self.remove_task(&name, |slot, _| slot.not_before = at);
+    }
+
+    fn ended(&mut self, name: &TaskName, end: End) {
+        let (at, id) = (self.clock.at, name.to_string());
+        let Some(job) = self.jobs.get_mut(&name.job) else {
+            return;
+        };
+        let Some(task) = job.tasks.get(&id) else {
+            return;
+        };
+        let killed = task.killing.map(|killing| killing.reason);
+        let text = ending_text(end, killed, &task.reason, &task.message);
+        let healthy_for = task.healthy_since.map(|since| at.saturating_sub(since));
+        let is_new = job.record.rollout.is_some() && name.version == job.record.target;
+        let rules = Rules::of(job, name.version);
+        let is_fault = match (end, killed) {
+            (End::Failed, None | Some(KillReason::TimedOut)) => true,
+            (End::Succeeded, None) => rules.retries.is_none(),
+            _ => false,
+        };
+        if is_fault && is_new {
+            job.progress.failures += 1;
+        }
+        let breaks_gang = end != End::Succeeded && killed.is_none();
+        let gang = (breaks_gang && rules.is_gang).then(|| others_of(job, name));
+        match end {
+            End::Succeeded => self.totals.succeeded += 1,
+            End::Failed => self.totals.failed += 1,
+            End::Lost => self.totals.lost += 1,
+        }
+        self.event(&name.job, Some(&id), text);
+        self.remove_task(name, |slot, _| {
+            if end == End::Succeeded && rules.retries.is_some() {
+                slot.outcome = Outcome::Succeeded;
+            } else if is_fault {
+                rules.punish(slot, at, healthy_for);
+            } else if end == End::Lost {
+                slot.not_before = at.saturating_add(LOST_PAUSE);
+            } else {
+                slot.not_before = at;
+            }
+        });
+        for other in gang.into_iter().flatten() {
+            self.ask_kill(&other, KillReason::Gang);
+        }
+    }
+
+    /// Removes a task and says what that means for its slot; both become durable together.
+    fn remove_task(
+        &mut self,
+        name: &TaskName,
+        change: impl FnOnce(&mut super::records::Slot, Duration),
+    ) {
+        let (at, id) = (self.clock.at, name.to_string());
+        let Some(job) = self.jobs.get_mut(&name.job) else {
+            return;
+        };
+        if job.tasks.remove(&id).is_none() {
+            return;
+        }
+        self.outbox.write(Key::Task(id).delete());
+        let is_batch = !job.is_service();
+        let key = job.slot_key(name.run, name.index);
+        let Some(run) = job.runs.get_mut(&name.run) else {
+            return;
+        };
+        let slot = run.slot_mut(name.index);
+        change(slot, at);
+        let slot = *slot;
+        self.outbox.write(key.put(&slot));
+        run.live = run.live.saturating_sub(1);
+        if !is_batch {
+            return;
+        }
+        match slot.outcome {
+            Outcome::Succeeded => run.succeeded += 1,
+            Outcome::Failed => run.failed += 1,
+            Outcome::Open => {
+                run.waiting.insert((slot.not_before, name.index));
+            }
+        }
+    }
+
+    /// Begins to kill a task, unless that has begun.
+    pub(super) fn ask_kill(&mut self, id: &str, reason: KillReason) {
+        let at = self.clock.at;
+        let Some(task) = self.task_mut(id) else {
+            return;
+        };
+        if task.killing.is_some() {
+            return;
+        }
+        task.killing = Some(Killing {
+            reason,
+            next: at,
+            pause: KILL_PAUSE,
+        });
+        let job = task.name.job.clone();
+        self.dirty.insert(job.clone());
+        self.press_kills(&job);
+    }
+
+    /// Sends the kills of a job that are due. What has not left yet is taken back when it is durable.
+    pub(super) fn press_kills(&mut self, job: &str) {
+        if !self.is_connected {
+            return;
+        }
+        let at = self.clock.at;
+        let Some(job) = self.jobs.get_mut(job) else {
+            return;
+        };
+        for (id, task) in &mut job.tasks {
+            let Some(killing) = &mut task.killing else {
+                continue;
+            };
+            if task.phase == Phase::Intended || killing.next > at {
+                continue;
+            }
+            killing.next = at.saturating_add(killing.pause);
+            killing.pause = (killing.pause * 2).min(KILL_PAUSE_MAX);
+            self.effects.push(Effect::Kill {
+                task_id: id.clone(),
+                agent_id: Some(task.record.agent_id.clone()),
+            });
+        }
+    }
+}
+
+/// What a job says of a task's end.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    backoff: Backoff,
+    /// Of a batch; a service is repeated for ever.
+    retries: Option<u32>,
+    is_gang: bool,
+}
+
+impl Rules {
+    fn of(job: &Job, version: u64) -> Self {
+        let spec = job.spec_of(version);
+        let (backoff, retries) = match spec.map(|spec| &spec.kind) {
+            Some(Kind::Service(service)) => (service.restart, None),
+            Some(Kind::Batch(batch)) => (batch.backoff, Some(batch.retries)),
+            Some(Kind::Cron(cron)) => (cron.batch.backoff, Some(cron.batch.retries)),
+            // A job without any version is not made.
+            None => (
+                Backoff {
+                    first: LOST_PAUSE,
+                    longest: LOST_PAUSE,
+                    reset_after: LOST_PAUSE,
+                },
+                None,
+            ),
+        };
+        Self {
+            backoff,
+            retries,
+            is_gang: spec.is_some_and(|spec| spec.gang.is_some()),
+        }
+    }
+
+    fn punish(&self, slot: &mut super::records::Slot, at: Duration, healthy_for: Option<Duration>) {
+        if healthy_for.is_some_and(|lasted| lasted >= self.backoff.reset_after) {
+            slot.failures = 0;
+        }
+        let doubled = self
+            .backoff
+            .first
+            .saturating_mul(1 << slot.failures.min(20));
+        slot.failures = slot.failures.saturating_add(1);
+        slot.not_before = at.saturating_add(doubled.min(self.backoff.longest));
+        if self.retries.is_some_and(|retries| slot.failures > retries) {
+            slot.outcome = Outcome::Failed;
+        }
+    }
+}
+
+/// The other tasks of the same run.
+fn others_of(job: &Job, name: &TaskName) -> Vec<String> {
+    let of_run = job
+        .tasks
+        .iter()
+        .filter(|(_, task)| task.name.run == name.run);
+    of_run
+        .filter(|(_, task)| task.name != *name)
+        .map(|(id, _)| id.clone())
+        .collect()
+}
+
+/// Whether the master says that it has no such task.
+fn is_denial(state: TaskState) -> bool {
+    matches!(
+        state,
+        TaskState::TaskUnknown | TaskState::TaskLost | TaskState::TaskGone | TaskState::TaskDropped
+    )
+}
+
+fn is_answer(status: &TaskStatus) -> bool {
+    status.reason == Some(Reason::Reconciliation.into())
+}
+
+fn end_of(state: TaskState, status: &TaskStatus) -> Option<End> {
+    match state {
+        TaskState::TaskFinished => Some(End::Succeeded),
+        TaskState::TaskFailed | TaskState::TaskKilled | TaskState::TaskError => {
+            let is_preempted = status.reason == Some(Reason::ContainerPreempted.into());
+            Some(if is_preempted { End::Lost } else { End::Failed })
+        }
+        TaskState::TaskLost
+        | TaskState::TaskDropped
+        | TaskState::TaskGone
+        | TaskState::TaskGoneByOperator
+        | TaskState::TaskUnknown => Some(End::Lost),
+        TaskState::TaskStaging
+        | TaskState::TaskStarting
+        | TaskState::TaskRunning
+        | TaskState::TaskKilling
+        | TaskState::TaskUnreachable => None,
+    }
+}
+
+fn reason_of(status: &TaskStatus) -> String {
+    let reason = status
+        .reason
+        .and_then(|reason| Reason::try_from(reason).ok());
+    let name = reason.map(|reason| reason.as_str_name());
+    name.map(|name| name.trim_start_matches("REASON_").to_lowercase())
+        .unwrap_or_default()
+}
+
+fn ending_text(end: End, killed: Option<KillReason>, reason: &str, message: &str) -> String {
+    let what = match (end, killed) {
+        (End::Succeeded, _) => "finished".to_owned(),
+        (_, Some(KillReason::TimedOut)) => "killed: its run took too long".to_owned(),
+        (_, Some(reason)) => format!("killed: {}", reason.text()),
+        (End::Failed, None) => "failed".to_owned(),
+        (End::Lost, None) => "lost".to_owned(),
+    };
+    let details: Vec<_> = [reason, message]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect();
+    match details.as_slice() {
+        [] => what,
+        details => format!("{what} ({})", details.join(": ")),
+    }
+}
+
+impl KillReason {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Stopped => "the job is stopped",
+            Self::Scaled => "fewer instances are wanted",
+            Self::Updated => "replaced by another version",
+            Self::TimedOut => "its run took too long",
+            Self::Gang => "another task of its gang has ended",
+            Self::Cancelled => "its run was cancelled",
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! What readers see of jobs: the objects of the HTTP API.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::input::Event;
+use super::job::{Job, Phase, Task};
+use super::state::State;
+use crate::spec::Kind;
+
+/// Counts since the scheduler started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Tasks of which ACCEPT has left.
+    pub launched: u64,
+    /// Tasks that came to run.
+    pub started: u64,
+    pub succeeded: u64,
+    pub failed: u64,
+    pub lost: u64,
+    /// Tasks that were killed because nothing here knew them.
+    pub strays_killed: u64,
+}
+
+/// A job, as lists show it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobView {
+    pub name: String,
+    pub kind: &'static str,
+    pub role: String,
+    pub version: u64,
+    pub count: u32,
+    pub running: usize,
+    pub healthy: usize,
+    pub pending: usize,
+    pub failed: u32,
+    pub succeeded: u32,
+    pub state: &'static str,
+    /// Why it is not further, empty if nothing stands in the way.
+    pub why: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update: Option<UpdateView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<TaskView>>,
+}
+
+/// An update under way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UpdateView {
+    pub from: u64,
+    pub to: u64,
+    /// `rolling`, `canary`, `reverting` or `halted`.
+    pub state: &'static str,
+}
+
+/// A task that has not ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TaskView {
+    pub task_id: String,
+    pub index: u32,
+    pub attempt: u32,
+    pub version: u64,
+    pub run: u64,
+    pub state: String,
+    pub healthy: bool,
+    pub agent_id: String,
+    pub hostname: String,
+    pub ports: BTreeMap<String, u16>,
+    /// Seconds since 1970: when it came to run, or else was launched.
+    pub since: u64,
+    pub reason: String,
+    pub message: String,
+}
+
+/// What a job was and what happened to it.
+#[derive(Clone, Debug, Serialize)]
+pub struct History {
+    pub versions: Vec<VersionView>,
+    pub events: Vec<Event>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct VersionView {
+    pub version: u64,
+    /// Seconds since 1970 when it was submitted.
+    pub time: u64,
+    pub count: u32,
+    pub current: bool,
+    /// It is the last of which all instances were healthy.
+    pub stable: bool,
+}
+
+/// A running task with ports, for service discovery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovered {
+    pub job: String,
+    pub role: String,
+    pub task_id: String,
+    pub hostname: String,
+    pub port_name: String,
+    pub port: u16,
+    pub is_healthy: bool,
+}
+
+impl State {
+    /// All jobs by name, without their tasks.
+    #[must_use]
+    pub fn jobs(&self) -> Vec<JobView> {
+        self.jobs.values().map(|job| self.view(job)).collect()
+    }
+
+    /// One job with its tasks.
+    #[must_use]
+    pub fn job(&self, name: &str) -> Option<JobView> {
+        let job = self.jobs.get(name)?;
+        let tasks = job.tasks.iter();
+        let tasks = tasks.map(|(id, task)| self.task_view(job, id, task));
+        let mut tasks: Vec<_> = tasks.collect();
+        tasks.sort_by_key(|task| (task.run, task.index, task.attempt));
+        Some(JobView {
+            tasks: Some(tasks),
+            ..self.view(job)
+        })
+    }
+
+    /// The role of a job, which says who may see and change it.
+    #[must_use]
+    pub fn role_of(&self, name: &str) -> Option<&str> {
+        let spec = self.jobs.get(name)?.spec()?;
+        Some(&spec.role)
+    }
+
+    #[must_use]
+    pub fn history(&self, name: &str) -> Option<History> {
+        let job = self.jobs.get(name)?;
+        let versions = job.record.versions.iter();
+        let versions = versions.map(|(version, record)| VersionView {
+            version: *version,
+            time: record.at.as_secs(),
+            count: record.spec.count,
+            current: *version == job.record.target,
+            stable: job.record.stable == Some(*version),
+        });
+        Some(History {
+            versions: versions.collect(),
+            events: job.events.iter().cloned().collect(),
+        })
+    }
+
+    /// Running tasks with ports.
+    #[must_use]
+    pub fn discovered(&self) -> Vec<Discovered> {
+        let mut found = Vec::new();
+        for job in self.jobs.values() {
+            for (id, task) in &job.tasks {
+                if task.record.running.is_none() || task.killing.is_some() {
+                    continue;
+                }
+                let healthy_after = job.healthy_after(task.name.version);
+                for (name, port) in &task.record.ports {
+                    found.push(Discovered {
+                        job: job.name.clone(),
+                        role: job.spec().map(|spec| spec.role.clone()).unwrap_or_default(),
+                        task_id: id.clone(),
+                        hostname: task.record.hostname.clone(),
+                        port_name: name.clone(),
+                        port: *port,
+                        is_healthy: task.is_healthy(self.clock.at, healthy_after),
+                    });
+                }
+            }
+        }
+        found
+    }
+
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Whether the master answers.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
+    fn view(&self, job: &Job) -> JobView {
+        let at = self.clock.at;
+        let running =
+            |task: &&Task| task.record.running.is_some() && task.record.unreachable.is_none();
+        let (kind, role, count) = match job.spec() {
+            Some(spec) => (kind_of(&spec.kind), spec.role.clone(), spec.count),
+            None => ("", String::new(), 0),
+        };
+        let over = job.record.over.last();
+        let (succeeded, failed) = match (job.runs.last_key_value(), over) {
+            (Some((_, run)), _) => (run.succeeded, run.failed),
+            (None, Some(run)) => (run.succeeded, run.failed),
+            (None, None) => (0, 0),
+        };
+        let failing = job.runs.get(&0).map(|run| &run.slots);
+        let failing = failing
+            .into_iter()
+            .flatten()
+            .filter(|slot| slot.failures > 0);
+        let waiting = job.runs.values().map(|run| run.waiting.len());
+        JobView {
+            name: job.name.clone(),
+            kind,
+            role,
+            version: job.record.target,
+            count,
+            running: job.tasks.values().filter(running).count(),
+            healthy: job.healthy(at),
+            pending: match job.is_service() {
+                true => (count as usize).saturating_sub(job.tasks.len()),
+                false => waiting.sum(),
+            },
+            failed: match job.is_service() {
+                true => u32::try_from(failing.count()).unwrap_or(u32::MAX),
+                false => failed,
+            },
+            succeeded,
+            state: self.state_of(job),
+            why: self.why(job),
+            update: update_view(job),
+            tasks: None,
+        }
+    }
+
+    fn state_of(&self, job: &Job) -> &'static str {
+        if job.record.stop.is_some() {
+            return if job.tasks.is_empty() {
+                "stopped"
+            } else {
+                "stopping"
+            };
+        }
+        if let Some(rollout) = &job.record.rollout {
+            return match (rollout.halted.is_some(), rollout.reverting) {
+                (true, _) => "failed",
+                (false, true) => "reverting",
+                (false, false) => "updating",
+            };
+        }
+        let count = job.spec().map_or(0, |spec| spec.count as usize);
+        if job.is_service() && job.healthy(self.clock.at) >= count {
+            return "healthy";
+        }
+        if job.tasks.values().any(|task| task.record.running.is_some()) {
+            return "running";
+        }
+        let has_run = job.record.runs.values().any(|run| !run.cancelled);
+        match job.record.over.last() {
+            Some(run) if !has_run && run.failed == 0 && !run.cancelled => "complete",
+            Some(run) if !has_run && run.failed > 0 => "failed",
+            _ => "pending",
+        }
+    }
+
+    /// What stands in the way, in the words of an operator.
+    fn why(&self, job: &Job) -> String {
+        let at = self.clock.at;
+        if let Some(why) = job
+            .record
+            .rollout
+            .as_ref()
+            .and_then(|rollout| rollout.halted.as_ref())
+        {
+            return format!("the update was given up: {why}");
+        }
+        let missing: Vec<_> = match job.spec() {
+            Some(spec) if job.tasks.is_empty() => spec
+                .after
+                .iter()
+                .filter(|name| {
+                    !self
+                        .jobs
+                        .get(*name)
+                        .is_some_and(|other| other.is_satisfied(at))
+                })
+                .cloned()
+                .collect(),
+            _ => Vec::new(),
+        };
+        if !missing.is_empty() {
+            return format!("it starts after {}", missing.join(", "));
+        }
+        let demand = job.demand(at);
+        if demand > 0 {
+            return match self.is_connected {
+                true => format!("{demand} tasks wait for offers that they fit"),
+                false => "no master answers".to_owned(),
+            };
+        }
+        let waits = |slot: &&super::records::Slot| slot.not_before > at;
+        let slots = job.runs.values().flat_map(|run| &run.slots);
+        match slots.filter(waits).count() {
+            0 => String::new(),
+            count => format!("{count} tasks have failed and wait to start again"),
+        }
+    }
+
+    fn task_view(&self, job: &Job, id: &str, task: &Task) -> TaskView {
+        let since = task.record.running.unwrap_or(task.record.launched);
+        TaskView {
+            task_id: id.to_owned(),
+            index: task.name.index,
+            attempt: task.name.attempt,
+            version: task.name.version,
+            run: task.name.run,
+            state: state_text(task),
+            healthy: task.is_healthy(self.clock.at, job.healthy_after(task.name.version)),
+            agent_id: task.record.agent_id.clone(),
+            hostname: task.record.hostname.clone(),
+            ports: task.record.ports.clone(),
+            since: Duration::as_secs(&since),
+            reason: task.reason.clone(),
+            message: task.message.clone(),
+        }
+    }
+}
+
+fn state_text(task: &Task) -> String {
+    match (task.killing.is_some(), task.phase) {
+        (true, _) => "TASK_KILLING".to_owned(),
+        (false, Phase::Known(state)) => state.as_str_name().to_owned(),
+        (false, Phase::Intended | Phase::Launched) => "TASK_STAGING".to_owned(),
+    }
+}
+
+fn kind_of(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Service(_) => "service",
+        Kind::Batch(_) => "batch",
+        Kind::Cron(_) => "cron",
+    }
+}
+
+fn update_view(job: &Job) -> Option<UpdateView> {
+    let rollout = job.record.rollout.as_ref()?;
+    let canaries = match &job.spec()?.kind {
+        Kind::Service(service) => service.update.canary,
+        _ => 0,
+    };
+    let state = match (rollout.halted.is_some(), rollout.reverting) {
+        (true, _) => "halted",
+        (false, true) => "reverting",
+        (false, false) if canaries > 0 && !rollout.promoted => "canary",
+        (false, false) => "rolling",
+    };
+    Some(UpdateView {
+        from: rollout.from,
+        to: job.record.target,
+        state,
+    })
+}
