@@ -1,11 +1,24 @@
 //! The scheduler in the box: services, batch and cron jobs from a file, as an ordinary framework of the v1 API.
 //!
-//! [`spec`] is what a job is, which [`file`](mod@file) reads; [`core`] decides, [`placement`] says where tasks go and
-//! [`task_info`] what is launched there. Invariant: nothing here knows a master or an agent but by what any framework
-//! may send and see.
+//! Entered through [`run`], the daemon, with its [`Flags`]. [`spec`] is what a job is, which [`file`](mod@file) reads;
+//! [`core`] decides, [`placement`] says where tasks go and [`task_info`] what is launched there; `service` carries out
+//! what was decided, `link` speaks to the master, `store` to the disk and `http` to clients. Invariant: nothing here
+//! knows a master or an agent but by what any framework may send and see.
 
+mod access_flags;
+mod clock;
 pub mod core;
 pub mod file;
+mod flags;
+mod http;
+mod link;
 pub mod placement;
+mod run;
+mod service;
 pub mod spec;
+mod store;
 pub mod task_info;
+
+pub use flags::Flags;
+pub use http::reference;
+pub use run::{RunEnv, RunError, run};

@@ -1,0 +1,146 @@
+//! Flags of the scheduler's authentication, authorization and TLS, and of its own credentials towards the master.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ValueHint};
+use http::HeaderValue;
+use meseta_daemon::authentication::{self, Realm, RequestFlags, Settings, SettingsError};
+use meseta_daemon::tls::{self, TlsError};
+
+/// Flags of authentication, authorization and TLS.
+#[derive(Args, Clone, Debug)]
+#[command(rename_all = "snake_case")]
+pub struct AccessFlags {
+    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or
+    /// lines of `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read the
+    /// file. A changed one is taken over while running.
+    #[arg(long, visible_alias = "credentials", value_name = "FILE",
+          value_hint = ValueHint::FilePath)]
+    pub http_credentials: Option<PathBuf>,
+
+    /// File with the principal and the secret, in plain text, with which the scheduler authenticates to the master;
+    /// readable by its owner only.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub credential: Option<PathBuf>,
+
+    /// Whether requests that only read must be authenticated.
+    /// Default: where the network can reach the scheduler; elsewhere root and the scheduler's own user need not, tasks
+    /// and other users must.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_http_readonly: Option<bool>,
+
+    /// Whether requests that change something must be authenticated. Default: as above.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_http_readwrite: Option<bool>,
+
+    /// Access control lists: Mesos's JSON, or `file:///path` of it. `register_frameworks` says who may run and change
+    /// jobs in which roles, `view_roles` who sees them. What it does not speak of is allowed on loopback and with
+    /// --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed file is taken over while
+    /// running.
+    #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
+    pub acls: Option<String>,
+
+    #[command(flatten)]
+    pub requests: RequestFlags,
+
+    /// Certificate that is served and shown to the master, with those that lead to its authority, in PEM
+    /// form. A new one is taken over while running.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_cert_file: Option<PathBuf>,
+
+    /// Its private key; nobody but its owner may read the file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_key_file: Option<PathBuf>,
+
+    /// Authorities that sign the certificate of the master. With it the connection to the master is
+    /// encrypted.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_ca_file: Option<PathBuf>,
+}
+
+/// How the master is spoken to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Identity {
+    authorities: Option<PathBuf>,
+    own: Option<(PathBuf, PathBuf)>,
+    credential: Option<PathBuf>,
+}
+
+impl AccessFlags {
+    pub(crate) fn settings(&self, address: IpAddr, insecure: bool) -> Settings {
+        Settings {
+            daemon: "scheduler",
+            address,
+            insecure,
+            credentials: self.http_credentials.clone(),
+            credentials_flag: "http_credentials",
+            acls: self.acls.clone(),
+            firewall_rules: self.requests.firewall_rules.clone(),
+            names: self.requests.names(None),
+            ssl_cert_file: self.ssl_cert_file.clone(),
+            ssl_key_file: self.ssl_key_file.clone(),
+            ssl_ca_file: self.ssl_ca_file.clone(),
+            realms: vec![
+                (
+                    Realm::Readonly,
+                    "authenticate_http_readonly",
+                    self.authenticate_http_readonly,
+                ),
+                (
+                    Realm::Readwrite,
+                    "authenticate_http_readwrite",
+                    self.authenticate_http_readwrite,
+                ),
+            ],
+            key: authentication::fresh_key(),
+        }
+    }
+
+    /// How the master is spoken to; refused now if it could not be.
+    pub(crate) fn identity(&self) -> Result<Identity, SettingsError> {
+        let identity = Identity {
+            authorities: self.ssl_ca_file.clone(),
+            own: self.ssl_cert_file.clone().zip(self.ssl_key_file.clone()),
+            credential: self.credential.clone(),
+        };
+        identity.encryption().map_err(SettingsError::Tls)?;
+        identity.authorization()?;
+        Ok(identity)
+    }
+}
+
+impl Identity {
+    /// The certificates as the files have them now; nothing where the master is spoken to in the clear.
+    pub(crate) fn encryption(&self) -> Result<Option<tls::ClientConfig>, TlsError> {
+        if self.authorities.is_none() && self.own.is_none() {
+            return Ok(None);
+        }
+        let own = self.own.as_ref();
+        let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        tls::client(self.authorities.as_deref(), own).map(Some)
+    }
+
+    /// The value of an `Authorization` header.
+    pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, SettingsError> {
+        let Some(credential) = self.read_credential()? else {
+            return Ok(None);
+        };
+        // Basic authentication is plain ASCII whatever the secret is.
+        Ok(HeaderValue::from_str(&credential.header()).ok())
+    }
+
+    /// The principal that the framework is registered by.
+    pub(crate) fn principal(&self) -> Result<Option<String>, SettingsError> {
+        let credential = self.read_credential()?;
+        Ok(credential.map(|credential| credential.principal))
+    }
+
+    fn read_credential(&self) -> Result<Option<meseta_access::Credential>, SettingsError> {
+        let path = self.credential.as_ref();
+        path.map(|path| authentication::client_credential("credential", path))
+            .transpose()
+    }
+}

@@ -1,0 +1,202 @@
+//! Jobs over HTTP: submitted, planned, shown and changed.
+
+use http::{Method, StatusCode};
+use meseta_access::Action;
+use meseta_daemon::body;
+use serde::{Deserialize, Serialize};
+
+use super::{Permitted, Reply};
+use crate::core::{JobView, Request};
+use crate::file;
+use crate::spec::JobSpec;
+
+/// Bytes of the body of a change other than a job's file.
+const CHANGE_BYTES_MAX: usize = 4_096;
+
+#[derive(Serialize)]
+struct List {
+    jobs: Vec<JobView>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scale {
+    count: u32,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Stop {
+    purge: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Revert {
+    version: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
+    let path = permitted.request.uri().path().trim_matches('/').to_owned();
+    let below: Vec<&str> = path.split('/').skip(2).collect();
+    let is_read = permitted.request.method() != Method::POST;
+    match (is_read, below.as_slice()) {
+        (true, []) => list(permitted).await,
+        (true, [name]) => show(permitted, name).await,
+        (true, [name, "history"]) => history(permitted, name).await,
+        (false, []) => submit(permitted).await,
+        (false, ["plan"]) => plan(permitted).await,
+        (false, [name, action]) => change(permitted, name, action).await,
+        _ => {
+            let text = format!("/{path} is not answered to this method");
+            Err(Reply::error(StatusCode::NOT_FOUND, &text))
+        }
+    }
+}
+
+async fn list(permitted: Permitted) -> Result<Reply, Reply> {
+    let mut jobs = permitted.context.handle.read(|state| state.jobs()).await?;
+    jobs.retain(|job| permitted.sees(&job.role));
+    Ok(Reply::json(&List { jobs }))
+}
+
+async fn show(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
+    let wanted = name.to_owned();
+    let handle = &permitted.context.handle;
+    let job = handle.read(move |state| state.job(&wanted)).await?;
+    let job = job.filter(|job| permitted.sees(&job.role));
+    job.map(|job| Reply::json(&job))
+        .ok_or_else(|| Reply::no_job(name))
+}
+
+async fn history(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
+    let wanted = name.to_owned();
+    let handle = &permitted.context.handle;
+    let history = handle.read(move |state| {
+        let role = state.role_of(&wanted)?.to_owned();
+        Some((role, state.history(&wanted)?))
+    });
+    match history.await?.filter(|(role, _)| permitted.sees(role)) {
+        Some((_, history)) => Ok(Reply::json(&history)),
+        None => Err(Reply::no_job(name)),
+    }
+}
+
+async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
+    let Permitted {
+        context,
+        caller,
+        request,
+        ..
+    } = permitted;
+    let spec = read_job(request).await?;
+    caller.check(Action::RegisterFramework, Some(&spec.role))?;
+    let name = spec.name.clone();
+    // A job that is there is taken over only by who may run in its role too.
+    let present = name.clone();
+    let role = context
+        .handle
+        .read(move |state| state.role_of(&present).map(str::to_owned))
+        .await?;
+    if let Some(role) = role {
+        caller.check(Action::RegisterFramework, Some(&role))?;
+    }
+    let answer = context
+        .handle
+        .request(Request::Submit(Box::new(spec)))
+        .await?;
+    caller.audit("submit", &name, result_text(&answer));
+    Ok(Reply::json(&answer?))
+}
+
+async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
+    let Permitted {
+        context,
+        caller,
+        request,
+        ..
+    } = permitted;
+    let spec = read_job(request).await?;
+    caller.check(Action::RegisterFramework, Some(&spec.role))?;
+    let plan = context.handle.read(move |state| state.plan(&spec)).await?;
+    Ok(Reply::json(&plan))
+}
+
+async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply, Reply> {
+    let Permitted {
+        context,
+        caller,
+        request,
+        ..
+    } = permitted;
+    let body = body::read(request.into_body(), CHANGE_BYTES_MAX).await;
+    let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
+    let request = request_of(name, action, &body)?;
+    let wanted = name.to_owned();
+    let handle = &context.handle;
+    let role = handle.read(move |state| state.role_of(&wanted).map(str::to_owned));
+    let role = role.await?.ok_or_else(|| Reply::no_job(name))?;
+    caller.check(Action::RegisterFramework, Some(&role))?;
+    let answer = context.handle.request(request).await?;
+    caller.audit(action, name, result_text(&answer));
+    Ok(Reply::json(&answer?))
+}
+
+fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
+    let name = name.to_owned();
+    Ok(match action {
+        "scale" => {
+            let Scale { count } = read_body(body)?;
+            Request::Scale { name, count }
+        }
+        "restart" => {
+            let Nothing {} = read_body(body)?;
+            Request::Restart { name }
+        }
+        "stop" => {
+            let Stop { purge } = read_body(body)?;
+            Request::Stop { name, purge }
+        }
+        "revert" => {
+            let Revert { version } = read_body(body)?;
+            Request::Revert { name, version }
+        }
+        "promote" => {
+            let Nothing {} = read_body(body)?;
+            Request::Promote { name }
+        }
+        other => {
+            let text = format!(
+                "{other:?} cannot be done to a job; scale, restart, stop, revert and promote can"
+            );
+            return Err(Reply::error(StatusCode::NOT_FOUND, &text));
+        }
+    })
+}
+
+fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Reply> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body).map_err(|error| {
+        let text = format!("the body makes no sense: {error}");
+        Reply::error(StatusCode::BAD_REQUEST, &text)
+    })
+}
+
+async fn read_job(request: http::Request<axum::body::Body>) -> Result<JobSpec, Reply> {
+    let body = body::read(request.into_body(), file::FILE_BYTES_MAX).await;
+    let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
+    let text = std::str::from_utf8(&body)
+        .map_err(|_| Reply::error(StatusCode::BAD_REQUEST, "the body is not UTF-8"))?;
+    file::from_text(text).map_err(|mistakes| Reply::json_with(StatusCode::BAD_REQUEST, &mistakes))
+}
+
+fn result_text<T>(answer: &Result<T, crate::core::Refusal>) -> &'static str {
+    match answer {
+        Ok(_) => "done",
+        Err(_) => "refused",
+    }
+}

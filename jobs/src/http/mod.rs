@@ -1,0 +1,121 @@
+//! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
+//!
+//! [`routes`] has the table, [`jobs`] the changes, [`readings`] what is only read. Invariant: no handler runs before its
+//! request is authenticated; who may run in a role may change its jobs, who may view a role sees them.
+
+mod jobs;
+mod readings;
+mod reply;
+mod routes;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use http::{Request, Response, StatusCode};
+use meseta_access::Action;
+use meseta_daemon::authentication::{self, Authentication, Caller};
+use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::query::Query;
+use meseta_daemon::request;
+use meseta_daemon::routes::Need;
+use meseta_daemon::server::{CancellationToken, Peer};
+
+use crate::service::Handle;
+pub(crate) use reply::Reply;
+use routes::ROUTES;
+pub use routes::reference;
+
+/// What the handlers share.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) authentication: Authentication,
+    pub(crate) handle: Handle,
+    pub(crate) build: BuildInfo,
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// A request that may be answered.
+struct Permitted {
+    context: Arc<Context>,
+    caller: Caller,
+    query: Query,
+    request: Request<Body>,
+}
+
+impl Permitted {
+    /// Whether the caller sees what is of a role.
+    fn sees(&self, role: &str) -> bool {
+        sees(&self.caller, role)
+    }
+}
+
+fn sees(caller: &Caller, role: &str) -> bool {
+    caller.approver.allows(Action::ViewRole, Some(role))
+}
+
+/// The routes, over what they share.
+pub(crate) fn router(context: Arc<Context>) -> Router {
+    Router::new().fallback(dispatch).with_state(context)
+}
+
+async fn dispatch(State(context): State<Arc<Context>>, request: Request<Body>) -> Response<Body> {
+    let checked = context
+        .authentication
+        .check_browser_request(&request, false);
+    let source = match checked {
+        Ok(source) => source,
+        Err(turned) => return turned.response(),
+    };
+    let mut response = routed(context, request).await;
+    authentication::allow_cross_origin(source, &mut response);
+    response
+}
+
+async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let is_long = |path: &http::uri::PathAndQuery| path.as_str().len() > request::URI_BYTES_MAX;
+    if request.uri().path_and_query().is_some_and(is_long) {
+        return Reply::error(StatusCode::URI_TOO_LONG, &request::uri_too_long()).response();
+    }
+    if ROUTES.is_disabled(&context.authentication, &path) {
+        let text = format!("Endpoint '{path}' is disabled");
+        return Reply::error(StatusCode::FORBIDDEN, &text).response();
+    }
+    let Some(route) = ROUTES.find(&path) else {
+        let text = format!("there is no {path} here; /openapi.json says what there is");
+        return Reply::error(StatusCode::NOT_FOUND, &text).response();
+    };
+    let peer = request.extensions().get::<Peer>();
+    let authenticated = context
+        .authentication
+        .authenticate(route.realm, request.headers(), peer)
+        .await;
+    let caller = match authenticated {
+        Ok(caller) => caller,
+        Err(turned) => return turned.response(),
+    };
+    if !route.takes(request.method()) {
+        let (allow, text) = request::method_not_allowed(request.method(), route.methods);
+        return Reply::error(StatusCode::METHOD_NOT_ALLOWED, &text)
+            .allow(allow)
+            .response();
+    }
+    if let Need::Permission(action, object) = route.need(request.method())
+        && let Err(forbidden) = caller.check(action, object)
+    {
+        return Reply::from(forbidden).response();
+    }
+    if let Some(text) = route.wrong_body_type(&request) {
+        return Reply::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, &text).response();
+    }
+    let permitted = Permitted {
+        query: Query::of(request.uri()),
+        context,
+        caller,
+        request,
+    };
+    let reply = (route.handler)(permitted).await;
+    reply.unwrap_or_else(|refusal| refusal).response()
+}

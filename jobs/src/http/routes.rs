@@ -1,0 +1,98 @@
+//! The table of the scheduler's routes.
+
+use std::pin::Pin;
+
+use http::Method;
+use meseta_daemon::routes::{self, BodyType, Need};
+
+use super::{Permitted, Reply, jobs, readings};
+use crate::file;
+
+type Answer = Pin<Box<dyn Future<Output = Result<Reply, Reply>> + Send>>;
+type Route = routes::Route<fn(Permitted) -> Answer>;
+
+static LIST: &[Route] = &[
+    Route::change(
+        "/v1/jobs",
+        &[Method::GET, Method::POST],
+        |permitted| Box::pin(jobs::answer(permitted)),
+        "jobs; below it `plan`, `NAME`, `NAME/history` and `NAME/ACTION` (scale, restart, stop, revert, promote)",
+    )
+    .filters_reads()
+    .body(file::FILE_BYTES_MAX, Some(BodyType::Json)),
+    Route::read(
+        "/v1/events",
+        Need::Filtered,
+        |permitted| Box::pin(readings::events(permitted)),
+        "what happens to jobs, one JSON object a line; `job`",
+    )
+    .alone(),
+    Route::read(
+        "/v1/discovery/http_sd",
+        Need::Filtered,
+        |permitted| Box::pin(readings::http_sd(permitted)),
+        "running tasks with ports, for Prometheus",
+    )
+    .alone(),
+    Route::endpoint(
+        "/metrics",
+        |permitted| Box::pin(readings::metrics(permitted)),
+        "for Prometheus",
+    )
+    .alone(),
+    Route::open(
+        "/health",
+        |permitted| Box::pin(readings::health(permitted)),
+        "200 once the core answers",
+    )
+    .alone(),
+    Route::open(
+        "/version",
+        |permitted| Box::pin(readings::version(permitted)),
+        "as the master's",
+    )
+    .alone(),
+    Route::open(
+        "/openapi.json",
+        |permitted| Box::pin(readings::openapi(permitted)),
+        "this table as OpenAPI",
+    )
+    .alone(),
+];
+
+static LIBPROCESS: Route = Route::open(
+    "/mesos.internal",
+    |_| {
+        Box::pin(async {
+            let text = "a scheduler speaks no libprocess";
+            Err(Reply::error(http::StatusCode::NOT_IMPLEMENTED, text))
+        })
+    },
+    "messages of libprocess, which is not spoken here",
+)
+.methods(routes::ANY_METHOD);
+
+pub(super) static ROUTES: routes::Routes<fn(Permitted) -> Answer> = routes::Routes {
+    process: "scheduler",
+    list: LIST,
+    libprocess: &LIBPROCESS,
+};
+
+/// The rows of `docs/endpoints.md`.
+#[must_use]
+pub fn reference() -> String {
+    ROUTES.reference()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_route_is_in_the_reference_and_nothing_else_is() {
+        let page = include_str!("../../../docs/endpoints.md");
+        let part = page.split("## Scheduler").nth(1).expect("a part");
+        let part = part.split("\n## ").next().expect("a part");
+        let rows = part.lines().filter(|line| line.starts_with("| `/"));
+        let rows: String = rows.map(|row| format!("{row}\n")).collect();
+        assert_eq!(rows, super::reference(), "docs/endpoints.md");
+    }
+}

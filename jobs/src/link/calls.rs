@@ -1,0 +1,163 @@
+//! The calls of the v1 scheduler API that the core's effects become.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1 as mesos;
+use meseta_proto::mesos::v1::framework_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::scheduler::{Call, call};
+
+use super::Registration;
+use crate::core::Accept;
+use crate::task_info::{Instance, task_info};
+
+/// How long the master waits for a scheduler that is away before it ends its tasks, in seconds: a week.
+const FAILOVER_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
+/// What is left of an offer may come again after this long, in seconds.
+const LEFT_SECONDS: f64 = 1.0;
+const NAME: &str = "meseta scheduler";
+
+/// What the framework is called and can do.
+pub(crate) fn framework_info(registration: &Registration) -> mesos::FrameworkInfo {
+    let capabilities = [
+        Capability::MultiRole,
+        Capability::ReservationRefinement,
+        Capability::PartitionAware,
+        Capability::RevocableResources,
+    ];
+    let capability = |kind: Capability| mesos::framework_info::Capability {
+        r#type: Some(kind.into()),
+    };
+    mesos::FrameworkInfo {
+        id: registration
+            .framework_id
+            .clone()
+            .map(|value| mesos::FrameworkId { value }),
+        user: registration.user.clone(),
+        name: NAME.to_owned(),
+        principal: registration.principal.clone(),
+        roles: registration.roles.iter().cloned().collect(),
+        capabilities: capabilities.map(capability).to_vec(),
+        checkpoint: Some(true),
+        failover_timeout: Some(FAILOVER_SECONDS),
+        ..mesos::FrameworkInfo::default()
+    }
+}
+
+pub(crate) fn subscribe(registration: &Registration) -> Call {
+    let framework_info = framework_info(registration);
+    Call {
+        framework_id: framework_info.id.clone(),
+        subscribe: Some(call::Subscribe {
+            framework_info,
+            ..call::Subscribe::default()
+        }),
+        ..of(call::Type::Subscribe)
+    }
+}
+
+pub(crate) fn update_framework(registration: &Registration) -> Call {
+    Call {
+        update_framework: Some(call::UpdateFramework {
+            framework_info: framework_info(registration),
+            suppressed_roles: Vec::new(),
+            offer_constraints: None,
+        }),
+        ..of(call::Type::UpdateFramework)
+    }
+}
+
+/// One LAUNCH of all tasks.
+pub(crate) fn accept(accept: &Accept) -> Call {
+    let infos = accept.tasks.iter().map(|launch| {
+        let instance = Instance {
+            task_id: launch.task_id.clone(),
+            version: launch.version,
+            index: launch.index,
+            attempt: launch.attempt,
+        };
+        task_info(&launch.spec, &instance, &accept.offer, &launch.placement)
+    });
+    let launch = mesos::offer::Operation {
+        r#type: Some(mesos::offer::operation::Type::Launch.into()),
+        launch: Some(mesos::offer::operation::Launch {
+            task_infos: infos.collect(),
+        }),
+        ..mesos::offer::Operation::default()
+    };
+    Call {
+        accept: Some(call::Accept {
+            offer_ids: vec![offer_id(accept.offer.id.clone())],
+            operations: vec![launch],
+            filters: Some(filters(LEFT_SECONDS)),
+        }),
+        ..of(call::Type::Accept)
+    }
+}
+
+pub(crate) fn decline(offers: Vec<String>, refuse: Duration) -> Call {
+    Call {
+        decline: Some(call::Decline {
+            offer_ids: offers.into_iter().map(offer_id).collect(),
+            filters: Some(filters(refuse.as_secs_f64())),
+        }),
+        ..of(call::Type::Decline)
+    }
+}
+
+pub(crate) fn kill(task_id: String, agent_id: Option<String>) -> Call {
+    Call {
+        kill: Some(call::Kill {
+            task_id: mesos::TaskId { value: task_id },
+            agent_id: agent_id.map(|value| mesos::AgentId { value }),
+            kill_policy: None,
+        }),
+        ..of(call::Type::Kill)
+    }
+}
+
+/// Nothing for an update that wants no acknowledgement.
+pub(crate) fn acknowledge(status: &mesos::TaskStatus) -> Option<Call> {
+    let acknowledge = call::Acknowledge {
+        agent_id: status.agent_id.clone()?,
+        task_id: status.task_id.clone(),
+        uuid: status.uuid.clone()?,
+    };
+    Some(Call {
+        acknowledge: Some(acknowledge),
+        ..of(call::Type::Acknowledge)
+    })
+}
+
+pub(crate) fn suppress(roles: BTreeSet<String>) -> Call {
+    let roles = roles.into_iter().collect();
+    Call {
+        suppress: Some(call::Suppress { roles }),
+        ..of(call::Type::Suppress)
+    }
+}
+
+pub(crate) fn revive(roles: BTreeSet<String>) -> Call {
+    let roles = roles.into_iter().collect();
+    Call {
+        revive: Some(call::Revive { roles }),
+        ..of(call::Type::Revive)
+    }
+}
+
+fn of(kind: call::Type) -> Call {
+    Call {
+        r#type: Some(kind.into()),
+        ..Call::default()
+    }
+}
+
+fn offer_id(value: String) -> mesos::OfferId {
+    mesos::OfferId { value }
+}
+
+fn filters(seconds: f64) -> mesos::Filters {
+    mesos::Filters {
+        refuse_seconds: Some(seconds),
+    }
+}

@@ -1,0 +1,235 @@
+//! The framework's connection to the master that leads: subscribed, read, and made anew when it ends.
+//!
+//! Entered through [`Link::run`]. A stream has a queue of calls of its own, so that no call of an earlier stream is sent
+//! on a later one. Invariant: a call that did not arrive ends its stream, after which the core asks what became of its
+//! tasks.
+
+pub(crate) mod calls;
+mod queue;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use meseta_daemon::client::{self, Client, RecordStream};
+use meseta_daemon::error_chain::chain;
+use meseta_daemon::leader;
+use meseta_proto::leader::Backoff;
+use meseta_proto::media::MediaType;
+use meseta_proto::mesos::v1::scheduler::{Event, event};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use queue::CallQueue;
+
+use crate::access_flags::Identity;
+use crate::core::{Input, State};
+use crate::placement::Offer;
+use crate::service::FromLink;
+
+pub(crate) const PATH: &str = "/api/v1/scheduler";
+pub(crate) const MEDIA: MediaType = MediaType::Protobuf;
+/// Heartbeats that may be missing before the stream is taken for dead.
+const HEARTBEATS_MISSED_MAX: f64 = 3.0;
+/// Between heartbeats, of a master that does not say.
+const HEARTBEAT_SECONDS: f64 = 15.0;
+
+/// What the framework subscribes as.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Registration {
+    pub(crate) framework_id: Option<String>,
+    pub(crate) roles: BTreeSet<String>,
+    /// The user of tasks that name none.
+    pub(crate) user: String,
+    pub(crate) principal: Option<String>,
+}
+
+impl Registration {
+    /// The same with what the state has by now.
+    pub(crate) fn with(&self, state: &State) -> Self {
+        Self {
+            framework_id: state.framework_id().map(str::to_owned),
+            roles: state.roles(),
+            ..self.clone()
+        }
+    }
+}
+
+/// Why a stream ended, or did not begin.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error(transparent)]
+    NoLeader(#[from] leader::NoLeader),
+    #[error("the certificates cannot be used")]
+    Tls(#[source] meseta_daemon::tls::TlsError),
+    #[error("the credential cannot be used")]
+    Credential(#[source] meseta_daemon::authentication::SettingsError),
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    #[error("the master's answer has no Mesos-Stream-Id")]
+    NoStreamId,
+    #[error("the master closed the stream")]
+    Closed,
+    #[error("the master has sent nothing for {0:?}")]
+    Silent(Duration),
+    #[error("a call did not arrive")]
+    Call,
+    #[error("the master ended the subscription: {0}")]
+    Refused(String),
+    #[error("the scheduler is ending")]
+    Ending,
+}
+
+/// What a subscription is made of.
+pub(crate) struct Link {
+    pub(crate) masters: Vec<String>,
+    pub(crate) identity: Identity,
+    pub(crate) registration: watch::Receiver<Registration>,
+    pub(crate) events: mpsc::Sender<FromLink>,
+    pub(crate) seed: u64,
+}
+
+impl Link {
+    /// Keeps a subscription until `shutdown`.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let mut backoff = Backoff::new(self.seed);
+        while !shutdown.is_cancelled() {
+            let outcome = tokio::select! {
+                () = shutdown.cancelled() => return,
+                outcome = self.subscribe_once(&mut backoff) => outcome,
+            };
+            let Err(error) = outcome;
+            if matches!(error, Ended::Ending) {
+                return;
+            }
+            tracing::warn!(error = %chain(&error), "not subscribed to a master");
+            let is_removed = matches!(&error, Ended::Refused(why) if is_removal(why));
+            let told = if is_removed {
+                Input::FrameworkRemoved
+            } else {
+                Input::Disconnected
+            };
+            if self.events.send(FromLink::Input(told)).await.is_err() {
+                return;
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(backoff.next_pause()) => {}
+            }
+        }
+    }
+
+    /// One stream, from finding the leader to its end.
+    async fn subscribe_once(
+        &self,
+        backoff: &mut Backoff,
+    ) -> Result<std::convert::Infallible, Ended> {
+        let encryption = self.identity.encryption().map_err(Ended::Tls)?;
+        let scheme = if encryption.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let leader = leader::find(&self.masters, encryption.clone()).await?;
+        let authorization = self.identity.authorization().map_err(Ended::Credential)?;
+        let options = client::Options::default();
+        let client = match encryption {
+            Some(config) => Client::with(options, config, authorization),
+            None => Client::plaintext(options, authorization),
+        };
+        let url = format!("{scheme}://{leader}{PATH}");
+        let registration = self.registration.borrow().clone();
+        let call = client::Call::message(&url, MEDIA, &calls::subscribe(&registration));
+        let mut records = client.stream(call).await?;
+        let stream_id = records.header("mesos-stream-id").ok_or(Ended::NoStreamId)?;
+        let stream_id = stream_id.parse().map_err(|_| Ended::NoStreamId)?;
+        let first = next(&mut records, Duration::from_secs(30)).await?;
+        let subscribed = match (first.subscribed, first.error) {
+            (Some(subscribed), _) => subscribed,
+            (None, Some(error)) => return Err(Ended::Refused(error.message)),
+            (None, None) => return Err(Ended::Closed),
+        };
+        backoff.reset();
+        let framework_id = subscribed.framework_id.value;
+        tracing::info!(%framework_id, master = %leader, "subscribed");
+        let seconds = subscribed
+            .heartbeat_interval_seconds
+            .unwrap_or(HEARTBEAT_SECONDS);
+        let patience = Duration::try_from_secs_f64(seconds * HEARTBEATS_MISSED_MAX)
+            .unwrap_or(Duration::from_secs(60));
+        let broken = CancellationToken::new();
+        let calls = CallQueue::start(client, url, stream_id, framework_id.clone(), broken.clone());
+        self.tell(FromLink::Subscribed {
+            framework_id,
+            calls,
+        })
+        .await?;
+        let _end = broken.clone().drop_guard();
+        loop {
+            let event = tokio::select! {
+                () = broken.cancelled() => return Err(Ended::Call),
+                event = next(&mut records, patience) => event?,
+            };
+            if let Some(input) = input_of(event)? {
+                self.tell(FromLink::Input(input)).await?;
+            }
+        }
+    }
+
+    async fn tell(&self, told: FromLink) -> Result<(), Ended> {
+        self.events.send(told).await.map_err(|_| Ended::Ending)
+    }
+}
+
+async fn next(records: &mut RecordStream, patience: Duration) -> Result<Event, Ended> {
+    let event = tokio::time::timeout(patience, records.next_message::<Event>(MEDIA)).await;
+    let event = event.map_err(|_| Ended::Silent(patience))??;
+    event.ok_or(Ended::Closed)
+}
+
+/// What an event means to the core, if anything.
+fn input_of(event: Event) -> Result<Option<Input>, Ended> {
+    Ok(match event.r#type() {
+        event::Type::Offers => {
+            let offers = event.offers.unwrap_or_default().offers;
+            let read = offers.iter().filter_map(|offer| {
+                let read = Offer::from_message(offer);
+                read.inspect_err(|error| tracing::warn!(error = %chain(error), "offer left alone"))
+                    .ok()
+            });
+            Some(Input::Offers(read.collect()))
+        }
+        event::Type::Rescind => event
+            .rescind
+            .map(|rescind| Input::Rescinded(rescind.offer_id.value)),
+        event::Type::Update => event
+            .update
+            .map(|update| Input::Update(Box::new(update.status))),
+        event::Type::Error => {
+            let message = event.error.map(|error| error.message).unwrap_or_default();
+            return Err(Ended::Refused(message));
+        }
+        _ => None,
+    })
+}
+
+/// Whether the framework's id cannot be used again.
+fn is_removal(message: &str) -> bool {
+    let message = message.to_lowercase();
+    message.contains("removed") || message.contains("completed framework")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_the_framework_forgets_its_id() {
+        for (message, removed) in [
+            ("Framework has been removed", true),
+            ("Framework failed over", false),
+            ("Role 'x' is not allowed", false),
+        ] {
+            assert_eq!(is_removal(message), removed, "{message}");
+        }
+    }
+}

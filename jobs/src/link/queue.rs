@@ -1,0 +1,126 @@
+//! The calls of one stream: in order, but for acknowledgements, which have no order.
+
+use http::{HeaderName, HeaderValue};
+use meseta_daemon::client::{self, Client};
+use meseta_daemon::error_chain::chain;
+use meseta_proto::mesos::v1::FrameworkId;
+use meseta_proto::mesos::v1::scheduler::{Call, call};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::MEDIA;
+
+const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
+/// Calls that may wait; more hold the scheduler up until the master has taken some.
+const QUEUE_MAX: usize = 4_096;
+/// Connections for acknowledgements, of which there are most.
+const ACKNOWLEDGERS: usize = 4;
+
+/// The way to the master on one stream.
+#[derive(Clone, Debug)]
+pub(crate) struct CallQueue {
+    ordered: mpsc::Sender<Call>,
+    acknowledgements: Vec<mpsc::Sender<Call>>,
+}
+
+#[derive(Clone, Debug)]
+struct Sender {
+    client: Client,
+    url: String,
+    stream_id: HeaderValue,
+    framework_id: FrameworkId,
+    broken: CancellationToken,
+}
+
+impl CallQueue {
+    /// Sends what is queued until `broken` is cancelled, and cancels that itself when a call does not arrive.
+    pub(crate) fn start(
+        client: Client,
+        url: String,
+        stream_id: HeaderValue,
+        framework_id: String,
+        broken: CancellationToken,
+    ) -> Self {
+        let sender = Sender {
+            client,
+            url,
+            stream_id,
+            framework_id: FrameworkId {
+                value: framework_id,
+            },
+            broken,
+        };
+        let start = || {
+            let (queue, waiting) = mpsc::channel(QUEUE_MAX);
+            tokio::spawn(sender.clone().send_all(waiting));
+            queue
+        };
+        Self {
+            ordered: start(),
+            acknowledgements: (0..ACKNOWLEDGERS).map(|_| start()).collect(),
+        }
+    }
+
+    /// Queues a call. One of a stream that has ended is dropped: the core is told of the end.
+    pub(crate) async fn send(&self, call: Call) {
+        let _ = self.ordered.send(call).await;
+    }
+
+    /// Queues an acknowledgement; those of one task keep their order.
+    pub(crate) async fn acknowledge(&self, call: Call) {
+        let task = call
+            .acknowledge
+            .as_ref()
+            .map(|acknowledge| &acknowledge.task_id.value);
+        let bytes = task.map(|task| task.bytes()).into_iter().flatten();
+        let sum = bytes.fold(0_usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        let _ = self.acknowledgements[sum % ACKNOWLEDGERS].send(call).await;
+    }
+}
+
+impl Sender {
+    async fn send_all(self, mut waiting: mpsc::Receiver<Call>) {
+        loop {
+            let call = tokio::select! {
+                () = self.broken.cancelled() => return,
+                call = waiting.recv() => call,
+            };
+            let Some(call) = call else {
+                return;
+            };
+            let kind = call.r#type();
+            if let Err(error) = self.send(call).await {
+                tracing::warn!(error = %chain(&error), call = kind.as_str_name(), "call did not arrive");
+                self.broken.cancel();
+                return;
+            }
+        }
+    }
+
+    async fn send(&self, mut call: Call) -> Result<(), client::Error> {
+        call.framework_id = Some(self.framework_id.clone());
+        if let Some(update) = &mut call.update_framework {
+            update.framework_info.id = Some(self.framework_id.clone());
+        }
+        let kind = call.r#type();
+        let message = client::Call::message(&self.url, MEDIA, &call);
+        let request = message.header(STREAM_ID, self.stream_id.clone());
+        let reply = self.client.request(request).await?;
+        if reply.status.is_success() {
+            return Ok(());
+        }
+        let refused = client::Error::Refused {
+            url: self.url.clone(),
+            status: reply.status,
+            body: reply.text(),
+        };
+        // A change of roles that is refused must not cost the stream: the tasks of the other roles go on.
+        if kind == call::Type::UpdateFramework && reply.status.is_client_error() {
+            tracing::error!(error = %refused, "the master refuses the roles of the jobs");
+            return Ok(());
+        }
+        Err(refused)
+    }
+}

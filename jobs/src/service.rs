@@ -1,0 +1,252 @@
+//! Drives the core: takes inputs from clients, the master, the store and the clock, and carries its effects out.
+//!
+//! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariant: inputs that wait are taken together, so
+//! that a burst is decided on, and written, once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::scheduler::Call;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::core::{Accepted, Effect, Event, Input, Refusal, Request, State};
+use crate::link::{CallQueue, Registration, calls};
+use crate::store::Store;
+
+/// Questions and requests of clients that may wait.
+const QUEUE_MAX: usize = 256;
+/// What the link has read and the core has not taken.
+const LINK_QUEUE_MAX: usize = 1_024;
+/// Inputs that are taken in one step.
+const BATCH_MAX: usize = 1_024;
+/// Between two looks at what time brings.
+const TICK: Duration = Duration::from_millis(100);
+/// Events that a reader of the stream may be behind.
+const EVENTS_MAX: usize = 4_096;
+
+/// What the link to the master tells.
+#[derive(Debug)]
+pub(crate) enum FromLink {
+    /// A new stream; calls go to this queue until the next one.
+    Subscribed {
+        framework_id: String,
+        calls: CallQueue,
+    },
+    Input(Input),
+}
+
+type Reading = Box<dyn FnOnce(&State) + Send>;
+
+enum Command {
+    Request(Request, oneshot::Sender<Result<Accepted, Refusal>>),
+    Read(Reading),
+}
+
+/// How the rest of the daemon reaches the core; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    commands: mpsc::Sender<Command>,
+    events: broadcast::Sender<Arc<Event>>,
+}
+
+/// The scheduler is ending.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the scheduler is ending")]
+pub(crate) struct Ending;
+
+impl Handle {
+    /// Asks for a change; answered once it is durable.
+    pub(crate) async fn request(
+        &self,
+        request: Request,
+    ) -> Result<Result<Accepted, Refusal>, Ending> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Request(request, reply);
+        self.commands.send(command).await.map_err(|_| Ending)?;
+        answer.await.map_err(|_| Ending)
+    }
+
+    /// Looks at the state between two steps.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&State) -> T + Send + 'static,
+    ) -> Result<T, Ending> {
+        let (reply, answer) = oneshot::channel();
+        let reading = Box::new(move |state: &State| {
+            // Whoever asked may have left.
+            let _ = reply.send(look(state));
+        });
+        let command = Command::Read(reading);
+        self.commands.send(command).await.map_err(|_| Ending)?;
+        answer.await.map_err(|_| Ending)
+    }
+
+    /// Events from now on.
+    pub(crate) fn events(&self) -> broadcast::Receiver<Arc<Event>> {
+        self.events.subscribe()
+    }
+}
+
+/// The loop around the core, with all that it owns.
+pub(crate) struct Service {
+    state: State,
+    store: Store,
+    clock: Clock,
+    commands: mpsc::Receiver<Command>,
+    link: mpsc::Receiver<FromLink>,
+    events: broadcast::Sender<Arc<Event>>,
+    registration: watch::Sender<Registration>,
+    calls: Option<CallQueue>,
+    waiting: BTreeMap<u64, oneshot::Sender<Result<Accepted, Refusal>>>,
+    next_request: u64,
+}
+
+/// What a service is spoken to by.
+pub(crate) struct Ends {
+    pub(crate) handle: Handle,
+    pub(crate) link: mpsc::Sender<FromLink>,
+    pub(crate) registration: watch::Receiver<Registration>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        state: State,
+        store: Store,
+        clock: Clock,
+        registration: Registration,
+    ) -> (Self, Ends) {
+        let (commands, of_commands) = mpsc::channel(QUEUE_MAX);
+        let (link, of_link) = mpsc::channel(LINK_QUEUE_MAX);
+        let (events, _) = broadcast::channel(EVENTS_MAX);
+        let (registration, of_registration) = watch::channel(registration.with(&state));
+        let service = Self {
+            state,
+            store,
+            clock,
+            commands: of_commands,
+            link: of_link,
+            events: events.clone(),
+            registration,
+            calls: None,
+            waiting: BTreeMap::new(),
+            next_request: 0,
+        };
+        let ends = Ends {
+            handle: Handle { commands, events },
+            link,
+            registration: of_registration,
+        };
+        (service, ends)
+    }
+
+    /// Runs until `shutdown`; what was decided by then is durable.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut durable = self.store.durable();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let mut inputs = Vec::new();
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                Ok(()) = durable.changed() => {
+                    inputs.push(Input::Stored(*durable.borrow_and_update()));
+                }
+                Some(told) = self.link.recv() => self.take(told, &mut inputs),
+                Some(command) = self.commands.recv() => self.command(command, &mut inputs),
+                _ = ticks.tick() => inputs.push(Input::Tick),
+            }
+            while inputs.len() < BATCH_MAX
+                && let Ok(told) = self.link.try_recv()
+            {
+                self.take(told, &mut inputs);
+            }
+            self.step(inputs).await;
+        }
+        let store = self.store;
+        let _ = tokio::task::spawn_blocking(move || store.close()).await;
+    }
+
+    fn take(&mut self, told: FromLink, inputs: &mut Vec<Input>) {
+        match told {
+            FromLink::Input(input) => inputs.push(input),
+            FromLink::Subscribed {
+                framework_id,
+                calls,
+            } => {
+                self.calls = Some(calls);
+                inputs.push(Input::Subscribed { framework_id });
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command, inputs: &mut Vec<Input>) {
+        match command {
+            Command::Read(look) => look(&self.state),
+            Command::Request(request, reply) => {
+                self.next_request += 1;
+                let id = self.next_request;
+                self.waiting.insert(id, reply);
+                inputs.push(Input::Request { id, request });
+            }
+        }
+    }
+
+    async fn step(&mut self, inputs: Vec<Input>) {
+        if inputs.is_empty() {
+            return;
+        }
+        let effects = self.state.step_all(self.clock.now(), inputs);
+        for effect in effects {
+            self.carry_out(effect).await;
+        }
+        let registration = self.registration.borrow().with(&self.state);
+        self.registration.send_if_modified(|present| {
+            let is_new = *present != registration;
+            *present = registration;
+            is_new
+        });
+    }
+
+    async fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Store { id, records } => self.store.write(id, records).await,
+            Effect::Answer { id, answer } => {
+                if let Some(reply) = self.waiting.remove(&id) {
+                    // Whoever asked may have left.
+                    let _ = reply.send(answer);
+                }
+            }
+            Effect::Event(event) => {
+                tracing::debug!(job = %event.job, task_id = event.task_id.as_deref(), text = %event.text, "event");
+                // Nobody may be following.
+                let _ = self.events.send(Arc::new(event));
+            }
+            Effect::Accept(accept) => self.call(calls::accept(&accept)).await,
+            Effect::Decline { offers, refuse } => self.call(calls::decline(offers, refuse)).await,
+            Effect::Kill { task_id, agent_id } => self.call(calls::kill(task_id, agent_id)).await,
+            Effect::Acknowledge(status) => {
+                if let (Some(call), Some(queue)) = (calls::acknowledge(&status), &self.calls) {
+                    queue.acknowledge(call).await;
+                }
+            }
+            Effect::Reconcile(request) => self.call(request.into_call()).await,
+            Effect::Suppress(roles) => self.call(calls::suppress(roles)).await,
+            Effect::Revive(roles) => self.call(calls::revive(roles)).await,
+            Effect::Roles(roles) => {
+                let present = self.registration.borrow().with(&self.state);
+                let registration = Registration { roles, ..present };
+                self.call(calls::update_framework(&registration)).await;
+            }
+        }
+    }
+
+    async fn call(&self, call: Call) {
+        if let Some(queue) = &self.calls {
+            queue.send(call).await;
+        }
+    }
+}
