@@ -64,6 +64,22 @@ pub(crate) fn agent(
     })
 }
 
+/// Runs the scheduler of jobs until it is told to stop; its tasks go on without it.
+pub(crate) fn scheduler(flags: meseta_jobs::Flags) -> anyhow::Result<ExitCode> {
+    memory::few_arenas();
+    prepare()?;
+    runtime()?.block_on(async {
+        let shutdown = stop_requested()?;
+        let env = meseta_jobs::RunEnv {
+            build: flags::build(),
+            ready: None,
+            shutdown,
+        };
+        meseta_jobs::run(flags, env).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
 /// To be told that the daemon listens; what its start needed is given back a while later. `then` goes on from there.
 fn tidy_when_started<F>(then: F) -> tokio::sync::oneshot::Sender<std::net::SocketAddr>
 where

@@ -75,6 +75,8 @@ pub(crate) enum Verb {
     Master(Box<meseta_master::Flags>),
     /// Run the agent, the node daemon.
     Agent(Box<meseta_agent::Flags>),
+    /// Run the scheduler, which runs jobs: services, batches and schedules.
+    Scheduler(Box<meseta_jobs::Flags>),
     /// Run a master and agents on this machine, on loopback, with an embedded store.
     Local(local::Options),
     /// Run the installed etcd for `meseta local`.
@@ -275,7 +277,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
 /// The command with each daemon's flags given their environment names and `--config`.
 fn command() -> Command {
     let mut command = groups::grouped(Cli::command());
-    for daemon in ["master", "agent"] {
+    for daemon in ["master", "agent", "scheduler"] {
         command = command.mut_subcommand(daemon, |sub| {
             let sub = ConfigFlag::augment_args(sub)
                 .next_line_help(true)
@@ -389,7 +391,7 @@ fn env_name(flag: &str) -> String {
 }
 
 fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Command> {
-    ["master", "agent"]
+    ["master", "agent", "scheduler"]
         .contains(&name)
         .then(|| command.get_subcommands().find(|sub| sub.get_name() == name))
         .flatten()
@@ -632,7 +634,7 @@ mod tests {
 
     fn reference() -> String {
         let mut page = String::from(
-            "# Flags\n\nEvery flag of both daemons, as `--name=value`, as a key of the TOML file that \
+            "# Flags\n\nEvery flag of the daemons, as `--name=value`, as a key of the TOML file that \
              `--config` names, or from the\nenvironment as `MESETA_<NAME>`; the command line wins, \
              then the environment. Booleans also take `--no-name`. A\nvalue `file:///path` stands for \
              the file's text; of `acls` and of flags for files of secrets it is the path, and the text\n\
@@ -641,7 +643,7 @@ mod tests {
              defaults differ from\nthose of Mesos, and why: [departures](departures.md).\n",
         );
         let command = command();
-        for daemon in ["master", "agent"] {
+        for daemon in ["master", "agent", "scheduler"] {
             let sub = find(&command, daemon).expect("declared");
             page +=
                 &format!("\n## `meseta {daemon}`\n\n| flag | default | meaning |\n|---|---|---|\n");

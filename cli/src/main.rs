@@ -1,7 +1,7 @@
 //! The one binary, `meseta`: reads the command line and hands over to a daemon or a verb.
 //!
-//! Invariant: nothing here decides anything about a cluster. Daemons are `meseta-master` and
-//! `meseta-agent`; verbs speak to them over their public APIs alone.
+//! Invariant: nothing here decides anything about a cluster. Daemons are `meseta-master`, `meseta-agent` and
+//! `meseta-jobs`; verbs speak to them over their public APIs alone.
 
 mod daemon;
 mod estimate;
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     let outcome = match parsed.verb {
         flags::Verb::Master(flags) => daemon::master(*flags, parsed.view),
         flags::Verb::Agent(flags) => daemon::agent(*flags, parsed.view),
+        flags::Verb::Scheduler(flags) => daemon::scheduler(*flags),
         flags::Verb::Local(options) => local::run(&options),
         flags::Verb::Etcd(options) => local::etcd::run(&options),
         flags::Verb::Execute(options) => verbs::execute::run(*options),

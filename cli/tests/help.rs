@@ -17,6 +17,7 @@ fn help_names_every_verb_and_what_to_do_first() {
     for word in [
         "master",
         "agent",
+        "scheduler",
         "local",
         "doctor",
         "execute",

@@ -6,7 +6,14 @@ use clap::Command;
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Daemons",
-        &["local", "master", "agent", "registry", "doctor"],
+        &[
+            "local",
+            "master",
+            "agent",
+            "scheduler",
+            "registry",
+            "doctor",
+        ],
     ),
     (
         "Tasks",

@@ -1,4 +1,4 @@
-//! `meseta local`: masters and agents on loopback, as children that end with this process.
+//! `meseta local`: masters, agents and a scheduler on loopback, as children that end with this process.
 //!
 //! Each daemon is this same binary, run again in a process group of its own, so that Ctrl-C reaches
 //! this process alone and agents can be ended, with all their tasks, before their master.
@@ -31,6 +31,9 @@ use state_dir::StateDir;
 const AGENTS_MAX: u16 = 64;
 /// More masters than this help nobody.
 const MASTERS_MAX: u16 = 7;
+/// The master's port unless told, and the scheduler's beside it.
+const USUAL_PORT: u16 = 5050;
+const SCHEDULER_PORT: u16 = 5070;
 /// How long several masters may take to elect one.
 const ELECTION_LIMIT: Duration = Duration::from_secs(20);
 /// Pause between two looks at what has ended, or at who leads.
@@ -40,11 +43,17 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Port of the master, of several masters the first; the others take the ports below it. 0 picks free ones.
-    #[arg(long, default_value_t = 5050)]
+    #[arg(long, default_value_t = USUAL_PORT)]
     port: u16,
     /// Port of the first agent, the next ones follow it; 0 picks free ones.
     #[arg(long = "agent_port", alias = "agent-port", default_value_t = 5051)]
     agent_port: u16,
+    /// Port of the scheduler of jobs; 0 picks a free one. Unset: 5070 if the master has its usual port, else a free one.
+    #[arg(long = "scheduler_port", alias = "scheduler-port")]
+    scheduler_port: Option<u16>,
+    /// Run no scheduler of jobs.
+    #[arg(long = "no-scheduler")]
+    no_scheduler: bool,
     /// Directory for all state; kept. Unset: a fresh one in the temporary directory, removed at the
     /// end.
     #[arg(long = "work_dir", alias = "work-dir", value_name = "DIR")]
@@ -73,6 +82,15 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    fn scheduler_port(&self) -> u16 {
+        let usual = if self.port == USUAL_PORT {
+            SCHEDULER_PORT
+        } else {
+            0
+        };
+        self.scheduler_port.unwrap_or(usual)
+    }
+
     fn ports(&self) -> Ports {
         let usual = if self.demo { demo::AGENTS } else { 1 };
         Ports {
@@ -99,6 +117,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
                 etcd: None,
                 masters: Vec::new(),
                 agents: Vec::new(),
+                scheduler: None,
                 batch_job: None,
             };
             let outcome = cluster.run(options).await;
@@ -114,6 +133,7 @@ struct Cluster {
     etcd: Option<Daemon>,
     masters: Vec<Daemon>,
     agents: Vec<Daemon>,
+    scheduler: Option<Daemon>,
     /// The last command of the demonstration, which ends with this.
     batch_job: Option<Child>,
 }
@@ -158,7 +178,22 @@ impl Cluster {
             let agent = Daemon::start(&name, "agent", &dir, flags, AtItsEnd::AgainAfterSuccess);
             self.agents.push(agent.await?);
         }
+        if !options.no_scheduler {
+            self.scheduler = Some(self.start_scheduler(options, &masters).await?);
+        }
         Ok(())
+    }
+
+    async fn start_scheduler(&self, options: &Options, masters: &str) -> anyhow::Result<Daemon> {
+        let dir = self.state.path.join("scheduler");
+        let flags = vec![
+            format!("--port={}", options.scheduler_port()),
+            format!("--master={masters}"),
+        ];
+        let started = Daemon::start("scheduler", "scheduler", &dir, flags, AtItsEnd::Again);
+        let mut scheduler = started.await?;
+        scheduler.keep_port();
+        Ok(scheduler)
     }
 
     async fn start_the_master(&mut self, options: &Options) -> anyhow::Result<()> {
@@ -222,7 +257,11 @@ impl Cluster {
             "kept"
         };
         let flag = self.master_flag();
-        let targets = self.masters.iter().chain(&self.agents);
+        let targets = self
+            .masters
+            .iter()
+            .chain(&self.agents)
+            .chain(&self.scheduler);
         let targets: Vec<_> = targets.map(|one| format!("{}/metrics", one.url)).collect();
         let me = invoked_as();
         eprintln!(
@@ -285,6 +324,9 @@ impl Cluster {
         for agent in &self.agents {
             lines += &format!("  {}  {}\n", agent.name, agent.url);
         }
+        if let Some(scheduler) = &self.scheduler {
+            lines += &format!("  jobs     {}\n", scheduler.url);
+        }
         if let Some(etcd) = &self.etcd {
             lines += &format!("  etcd     {}\n", etcd.url);
         }
@@ -306,7 +348,7 @@ impl Cluster {
         let mut told = false;
         loop {
             let all = self.etcd.iter_mut().chain(&mut self.masters);
-            for daemon in all.chain(&mut self.agents) {
+            for daemon in all.chain(&mut self.agents).chain(&mut self.scheduler) {
                 match daemon.look() {
                     Ok(Found::Running) => {}
                     Ok(Found::ToldToEnd) => {
@@ -339,6 +381,7 @@ impl Cluster {
 
     /// Agents first, since they end the tasks and tell the master; then the masters, what they share, and the files.
     async fn stop(&mut self) {
+        end(self.scheduler.as_mut_slice()).await;
         end(&mut self.agents).await;
         end(&mut self.masters).await;
         end(self.etcd.as_mut_slice()).await;
