@@ -24,6 +24,7 @@ mod faults;
 mod full_disk;
 mod hardening;
 mod ill_plugins;
+mod jobs;
 mod launching;
 mod leaders;
 mod limits;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         estimating,
         restart,
         failover,
+        jobs,
         leaders,
         pauses,
         absences,

@@ -1,0 +1,147 @@
+//! kill -9 of scheduler, master and agents at random moments while jobs run: no service has too many tasks, none is lost,
+//! and each task of a batch succeeds once.
+//!
+//! Entered through [`run`], by a scenario with a few kills and by an example with very many.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::dice::Dice;
+use crate::jobs::{Scheduler, batch, service};
+use crate::wait::eventually;
+use crate::{Cluster, Setup, http};
+
+/// From the last kill until all is as it is to be.
+const SETTLE_LIMIT: Duration = Duration::from_secs(180);
+/// Between two kills at most, in ms.
+const PAUSE_MS_MAX: u64 = 1_500;
+/// Instances above its count that the service may have.
+const SURGE: usize = 1;
+
+/// What a run has seen.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub kills_of_scheduler: usize,
+    pub kills_of_master: usize,
+    pub kills_of_agents: usize,
+    /// The most tasks of the service that lived at once.
+    pub most: usize,
+    /// Looks at how many lived.
+    pub looks: usize,
+    pub settled_after: Duration,
+}
+
+/// Runs as many tasks, half of a service and half of a batch, through so many kills; the first contradiction ends it.
+pub fn run(tasks: usize, kills: usize, seed: u64) -> Result<Report, String> {
+    let mut cluster = Cluster::start(Setup {
+        agents: 2,
+        agent_flags: vec!["--resources=cpus:8;mem:16384;disk:4096;ports:[31000-31999]".into()],
+        ..Setup::default()
+    });
+    let done =
+        tempfile::TempDir::with_prefix("meseta-test-done-").map_err(|error| error.to_string())?;
+    let mut scheduler = Scheduler::start(&cluster);
+    let count = tasks / 2;
+    scheduler.submit(&service("web", count, "exec sleep 100000"));
+    let command = format!("sleep 1; echo done >> {}/$INDEX", done.path().display());
+    scheduler.submit(&batch("array", count, &command));
+    let mut report = Report::default();
+    let mut dice = Dice::new(seed);
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_millis(dice.roll(PAUSE_MS_MAX)));
+        match dice.roll(4) {
+            0 | 1 => {
+                scheduler.restart(&cluster);
+                report.kills_of_scheduler += 1;
+            }
+            2 => {
+                cluster.restart_master();
+                report.kills_of_master += 1;
+            }
+            _ => {
+                let agent = usize::try_from(dice.roll(2)).unwrap_or_default();
+                cluster.restart_agent(agent);
+                report.kills_of_agents += 1;
+            }
+        }
+        look(&cluster, count + SURGE, &mut report)?;
+    }
+    let began = Instant::now();
+    settle(&cluster, &scheduler, count, &mut report)?;
+    report.settled_after = began.elapsed();
+    once_each(done.path(), count)?;
+    Ok(report)
+}
+
+/// How many tasks of the service live, as far as the master knows.
+fn alive(cluster: &Cluster) -> Option<usize> {
+    let url = format!("{}/tasks?limit=100000", cluster.master.url);
+    let answer = http::try_get(&url).ok()?;
+    if answer.status != 200 {
+        return None;
+    }
+    let page = answer.json();
+    let of_web = page["tasks"].as_array()?.iter().filter(|task| {
+        let is_web = task["id"].as_str().is_some_and(|id| id.starts_with("web."));
+        is_web && is_live(&task["state"])
+    });
+    Some(of_web.count())
+}
+
+fn is_live(state: &Value) -> bool {
+    [
+        "TASK_STAGING",
+        "TASK_STARTING",
+        "TASK_RUNNING",
+        "TASK_KILLING",
+    ]
+    .contains(&state.as_str().unwrap_or_default())
+}
+
+fn look(cluster: &Cluster, most: usize, report: &mut Report) -> Result<(), String> {
+    let Some(alive) = alive(cluster) else {
+        return Ok(());
+    };
+    report.looks += 1;
+    report.most = report.most.max(alive);
+    match alive <= most {
+        true => Ok(()),
+        false => Err(format!(
+            "{alive} tasks of the service live, of {most} at most"
+        )),
+    }
+}
+
+fn settle(
+    cluster: &Cluster,
+    scheduler: &Scheduler,
+    count: usize,
+    report: &mut Report,
+) -> Result<(), String> {
+    let mut contradiction = None;
+    eventually("both jobs are as they are to be", SETTLE_LIMIT, || {
+        if let Err(why) = look(cluster, count + SURGE, report) {
+            contradiction = Some(why);
+            return Some(());
+        }
+        let (web, array) = (scheduler.job("web")?, scheduler.job("array")?);
+        std::thread::sleep(Duration::from_millis(100));
+        let is_settled = web["state"] == "healthy" && array["state"] == "complete";
+        (is_settled && alive(cluster) == Some(count)).then_some(())
+    });
+    contradiction.map_or(Ok(()), Err)
+}
+
+/// Each index has written its line once.
+fn once_each(done: &Path, count: usize) -> Result<(), String> {
+    for index in 0..count {
+        let text = std::fs::read_to_string(done.join(index.to_string()));
+        let lines = text.unwrap_or_default().lines().count();
+        if lines != 1 {
+            return Err(format!("task {index} of the batch succeeded {lines} times"));
+        }
+    }
+    Ok(())
+}
