@@ -219,7 +219,7 @@ fn check_integer(name: &str, (least, most): (i64, i64), node: &Node, mistakes: &
 fn check_amount(name: &str, node: &Node, mistakes: &mut Collector) {
     let cure = "write a number of thousandths above 0, as `0.5`";
     match node.number() {
-        Some(number) if number >= 0.001 && number <= AMOUNT_MAX => {
+        Some(number) if (0.001..=AMOUNT_MAX).contains(&number) => {
             let thousandths = number * 1000.0;
             if (thousandths - thousandths.round()).abs() > 1e-6 * thousandths.max(1.0) {
                 let message = format!("{name} = {number} is finer than a thousandth");
