@@ -122,6 +122,14 @@ pub(crate) enum Verb {
     Maintenance(verbs::nodes::MaintenanceOptions),
     /// Say why a framework or role gets no offer.
     Explain(verbs::explain::Options),
+    /// Hand a job file to the scheduler, and follow the job until it is healthy or has ended.
+    Run(verbs::job::RunOptions),
+    /// Say what a job file would change, where it would fit now, and what is in the way.
+    Plan(verbs::job::PlanOptions),
+    /// List the scheduler's jobs.
+    Jobs(verbs::job::ListOptions),
+    /// Show or change one of the scheduler's jobs.
+    Job(verbs::job::JobOptions),
     /// Show what a task has written.
     Logs(verbs::logs::Options),
     /// Run a command in the container of a task, and show its output.

@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// Headings and their verbs, in the order in which they are read.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Daemons",
         &[
@@ -15,6 +15,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "doctor",
         ],
     ),
+    ("Jobs", &["run", "plan", "jobs", "job"]),
     (
         "Tasks",
         &[

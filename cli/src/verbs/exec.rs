@@ -30,6 +30,17 @@ pub(crate) struct Options {
     master: MasterFlag,
 }
 
+impl Options {
+    /// Of a task whose id is known.
+    pub(super) fn of(task: &str, arguments: &[String], master: &MasterFlag) -> Self {
+        Self {
+            task: task.to_owned(),
+            arguments: arguments.to_vec(),
+            master: master.clone(),
+        }
+    }
+}
+
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let master = &options.master.master;
     let found = task::find(master, &options.task)?;

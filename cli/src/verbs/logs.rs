@@ -29,6 +29,18 @@ pub(crate) struct Options {
     master: MasterFlag,
 }
 
+impl Options {
+    /// Of a task whose id is known.
+    pub(super) fn of(task: &str, file: &str, follow: bool, master: &MasterFlag) -> Self {
+        Self {
+            task: task.to_owned(),
+            file: file.to_owned(),
+            follow,
+            master: master.clone(),
+        }
+    }
+}
+
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let path = format!("/tasks?task_id={}", server::encoded(&options.task));

@@ -11,6 +11,7 @@ pub(crate) mod frameworks;
 mod hints;
 pub(crate) mod identity;
 mod ids;
+pub(crate) mod job;
 pub(crate) mod kill;
 pub(crate) mod lenient;
 pub(crate) mod logs;

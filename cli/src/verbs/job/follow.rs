@@ -1,0 +1,139 @@
+//! A job from its submission until it is healthy or has ended: what is said on the way, and how the command ends.
+//!
+//! [`Progress`] decides and is pure; [`follow`] asks the scheduler and prints.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::super::{table, text};
+use super::api::{self, Scheduler};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// A scheduler that is away for longer is given up: the next leader takes over sooner.
+const AWAY_MAX: Duration = Duration::from_secs(30);
+
+/// How the command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Good,
+    Bad,
+}
+
+/// What has been said of a job so far.
+#[derive(Debug)]
+pub(super) struct Progress {
+    version: u64,
+    last: Option<String>,
+    has_reverted: bool,
+}
+
+impl Progress {
+    pub(super) const fn new(version: u64) -> Self {
+        Self {
+            version,
+            last: None,
+            has_reverted: false,
+        }
+    }
+
+    /// A line, if there is something new to say, and the ending once there is one.
+    pub(super) fn observe(&mut self, job: &Value) -> (Option<String>, Option<Ending>) {
+        let state = text(job, "state");
+        let version = job.get("version").and_then(Value::as_u64);
+        self.has_reverted |= state == "reverting";
+        let is_ours = version.is_none_or(|version| version == self.version);
+        let line = describe(job, &state);
+        let is_new = self.last.as_ref() != Some(&line);
+        self.last = Some(line.clone());
+        let ending = match state.as_str() {
+            "healthy" | "complete" if self.has_reverted => Some(Ending::Bad),
+            "healthy" | "complete" if is_ours => Some(Ending::Good),
+            "failed" | "stopped" => Some(Ending::Bad),
+            // Somebody else has submitted or reverted it meanwhile.
+            _ if version.is_some_and(|version| version > self.version) => Some(Ending::Bad),
+            _ => None,
+        };
+        let line = match ending {
+            Some(Ending::Bad) if !is_ours || self.has_reverted => format!(
+                "{line}\nversion {} does not run: the job is at version {}; `meseta job history {}` says why",
+                self.version,
+                text(job, "version"),
+                text(job, "name")
+            ),
+            _ => line,
+        };
+        (is_new.then_some(line), ending)
+    }
+}
+
+/// `web: updating, 2 of 3 running, 1 healthy: short of cpus:1`.
+fn describe(job: &Value, state: &str) -> String {
+    let number = |key: &str| job.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let mut line = format!("{}: {state}, ", text(job, "name"));
+    if text(job, "kind") == "service" {
+        line += &format!(
+            "{} of {} running, {} healthy",
+            number("running"),
+            number("count"),
+            number("healthy")
+        );
+    } else {
+        line += &format!(
+            "{} of {} succeeded, {} running, {} pending",
+            number("succeeded"),
+            number("count"),
+            number("running"),
+            number("pending")
+        );
+    }
+    if number("failed") > 0 {
+        line += &format!(", {} failed", number("failed"));
+    }
+    match text(job, "why").as_str() {
+        "-" => line,
+        why => format!("{line}: {why}"),
+    }
+}
+
+/// Follows a version of a job; the exit code says whether it came to be what was asked for.
+pub(super) fn follow(
+    scheduler: &Scheduler,
+    name: &str,
+    version: u64,
+    is_json: bool,
+) -> anyhow::Result<ExitCode> {
+    let mut progress = Progress::new(version);
+    let mut away_since: Option<Instant> = None;
+    loop {
+        match scheduler.get(&api::path(name)) {
+            Ok(job) => {
+                away_since = None;
+                let (line, ending) = progress.observe(&job);
+                match line {
+                    Some(_) if is_json => table::say(&json!(job).to_string()),
+                    Some(line) => table::say(&line),
+                    None => {}
+                }
+                match ending {
+                    Some(Ending::Good) => return Ok(ExitCode::SUCCESS),
+                    Some(Ending::Bad) => return Ok(ExitCode::FAILURE),
+                    None => {}
+                }
+            }
+            Err(error) => {
+                let since = *away_since.get_or_insert_with(|| {
+                    eprintln!("{error:#}; asking again");
+                    Instant::now()
+                });
+                if since.elapsed() > AWAY_MAX {
+                    return Err(error.context(format!(
+                        "the job is submitted as version {version}, but could not be followed"
+                    )));
+                }
+            }
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}

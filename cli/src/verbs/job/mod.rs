@@ -1,0 +1,275 @@
+//! Jobs of `meseta scheduler`: `run`, `plan`, `jobs`, and `job` with what can be done to one.
+//!
+//! All of them speak the scheduler's HTTP API (`api.rs`); logs and commands in a task go the way of `meseta logs` and
+//! `meseta exec`, by the master to the agent. Files: `follow.rs` a job on its way, `show.rs` tables, `task.rs` which
+//! task of a job is meant.
+
+mod api;
+mod follow;
+mod show;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand, ValueHint};
+use meseta_jobs::file;
+use meseta_jobs::spec::{JobSpec, Kind};
+use serde_json::{Value, json};
+
+use super::identity::IdentityFlags;
+use super::table;
+use api::Scheduler;
+
+/// Where the scheduler is: a flag of every verb of jobs.
+#[derive(Debug, Clone, Args)]
+struct SchedulerFlag {
+    /// The scheduler, as `host:port` or `https://host:port`.
+    #[arg(
+        long,
+        global = true,
+        env = "MESETA_SCHEDULER",
+        default_value = "127.0.0.1:5070"
+    )]
+    scheduler: String,
+}
+
+/// Flags of `meseta run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    /// The job file, in TOML or JSON (docs/jobs.md); `-` reads standard input.
+    #[arg(value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    /// Return as soon as the scheduler has the job.
+    #[arg(long, short)]
+    detach: bool,
+    #[command(flatten)]
+    scheduler: SchedulerFlag,
+    // Read from the command line by `identity::install`.
+    #[command(flatten)]
+    identity: IdentityFlags,
+    /// Print JSON: each change of the job on a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Flags of `meseta plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanOptions {
+    /// The job file, in TOML or JSON (docs/jobs.md); `-` reads standard input.
+    #[arg(value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    #[command(flatten)]
+    scheduler: SchedulerFlag,
+    // As in `RunOptions`.
+    #[command(flatten)]
+    identity: IdentityFlags,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Flags of `meseta jobs`.
+#[derive(Debug, Args)]
+pub(crate) struct ListOptions {
+    #[command(flatten)]
+    scheduler: SchedulerFlag,
+    // As in `RunOptions`.
+    #[command(flatten)]
+    identity: IdentityFlags,
+    /// Print the scheduler's own JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Flags of `meseta job`.
+#[derive(Debug, Args)]
+pub(crate) struct JobOptions {
+    #[command(subcommand)]
+    verb: JobVerb,
+    #[command(flatten)]
+    scheduler: SchedulerFlag,
+    #[command(flatten)]
+    master: super::MasterFlag,
+    /// Print JSON instead.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum JobVerb {
+    /// Show a job, its tasks, and why it waits.
+    Status { name: String },
+    /// Show what a task of the job has written.
+    Logs {
+        name: String,
+        /// The instance or array task. Default: the first that runs, else the newest.
+        #[arg(long)]
+        index: Option<u32>,
+        /// The file in the task's sandbox.
+        #[arg(long, default_value = "stdout")]
+        file: String,
+        /// Go on until the task has ended.
+        #[arg(long, short)]
+        follow: bool,
+    },
+    /// Run a command in the container of a task of the job, and show its output.
+    Exec {
+        name: String,
+        /// The instance or array task. Default: the first that runs.
+        #[arg(long)]
+        index: Option<u32>,
+        /// The command and its arguments, as in `meseta job exec web -- ls -l /`.
+        #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+        arguments: Vec<String>,
+    },
+    /// Replace each instance by a new one, as an update does.
+    Restart { name: String },
+    /// Change how many instances a job has.
+    Scale {
+        name: String,
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        count: u32,
+    },
+    /// End the tasks of a job.
+    Stop {
+        name: String,
+        /// Also forget the job, release its reservations and destroy its volumes.
+        #[arg(long)]
+        purge: bool,
+    },
+    /// Go back to a version of the job's file.
+    Revert {
+        name: String,
+        /// The version (see `meseta job history`).
+        version: u64,
+    },
+    /// Let an update go on whose canaries are healthy.
+    Promote { name: String },
+    /// List the versions of a job and what happened to it.
+    History { name: String },
+}
+
+pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
+    let spec = read(&options.file)?;
+    let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
+    let submitted = scheduler.post("/v1/jobs", &file::to_json(&spec))?;
+    let version = submitted.get("version").and_then(Value::as_u64);
+    let version = version.context("the scheduler does not say which version the job is now")?;
+    // A cron job waits for its time; there is nothing to follow.
+    let is_over = options.detach || matches!(spec.kind, Kind::Cron(_));
+    if is_over {
+        if options.json {
+            table::print_json(&submitted)?;
+        } else {
+            table::say(&format!("job {} is version {version}", spec.name));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    follow::follow(&scheduler, &spec.name, version, options.json)
+}
+
+pub(crate) fn plan(options: &PlanOptions) -> anyhow::Result<()> {
+    let spec = read(&options.file)?;
+    let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
+    let plan = scheduler.post("/v1/jobs/plan", &file::to_json(&spec))?;
+    if options.json {
+        return table::print_json(&plan);
+    }
+    for line in show::plan(&spec.name, &plan) {
+        table::say(&line);
+    }
+    Ok(())
+}
+
+pub(crate) fn list(options: &ListOptions) -> anyhow::Result<()> {
+    let jobs = Scheduler::at(&options.scheduler.scheduler)?.get("/v1/jobs")?;
+    if options.json {
+        return table::print_json(&jobs);
+    }
+    show::jobs(&jobs);
+    Ok(())
+}
+
+pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
+    let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
+    let change = |name: &str, action: &str, body: Value| -> anyhow::Result<ExitCode> {
+        let answer = scheduler.post(&format!("{}/{action}", api::path(name)), &body)?;
+        if options.json {
+            table::print_json(&answer)?;
+        } else {
+            table::say(&format!(
+                "job {name}: {action} is under way; `meseta job status {name}` shows it"
+            ));
+        }
+        Ok(ExitCode::SUCCESS)
+    };
+    match &options.verb {
+        JobVerb::Status { name } => {
+            let job = scheduler.get(&api::path(name))?;
+            if options.json {
+                table::print_json(&job)?;
+            } else {
+                show::status(&job);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        JobVerb::History { name } => {
+            let history = scheduler.get(&format!("{}/history", api::path(name)))?;
+            if options.json {
+                table::print_json(&history)?;
+            } else {
+                show::history(&history);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        JobVerb::Logs {
+            name,
+            index,
+            file,
+            follow,
+        } => {
+            let job = scheduler.get(&api::path(name))?;
+            let task = task::newest(&job, *index)?;
+            let options = super::logs::Options::of(&task, file, *follow, &options.master);
+            super::logs::run(&options).map(|()| ExitCode::SUCCESS)
+        }
+        JobVerb::Exec {
+            name,
+            index,
+            arguments,
+        } => {
+            let job = scheduler.get(&api::path(name))?;
+            let task = task::running(&job, *index)?;
+            super::exec::run(&super::exec::Options::of(&task, arguments, &options.master))
+        }
+        JobVerb::Restart { name } => change(name, "restart", json!({})),
+        JobVerb::Promote { name } => change(name, "promote", json!({})),
+        JobVerb::Scale { name, count } => change(name, "scale", json!({ "count": count })),
+        JobVerb::Stop { name, purge } => change(name, "stop", json!({ "purge": purge })),
+        JobVerb::Revert { name, version } => change(name, "revert", json!({ "version": version })),
+    }
+}
+
+/// The job of a file; its mistakes each on a line that editors understand.
+fn read(path: &Path) -> anyhow::Result<JobSpec> {
+    let text = if path == Path::new("-") {
+        std::io::read_to_string(std::io::stdin()).context("failed to read standard input")?
+    } else {
+        std::fs::read_to_string(path)
+            .with_context(|| format!("failed to read {}", path.display()))?
+    };
+    match file::from_text(&text) {
+        Ok(spec) => Ok(spec),
+        Err(mistakes) => {
+            let told = mistakes.errors.iter();
+            let told: Vec<String> = told
+                .map(|mistake| format!("{}:{mistake}", path.display()))
+                .collect();
+            bail!("the job file has mistakes:\n{}", told.join("\n"))
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Jobs, their tasks and their history, as tables.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use super::super::tasks::age;
+use super::super::{items, table, text};
+
+const JOBS: [&str; 8] = [
+    "NAME", "KIND", "STATE", "RUNNING", "HEALTHY", "FAILED", "ROLE", "WHY",
+];
+const TASKS: [&str; 8] = [
+    "TASK", "INDEX", "VERSION", "STATE", "HEALTHY", "HOST", "PORTS", "SINCE",
+];
+
+pub(super) fn jobs(body: &Value) {
+    let rows = items(body, "jobs").iter().map(job_row).collect();
+    table::print_wrapped(&JOBS, rows);
+}
+
+/// A service is measured by what runs, a batch by what has succeeded.
+fn job_row(job: &Value) -> Vec<String> {
+    let of_count = |key: &str| format!("{}/{}", text(job, key), text(job, "count"));
+    vec![
+        text(job, "name"),
+        text(job, "kind"),
+        text(job, "state"),
+        of_count("running"),
+        match text(job, "kind").as_str() {
+            "service" => of_count("healthy"),
+            _ => format!("{} done", of_count("succeeded")),
+        },
+        text(job, "failed"),
+        text(job, "role"),
+        text(job, "why"),
+    ]
+}
+
+pub(super) fn status(job: &Value) {
+    for line in summary(job) {
+        table::say(&line);
+    }
+    let tasks = items(job, "tasks");
+    if !tasks.is_empty() {
+        table::say("");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default();
+        table::print(
+            &TASKS,
+            tasks.iter().map(|task| task_row(task, now)).collect(),
+        );
+    }
+    let troubles = tasks.iter().filter(|task| text(task, "message") != "-");
+    for task in troubles {
+        table::say(&format!(
+            "{}: {}",
+            text(task, "task_id"),
+            text(task, "message")
+        ));
+    }
+}
+
+fn summary(job: &Value) -> Vec<String> {
+    let mut lines = vec![
+        format!(
+            "job      {} ({}, version {})",
+            text(job, "name"),
+            text(job, "kind"),
+            text(job, "version")
+        ),
+        format!("role     {}", text(job, "role")),
+        format!("state    {}", text(job, "state")),
+        format!(
+            "tasks    {} wanted, {} running, {} healthy, {} pending, {} failed, {} succeeded",
+            text(job, "count"),
+            text(job, "running"),
+            text(job, "healthy"),
+            text(job, "pending"),
+            text(job, "failed"),
+            text(job, "succeeded")
+        ),
+    ];
+    if let Some(update) = job.get("update").filter(|update| update.is_object()) {
+        lines.push(format!(
+            "update   from version {} to {}: {}",
+            text(update, "from"),
+            text(update, "to"),
+            text(update, "state")
+        ));
+    }
+    if text(job, "why") != "-" {
+        lines.push(format!("why      {}", text(job, "why")));
+    }
+    lines
+}
+
+fn task_row(task: &Value, now: Duration) -> Vec<String> {
+    let ports = task.get("ports").and_then(Value::as_object);
+    let ports: Vec<String> = ports
+        .into_iter()
+        .flatten()
+        .map(|(name, number)| format!("{name}:{number}"))
+        .collect();
+    let since = task.get("since").and_then(Value::as_f64);
+    vec![
+        text(task, "task_id"),
+        text(task, "index"),
+        text(task, "version"),
+        text(task, "state"),
+        text(task, "healthy"),
+        text(task, "hostname"),
+        if ports.is_empty() {
+            "-".to_owned()
+        } else {
+            ports.join(",")
+        },
+        since.map_or_else(|| "-".to_owned(), |since| age(now, since)),
+    ]
+}
+
+/// Versions and events, whatever fields the scheduler gives them.
+pub(super) fn history(body: &Value) {
+    let versions = items(body, "versions").iter();
+    table::print(
+        &["VERSION", "STATE", "BY", "AT"],
+        versions
+            .map(|one| {
+                ["version", "state", "principal", "time"]
+                    .map(|key| text(one, key))
+                    .to_vec()
+            })
+            .collect(),
+    );
+    let events = items(body, "events");
+    if events.is_empty() {
+        return;
+    }
+    table::say("");
+    table::print_wrapped(
+        &["AT", "EVENT", "TASK", "MESSAGE"],
+        events
+            .iter()
+            .map(|one| {
+                ["time", "event", "task_id", "message"]
+                    .map(|key| text(one, key))
+                    .to_vec()
+            })
+            .collect(),
+    );
+}
+
+/// What a file would change, where it would fit, and what is in the way.
+pub(super) fn plan(name: &str, plan: &Value) -> Vec<String> {
+    let changes = items(plan, "changes");
+    let mut lines = match changes {
+        [] => vec![format!("job {name}: nothing would change")],
+        changes => std::iter::once(format!("job {name} would change:"))
+            .chain(
+                changes
+                    .iter()
+                    .map(|change| format!("  {}", change_line(change))),
+            )
+            .collect(),
+    };
+    lines.push(format!(
+        "{} of {} tasks would fit now",
+        text(plan, "fits"),
+        text(plan, "wants")
+    ));
+    let obstacles = items(plan, "obstacles").iter().filter_map(Value::as_str);
+    lines.extend(obstacles.map(|obstacle| format!("  in the way: {obstacle}")));
+    lines
+}
+
+/// A text as it is, or a field with what it was and would be.
+fn change_line(change: &Value) -> String {
+    if let Some(text) = change.as_str() {
+        return text.to_owned();
+    }
+    let value = |key: &str| match change.get(key) {
+        None | Some(Value::Null) => "absent".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    };
+    format!("{}: {} -> {}", value("field"), value("from"), value("to"))
+}

@@ -1,0 +1,231 @@
+//! The verbs against a small scheduler of canned answers.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+
+use super::api::{self, Scheduler};
+use super::follow::{Ending, Progress};
+use super::{show, task};
+
+/// Answers one request for each connection; tells what was asked.
+fn scheduler_with(
+    answers: &[(&'static str, u16, Value)],
+) -> (String, mpsc::Receiver<(String, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    let answers: BTreeMap<&str, (u16, Value)> = answers
+        .iter()
+        .map(|(request, status, body)| (*request, (*status, body.clone())))
+        .collect();
+    let (told, asked) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let Some((request, body)) = request_of(&stream) else {
+                continue;
+            };
+            let missing = (404, json!({}));
+            let (status, answer) = answers.get(request.as_str()).unwrap_or(&missing);
+            answer_with(stream, *status, answer);
+            if told.send((request, body)).is_err() {
+                return;
+            }
+        }
+    });
+    (address, asked)
+}
+
+fn request_of(stream: &TcpStream) -> Option<(String, String)> {
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).ok()?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let line = line.trim().to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let request = first.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
+    Some((request, String::from_utf8(body).ok()?))
+}
+
+fn answer_with(mut stream: TcpStream, status: u16, body: &Value) {
+    let location = body.get("location").and_then(Value::as_str);
+    let location = location.map_or_else(String::new, |at| format!("location: {at}\r\n"));
+    let body = body.to_string();
+    let length = body.len();
+    let _ = write!(
+        stream,
+        "HTTP/1.1 {status} OK\r\n{location}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+}
+
+#[test]
+fn a_request_says_what_the_api_expects() {
+    let (address, asked) = scheduler_with(&[
+        ("GET /v1/jobs/web", 200, json!({"name": "web"})),
+        ("POST /v1/jobs/web/scale", 200, json!({})),
+    ]);
+    let scheduler = Scheduler::at(&address).expect("a scheduler");
+    let job = scheduler.get(&api::path("web")).expect("a job");
+    assert_eq!(job, json!({"name": "web"}));
+    scheduler
+        .post("/v1/jobs/web/scale", &json!({"count": 3}))
+        .expect("an answer");
+    let all: Vec<_> = asked.iter().take(2).collect();
+    assert_eq!(
+        all[1],
+        (
+            "POST /v1/jobs/web/scale".to_owned(),
+            "{\"count\":3}".to_owned()
+        )
+    );
+}
+
+#[test]
+fn a_scheduler_that_does_not_lead_is_left_for_the_one_that_does() {
+    let (leader, _asked) = scheduler_with(&[("GET /v1/jobs", 200, json!({"jobs": []}))]);
+    let to_leader = json!({"location": format!("http://{leader}/v1/jobs")});
+    let (follower, _also) = scheduler_with(&[("GET /v1/jobs", 307, to_leader)]);
+    let jobs = Scheduler::at(&follower).and_then(|scheduler| scheduler.get("/v1/jobs"));
+    assert_eq!(jobs.expect("the leader's jobs"), json!({"jobs": []}));
+    let (circle, _more) =
+        scheduler_with(&[("GET /a", 307, json!({"location": "http://127.0.0.1:1/a"}))]);
+    let error = Scheduler::at(&circle)
+        .and_then(|scheduler| scheduler.get("/a"))
+        .expect_err("nobody");
+    assert!(
+        error.to_string().contains("nothing answers at"),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn a_refusal_is_told_with_its_cure() {
+    let errors = json!({"errors": [{"line": 1, "column": 2, "message": "role a is not yours", "cure": "ask its owner"}]});
+    let (address, _asked) = scheduler_with(&[("POST /v1/jobs", 400, errors)]);
+    let scheduler = Scheduler::at(&address).expect("a scheduler");
+    let error = scheduler.post("/v1/jobs", &json!({})).expect_err("refused");
+    assert_eq!(
+        error.to_string(),
+        "the scheduler refused: role a is not yours; ask its owner"
+    );
+    let error = scheduler.get("/v1/jobs/none").expect_err("no such job");
+    assert!(error.to_string().contains("404"), "{error:#}");
+}
+
+fn service(state: &str, version: u64, running: u64) -> Value {
+    json!({"name": "web", "kind": "service", "state": state, "version": version, "count": 3,
+           "running": running, "healthy": running, "failed": 0})
+}
+
+#[test]
+fn a_job_is_followed_until_its_version_is_healthy() {
+    let mut progress = Progress::new(2);
+    let mut waiting = service("pending", 2, 0);
+    waiting["why"] = json!("short of cpus:1");
+    let (line, ending) = progress.observe(&waiting);
+    assert_eq!(
+        line.as_deref(),
+        Some("web: pending, 0 of 3 running, 0 healthy: short of cpus:1")
+    );
+    assert_eq!(ending, None);
+    // The same is said once; the version before does not count as healthy.
+    assert_eq!(progress.observe(&waiting), (None, None));
+    assert_eq!(progress.observe(&service("healthy", 1, 3)).1, None);
+    assert_eq!(
+        progress.observe(&service("healthy", 2, 3)).1,
+        Some(Ending::Good)
+    );
+}
+
+#[test]
+fn a_version_that_is_reverted_ends_badly() {
+    let mut progress = Progress::new(2);
+    assert_eq!(progress.observe(&service("updating", 2, 3)).1, None);
+    assert_eq!(progress.observe(&service("reverting", 2, 3)).1, None);
+    let (line, ending) = progress.observe(&service("healthy", 3, 3));
+    assert_eq!(ending, Some(Ending::Bad));
+    let line = line.expect("a line");
+    assert!(
+        line.ends_with(
+            "version 2 does not run: the job is at version 3; `meseta job history web` says why"
+        ),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_batch_ends_with_its_last_task() {
+    let batch = |state: &str, succeeded: u64| {
+        json!({"name": "sum", "kind": "batch", "state": state, "version": 1, "count": 9,
+               "succeeded": succeeded, "running": 1, "pending": 2, "failed": 1})
+    };
+    let mut progress = Progress::new(1);
+    let (line, _) = progress.observe(&batch("running", 5));
+    assert_eq!(
+        line.as_deref(),
+        Some("sum: running, 5 of 9 succeeded, 1 running, 2 pending, 1 failed")
+    );
+    assert_eq!(
+        progress.observe(&batch("complete", 9)).1,
+        Some(Ending::Good)
+    );
+    assert_eq!(
+        Progress::new(1).observe(&batch("failed", 5)).1,
+        Some(Ending::Bad)
+    );
+}
+
+#[test]
+fn the_task_that_is_meant_is_found() {
+    let job = json!({"name": "web", "why": "nothing", "tasks": [
+        {"task_id": "old", "index": 0, "state": "TASK_FAILED", "since": 1.0},
+        {"task_id": "b", "index": 1, "state": "TASK_RUNNING", "since": 2.0},
+        {"task_id": "a", "index": 0, "state": "TASK_RUNNING", "since": 3.0},
+        {"task_id": "c", "index": 2, "state": "TASK_FINISHED", "since": 4.0},
+        {"task_id": "d", "index": 2, "state": "TASK_FAILED", "since": 5.0},
+    ]});
+    let newest = |index| task::newest(&job, index).expect("a task");
+    assert_eq!(
+        [newest(None), newest(Some(1)), newest(Some(2))],
+        ["a", "b", "d"]
+    );
+    assert_eq!(task::running(&job, Some(1)).expect("one"), "b");
+    let error = task::running(&job, Some(2))
+        .expect_err("none runs")
+        .to_string();
+    assert_eq!(
+        error,
+        "no task of job web runs; `meseta job status web` shows them"
+    );
+    assert!(task::newest(&job, Some(7)).is_err());
+}
+
+#[test]
+fn a_plan_is_told_in_lines() {
+    let plan = json!({
+        "changes": [{"field": "count", "from": 2, "to": 3}, "the command"],
+        "fits": 1, "wants": 3, "obstacles": ["short of cpus:1 on 4 agents"],
+    });
+    let expected = [
+        "job web would change:",
+        "  count: 2 -> 3",
+        "  the command",
+        "1 of 3 tasks would fit now",
+        "  in the way: short of cpus:1 on 4 agents",
+    ];
+    assert_eq!(show::plan("web", &plan), expected);
+    let none = json!({"changes": [], "fits": 0, "wants": 0, "obstacles": []});
+    assert_eq!(show::plan("web", &none)[0], "job web: nothing would change");
+}
