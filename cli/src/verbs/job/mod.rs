@@ -145,6 +145,8 @@ enum JobVerb {
     Revert {
         name: String,
         /// The version (see `meseta job history`).
+        // Under a name of its own: `version` is the flag that prints the program's.
+        #[arg(id = "to_version", value_name = "VERSION")]
         version: u64,
     },
     /// Let an update go on whose canaries are healthy.
