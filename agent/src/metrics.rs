@@ -130,6 +130,8 @@ fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
         "meseta_agent_container_destroy_errors_total",
         destroy_errors,
     );
+    let repeated = number(meseta_isolators::repeated());
+    builder.one("meseta_agent_looks_repeated_total", repeated);
     let dropped = "meseta_agent_framework_messages_dropped_total";
     let (streams, to_master) = (&context.streams, &context.dropped);
     for (to, count) in [("executor", streams.dropped()), ("master", to_master.get())] {

@@ -57,6 +57,6 @@ pub use launcher::{
     LaunchIsolation, LaunchSpec, Launched, Launcher, LauncherOptions, LogFile, MountAction,
     MountSource, MountStep, Rlimit, SeccompProgram,
 };
-pub use shortage::{is_disk_full, is_shortage};
+pub use shortage::{again, is_device_failure, is_disk_full, is_shortage, note_repeated, repeated};
 pub use status::{ExitCause, ExitRecord, StatusError};
 pub use usage::{ContainerUsage, CpuUsage, IoUsage, MemoryUsage, PidsUsage, PressureUsage};

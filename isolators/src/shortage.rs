@@ -1,9 +1,19 @@
 //! Distinguishes transient resource shortage of the agent (descriptors, memory, disk) from errors of the request.
 //!
 //! A call that fails because this process or this machine has run out of descriptors or memory says nothing of
-//! the file, process or container that it was about: whoever asked waits and asks again.
+//! the file, process or container that it was about: whoever asked waits and asks again. Nor does it when the device
+//! below failed, which may answer a moment later; but one that never does must not hold everything up, so [`again`]
+//! asks a few times.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often a device that fails is asked in all, and the pause between.
+const ATTEMPTS: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(100);
+
+static REPEATED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a call failed for want of something that may be there a moment later.
 pub fn is_shortage(error: &io::Error) -> bool {
@@ -20,9 +30,76 @@ pub fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
+/// Whether the device below failed: this says nothing of what is on it.
+pub fn is_device_failure(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
+}
+
+/// What `look` gives; while the device below fails it is made again, six times in all within half a second.
+/// Blocking. Gives the last error of a device that failed each time.
+pub fn again<T>(look: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    again_after(|| std::thread::sleep(PAUSE), look)
+}
+
+fn again_after<T>(
+    mut pause: impl FnMut(),
+    mut look: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    for _ in 1..ATTEMPTS {
+        match look() {
+            Err(error) if is_device_failure(&error) => {
+                note_repeated();
+                pause();
+            }
+            looked => return looked,
+        }
+    }
+    look()
+}
+
+/// Counts a look that failed for a reason of our own and is made again.
+pub fn note_repeated() {
+    REPEATED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often a look was made again in this process, for want of something or because a device failed.
+pub fn repeated() -> u64 {
+    REPEATED.load(Ordering::Relaxed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A look that fails so often with this error, and what came of making it.
+    fn looked(failures: u32, errno: i32) -> (Option<u32>, u32) {
+        let mut looks = 0;
+        let outcome = again_after(
+            || {},
+            || {
+                looks += 1;
+                match looks <= failures {
+                    true => Err(io::Error::from_raw_os_error(errno)),
+                    false => Ok(looks),
+                }
+            },
+        );
+        (outcome.ok(), looks)
+    }
+
+    #[test]
+    fn a_device_that_stutters_is_asked_again_and_a_dead_one_is_given_up() {
+        let before = repeated();
+        assert_eq!(looked(2, libc::EIO), (Some(3), 3));
+        assert!(repeated() >= before + 2);
+        assert_eq!(looked(u32::MAX, libc::EIO), (None, ATTEMPTS));
+        assert_eq!(looked(1, libc::ENOENT), (None, 1), "a word about the file");
+        assert_eq!(
+            looked(1, libc::EMFILE),
+            (None, 1),
+            "for the caller to wait out"
+        );
+    }
 
     #[test]
     fn want_of_ours_is_told_from_words_about_others() {

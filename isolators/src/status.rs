@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::launch_step::LaunchStep;
+use crate::shortage::again;
 
 /// File name inside `<runtime dir>/containers/<name>/`.
 pub(crate) const STATUS_FILE: &str = "status";
@@ -94,10 +95,10 @@ impl ExitRecord {
     }
 }
 
-/// Reads the record in a container's runtime folder; `None` while there is none.
+/// Reads the record in a container's runtime folder; `None` while there is none. A device that fails is asked again.
 pub(crate) fn read_record(dir: &Path) -> Result<Option<ExitRecord>, StatusError> {
     let path = dir.join(STATUS_FILE);
-    let bytes = match fs::read(&path) {
+    let bytes = match again(|| fs::read(&path)) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(StatusError::Read { path, source }),
@@ -194,5 +195,25 @@ mod tests {
             read_record(dir.path()),
             Err(StatusError::Damaged { .. })
         ));
+    }
+
+    #[test]
+    fn a_device_that_fails_under_a_record_says_nothing_of_it() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (path, whole) = (dir.path().join(STATUS_FILE), dir.path().join("whole"));
+        let record = records()[0];
+        fs::write(&whole, record.to_line()).expect("written");
+        // A read of it ends with EIO.
+        std::os::unix::fs::symlink("/proc/self/mem", &path).expect("linked");
+        let before = crate::shortage::repeated();
+        let mender = std::thread::spawn(move || {
+            while crate::shortage::repeated() == before {
+                std::thread::yield_now();
+            }
+            fs::rename(whole, path).expect("in its place");
+        });
+        let read = read_record(dir.path());
+        mender.join().expect("it went on");
+        assert_eq!(read.expect("read at last"), Some(record));
     }
 }

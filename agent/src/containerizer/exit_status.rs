@@ -3,7 +3,9 @@
 use std::io;
 
 use meseta_daemon::error_chain::chain;
-use meseta_isolators::{ContainerName, Containers, Demand, ExitCause, StatusError, is_shortage};
+use meseta_isolators::{
+    ContainerName, Containers, Demand, ExitCause, StatusError, is_shortage, note_repeated,
+};
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
 use tracing::warn;
@@ -78,6 +80,7 @@ impl Containerizer {
             match read {
                 Ok(Ok(ending)) => return ending,
                 Ok(Err(error)) => {
+                    note_repeated();
                     warn!(container_id = %container, %error, "cannot read how a container ended yet");
                 }
                 Err(panic) => {

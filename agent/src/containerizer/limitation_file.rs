@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 
-use meseta_isolators::{ContainerName, Containers, is_shortage};
+use meseta_isolators::{ContainerName, Containers, again, is_shortage};
 use tracing::warn;
 
 use crate::checkpoint::{Limitation, decode_limitation, encode_limitation};
@@ -32,7 +32,8 @@ pub(crate) fn kept(
     containers: &Containers,
     name: &ContainerName,
 ) -> io::Result<Option<Limitation>> {
-    match fs::read(containers.runtime_dir(name).join(FILE)) {
+    let file = containers.runtime_dir(name).join(FILE);
+    match again(|| fs::read(&file)) {
         Ok(bytes) => Ok(decode_limitation(&bytes)),
         Err(error) if is_shortage(&error) => Err(error),
         Err(_) => Ok(None),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     Containers, Credentials, DestroyOptions, ExitCause, Inside, LaunchError, LaunchStep,
-    ProcessIdentity, is_shortage,
+    ProcessIdentity, is_device_failure, is_shortage,
 };
 use tracing::warn;
 
@@ -161,7 +161,7 @@ fn is_of_command(error: &LaunchError) -> bool {
             LaunchStep::CloneSupervisor
             | LaunchStep::RecordIdentity
             | LaunchStep::JoinNamespaces => false,
-            _ => !is_shortage(source),
+            _ => !is_shortage(source) && !is_device_failure(source),
         },
         _ => false,
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
     BootId, ContainerName, Demand, DriftKind, ProcessIdentity, Recovered, is_shortage,
+    note_repeated,
 };
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
@@ -168,6 +169,7 @@ fn when_possible<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
     loop {
         match read() {
             Err(error) if is_shortage(&error) => {
+                note_repeated();
                 if !std::mem::replace(&mut has_logged, true) {
                     warn!(%error, "cannot read the state of earlier containers yet; trying again");
                 }

@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use meseta_isolators::ProcessIdentity;
+use meseta_isolators::{ProcessIdentity, note_repeated};
 use meseta_resources::ContainerId;
 use tracing::{error, info};
 
@@ -49,6 +49,7 @@ pub(crate) async fn ended(
             }
             Err(error) => info!(container_id = %container, %error, "cannot watch a container yet"),
         }
+        note_repeated();
         tokio::time::sleep(pause).await;
         pause = pause.saturating_mul(2).min(AGAIN_MAX);
     }

@@ -4,7 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_isolators::{ContainerName, Demand, ProcessIdentity, is_shortage};
+use meseta_isolators::{
+    ContainerName, Demand, ProcessIdentity, is_device_failure, is_shortage, note_repeated,
+};
 use meseta_resources::ContainerId;
 use tokio::io::unix::AsyncFd;
 use tracing::{debug, warn};
@@ -100,7 +102,10 @@ impl Containerizer {
             };
             match watched {
                 Ok(events) => return events,
-                Err(error) if is_shortage(&error) => tokio::time::sleep(AGAIN_MAX).await,
+                Err(error) if is_shortage(&error) || is_device_failure(&error) => {
+                    note_repeated();
+                    tokio::time::sleep(AGAIN_MAX).await;
+                }
                 Err(error) => {
                     warn!(container_id = %container, %error, "cannot watch a container's limits");
                     return Vec::new();

@@ -14,7 +14,7 @@ use crate::cgroup::{
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortRange};
-use crate::shortage::is_shortage;
+use crate::shortage::{again, is_shortage};
 
 /// v1's limit on memory and swap together.
 const SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
@@ -209,7 +209,7 @@ impl Containers {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
         };
-        match std::fs::read_to_string(group.dir.join(file)) {
+        match again(|| std::fs::read_to_string(group.dir.join(file))) {
             Ok(text) => Ok(flat_value(&text, "oom_kill")),
             Err(error) if is_shortage(&error) => Err(error),
             Err(_) => Ok(None),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::{CONTAINERS_DIR, Containers, Recovered};
 use crate::cgroup::{list_pids, remove_if_empty};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::shortage::is_shortage;
+use crate::shortage::{again, is_shortage};
 use crate::status::{SUPERVISOR_FILE, StatusError};
 
 impl Containers {
@@ -17,14 +17,14 @@ impl Containers {
     pub fn recover(&self) -> io::Result<Vec<Recovered>> {
         let mut found: BTreeMap<ContainerName, Recovered> = BTreeMap::new();
         let runtime = self.runtime_dir.join(CONTAINERS_DIR);
-        for name in names_in(&runtime)? {
+        for name in again(|| names_in(&runtime))? {
             found
                 .entry(name.clone())
                 .or_insert_with(|| Recovered::new(name))
                 .has_runtime_dir = true;
         }
         for dir in self.parents() {
-            for name in names_in(&dir)? {
+            for name in again(|| names_in(&dir))? {
                 found
                     .entry(name.clone())
                     .or_insert_with(|| Recovered::new(name))
@@ -61,7 +61,8 @@ impl Containers {
         &self,
         name: &ContainerName,
     ) -> io::Result<Option<ProcessIdentity>> {
-        match fs::read_to_string(self.runtime_dir(name).join(SUPERVISOR_FILE)) {
+        let file = self.runtime_dir(name).join(SUPERVISOR_FILE);
+        match again(|| fs::read_to_string(&file)) {
             Ok(text) => Ok(ProcessIdentity::from_text(&text)),
             Err(error) if is_shortage(&error) => Err(error),
             Err(_) => Ok(None),
@@ -94,7 +95,7 @@ impl Containers {
         let dirs = self.layout.supervisor_dirs();
         let mut pids = BTreeSet::new();
         for dir in &dirs {
-            match list_pids(dir) {
+            match again(|| list_pids(dir)) {
                 Ok(listed) => pids.extend(listed),
                 Err(error) if is_shortage(&error) => return Err(error),
                 Err(_) => return Ok(None),

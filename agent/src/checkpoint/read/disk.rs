@@ -9,8 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use meseta_isolators::is_shortage;
-use nix::libc;
+use meseta_isolators::{is_device_failure, is_shortage, note_repeated};
 use rustix::fs::OFlags;
 use tracing::warn;
 
@@ -96,7 +95,7 @@ impl RetryBudget {
         loop {
             let error = match read() {
                 Err(error) if is_shortage(&error) => error,
-                Err(error) if is_failure(&error) && self.failures_left > 0 => {
+                Err(error) if is_device_failure(&error) && self.failures_left > 0 => {
                     self.failures_left -= 1;
                     error
                 }
@@ -105,12 +104,8 @@ impl RetryBudget {
             if !std::mem::replace(&mut self.has_logged, true) {
                 warn!(%error, "checkpoints cannot be read yet; trying again");
             }
+            note_repeated();
             disk.pause(AGAIN);
         }
     }
-}
-
-/// Whether it was the disk that failed.
-fn is_failure(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
 }
