@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use meseta_isolators::{ContainerName, DestroyOptions, KillRequest, ProcessIdentity};
+use meseta_isolators::{
+    ContainerName, DestroyOptions, KillRequest, ProcessIdentity, note_repeated,
+};
 use meseta_resources::ContainerId;
 use tracing::{error, warn};
 
@@ -14,6 +16,8 @@ use crate::failure::Failure;
 /// First pause before a destroy that left something is tried again; doubles up to the second.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
 const DESTROY_RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often a runtime folder is tried that cannot be removed: for two minutes and a half.
+const FORGETS_MAX: u32 = 12;
 /// How long one of these places may be held; what takes longer goes on without one.
 const ENDING_QUICK: Duration = Duration::from_secs(1);
 const SIGTERM: i32 = 15;
@@ -110,16 +114,31 @@ impl Containerizer {
         destroyed.await.unwrap_or_else(|panic| Err(panic.into()))
     }
 
+    /// Removes what the runtime folder holds of a container. What cannot be removed is tried again for some minutes;
+    /// what is left then goes at the next start.
     pub(super) fn forget(&self, container: ContainerId) {
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return;
         };
-        let inner = self.inner.clone();
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = inner.containers.forget(&name) {
-                warn!(container_id = %container, %error, "a container's runtime folder is left over");
+        let this = self.clone();
+        tokio::spawn(async move { this.forget_until_gone(name).await });
+    }
+
+    async fn forget_until_gone(&self, name: ContainerName) {
+        let mut pause = DESTROY_RETRY_MIN;
+        for _ in 0..FORGETS_MAX {
+            let (inner, forgotten) = (self.inner.clone(), name.clone());
+            let removed = blocking(move || inner.containers.forget(&forgotten)).await;
+            match removed.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
+                Ok(()) => return,
+                Err(error) => {
+                    warn!(container_id = %name, %error, "a container's runtime folder is left over");
+                }
             }
-        });
+            note_repeated();
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(DESTROY_RETRY_MAX);
+        }
     }
 
     /// A container without a checkpoint is destroyed and forgotten.
@@ -131,8 +150,7 @@ impl Containerizer {
         let this = self.clone();
         tokio::spawn(async move {
             this.destroy_until_gone(&name, supervisor).await;
-            let inner = this.inner.clone();
-            let _ = blocking(move || inner.containers.forget(&name)).await;
+            this.forget_until_gone(name).await;
         })
     }
 }

@@ -31,6 +31,7 @@ use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{Isolator, IsolatorOptions, NodeOptions, Observed};
 use crate::launcher::{Launcher, LauncherOptions};
+use crate::shortage::again;
 use crate::status::{self, ExitRecord, StatusError};
 use crate::sys::{KillPayload, send_kill_request};
 
@@ -340,9 +341,11 @@ impl Containers {
         Ok(())
     }
 
-    /// Removes the container's folder in the runtime directory, exit record included.
+    /// Removes the container's folder in the runtime directory, exit record included; a device that fails is asked
+    /// again.
     pub fn forget(&self, name: &ContainerName) -> io::Result<()> {
-        match fs::remove_dir_all(self.runtime_dir(name)) {
+        let folder = self.runtime_dir(name);
+        match again(|| fs::remove_dir_all(&folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
