@@ -266,12 +266,32 @@ impl Reader<'_> {
             self.quarantine(&folder, &key);
             return Ok(None);
         }
-        let run = RunImage {
+        if tasks.is_empty() && executor.is_none() {
+            self.retire_unless_logged(folder, key);
+            return Ok(None);
+        }
+        Ok(Some(RunImage {
             key,
             executor,
             tasks,
-        };
-        Ok((!run.tasks.is_empty() || run.executor.is_some()).then_some(run))
+        }))
+    }
+
+    /// The folder of a run whose agent ended before anything of it was durable is of no use; one that has a log is
+    /// left as it is.
+    fn retire_unless_logged(&mut self, folder: PathBuf, key: RunKey) {
+        let names = self.list(&folder.join("tasks"));
+        let tasks = names.iter().map(|name| folder.join("tasks").join(name));
+        let logs: Vec<PathBuf> = tasks
+            .map(|task| task.join(TASK_UPDATES))
+            .chain([folder.join(EXECUTOR_LOG)])
+            .collect();
+        let damages_before = self.damages.len();
+        let has_log = logs.iter().any(|log| self.bytes(log).is_some());
+        if !has_log && self.damages.len() == damages_before {
+            let key = Box::new(key);
+            self.repairs.push(Repair::Retire { key });
+        }
     }
 
     fn executor(&mut self, folder: &Path) -> Result<Option<ExecutorImage>, ReadError> {

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use super::durable::{Batch, StoreError, cut_tail};
+use super::layout::RunKey;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Repair {
@@ -24,10 +25,17 @@ pub enum Repair {
         /// Where it is kept.
         to: PathBuf,
     },
+    /// A run of which nothing had been durable when an agent ended, so that nothing was begun.
+    Retire { key: Box<RunKey> },
 }
 
 impl Repair {
-    pub(super) fn carry_out(&self, batch: &mut Batch) -> Result<(), StoreError> {
+    /// Does it; what is retired goes to the path that `retired` gives for it.
+    pub(super) fn carry_out(
+        &self,
+        batch: &mut Batch,
+        retired: impl Fn(&RunKey) -> (PathBuf, PathBuf),
+    ) -> Result<(), StoreError> {
         let done = match self {
             Self::CutTail {
                 path,
@@ -40,6 +48,10 @@ impl Repair {
                     batch.touch_dir(changed);
                 }
             }),
+            Self::Retire { key } => {
+                let (from, to) = retired(key);
+                batch.move_away(&from, &to)
+            }
         };
         match done {
             Err(error @ StoreError::Io { .. }) if !error.is_out_of_resources() => {

@@ -183,7 +183,12 @@ impl Store {
                 batch.write_file(&self.layout.boot_id(), boot_id.as_bytes())?;
                 batch.write_file(&self.layout.instance(), instance.as_bytes())
             }
-            Write::Repair { repairs } => repairs.iter().try_for_each(|one| one.carry_out(batch)),
+            Write::Repair { repairs } => {
+                let retired = |key: &RunKey| (self.top_of(key), self.janitor.next_path());
+                repairs
+                    .iter()
+                    .try_for_each(|one| one.carry_out(batch, retired))
+            }
             Write::RestoreVolumes { record } => self.restore_volumes(record, batch),
             Write::Drain { agent, config } => match config {
                 Some(config) => {
@@ -373,7 +378,10 @@ impl Commit<'_, '_> {
                 | Write::RetireFramework { .. }
                 | Write::RestoreVolumes { .. } => true,
                 Write::Resources { destroyed, .. } => !destroyed.is_empty(),
-                Write::Remember { .. } | Write::Repair { .. } | Write::Drain { .. } => false,
+                Write::Repair { repairs } => repairs
+                    .iter()
+                    .any(|one| matches!(one, Repair::Retire { .. })),
+                Write::Remember { .. } | Write::Drain { .. } => false,
                 Write::Agent { .. }
                 | Write::Framework { .. }
                 | Write::Task { .. }

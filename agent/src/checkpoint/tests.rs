@@ -444,6 +444,25 @@ fn leftovers_of_interrupted_writes_are_no_records() {
 }
 
 #[test]
+fn a_run_of_which_nothing_was_durable_is_gone_after_the_start() {
+    let (_dir, layout) = written();
+    let unborn = layout.run(&run_key("unborn"));
+    let task = unborn.join("tasks/unborn");
+    std::fs::create_dir_all(&task).expect("made");
+    std::fs::write(task.join(".task.info.tmp"), b"half").expect("written");
+    // What says that something was begun is no leftover.
+    let logged = layout.run(&run_key("logged"));
+    std::fs::create_dir_all(logged.join("tasks/logged")).expect("made");
+    std::fs::write(logged.join("tasks/logged/task.updates"), b"").expect("written");
+    assert_eq!(tasks(&read_and_repair(&layout)), a_and_b());
+    let executor = unborn.parent().and_then(Path::parent).expect("a folder");
+    assert!(!executor.exists(), "nothing of it is left");
+    assert_eq!(retired(&layout), 0, "and the janitor has removed it");
+    assert!(logged.exists());
+    assert_eq!(tasks(&read_and_repair(&layout)), a_and_b());
+}
+
+#[test]
 fn checkpoints_are_for_the_owner_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let (_dir, layout) = written();
