@@ -311,10 +311,22 @@ fn sync_all<'a, T: Sync + 'a>(
     std::thread::scope(|scope| {
         let threads: Vec<_> = items
             .chunks(share)
-            .map(|share| scope.spawn(move || share.iter().copied().try_for_each(sync)))
+            .map(|share| {
+                let work = move || share.iter().copied().try_for_each(sync);
+                // Without memory for a thread this one does its work.
+                let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+                thread.map_err(|_| work())
+            })
             .collect();
         let mut outcome = Ok(());
         for thread in threads {
+            let thread = match thread {
+                Ok(thread) => thread,
+                Err(synced) => {
+                    outcome = outcome.and(synced);
+                    continue;
+                }
+            };
             // A thread that panicked has synced nothing for certain.
             let synced = thread.join().unwrap_or_else(|_| {
                 let source = io::Error::other("a thread panicked");
