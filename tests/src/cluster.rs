@@ -35,6 +35,8 @@ pub struct Setup {
     pub runtime_disk: Option<SmallDisk>,
     /// How many descriptors an agent may have; needs `prlimit`.
     pub agent_descriptors: Option<u32>,
+    /// What comes before the command line of agents: a program that executes the rest of its own.
+    pub agent_prefix: Vec<String>,
 }
 
 impl Default for Setup {
@@ -48,6 +50,7 @@ impl Default for Setup {
             runtime_dir_apart: false,
             runtime_disk: None,
             agent_descriptors: None,
+            agent_prefix: Vec::new(),
         }
     }
 }
@@ -119,15 +122,14 @@ impl Cluster {
 
     fn start_agent(&self, index: usize) -> Daemon {
         let limit = self.setup.agent_descriptors;
-        let prefix =
-            limit.map(|count| vec!["prlimit".to_owned(), format!("--nofile={count}:{count}")]);
+        let mut prefix = self.setup.agent_prefix.clone();
+        prefix.extend(
+            limit
+                .into_iter()
+                .flat_map(|count| ["prlimit".to_owned(), format!("--nofile={count}:{count}")]),
+        );
         let flags = self.agent_flags(index);
-        Daemon::start_under(
-            &prefix.unwrap_or_default(),
-            "agent",
-            &self.agent_dir(index),
-            &flags,
-        )
+        Daemon::start_under(&prefix, "agent", &self.agent_dir(index), &flags)
     }
 
     fn agent_flags(&self, index: usize) -> Vec<String> {
@@ -154,6 +156,16 @@ impl Cluster {
         let url = self.agents[index].url.clone();
         let flags = self.agent_flags(index);
         self.agents[index] = Daemon::start_at(&url, "agent", &self.agent_dir(index), &flags);
+    }
+
+    /// kill -9 of an agent that may have ended, and a start at the same address that is not waited for.
+    pub fn respawn_agent(&mut self, index: usize) {
+        self.agents[index].kill();
+        let url = self.agents[index].url.clone();
+        let flags = self.agent_flags(index);
+        let prefix = &self.setup.agent_prefix;
+        let dir = self.agent_dir(index);
+        self.agents[index] = Daemon::spawn_at(&url, prefix, "agent", &dir, &flags);
     }
 
     /// kill -9 of an agent and a start with the same work directory.

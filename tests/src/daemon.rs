@@ -1,5 +1,6 @@
 //! One daemon as a child process: started, found by its endpoint file, killed in several ways.
 
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -89,13 +90,7 @@ impl Daemon {
 
     /// Starts it and waits until it answers at this address, whatever becomes of the file that says so.
     pub fn start_at(url: &str, verb: &str, work_dir: &Path, flags: &[String]) -> Self {
-        let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
-        let log = work_dir.with_extension("log");
-        let mut daemon = Self {
-            child: spawn(&[], None, verb, work_dir, flags, level, &log),
-            url: url.to_owned(),
-            log,
-        };
+        let mut daemon = Self::spawn_at(url, &[], verb, work_dir, flags);
         eventually(&format!("{verb} answers"), START_LIMIT, || {
             if let Ok(Some(status)) = daemon.child.try_wait() {
                 panic!("{verb} ended ({status}):\n{}", daemon.log_text());
@@ -104,6 +99,23 @@ impl Daemon {
             (answer.status == 200).then_some(())
         });
         daemon
+    }
+
+    /// Starts it, run by another program, and waits for nothing: it is to listen at this address.
+    pub fn spawn_at(
+        url: &str,
+        prefix: &[String],
+        verb: &str,
+        work_dir: &Path,
+        flags: &[String],
+    ) -> Self {
+        let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
+        let log = work_dir.with_extension("log");
+        Self {
+            child: spawn(prefix, None, verb, work_dir, flags, level, &log),
+            url: url.to_owned(),
+            log,
+        }
     }
 
     /// The same, with this much in its log.
@@ -203,6 +215,12 @@ impl Drop for Daemon {
             eprintln!("--- {}\n{}", self.log.display(), self.log_text());
         }
     }
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
 }
 
 static ORIGINAL_UMASK: OnceLock<Mode> = OnceLock::new();

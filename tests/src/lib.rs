@@ -5,9 +5,11 @@
 //! test failed. Nothing else on the machine is touched.
 
 pub mod acknowledged;
+pub mod audit;
 pub mod cluster;
 pub mod daemon;
 pub mod dice;
+pub mod faults;
 pub mod framework;
 pub mod http;
 pub mod interrupt;

@@ -3,10 +3,8 @@
 //! `cargo build && cargo run -p meseta-tests --example agent_kills -- [KILLS] [TASKS] [SEED]` as root: 100 kills
 //! under 1,300 tasks unless given, and as many more as had their launch lost with an agent. Each task leaves marks
 //! in a file of its own: when it began, and how it ended itself; while it lives it keeps that file locked. Prints
-//! what was told, by kind of task, and everything that `audit.rs` finds wrong; ends with 1 if there was anything.
+//! what was told, by kind of task, and everything that `tests/src/audit.rs` finds wrong; ends with 1 if there was anything.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
-
-mod audit;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,11 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use meseta_tests::audit::{self, Excuses, Kind, TaskRecord, is_terminal};
 use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Framework, Setup, kernel, wait};
 use serde_json::{Value, json};
-
-use crate::audit::{Kind, TaskRecord, is_terminal, report};
 
 /// Tasks under way at a time.
 const AT_ONCE: usize = 48;
@@ -113,7 +110,27 @@ fn main() -> ExitCode {
     let (told, mut wrong) = scheduling.join().expect("the scheduler ends");
     println!("{kills} kills of the agent under {} tasks", told.len());
     wrong.extend(left_over(&cluster));
-    report(&told, &marks, &absences, wrong)
+    let excuses = Excuses {
+        absences,
+        launches_may_fail: false,
+    };
+    wrong.extend(audit::wrongs(&told, &marks, &excuses));
+    report(&told, &wrong)
+}
+
+/// Prints everything that was told, and what is wrong with it.
+fn report(told: &BTreeMap<String, TaskRecord>, wrong: &[String]) -> ExitCode {
+    for one in wrong {
+        println!("WRONG {one}");
+    }
+    for ((kind, what), count) in audit::counts(told) {
+        println!("{count:6} {kind:?}: {what}");
+    }
+    println!("{} wrong", wrong.len());
+    match wrong.len() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
 }
 
 /// What is still there once everything has been told.
@@ -277,28 +294,9 @@ impl Scheduler {
 
     fn make(&mut self, offer: &Value, kind: Kind, group: Option<usize>) -> Value {
         let id = format!("t{:05}", self.told.len());
-        let mark = self.marks.join(&id);
-        let mark = mark.display();
-        // Whatever it runs inherits the descriptor, and with it the lock.
-        let began =
-            format!("exec 9>> {mark}; flock -n 9 || echo twice >> {mark}; echo began >> {mark}");
         let nap = format!("sleep 0.{}", 1 + self.told.len() % 9);
-        let rest = match kind {
-            Kind::Exits(code) => format!("{nap}; echo ended {code} >> {mark}; exit {code}"),
-            Kind::Grouped => format!("{nap}; echo ended 0 >> {mark}; exit 0"),
-            Kind::FailsItsGroup => format!("{nap}; echo ended 5 >> {mark}; exit 5"),
-            Kind::Signals(signal) => {
-                format!("{nap}; echo ended {signal} >> {mark}; kill -{signal} $$")
-            }
-            Kind::KilledGently => "trap 'exit 0' TERM; while :; do sleep 0.1; done".to_owned(),
-            Kind::Hungry => {
-                "x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo ${#x}; sleep 600".to_owned()
-            }
-            Kind::Killed | Kind::KilledEarly | Kind::Overdue | Kind::TakenAlong => {
-                "exec sleep 600".to_owned()
-            }
-        };
-        let mut info = task(offer, &id, &format!("{began}; {rest}"), SMALL);
+        let script = kind.script(&self.marks.join(&id), &nap);
+        let mut info = task(offer, &id, &script, SMALL);
         if kind == Kind::Overdue {
             info["max_completion_time"] = json!({"nanoseconds": 700_000_000});
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use meseta_tests::daemon::free_port;
 use meseta_tests::{Cluster, Setup, wait};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -19,12 +20,6 @@ meseta_tests::scenarios! {
 
 /// For the whole conversation, an agent's restart included.
 const LIMIT: Duration = Duration::from_secs(240);
-
-/// A port that nobody listens on: executors look for their agent where it was.
-fn free_port() -> u16 {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    free.local_addr().expect("an address").port()
-}
 
 /// A cluster whose agent comes back at the same port, which executors look for.
 fn lasting_cluster() -> Cluster {

@@ -7,6 +7,7 @@
 mod absences;
 mod access;
 mod agent_endpoints;
+mod agent_faults;
 mod bad_flags;
 mod browsers;
 mod bursting;
@@ -57,10 +58,11 @@ mod units;
 
 use std::process::ExitCode;
 
+use meseta_tests::faults::filter;
 use meseta_tests::trials::{self, anywhere};
 
 fn main() -> ExitCode {
-    if let Some(code) = probe::run_if_requested() {
+    if let Some(code) = probe::run_if_requested().or_else(filter::run_if_requested) {
         return code;
     }
     trials::run(meseta_tests::groups![
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         resizing,
         faults,
         full_disk,
+        agent_faults,
         master_kills,
         starved,
         logs,

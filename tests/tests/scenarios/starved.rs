@@ -3,13 +3,14 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use meseta_tests::daemon::free_port;
 use meseta_tests::framework::task;
 use meseta_tests::small_disk::{Filler, SmallDisk};
 use meseta_tests::{
@@ -35,11 +36,6 @@ const AWHILE_MS: u8 = 100;
 
 fn unless_prlimit() -> Missing {
     unless_root().or_else(|| unless_installed("prlimit"))
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 /// A task that runs, known by its process and when that began.

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -17,7 +16,7 @@ const COMING_BACK: Duration = Duration::from_secs(5);
 
 /// What a task does.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Exits with this code, by itself.
     Exits(u8),
     /// Sends itself this signal.
@@ -40,15 +39,41 @@ pub(crate) enum Kind {
     FailsItsGroup,
 }
 
+impl Kind {
+    /// A command for a shell that leaves its marks in this file, and naps before it ends itself.
+    pub fn script(self, mark: &Path, nap: &str) -> String {
+        let mark = mark.display();
+        // Whatever it runs inherits the descriptor, and with it the lock.
+        let began =
+            format!("exec 9>> {mark}; flock -n 9 || echo twice >> {mark}; echo began >> {mark}");
+        let rest = match self {
+            Self::Exits(code) => format!("{nap}; echo ended {code} >> {mark}; exit {code}"),
+            Self::Grouped => format!("{nap}; echo ended 0 >> {mark}; exit 0"),
+            Self::FailsItsGroup => format!("{nap}; echo ended 5 >> {mark}; exit 5"),
+            Self::Signals(signal) => {
+                format!("{nap}; echo ended {signal} >> {mark}; kill -{signal} $$")
+            }
+            Self::KilledGently => "trap 'exit 0' TERM; while :; do sleep 0.1; done".to_owned(),
+            Self::Hungry => {
+                "x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo ${#x}; sleep 600".to_owned()
+            }
+            Self::Killed | Self::KilledEarly | Self::Overdue | Self::TakenAlong => {
+                "exec sleep 600".to_owned()
+            }
+        };
+        format!("{began}; {rest}")
+    }
+}
+
 /// What a task had done, and whether it lived.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Observed {
-    pub(crate) did: String,
-    pub(crate) lives: bool,
+pub struct Observed {
+    pub did: String,
+    pub lives: bool,
 }
 
 impl Observed {
-    pub(crate) fn began(&self) -> usize {
+    pub fn began(&self) -> usize {
         self.did.lines().filter(|line| *line == "began").count()
     }
 
@@ -60,7 +85,7 @@ impl Observed {
     }
 }
 
-pub(crate) fn observe(mark: &Path) -> Observed {
+pub fn observe(mark: &Path) -> Observed {
     let did = std::fs::read_to_string(mark).unwrap_or_default();
     let file = File::open(mark).ok();
     let lock = file.map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock));
@@ -72,24 +97,24 @@ pub(crate) fn observe(mark: &Path) -> Observed {
 
 /// What was told of a task.
 #[derive(Clone, Debug)]
-pub(crate) struct TaskRecord {
-    pub(crate) kind: Kind,
+pub struct TaskRecord {
+    pub kind: Kind,
     /// Those of one group have the same.
     group: Option<usize>,
     launched: Instant,
     /// When its end was told.
     told_at: Option<Instant>,
-    pub(crate) kill_asked: Option<Instant>,
+    pub kill_asked: Option<Instant>,
     /// Each status once, in the order in which they came first.
     statuses: Vec<Value>,
     /// Statuses that came again and said something else.
     changed: usize,
     /// What it had done when its end was told.
-    pub(crate) end: Option<Observed>,
+    pub end: Option<Observed>,
 }
 
 impl TaskRecord {
-    pub(crate) fn launched(kind: Kind, group: Option<usize>) -> Self {
+    pub fn launched(kind: Kind, group: Option<usize>) -> Self {
         Self {
             kind,
             group,
@@ -103,7 +128,7 @@ impl TaskRecord {
     }
 
     /// Takes a status; whether it is new. One with a uuid comes again until it is acknowledged, word for word.
-    pub(crate) fn record_update(&mut self, status: &Value) -> bool {
+    pub fn record_update(&mut self, status: &Value) -> bool {
         // A kill of a task whose launch was refused is answered like this.
         if status["state"] == "TASK_UNKNOWN" && self.kill_asked.is_some() {
             return false;
@@ -125,12 +150,17 @@ impl TaskRecord {
         false
     }
 
+    /// Whether its end was told.
+    pub fn is_over(&self) -> bool {
+        self.told_at.is_some()
+    }
+
     fn was_told(&self, state: &str) -> bool {
         self.statuses.iter().any(|status| status["state"] == state)
     }
 }
 
-pub(crate) fn is_terminal(status: &Value) -> bool {
+pub fn is_terminal(status: &Value) -> bool {
     let state = status["state"].as_str().unwrap_or_default();
     ![
         "TASK_STAGING",
@@ -139,6 +169,15 @@ pub(crate) fn is_terminal(status: &Value) -> bool {
         "TASK_KILLING",
     ]
     .contains(&state)
+}
+
+/// What may have kept a task from beginning.
+#[derive(Clone, Debug, Default)]
+pub struct Excuses {
+    /// When an agent was killed, and when it was back.
+    pub absences: Vec<(Instant, Instant)>,
+    /// Whether launches may have been refused.
+    pub launches_may_fail: bool,
 }
 
 /// What else there is to know of a task.
@@ -152,46 +191,24 @@ struct RunRecord {
     mate_ended: bool,
     /// Whether its launch may have been lost with an agent.
     may_be_lost: bool,
+    /// Whether its launch may have been refused.
+    may_be_refused: bool,
 }
 
-/// Prints everything that was told, and what is wrong with it.
-pub(crate) fn report(
-    told: &BTreeMap<String, TaskRecord>,
-    marks: &Path,
-    absences: &[(Instant, Instant)],
-    mut general: Vec<String>,
-) -> ExitCode {
+/// What is wrong with what was told of these tasks, whose marks are in this folder.
+pub fn wrongs(told: &BTreeMap<String, TaskRecord>, marks: &Path, excuses: &Excuses) -> Vec<String> {
     let after: BTreeMap<&String, Observed> = told
         .keys()
         .map(|id| (id, observe(&marks.join(id))))
         .collect();
-    let mut counts: BTreeMap<(Kind, String), usize> = BTreeMap::new();
+    let mut all = Vec::new();
     for (id, one) in told {
-        let what = one
-            .statuses
-            .last()
-            .map_or_else(|| "nothing".to_owned(), in_words);
-        *counts.entry((one.kind, what)).or_default() += 1;
-        let mates: Vec<&Observed> = told
-            .iter()
-            .filter(|(other, mate)| *other != id && mate.group.is_some() && mate.group == one.group)
-            .map(|(other, _)| &after[other])
-            .collect();
-        // An absence between the order and the word that it was lost.
-        let is_around = |(killed, back): &(Instant, Instant)| {
-            one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + COMING_BACK
-        };
-        let around = RunRecord {
-            after: after[id].clone(),
-            mate_never_began: mates.iter().any(|mate| mate.began() == 0),
-            mate_ended: mates.iter().any(|mate| mate.own_end().is_some()),
-            may_be_lost: absences.iter().any(is_around),
-        };
+        let around = circumstances(told, &after, id, excuses);
         let wrong = violations(one, &around);
         if !wrong.is_empty() {
             let said: Vec<String> = one.statuses.iter().map(in_words).collect();
             let did = around.after.did.trim().replace('\n', ", ");
-            general.push(format!(
+            all.push(format!(
                 "{id} {:?}: {}\n    {}\n    did: {did}",
                 one.kind,
                 wrong.join("; "),
@@ -199,16 +216,42 @@ pub(crate) fn report(
             ));
         }
     }
-    for wrong in &general {
-        println!("WRONG {wrong}");
+    all
+}
+
+/// How many tasks of a kind were told what in the end.
+pub fn counts(told: &BTreeMap<String, TaskRecord>) -> BTreeMap<(Kind, String), usize> {
+    let mut counts: BTreeMap<(Kind, String), usize> = BTreeMap::new();
+    for one in told.values() {
+        let last = one.statuses.last();
+        let what = last.map_or_else(|| "nothing".to_owned(), in_words);
+        *counts.entry((one.kind, what)).or_default() += 1;
     }
-    for ((kind, what), count) in counts {
-        println!("{count:6} {kind:?}: {what}");
-    }
-    println!("{} wrong", general.len());
-    match general.len() {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+    counts
+}
+
+fn circumstances(
+    told: &BTreeMap<String, TaskRecord>,
+    after: &BTreeMap<&String, Observed>,
+    id: &String,
+    excuses: &Excuses,
+) -> RunRecord {
+    let one = &told[id];
+    let mates: Vec<&Observed> = told
+        .iter()
+        .filter(|(other, mate)| *other != id && mate.group.is_some() && mate.group == one.group)
+        .map(|(other, _)| &after[other])
+        .collect();
+    // An absence between the order and the word that it was lost.
+    let is_around = |(killed, back): &(Instant, Instant)| {
+        one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + COMING_BACK
+    };
+    RunRecord {
+        after: after[id].clone(),
+        mate_never_began: mates.iter().any(|mate| mate.began() == 0),
+        mate_ended: mates.iter().any(|mate| mate.own_end().is_some()),
+        may_be_lost: excuses.absences.iter().any(is_around),
+        may_be_refused: excuses.launches_may_fail,
     }
 }
 
@@ -286,6 +329,9 @@ fn of_its_course(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
 /// Whether this may be told of a task that did not reach its first line.
 fn may_never_have_begun(told: &TaskRecord, around: &RunRecord, last: &Value) -> bool {
     let was_ended = told.kill_asked.is_some() || told.group.is_some();
+    if around.may_be_refused && !told.was_told("TASK_RUNNING") {
+        return is_terminal(last) && last["state"] != "TASK_FINISHED";
+    }
     match last["state"].as_str().unwrap_or_default() {
         "TASK_LOST" | "TASK_DROPPED" => around.may_be_lost && !told.was_told("TASK_RUNNING"),
         "TASK_KILLED" => was_ended,

@@ -1,0 +1,86 @@
+//! Sweeps an agent with faults at its system calls: killed at every one that changes something, or each that can
+//! fail made to fail.
+//!
+//! `cargo build && cargo run -p meseta-tests --example agent_faults -- MODE [FLAG=VALUE]...` as root. `MODE` is `count`,
+//! `kill-before`, `kill-after` or `errors`. Flags: `--from=M` and `--points=N` for a part of the sweep, `--together=K`
+//! errors in one life (those of a life that went wrong are tried again one by one), `--times=T` calls of a site that fail in a row,
+//! `--only=TEXT` for points whose names contain it, `--logs=DIR` for what agents printed in lives that went wrong.
+//! SIGINT and SIGTERM end it after the life that goes on. Ends with 1 if anything was wrong. How it works is in `tests/src/faults`.
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use meseta_tests::faults::filter;
+use meseta_tests::faults::sweep::{self, Mode, Options};
+use meseta_tests::interrupt::on_interrupt;
+
+fn main() -> ExitCode {
+    if let Some(code) = filter::run_if_requested() {
+        return code;
+    }
+    let options = match options(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let over = options.over.clone();
+    if let Err(error) = on_interrupt(move || over.store(true, Ordering::Relaxed)) {
+        eprintln!("failed to listen for signals: {error:#}");
+    }
+    let report = sweep::run(&options, |line| println!("{line}"));
+    println!(
+        "{} points of {} sites; {} had their fault and {} were not reached in {} lives; the agent ended {} times; {} lives went wrong",
+        report.points,
+        report.sites,
+        report.met,
+        report.not_reached,
+        report.lives,
+        report.ends,
+        report.wrong.len()
+    );
+    for wrong in &report.wrong {
+        println!("{wrong}");
+    }
+    match report.wrong.len() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn options(mut given: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mode = match given.next().as_deref() {
+        Some("count") => Mode::Count,
+        Some("kill-before") => Mode::KillBefore,
+        Some("kill-after") => Mode::KillAfter,
+        Some("errors") => Mode::Errors,
+        _ => {
+            return Err(
+                "the first argument is count, kill-before, kill-after or errors".to_owned(),
+            );
+        }
+    };
+    let mut options = Options {
+        mode,
+        ..Options::default()
+    };
+    for flag in given {
+        let (name, value) = flag.split_once('=').unwrap_or((&flag, ""));
+        let number = || {
+            let number = value.parse::<usize>();
+            number.map_err(|_| format!("{name} takes a number, as {name}=10; not `{value}`"))
+        };
+        match name {
+            "--from" => options.from = number()?,
+            "--points" => options.points = number()?,
+            "--together" => options.together = number()?,
+            "--times" => options.times = number()?,
+            "--only" => options.only = Some(value.to_owned()),
+            "--logs" => options.logs = Some(value.into()),
+            _ => return Err(format!("there is no flag {name}")),
+        }
+    }
+    Ok(options)
+}

@@ -1,0 +1,271 @@
+//! Life after life, each with a fault at other points, until every point has had its own.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+
+use super::calls::{self, Effect};
+use super::ledger::{Fault, Point, by_novelty};
+use super::life::{Outcome, Stage};
+
+/// Lives without a fault, whose calls are the points.
+const COUNTED: usize = 3;
+const ERRORS: [Errno; 4] = [Errno::ENOSPC, Errno::EIO, Errno::EMFILE, Errno::ENOMEM];
+
+/// What is put into the calls.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Mode {
+    /// Nothing: the points are named.
+    Count,
+    /// SIGKILL, when a call that changes something is about to be made.
+    KillBefore,
+    /// SIGKILL, as soon as such a call was made.
+    KillAfter,
+    /// Errors, at every call that can have them.
+    Errors,
+}
+
+/// Which part of a sweep is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub mode: Mode,
+    /// The first point, from 0, in the order of novelty.
+    pub from: usize,
+    pub points: usize,
+    /// Points that have their errors in one life.
+    pub together: usize,
+    /// So many calls of a site have the error, from the point's on.
+    pub times: usize,
+    /// Only sites whose names contain this.
+    pub only: Option<String>,
+    /// Where what agents printed in lives that went wrong is kept.
+    pub logs: Option<PathBuf>,
+    /// Once this is set, the life that goes on is the last.
+    pub over: Arc<AtomicBool>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Count,
+            from: 0,
+            points: usize::MAX,
+            together: 1,
+            times: 1,
+            only: None,
+            logs: None,
+            over: Arc::default(),
+        }
+    }
+}
+
+/// What a sweep came to.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Points that there are, with each error one of its own.
+    pub points: usize,
+    /// Sites that they are of.
+    pub sites: usize,
+    /// Points that had their fault.
+    pub met: usize,
+    /// Points whose call was not made in the life that waited for it.
+    pub not_reached: usize,
+    /// How often an agent ended, by itself or killed.
+    pub ends: usize,
+    pub lives: usize,
+    /// Lives that went wrong, each with its faults.
+    pub wrong: Vec<String>,
+}
+
+/// Runs a part of a sweep, and tells of each life.
+pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Report {
+    let mut stage = Stage::open();
+    let mut report = Report::default();
+    let mut lives = Vec::new();
+    for _ in 0..COUNTED {
+        let outcome = stage.live(&[]);
+        record(&mut report, options, &[], &outcome, &mut tell);
+        lives.push(outcome.seen);
+    }
+    let points = by_novelty(lives.iter().map(Vec::as_slice));
+    let planned = planned(options, points);
+    report.points = planned.len();
+    let sites: BTreeSet<_> = planned.iter().map(|(point, _)| &point.site).collect();
+    report.sites = sites.len();
+    if options.mode == Mode::Count {
+        for (point, _) in &planned {
+            tell(&point.to_string());
+        }
+        return report;
+    }
+    let end = options.from.saturating_add(options.points);
+    let part = &planned[options.from.min(planned.len())..end.min(planned.len())];
+    for faults in batches(part, options.together) {
+        if !tried(&mut stage, &mut report, options, &faults, &mut tell) && faults.len() > 1 {
+            // Which of them it was.
+            for fault in &faults {
+                tried(
+                    &mut stage,
+                    &mut report,
+                    options,
+                    std::slice::from_ref(fault),
+                    &mut tell,
+                );
+            }
+        }
+    }
+    report
+}
+
+/// One life with these faults; whether all was right.
+fn tried(
+    stage: &mut Stage,
+    report: &mut Report,
+    options: &Options,
+    faults: &[(Point, Fault)],
+    tell: &mut impl FnMut(&str),
+) -> bool {
+    if options.over.load(Ordering::Relaxed) {
+        return true;
+    }
+    let outcome = stage.live(faults);
+    let is_met = |(point, _): &&(Point, Fault)| outcome.fired.iter().any(|(met, _)| met == point);
+    let met = faults.iter().filter(is_met).count();
+    report.met += met;
+    report.not_reached += faults.len() - met;
+    record(report, options, faults, &outcome, tell);
+    let is_right = outcome.wrong.is_empty();
+    if !is_right {
+        // What went wrong is not to be found again in the next life.
+        *stage = Stage::open();
+    }
+    is_right
+}
+
+fn record(
+    report: &mut Report,
+    options: &Options,
+    faults: &[(Point, Fault)],
+    outcome: &Outcome,
+    tell: &mut impl FnMut(&str),
+) {
+    report.lives += 1;
+    report.ends += outcome.ends;
+    let mut text = format!(
+        "life {} {:.1} s, {} calls, {} ends, {} fired:",
+        report.lives,
+        outcome.took.as_secs_f64(),
+        outcome.seen.len(),
+        outcome.ends,
+        outcome.fired.len()
+    );
+    for (point, fault) in faults {
+        let _ = write!(text, " [{fault} {point}]");
+    }
+    for wrong in &outcome.wrong {
+        let _ = write!(text, "\n  WRONG {wrong}");
+    }
+    tell(&text);
+    if outcome.wrong.is_empty() {
+        return;
+    }
+    if let Some(dir) = &options.logs {
+        let path = dir.join(format!("life-{}.log", report.lives));
+        if let Err(error) = std::fs::write(&path, &outcome.log) {
+            tell(&format!("{} was not written: {error}", path.display()));
+        }
+    }
+    report.wrong.push(text);
+}
+
+/// What is to come to which points.
+fn planned(options: &Options, points: Vec<Point>) -> Vec<(Point, Fault)> {
+    let is_wanted = |point: &Point| {
+        let only = options.only.as_deref().unwrap_or_default();
+        point.to_string().contains(only)
+    };
+    let points = points.into_iter().filter(is_wanted);
+    let changes = |point: &Point| {
+        let effect = point.site.effect;
+        matches!(effect, Effect::Changes | Effect::Forks | Effect::Signals)
+    };
+    match options.mode {
+        Mode::Count | Mode::KillBefore => points
+            .filter(changes)
+            .map(|point| (point, Fault::KillBefore))
+            .collect(),
+        Mode::KillAfter => points
+            .filter(changes)
+            .map(|point| (point, Fault::KillAfter))
+            .collect(),
+        Mode::Errors => points
+            .flat_map(|point| errors_of(&point, options.times))
+            .collect(),
+    }
+}
+
+fn errors_of(point: &Point, times: usize) -> Vec<(Point, Fault)> {
+    let site = &point.site;
+    ERRORS
+        .into_iter()
+        .filter(|errno| calls::may_fail(site.effect, site.call, *errno))
+        .map(|errno| (point.clone(), Fault::Error { errno, times }))
+        .collect()
+}
+
+/// So many together that are far from each other.
+fn batches(part: &[(Point, Fault)], together: usize) -> Vec<Vec<(Point, Fault)>> {
+    let count = part.len().div_ceil(together.max(1));
+    (0..count)
+        .map(|first| part.iter().skip(first).step_by(count).cloned().collect())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::Site;
+    use super::*;
+
+    fn point(call: &'static str, effect: Effect) -> Point {
+        Point {
+            site: Site {
+                call,
+                effect,
+                file: "/f".to_owned(),
+            },
+            ordinal: 1,
+        }
+    }
+
+    #[test]
+    fn a_point_has_each_error_that_it_can_have() {
+        let options = Options {
+            mode: Mode::Errors,
+            ..Options::default()
+        };
+        let points = vec![
+            point("write", Effect::Changes),
+            point("kill", Effect::Signals),
+        ];
+        let planned = planned(&options, points);
+        let errors: Vec<String> = planned.iter().map(|(_, fault)| fault.to_string()).collect();
+        assert_eq!(errors, ["ENOSPC x1 at", "EIO x1 at", "ENOMEM x1 at"]);
+    }
+
+    #[test]
+    fn batches_hold_every_point_once() {
+        let part: Vec<_> = ["a", "b", "c", "d", "e"]
+            .map(|call| (point(call, Effect::Changes), Fault::KillBefore))
+            .to_vec();
+        let batches = batches(&part, 2);
+        let names: Vec<Vec<&str>> = batches
+            .iter()
+            .map(|batch| batch.iter().map(|(point, _)| point.site.call).collect())
+            .collect();
+        assert_eq!(names, [vec!["a", "d"], vec!["b", "e"], vec!["c"]]);
+    }
+}
