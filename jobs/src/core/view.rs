@@ -215,6 +215,7 @@ impl State {
             running: job.tasks.values().filter(running).count(),
             healthy: job.healthy(at),
             pending: match job.is_service() {
+                _ if job.record.stop.is_some() => 0,
                 true => (count as usize).saturating_sub(job.tasks.len()),
                 false => waiting.sum(),
             },
@@ -291,6 +292,7 @@ impl State {
         let demand = job.demand(at);
         if demand > 0 {
             return match self.is_connected {
+                true if demand == 1 => "a task waits for an offer that it fits".to_owned(),
                 true => format!("{demand} tasks wait for offers that they fit"),
                 false => "no master answers".to_owned(),
             };

@@ -116,57 +116,57 @@ fn text(jobs: &[JobView], totals: Totals, is_connected: bool) -> String {
     };
     let sum = |count: fn(&JobView) -> usize| jobs.iter().map(count).sum::<usize>() as u64;
     metric(
-        "scheduler_subscribed",
+        "meseta_scheduler_subscribed",
         "gauge",
         "Whether a master answers.",
         is_connected.into(),
     );
     metric(
-        "scheduler_tasks_running",
+        "meseta_scheduler_tasks_running",
         "gauge",
         "Tasks that run.",
         sum(|job| job.running),
     );
     metric(
-        "scheduler_tasks_healthy",
+        "meseta_scheduler_tasks_healthy",
         "gauge",
         "Tasks of services that are healthy.",
         sum(|job| job.healthy),
     );
     metric(
-        "scheduler_tasks_pending",
+        "meseta_scheduler_tasks_pending",
         "gauge",
         "Tasks that wait to be launched.",
         sum(|job| job.pending),
     );
     for (name, help, value) in [
         (
-            "scheduler_tasks_launched_total",
+            "meseta_scheduler_tasks_launched_total",
             "Tasks launched since the start.",
             totals.launched,
         ),
         (
-            "scheduler_tasks_started_total",
+            "meseta_scheduler_tasks_started_total",
             "Tasks that came to run.",
             totals.started,
         ),
         (
-            "scheduler_tasks_succeeded_total",
+            "meseta_scheduler_tasks_succeeded_total",
             "Tasks that ended with success.",
             totals.succeeded,
         ),
         (
-            "scheduler_tasks_failed_total",
+            "meseta_scheduler_tasks_failed_total",
             "Tasks that failed or were killed.",
             totals.failed,
         ),
         (
-            "scheduler_tasks_lost_total",
+            "meseta_scheduler_tasks_lost_total",
             "Tasks that were lost with their agents, or preempted.",
             totals.lost,
         ),
         (
-            "scheduler_tasks_strays_killed_total",
+            "meseta_scheduler_tasks_strays_killed_total",
             "Tasks killed because nothing here knew them.",
             totals.strays_killed,
         ),
@@ -179,10 +179,10 @@ fn text(jobs: &[JobView], totals: Totals, is_connected: bool) -> String {
     }
     let _ = write!(
         text,
-        "# HELP scheduler_jobs Jobs by state.\n# TYPE scheduler_jobs gauge\n"
+        "# HELP meseta_scheduler_jobs Jobs by state.\n# TYPE meseta_scheduler_jobs gauge\n"
     );
     for (state, count) in states {
-        let _ = writeln!(text, "scheduler_jobs{{state=\"{state}\"}} {count}");
+        let _ = writeln!(text, "meseta_scheduler_jobs{{state=\"{state}\"}} {count}");
     }
     text
 }
@@ -241,10 +241,18 @@ mod tests {
         };
         let text = text(&[], totals, true);
         assert!(
-            text.contains("\nscheduler_tasks_launched_total 3\n"),
+            text.contains("\nmeseta_scheduler_tasks_launched_total 3\n"),
             "{text}"
         );
-        let names = text.lines().filter(|line| line.starts_with("# TYPE"));
-        assert_eq!(names.count(), 11);
+        let page = include_str!("../../../docs/metrics.md");
+        let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let names: Vec<&str> = lines.filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(names.len(), 11);
+        for name in names {
+            assert!(
+                page.contains(&format!("| `{name}` |")),
+                "{name} in docs/metrics.md"
+            );
+        }
     }
 }

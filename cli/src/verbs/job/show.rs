@@ -119,35 +119,40 @@ fn task_row(task: &Value, now: Duration) -> Vec<String> {
     ]
 }
 
-/// Versions and events, whatever fields the scheduler gives them.
+/// The versions of a job, and what happened to it.
 pub(super) fn history(body: &Value) {
     let versions = items(body, "versions").iter();
+    let is = |one: &Value, key: &str| one.get(key).and_then(Value::as_bool) == Some(true);
+    let standing = |one: &Value| match (is(one, "current"), is(one, "stable")) {
+        (true, true) => "current, was healthy",
+        (true, false) => "current",
+        (false, true) => "was healthy",
+        (false, false) => "",
+    };
+    let row = |one: &Value| {
+        let (version, count) = (text(one, "version"), text(one, "count"));
+        vec![version, count, standing(one).to_owned(), ago(one)]
+    };
     table::print(
-        &["VERSION", "STATE", "BY", "AT"],
-        versions
-            .map(|one| {
-                ["version", "state", "principal", "time"]
-                    .map(|key| text(one, key))
-                    .to_vec()
-            })
-            .collect(),
+        &["VERSION", "COUNT", "STATE", "AT"],
+        versions.map(row).collect(),
     );
     let events = items(body, "events");
     if events.is_empty() {
         return;
     }
     table::say("");
-    table::print_wrapped(
-        &["AT", "EVENT", "TASK", "MESSAGE"],
-        events
-            .iter()
-            .map(|one| {
-                ["time", "event", "task_id", "message"]
-                    .map(|key| text(one, key))
-                    .to_vec()
-            })
-            .collect(),
-    );
+    let row = |one: &Value| vec![ago(one), text(one, "task_id"), text(one, "text")];
+    table::print_wrapped(&["AT", "TASK", "EVENT"], events.iter().map(row).collect());
+}
+
+/// How long ago something was, by its `time` in seconds since 1970.
+fn ago(one: &Value) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let time = one.get("time").and_then(Value::as_f64);
+    time.map_or_else(String::new, |time| {
+        format!("{} ago", age(now.unwrap_or_default(), time))
+    })
 }
 
 /// What a file would change, where it would fit, and what is in the way.
