@@ -270,11 +270,12 @@ impl Cluster {
              State:      curl http://{leader}/state\n\
              Prometheus: {}\n\
              Next, in another terminal:\n\n  \
-             {me} execute{flag} --command='echo hello; cat /proc/self/cgroup' --resources='cpus:0.5;mem:64'\n{}\n\
+             {me} execute{flag} --command='echo hello; cat /proc/self/cgroup' --resources='cpus:0.5;mem:64'\n{}{}\n\
              Ctrl-C ends the tasks, the agents and the master.",
             self.where_all_is(&leader),
             self.state.path.display(),
             targets.join(" "),
+            self.job_hint(&me),
             self.failover_hint(),
         );
     }
@@ -331,6 +332,20 @@ impl Cluster {
             lines += &format!("  etcd     {}\n", etcd.url);
         }
         lines
+    }
+
+    /// How a first job is run.
+    fn job_hint(&self, me: &str) -> String {
+        let Some(scheduler) = &self.scheduler else {
+            return String::new();
+        };
+        let flag = match scheduler.address().rsplit_once(':') {
+            Some((_, port)) if port == SCHEDULER_PORT.to_string() => String::new(),
+            _ => format!(" --scheduler={}", scheduler.address()),
+        };
+        format!(
+            "  printf 'name = \"hello\"\\n[task]\\ncommand = \"echo hello; sleep 600\"\\n' >hello.toml && {me} run{flag} hello.toml\n"
+        )
     }
 
     /// What several masters are there for.

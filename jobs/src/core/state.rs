@@ -225,6 +225,11 @@ impl State {
             self.outbox.write(Key::Meta.put(&self.meta));
         }
         self.is_connected = true;
+        // The stream may have been opened before the last job came.
+        let roles = self.roles();
+        if !roles.is_empty() {
+            self.effects.push(Effect::Roles(roles));
+        }
         self.seen.clear();
         self.offers.clear();
         self.collector = None;

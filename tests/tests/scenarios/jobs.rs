@@ -54,7 +54,7 @@ fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
     );
     let metrics = scheduler.daemon.page("/metrics").text();
     assert!(
-        metrics.contains("scheduler_jobs{state=\"healthy\"} 2"),
+        metrics.contains("meseta_scheduler_jobs{state=\"healthy\"} 2"),
         "{metrics}"
     );
 }
