@@ -508,6 +508,11 @@ impl AgentCore {
             check_status: None,
             kill_asked: None,
         };
+        if executor.has_task(&stream.task) {
+            // The log of an earlier task of this id says that it is over.
+            let key = task_key.clone();
+            self.persist(Write::RetireTask { key });
+        }
         self.persist(Write::Task {
             key: task_key,
             record: Box::new(record),

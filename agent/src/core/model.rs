@@ -241,6 +241,11 @@ impl Executor {
         self.tasks.values().chain(&self.completed)
     }
 
+    /// Whether it has a task of this id, or one that is over.
+    pub fn has_task(&self, id: &TaskId) -> bool {
+        self.tasks.contains_key(id) || self.completed.iter().any(|task| task.key.task == *id)
+    }
+
     /// What it and its live tasks were allocated.
     pub fn allocated(&self) -> Resources {
         let mut sum = Resources::default();
@@ -316,6 +321,11 @@ impl Task {
             framework: self.key.run.framework.clone(),
             task: self.key.task.clone(),
         }
+    }
+
+    /// Whether both were launched with the same group.
+    pub fn is_of_group_of(&self, other: &Self) -> bool {
+        self.group.is_some() && self.group == other.group
     }
 
     /// Whether it has ended.

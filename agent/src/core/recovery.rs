@@ -158,11 +158,11 @@ impl AgentCore {
             if over && kind != ExecutorKind::Command {
                 executor.completed_bytes += task_bytes(&task);
                 executor.completed.push_back(Arc::new(task));
-                self.shorten_completed(&mut executor);
             } else {
                 executor.tasks.insert(task.key.task.clone(), Arc::new(task));
             }
         }
+        self.shorten_completed(&mut executor);
         Some(executor)
     }
 

@@ -3,6 +3,7 @@
 //! An update is written before it is sent, and its acknowledgement before the next one is. Invariant: a
 //! run is retired once its container is gone and all its updates are acknowledged, and not before.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use meseta_proto::meseta::v1 as wire;
@@ -227,25 +228,48 @@ impl AgentCore {
     }
 
     /// Forgets the oldest tasks of an executor that are over while there are too many, and retires what is written
-    /// of them: an executor may outlive any number of tasks.
+    /// of them: an executor may outlive any number of tasks. Of a group all go at once, since a start must find all
+    /// tasks of it or none, unless it was begun.
     pub(super) fn shorten_completed(&mut self, executor: &mut Executor) {
         let bytes_max = self.history.of_executor_max();
         while (executor.completed.len() > COMPLETED_TASKS_PER_EXECUTOR_MAX
             || (executor.completed_bytes > bytes_max && executor.completed.len() > 1))
-            && let Some(oldest) = executor.completed.pop_front()
+            && let Some(oldest) = self.oldest_dispensable(executor)
         {
-            let bytes = task_bytes(&oldest);
-            executor.completed_bytes = executor.completed_bytes.saturating_sub(bytes);
-            // Of a group that is not begun whole, a start must find all tasks or none.
-            let mut others = executor.tasks.values();
-            let is_unbegun = |other: &Arc<Task>| {
-                other.group.is_some() && other.group == oldest.group && other.statuses.is_empty()
-            };
-            if executor.kind != ExecutorKind::Command && !others.any(is_unbegun) {
-                let key = oldest.key.clone();
-                self.persist(Write::RetireTask { key });
+            let goes =
+                |task: &Arc<Task>| Arc::ptr_eq(task, &oldest) || task.is_of_group_of(&oldest);
+            let completed = std::mem::take(&mut executor.completed);
+            let (gone, kept) = completed.into_iter().partition::<VecDeque<_>, _>(goes);
+            executor.completed = kept;
+            for task in gone {
+                let bytes = task_bytes(&task);
+                executor.completed_bytes = executor.completed_bytes.saturating_sub(bytes);
+                if executor.kind != ExecutorKind::Command && !executor.has_task(&task.key.task) {
+                    let key = task.key.clone();
+                    self.persist(Write::RetireTask { key });
+                }
             }
         }
+    }
+
+    /// The oldest completed task of which, and of whose group, nothing runs and nothing is to be acknowledged.
+    fn oldest_dispensable(&self, executor: &Executor) -> Option<Arc<Task>> {
+        let is_told = |task: &&Arc<Task>| {
+            // What waits may be of a task that has its id now.
+            executor.tasks.contains_key(&task.key.task)
+                || !self.updates.has_unacknowledged(&task.stream())
+        };
+        let is_dispensable = |task: &&Arc<Task>| {
+            let of_group = |other: &&Arc<Task>| other.is_of_group_of(task);
+            is_told(task)
+                && !executor.tasks.values().any(|other| of_group(&other))
+                && executor
+                    .completed
+                    .iter()
+                    .filter(of_group)
+                    .all(|other| is_told(&other))
+        };
+        executor.completed.iter().find(is_dispensable).cloned()
     }
 
     /// Retires a run of which nothing is left to be told.

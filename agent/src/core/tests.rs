@@ -11,5 +11,6 @@ mod pausing;
 mod preempting;
 mod recovering;
 mod registering;
+mod retiring;
 mod simulation;
 mod streams;

@@ -1,0 +1,136 @@
+//! What is written of tasks that are over, while their executor goes on.
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskKilled, TaskRunning};
+use meseta_proto::mesos::v1::executor::call;
+
+use super::custom::{custom, status};
+use super::simulation::{Simulation, task};
+use crate::core::Exit;
+
+/// Two tasks with so much data are more than an executor keeps of tasks that are over.
+const DATA_BYTES: usize = 12 << 10;
+
+fn large(id: &str) -> pb::TaskInfo {
+    pb::TaskInfo {
+        data: Some(vec![0; DATA_BYTES]),
+        ..custom(id)
+    }
+}
+
+impl Simulation {
+    /// Runs a large task in the executor, which may be launched for it, up to RUNNING.
+    fn runs_large(&mut self, id: &str, uuid: u8) {
+        if uuid == 1 {
+            self.started_custom(large(id));
+            self.subscribe(1, call::Subscribe::default());
+        } else {
+            self.run_in_executor(large(id), false);
+            self.resize(None);
+        }
+        self.tells(status(id, TaskRunning, uuid));
+        self.acknowledge(&status(id, TaskRunning, uuid));
+    }
+
+    /// Ends a large task and acknowledges that.
+    fn ends_large(&mut self, id: &str, uuid: u8) {
+        self.tells(status(id, TaskFinished, uuid));
+        self.resize(None);
+        self.acknowledge(&status(id, TaskFinished, uuid));
+    }
+
+    /// The agent ends and starts again, and then its executor comes back.
+    fn comes_back(&mut self) {
+        self.crash(false);
+        self.subscribe(2, call::Subscribe::default());
+        self.register();
+    }
+
+    fn is_written(&self, id: &str) -> bool {
+        let image = self.image();
+        let mut runs = image.frameworks.iter().flat_map(|one| &one.runs);
+        runs.any(|run| run.tasks.iter().any(|task| task.id.as_str() == id))
+    }
+}
+
+#[test]
+fn a_task_is_kept_while_a_late_update_of_it_is_unacknowledged() {
+    let mut simulation = Simulation::registered();
+    simulation.runs_large("a", 1);
+    simulation.ends_large("a", 2);
+    simulation.tells(status("a", TaskKilled, 3));
+    simulation.runs_large("b", 4);
+    simulation.ends_large("b", 5);
+    simulation.runs_large("c", 6);
+    // The oldest that is told goes in its place.
+    assert!(simulation.is_written("a") && !simulation.is_written("b"));
+    simulation.ends_large("c", 7);
+    assert!(simulation.is_written("a"));
+    simulation.runs_large("d", 8);
+    simulation.comes_back();
+    let late = simulation.acknowledge_all();
+    assert!(
+        late.iter().any(|told| told.state() == TaskKilled),
+        "{late:?}"
+    );
+}
+
+#[test]
+fn an_id_that_is_used_again_keeps_what_is_written_of_the_later_task() {
+    let mut simulation = Simulation::registered();
+    simulation.runs_large("a", 1);
+    simulation.ends_large("a", 2);
+    simulation.runs_large("a", 3);
+    simulation.runs_large("b", 4);
+    simulation.ends_large("b", 5);
+    // The earlier "a" is forgotten, and the later one runs on, also in another life of the agent.
+    assert!(simulation.is_written("a") && simulation.is_written("b"));
+    simulation.comes_back();
+    let executors = simulation.core.all_executors();
+    let tasks: Vec<_> = executors.flat_map(|one| one.tasks.clone()).collect();
+    let running: Vec<_> = tasks
+        .iter()
+        .filter(|(_, task)| !task.is_terminal())
+        .collect();
+    assert_eq!(running.len(), 1);
+    assert_eq!(running[0].0.as_str(), "a");
+}
+
+#[test]
+fn tasks_of_a_group_go_together_and_not_while_one_of_them_runs() {
+    let mut simulation = Simulation::registered();
+    let mut nested = Vec::new();
+    for [one, two] in [["a", "b"], ["c", "d"]] {
+        let tasks = [one, two].map(|id| pb::TaskInfo {
+            data: Some(vec![0; DATA_BYTES]),
+            ..task(id)
+        });
+        let is_first = nested.is_empty();
+        simulation.run_group_of(tasks.into(), is_first);
+        simulation.resize(None);
+        if is_first {
+            let outer = simulation.launches().remove(0);
+            simulation.start(&outer);
+        }
+        let launches = simulation.launches();
+        launches.iter().for_each(|one| simulation.start(one));
+        nested.extend(launches);
+        simulation.acknowledge_all();
+    }
+    let [a, b, c, _] = <[_; 4]>::try_from(nested).expect("four tasks");
+    for ended in [a, c] {
+        simulation.end(&ended, Exit::Code(0));
+        simulation.resize(None);
+        simulation.acknowledge_all();
+    }
+    assert!(
+        ["a", "b", "c", "d"]
+            .iter()
+            .all(|id| simulation.is_written(id))
+    );
+    simulation.end(&b, Exit::Code(0));
+    simulation.resize(None);
+    simulation.acknowledge_all();
+    assert!(["a", "b"].iter().all(|id| !simulation.is_written(id)));
+    assert!(["c", "d"].iter().all(|id| simulation.is_written(id)));
+}
