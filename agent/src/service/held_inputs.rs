@@ -2,9 +2,10 @@
 //!
 //! A ping is answered and a kill is taken though the disk is behind: a master must not give an agent up, nor a task
 //! live on, because of a full disk. Pure. Invariant: nothing overtakes what it may depend on: no frame a
-//! change of the connection, no kill an order to run something.
+//! change of the connection, no kill an order to run the same task, nor one that needs an executor of its
+//! framework, which might end with the task.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use meseta_proto::meseta::v1::master_frame::Message;
 
@@ -15,14 +16,50 @@ const HELD_MAX: usize = 4096;
 /// Kills that may overtake what is held until all of that is taken: each is one more write.
 const KILLS_MAX: usize = 16_384;
 
+/// What a kill may depend on of a launch: the task, or that an executor of the framework lives on.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
+struct Launched {
+    framework: String,
+    /// None for a launch on an executor that is there already.
+    task: Option<String>,
+}
+
+impl Launched {
+    fn by(input: &Input) -> Vec<Self> {
+        let Input::Frame { frame, .. } = input else {
+            return Vec::new();
+        };
+        let (framework, tasks, is_first) = match &frame.message {
+            Some(Message::RunTask(run)) => (
+                &run.framework,
+                std::slice::from_ref(&run.task),
+                run.launch_executor,
+            ),
+            Some(Message::RunTaskGroup(run)) => (
+                &run.framework,
+                run.task_group.tasks.as_slice(),
+                run.launch_executor,
+            ),
+            _ => return Vec::new(),
+        };
+        let framework = framework.id.as_ref().map(|id| id.value.as_str());
+        let of = |task| Self {
+            framework: framework.unwrap_or_default().to_owned(),
+            task,
+        };
+        let tasks = tasks.iter().map(|task| Some(task.task_id.value.clone()));
+        tasks.chain((!is_first).then_some(None)).map(of).collect()
+    }
+}
+
 /// What was received and is not taken yet, in order.
 #[derive(Debug, Default)]
 pub(super) struct HeldInputs {
     waiting: VecDeque<Input>,
     /// Whether what waits may change the connection to the master.
     changes_link: bool,
-    /// Whether a task may be among what waits.
-    launches: bool,
+    /// What the launches among it are of, and how many each.
+    launches: BTreeMap<Launched, usize>,
     /// Kills that have overtaken it.
     kills: usize,
 }
@@ -48,14 +85,17 @@ impl HeldInputs {
 
     /// Keeps an input behind those that are kept.
     pub(super) fn push(&mut self, input: Input) {
+        for launched in Launched::by(&input) {
+            *self.launches.entry(launched).or_default() += 1;
+        }
         match &input {
-            Input::Frame { frame, .. } => match frame.message {
-                Some(Message::RunTask(_) | Message::RunTaskGroup(_)) => self.launches = true,
-                Some(Message::Registered(_) | Message::Refused(_) | Message::Shutdown(_)) => {
+            Input::Frame { frame, .. } => {
+                if let Some(Message::Registered(_) | Message::Refused(_) | Message::Shutdown(_)) =
+                    frame.message
+                {
                     self.changes_link = true;
                 }
-                _ => {}
-            },
+            }
             Input::LinkUp { .. } | Input::LinkDown { .. } | Input::Recovered(_) => {
                 self.changes_link = true;
             }
@@ -68,12 +108,23 @@ impl HeldInputs {
         let Input::Frame { frame, .. } = input else {
             return false;
         };
-        let is_free = !self.waiting.is_empty() && !self.changes_link;
-        match frame.message {
-            Some(Message::Ping(_)) => is_free,
-            Some(Message::KillTask(_)) if is_free && !self.launches && self.kills < KILLS_MAX => {
-                self.kills += 1;
-                true
+        if self.changes_link {
+            return false;
+        }
+        match &frame.message {
+            Some(Message::Ping(_)) => true,
+            Some(Message::KillTask(kill)) => {
+                let of = |task| Launched {
+                    framework: kill.framework_id.value.clone(),
+                    task,
+                };
+                let is_free = self.kills < KILLS_MAX
+                    && !self.launches.contains_key(&of(None))
+                    && !self
+                        .launches
+                        .contains_key(&of(Some(kill.task_id.value.clone())));
+                self.kills += usize::from(is_free);
+                is_free
             }
             _ => false,
         }
@@ -82,8 +133,16 @@ impl HeldInputs {
     /// The next one in order.
     pub(super) fn next(&mut self) -> Option<Input> {
         let next = self.waiting.pop_front();
+        for launched in next.iter().flat_map(Launched::by) {
+            if let Some(count) = self.launches.get_mut(&launched) {
+                *count -= 1;
+                if *count == 0 {
+                    self.launches.remove(&launched);
+                }
+            }
+        }
         if self.waiting.is_empty() {
-            (self.changes_link, self.launches, self.kills) = (false, false, 0);
+            (self.changes_link, self.kills) = (false, 0);
         }
         next
     }
@@ -92,6 +151,7 @@ impl HeldInputs {
 #[cfg(test)]
 mod tests {
     use meseta_proto::meseta::v1 as wire;
+    use meseta_proto::mesos::v1 as pb;
 
     use super::*;
     use crate::core::LinkId;
@@ -111,12 +171,36 @@ mod tests {
         frame(Message::Ping(wire::Ping::default()))
     }
 
+    fn task_id(id: &str) -> pb::TaskId {
+        pb::TaskId {
+            value: id.to_owned(),
+        }
+    }
+
+    fn kill_of(task: &str) -> Input {
+        frame(Message::KillTask(wire::KillTask {
+            task_id: task_id(task),
+            ..wire::KillTask::default()
+        }))
+    }
+
     fn kill() -> Input {
-        frame(Message::KillTask(wire::KillTask::default()))
+        kill_of("t")
+    }
+
+    fn launch_of(task: &str, launch_executor: bool) -> Input {
+        frame(Message::RunTask(wire::RunTask {
+            task: pb::TaskInfo {
+                task_id: task_id(task),
+                ..pb::TaskInfo::default()
+            },
+            launch_executor,
+            ..wire::RunTask::default()
+        }))
     }
 
     fn launch() -> Input {
-        frame(Message::RunTask(wire::RunTask::default()))
+        launch_of("t", true)
     }
 
     #[test]
@@ -140,6 +224,30 @@ mod tests {
             })
             .collect();
         assert_eq!(kinds, ["tick", "launch", "kill"]);
+    }
+
+    #[test]
+    fn a_kill_and_a_ping_are_taken_while_nothing_is_held() {
+        let mut held = HeldInputs::default();
+        assert!(held.hold(kill()).is_some() && held.hold(ping()).is_some());
+        assert!(held.is_empty());
+    }
+
+    #[test]
+    fn a_kill_overtakes_launches_of_other_tasks_that_need_no_executor_of_before() {
+        let mut held = HeldInputs::default();
+        assert!(held.hold(launch_of("a", true)).is_none());
+        assert!(held.hold(launch_of("a", true)).is_none());
+        assert!(held.hold(kill_of("a")).is_none() && held.hold(kill_of("b")).is_some());
+        // The executor of "b" might end before it is given "c".
+        assert!(held.hold(launch_of("c", false)).is_none());
+        assert!(held.hold(kill_of("b")).is_none());
+        // Held until the last launch of the task is taken.
+        held.next();
+        assert!(held.hold(kill_of("a")).is_none());
+        while held.next().is_some() {}
+        assert!(held.launches.is_empty());
+        assert!(held.hold(kill_of("a")).is_some());
     }
 
     #[test]
