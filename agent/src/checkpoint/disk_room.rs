@@ -3,8 +3,9 @@
 //! The checkpoint thread owns a [`DiskRoom`], asks it once a second and tells it of writes that fail. On a full file
 //! system no task is taken, and each write that fails releases a step of the reserve and is tried again, so
 //! that ends, kills and a recovery are written; in steps, since a task that fills the disk takes what is
-//! released too. The reserve is taken again when there is room for it twice. The decisions are functions of
-//! [`Space`]; invariant: taking the reserve never makes a file system full.
+//! released too. Tasks are taken again, and so is the reserve, when there is room for it twice; a reserve that
+//! cannot be taken keeps no task out. The decisions are functions of [`Space`]; invariant: taking the reserve never
+//! makes a file system full.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -112,24 +113,31 @@ impl Reserve {
         found.is_ok_and(|found| found.is_file() && found.len() >= size.bytes)
     }
 
-    /// Takes it, or leaves nothing of it behind.
+    /// Takes what is missing of it, or leaves it as it is.
     fn take(&self, size: ReserveSize) -> io::Result<()> {
-        self.release_all();
-        fs::create_dir_all(&self.folder)
-            .and_then(|()| self.fill(size))
-            .inspect_err(|_| self.release_all())
+        fs::create_dir_all(&self.folder)?;
+        let file = open(&self.bytes_file(), false)?;
+        let before = file.metadata()?.len();
+        let mut created = Vec::new();
+        allocate(&file, size.bytes)
+            .and_then(|()| self.take_inodes(size.inodes, &mut created))
+            .inspect_err(|_| {
+                // What is not given back is found again as a part of it.
+                let _ = file.set_len(before);
+                created.iter().for_each(|path| drop(fs::remove_file(path)));
+            })
     }
 
-    fn fill(&self, size: ReserveSize) -> io::Result<()> {
-        for number in 0..size.inodes {
-            create(&self.folder.join(format!("inode-{number}")))?;
+    fn take_inodes(&self, count: u64, created: &mut Vec<PathBuf>) -> io::Result<()> {
+        for number in 0..count {
+            let path = self.folder.join(format!("inode-{number}"));
+            match open(&path, true) {
+                Ok(_) => created.push(path),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
         }
-        let file = create(&self.bytes_file())?;
-        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size.bytes) {
-            // A file system that cannot promise room has none of ours; what is left of it is still watched.
-            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size.bytes),
-            taken => Ok(taken?),
-        }
+        Ok(())
     }
 
     /// Gives a part of it up. Whether there was any.
@@ -147,15 +155,22 @@ impl Reserve {
         Ok(held > 0)
     }
 
-    fn release_all(&self) {
-        self.files().for_each(|path| {
-            remove(&path);
-        });
-    }
-
     fn files(&self) -> impl Iterator<Item = PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path())
+        let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        files.map(|entry| entry.path())
+    }
+}
+
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    // No range of a file is empty. A file system without a size has no reserve.
+    if bytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // A file system that cannot promise room has none of ours; what is left of it is still watched.
+        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes),
+        taken => Ok(taken?),
     }
 }
 
@@ -167,11 +182,12 @@ fn remove(path: &Path) -> bool {
     removed.is_ok()
 }
 
-fn create(path: &Path) -> io::Result<File> {
+/// Opens a file of the reserve, which is made if it is not there.
+fn open(path: &Path, only_new: bool) -> io::Result<File> {
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    options.custom_flags(flags).open(path)
+    options.write(true).create(true).create_new(only_new);
+    options.mode(0o600).custom_flags(flags).open(path)
 }
 
 /// Gives a part of the reserve up, so that a start finds room on a full file system. Whether there was any.
@@ -185,6 +201,8 @@ pub(crate) fn release_reserve(layout: &Layout) -> bool {
 pub(super) struct DiskRoom {
     work_dir: PathBuf,
     reserve: Reserve,
+    /// Why it could not be taken when that was last tried, as it was logged.
+    reserve_error: Option<String>,
     condition: DiskCondition,
 }
 
@@ -196,6 +214,7 @@ impl DiskRoom {
             reserve: Reserve {
                 folder: layout.reserve(),
             },
+            reserve_error: None,
             condition: DiskCondition::Writable,
         }
     }
@@ -221,13 +240,24 @@ impl DiskRoom {
                 self.is_over();
             }
         } else if space.has(size, 2) {
-            match self.reserve.take(size) {
-                Ok(()) => self.is_over(),
-                Err(error) => {
-                    warn!(bytes = size.bytes, %error, "the disk reserve cannot be taken");
-                }
-            }
+            let taken = self.reserve.take(size);
+            self.note_reserve(size, taken.err());
+            self.is_over();
         }
+    }
+
+    /// Says that the reserve cannot be taken once, and not each second.
+    fn note_reserve(&mut self, size: ReserveSize, error: Option<io::Error>) {
+        let error = error.map(|error| error.to_string());
+        if let Some(error) = &error
+            && self.reserve_error.as_ref() != Some(error)
+        {
+            warn!(
+                folder = %self.reserve.folder.display(), bytes = size.bytes, error,
+                "the disk reserve cannot be taken; on a full disk less can be written than there should be"
+            );
+        }
+        self.reserve_error = error;
     }
 
     /// A write failed. Whether it is worth another attempt at once.
@@ -329,12 +359,44 @@ mod tests {
         assert_eq!(files(), 3);
         let steps = std::iter::repeat_with(|| reserve.release_step()).take(100);
         assert_eq!(steps.filter(|released| *released).count(), 15);
-        fs::write(reserve.folder.join("stray"), "").expect("written");
+        fs::create_dir(reserve.folder.join("stray")).expect("made");
+        fs::write(reserve.folder.join("inode-0"), "").expect("written");
         reserve.take(size).expect("taken again");
         assert!(reserve.is_held(size));
-        assert_eq!(files(), 7);
-        reserve.release_all();
-        assert_eq!(files(), 0);
+        assert_eq!(files(), 8);
+        while reserve.release_step() {}
+        assert_eq!(files(), 2, "the stray folder and an empty file");
+        // Nothing is to be held where a file system has no size.
+        let nothing = ReserveSize {
+            bytes: 0,
+            inodes: 0,
+        };
+        reserve.take(nothing).expect("nothing to take");
+        assert!(reserve.is_held(nothing));
+    }
+
+    #[test]
+    fn a_reserve_that_cannot_be_taken_keeps_what_there_is_and_no_task_out() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let layout = Layout::new(dir.path());
+        let reserve = Reserve {
+            folder: layout.reserve(),
+        };
+        let size = |bytes| ReserveSize { bytes, inodes: 4 };
+        reserve.take(size(1 << 20)).expect("taken");
+        // More than any file may have.
+        reserve.take(size(u64::MAX / 2)).expect_err("too much");
+        assert!(reserve.is_held(size(1 << 20)) && !reserve.is_held(size((1 << 20) + 1)));
+        fs::remove_file(reserve.bytes_file()).expect("removed");
+        fs::create_dir(reserve.bytes_file()).expect("made");
+        let mut room = DiskRoom::new(&layout);
+        room.is_full();
+        room.look();
+        assert_eq!(room.condition(), DiskCondition::Writable);
+        assert!(room.reserve_error.is_some());
+        fs::remove_dir(reserve.bytes_file()).expect("removed");
+        room.look();
+        assert_eq!(room.reserve_error, None);
     }
 
     #[test]
