@@ -248,12 +248,7 @@ impl Service {
             match effect {
                 Effect::Persist { lsn, write } => {
                     self.pending_writes.add(lsn, write.bytes());
-                    if !self.writer.write(lsn, write) {
-                        tracing::error!(
-                            "the checkpoint thread is gone; ending at once, tasks go on"
-                        );
-                        std::process::abort();
-                    }
+                    self.writer.write(lsn, write);
                 }
                 Effect::Output { after, to, output } => {
                     let bytes = output.message_bytes();

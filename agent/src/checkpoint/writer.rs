@@ -58,9 +58,11 @@ pub(crate) fn start(store: Store, first: Vec<Write>) -> io::Result<Writer> {
 }
 
 impl Writer {
-    /// Hands a write over, waiting for nothing. `false` if the thread is gone.
-    pub(crate) fn write(&self, lsn: Lsn, write: Write) -> bool {
-        self.queue.send((lsn, write)).is_ok()
+    /// Hands a write over, waiting for nothing. Ends the process if the thread is gone.
+    pub(crate) fn write(&self, lsn: Lsn, write: Write) {
+        if self.queue.send((lsn, write)).is_err() {
+            abort_without_thread();
+        }
     }
 
     /// How far everything is durable, and what the disk takes.
@@ -68,13 +70,18 @@ impl Writer {
         *self.progress.borrow_and_update()
     }
 
-    /// Waits until one of both changes.
+    /// Waits until one of both changes. Ends the process if the thread is gone.
     pub(crate) async fn progress(&mut self) {
         if self.progress.changed().await.is_err() {
-            // The thread is gone: nothing will ever be durable again.
-            std::future::pending::<()>().await;
+            abort_without_thread();
         }
     }
+}
+
+/// Without the thread nothing is ever durable again: who supervises the agent starts it anew.
+fn abort_without_thread() -> ! {
+    error!("the checkpoint thread is gone; ending at once, tasks go on");
+    std::process::abort();
 }
 
 /// What the checkpoint thread owns.
