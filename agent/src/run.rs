@@ -377,7 +377,8 @@ impl Node {
             tokio::task::spawn_blocking(move || recover::recover(image, &boot, &shared));
         let (recovery, adoptions) = recovering
             .await
-            .map_err(|error| RunError::Internal(format!("recover: {error}")))?;
+            .map_err(|error| RunError::Internal(format!("recover: {error}")))?
+            .map_err(RunError::ListContainers)?;
         let (orphans, adoptions): (Vec<_>, Vec<_>) =
             adoptions.into_iter().partition(Adoption::is_orphan);
         recover::remove_orphans(orphans, containerizer).await;

@@ -101,12 +101,13 @@ pub(crate) async fn remove_orphans(orphans: Vec<Adoption>, containerizer: &Conta
     }
 }
 
-/// Looks for every container; what is to be done with them comes after the core has heard of them.
+/// Looks for every container; what is to be done with them comes after the core has heard of them. An error says
+/// that they cannot be listed: without that, those that belong to nobody would run on.
 pub(crate) fn recover(
     image: Image,
     boot: &BootId,
     containerizer: &Containerizer,
-) -> (Recovery, Vec<Adoption>) {
+) -> io::Result<(Recovery, Vec<Adoption>)> {
     let rebooted = image
         .boot_id
         .as_deref()
@@ -114,7 +115,7 @@ pub(crate) fn recover(
     if rebooted {
         info!("the machine was booted since; the tasks of before are over");
     }
-    let mut on_machine = machine_state(containerizer);
+    let mut on_machine = machine_state(containerizer)?;
     let mut containers = BTreeMap::new();
     let mut adoptions = Vec::new();
     for run in image
@@ -146,20 +147,15 @@ pub(crate) fn recover(
         rebooted,
         containers,
     };
-    (recovery, adoptions)
+    Ok((recovery, adoptions))
 }
 
-fn machine_state(containerizer: &Containerizer) -> BTreeMap<String, Recovered> {
-    match when_possible(|| containerizer.containers().recover()) {
-        Ok(found) => found
-            .into_iter()
-            .map(|found| (found.name.as_str().to_owned(), found))
-            .collect(),
-        Err(error) => {
-            warn!(error = %chain(&error), "cannot list the containers of before");
-            BTreeMap::new()
-        }
-    }
+fn machine_state(containerizer: &Containerizer) -> io::Result<BTreeMap<String, Recovered>> {
+    let found = when_possible(|| containerizer.containers().recover())?;
+    let named = found
+        .into_iter()
+        .map(|found| (found.name.as_str().to_owned(), found));
+    Ok(named.collect())
 }
 
 /// What `read` gives once we have the descriptors and the memory that it takes: nothing is taken for gone

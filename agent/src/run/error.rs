@@ -44,6 +44,9 @@ pub enum RunError {
     /// The kernel side could not be opened.
     #[error("failed to prepare for containers: {0}")]
     Containers(String),
+    /// Which containers of before are on the machine cannot be told.
+    #[error("failed to list the containers of before, in the runtime directory and the cgroups")]
+    ListContainers(#[source] std::io::Error),
     /// A thread or a task of ours is gone.
     #[error("failed to {0}")]
     Internal(String),
