@@ -20,10 +20,11 @@ pub(super) fn is_due(before: u64, after: u64) -> bool {
     after >= LENGTH_MIN && before.max(1).ilog2() < after.ilog2()
 }
 
-/// The bytes of a shorter log, unless that is hardly shorter, or the log cannot be read whole.
+/// The bytes of a shorter log, unless that is hardly shorter, or the log is torn or damaged: a start takes what is
+/// behind a hole for less certain, and must find the hole.
 pub(super) fn shortened(log: &[u8]) -> Option<Result<Vec<u8>, FrameError>> {
     let contents = frame::decode_log(log).ok()?;
-    if contents.valid_bytes != log.len() {
+    if contents.valid_bytes != log.len() || contents.hole.is_some() {
         return None;
     }
     let records = contents.bodies.iter().map(|body| LogRecord::decode(*body));
@@ -196,6 +197,11 @@ mod tests {
         assert!(shortened(&log).is_some());
         assert_eq!(shortened(&log[..log.len() - 1]), None);
         assert_eq!(shortened(b"what is this"), None);
+        let mut damaged = log;
+        damaged[frame::LOG_HEADER_BYTES + 20] ^= 1;
+        let contents = frame::decode_log(&damaged).expect("a log");
+        assert!(contents.hole.is_some() && contents.valid_bytes == damaged.len());
+        assert_eq!(shortened(&damaged), None);
     }
 
     #[test]
