@@ -2,9 +2,10 @@
 //!
 //! Pure. Invariant: what the core makes of the shorter log is what it would have made of the longer one: the
 //! same updates wait in the same order, the same are known to be acknowledged, and of what was told before
-//! the last of each state.
+//! the last of each state. Data goes with the acknowledgement: the core keeps none of it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::frame::{self, FrameError};
 use super::records::{LogEntry, LogRecord};
@@ -14,6 +15,17 @@ use prost::Message as _;
 const LENGTH_MIN: u64 = 64 << 10;
 /// Acknowledged updates that are kept: as many uuids as the core remembers of a task.
 const ACKNOWLEDGED_MAX: usize = 64;
+
+/// A log is worth writing again when this many bytes go, though they are less than half of it.
+const SAVED_MIN: usize = 4 << 20;
+
+/// What is needed of a record.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Needed {
+    Whole,
+    /// Of an update that is acknowledged.
+    WithoutData,
+}
 
 /// Whether a log that grew from one length to another is worth a look.
 pub(super) fn is_due(before: u64, after: u64) -> bool {
@@ -31,20 +43,35 @@ pub(super) fn shortened(log: &[u8]) -> Option<Result<Vec<u8>, FrameError>> {
     let records: Vec<_> = records.collect::<Result<_, _>>().ok()?;
     let needed = needed(&records);
     let mut short = frame::log_header().to_vec();
-    for (at, body) in contents.bodies.iter().enumerate() {
-        if needed.contains(&at)
-            && let Err(error) = frame::encode_record(body, &mut short)
-        {
+    for (at, (body, record)) in contents.bodies.iter().zip(&records).enumerate() {
+        let body = match needed.get(&at) {
+            Some(Needed::Whole) => Cow::Borrowed(*body),
+            Some(Needed::WithoutData) => without_data(body, record),
+            None => continue,
+        };
+        if let Err(error) = frame::encode_record(&body, &mut short) {
             return Some(Err(error));
         }
     }
-    (short.len() <= log.len() / 2).then_some(Ok(short))
+    let is_worth_it = short.len() <= log.len() / 2 || short.len() + SAVED_MIN <= log.len();
+    is_worth_it.then_some(Ok(short))
 }
 
-/// The places of the records that are needed.
-fn needed(records: &[LogRecord]) -> BTreeSet<usize> {
+fn without_data<'a>(body: &'a [u8], record: &LogRecord) -> Cow<'a, [u8]> {
+    match &record.entry {
+        Some(LogEntry::Update(status)) if status.data.is_some() => {
+            let mut status = status.clone();
+            status.data = None;
+            Cow::Owned(LogRecord::of(LogEntry::Update(status)).encode_to_vec())
+        }
+        _ => Cow::Borrowed(body),
+    }
+}
+
+/// What is needed of the records, by their places.
+fn needed(records: &[LogRecord]) -> BTreeMap<usize, Needed> {
     let mut last: BTreeMap<u8, usize> = BTreeMap::new();
-    let mut kept = BTreeSet::new();
+    let mut kept = BTreeMap::new();
     let mut unacknowledged: BTreeMap<&[u8], usize> = BTreeMap::new();
     // Those of which the last few are kept, and those which are the last of something; each with its acknowledgement.
     let mut acknowledged: VecDeque<(usize, usize)> = VecDeque::new();
@@ -77,7 +104,7 @@ fn needed(records: &[LogRecord]) -> BTreeSet<usize> {
                 }
             }
             // What a later version wrote is not this one's to judge.
-            None => drop(kept.insert(at)),
+            None => drop(kept.insert(at, Needed::Whole)),
         }
     }
     // An update that was never acknowledged and is older than one that was is not waited for any more: a later
@@ -85,8 +112,9 @@ fn needed(records: &[LogRecord]) -> BTreeSet<usize> {
     let head = acknowledged.back().map_or(0, |(update, _)| *update);
     let waiting = unacknowledged.into_values().filter(|at| *at >= head);
     let told = acknowledged.iter().chain(last_of.values());
-    let told = told.flat_map(|(update, at)| [*update, *at]);
-    kept.extend(last.into_values().chain(waiting).chain(told));
+    let told = told.flat_map(|(update, at)| [(*update, Needed::WithoutData), (*at, Needed::Whole)]);
+    let whole = last.into_values().chain(waiting);
+    kept.extend(whole.map(|at| (at, Needed::Whole)).chain(told));
     kept
 }
 
@@ -162,6 +190,31 @@ mod tests {
         assert_eq!(kept, expected);
         // Nothing is gained by a second look.
         assert_eq!(shortened(&short), None);
+    }
+
+    #[test]
+    fn the_data_of_what_is_acknowledged_goes_and_of_what_waits_stays() {
+        let with_data = |number| match update(number, pb::TaskState::TaskRunning) {
+            LogEntry::Update(status) => LogEntry::Update(pb::TaskStatus {
+                data: Some(vec![7; 1 << 20]),
+                ..status
+            }),
+            other => other,
+        };
+        let entries = (0..12).flat_map(|number| [with_data(number), acknowledged(number)]);
+        let entries: Vec<_> = entries.chain((12..32).map(with_data)).collect();
+        let log = log_of(&entries);
+        let short = shortened(&log).expect("shorter").expect("framed");
+        // Less than half goes, but much.
+        assert!(short.len() > log.len() / 2 && short.len() < 21 << 20);
+        let acknowledged = (0..12).flat_map(|number| {
+            [
+                update(number, pb::TaskState::TaskRunning),
+                acknowledged(number),
+            ]
+        });
+        let expected: Vec<_> = acknowledged.chain((12..32).map(with_data)).collect();
+        assert!(entries_of(&short) == expected);
     }
 
     #[test]
