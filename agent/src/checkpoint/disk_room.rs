@@ -223,8 +223,9 @@ impl DiskRoom {
         self.condition
     }
 
-    /// Looks at the file system; takes the reserve where there is room for it.
-    pub(super) fn look(&mut self) {
+    /// Looks at the file system; with `may_take`, which takes some milliseconds, the reserve is taken where there is
+    /// room for it.
+    pub(super) fn look(&mut self, may_take: bool) {
         let space = match Space::at(&self.work_dir) {
             Ok(space) => space,
             Err(error) => {
@@ -239,7 +240,7 @@ impl DiskRoom {
             if space.has(size, 1) {
                 self.is_over();
             }
-        } else if space.has(size, 2) {
+        } else if may_take && space.has(size, 2) {
             let taken = self.reserve.take(size);
             self.note_reserve(size, taken.err());
             self.is_over();
@@ -391,11 +392,11 @@ mod tests {
         fs::create_dir(reserve.bytes_file()).expect("made");
         let mut room = DiskRoom::new(&layout);
         room.is_full();
-        room.look();
+        room.look(true);
         assert_eq!(room.condition(), DiskCondition::Writable);
         assert!(room.reserve_error.is_some());
         fs::remove_dir(reserve.bytes_file()).expect("removed");
-        room.look();
+        room.look(true);
         assert_eq!(room.reserve_error, None);
     }
 
@@ -404,7 +405,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let layout = Layout::new(dir.path());
         let mut room = DiskRoom::new(&layout);
-        room.look();
+        room.look(true);
         assert_eq!(room.condition(), DiskCondition::Writable);
         let error = |errno: rustix::io::Errno| StoreError::Io {
             doing: "write",
@@ -422,7 +423,7 @@ mod tests {
         assert_eq!(room.condition(), DiskCondition::Full);
         while room.failed(&full) {}
         assert!(!release_reserve(&layout));
-        room.look();
+        room.look(true);
         assert_eq!(room.condition(), DiskCondition::Writable);
         assert!(release_reserve(&layout));
     }

@@ -95,7 +95,8 @@ struct Worker {
 impl Worker {
     fn new(store: Store, done: watch::Sender<Progress>) -> Self {
         let mut room = DiskRoom::new(store.layout());
-        room.look();
+        // The reserve is taken a second later: the first writes, such as the agent's own id, do not wait for it.
+        room.look(false);
         let worker = Self {
             store,
             room,
@@ -121,17 +122,18 @@ impl Worker {
                 batch.push(next);
             }
             self.commit(&batch);
+            self.tell(batch.last().map(|(lsn, _)| *lsn));
             if self.looked_at.elapsed() >= LOOK_INTERVAL {
                 self.look();
             }
-            self.tell(batch.last().map(|(lsn, _)| *lsn));
             batch.clear();
         }
     }
 
     fn look(&mut self) {
         self.looked_at = Instant::now();
-        self.room.look();
+        self.room.look(true);
+        self.tell(None);
     }
 
     /// Says how far it is, if anything is new.
