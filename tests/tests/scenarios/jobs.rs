@@ -26,7 +26,6 @@ fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
     }));
     scheduler.wait_for("hello", "healthy", version, Duration::from_secs(30));
     let took = began.elapsed();
-    println!("hello is healthy after {took:?}");
     assert!(took <= HEALTHY_LIMIT, "{took:?}");
 
     let count = 4;
@@ -86,6 +85,5 @@ fn until(scheduler: &Scheduler, state: &str, version: u64, count: usize) {
 
 fn kills_of_scheduler_master_and_agents_lose_and_repeat_nothing() {
     let report = scheduler_kills::run(20, 8, 5).unwrap_or_else(|why| panic!("{why}"));
-    println!("{report:?}");
     assert!(report.looks > 0);
 }
