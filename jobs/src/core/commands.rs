@@ -128,7 +128,10 @@ impl State {
         };
         let from = std::mem::replace(&mut job.record.target, version);
         if job.is_service() {
-            job.record.rollout = (from != version).then_some(Rollout {
+            // To go to the version that an update is under way to leaves as much to replace as before.
+            let present = job.record.rollout.take().map(|rollout| rollout.from);
+            let from = Some(from).filter(|from| *from != version).or(present);
+            job.record.rollout = from.map(|from| Rollout {
                 from,
                 reverting,
                 promoted: false,

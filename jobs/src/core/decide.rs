@@ -94,10 +94,15 @@ impl State {
                 "its new instances have failed {} times without one becoming healthy",
                 job.progress.failures
             )),
-            _ if at.saturating_sub(job.progress.at) > update.progress_deadline => Some(format!(
-                "no new instance has become healthy for {:?}",
-                update.progress_deadline
-            )),
+            // Without a master nothing can become healthy.
+            _ if self.is_connected
+                && at.saturating_sub(job.progress.at) > update.progress_deadline =>
+            {
+                Some(format!(
+                    "no new instance has become healthy for {:?}",
+                    update.progress_deadline
+                ))
+            }
             _ => None,
         };
         if let Some(why) = failed {

@@ -53,6 +53,14 @@ pub(super) struct Progress {
     pub(super) failures: u32,
 }
 
+impl Progress {
+    /// Takes the time in which no master answered off what has passed since the last progress.
+    pub(super) fn pause(&mut self, since: Duration, until: Duration) {
+        let from = self.at.max(since);
+        self.at = self.at.saturating_add(until.saturating_sub(from));
+    }
+}
+
 /// The slots of one run, by index. A service has one run, number 0.
 #[derive(Debug, Default)]
 pub(super) struct Run {
@@ -145,6 +153,8 @@ pub(super) struct Task {
     pub(super) name: TaskName,
     pub(super) record: TaskRecord,
     pub(super) phase: Phase,
+    /// It was there before the scheduler started, and no status of it has come since.
+    pub(super) is_unheard: bool,
     /// What its checks say; nothing without a check or before the first.
     pub(super) checked: Option<bool>,
     /// Since when it is RUNNING and no check says otherwise.
@@ -160,6 +170,7 @@ impl Task {
             name,
             record,
             phase,
+            is_unheard: false,
             checked: None,
             healthy_since: None,
             killing: None,

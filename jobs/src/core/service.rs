@@ -1,7 +1,8 @@
 //! What a service lacks and has too much of: pure, from one job to tasks to kill and indexes to launch.
 //!
 //! Entered through [`plan`]. Invariants, for what is known: tasks never exceed `count + max_surge`, and no healthy task
-//! is killed by an update while that would leave fewer than `count - max_unavailable` healthy ones.
+//! is killed by an update while that would leave fewer than `count - max_unavailable` healthy ones. Of what has not been
+//! heard of since the scheduler started, nothing is known: an update kills none of it.
 
 use std::time::Duration;
 
@@ -209,10 +210,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Kills one, unless it is healthy and needed; gives whether it is being killed.
+    /// Kills one, unless it is healthy and needed, or may be; gives whether it is being killed.
     fn kill_old(&mut self, task: &Task, minimum: usize) -> bool {
         if task.killing.is_some() {
             return true;
+        }
+        if task.is_unheard {
+            return false;
         }
         if self.is_healthy(task) {
             if self.healthy <= minimum {

@@ -39,6 +39,8 @@ pub struct State {
     /// Jobs that may have something to do.
     pub(super) dirty: BTreeSet<String>,
     pub(super) is_connected: bool,
+    /// Since when no master has answered.
+    pub(super) away_since: Option<Duration>,
     pub(super) offers: BTreeMap<String, HeldOffer>,
     /// The last offer of each agent to a role, for plans alone: it may have been answered.
     pub(super) seen: BTreeMap<(String, String), Offer>,
@@ -95,6 +97,7 @@ impl State {
             jobs: BTreeMap::new(),
             dirty: BTreeSet::new(),
             is_connected: false,
+            away_since: Some(clock.at),
             offers: BTreeMap::new(),
             seen: BTreeMap::new(),
             roles: BTreeMap::new(),
@@ -140,6 +143,7 @@ impl State {
             let (name, job) = job.ok_or_else(|| orphan(&Key::Task(id.clone())))?;
             self.reconciler.track(&id, Some(&record.agent_id));
             let mut task = Task::new(name, record, Phase::Launched);
+            task.is_unheard = true;
             task.message = "not heard of since the scheduler started".to_owned();
             job.tasks.insert(id, task);
         }
@@ -230,6 +234,11 @@ impl State {
         if !roles.is_empty() {
             self.effects.push(Effect::Roles(roles));
         }
+        if let Some(since) = self.away_since.take() {
+            for job in self.jobs.values_mut() {
+                job.progress.pause(since, self.clock.at);
+            }
+        }
         self.seen.clear();
         self.offers.clear();
         self.collector = None;
@@ -252,6 +261,7 @@ impl State {
 
     fn disconnected(&mut self) {
         self.is_connected = false;
+        self.away_since.get_or_insert(self.clock.at);
         self.offers.clear();
         self.collector = None;
         self.reconciler.disconnected();

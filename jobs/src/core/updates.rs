@@ -105,14 +105,18 @@ impl State {
             return;
         };
         let before = task.record.clone();
+        let (was_running, was_away) = (before.running.is_some(), before.unreachable.is_some());
         task.phase = Phase::Known(state);
+        let was_unheard = std::mem::replace(&mut task.is_unheard, false);
         match state {
             TaskState::TaskRunning => {
                 task.record.unreachable = None;
-                task.record.running.get_or_insert(at);
+                let since = *task.record.running.get_or_insert(at);
                 task.checked = status.healthy;
                 let is_well = status.healthy.unwrap_or(!has_check);
                 task.healthy_since = match is_well {
+                    // Found in good health after a start of the scheduler, it has been since it ran.
+                    true if was_unheard && !was_away => Some(since),
                     true => task.healthy_since.or(Some(at)),
                     false => None,
                 };
@@ -123,7 +127,6 @@ impl State {
             }
             _ => task.healthy_since = None,
         }
-        let (was_running, was_away) = (before.running.is_some(), before.unreachable.is_some());
         let changed = task.record != before;
         let record = changed.then(|| Key::Task(id.clone()).put(&task.record));
         if let Some(record) = record {

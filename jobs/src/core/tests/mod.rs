@@ -425,3 +425,71 @@ fn requests_that_cannot_be_done_say_why() {
     world.step(Input::FrameworkRemoved);
     assert_eq!(world.state.framework_id(), None);
 }
+
+/// A service in its second version, healthy, of which the first is known.
+fn updated(max_unavailable: u32, max_surge: u32) -> (World, JobSpec) {
+    let mut world = World::new(7, 4);
+    let mut spec = service(6, max_unavailable, max_surge);
+    let Kind::Service(kind) = &mut spec.kind else {
+        panic!("a service");
+    };
+    kind.update.healthy_after = Duration::from_secs(5);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    let spec = changed(&spec, "second");
+    submit(&mut world, spec.clone());
+    world.calm(120, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 2));
+    (world, spec)
+}
+
+fn revert(world: &mut World, version: u64) {
+    world.request(Request::Revert {
+        name: "web".to_owned(),
+        version: Some(version),
+    });
+    world.sync();
+}
+
+#[test]
+fn a_crash_while_it_goes_back_kills_nothing_that_has_not_been_heard_of() {
+    for (max_unavailable, max_surge) in [(1, 0), (1, 1), (0, 1)] {
+        let (mut world, _) = updated(max_unavailable, max_surge);
+        revert(&mut world, 1);
+        for _ in 0..20 {
+            world.crash();
+            let minimum = (6 - max_unavailable) as usize;
+            assert!(world.alive("web") >= minimum, "{}", world.alive("web"));
+            world.calm(2, None);
+            assert!(world.alive("web") >= minimum, "{}", world.alive("web"));
+        }
+        world.calm(120, None);
+        let view = world.state.job("web").unwrap();
+        assert_eq!((view.state, view.version), ("healthy", 1));
+    }
+}
+
+#[test]
+fn going_to_the_version_that_an_update_is_under_way_to_completes_it() {
+    let (mut world, spec) = updated(0, 1);
+    submit(&mut world, changed(&spec, "third"));
+    world.calm(8, None);
+    revert(&mut world, 3);
+    world.calm(200, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 3));
+    assert!(view.tasks.unwrap().iter().all(|task| task.version == 3));
+}
+
+#[test]
+fn the_deadline_of_an_update_does_not_count_the_time_without_a_master() {
+    let (mut world, spec) = updated(0, 1);
+    submit(&mut world, changed(&spec, "third"));
+    world.outage(600);
+    world.calm(1, None);
+    world.outage(119);
+    world.calm(200, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 3));
+}
