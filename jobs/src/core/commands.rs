@@ -43,6 +43,7 @@ impl State {
             let text = "volumes are not served by this scheduler yet: leave out [volume]";
             return Err(Refusal::Invalid(text.to_owned()));
         }
+        let now = self.clock.unix;
         let Some(job) = self.jobs.get_mut(&name) else {
             return self.create(spec);
         };
@@ -52,6 +53,9 @@ impl State {
             )));
         }
         let was_stopped = job.record.stop.take().is_some();
+        if was_stopped {
+            job.record.last_due = now;
+        }
         let has_run = !job.is_service() && job.active_runs().next().is_none();
         if let Some(present) = job.spec().cloned() {
             let is_same = *present == spec;
@@ -120,12 +124,14 @@ impl State {
         self.go_to(name, version, false);
     }
 
-    /// Makes a version the one to run: a service rolls to it, a batch runs it anew.
+    /// Makes a version the one to run: a service rolls to it, a batch runs it anew, a schedule runs it from its next
+    /// time on.
     pub(super) fn go_to(&mut self, name: &str, version: u64, reverting: bool) {
-        let at = self.clock.at;
+        let (at, now) = (self.clock.at, self.clock.unix);
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
+        job.record.last_due = now;
         let from = std::mem::replace(&mut job.record.target, version);
         if job.is_service() {
             // To go to the version that an update is under way to leaves as much to replace as before.
@@ -141,10 +147,8 @@ impl State {
                 at,
                 ..Progress::default()
             };
-        } else {
-            for run in job.record.runs.values_mut() {
-                run.cancelled = true;
-            }
+        } else if !job.is_cron() {
+            job.cancel_runs();
         }
         forget_versions(job);
         self.forgive(name);
@@ -202,7 +206,14 @@ impl State {
         let Some(spec) = job.spec().map(|spec| JobSpec::clone(spec)) else {
             return Err(Refusal::NotFound(name.to_owned()));
         };
+        let is_running = job.is_cron() && job.active_runs().next().is_some();
+        if is_running {
+            job.cancel_runs();
+        }
         self.replace(name, spec);
+        if is_running {
+            self.start_run(name);
+        }
         Ok(name.to_owned())
     }
 
@@ -210,9 +221,7 @@ impl State {
         let job = self.job_mut(name)?;
         job.record.stop = Some(Stop { purge });
         job.record.rollout = None;
-        for run in job.record.runs.values_mut() {
-            run.cancelled = true;
-        }
+        job.cancel_runs();
         self.save(name);
         self.event(name, None, "to be stopped");
         Ok(name.to_owned())

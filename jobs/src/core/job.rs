@@ -25,6 +25,8 @@ pub(super) struct Job {
     pub(super) wanted: Vec<Wanted>,
     /// A batch that waits for the jobs that it starts after.
     pub(super) is_held: bool,
+    /// Of a schedule: its version and the time dealt with last, and the time that follows, if there is one.
+    pub(super) next_due: Option<((u64, Duration), Option<Duration>)>,
     /// When an update last had a new instance become healthy, and how many there were.
     pub(super) progress: Progress,
     pub(super) events: VecDeque<Event>,
@@ -197,6 +199,7 @@ impl Job {
             tasks: BTreeMap::new(),
             wanted: Vec::new(),
             is_held: false,
+            next_due: None,
             progress: Progress::default(),
             events: VecDeque::new(),
         }
@@ -223,6 +226,23 @@ impl Job {
     pub(super) fn is_service(&self) -> bool {
         self.spec()
             .is_some_and(|spec| matches!(spec.kind, Kind::Service(_)))
+    }
+
+    /// The longest that an index pauses after failures.
+    pub(super) fn longest_pause(&self) -> Duration {
+        let pause = |kind: &Kind| match kind {
+            Kind::Service(service) => service.restart.longest,
+            Kind::Batch(batch) => batch.backoff.longest,
+            Kind::Cron(cron) => cron.batch.backoff.longest,
+        };
+        self.spec()
+            .map(|spec| pause(&spec.kind))
+            .unwrap_or_default()
+    }
+
+    pub(super) fn is_cron(&self) -> bool {
+        self.spec()
+            .is_some_and(|spec| matches!(spec.kind, Kind::Cron(_)))
     }
 
     /// How tasks of a run are repeated, for a batch or cron job.

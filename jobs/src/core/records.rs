@@ -141,6 +141,15 @@ pub(super) struct TaskRecord {
     pub(super) unreachable: Option<Duration>,
 }
 
+impl TaskRecord {
+    /// Brings times that a clock has written that was ahead to this one.
+    pub(super) fn not_after(&mut self, at: Duration) {
+        self.launched = self.launched.min(at);
+        self.running = self.running.map(|since| since.min(at));
+        self.unreachable = self.unreachable.map(|since| since.min(at));
+    }
+}
+
 /// What a key speaks of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Key {

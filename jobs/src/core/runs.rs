@@ -15,17 +15,32 @@ const OVER_MAX: usize = 20;
 const TIMES_MAX: usize = 10_000;
 
 impl Job {
+    /// Whether tasks of a cancelled run have not ended, so that none of another may start.
+    pub(super) fn is_clearing(&self) -> bool {
+        let mut runs = self.record.runs.iter();
+        runs.any(|(number, record)| {
+            record.cancelled && self.runs.get(number).is_some_and(|run| run.live > 0)
+        })
+    }
+
+    pub(super) fn cancel_runs(&mut self) {
+        for run in self.record.runs.values_mut() {
+            run.cancelled = true;
+        }
+    }
+
     /// How many tasks it lacks that could start now. Of a batch all that wait count as soon as one could.
     pub(super) fn demand(&self, at: Duration) -> usize {
         if self.record.stop.is_some() {
             return 0;
         }
+        let is_held = self.is_held || self.is_clearing();
         let waiting = self.active_runs().filter_map(|(number, _)| {
             let waiting = &self.runs.get(&number)?.waiting;
             let (first, _) = waiting.first()?;
             (*first <= at).then_some(waiting.len())
         });
-        self.wanted.len() + if self.is_held { 0 } else { waiting.sum() }
+        self.wanted.len() + if is_held { 0 } else { waiting.sum() }
     }
 
     /// What it wants to launch, up to a number; and whether that is all or nothing.
@@ -44,7 +59,7 @@ impl Job {
                 is_gang,
             );
         }
-        if self.is_held {
+        if self.is_held || self.is_clearing() {
             return (Vec::new(), is_gang);
         }
         for (number, record) in self.active_runs() {
@@ -189,7 +204,10 @@ impl State {
     /// Starts the run of a schedule that is due.
     pub(super) fn fire(&mut self, name: &str) {
         let now = self.clock.unix;
-        let Some(job) = self.jobs.get(name).filter(|job| job.record.stop.is_none()) else {
+        if self.next_due(name).is_none_or(|next| next > now) {
+            return;
+        }
+        let Some(job) = self.jobs.get(name) else {
             return;
         };
         let Some(spec) = job.spec().cloned() else {
@@ -201,7 +219,7 @@ impl State {
         let Some(due) = self.due(cron, job.record.last_due, now) else {
             return;
         };
-        let active: Vec<u64> = job.active_runs().map(|(number, _)| number).collect();
+        let active = job.active_runs().count();
         if let Some(job) = self.jobs.get_mut(name) {
             job.record.last_due = due.last;
         }
@@ -214,8 +232,8 @@ impl State {
             return;
         }
         let is_skipped = match cron.overlap {
-            Overlap::Skip => !active.is_empty(),
-            Overlap::Allow => active.len() >= RUNS_MAX,
+            Overlap::Skip => active > 0,
+            Overlap::Allow => active >= RUNS_MAX,
             Overlap::Replace => false,
         };
         if is_skipped {
@@ -228,13 +246,30 @@ impl State {
         if cron.overlap == Overlap::Replace
             && let Some(job) = self.jobs.get_mut(name)
         {
-            for run in active {
-                if let Some(run) = job.record.runs.get_mut(&run) {
-                    run.cancelled = true;
-                }
-            }
+            job.cancel_runs();
         }
         self.start_run(name);
+    }
+
+    /// The next time of a schedule that is not stopped, found once for each time and version.
+    fn next_due(&mut self, name: &str) -> Option<Duration> {
+        let next_time = self.options.next_time;
+        let job = self.jobs.get_mut(name)?;
+        if job.record.stop.is_some() {
+            return None;
+        }
+        let key = (job.record.target, job.record.last_due);
+        if let Some((known, next)) = job.next_due
+            && known == key
+        {
+            return next;
+        }
+        let next = match &job.spec()?.kind {
+            Kind::Cron(cron) => next_time(cron, job.record.last_due),
+            Kind::Service(_) | Kind::Batch(_) => None,
+        };
+        job.next_due = Some((key, next));
+        next
     }
 
     /// The last time that is due, and how many before it were missed.

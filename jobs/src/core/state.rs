@@ -16,6 +16,10 @@ use super::task_name::TaskName;
 use crate::placement::Offer;
 use crate::spec::Cron;
 
+/// A schedule's last time this far ahead tells that the clock was set back since: it goes on from now. By less, its
+/// times are not repeated.
+const SET_BACK_MIN: Duration = Duration::from_secs(60);
+
 /// The rules that hold for all jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -116,6 +120,10 @@ impl State {
         for (name, record) in stored.jobs {
             let mut job = Job::new(&name, record);
             job.progress.at = self.clock.at;
+            let last_due = &mut job.record.last_due;
+            if *last_due > self.clock.unix.saturating_add(SET_BACK_MIN) {
+                *last_due = self.clock.unix;
+            }
             let runs = job.record.runs.iter();
             job.runs = runs
                 .map(|(number, run)| (*number, Run::new(run.count)))
@@ -123,7 +131,8 @@ impl State {
             self.dirty.insert(name.clone());
             self.jobs.insert(name, job);
         }
-        for (name, run, index, slot) in stored.slots {
+        let at = self.clock.at;
+        for (name, run, index, mut slot) in stored.slots {
             let job = self.jobs.get_mut(&name);
             let job = job.ok_or_else(|| {
                 orphan(&Key::Slot {
@@ -132,9 +141,11 @@ impl State {
                     index,
                 })
             })?;
+            slot.not_before = slot.not_before.min(at.saturating_add(job.longest_pause()));
             *job.runs.entry(run).or_default().slot_mut(index) = slot;
         }
-        for (id, record) in stored.tasks {
+        for (id, mut record) in stored.tasks {
+            record.not_after(at);
             let name = id.parse::<TaskName>();
             let job = name.ok().and_then(|name| {
                 let job = self.jobs.get_mut(&name.job)?;

@@ -289,6 +289,9 @@ impl State {
         if !missing.is_empty() {
             return format!("it starts after {}", missing.join(", "));
         }
+        if job.is_clearing() {
+            return "it waits for the tasks of a run that was cancelled to end".to_owned();
+        }
         let demand = job.demand(at);
         if demand > 0 {
             return match self.is_connected {

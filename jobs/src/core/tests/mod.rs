@@ -493,3 +493,106 @@ fn the_deadline_of_an_update_does_not_count_the_time_without_a_master() {
     let view = world.state.job("web").unwrap();
     assert_eq!((view.state, view.version), ("healthy", 3));
 }
+
+/// Gives offers and lets be launched what fits; nothing that runs goes on.
+fn launch(world: &mut World) {
+    for _ in 0..3 {
+        world.make_offers();
+        while world.deliver() {}
+        world.sync();
+        world.pass(Duration::from_secs(7));
+    }
+}
+
+#[test]
+fn a_run_starts_when_the_tasks_of_the_cancelled_one_have_ended() {
+    let mut world = World::new(1, 2);
+    let spec = batch("array", 2);
+    submit(&mut world, spec.clone());
+    launch(&mut world);
+    world.is_slow_to_end = true;
+    submit(&mut world, changed(&spec, "another"));
+    launch(&mut world);
+    assert_eq!((world.alive("array"), world.launches.len()), (2, 1));
+    let why = world.state.job("array").unwrap().why;
+    assert!(why.contains("cancelled"), "{why}");
+    world.is_slow_to_end = false;
+    launch(&mut world);
+    world.calm(60, None);
+    assert_eq!(state_of(&world, "array"), "complete");
+    assert!(world.successes.keys().all(|(_, run, _)| *run == 2));
+}
+
+/// A schedule of which a run has just started; the next full minute is 40 s away at least.
+fn started_schedule() -> World {
+    let mut world = World::new(1, 2);
+    submit(&mut world, cron(Overlap::Skip));
+    // The origin is 20 s after a full minute.
+    world.pass(Duration::from_secs(41));
+    launch(&mut world);
+    assert_eq!(world.alive("nightly"), 1);
+    world
+}
+
+fn runs_of(world: &World) -> Vec<u64> {
+    let tasks = world.state.job("nightly").unwrap().tasks.unwrap();
+    tasks.iter().map(|task| task.run).collect()
+}
+
+#[test]
+fn a_schedule_that_is_edited_neither_loses_its_run_nor_makes_up_for_times_before() {
+    let mut world = started_schedule();
+    submit(&mut world, changed(&cron(Overlap::Skip), "another"));
+    launch(&mut world);
+    assert_eq!(runs_of(&world), [1]);
+    world.request(Request::Restart {
+        name: "nightly".to_owned(),
+    });
+    launch(&mut world);
+    // A run that was under way when it was restarted is run anew.
+    assert_eq!(runs_of(&world).last(), Some(&2));
+}
+
+#[test]
+fn a_schedule_that_was_stopped_goes_on_with_its_next_time() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, cron(Overlap::Skip));
+    world.request(Request::Stop {
+        name: "nightly".to_owned(),
+        purge: false,
+    });
+    // 15 s after a full minute, which is soon enough to start.
+    world.pass(Duration::from_secs(55));
+    submit(&mut world, cron(Overlap::Skip));
+    launch(&mut world);
+    assert_eq!((world.alive("nightly"), world.launches.len()), (0, 0));
+    world.calm(60, None);
+    assert_eq!(world.launches.len(), 1);
+}
+
+#[test]
+fn a_schedule_is_read_once_for_each_of_its_times() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, cron(Overlap::Skip));
+    world::ASKED.set(0);
+    for _ in 0..390 {
+        world.pass(Duration::from_millis(100));
+    }
+    assert_eq!(world::ASKED.get(), 1);
+}
+
+#[test]
+fn a_clock_that_was_ahead_and_is_set_back_stops_no_schedule_and_no_task() {
+    let mut world = World::new(1, 3);
+    world.pass(Duration::from_secs(1_000_000));
+    world.success_in_ten = 0;
+    submit(&mut world, cron(Overlap::Skip));
+    submit(&mut world, batch("array", 2));
+    world.calm(70, None);
+    world.success_in_ten = 10;
+    world.set_back(Duration::from_secs(1_000_000));
+    world.calm(200, None);
+    assert_eq!(state_of(&world, "array"), "complete");
+    let runs = world.successes.keys().filter(|(job, ..)| job == "nightly");
+    assert!(runs.count() >= 3);
+}
