@@ -14,6 +14,9 @@ use crate::spec::{Batch, JobSpec, Kind};
 /// Events of a job that are remembered.
 pub(super) const EVENTS_MAX: usize = 100;
 
+/// Before a kill that was not answered is repeated for the first time.
+const KILL_PAUSE: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) name: String,
@@ -139,6 +142,8 @@ pub(super) enum KillReason {
     Gang,
     /// Its run was replaced or cancelled.
     Cancelled,
+    /// An earlier attempt, which was given up, has succeeded.
+    Superseded,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +152,16 @@ pub(super) struct Killing {
     /// When it is asked for again, and the pause after that.
     pub(super) next: Duration,
     pub(super) pause: Duration,
+}
+
+impl Killing {
+    pub(super) fn begun(reason: KillReason, at: Duration) -> Self {
+        Self {
+            reason,
+            next: at,
+            pause: KILL_PAUSE,
+        }
+    }
 }
 
 /// A task that is not known to have ended.
@@ -294,6 +309,16 @@ impl Job {
         }
         let over = self.record.over.last();
         self.record.runs.is_empty() && over.is_some_and(|run| run.failed == 0 && !run.cancelled)
+    }
+
+    /// Goes on to kill the tasks of indexes that have succeeded.
+    pub(super) fn kill_superseded(&mut self, at: Duration) {
+        for task in self.tasks.values_mut() {
+            let run = self.runs.get(&task.name.run);
+            if run.is_some_and(|run| run.slot(task.name.index).outcome == Outcome::Succeeded) {
+                task.killing = Some(Killing::begun(KillReason::Superseded, at));
+            }
+        }
     }
 
     pub(super) fn remember(&mut self, event: Event) {

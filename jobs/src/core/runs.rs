@@ -101,7 +101,8 @@ impl State {
             let Some(run) = job.runs.get(&number) else {
                 continue;
             };
-            if run.succeeded.saturating_add(run.failed) >= record.count {
+            let ended = run.succeeded.saturating_add(run.failed);
+            if ended >= record.count && run.live == 0 {
                 over.push(number);
             } else if is_gang && run.failed > 0 {
                 broken.push(number);

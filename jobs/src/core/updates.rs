@@ -16,9 +16,8 @@ use crate::spec::{Backoff, Kind};
 const LAUNCH_GRACE: Duration = Duration::from_secs(5);
 /// Before an index is tried again whose task was lost.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
-/// Before a kill that was not answered is repeated; doubled up to the second.
-const KILL_PAUSE: Duration = Duration::from_secs(5);
-pub(super) const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// The longest pause before a kill that was not answered is repeated.
+const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// How a task has ended, as its slot sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +75,9 @@ impl State {
             state,
             TaskState::TaskStaging | TaskState::TaskStarting | TaskState::TaskRunning
         );
+        if state == TaskState::TaskFinished {
+            self.credit(id);
+        }
         if !is_live {
             return;
         }
@@ -91,6 +93,43 @@ impl State {
             task_id: id.clone(),
             agent_id: status.agent_id.clone().map(|agent| agent.value),
         });
+    }
+
+    /// Counts the success of a batch's task that was given up, whose replacement has not succeeded: that one is killed.
+    fn credit(&mut self, id: &str) {
+        let Ok(name) = id.parse::<TaskName>() else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&name.job).filter(|job| !job.is_service()) else {
+            return;
+        };
+        let record = job.record.runs.get(&name.run);
+        if record.is_none_or(|run| run.version != name.version || name.index >= run.count) {
+            return;
+        }
+        let key = job.slot_key(name.run, name.index);
+        let Some(run) = job.runs.get_mut(&name.run) else {
+            return;
+        };
+        let slot = run.slot(name.index);
+        if slot.outcome != Outcome::Open || name.attempt > slot.attempt {
+            return;
+        }
+        run.waiting.remove(&(slot.not_before, name.index));
+        run.succeeded += 1;
+        let slot = run.slot_mut(name.index);
+        slot.outcome = Outcome::Succeeded;
+        self.outbox.write(key.put(slot));
+        let of_slot = |other: &TaskName| (other.run, other.index) == (name.run, name.index);
+        let mut tasks = job.tasks.iter();
+        let later = tasks.find(|(_, task)| of_slot(&task.name));
+        let later = later.map(|(id, _)| id.clone());
+        self.totals.succeeded += 1;
+        self.dirty.insert(name.job.clone());
+        self.event(&name.job, Some(id), "finished, after it was given up");
+        if let Some(later) = later {
+            self.ask_kill(&later, KillReason::Superseded);
+        }
     }
 
     fn goes_on(&mut self, name: &TaskName, state: TaskState, status: &TaskStatus) {
@@ -238,11 +277,14 @@ impl State {
         let Some(run) = job.runs.get_mut(&name.run) else {
             return;
         };
+        run.live = run.live.saturating_sub(1);
         let slot = run.slot_mut(name.index);
+        if slot.outcome != Outcome::Open {
+            return;
+        }
         change(slot, at);
         let slot = *slot;
         self.outbox.write(key.put(&slot));
-        run.live = run.live.saturating_sub(1);
         if !is_batch {
             return;
         }
@@ -255,7 +297,7 @@ impl State {
         }
     }
 
-    /// Begins to kill a task, unless that has begun.
+    /// Begins to kill a task, unless that has begun; it leaves when its job is decided on.
     pub(super) fn ask_kill(&mut self, id: &str, reason: KillReason) {
         let at = self.clock.at;
         let Some(task) = self.task_mut(id) else {
@@ -264,14 +306,9 @@ impl State {
         if task.killing.is_some() {
             return;
         }
-        task.killing = Some(Killing {
-            reason,
-            next: at,
-            pause: KILL_PAUSE,
-        });
+        task.killing = Some(Killing::begun(reason, at));
         let job = task.name.job.clone();
-        self.dirty.insert(job.clone());
-        self.press_kills(&job);
+        self.dirty.insert(job);
     }
 
     /// Sends the kills of a job that are due. What has not left yet is taken back when it is durable.
@@ -429,6 +466,7 @@ impl KillReason {
             Self::TimedOut => "its run took too long",
             Self::Gang => "another task of its gang has ended",
             Self::Cancelled => "its run was cancelled",
+            Self::Superseded => "an earlier attempt has succeeded",
         }
     }
 }

@@ -596,3 +596,37 @@ fn a_clock_that_was_ahead_and_is_set_back_stops_no_schedule_and_no_task() {
     let runs = world.successes.keys().filter(|(job, ..)| job == "nightly");
     assert!(runs.count() >= 3);
 }
+
+#[test]
+fn the_success_of_a_task_that_was_given_up_counts_and_ends_its_replacement() {
+    for is_restarted in [false, true] {
+        let mut world = World::new(1, 2);
+        submit(&mut world, batch("array", 1));
+        launch(&mut world);
+        let task = |world: &World| world.state.job("array").unwrap().tasks.unwrap();
+        let first = task(&world)[0].task_id.clone();
+        while world.alive("array") > 0 {
+            world.toggle_agent();
+        }
+        while world.deliver() {}
+        world.pass(Duration::from_secs(100_001));
+        // Where both agents went, the other one serves the replacement.
+        world.return_others(&first);
+        launch(&mut world);
+        let second = task(&world)[0].task_id.clone();
+        assert_ne!(first, second);
+        world.is_slow_to_end = true;
+        world.finish_away(&first);
+        while world.deliver() {}
+        world.sync();
+        if is_restarted {
+            world.crash();
+        }
+        assert_eq!(task(&world)[0].state, "TASK_KILLING");
+        world.is_slow_to_end = false;
+        launch(&mut world);
+        launch(&mut world);
+        assert_eq!(state_of(&world, "array"), "complete");
+        assert_eq!(world.launches.len(), 2);
+    }
+}

@@ -422,6 +422,17 @@ impl World {
         }
     }
 
+    /// A task succeeds while nobody hears of it; its agent tells when it is back.
+    pub(super) fn finish_away(&mut self, id: &str) {
+        let name: TaskName = id.parse().expect("one of ours");
+        let agent = self.agent_of(id).expect("a task that lives");
+        let of_agent = &mut self.agents.get_mut(&agent).expect("an agent").tasks;
+        of_agent.remove(id);
+        let key = (name.job, name.run, name.index);
+        *self.successes.entry(key).or_default() += 1;
+        self.tell(id, &agent, TaskState::TaskFinished, None);
+    }
+
     pub(super) fn rescind(&mut self) {
         let Some(offer) = self.offers.keys().next().cloned() else {
             return;
@@ -459,6 +470,14 @@ impl World {
                 (false, Life::Running) => TaskState::TaskRunning,
             };
             self.tell_answer(&id, &name, state);
+        }
+    }
+
+    /// All agents come back but the one of a task.
+    pub(super) fn return_others(&mut self, id: &str) {
+        let away = self.agent_of(id);
+        for (name, agent) in &mut self.agents {
+            agent.is_away &= Some(name) == away.as_ref();
         }
     }
 
