@@ -151,6 +151,7 @@ impl State {
             job.cancel_runs();
         }
         forget_versions(job);
+        self.resting.remove(name);
         self.forgive(name);
         self.start_batch(name);
         self.save(name);

@@ -196,7 +196,6 @@ impl State {
         for name in &names {
             self.fire(name);
         }
-        self.resting.retain(|_, until| *until > at);
         self.dirty.extend(names);
     }
 

@@ -11,7 +11,7 @@ use super::input::{Accept, Effect, Launch};
 use super::job::{Phase, Task, Wanted};
 use super::outbox::Deferred;
 use super::records::{Key, TaskRecord};
-use super::state::{Collector, State};
+use super::state::{Collector, Rest, State};
 use super::task_name::TaskName;
 use crate::placement::{self, Offer, Placed, Placement};
 use crate::spec::JobSpec;
@@ -24,29 +24,44 @@ const REFUSE_LONG: Duration = Duration::from_secs(3600);
 /// What a gang has held in vain is for others at once.
 const REFUSE_HELD: Duration = Duration::from_millis(100);
 
+/// No gang keeps offers back for longer, whatever its file says.
+const HOLD_MAX: Duration = Duration::from_secs(600);
+/// The longest pause of a gang that holds offers in vain again and again.
+const REST_MAX: Duration = Duration::from_secs(3600);
+
 /// The offers of one role that can be used in this step. What is placed is taken off.
 struct Pool {
+    /// The open ones, then those used or kept back by a gang, so not for others.
     offers: Vec<Offer>,
     launches: Vec<Vec<Launch>>,
-    /// Used or kept back by a gang, so not for others.
-    taken: Vec<bool>,
+    /// How many are open.
+    open: usize,
 }
 
 impl Pool {
     fn new(offers: Vec<Offer>) -> Self {
         Self {
             launches: offers.iter().map(|_| Vec::new()).collect(),
-            taken: vec![false; offers.len()],
+            open: offers.len(),
             offers,
         }
     }
 
-    /// What may be used, with where it stands here.
-    fn open(&self) -> (Vec<usize>, Vec<Offer>) {
-        let open = self.offers.iter().enumerate();
-        open.filter(|(index, _)| !self.taken[*index])
-            .map(|(index, offer)| (index, offer.clone()))
-            .unzip()
+    /// What may be used.
+    fn open(&self) -> &[Offer] {
+        &self.offers[..self.open]
+    }
+
+    /// Keeps open offers from others; gives where they stand then.
+    fn close(&mut self, indexes: &BTreeSet<usize>) -> std::ops::Range<usize> {
+        let until = self.open;
+        // From the last on, so that no swap moves one that is still to come.
+        for index in indexes.iter().rev().filter(|index| **index < until) {
+            self.open -= 1;
+            self.offers.swap(*index, self.open);
+            self.launches.swap(*index, self.open);
+        }
+        self.open..until
     }
 }
 
@@ -86,10 +101,11 @@ impl State {
         }
         let mut declined = Vec::new();
         let mut accepts = Vec::new();
-        for ((offer, tasks), taken) in pool.offers.iter().zip(pool.launches).zip(&pool.taken) {
+        let open = pool.open;
+        for (index, (offer, tasks)) in pool.offers.iter().zip(pool.launches).enumerate() {
             if !tasks.is_empty() {
                 accepts.push(accept_of(offer, tasks));
-            } else if !taken {
+            } else if index < open {
                 declined.push(offer.id.clone());
             }
         }
@@ -136,11 +152,7 @@ impl State {
                 true => Vec::new(),
                 false => job.tasks.values().map(placed_of).collect(),
             };
-            let (indexes, offers) = pool.open();
-            let mut placements = placement::place(&spec, &placed, &offers, wanted.len());
-            for placement in &mut placements {
-                placement.offer = indexes[placement.offer];
-            }
+            let placements = placement::place(&spec, &placed, pool.open(), wanted.len());
             if is_gang {
                 self.place_gang(name, &spec, &wanted, placements, pool);
                 return;
@@ -179,14 +191,15 @@ impl State {
         placements: Vec<Placement>,
         pool: &mut Pool,
     ) {
-        let offers: Vec<usize> = placements.iter().map(|placement| placement.offer).collect();
+        let offers = placements.iter().map(|placement| placement.offer);
+        let mut offers: BTreeSet<usize> = offers.collect();
         let fits = placements.len() == wanted.len();
         if fits {
             self.intend_all(name, spec, wanted, placements, pool);
             self.collector.take_if(|collector| collector.job == name);
+            self.resting.remove(name);
             let mut accepts = Vec::new();
-            for index in offers {
-                pool.taken[index] = true;
+            for index in pool.close(&offers) {
                 let tasks = std::mem::take(&mut pool.launches[index]);
                 if !tasks.is_empty() {
                     accepts.push(accept_of(&pool.offers[index], tasks));
@@ -197,9 +210,8 @@ impl State {
         if placements.is_empty() || !self.may_collect(name, spec) {
             return;
         }
-        for index in offers {
-            pool.taken[index] = pool.launches[index].is_empty();
-        }
+        offers.retain(|index| pool.launches[*index].is_empty());
+        pool.close(&offers);
     }
 
     /// Whether this gang is the one that keeps offers back, or becomes it.
@@ -207,12 +219,14 @@ impl State {
         if let Some(collector) = &self.collector {
             return collector.job == name;
         }
-        let Some(gang) = spec.gang.filter(|_| !self.resting.contains_key(name)) else {
+        let at = self.clock.at;
+        let rests = self.resting.get(name).is_some_and(|rest| at < rest.until);
+        let Some(gang) = spec.gang.filter(|_| !rests) else {
             return false;
         };
         self.collector = Some(Collector {
             job: name.to_owned(),
-            until: self.clock.at.saturating_add(gang.hold_at_most),
+            until: at.saturating_add(gang.hold_at_most.min(HOLD_MAX)),
         });
         true
     }
@@ -231,8 +245,12 @@ impl State {
         self.collector = None;
         let hold = job.and_then(|job| job.spec()).and_then(|spec| spec.gang);
         if let Some(gang) = hold.filter(|_| !is_idle) {
-            let until = at.saturating_add(gang.hold_at_most);
-            self.resting.insert(collector.job.clone(), until);
+            let hold = gang.hold_at_most.min(HOLD_MAX);
+            let before = self.resting.get(&collector.job);
+            let pause = before.map_or(hold, |rest| rest.pause.saturating_mul(2).min(REST_MAX));
+            let until = at.saturating_add(pause);
+            let rest = Rest { until, pause };
+            self.resting.insert(collector.job.clone(), rest);
             let text = "gave back the offers that it held: not all of its tasks fit in time";
             self.event(&collector.job, None, text);
         }

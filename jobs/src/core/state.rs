@@ -50,8 +50,8 @@ pub struct State {
     pub(super) seen: BTreeMap<(String, String), Offer>,
     pub(super) roles: BTreeMap<String, RoleState>,
     pub(super) collector: Option<Collector>,
-    /// Gangs that have held offers in vain, and until when they do not again.
-    pub(super) resting: BTreeMap<String, Duration>,
+    /// Gangs that have held offers in vain, until one starts or its job changes.
+    pub(super) resting: BTreeMap<String, Rest>,
     pub(super) reconciler: Reconciler,
     pub(super) outbox: Outbox,
     pub(super) effects: Vec<Effect>,
@@ -81,6 +81,13 @@ pub(super) struct RoleState {
 pub(super) struct Collector {
     pub(super) job: String,
     pub(super) until: Duration,
+}
+
+/// Until when a gang does not hold offers, and how long that is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest {
+    pub(super) until: Duration,
+    pub(super) pause: Duration,
 }
 
 impl State {

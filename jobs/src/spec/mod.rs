@@ -136,7 +136,8 @@ pub enum Overlap {
 /// All tasks of the job start together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gang {
-    /// The longest that offers are kept back while the rest is collected; then all are declined.
+    /// The longest that offers are kept back while the rest is collected, 10mins at most; then all are declined, and
+    /// the pause before it is tried again doubles each time, up to an hour.
     pub hold_at_most: Duration,
 }
 

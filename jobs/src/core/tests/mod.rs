@@ -630,3 +630,30 @@ fn the_success_of_a_task_that_was_given_up_counts_and_ends_its_replacement() {
         assert_eq!(world.launches.len(), 2);
     }
 }
+
+#[test]
+fn a_gang_that_never_fits_holds_offers_ever_more_rarely() {
+    let mut world = World::new(5, 3);
+    submit(&mut world, gang("huge", 13));
+    let mut held = 0;
+    for _ in 0..2_000 {
+        world.calm(1, None);
+        held += u32::from(world.state.collector.is_some());
+    }
+    // For 20 s at a time, with pauses of 20 s, 40 s, 80 s and so on.
+    assert!((100..300).contains(&held), "{held} s of 2000 s");
+}
+
+#[test]
+fn no_gang_holds_offers_for_more_than_ten_minutes() {
+    let mut world = World::new(5, 3);
+    let mut spec = gang("huge", 13);
+    spec.gang = Some(Gang {
+        hold_at_most: Duration::from_secs(100_000),
+    });
+    submit(&mut world, spec);
+    world.calm(590, None);
+    assert!(world.state.collector.is_some());
+    world.calm(20, None);
+    assert!(world.state.collector.is_none());
+}

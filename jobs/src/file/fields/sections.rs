@@ -473,7 +473,7 @@ static GANG: Section = Section {
     fields: &[duration(
         "hold_at_most",
         "\"30secs\"",
-        "The longest that offers are kept back while the rest is collected; then all are declined.",
+        "The longest that offers are kept back while the rest is collected, 10mins at most; then all are declined, and the pause before it is tried again doubles each time, up to an hour.",
     )],
 };
 
