@@ -93,8 +93,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let settings = flags.access.settings(flags.ip, flags.insecure);
     let (authentication, certificate) = settings.build()?;
     let identity = flags.access.identity()?;
+    let user = user(&flags);
     let registration = Registration {
-        user: user(&flags),
+        user: user.clone(),
         principal: identity.principal()?,
         ..Registration::default()
     };
@@ -134,6 +135,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let context = Arc::new(http::Context {
         authentication,
         handle: ends.handle,
+        user,
         build: env.build,
         shutdown: stop.clone(),
     });

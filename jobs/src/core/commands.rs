@@ -230,27 +230,7 @@ impl State {
 
     fn revert(&mut self, name: &str, version: Option<u64>) -> Result<String, Refusal> {
         let job = self.job_mut(name)?;
-        let record = &job.record;
-        let earlier = || {
-            record
-                .versions
-                .keys()
-                .rev()
-                .find(|known| **known < record.target)
-        };
-        let stable = record.stable.filter(|stable| *stable != record.target);
-        let Some(version) = version.or(stable).or_else(|| earlier().copied()) else {
-            let text = format!("{name:?} has no version before {}", record.target);
-            return Err(Refusal::Conflict(text));
-        };
-        if !record.versions.contains_key(&version) {
-            let known: Vec<_> = record.versions.keys().map(u64::to_string).collect();
-            let text = format!(
-                "{name:?} has no version {version}; known are {}",
-                known.join(", ")
-            );
-            return Err(Refusal::Invalid(text));
-        }
+        let version = job.revert_version(version)?;
         job.record.stop = None;
         self.event(name, None, format!("to go back to version {version}"));
         self.go_to(name, version, true);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use meseta_proto::mesos::v1::TaskState;
 
-use super::input::Event;
+use super::input::{Event, Refusal};
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
 use super::task_name::TaskName;
 use crate::spec::{Batch, JobSpec, Kind};
@@ -319,6 +319,33 @@ impl Job {
                 task.killing = Some(Killing::begun(KillReason::Superseded, at));
             }
         }
+    }
+
+    /// The version that it goes back to: the one asked for, else the last healthy one, else the one before.
+    pub(super) fn revert_version(&self, version: Option<u64>) -> Result<u64, Refusal> {
+        let record = &self.record;
+        let earlier = || {
+            record
+                .versions
+                .keys()
+                .rev()
+                .find(|known| **known < record.target)
+        };
+        let stable = record.stable.filter(|stable| *stable != record.target);
+        let Some(version) = version.or(stable).or_else(|| earlier().copied()) else {
+            let text = format!("{:?} has no version before {}", self.name, record.target);
+            return Err(Refusal::Conflict(text));
+        };
+        if !record.versions.contains_key(&version) {
+            let known: Vec<_> = record.versions.keys().map(u64::to_string).collect();
+            let text = format!(
+                "{:?} has no version {version}; known are {}",
+                self.name,
+                known.join(", ")
+            );
+            return Err(Refusal::Invalid(text));
+        }
+        Ok(version)
     }
 
     pub(super) fn remember(&mut self, event: Event) {

@@ -29,4 +29,4 @@ pub use plan::PlanView;
 pub use records::RestoreError;
 pub use state::{Options, State};
 pub use task_name::TaskName;
-pub use view::{Discovered, History, JobView, Totals};
+pub use view::{Authority, Discovered, History, JobView, Totals};

@@ -11,6 +11,9 @@ pub(super) const SEEN_MAX: usize = 1_000;
 /// Obstacles that a plan names.
 const OBSTACLES_MAX: usize = 20;
 
+/// Where the variables of the environment are in a specification.
+const ENVIRONMENT: &str = ".task.env.";
+
 /// The answer to a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanView {
@@ -80,6 +83,16 @@ fn compare(
     if before == after {
         return;
     }
+    if let Some(variable) = path.strip_prefix(ENVIRONMENT) {
+        // Its value may be a secret.
+        let change = match (before, after) {
+            (Value::Null, _) => "is added",
+            (_, Value::Null) => "is removed",
+            _ => "has another value",
+        };
+        changes.push(format!("task.env.{variable}: {change}"));
+        return;
+    }
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         changes.push(format!(
             "{}: {before} becomes {after}",
@@ -92,5 +105,27 @@ fn compare(
         let of =
             |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or(Value::Null);
         compare(&format!("{path}.{key}"), &of(old), &of(new), changes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn the_values_of_variables_are_not_told() {
+        let before =
+            json!({ "count": 1, "task": { "env": { "A": "hidden", "B": "hidden", "C": "x" } } });
+        let after =
+            json!({ "count": 2, "task": { "env": { "A": "other", "C": "x", "D": "hidden" } } });
+        let mut changes = Vec::new();
+        super::compare("", &before, &after, &mut changes);
+        let expected = [
+            "count: 1 becomes 2",
+            "task.env.A: has another value",
+            "task.env.B: is removed",
+            "task.env.D: is added",
+        ];
+        assert_eq!(changes, expected);
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::input::Event;
+use super::input::{Event, Refusal};
 use super::job::{Job, Phase, Task};
 use super::state::State;
-use crate::spec::Kind;
+use crate::spec::{JobSpec, Kind};
 
 /// Counts since the scheduler started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +92,25 @@ pub struct VersionView {
     pub stable: bool,
 }
 
+/// What a version of a job runs as, which says who may run it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authority {
+    pub role: String,
+    /// None for the user of the framework.
+    pub user: Option<String>,
+}
+
+impl Authority {
+    /// What a job would run as, submitted or not.
+    #[must_use]
+    pub fn of(spec: &JobSpec) -> Self {
+        Self {
+            role: spec.role.clone(),
+            user: spec.task.user.clone(),
+        }
+    }
+}
+
 /// A running task with ports, for service discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovered {
@@ -130,6 +149,28 @@ impl State {
     pub fn role_of(&self, name: &str) -> Option<&str> {
         let spec = self.jobs.get(name)?.spec()?;
         Some(&spec.role)
+    }
+
+    /// What the present version of a job runs as.
+    #[must_use]
+    pub fn authority_of(&self, name: &str) -> Option<Authority> {
+        Some(Authority::of(self.jobs.get(name)?.spec()?))
+    }
+
+    /// The version that a job would go back to, and what that runs as.
+    ///
+    /// # Errors
+    /// As of [`Request::Revert`](super::Request::Revert): there is no such job or no such version.
+    pub fn revert_target(
+        &self,
+        name: &str,
+        version: Option<u64>,
+    ) -> Result<(u64, Authority), Refusal> {
+        let unknown = || Refusal::NotFound(name.to_owned());
+        let job = self.jobs.get(name).ok_or_else(unknown)?;
+        let version = job.revert_version(version)?;
+        let spec = job.spec_of(version).ok_or_else(unknown)?;
+        Ok((version, Authority::of(spec)))
     }
 
     #[must_use]

@@ -1,12 +1,11 @@
 //! Jobs over HTTP: submitted, planned, shown and changed.
 
 use http::{Method, StatusCode};
-use meseta_access::Action;
 use meseta_daemon::body;
 use serde::{Deserialize, Serialize};
 
-use super::{Permitted, Reply};
-use crate::core::{JobView, Request};
+use super::{Context, Permitted, Reply, permission};
+use crate::core::{Authority, JobView, Request, State};
 use crate::file;
 use crate::spec::JobSpec;
 
@@ -94,16 +93,11 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         ..
     } = permitted;
     let spec = read_job(request).await?;
-    caller.check(Action::RegisterFramework, Some(&spec.role))?;
+    permission::run(&caller.approver, &Authority::of(&spec), &context.user)?;
     let name = spec.name.clone();
     // A job that is there is taken over only by who may run in its role too.
-    let present = name.clone();
-    let role = context
-        .handle
-        .read(move |state| state.role_of(&present).map(str::to_owned))
-        .await?;
-    if let Some(role) = role {
-        caller.check(Action::RegisterFramework, Some(&role))?;
+    if let Some(present) = present(&context, &name).await? {
+        permission::change(&caller.approver, &present)?;
     }
     let answer = context
         .handle
@@ -121,7 +115,11 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
         ..
     } = permitted;
     let spec = read_job(request).await?;
-    caller.check(Action::RegisterFramework, Some(&spec.role))?;
+    permission::change(&caller.approver, &Authority::of(&spec))?;
+    // The changes tell what the present one is.
+    if let Some(present) = present(&context, &spec.name).await? {
+        permission::change(&caller.approver, &present)?;
+    }
     let plan = context.handle.read(move |state| state.plan(&spec)).await?;
     Ok(Reply::json(&plan))
 }
@@ -135,15 +133,31 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
     } = permitted;
     let body = body::read(request.into_body(), CHANGE_BYTES_MAX).await;
     let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
-    let request = request_of(name, action, &body)?;
-    let wanted = name.to_owned();
-    let handle = &context.handle;
-    let role = handle.read(move |state| state.role_of(&wanted).map(str::to_owned));
-    let role = role.await?.ok_or_else(|| Reply::no_job(name))?;
-    caller.check(Action::RegisterFramework, Some(&role))?;
+    let mut request = request_of(name, action, &body)?;
+    let present = present(&context, name).await?;
+    let present = present.ok_or_else(|| Reply::no_job(name))?;
+    permission::change(&caller.approver, &present)?;
+    match &mut request {
+        Request::Stop { .. } => {}
+        Request::Revert { version, .. } => {
+            let (wanted, asked) = (name.to_owned(), *version);
+            let target = move |state: &State| state.revert_target(&wanted, asked);
+            let (target, authority) = context.handle.read(target).await??;
+            permission::run(&caller.approver, &authority, &context.user)?;
+            // The version that was checked, whatever has become healthy since.
+            *version = Some(target);
+        }
+        _ => permission::run(&caller.approver, &present, &context.user)?,
+    }
     let answer = context.handle.request(request).await?;
     caller.audit(action, name, result_text(&answer));
     Ok(Reply::json(&answer?))
+}
+
+async fn present(context: &Context, name: &str) -> Result<Option<Authority>, Reply> {
+    let name = name.to_owned();
+    let found = context.handle.read(move |state| state.authority_of(&name));
+    Ok(found.await?)
 }
 
 fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {

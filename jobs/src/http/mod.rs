@@ -1,9 +1,11 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
 //! [`routes`] has the table, [`jobs`] the changes, [`readings`] what is only read. Invariant: no handler runs before its
-//! request is authenticated; who may run in a role may change its jobs, who may view a role sees them.
+//! request is authenticated; who may run in a role, and as the
+//! user of its tasks, may change its jobs, who may view a role sees them.
 
 mod jobs;
+mod permission;
 mod readings;
 mod reply;
 mod routes;
@@ -32,6 +34,8 @@ pub use routes::reference;
 pub(crate) struct Context {
     pub(crate) authentication: Authentication,
     pub(crate) handle: Handle,
+    /// The user of tasks whose job names none.
+    pub(crate) user: String,
     pub(crate) build: BuildInfo,
     pub(crate) shutdown: CancellationToken,
 }
