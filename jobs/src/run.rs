@@ -2,8 +2,10 @@
 //!
 //! [`run`] refuses what cannot work before anything is written. Tasks go on when it ends; the next start takes them over.
 
+use std::fs::Permissions;
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,6 +33,11 @@ use crate::store::{self, StoreError};
 
 /// The file in `--work_dir` that holds all that is durable.
 const STORE: &str = "jobs.redb";
+const ENDPOINT: &str = "endpoint";
+/// The endpoint file before it is whole.
+const FRESH_ENDPOINT: &str = "endpoint.new";
+/// What a scheduler keeps in `--work_dir`.
+const OWN: [&str; 3] = [STORE, ENDPOINT, FRESH_ENDPOINT];
 
 /// What the process around the daemon gives it.
 #[derive(Debug)]
@@ -190,11 +197,34 @@ fn user(flags: &Flags) -> String {
 fn make_work_dir(path: &Path) -> Result<(), RunError> {
     let mut builder = std::fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(path);
-    made.map_err(|source| RunError::Directory {
-        doing: "create",
+    let failed = |doing, source| RunError::Directory {
+        doing,
         path: path.to_owned(),
         source,
-    })
+    };
+    made.map_err(|source| failed("create", source))?;
+    tighten(path).map_err(|source| failed("tighten", source))
+}
+
+/// Shuts a directory that was there before, unless it is of others too, such as `/tmp`.
+fn tighten(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path)?.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if !OWN.iter().any(|own| name == *own) {
+            tracing::warn!(path = %path.display(), "others can look into --work_dir, which is left so because it holds more than the scheduler's files");
+            return Ok(());
+        }
+    }
+    match std::fs::set_permissions(path, Permissions::from_mode(0o700)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            tracing::warn!(path = %path.display(), "others can look into --work_dir, which belongs to another user");
+            Ok(())
+        }
+        tightened => tightened,
+    }
 }
 
 fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), RunError> {
@@ -207,8 +237,8 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), RunError> {
 
 /// Says where others find the port.
 fn publish(work_dir: &Path, scheme: &str, address: SocketAddr) -> Result<PathBuf, RunError> {
-    let path = work_dir.join("endpoint");
-    let fresh = work_dir.join("endpoint.new");
+    let path = work_dir.join(ENDPOINT);
+    let fresh = work_dir.join(FRESH_ENDPOINT);
     let written = std::fs::write(&fresh, format!("{scheme}://{address}\n"));
     match written.and_then(|()| std::fs::rename(&fresh, &path)) {
         Ok(()) => Ok(path),
@@ -230,6 +260,21 @@ fn next_time(cron: &Cron, after: Duration) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_of_its_own_is_shut_and_one_of_others_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = || std::fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777;
+        let loosen = || std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755));
+        std::fs::write(dir.path().join(STORE), "").unwrap();
+        loosen().unwrap();
+        make_work_dir(dir.path()).unwrap();
+        assert_eq!(mode(), 0o700);
+        std::fs::write(dir.path().join("another's"), "").unwrap();
+        loosen().unwrap();
+        make_work_dir(dir.path()).unwrap();
+        assert_eq!(mode(), 0o755);
+    }
 
     #[test]
     fn masters_are_a_list_of_addresses() {

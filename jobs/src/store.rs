@@ -3,6 +3,8 @@
 //! Entered through [`open`]. Invariant: a write is told to be durable after its commit and all before it; a store that
 //! cannot be written ends the process, since what was promised could no longer be kept.
 
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -15,6 +17,7 @@ const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
     TableDefinition::new("records");
 /// The page cache, in bytes: the file is read once.
 const CACHE_BYTES: usize = 1024 * 1024;
+const FILE_MODE: u32 = 0o600;
 /// Writes that may wait for the disk; more hold the scheduler up.
 const QUEUE_MAX: usize = 1_024;
 
@@ -50,10 +53,9 @@ pub(crate) type Records = Vec<(String, Vec<u8>)>;
 
 /// Opens or makes a store, and gives what it has.
 pub(crate) fn open(path: &Path) -> Result<(Records, Store), StoreError> {
-    let opened = Database::builder().set_cache_size(CACHE_BYTES).create(path);
-    let database = opened.map_err(|source| StoreError::Open {
+    let database = open_database(path).map_err(|source| StoreError::Open {
         path: path.to_owned(),
-        source: source.into(),
+        source,
     })?;
     let records = read(&database).map_err(|source| StoreError::Read {
         path: path.to_owned(),
@@ -72,6 +74,22 @@ pub(crate) fn open(path: &Path) -> Result<(Records, Store), StoreError> {
         writer: Some(writer),
     };
     Ok((records, store))
+}
+
+/// A file that nobody but its owner reads, whatever it was before: jobs hold secrets in their environment.
+fn open_database(path: &Path) -> Result<Database, redb::Error> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(FILE_MODE)
+        .open(path)?;
+    if file.metadata()?.permissions().mode() & 0o7777 != FILE_MODE {
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    }
+    let builder = &mut Database::builder();
+    Ok(builder.set_cache_size(CACHE_BYTES).create(path)?)
 }
 
 impl Store {
@@ -155,6 +173,18 @@ fn commit(database: &Database, batch: &[(u64, Vec<Record>)]) -> Result<(), redb:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_else_reads_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.redb");
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+        open(&path).unwrap().1.close();
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        open(&path).unwrap().1.close();
+        assert_eq!(mode(), 0o600);
+    }
 
     #[tokio::test]
     async fn what_is_told_to_be_durable_is_there_after_a_restart() {
