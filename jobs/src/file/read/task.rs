@@ -9,6 +9,8 @@ use super::only_one;
 use crate::spec::template::{self, Reference};
 use crate::spec::{Command, HealthCheck, Probe, TaskTemplate, Uri};
 
+/// Bytes of the names and values of a task's environment at most: each launch carries them.
+const ENV_BYTES_MAX: usize = 64 * 1024;
 /// Ports of one task at most: an offer's ranges are walked for each.
 const PORTS_MAX: usize = 100;
 
@@ -74,7 +76,17 @@ fn env(task: &View<'_>, ports: &[String], mistakes: &mut Collector) -> BTreeMap<
         let cure = "write `${index}`, `${attempt}`, `${port.NAME}` or `${hostname}`, or `$${` for a plain `${`";
         mistakes.add(entry.node.at, message, cure);
     }
-    task.text_map("env")
+    let env = task.text_map("env");
+    let bytes: usize = env
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
+    if bytes > ENV_BYTES_MAX {
+        let message = format!("`env` has {bytes} bytes");
+        let cure = format!("write {ENV_BYTES_MAX} at most, and fetch the rest with `uris`");
+        mistakes.add(task.place("env"), message, cure);
+    }
+    env
 }
 
 fn uris(task: &View<'_>, mistakes: &mut Collector) -> Vec<Uri> {
