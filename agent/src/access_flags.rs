@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
-use meseta_daemon::authentication::{self, Realm, RequestFlags, Settings, SettingsError};
-use meseta_daemon::tls::{self, TlsError};
+use meseta_daemon::authentication::{
+    self, ClientIdentity, Realm, RequestFlags, Settings, SettingsError,
+};
 
 /// Flags of authentication, authorization and TLS.
 #[derive(Args, Clone, Debug)]
@@ -70,19 +71,6 @@ pub struct AccessFlags {
     /// encrypted.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_ca_file: Option<PathBuf>,
-}
-
-/// How the master is spoken to.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Identity {
-    files: Option<Files>,
-    credential: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug)]
-struct Files {
-    authorities: Option<PathBuf>,
-    own: Option<(PathBuf, PathBuf)>,
 }
 
 impl AccessFlags {
@@ -151,44 +139,8 @@ impl AccessFlags {
     }
 
     /// How the master is spoken to; refused now if it could not be.
-    pub(crate) fn identity(&self) -> Result<Identity, SettingsError> {
+    pub(crate) fn identity(&self) -> Result<ClientIdentity, SettingsError> {
         let own = self.ssl_cert_file.clone().zip(self.ssl_key_file.clone());
-        let is_encrypted = self.ssl_ca_file.is_some() || own.is_some();
-        let identity = Identity {
-            files: is_encrypted.then(|| Files {
-                authorities: self.ssl_ca_file.clone(),
-                own,
-            }),
-            credential: self.credential.clone(),
-        };
-        identity.encryption().map_err(SettingsError::Tls)?;
-        identity.header()?;
-        Ok(identity)
-    }
-}
-
-impl Identity {
-    /// Whether the connection is encrypted.
-    pub(crate) fn is_encrypted(&self) -> bool {
-        self.files.is_some()
-    }
-
-    /// The certificates as the files have them now.
-    pub(crate) fn encryption(&self) -> Result<Option<tls::ClientConfig>, TlsError> {
-        let Some(files) = &self.files else {
-            return Ok(None);
-        };
-        let own = files.own.as_ref();
-        let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
-        tls::client(files.authorities.as_deref(), own).map(Some)
-    }
-
-    /// The value of an `Authorization` header.
-    pub(crate) fn header(&self) -> Result<Option<String>, SettingsError> {
-        let Some(path) = &self.credential else {
-            return Ok(None);
-        };
-        let credential = authentication::client_credential("credential", path)?;
-        Ok(Some(credential.header()))
+        ClientIdentity::new(self.ssl_ca_file.clone(), own, self.credential.clone())
     }
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::server;
@@ -35,7 +36,6 @@ use hierarchies::cgroups_root;
 pub(crate) use hierarchies::narrow;
 use serving::context;
 
-use crate::access_flags::Identity;
 use crate::checkpoint::writer;
 use crate::checkpoint::{self, Image, Layout, Store, Write};
 use crate::configuration::flags::Flags;
@@ -195,7 +195,7 @@ struct Node {
     layout: Layout,
     address: SocketAddr,
     scheme: &'static str,
-    identity: Identity,
+    identity: ClientIdentity,
     advertised: SocketAddr,
     handle: Handle,
     context: Arc<Context>,

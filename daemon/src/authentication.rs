@@ -7,6 +7,7 @@
 mod attempt_limiter;
 mod authenticator;
 pub(super) mod browser_check;
+mod client_identity;
 mod flags;
 mod local_trust;
 mod rules;
@@ -29,6 +30,7 @@ use super::tls::{PeerCertificate, Served};
 use attempt_limiter::Source;
 use authenticator::CheckOutcome;
 pub use browser_check::{Names, allow_cross_origin};
+pub use client_identity::ClientIdentity;
 pub use flags::RequestFlags;
 pub use local_trust::ContainerSockets;
 use local_trust::LocalTrust;

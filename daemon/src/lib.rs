@@ -3,8 +3,9 @@
 //! One [`server`] with [`authentication`] and one [`client`], over HTTP in the clear or over [`tls`], for both daemons,
 //! the command line and the tests. Neither knows what is spoken over it: handlers are the daemons', in a table of
 //! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
-//! [`fair_semaphore`] shares a limit among peers, [`build_info`] says which program runs. Invariant: no handler runs before its request is authenticated, and no
-//! part of a request is read without a bound.
+//! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`clock`] reads the time
+//! for a core, [`build_info`] says which program runs. Invariant: no handler runs before its request is
+//! authenticated, and no part of a request is read without a bound.
 
 pub mod authentication;
 pub mod background;
@@ -12,6 +13,7 @@ pub mod body;
 pub mod build_info;
 pub mod calendar;
 pub mod client;
+pub mod clock;
 pub mod error_chain;
 pub mod fair_semaphore;
 pub mod files;
@@ -27,6 +29,7 @@ pub mod server;
 pub mod tls;
 pub mod verbosity;
 mod watched;
+pub mod work_dir;
 
 #[cfg(test)]
 mod tests;

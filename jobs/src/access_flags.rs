@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
-use http::HeaderValue;
-use meseta_daemon::authentication::{self, Realm, RequestFlags, Settings, SettingsError};
-use meseta_daemon::tls::{self, TlsError};
+use meseta_daemon::authentication::{
+    self, ClientIdentity, Realm, RequestFlags, Settings, SettingsError,
+};
 
 /// Flags of authentication, authorization and TLS.
 #[derive(Args, Clone, Debug)]
@@ -61,14 +61,6 @@ pub struct AccessFlags {
     pub ssl_ca_file: Option<PathBuf>,
 }
 
-/// How the master is spoken to.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Identity {
-    authorities: Option<PathBuf>,
-    own: Option<(PathBuf, PathBuf)>,
-    credential: Option<PathBuf>,
-}
-
 impl AccessFlags {
     pub(crate) fn settings(&self, address: IpAddr, insecure: bool) -> Settings {
         Settings {
@@ -100,47 +92,8 @@ impl AccessFlags {
     }
 
     /// How the master is spoken to; refused now if it could not be.
-    pub(crate) fn identity(&self) -> Result<Identity, SettingsError> {
-        let identity = Identity {
-            authorities: self.ssl_ca_file.clone(),
-            own: self.ssl_cert_file.clone().zip(self.ssl_key_file.clone()),
-            credential: self.credential.clone(),
-        };
-        identity.encryption().map_err(SettingsError::Tls)?;
-        identity.authorization()?;
-        Ok(identity)
-    }
-}
-
-impl Identity {
-    /// The certificates as the files have them now; nothing where the master is spoken to in the clear.
-    pub(crate) fn encryption(&self) -> Result<Option<tls::ClientConfig>, TlsError> {
-        if self.authorities.is_none() && self.own.is_none() {
-            return Ok(None);
-        }
-        let own = self.own.as_ref();
-        let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
-        tls::client(self.authorities.as_deref(), own).map(Some)
-    }
-
-    /// The value of an `Authorization` header.
-    pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, SettingsError> {
-        let Some(credential) = self.read_credential()? else {
-            return Ok(None);
-        };
-        // Basic authentication is plain ASCII whatever the secret is.
-        Ok(HeaderValue::from_str(&credential.header()).ok())
-    }
-
-    /// The principal that the framework is registered by.
-    pub(crate) fn principal(&self) -> Result<Option<String>, SettingsError> {
-        let credential = self.read_credential()?;
-        Ok(credential.map(|credential| credential.principal))
-    }
-
-    fn read_credential(&self) -> Result<Option<meseta_access::Credential>, SettingsError> {
-        let path = self.credential.as_ref();
-        path.map(|path| authentication::client_credential("credential", path))
-            .transpose()
+    pub(crate) fn identity(&self) -> Result<ClientIdentity, SettingsError> {
+        let own = self.ssl_cert_file.clone().zip(self.ssl_key_file.clone());
+        ClientIdentity::new(self.ssl_ca_file.clone(), own, self.credential.clone())
     }
 }

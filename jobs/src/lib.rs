@@ -6,7 +6,6 @@
 //! knows a master or an agent but by what any framework may send and see.
 
 mod access_flags;
-mod clock;
 pub mod core;
 pub mod file;
 mod flags;

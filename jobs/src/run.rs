@@ -2,10 +2,8 @@
 //!
 //! [`run`] refuses what cannot work before anything is written. Tasks go on when it ends; the next start takes them over.
 
-use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,15 +11,15 @@ use std::time::Duration;
 
 use meseta_daemon::authentication::SettingsError;
 use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::clock::Clock;
 use meseta_daemon::server::{self, CancellationToken};
-use meseta_daemon::tls;
+use meseta_daemon::{tls, work_dir};
 use meseta_proto::leader::is_host_port;
 use meseta_proto::reconciler::ReconcileIntervals;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::info;
 
-use crate::clock::Clock;
 use crate::core::{Options, RestoreError, State};
 use crate::flags::Flags;
 use crate::http;
@@ -33,11 +31,6 @@ use crate::store::{self, StoreError};
 
 /// The file in `--work_dir` that holds all that is durable.
 const STORE: &str = "jobs.redb";
-const ENDPOINT: &str = "endpoint";
-/// The endpoint file before it is whole.
-const FRESH_ENDPOINT: &str = "endpoint.new";
-/// What a scheduler keeps in `--work_dir`.
-const OWN: [&str; 3] = [STORE, ENDPOINT, FRESH_ENDPOINT];
 
 /// What the process around the daemon gives it.
 #[derive(Debug)]
@@ -128,17 +121,11 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
 
     let (service, ends) = Service::new(state, store, clock, registration);
     let stop = CancellationToken::new();
-    for watch in [
-        certificate
-            .clone()
-            .map(|served| tokio::spawn(served.watch(tls::WATCH_INTERVAL, stop.clone()))),
-        Some(tokio::spawn(
-            authentication.watch(tls::WATCH_INTERVAL, stop.clone()),
-        )),
-    ] {
-        // Both end with the token.
-        drop(watch);
+    // Both end with the token.
+    if let Some(served) = certificate.clone() {
+        tokio::spawn(served.watch(tls::WATCH_INTERVAL, stop.clone()));
     }
+    tokio::spawn(authentication.watch(tls::WATCH_INTERVAL, stop.clone()));
     let context = Arc::new(http::Context {
         authentication,
         handle: ends.handle,
@@ -166,7 +153,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let serving = tokio::spawn(serving);
     let linking = tokio::spawn(link.run(stop.clone()));
     let driving = tokio::spawn(service.run(stop.clone()));
-    let endpoint = publish(&flags.work_dir, scheme, address)?;
+    work_dir::write_endpoint(&flags.work_dir, scheme, address)
+        .map_err(|source| failed("write the endpoint in", &flags.work_dir, source))?;
     info!(%address, "listening");
     if let Some(ready) = env.ready {
         // Whoever wanted to know may have left.
@@ -176,7 +164,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     info!("ending; tasks go on");
     stop.cancel();
     let _ = tokio::join!(serving, linking, driving);
-    let _ = std::fs::remove_file(endpoint);
+    work_dir::remove_endpoint(&flags.work_dir);
     Ok(())
 }
 
@@ -195,35 +183,14 @@ fn user(flags: &Flags) -> String {
 
 /// Owner only: job files may hold secrets in their environment.
 fn make_work_dir(path: &Path) -> Result<(), RunError> {
-    let mut builder = std::fs::DirBuilder::new();
-    let made = builder.recursive(true).mode(0o700).create(path);
-    let failed = |doing, source| RunError::Directory {
+    work_dir::prepare(path, &[STORE]).map_err(|source| failed("prepare", path, source))
+}
+
+fn failed(doing: &'static str, path: &Path, source: io::Error) -> RunError {
+    RunError::Directory {
         doing,
         path: path.to_owned(),
         source,
-    };
-    made.map_err(|source| failed("create", source))?;
-    tighten(path).map_err(|source| failed("tighten", source))
-}
-
-/// Shuts a directory that was there before, unless it is of others too, such as `/tmp`.
-fn tighten(path: &Path) -> io::Result<()> {
-    if std::fs::metadata(path)?.permissions().mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    for entry in std::fs::read_dir(path)? {
-        let name = entry?.file_name();
-        if !OWN.iter().any(|own| name == *own) {
-            tracing::warn!(path = %path.display(), "others can look into --work_dir, which is left so because it holds more than the scheduler's files");
-            return Ok(());
-        }
-    }
-    match std::fs::set_permissions(path, Permissions::from_mode(0o700)) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            tracing::warn!(path = %path.display(), "others can look into --work_dir, which belongs to another user");
-            Ok(())
-        }
-        tightened => tightened,
     }
 }
 
@@ -233,21 +200,6 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), RunError> {
         Ok((listener, address))
     });
     listening.map_err(|source| RunError::Listen { address, source })
-}
-
-/// Says where others find the port.
-fn publish(work_dir: &Path, scheme: &str, address: SocketAddr) -> Result<PathBuf, RunError> {
-    let path = work_dir.join(ENDPOINT);
-    let fresh = work_dir.join(FRESH_ENDPOINT);
-    let written = std::fs::write(&fresh, format!("{scheme}://{address}\n"));
-    match written.and_then(|()| std::fs::rename(&fresh, &path)) {
-        Ok(()) => Ok(path),
-        Err(source) => Err(RunError::Directory {
-            doing: "write",
-            path,
-            source,
-        }),
-    }
 }
 
 /// The next time of a schedule, both since 1970.
@@ -260,21 +212,6 @@ fn next_time(cron: &Cron, after: Duration) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_directory_of_its_own_is_shut_and_one_of_others_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let mode = || std::fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777;
-        let loosen = || std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755));
-        std::fs::write(dir.path().join(STORE), "").unwrap();
-        loosen().unwrap();
-        make_work_dir(dir.path()).unwrap();
-        assert_eq!(mode(), 0o700);
-        std::fs::write(dir.path().join("another's"), "").unwrap();
-        loosen().unwrap();
-        make_work_dir(dir.path()).unwrap();
-        assert_eq!(mode(), 0o755);
-    }
 
     #[test]
     fn masters_are_a_list_of_addresses() {

@@ -12,10 +12,10 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::core::{Accepted, Effect, Event, Input, Refusal, Request, State};
 use crate::link::{CallQueue, Registration, calls};
 use crate::store::Store;
+use meseta_daemon::clock::Clock;
 
 /// Questions and requests of clients that may wait.
 const QUEUE_MAX: usize = 256;

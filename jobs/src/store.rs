@@ -3,11 +3,10 @@
 //! Entered through [`open`]. Invariant: a write is told to be durable after its commit and all before it; a store that
 //! cannot be written ends the process, since what was promised could no longer be kept.
 
-use std::fs::{OpenOptions, Permissions};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use meseta_daemon::work_dir;
 use redb::{Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
@@ -17,7 +16,6 @@ const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
     TableDefinition::new("records");
 /// The page cache, in bytes: the file is read once.
 const CACHE_BYTES: usize = 1024 * 1024;
-const FILE_MODE: u32 = 0o600;
 /// Writes that may wait for the disk; more hold the scheduler up.
 const QUEUE_MAX: usize = 1_024;
 
@@ -78,16 +76,7 @@ pub(crate) fn open(path: &Path) -> Result<(Records, Store), StoreError> {
 
 /// A file that nobody but its owner reads, whatever it was before: jobs hold secrets in their environment.
 fn open_database(path: &Path) -> Result<Database, redb::Error> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(FILE_MODE)
-        .open(path)?;
-    if file.metadata()?.permissions().mode() & 0o7777 != FILE_MODE {
-        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
-    }
+    work_dir::create_file(path)?;
     let builder = &mut Database::builder();
     Ok(builder.set_cache_size(CACHE_BYTES).create(path)?)
 }
@@ -172,6 +161,9 @@ fn commit(database: &Database, batch: &[(u64, Vec<Record>)]) -> Result<(), redb:
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

@@ -9,7 +9,6 @@ mod budgets;
 mod buffered_response;
 mod call_rate_limit;
 mod chunked_response;
-mod clock;
 mod closed;
 mod context;
 pub mod core;
@@ -39,7 +38,6 @@ mod view_filter;
 mod views;
 mod watchers;
 mod whitelist;
-mod work_dir;
 
 pub use access_flags::AccessFlags;
 pub use etcd_flags::EtcdFlags;

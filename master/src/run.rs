@@ -11,10 +11,12 @@ use std::sync::{Arc, OnceLock};
 
 use meseta_daemon::authentication;
 use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::clock::Clock;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::{self, CancellationToken};
 use meseta_daemon::tls;
 use meseta_daemon::verbosity::Verbosity;
+use meseta_daemon::work_dir;
 use meseta_etcd::{Client, SettingsError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -25,7 +27,6 @@ use crate::budgets::Budgets;
 use crate::buffered_response::BufferedResponses;
 use crate::call_rate_limit::CallRateLimit;
 use crate::chunked_response::Renderer;
-use crate::clock::Clock;
 use crate::context::Context;
 use crate::core::{Config, Identity, Lsn, MasterCore, Memory, Recovered};
 use crate::files::Files;
@@ -42,7 +43,7 @@ use crate::metrics::Metrics;
 use crate::registry::etcd::{Cluster, Keys};
 use crate::registry::{self, Kind, OpenError};
 use crate::service::Service;
-use crate::{grpc, http, whitelist, work_dir};
+use crate::{grpc, http, whitelist};
 
 /// What a master gets from whoever starts it.
 pub struct RunEnv {
@@ -503,7 +504,7 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
 }
 
 fn prepare_work_dir(path: &Path) -> Result<(), RunError> {
-    work_dir::prepare(path).map_err(|source| RunError::WorkDir {
+    work_dir::prepare(path, &registry::FILES).map_err(|source| RunError::WorkDir {
         path: path.to_owned(),
         source,
     })

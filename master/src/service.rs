@@ -17,7 +17,6 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::budgets::Peer;
-use crate::clock::Clock;
 use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, Output, ReplyId};
 use crate::events::{EventSink, Overflow, Sink, slowest};
 use crate::handle::{Command, Handle, Inbox, Query, WatchStart};
@@ -26,6 +25,7 @@ use crate::operation_outcomes::OperationOutcomes;
 use crate::operator_messages::stream;
 use crate::registry::{QUEUE_MAX, Registry};
 use crate::watchers::Watchers;
+use meseta_daemon::clock::Clock;
 
 /// Commands taken in before offers are made again: some hundred microseconds' worth.
 const BURST_MAX: usize = 64;

@@ -15,6 +15,7 @@ pub(crate) mod outgoing;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::{client, leader, tls};
 use meseta_proto::budget::{Budget, waiting_bytes};
@@ -26,7 +27,6 @@ use tokio::task::JoinHandle;
 use tonic::transport::Endpoint;
 use tracing::{debug, info};
 
-use crate::access_flags::Identity;
 use crate::budgets::Budgets;
 use crate::core::{Input, LinkAction, LinkId};
 use crate::failure::Failure;
@@ -50,7 +50,7 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Links {
     master: MasterAddress,
-    identity: Identity,
+    identity: ClientIdentity,
     inputs: mpsc::Sender<Input>,
     dropped: Dropped,
     budgets: Budgets,
@@ -86,7 +86,7 @@ struct Current {
 impl Links {
     pub(crate) fn new(
         master: MasterAddress,
-        identity: Identity,
+        identity: ClientIdentity,
         inputs: mpsc::Sender<Input>,
         dropped: Dropped,
         budgets: Budgets,
@@ -173,7 +173,7 @@ impl Drop for Links {
 struct Attempt {
     link: LinkId,
     master: MasterAddress,
-    identity: Identity,
+    identity: ClientIdentity,
     inputs: mpsc::Sender<Input>,
     frame_bytes_max: usize,
     waiting: Budget,
@@ -218,7 +218,7 @@ impl Attempt {
             .keep_alive_while_idle(true);
         let own =
             |error: &dyn std::error::Error| Failure::new(format!("{address}: {}", chain(error)));
-        let authorization = self.identity.header().map_err(|error| own(&error))?;
+        let authorization = self.identity.authorization().map_err(|error| own(&error))?;
         let channel = match encryption {
             None => endpoint.connect().await,
             Some(config) => {
@@ -241,8 +241,8 @@ impl Attempt {
         };
         let mut request = tonic::Request::new(queue);
         if let Some(authorization) = authorization {
-            let value = authorization.parse();
-            let mut value: tonic::metadata::MetadataValue<_> =
+            let value = tonic::metadata::AsciiMetadataValue::try_from(authorization.as_bytes());
+            let mut value =
                 value.map_err(|_| Failure::new("--credential: it cannot be put in a header"))?;
             value.set_sensitive(true);
             request.metadata_mut().insert("authorization", value);

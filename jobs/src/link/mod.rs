@@ -10,6 +10,7 @@ mod queue;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::client::{self, Client, RecordStream};
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::leader;
@@ -21,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use queue::CallQueue;
 
-use crate::access_flags::Identity;
 use crate::core::{Input, State};
 use crate::placement::Offer;
 use crate::service::FromLink;
@@ -82,7 +82,7 @@ enum Ended {
 /// What a subscription is made of.
 pub(crate) struct Link {
     pub(crate) masters: Vec<String>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: ClientIdentity,
     pub(crate) registration: watch::Receiver<Registration>,
     pub(crate) events: mpsc::Sender<FromLink>,
     pub(crate) seed: u64,

@@ -31,7 +31,6 @@ use crate::budgets::Budgets;
 use crate::buffered_response::BufferedResponses;
 use crate::call_rate_limit::CallRateLimit;
 use crate::chunked_response::Renderer;
-use crate::clock::Clock;
 use crate::context::{BODY_MAX, SCHEDULER_BODY_MAX};
 use crate::core::{ConnectionId, Format, Lsn, MasterCore, Recovered, to_wire};
 use crate::events;
@@ -41,6 +40,7 @@ use crate::handle::{self, Handle};
 use crate::leadership::{Fence, Role};
 use crate::registry::InMemory;
 use crate::service::Service;
+use meseta_daemon::clock::Clock;
 
 #[derive(Parser)]
 struct Command {

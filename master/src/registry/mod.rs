@@ -132,6 +132,9 @@ pub enum OpenError {
     Spawn(#[source] std::io::Error),
 }
 
+/// What a master without etcd keeps in its work directory.
+pub(crate) const FILES: [&str; 3] = ["registry.redb", "registry.id", "registry.id.tmp"];
+
 /// What to do about a file that cannot be used.
 const CURE: &str = "put a copy of the file back, or move it and the marker beside it (registry.id) away to begin with \
                     an empty registry: agents then register anew, and quota, weights and maintenance are to be set \

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use meseta_daemon::work_dir;
 use meseta_etcd::{Client, SettingsError};
 
 use super::etcd::{Keys, copying};
@@ -12,7 +13,6 @@ use crate::etcd_flags::EtcdFlags;
 use crate::flag_error::FlagError;
 use crate::leadership::election::LeaseTimes;
 use crate::registry::etcd::EtcdError;
-use crate::work_dir;
 
 /// Where a registry is kept.
 #[derive(Debug)]
@@ -156,9 +156,11 @@ impl Store {
     pub async fn fill(&self, image: &Image) -> Result<(), ToolError> {
         match self {
             Self::Embedded { work_dir } => {
-                work_dir::prepare(work_dir).map_err(|source| ToolError::WorkDir {
-                    path: work_dir.clone(),
-                    source,
+                work_dir::prepare(work_dir, &super::FILES).map_err(|source| {
+                    ToolError::WorkDir {
+                        path: work_dir.clone(),
+                        source,
+                    }
                 })?;
                 Ok(embedded::fill(&registry_path(work_dir), image)?)
             }

@@ -3,11 +3,11 @@
 //! Invariant: it is written once the registry with this id is durable, so a registry that is gone or empty beside a
 //! marker has been lost, and is not taken for one that never was.
 
+use meseta_daemon::work_dir;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::super::OpenError;
-use crate::work_dir;
 
 #[derive(Debug)]
 pub(super) struct Marker {

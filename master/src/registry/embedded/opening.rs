@@ -3,6 +3,7 @@
 //! Invariant: what is opened is whole. A file that is damaged, cut, empty or another's is refused, and the refusal
 //! says what to do; nothing of it has been changed then.
 
+use meseta_daemon::work_dir;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
@@ -19,7 +20,6 @@ use super::super::{Image, OpenError};
 use super::marker::Marker;
 use super::{CACHE_BYTES, RECORDS};
 use crate::core::Recovered;
-use crate::work_dir;
 
 /// What is known of a registry that is open.
 pub(super) struct Opened {

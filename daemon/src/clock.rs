@@ -1,4 +1,4 @@
-//! The time that the core is given: the runtime's monotonic clock and the wall's.
+//! The time that a core is given: the runtime's monotonic clock and the wall's.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,18 +7,28 @@ use tokio::time::Instant;
 
 /// Both clocks. The monotonic one is the runtime's, so that tests may turn it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     origin: Instant,
 }
 
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Clock {
-    pub(crate) fn new() -> Self {
+    /// Moments count from now.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             origin: Instant::now(),
         }
     }
 
-    pub(crate) fn now(&self) -> Now {
+    /// Both, as they are.
+    #[must_use]
+    pub fn now(&self) -> Now {
         let elapsed = self.origin.elapsed();
         Now {
             moment: Moment::ORIGIN + elapsed,
@@ -28,7 +38,9 @@ impl Clock {
         }
     }
 
-    pub(crate) fn instant(&self, at: Moment) -> Instant {
+    /// When a moment is, for timers.
+    #[must_use]
+    pub fn instant(&self, at: Moment) -> Instant {
         let since = at.saturating_since(Moment::ORIGIN);
         self.origin.checked_add(since).unwrap_or_else(far_future)
     }

@@ -1,7 +1,8 @@
-//! The master's work directory: made, tightened and written to so that nobody but the master's own user reads it.
+//! The work directory of a daemon that keeps secrets: made, tightened and written to so that nobody but its own user
+//! reads it.
 //!
 //! Invariant: files are 0600 and the directory is 0700 whatever the umask was and whatever they were before; a
-//! directory that holds anything that is not the master's keeps its mode.
+//! directory that holds anything that is not the daemon's keeps its mode.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -16,18 +17,15 @@ const ENDPOINT: &str = "endpoint";
 const FRESH_ENDPOINT: &str = ".endpoint.tmp";
 const PROBE: &str = ".probe";
 
-/// What a master keeps here.
-const OWN: [&str; 6] = [
-    "registry.redb",
-    "registry.id",
-    "registry.id.tmp",
-    ENDPOINT,
-    FRESH_ENDPOINT,
-    PROBE,
-];
+/// What each daemon keeps here, besides files of its own.
+const COMMON: [&str; 3] = [ENDPOINT, FRESH_ENDPOINT, PROBE];
 
-/// Makes the directory, or tightens the one that is there, and finds out now whether it can be written.
-pub(crate) fn prepare(path: &Path) -> io::Result<()> {
+/// Makes the directory, or tightens the one that is there, and finds out now whether it can be written. `own` are the
+/// names of the files that the daemon keeps in it.
+///
+/// # Errors
+/// It cannot be made or written.
+pub fn prepare(path: &Path, own: &[&str]) -> io::Result<()> {
     match DirBuilder::new()
         .recursive(false)
         .mode(DIR_MODE)
@@ -43,26 +41,26 @@ pub(crate) fn prepare(path: &Path) -> io::Result<()> {
         Err(_) if path.is_dir() => {}
         Err(error) => return Err(error),
     }
-    tighten(path)?;
+    tighten(path, own)?;
     let probe = path.join(PROBE);
     create_file(&probe)?;
     std::fs::remove_file(&probe)
 }
 
 /// A directory of others too, such as `/tmp` or `/var/lib`, is not ours to shut.
-fn tighten(path: &Path) -> io::Result<()> {
+fn tighten(path: &Path, own: &[&str]) -> io::Result<()> {
     let mode = std::fs::metadata(path)?.permissions().mode();
     if mode & 0o077 == 0 {
         return Ok(());
     }
     for entry in std::fs::read_dir(path)? {
         let name = entry?.file_name();
-        if !OWN.iter().any(|own| name == *own) {
+        if !own.iter().chain(&COMMON).any(|known| name == **known) {
             tracing::warn!(
                 path = %path.display(),
                 mode = format!("{:04o}", mode & 0o7777),
                 "others can look into the work directory, and it is left so because it holds more than \
-                 the master's files: give the master a directory of its own with --work_dir"
+                 the daemon's files: give the daemon a directory of its own with --work_dir"
             );
             return Ok(());
         }
@@ -79,8 +77,11 @@ fn tighten(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file of ours, made if it is not there, that nobody else reads from now on.
-pub(crate) fn create_file(path: &Path) -> io::Result<File> {
+/// Opens a file of the daemon, made if it is not there, that nobody else reads from now on.
+///
+/// # Errors
+/// It cannot be opened, or its mode cannot be changed.
+pub fn create_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -94,8 +95,11 @@ pub(crate) fn create_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Says in the work directory where the master listens; the file is whole or not there.
-pub(crate) fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> io::Result<()> {
+/// Says in the work directory where the daemon listens, as `http://10.0.0.1:5050`; the file is whole or not there.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> io::Result<()> {
     let fresh = work_dir.join(FRESH_ENDPOINT);
     let mut file = create_file(&fresh)?;
     file.set_len(0)?;
@@ -103,9 +107,16 @@ pub(crate) fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr)
     std::fs::rename(&fresh, work_dir.join(ENDPOINT))
 }
 
+/// Takes back what [`write_endpoint`] said: the daemon listens no more.
+pub fn remove_endpoint(work_dir: &Path) {
+    let _ = std::fs::remove_file(work_dir.join(ENDPOINT));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const OWN: [&str; 1] = ["registry.redb"];
 
     fn mode(path: &Path) -> u32 {
         let metadata = std::fs::metadata(path).expect("metadata");
@@ -117,10 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_the_masters_alone() {
+    fn what_is_made_is_the_daemons_alone() {
         let dir = tempfile::tempdir().expect("a folder");
         let work_dir = dir.path().join("a/b");
-        prepare(&work_dir).expect("prepared");
+        prepare(&work_dir, &OWN).expect("prepared");
         assert_eq!(mode(&work_dir), 0o700);
         let address = "127.0.0.1:5050".parse().expect("an address");
         write_endpoint(&work_dir, "http", address).expect("written");
@@ -140,7 +151,7 @@ mod tests {
             loosen(&dir.path().join(name), 0o644);
         }
         loosen(dir.path(), 0o755);
-        prepare(dir.path()).expect("prepared");
+        prepare(dir.path(), &OWN).expect("prepared");
         assert_eq!(mode(dir.path()), 0o700);
         create_file(&dir.path().join("registry.redb")).expect("opened");
         assert_eq!(mode(&dir.path().join("registry.redb")), 0o600);
@@ -151,7 +162,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         std::fs::write(dir.path().join("somebody's"), "").expect("written");
         loosen(dir.path(), 0o1777);
-        prepare(dir.path()).expect("prepared");
+        prepare(dir.path(), &OWN).expect("prepared");
         assert_eq!(mode(dir.path()), 0o1777);
     }
 }
