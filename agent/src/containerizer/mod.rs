@@ -44,7 +44,8 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_isolators::Containers;
+use meseta_daemon::error_chain::chain;
+use meseta_isolators::{Containers, note_repeated};
 use tokio::sync::mpsc;
 use tracing::warn;
 
@@ -56,6 +57,9 @@ pub(crate) use state::{LiveContainer, Options};
 /// How long the end of the agent waits for work on containers, and how often it looks.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_POLL: Duration = Duration::from_millis(2);
+
+/// How often the launcher is started in all before the agent ends: for half a minute.
+const READY_ATTEMPTS: u32 = 10;
 
 /// The containers of this agent.
 #[derive(Clone, Debug)]
@@ -73,11 +77,24 @@ impl Containerizer {
         Self { inner }
     }
 
-    /// Waits until containers can be launched.
+    /// Waits until containers can be launched. A launcher that finds no descriptors or no memory is started again:
+    /// clients of the agent may have them for a while.
     pub(crate) async fn ready(&self) -> Result<(), Failure> {
+        let mut pause = supervision::AGAIN_MIN;
+        for _ in 1..READY_ATTEMPTS {
+            let inner = self.inner.clone();
+            match blocking(move || inner.containers.ready()).await? {
+                Err(error) if error.is_shortage() => {
+                    note_repeated();
+                    warn!(error = %chain(&error), "there is no launcher yet; trying again");
+                }
+                ready => return Ok(ready?),
+            }
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(supervision::AGAIN_MAX);
+        }
         let inner = self.inner.clone();
-        let ready = blocking(move || Ok(inner.containers.ready()?)).await;
-        ready.unwrap_or_else(|panic| Err(panic.into()))
+        Ok(blocking(move || inner.containers.ready()).await??)
     }
 
     /// Carries out what concerns a container.

@@ -8,6 +8,7 @@ use crate::cgroup::{KnobError, LayoutError};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{Isolation, IsolationError};
 use crate::launcher::LaunchError;
+use crate::shortage::is_shortage;
 use crate::status::ExitRecord;
 
 /// How an agent's containers are kept.
@@ -111,6 +112,15 @@ pub enum OpenError {
     Launcher(#[source] LaunchError),
 }
 
+impl OpenError {
+    /// Whether the launcher could not be started for want of descriptors or memory, which may be there a moment
+    /// later.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::Launcher(LaunchError::Start { source, .. }) if is_shortage(source))
+    }
+}
+
 /// A container could not be resized or sampled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -134,6 +144,26 @@ impl Recovered {
             exit: None,
             has_groups: false,
             has_runtime_dir: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_that_found_no_descriptors_may_find_them_later() {
+        for (errno, expected) in [
+            (libc::EMFILE, true),
+            (libc::ENOMEM, true),
+            (libc::EACCES, false),
+        ] {
+            let error = OpenError::Launcher(LaunchError::Start {
+                doing: "opening launcher.log",
+                source: io::Error::from_raw_os_error(errno),
+            });
+            assert_eq!(error.is_shortage(), expected, "{error:?}");
         }
     }
 }
