@@ -61,11 +61,24 @@ use std::process::ExitCode;
 use meseta_tests::faults::filter;
 use meseta_tests::trials::{self, anywhere};
 
+/// Those that wait for most of their time, for ten seconds to a minute each.
+const WAITING: &[&str] = &[
+    "absences::agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on",
+    "access::changed_credentials_and_rules_need_no_restart",
+    "access::verbs_reach_an_agent_that_is_certified_by_name_alone",
+    "connections::bodies_that_trickle_are_given_up",
+    "failover::an_agent_leaves_a_leader_that_stands_still",
+    "ill_plugins::whatever_a_plug_in_does_offers_of_regular_resources_go_on",
+    "leaders::an_agent_obeys_a_restored_registry_only_above_what_it_has_obeyed",
+    "oversubscription::the_load_controller_evicts_all_revocable_executors_and_nobody_else",
+    "pauses::a_master_that_was_stopped_ends_no_framework_and_loses_no_agent",
+];
+
 fn main() -> ExitCode {
     if let Some(code) = probe::run_if_requested().or_else(filter::run_if_requested) {
         return code;
     }
-    trials::run(meseta_tests::groups![
+    let groups = meseta_tests::groups![
         execute,
         executors,
         limits,
@@ -114,5 +127,6 @@ fn main() -> ExitCode {
         placement,
         policies,
         returned_memory
-    ])
+    ];
+    trials::run(groups, WAITING)
 }

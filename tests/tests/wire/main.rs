@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use meseta_tests::trials::{self, anywhere};
 
 fn main() -> ExitCode {
-    trials::run(meseta_tests::groups![
+    let groups = meseta_tests::groups![
         bytes,
         peers,
         scheduler,
@@ -34,5 +34,6 @@ fn main() -> ExitCode {
         recorded::executor,
         recorded::inverse_offers,
         recorded::pages
-    ])
+    ];
+    trials::run(groups, &[])
 }
