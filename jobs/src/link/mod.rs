@@ -215,7 +215,7 @@ fn input_of(event: Event) -> Result<Option<Input>, Ended> {
 /// Whether the framework's id cannot be used again.
 fn is_removal(message: &str) -> bool {
     let message = message.to_lowercase();
-    message.contains("removed") || message.contains("completed framework")
+    message.starts_with("framework has been removed") || message.contains("completed framework")
 }
 
 #[cfg(test)]
@@ -228,6 +228,7 @@ mod tests {
             ("Framework has been removed", true),
             ("Framework failed over", false),
             ("Role 'x' is not allowed", false),
+            ("Role 'removed-x' is not allowed", false),
         ] {
             assert_eq!(is_removal(message), removed, "{message}");
         }
