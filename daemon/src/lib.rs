@@ -1,10 +1,10 @@
-//! What both daemons are made of: server and client, TLS, authentication, admission, outbox, log level.
+//! What the daemons are made of: server and client, TLS, authentication, admission, outbox, log level.
 //!
 //! One [`server`] with [`authentication`] and one [`client`], over HTTP in the clear or over [`tls`], for both daemons,
 //! the command line and the tests. Neither knows what is spoken over it: handlers are the daemons', in a table of
 //! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
 //! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`clock`] reads the time
-//! for a core, [`build_info`] says which program runs. Invariant: no handler runs before its request is
+//! for a core, [`hostname`] is what a daemon is called, [`build_info`] says which program runs. Invariant: no handler runs before its request is
 //! authenticated, and no part of a request is read without a bound.
 
 pub mod authentication;
@@ -17,6 +17,7 @@ pub mod clock;
 pub mod error_chain;
 pub mod fair_semaphore;
 pub mod files;
+pub mod hostname;
 pub mod leader;
 pub mod messages;
 pub mod outbox;

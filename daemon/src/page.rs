@@ -24,6 +24,7 @@ const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; f
 pub enum Page {
     Master,
     Agent,
+    Scheduler,
 }
 
 impl Page {
@@ -32,6 +33,7 @@ impl Page {
         match self {
             Self::Master => "index.html",
             Self::Agent => "agent.html",
+            Self::Scheduler => "scheduler.html",
         }
     }
 }
@@ -51,6 +53,7 @@ macro_rules! files {
 static FILES: &[(&str, &str, &[u8])] = files! {
     "index.html": HTML,
     "agent.html": HTML,
+    "scheduler.html": HTML,
     "icon.svg": "image/svg+xml",
     "style.css": CSS,
     "app.js": JAVASCRIPT,
@@ -58,8 +61,11 @@ static FILES: &[(&str, &str, &[u8])] = files! {
     "agents.js": JAVASCRIPT,
     "api.js": JAVASCRIPT,
     "events.js": JAVASCRIPT,
+    "form.js": JAVASCRIPT,
     "format.js": JAVASCRIPT,
     "frameworks.js": JAVASCRIPT,
+    "job.js": JAVASCRIPT,
+    "jobs.js": JAVASCRIPT,
     "logs.js": JAVASCRIPT,
     "machine.js": JAVASCRIPT,
     "now.js": JAVASCRIPT,
@@ -68,6 +74,8 @@ static FILES: &[(&str, &str, &[u8])] = files! {
     "plot.js": JAVASCRIPT,
     "rights.js": JAVASCRIPT,
     "roles.js": JAVASCRIPT,
+    "scheduler.js": JAVASCRIPT,
+    "stream.js": JAVASCRIPT,
     "tasks.js": JAVASCRIPT,
     "vendor/preact-htm.js": JAVASCRIPT,
     "vendor/uplot.js": JAVASCRIPT,
@@ -228,8 +236,10 @@ mod tests {
         assert_eq!(index.headers()[header::CONTENT_TYPE], HTML);
         assert_eq!(index.headers()[header::CONTENT_SECURITY_POLICY], POLICY);
         assert_eq!(bytes_of(index).await, FILES[0].2);
-        let of_agent = answer(Page::Agent, &Request::builder().uri("/").body(()).unwrap());
-        assert_eq!(bytes_of(of_agent.unwrap()).await, FILES[1].2);
+        for (page, at) in [(Page::Agent, 1), (Page::Scheduler, 2)] {
+            let first = answer(page, &Request::builder().uri("/").body(()).unwrap());
+            assert_eq!(bytes_of(first.unwrap()).await, FILES[at].2);
+        }
         for path in [
             "/ui",
             "/ui/",
@@ -299,7 +309,7 @@ mod tests {
     #[test]
     fn the_page_is_small() {
         const BYTES_MAX: usize = 60_000;
-        for page in [Page::Master, Page::Agent] {
+        for page in [Page::Master, Page::Agent, Page::Scheduler] {
             let mut loaded = BTreeSet::new();
             let mut left = vec![page.first()];
             while let Some(name) = left.pop() {
@@ -311,7 +321,7 @@ mod tests {
                     );
                 }
             }
-            assert!(loaded.contains("vendor/uplot.js"), "{loaded:?}");
+            assert!(loaded.contains("vendor/preact-htm.js"), "{loaded:?}");
             let bytes: usize = loaded.iter().map(|name| BY_NAME[name].gzipped.len()).sum();
             assert!(bytes <= BYTES_MAX, "{page:?}: {bytes} bytes, compressed");
         }

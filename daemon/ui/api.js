@@ -56,8 +56,18 @@ async function ask(path, options) {
     throw new Refused(503, message);
   }
   told({ answeredAt: Date.now(), trouble: null, stale: response.headers.get("meseta-stale") });
-  if (!response.ok) throw new Refused(response.status, (await response.text()) || response.statusText);
+  if (!response.ok) throw new Refused(response.status, messageOf(await response.text()) || response.statusText);
   return response;
+}
+
+/** What an answer that is an error says: a text, or an object with a message. */
+function messageOf(text) {
+  if (!text.startsWith("{")) return text;
+  try {
+    return JSON.parse(text).message ?? text;
+  } catch {
+    return text;
+  }
 }
 
 /** What the master says of itself and of the others, whom the page names when this one does not answer. */
@@ -145,6 +155,21 @@ export async function subscribe(onEvent, signal) {
         wanted = null;
       }
     }
+  }
+}
+
+/** Objects of JSON, one a line, until `signal` ends it or the connection breaks; before the first, one that says that it is open. */
+export async function lines(path, onEvent, signal) {
+  const response = await ask(path, { signal });
+  onEvent({ type: "SUBSCRIBED" });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const whole = (held + value).split("\n");
+    held = whole.pop();
+    whole.forEach((line) => onEvent(JSON.parse(line)));
   }
 }
 

@@ -11,11 +11,21 @@ import { TaskTable } from "./tasks.js";
 /** Tasks of a framework that its page shows. */
 const SHOWN = 200;
 
+/** What `meseta scheduler` is called. */
+const SCHEDULER = "meseta scheduler";
+
 /** Whether a framework is there: active, connected without being active, or away. */
 function standing(framework) {
   if (framework.active) return "active";
   if (framework.recovered) return "recovered";
   return framework.connected ? "deactivated" : "disconnected";
+}
+
+/** The page that a framework says it has, if a browser may be sent there. */
+function Own({ framework }) {
+  const address = URL.canParse(framework.webui_url ?? "") ? new URL(framework.webui_url) : null;
+  if (!["http:", "https:"].includes(address?.protocol)) return "–";
+  return html`<a href=${address.href} rel="noreferrer">${framework.name === SCHEDULER ? "Jobs" : address.host}</a>`;
 }
 
 export function Frameworks() {
@@ -34,6 +44,7 @@ export function Frameworks() {
     { key: "failed", label: "Failed", number: true, value: failed, cell: failed },
     { key: "cpus", label: "cpus", number: true, value: cpus, cell: (one) => format.number(cpus(one)) },
     { key: "mem", label: "mem", number: true, value: mem, cell: (one) => format.megabytes(mem(one)) },
+    { key: "page", label: "Its page", cell: (one) => html`<${Own} framework=${one} />` },
     { key: "id", label: "Id", cell: (one) => html`<code>${one.id}</code>` },
   ];
   const wanted = filter.toLowerCase();
@@ -55,6 +66,7 @@ export function Framework({ id }) {
     <${Facts} items=${[
       ["Name", framework.name],
       ["State", html`<${State} name=${isOver ? "completed" : standing(framework)} />`],
+      ["Its page", html`<${Own} framework=${framework} />`],
       ["Roles", framework.roles.map((role) => html`<a href=${link("roles", role)}>${role}</a> `)],
       ["User", framework.user || "–"],
       ["Principal", framework.principal ?? "–"],

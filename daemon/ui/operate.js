@@ -1,27 +1,14 @@
 // Operate: what operators change. Each form shows the same as a command, asks before what ends tasks, and says when
 // it is done and not only when the master has taken it.
 
-import { html, useState } from "./vendor/preact-htm.js";
-import { call, changed, get, send, usePoll } from "./api.js";
+import { html } from "./vendor/preact-htm.js";
+import { call, get, send, usePoll } from "./api.js";
 import { listed } from "./agents.js";
+import { Form, awaited } from "./form.js";
 import * as format from "./format.js";
-import { Command, Confirm } from "./parts.js";
-import { choices, may, useRights } from "./rights.js";
+import { may, useRights } from "./rights.js";
 
-const AWAITED_S = 60;
-const POLL_MS = 500;
 const word = format.shellWord;
-
-/** Waits until `isDone` gives a text, a minute at most. */
-async function awaited(isDone, otherwise) {
-  const until = Date.now() + AWAITED_S * 1000;
-  while (Date.now() < until) {
-    const text = await isDone();
-    if (text) return text;
-    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
-  }
-  return otherwise;
-}
 
 async function agentOf(id) {
   return listed(await get("slaves", { slave_id: id })).find((agent) => agent.id === id);
@@ -184,56 +171,4 @@ export function Operate({ query }) {
     <datalist id="frameworks">${frameworks.slice(0, SUGGESTED).map((one) => html`<option value=${one.id}>${one.name}</option>`)}</datalist>
     ${permitted.map(([title, forms]) => html`<section><h2>${title}</h2><div class="forms">
       ${forms.map((form) => html`<${Form} form=${form} given=${query} />`)}</div></section>`)}`;
-}
-
-/** A field with the only values that its action permits, where these are known. */
-function limited(field, rights) {
-  const only = field.action && choices(rights, field.action);
-  return only ? { ...field, choices: only } : field;
-}
-
-function Form({ form, given }) {
-  const rights = useRights();
-  const fields = form.fields.map((field) => limited(field, rights));
-  const [values, setValues] = useState(() =>
-    Object.fromEntries(fields.map((field) => [field.name, given[field.name] ?? field.choices?.[0] ?? ""])));
-  const [outcome, setOutcome] = useState(null);
-  const [isAsking, setAsking] = useState(false);
-  const [isRunning, setRunning] = useState(false);
-  const run = async () => {
-    setAsking(false);
-    setRunning(true);
-    setOutcome({ text: "Waiting for the outcome …" });
-    try {
-      setOutcome({ text: await form.run(values) });
-      changed();
-    } catch (error) {
-      setOutcome({ text: error.message, isBad: true });
-    }
-    setRunning(false);
-  };
-  const submit = (event) => {
-    event.preventDefault();
-    if (form.asks) setAsking(true);
-    else run();
-  };
-  const set = (name) => (event) => setValues((last) => ({ ...last, [name]: event.target.value.trim() }));
-  const isFilled = fields.every((field) => !field.isNeeded || values[field.name]);
-  return html`<form id="form-${form.id}" onSubmit=${submit} aria-labelledby="title-${form.id}">
-    <h3 id="title-${form.id}">${form.title}</h3>
-    ${fields.map((field) => html`<label>${field.label}<${Field} field=${field} value=${values[field.name]} set=${set(field.name)} /></label>`)}
-    ${isFilled && html`<${Command} text=${form.command(values)} />`}
-    <button type="submit" class=${form.asks ? "danger" : ""} disabled=${isRunning}>${form.verb ?? form.title}${form.asks ? " …" : ""}</button>
-    ${outcome && html`<p class=${outcome.isBad ? "trouble" : "outcome"} role=${outcome.isBad ? "alert" : "status"}>${outcome.text}</p>`}
-    ${isAsking && html`<${Confirm} question=${form.asks(values)} detail=${html`The same as <code>${form.command(values)}</code>`}
-      verb=${form.verb} onYes=${run} onNo=${() => setAsking(false)} />`}
-  </form>`;
-}
-
-function Field({ field, value, set }) {
-  if (field.choices) {
-    return html`<select name=${field.name} value=${value} onChange=${set}>${field.choices.map((one) => html`<option value=${one}>${one}</option>`)}</select>`;
-  }
-  return html`<input name=${field.name} type=${field.type ?? "text"} step="any" list=${field.list} value=${value} placeholder=${field.hint}
-    required=${field.isNeeded} autocomplete="off" spellcheck=${false} onInput=${set} />`;
 }

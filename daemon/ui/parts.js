@@ -98,6 +98,7 @@ const TONES = {
   failed: "bad", error: "bad", lost: "bad", dropped: "bad", gone: "bad", gone_by_operator: "bad", unreachable: "bad",
   staging: "wait", starting: "wait", killing: "wait", draining: "wait", drained: "wait", deactivated: "wait",
   disconnected: "wait", recovered: "wait",
+  healthy: "good", updating: "wait", reverting: "wait", pending: "wait", stopping: "wait",
 };
 
 /** States that a task does not leave by itself having done its work. */
@@ -216,10 +217,10 @@ export function Confirm({ question, detail, verb, onYes, onNo }) {
     </div></dialog>`;
 }
 
-/** Links to what a task wrote, which its agent shows. */
-export function Logs({ task }) {
+/** Links to what a task wrote, which its agent shows; `master` is the address of a master's page, if this is none. */
+export function Logs({ task, master = "" }) {
   const executor = task.executor_id || task.id;
-  const to = (file) => link("logs", task.slave_id, task.framework_id, executor, file);
+  const to = (file) => master + link("logs", task.slave_id, task.framework_id, executor, file);
   return html`<span class="logs">
     <a href=${to("stdout")} aria-label="stdout of ${task.name}">stdout</a>${" "}
     <a href=${to("stderr")} aria-label="stderr of ${task.name}">stderr</a></span>`;

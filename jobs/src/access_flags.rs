@@ -62,7 +62,13 @@ pub struct AccessFlags {
 }
 
 impl AccessFlags {
-    pub(crate) fn settings(&self, address: IpAddr, insecure: bool) -> Settings {
+    /// `hostname` is the name that the scheduler is told to others by.
+    pub(crate) fn settings(
+        &self,
+        address: IpAddr,
+        insecure: bool,
+        hostname: Option<String>,
+    ) -> Settings {
         Settings {
             daemon: "scheduler",
             address,
@@ -71,7 +77,7 @@ impl AccessFlags {
             credentials_flag: "http_credentials",
             acls: self.acls.clone(),
             firewall_rules: self.requests.firewall_rules.clone(),
-            names: self.requests.names(None),
+            names: self.requests.names(hostname),
             ssl_cert_file: self.ssl_cert_file.clone(),
             ssl_key_file: self.ssl_key_file.clone(),
             ssl_ca_file: self.ssl_ca_file.clone(),

@@ -24,6 +24,11 @@ pub struct Flags {
     #[arg(long, default_value_t = 5070)]
     pub port: u16,
 
+    /// Host name in the address of its page, to which the master's page links. Default: on loopback the
+    /// address, else the machine's name.
+    #[arg(long, value_name = "NAME")]
+    pub hostname: Option<String>,
+
     /// Listen on an address other than loopback without authentication or encryption.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           require_equals = true, default_missing_value = "true")]

@@ -13,11 +13,11 @@ use meseta_daemon::authentication::SettingsError;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
 use meseta_daemon::server::{self, CancellationToken};
-use meseta_daemon::{tls, work_dir};
+use meseta_daemon::{hostname, tls, work_dir};
 use meseta_proto::leader::is_host_port;
 use meseta_proto::reconciler::ReconcileIntervals;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tracing::info;
 
 use crate::core::{Options, RestoreError, State};
@@ -29,6 +29,9 @@ use crate::spec::Cron;
 use crate::spec::schedule::Schedule;
 use crate::store::{self, StoreError};
 
+/// How long a scheduler that ends may keep the store from the next one: the kernel closes the files of a killed process
+/// after the process is told to be gone.
+const STORE_PATIENCE: Duration = Duration::from_secs(10);
 /// The file in `--work_dir` that holds all that is durable.
 const STORE: &str = "jobs.redb";
 
@@ -90,18 +93,16 @@ pub fn run(
 
 async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let masters = masters(&flags.master)?;
-    let settings = flags.access.settings(flags.ip, flags.insecure);
+    let settings = flags
+        .access
+        .settings(flags.ip, flags.insecure, flags.hostname.clone());
     let (authentication, certificate) = settings.build()?;
     let identity = flags.access.identity()?;
     let user = user(&flags);
-    let registration = Registration {
-        user: user.clone(),
-        principal: identity.principal()?,
-        ..Registration::default()
-    };
+    let principal = identity.principal()?;
     make_work_dir(&flags.work_dir)?;
     let path = flags.work_dir.join(STORE);
-    let (records, store) = store::open(&path)?;
+    let (records, store) = store::open(&path, STORE_PATIENCE).await?;
     let clock = Clock::new();
     let options = Options {
         service_unreachable: flags.service_unreachable_timeout,
@@ -119,6 +120,17 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         "http"
     };
 
+    let hostname = flags.hostname.clone();
+    let hostname = hostname.unwrap_or_else(|| hostname::of(address.ip()));
+    let authority = hostname::with_port(&hostname, address.port());
+    let registration = Registration {
+        user: user.clone(),
+        principal,
+        webui_url: format!("{scheme}://{authority}/"),
+        hostname,
+        ..Registration::default()
+    };
+    let (leader, of_leader) = watch::channel(None);
     let (service, ends) = Service::new(state, store, clock, registration);
     let stop = CancellationToken::new();
     // Both end with the token.
@@ -130,6 +142,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         authentication,
         handle: ends.handle,
         user,
+        leader: of_leader,
         build: env.build,
         shutdown: stop.clone(),
     });
@@ -138,6 +151,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         identity,
         registration: ends.registration,
         events: ends.link,
+        leader,
         seed: uuid::Uuid::new_v4().as_u64_pair().0,
     };
     let serving = server::serve_with(

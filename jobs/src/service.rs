@@ -3,7 +3,7 @@
 //! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariant: inputs that wait are taken together, so
 //! that a burst is decided on, and written, once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(crate) enum FromLink {
     /// A new stream; calls go to this queue until the next one.
     Subscribed {
         framework_id: String,
+        /// Those that it was opened with.
+        roles: BTreeSet<String>,
         calls: CallQueue,
     },
     Input(Input),
@@ -175,10 +177,14 @@ impl Service {
             FromLink::Input(input) => inputs.push(input),
             FromLink::Subscribed {
                 framework_id,
+                roles,
                 calls,
             } => {
                 self.calls = Some(calls);
-                inputs.push(Input::Subscribed { framework_id });
+                inputs.push(Input::Subscribed {
+                    framework_id,
+                    roles,
+                });
             }
         }
     }

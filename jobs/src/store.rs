@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use meseta_daemon::work_dir;
 use redb::{Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition};
@@ -16,6 +17,8 @@ const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
     TableDefinition::new("records");
 /// The page cache, in bytes: the file is read once.
 const CACHE_BYTES: usize = 1024 * 1024;
+/// Between two looks at a store that another process has.
+const HELD_POLL: Duration = Duration::from_secs(1);
 /// Writes that may wait for the disk; more hold the scheduler up.
 const QUEUE_MAX: usize = 1_024;
 
@@ -49,12 +52,26 @@ pub(crate) struct Store {
 /// All records that a store has.
 pub(crate) type Records = Vec<(String, Vec<u8>)>;
 
-/// Opens or makes a store, and gives what it has.
-pub(crate) fn open(path: &Path) -> Result<(Records, Store), StoreError> {
-    let database = open_database(path).map_err(|source| StoreError::Open {
-        path: path.to_owned(),
-        source,
-    })?;
+/// Opens or makes a store, and gives what it has. Waits as long as `patience` for another process that has it and may be
+/// ending.
+///
+/// # Errors
+/// It cannot be opened or read, or the other process has it still.
+pub(crate) async fn open(path: &Path, patience: Duration) -> Result<(Records, Store), StoreError> {
+    let until = tokio::time::Instant::now() + patience;
+    let database = loop {
+        match open_database(path) {
+            Ok(database) => break database,
+            Err(redb::Error::DatabaseAlreadyOpen) if tokio::time::Instant::now() < until => {
+                tracing::info!(path = %path.display(), "another process has the store; waiting for its end");
+                tokio::time::sleep(HELD_POLL).await;
+            }
+            Err(source) => {
+                let path = path.to_owned();
+                return Err(StoreError::Open { path, source });
+            }
+        }
+    };
     let records = read(&database).map_err(|source| StoreError::Read {
         path: path.to_owned(),
         source,
@@ -166,15 +183,15 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn nobody_else_reads_a_store() {
+    #[tokio::test]
+    async fn nobody_else_reads_a_store() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
-        open(&path).unwrap().1.close();
+        open(&path, Duration::ZERO).await.unwrap().1.close();
         assert_eq!(mode(), 0o600);
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        open(&path).unwrap().1.close();
+        open(&path, Duration::ZERO).await.unwrap().1.close();
         assert_eq!(mode(), 0o600);
     }
 
@@ -182,7 +199,7 @@ mod tests {
     async fn what_is_told_to_be_durable_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
-        let (records, store) = open(&path).unwrap();
+        let (records, store) = open(&path, Duration::ZERO).await.unwrap();
         assert_eq!(records, []);
         let put = |key: &str, value: Option<&str>| Record {
             key: key.to_owned(),
@@ -196,10 +213,10 @@ mod tests {
             .await;
         let mut durable = store.durable();
         durable.wait_for(|last| *last == 2).await.unwrap();
-        let error = open(&path).unwrap_err();
+        let error = open(&path, Duration::ZERO).await.unwrap_err();
         assert!(error.to_string().contains("--work_dir"), "{error}");
         store.close();
-        let (records, store) = open(&path).unwrap();
+        let (records, store) = open(&path, Duration::ZERO).await.unwrap();
         assert_eq!(records, [("b".to_owned(), b"3".to_vec())]);
         store.close();
     }

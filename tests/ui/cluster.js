@@ -48,6 +48,7 @@ export class Cluster {
     try {
       const found = await eventually("the master's address", () => /http:\/\/(127\.0\.0\.1:\d+)\/state/.exec(cluster.said));
       cluster.master = found[1];
+      cluster.scheduler = (await eventually("the scheduler's address", () => /jobs +http:\/\/(127\.0\.0\.1:\d+)/.exec(cluster.said)))[1];
       await eventually("both agents", async () => (await cluster.get("slaves")).slaves.length === 2);
     } catch (error) {
       await cluster.end();
@@ -90,6 +91,17 @@ export class Cluster {
 
   async get(at) {
     return (await fetch(`http://${this.master}/${at}`)).json();
+  }
+
+  /** What the scheduler answers. */
+  async jobs(at) {
+    return (await fetch(`http://${this.scheduler}/v1/${at}`)).json();
+  }
+
+  async submit(job) {
+    const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(job) };
+    const answer = await fetch(`http://${this.scheduler}/v1/jobs`, options);
+    if (!answer.ok) throw new Error(await answer.text());
   }
 
   /** Runs a verb to its end. */

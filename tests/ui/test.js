@@ -12,6 +12,7 @@ import { eachItsOwn, nobody } from "./access.js";
 import { OPTIONS, breaking, problems, rowsOf, watch } from "./browser.js";
 import { Cluster, FAILING, LAST_LINE, eventually } from "./cluster.js";
 import { brokenStream, goneForGood, nextLeader } from "./failures.js";
+import { fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, oneJob, whyItWaits } from "./jobs.js";
 
 const PICTURES = path.resolve(import.meta.dirname, "../../docs/page");
 const PICTURE_BYTES_MAX = 150 * 1024;
@@ -326,7 +327,6 @@ async function drained() {
   await form.getByLabel("Agent's id", { exact: true }).fill(agent);
   await form.locator("button[type=submit]").click();
   await page.getByRole("dialog").getByRole("button", { name: "Drain" }).click();
-  await form.getByText("Waiting for the outcome").waitFor();
   await form.getByText("Done: the agent is drained.").waitFor({ timeout: 60_000 });
   const [found] = (await cluster.get(`slaves?slave_id=${agent}`)).slaves;
   assert.equal(found.drain_info.state, "DRAINED");
@@ -379,6 +379,23 @@ async function overview() {
   }
 }
 
+/** After everything that counts tasks and frameworks: these jobs are more of them. */
+async function jobs() {
+  await fillJobs(cluster);
+  await jobsEqualTheApi(page, cluster);
+  await page.getByLabel("Filter").fill("");
+  await page.mouse.move(0, 0);
+  await picture("jobs");
+  await accessible("Jobs");
+}
+
+async function job() {
+  await oneJob(page, cluster);
+  await picture("job");
+  await accessible("a job");
+  await jobsAreChanged(page, cluster);
+}
+
 const profile = mkdtempSync(path.join(tmpdir(), "meseta-ui-profile-"));
 mkdirSync(PICTURES, { recursive: true });
 cluster = await Cluster.start();
@@ -408,6 +425,11 @@ try {
   await step("a broken connection is said and mends by itself", disconnected);
   await step("a weight is set and a framework ended by keyboard alone", keyboard);
   await step("each form of Operate does what it says", forms);
+  await step("Jobs equal the API", jobs);
+  await step("from a failing job to the last line of its stderr in two clicks", () => fromJobToLog(page, cluster));
+  await step("a job equals the API and is scaled, restarted, reverted and stopped by forms", job);
+  await step("what keeps a job waiting is said as the API says it", () => whyItWaits(page, cluster));
+  await step("what happens to jobs comes live", () => jobEvents(page, cluster));
   await step("nobody is shown anything without a secret", nobody);
   await step("a reader sees only its own and gets no form that would be refused", eachItsOwn);
   await step("the stream of events goes on after a break", () => brokenStream(page.context(), cluster));

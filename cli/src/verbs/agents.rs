@@ -7,6 +7,10 @@ use serde_json::Value;
 use super::{ListOptions, amount, ids, items, server, table, text};
 
 pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
+    options.watch.run(|| show_once(options))
+}
+
+fn show_once(options: &ListOptions) -> anyhow::Result<()> {
     let headings = [
         "ID",
         "HOSTNAME",

@@ -29,9 +29,15 @@ pub(crate) struct Options {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    watch: super::watch::WatchFlag,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    options.watch.run(|| show_once(options))
+}
+
+fn show_once(options: &Options) -> anyhow::Result<()> {
     let framework = match (&options.framework, &options.role) {
         (None, None) => Some(only_framework(&options.master.master)?),
         (Some(requested), _) => Some(framework(&options.master.master, requested)?),

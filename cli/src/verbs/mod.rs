@@ -35,6 +35,7 @@ pub(crate) mod tasks;
 pub(crate) mod teardown;
 pub(crate) mod top;
 pub(crate) mod volumes;
+mod watch;
 
 use clap::Args;
 use meseta_proto::mesos::v1::AgentId;
@@ -73,6 +74,8 @@ pub(crate) struct ListOptions {
     /// Print the master's own JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    watch: watch::WatchFlag,
 }
 
 /// Gets `path` from the master and prints `list`, an array in it, as a table or as it came.
@@ -83,8 +86,10 @@ fn show(
     headings: &[&str],
     row: impl Fn(&Value) -> Vec<String>,
 ) -> anyhow::Result<()> {
-    let body = server::get_json(&options.master.master, path)?;
-    list_all(options.json, headings, items(&body, list), row)
+    options.watch.run(|| {
+        let body = server::get_json(&options.master.master, path)?;
+        list_all(options.json, headings, items(&body, list), &row)
+    })
 }
 
 /// Prints what was asked for, as a table or as JSON.

@@ -5,6 +5,10 @@ use serde_json::Value;
 use super::{ListOptions, amount, items, list_all, server, text};
 
 pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
+    options.watch.run(|| show_once(options))
+}
+
+fn show_once(options: &ListOptions) -> anyhow::Result<()> {
     let body = server::get_json(&options.master.master, "/frameworks")?;
     let offers = items(&body, "frameworks").iter();
     let offers = offers.flat_map(|framework| items(framework, "offers"));

@@ -4,6 +4,7 @@
 //! begin with, then columns that say nothing; then the widest columns are cut, the first one last, which is what other
 //! verbs are given. Elsewhere, for programs, every cell is whole.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
@@ -242,10 +243,30 @@ pub(super) fn print_json(value: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
+thread_local! {
+    /// The lines of this thread that are held back, while they are.
+    static HELD: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
 /// One line of output; a reader that went away (`| head`) is no error.
 fn put(line: &str) {
     use std::io::Write as _;
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
+    HELD.with_borrow_mut(|held| match held {
+        Some(held) => {
+            held.push_str(line);
+            held.push('\n');
+        }
+        None => {
+            let _ = writeln!(std::io::stdout().lock(), "{line}");
+        }
+    });
+}
+
+/// What `show` would have printed, which is not printed.
+pub(super) fn held(show: &dyn Fn() -> anyhow::Result<()>) -> (anyhow::Result<()>, String) {
+    HELD.set(Some(String::new()));
+    let outcome = show();
+    (outcome, HELD.take().unwrap_or_default())
 }
 
 #[cfg(test)]

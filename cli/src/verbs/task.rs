@@ -24,6 +24,8 @@ pub(crate) struct Options {
     /// Print JSON instead.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    watch: super::watch::WatchFlag,
 }
 
 /// What its agent says of a task.
@@ -35,6 +37,10 @@ struct OnAgent {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    options.watch.run(|| show_once(options))
+}
+
+fn show_once(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let task = find(master, &options.task)?;
     let standings = statuses(master)?.remove(&key(&task));

@@ -26,6 +26,8 @@ pub(crate) struct Options {
     /// Print the master's own JSON, with the reason and message of each task's last status, instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    watch: super::watch::WatchFlag,
 }
 
 /// What the names of all states begin with.
@@ -89,6 +91,10 @@ pub(super) const HEADINGS: [&str; 10] = [
 ];
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    options.watch.run(|| show_once(options))
+}
+
+fn show_once(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let body = server::get_json(master, "/tasks?limit=-1")?;
     let mut known = statuses(master)?;

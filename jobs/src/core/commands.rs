@@ -319,7 +319,7 @@ fn same_kind(job: &Job, spec: &JobSpec) -> Option<()> {
 }
 
 /// Whether two differ in nothing that a running instance has.
-fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
+pub(super) fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
     let sized = JobSpec {
         count: spec.count,
         priority: spec.priority,

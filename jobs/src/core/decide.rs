@@ -1,19 +1,13 @@
-//! Carries out what each job needs now: kills, and requests for offers; and what time brings.
+//! Carries out what each job needs now, and what time brings.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use super::input::Effect;
 use super::job::{Job, KillReason, Progress};
 use super::records::Rollout;
 use super::service::{self, Plan};
-use super::state::{RoleState, State};
+use super::state::State;
 use crate::spec::Kind;
 
 /// Failures of new instances, without one that becomes healthy in between, after which an update has failed.
 const ILL_MAX: u32 = 3;
-/// Between two requests for offers of a role, which undo its filters.
-const REVIVE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl State {
     pub(super) fn decide(&mut self) {
@@ -198,71 +192,6 @@ impl State {
         }
         self.dirty.extend(names);
     }
-
-    /// Suppresses roles in which nothing is wanted, revives those in which more is than before.
-    pub(super) fn ask_for_offers(&mut self) {
-        let mut demand: BTreeMap<String, usize> = BTreeMap::new();
-        for job in self.jobs.values() {
-            if let Some(spec) = job.spec() {
-                *demand.entry(spec.role.clone()).or_default() += job.demand(self.clock.at);
-            }
-        }
-        let is_new = demand.keys().any(|role| !self.roles.contains_key(role));
-        for role in demand.keys() {
-            self.roles.entry(role.clone()).or_default();
-        }
-        if is_new {
-            let roles = self.roles.keys().cloned().collect();
-            self.effects.push(Effect::Roles(roles));
-        }
-        if !self.is_connected {
-            return;
-        }
-        let at = self.clock.at;
-        let (mut suppress, mut revive) = (Vec::new(), Vec::new());
-        for (name, role) in &mut self.roles {
-            let demand = demand.get(name).copied().unwrap_or_default();
-            role.is_revive_due |= demand > role.demand;
-            role.demand = demand;
-            match decide_role(role, at) {
-                Some(Asked::Suppress) => suppress.push(name.clone()),
-                Some(Asked::Revive) => revive.push(name.clone()),
-                None => {}
-            }
-        }
-        if !suppress.is_empty() {
-            self.effects
-                .push(Effect::Suppress(suppress.into_iter().collect()));
-        }
-        if !revive.is_empty() {
-            self.effects
-                .push(Effect::Revive(revive.into_iter().collect()));
-        }
-    }
-}
-
-enum Asked {
-    Suppress,
-    Revive,
-}
-
-fn decide_role(role: &mut RoleState, at: Duration) -> Option<Asked> {
-    if role.demand == 0 {
-        role.is_revive_due = false;
-        let was_suppressed = std::mem::replace(&mut role.is_suppressed, true);
-        return (!was_suppressed).then_some(Asked::Suppress);
-    }
-    let is_rested = at >= role.revived.saturating_add(REVIVE_INTERVAL);
-    if role.is_suppressed || (role.is_revive_due && is_rested) {
-        *role = RoleState {
-            is_suppressed: false,
-            is_revive_due: false,
-            revived: at,
-            demand: role.demand,
-        };
-        return Some(Asked::Revive);
-    }
-    None
 }
 
 fn update_of(job: &Job) -> Option<crate::spec::Update> {

@@ -19,14 +19,24 @@ pub enum Input {
         id: u64,
         request: Request,
     },
+    /// A new stream, opened with these roles.
     Subscribed {
         framework_id: String,
+        roles: BTreeSet<String>,
+    },
+    /// The master takes no stream with the roles that it was asked for.
+    SubscriptionRefused,
+    /// The answer to [`Effect::Roles`]; the reason, where the master refuses.
+    RolesAnswered {
+        refused: Option<String>,
     },
     /// The stream has ended, and all offers with it.
     Disconnected,
     /// The master has ended the framework: its id is not taken again, its tasks are gone.
     FrameworkRemoved,
     Offers(Vec<Offer>),
+    /// The ids of offers that make no sense here.
+    UnreadableOffers(Vec<String>),
     /// The id of an offer that is gone.
     Rescinded(String),
     Update(Box<TaskStatus>),
@@ -129,7 +139,7 @@ pub enum Effect {
     Reconcile(reconciler::Request),
     Suppress(BTreeSet<String>),
     Revive(BTreeSet<String>),
-    /// The roles that the framework is subscribed with have changed to these.
+    /// The roles that the framework is to have; [`Input::RolesAnswered`] tells whether it has them then.
     Roles(BTreeSet<String>),
     Answer {
         id: u64,
@@ -146,5 +156,8 @@ pub struct Event {
     pub job: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
+    /// Where that task was launched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
     pub text: String,
 }

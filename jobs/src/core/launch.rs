@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
+
 use super::input::{Accept, Effect, Launch};
 use super::job::{Phase, Task, Wanted};
 use super::outbox::Deferred;
@@ -15,9 +17,15 @@ use super::state::{Collector, Rest, State};
 use super::task_name::TaskName;
 use crate::placement::{self, Offer, Placed, Placement};
 use crate::spec::JobSpec;
+use crate::task_info::{Instance, task_info};
 
 /// Tasks of one job that are placed in one step, so that a step stays short.
 const PLACED_MAX: usize = 20_000;
+/// Tasks that one ACCEPT launches, and the bytes of their messages. A master takes 10,000 tasks and a body of 32 MiB.
+const ACCEPT_TASKS_MAX: usize = 10_000;
+const ACCEPT_BYTES_MAX: usize = 16 << 20;
+/// The tag and the length of a task in its ACCEPT.
+const FRAMING_BYTES: usize = 8;
 /// Offers of a role in which something waits come again after this long, those of another not before it is revived.
 const REFUSE_SHORT: Duration = Duration::from_secs(5);
 const REFUSE_LONG: Duration = Duration::from_secs(3600);
@@ -34,6 +42,8 @@ struct Pool {
     /// The open ones, then those used or kept back by a gang, so not for others.
     offers: Vec<Offer>,
     launches: Vec<Vec<Launch>>,
+    /// Of the messages of what is placed in each.
+    bytes: Vec<usize>,
     /// How many are open.
     open: usize,
 }
@@ -42,6 +52,7 @@ impl Pool {
     fn new(offers: Vec<Offer>) -> Self {
         Self {
             launches: offers.iter().map(|_| Vec::new()).collect(),
+            bytes: vec![0; offers.len()],
             open: offers.len(),
             offers,
         }
@@ -60,6 +71,7 @@ impl Pool {
             self.open -= 1;
             self.offers.swap(*index, self.open);
             self.launches.swap(*index, self.open);
+            self.bytes.swap(*index, self.open);
         }
         self.open..until
     }
@@ -121,10 +133,24 @@ impl State {
         }
     }
 
+    /// Gives back what cannot be read, for as long as an offer stays away at most.
+    pub(super) fn decline_unreadable(&mut self, offers: Vec<String>) {
+        self.totals.unreadable_offers += offers.len() as u64;
+        self.effects.push(Effect::Decline {
+            offers,
+            refuse: REFUSE_LONG,
+        });
+    }
+
     fn commit(&mut self, accepts: Vec<Accept>, is_gang: bool) {
         for accept in &accepts {
             if let Some(held) = self.offers.get_mut(&accept.offer.id) {
                 held.is_committed = true;
+            }
+            let key = (accept.offer.agent_id.clone(), accept.offer.role.clone());
+            if let Some(seen) = self.seen.get_mut(&key) {
+                // What is left of it.
+                seen.clone_from(&accept.offer);
             }
         }
         if !accepts.is_empty() {
@@ -153,11 +179,12 @@ impl State {
                 false => job.tasks.values().map(placed_of).collect(),
             };
             let placements = placement::place(&spec, &placed, pool.open(), wanted.len());
+            let sendable = sendable(name, &spec, &wanted, placements, pool);
             if is_gang {
-                self.place_gang(name, &spec, &wanted, placements, pool);
+                self.place_gang(name, &spec, &wanted, sendable, pool);
                 return;
             }
-            self.intend_all(name, &spec, &wanted, placements, pool);
+            self.intend_all(name, &spec, &wanted, sendable, pool);
         }
     }
 
@@ -166,9 +193,10 @@ impl State {
         name: &str,
         spec: &Arc<JobSpec>,
         wanted: &[Wanted],
-        placements: Vec<Placement>,
+        Sendable { placements, bytes }: Sendable,
         pool: &mut Pool,
     ) {
+        pool.bytes = bytes;
         let placed: BTreeSet<_> = wanted
             .iter()
             .take(placements.len())
@@ -188,14 +216,15 @@ impl State {
         name: &str,
         spec: &Arc<JobSpec>,
         wanted: &[Wanted],
-        placements: Vec<Placement>,
+        sendable: Sendable,
         pool: &mut Pool,
     ) {
+        let placements = &sendable.placements;
         let offers = placements.iter().map(|placement| placement.offer);
         let mut offers: BTreeSet<usize> = offers.collect();
         let fits = placements.len() == wanted.len();
         if fits {
-            self.intend_all(name, spec, wanted, placements, pool);
+            self.intend_all(name, spec, wanted, sendable, pool);
             self.collector.take_if(|collector| collector.job == name);
             self.resting.remove(name);
             let mut accepts = Vec::new();
@@ -297,13 +326,7 @@ impl State {
         let slot = *slot;
         run.waiting.remove(&(slot.not_before, wanted.index));
         run.live += 1;
-        let task_name = TaskName {
-            job: name.to_owned(),
-            version: wanted.version,
-            run: wanted.run,
-            index: wanted.index,
-            attempt: slot.attempt,
-        };
+        let task_name = name_of(name, &wanted, slot.attempt);
         let id = task_name.to_string();
         let record = TaskRecord {
             agent_id: offer.agent_id.clone(),
@@ -331,6 +354,61 @@ impl State {
     }
 }
 
+/// What one ACCEPT for each offer can carry, and the bytes of each offer's with it.
+struct Sendable {
+    placements: Vec<Placement>,
+    bytes: Vec<usize>,
+}
+
+/// The placements that one ACCEPT for each offer can carry; the others find their place in the next offers.
+fn sendable(
+    name: &str,
+    spec: &JobSpec,
+    wanted: &[Wanted],
+    placements: Vec<Placement>,
+    pool: &Pool,
+) -> Sendable {
+    let mut total = pool.bytes.clone();
+    let launched = pool.launches.iter().map(Vec::len);
+    let mut tasks: Vec<usize> = launched.collect();
+    let mut kept = Vec::with_capacity(placements.len());
+    for (one, placement) in wanted.iter().zip(placements) {
+        let at = placement.offer;
+        if tasks[at] == ACCEPT_TASKS_MAX {
+            continue;
+        }
+        // The attempt is not known here: as many digits as it may have.
+        let task_name = name_of(name, one, u32::MAX);
+        let instance = Instance {
+            task_id: task_name.to_string(),
+            version: one.version,
+            index: one.index,
+            attempt: u32::MAX,
+        };
+        let info = task_info(spec, &instance, &pool.offers[at], &placement);
+        let bytes = total[at] + info.encoded_len() + FRAMING_BYTES;
+        if bytes <= ACCEPT_BYTES_MAX {
+            tasks[at] += 1;
+            total[at] = bytes;
+            kept.push(placement);
+        }
+    }
+    Sendable {
+        placements: kept,
+        bytes: total,
+    }
+}
+
+fn name_of(job: &str, wanted: &Wanted, attempt: u32) -> TaskName {
+    TaskName {
+        job: job.to_owned(),
+        version: wanted.version,
+        run: wanted.run,
+        index: wanted.index,
+        attempt,
+    }
+}
+
 fn accept_of(offer: &Offer, tasks: Vec<Launch>) -> Accept {
     Accept {
         offer: offer.clone(),
@@ -338,10 +416,57 @@ fn accept_of(offer: &Offer, tasks: Vec<Launch>) -> Accept {
     }
 }
 
-fn placed_of(task: &Task) -> Placed {
+pub(super) fn placed_of(task: &Task) -> Placed {
     Placed {
         agent_id: task.record.agent_id.clone(),
         hostname: task.record.hostname.clone(),
         attributes: task.record.attributes.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_resources::{Resource, ResourceName, Scalar, Value};
+
+    use super::*;
+    use crate::file;
+
+    /// How many tasks one ACCEPT is given of an agent with room for many.
+    fn sent(environment: &str) -> usize {
+        let text = format!(
+            r#"{{ "name": "many", "count": 20000, "task": {{ "command": "true", "env": {{ "A": "{environment}" }} }},
+                 "resources": {{ "cpus": 0.001, "mem": "1MB" }} }}"#
+        );
+        let spec = file::from_text(&text).expect("a job");
+        let amount = |name, units| Resource::plain(name, Value::Scalar(Scalar::from_units(units)));
+        let resources = [
+            amount(ResourceName::cpus(), 1_000),
+            amount(ResourceName::mem(), 1 << 20),
+        ];
+        let offer = Offer {
+            role: "*".to_owned(),
+            resources: resources.into_iter().collect(),
+            ..Offer::default()
+        };
+        let wanted: Vec<_> = (0..PLACED_MAX)
+            .map(|index| Wanted {
+                run: 0,
+                index: u32::try_from(index).unwrap(),
+                version: 1,
+            })
+            .collect();
+        let pool = Pool::new(vec![offer]);
+        let placements = placement::place(&spec, &[], pool.open(), wanted.len());
+        assert_eq!(placements.len(), PLACED_MAX);
+        let kept = sendable(&spec.name, &spec, &wanted, placements, &pool);
+        assert!(kept.bytes[0] <= ACCEPT_BYTES_MAX);
+        kept.placements.len()
+    }
+
+    #[test]
+    fn an_accept_is_no_longer_than_a_master_takes() {
+        assert_eq!(sent("x"), ACCEPT_TASKS_MAX);
+        let long = sent(&"x".repeat(50_000));
+        assert!((300..336).contains(&long), "{long} tasks of 50 kB");
     }
 }

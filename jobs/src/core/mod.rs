@@ -2,8 +2,8 @@
 //!
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable;
 //! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, [`service`] plans
-//! services, [`decide`] carries that out, [`launch`] answers offers, [`view`] shows it. Invariants: a launch is durable
-//! before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
+//! services, [`decide`] carries that out, [`roles`] asks for offers, [`launch`] answers them, [`view`] shows it.
+//! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
 
 mod clock;
 mod commands;
@@ -14,6 +14,7 @@ mod launch;
 mod outbox;
 mod plan;
 mod records;
+mod roles;
 mod runs;
 mod service;
 mod state;

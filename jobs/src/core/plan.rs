@@ -1,14 +1,17 @@
-//! What submitting a job would change, and where its tasks would fit.
+//! What submitting a job would change, where its tasks would fit, and what is in the way of those that wait.
 
 use serde::Serialize;
 
+use super::commands::same_but_size;
+use super::job::Job;
+use super::launch::placed_of;
 use super::state::State;
 use crate::placement::{self, Offer, Placed};
 use crate::spec::JobSpec;
 
 /// Offers that are remembered after they were answered, for plans.
 pub(super) const SEEN_MAX: usize = 1_000;
-/// Obstacles that a plan names.
+/// Obstacles that are named.
 const OBSTACLES_MAX: usize = 20;
 
 /// Where the variables of the environment are in a specification.
@@ -20,6 +23,7 @@ pub struct PlanView {
     pub changes: Vec<String>,
     /// Tasks that fit in the offers seen last.
     pub fits: usize,
+    /// Tasks that would be launched: without those that go on as they are.
     pub wants: usize,
     pub obstacles: Vec<String>,
 }
@@ -28,33 +32,63 @@ impl State {
     /// Plans a job without changing anything.
     #[must_use]
     pub fn plan(&self, spec: &JobSpec) -> PlanView {
-        let offers: Vec<Offer> = self
-            .seen
-            .values()
-            .filter(|offer| offer.role == spec.role)
-            .cloned()
-            .collect();
-        let placed: Vec<Placed> = Vec::new();
-        let wants = spec.count as usize;
+        let offers = self.seen_in(&spec.role);
+        let placed = self.staying(spec);
+        let wants = (spec.count as usize).saturating_sub(placed.len());
         let fits = placement::place(spec, &placed, &offers, wants).len();
-        let mut obstacles = Vec::new();
-        if !self.is_connected {
-            obstacles.push("no master answers".to_owned());
-        } else if offers.is_empty() {
-            obstacles.push(format!("no offers were seen in role {:?} yet", spec.role));
-        } else if fits < wants {
-            for (index, why) in placement::obstacles(spec, &placed, &offers) {
-                if obstacles.len() < OBSTACLES_MAX {
-                    obstacles.push(format!("{}: {why}", offers[index].hostname));
-                }
-            }
-        }
+        let obstacles = match fits < wants {
+            true => self.in_the_way(spec, &placed, &offers),
+            false => Vec::new(),
+        };
         PlanView {
             changes: self.changes(spec),
             fits,
             wants,
             obstacles,
         }
+    }
+
+    /// What keeps the tasks that a job wants now from the offers seen last; empty where another one would fit.
+    pub(super) fn obstacles(&self, job: &Job) -> Vec<String> {
+        match job.spec() {
+            Some(spec) if job.demand(self.clock.at) > 0 => {
+                let placed: Vec<_> = job.tasks.values().map(placed_of).collect();
+                self.in_the_way(spec, &placed, &self.seen_in(&spec.role))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn seen_in(&self, role: &str) -> Vec<Offer> {
+        let of_role = self.seen.values().filter(|offer| offer.role == role);
+        of_role.cloned().collect()
+    }
+
+    /// Where the tasks are that a submission leaves as they are: those of a service that is changed in size alone.
+    fn staying(&self, spec: &JobSpec) -> Vec<Placed> {
+        let job = self.jobs.get(&spec.name).filter(|job| job.is_service());
+        let job = job.filter(|job| {
+            job.spec()
+                .is_some_and(|present| same_but_size(present, spec))
+        });
+        let tasks = job.into_iter().flat_map(|job| job.tasks.values());
+        let going_on = tasks.filter(|task| task.killing.is_none());
+        going_on.map(placed_of).collect()
+    }
+
+    fn in_the_way(&self, spec: &JobSpec, placed: &[Placed], offers: &[Offer]) -> Vec<String> {
+        if !self.is_connected {
+            return vec!["no master answers".to_owned()];
+        }
+        if let Some(refused) = self.refused_text(&spec.role) {
+            return vec![refused];
+        }
+        if offers.is_empty() {
+            return vec![format!("no offers were seen in role {:?} yet", spec.role)];
+        }
+        let found = placement::obstacles(spec, placed, offers).into_iter();
+        let told = found.map(|(index, why)| format!("{}: {why}", offers[index].hostname));
+        told.take(OBSTACLES_MAX).collect()
     }
 
     fn changes(&self, spec: &JobSpec) -> Vec<String> {

@@ -48,9 +48,8 @@ impl Job {
         if self.record.stop.is_some() {
             return (Vec::new(), false);
         }
-        let is_gang = self.spec().is_some_and(|spec| spec.gang.is_some());
         if self.is_service() {
-            let is_gang = is_gang && self.tasks.is_empty();
+            let is_gang = self.is_gang(self.record.target) && self.tasks.is_empty();
             let wanted = self.wanted.iter().copied();
             return (
                 wanted
@@ -60,7 +59,7 @@ impl Job {
             );
         }
         if self.is_held || self.is_clearing() {
-            return (Vec::new(), is_gang);
+            return (Vec::new(), false);
         }
         for (number, record) in self.active_runs() {
             let Some(run) = self.runs.get(&number) else {
@@ -72,6 +71,7 @@ impl Job {
                 index: *index,
                 version: record.version,
             });
+            let is_gang = self.is_gang(record.version);
             let wanted: Vec<_> = if is_gang {
                 let is_whole = run.live == 0 && run.waiting.iter().all(|(from, _)| *from <= at);
                 all.take(if is_whole { usize::MAX } else { 0 }).collect()
@@ -82,7 +82,13 @@ impl Job {
                 return (wanted, is_gang);
             }
         }
-        (Vec::new(), is_gang)
+        (Vec::new(), false)
+    }
+
+    /// Whether the tasks of a version start together or not at all.
+    fn is_gang(&self, version: u64) -> bool {
+        self.spec_of(version)
+            .is_some_and(|spec| spec.gang.is_some())
     }
 }
 
@@ -94,7 +100,6 @@ impl State {
             return;
         };
         job.is_held = !may_start && job.tasks.is_empty();
-        let is_gang = job.spec().is_some_and(|spec| spec.gang.is_some());
         let mut over = Vec::new();
         let mut broken = Vec::new();
         for (number, record) in job.active_runs() {
@@ -104,7 +109,7 @@ impl State {
             let ended = run.succeeded.saturating_add(run.failed);
             if ended >= record.count && run.live == 0 {
                 over.push(number);
-            } else if is_gang && run.failed > 0 {
+            } else if job.is_gang(record.version) && run.failed > 0 {
                 broken.push(number);
             }
         }

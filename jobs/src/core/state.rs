@@ -12,6 +12,7 @@ use super::job::{Job, Phase, Run, Task};
 use super::outbox::{Deferred, Outbox};
 use super::plan::SEEN_MAX;
 use super::records::{Key, Meta, RestoreError, Stored};
+use super::roles::Roles;
 use super::task_name::TaskName;
 use crate::placement::Offer;
 use crate::spec::Cron;
@@ -46,9 +47,9 @@ pub struct State {
     /// Since when no master has answered.
     pub(super) away_since: Option<Duration>,
     pub(super) offers: BTreeMap<String, HeldOffer>,
-    /// The last offer of each agent to a role, for plans alone: it may have been answered.
+    /// What is left of the last offer of each agent to a role, to say where tasks would fit: it has mostly been answered.
     pub(super) seen: BTreeMap<(String, String), Offer>,
-    pub(super) roles: BTreeMap<String, RoleState>,
+    pub(super) roles: Roles,
     pub(super) collector: Option<Collector>,
     /// Gangs that have held offers in vain, until one starts or its job changes.
     pub(super) resting: BTreeMap<String, Rest>,
@@ -64,16 +65,6 @@ pub(super) struct HeldOffer {
     pub(super) offer: Offer,
     /// Tasks for it are being made durable.
     pub(super) is_committed: bool,
-}
-
-/// How a role stands with the master.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RoleState {
-    pub(super) is_suppressed: bool,
-    /// Something is to be launched that was not when offers were last asked for.
-    pub(super) is_revive_due: bool,
-    pub(super) revived: Duration,
-    pub(super) demand: usize,
 }
 
 /// The gang that keeps offers back.
@@ -111,7 +102,7 @@ impl State {
             away_since: Some(clock.at),
             offers: BTreeMap::new(),
             seen: BTreeMap::new(),
-            roles: BTreeMap::new(),
+            roles: Roles::default(),
             collector: None,
             resting: BTreeMap::new(),
             reconciler: Reconciler::new(options.reconcile),
@@ -185,12 +176,10 @@ impl State {
         self.meta.framework_id.as_deref()
     }
 
-    /// The roles of all jobs.
+    /// The roles of jobs that the master has taken, with which the framework subscribes.
     #[must_use]
     pub fn roles(&self) -> BTreeSet<String> {
-        let specs = self.jobs.values().filter_map(|job| job.spec());
-        let roles = specs.map(|spec| spec.role.clone());
-        roles.chain(self.roles.keys().cloned()).collect()
+        self.roles.taken()
     }
 
     /// Takes in what happened and gives what is to be done, in order.
@@ -212,10 +201,19 @@ impl State {
     fn take(&mut self, input: Input) {
         match input {
             Input::Request { id, request } => self.request(id, request),
-            Input::Subscribed { framework_id } => self.subscribed(framework_id),
+            Input::Subscribed {
+                framework_id,
+                roles,
+            } => self.subscribed(framework_id, &roles),
+            Input::SubscriptionRefused => {
+                self.disconnected();
+                self.roles.doubted();
+            }
+            Input::RolesAnswered { refused } => self.roles_answered(refused),
             Input::Disconnected => self.disconnected(),
             Input::FrameworkRemoved => self.framework_removed(),
             Input::Offers(offers) => self.offered(offers),
+            Input::UnreadableOffers(offers) => self.decline_unreadable(offers),
             Input::Rescinded(id) => {
                 self.offers.remove(&id);
             }
@@ -242,17 +240,13 @@ impl State {
         }
     }
 
-    fn subscribed(&mut self, framework_id: String) {
+    fn subscribed(&mut self, framework_id: String, roles: &BTreeSet<String>) {
         if self.meta.framework_id.as_ref() != Some(&framework_id) {
             self.meta.framework_id = Some(framework_id);
             self.outbox.write(Key::Meta.put(&self.meta));
         }
         self.is_connected = true;
-        // The stream may have been opened before the last job came.
-        let roles = self.roles();
-        if !roles.is_empty() {
-            self.effects.push(Effect::Roles(roles));
-        }
+        self.roles.subscribed(roles);
         if let Some(since) = self.away_since.take() {
             for job in self.jobs.values_mut() {
                 job.progress.pause(since, self.clock.at);
@@ -261,9 +255,6 @@ impl State {
         self.seen.clear();
         self.offers.clear();
         self.collector = None;
-        for role in self.roles.values_mut() {
-            *role = RoleState::default();
-        }
         for job in self.jobs.values_mut() {
             // What was asked before may have been lost.
             for killing in job
@@ -284,6 +275,7 @@ impl State {
         self.offers.clear();
         self.collector = None;
         self.reconciler.disconnected();
+        self.roles.disconnected();
     }
 
     /// All tasks have gone with the framework; the next one begins with none.
@@ -386,10 +378,12 @@ impl State {
 
     /// Tells what happened to a job, to those who follow and to its history.
     pub(super) fn event(&mut self, job: &str, task_id: Option<&str>, text: impl Into<String>) {
+        let task = task_id.and_then(|id| self.task(id));
         let event = Event {
             time: self.clock.unix.as_secs(),
             job: job.to_owned(),
             task_id: task_id.map(str::to_owned),
+            agent_id: task.map(|task| task.record.agent_id.clone()),
             text: text.into(),
         };
         if let Some(job) = self.jobs.get_mut(job) {

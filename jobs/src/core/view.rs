@@ -22,6 +22,8 @@ pub struct Totals {
     pub lost: u64,
     /// Tasks that were killed because nothing here knew them.
     pub strays_killed: u64,
+    /// Offers that were given back because they could not be read.
+    pub unreadable_offers: u64,
 }
 
 /// A job, as lists show it.
@@ -40,6 +42,9 @@ pub struct JobView {
     pub state: &'static str,
     /// Why it is not further, empty if nothing stands in the way.
     pub why: String,
+    /// What keeps the tasks that it wants from the offers seen last, agent by agent; of a job that is looked at alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub obstacles: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,6 +145,7 @@ impl State {
         tasks.sort_by_key(|task| (task.run, task.index, task.attempt));
         Some(JobView {
             tasks: Some(tasks),
+            obstacles: self.obstacles(job),
             ..self.view(job)
         })
     }
@@ -267,6 +273,7 @@ impl State {
             succeeded,
             state: self.state_of(job),
             why: self.why(job),
+            obstacles: Vec::new(),
             update: update_view(job),
             tasks: None,
         }
@@ -335,6 +342,10 @@ impl State {
         }
         let demand = job.demand(at);
         if demand > 0 {
+            let role = job.spec().map(|spec| &*spec.role).unwrap_or_default();
+            if let Some(refused) = self.refused_text(role).filter(|_| self.is_connected) {
+                return refused;
+            }
             return match self.is_connected {
                 true if demand == 1 => "a task waits for an offer that it fits".to_owned(),
                 true => format!("{demand} tasks wait for offers that they fit"),
@@ -345,6 +356,7 @@ impl State {
         let slots = job.runs.values().flat_map(|run| &run.slots);
         match slots.filter(waits).count() {
             0 => String::new(),
+            1 => "a task has failed and waits to start again".to_owned(),
             count => format!("{count} tasks have failed and wait to start again"),
         }
     }

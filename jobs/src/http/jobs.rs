@@ -17,6 +17,14 @@ struct List {
     jobs: Vec<JobView>,
 }
 
+/// One job, and what its reader may do to it.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    job: JobView,
+    actions: Vec<&'static str>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Scale {
@@ -65,11 +73,15 @@ async fn list(permitted: Permitted) -> Result<Reply, Reply> {
 
 async fn show(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
     let wanted = name.to_owned();
-    let handle = &permitted.context.handle;
-    let job = handle.read(move |state| state.job(&wanted)).await?;
-    let job = job.filter(|job| permitted.sees(&job.role));
-    job.map(|job| Reply::json(&job))
-        .ok_or_else(|| Reply::no_job(name))
+    let Permitted {
+        context, caller, ..
+    } = &permitted;
+    let looked = move |state: &State| Some((state.job(&wanted)?, state.authority_of(&wanted)?));
+    let found = context.handle.read(looked).await?;
+    let seen = found.filter(|(job, _)| permitted.sees(&job.role));
+    let (job, authority) = seen.ok_or_else(|| Reply::no_job(name))?;
+    let actions = permission::actions(&caller.approver, &authority, &context.user);
+    Ok(Reply::json(&Shown { job, actions }))
 }
 
 async fn history(permitted: Permitted, name: &str) -> Result<Reply, Reply> {

@@ -19,10 +19,12 @@ use http::{Request, Response, StatusCode};
 use meseta_access::Action;
 use meseta_daemon::authentication::{self, Authentication, Caller};
 use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::page::{self, Page};
 use meseta_daemon::query::Query;
 use meseta_daemon::request;
 use meseta_daemon::routes::Need;
 use meseta_daemon::server::{CancellationToken, Peer};
+use tokio::sync::watch;
 
 use crate::service::Handle;
 pub(crate) use reply::Reply;
@@ -36,6 +38,8 @@ pub(crate) struct Context {
     pub(crate) handle: Handle,
     /// The user of tasks whose job names none.
     pub(crate) user: String,
+    /// The URL of the master that it is subscribed to, or was last.
+    pub(crate) leader: watch::Receiver<Option<String>>,
     pub(crate) build: BuildInfo,
     pub(crate) shutdown: CancellationToken,
 }
@@ -88,6 +92,9 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
         return Reply::error(StatusCode::FORBIDDEN, &text).response();
     }
     let Some(route) = ROUTES.find(&path) else {
+        if let Some(file) = page::answer(Page::Scheduler, &request) {
+            return file;
+        }
         let text = format!("there is no {path} here; /openapi.json says what there is");
         return Reply::error(StatusCode::NOT_FOUND, &text).response();
     };

@@ -16,6 +16,18 @@ pub(super) fn run(approver: &Approver, authority: &Authority, user: &str) -> Res
     approver.check(Action::RunTask, Some(user))
 }
 
+/// What the caller may do to a job that runs so. A version that is gone back to may need more.
+pub(super) fn actions(approver: &Approver, authority: &Authority, user: &str) -> Vec<&'static str> {
+    let mut actions = Vec::new();
+    if change(approver, authority).is_ok() {
+        actions.push("stop");
+    }
+    if run(approver, authority, user).is_ok() {
+        actions.extend(["scale", "restart", "revert", "promote"]);
+    }
+    actions
+}
+
 #[cfg(test)]
 mod tests {
     use meseta_access::{Acls, Authorizer};
@@ -51,6 +63,9 @@ mod tests {
                 may_run,
                 "{authority:?}"
             );
+            let told = actions(&ann, &authority, "root");
+            assert_eq!(told.contains(&"stop"), may_change, "{told:?}");
+            assert_eq!(told.contains(&"scale"), may_run, "{told:?}");
         }
         let unnamed = Authority {
             role: "dev".to_owned(),

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::routes::ROUTES;
 use super::{Permitted, Reply, sees};
-use crate::core::{Event, JobView, Totals};
+use crate::core::{Event, JobView, State, Totals};
 use crate::service::Handle;
 
 /// Events that one reader may be behind before the stream waits for it.
@@ -69,6 +69,31 @@ async fn is_seen(handle: &Handle, caller: &Caller, event: &Arc<Event>) -> bool {
     let event = event.clone();
     let role = handle.read(move |state| state.role_of(&event.job).map(str::to_owned));
     matches!(role.await, Ok(Some(role)) if sees(caller, &role))
+}
+
+/// What the scheduler is to the master.
+#[derive(Serialize)]
+struct Subscription {
+    subscribed: bool,
+    /// The URL of the master that leads, or led when it last answered.
+    master: Option<String>,
+    framework_id: Option<String>,
+}
+
+pub(super) async fn subscription(permitted: Permitted) -> Result<Reply, Reply> {
+    let context = &permitted.context;
+    let looked = |state: &State| {
+        (
+            state.is_connected(),
+            state.framework_id().map(str::to_owned),
+        )
+    };
+    let (subscribed, framework_id) = context.handle.read(looked).await?;
+    Ok(Reply::json(&Subscription {
+        subscribed,
+        master: context.leader.borrow().clone(),
+        framework_id,
+    }))
 }
 
 /// An entry of Prometheus's HTTP service discovery.
@@ -170,6 +195,11 @@ fn text(jobs: &[JobView], totals: Totals, is_connected: bool) -> String {
             "Tasks killed because nothing here knew them.",
             totals.strays_killed,
         ),
+        (
+            "meseta_scheduler_offers_unreadable_total",
+            "Offers given back because they could not be read.",
+            totals.unreadable_offers,
+        ),
     ] {
         metric(name, "counter", help, value);
     }
@@ -247,7 +277,7 @@ mod tests {
         let page = include_str!("../../../docs/metrics.md");
         let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let names: Vec<&str> = lines.filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(names.len(), 11);
+        assert_eq!(names.len(), 12);
         for name in names {
             assert!(
                 page.contains(&format!("| `{name}` |")),

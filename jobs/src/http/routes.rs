@@ -28,6 +28,13 @@ static LIST: &[Route] = &[
     )
     .alone(),
     Route::read(
+        "/v1/subscription",
+        Need::Filtered,
+        |permitted| Box::pin(readings::subscription(permitted)),
+        "whether it is subscribed, to which master and as which framework",
+    )
+    .alone(),
+    Route::read(
         "/v1/discovery/http_sd",
         Need::Filtered,
         |permitted| Box::pin(readings::http_sd(permitted)),

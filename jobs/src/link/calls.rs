@@ -36,6 +36,8 @@ pub(crate) fn framework_info(registration: &Registration) -> mesos::FrameworkInf
         user: registration.user.clone(),
         name: NAME.to_owned(),
         principal: registration.principal.clone(),
+        hostname: Some(registration.hostname.clone()),
+        webui_url: Some(registration.webui_url.clone()),
         roles: registration.roles.iter().cloned().collect(),
         capabilities: capabilities.map(capability).to_vec(),
         checkpoint: Some(true),

@@ -8,19 +8,23 @@ pub(crate) mod calls;
 mod queue;
 
 use std::collections::BTreeSet;
+use std::sync::Once;
 use std::time::Duration;
 
+use http::StatusCode;
 use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::client::{self, Client, RecordStream};
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::leader;
 use meseta_proto::leader::Backoff;
 use meseta_proto::media::MediaType;
+use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use queue::CallQueue;
+use queue::Stream;
 
 use crate::core::{Input, State};
 use crate::placement::Offer;
@@ -41,6 +45,10 @@ pub(crate) struct Registration {
     /// The user of tasks that name none.
     pub(crate) user: String,
     pub(crate) principal: Option<String>,
+    /// The host that it runs on, as others are told.
+    pub(crate) hostname: String,
+    /// The address of its page.
+    pub(crate) webui_url: String,
 }
 
 impl Registration {
@@ -85,6 +93,8 @@ pub(crate) struct Link {
     pub(crate) identity: ClientIdentity,
     pub(crate) registration: watch::Receiver<Registration>,
     pub(crate) events: mpsc::Sender<FromLink>,
+    /// Told the URL of each master that takes the subscription.
+    pub(crate) leader: watch::Sender<Option<String>>,
     pub(crate) seed: u64,
 }
 
@@ -103,10 +113,15 @@ impl Link {
             }
             tracing::warn!(error = %chain(&error), "not subscribed to a master");
             let is_removed = matches!(&error, Ended::Refused(why) if is_removal(why));
-            let told = if is_removed {
-                Input::FrameworkRemoved
-            } else {
-                Input::Disconnected
+            let told = match &error {
+                _ if is_removed => Input::FrameworkRemoved,
+                Ended::Refused(_) => Input::SubscriptionRefused,
+                Ended::Client(client::Error::Refused { status, .. })
+                    if matches!(*status, StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN) =>
+                {
+                    Input::SubscriptionRefused
+                }
+                _ => Input::Disconnected,
             };
             if self.events.send(FromLink::Input(told)).await.is_err() {
                 return;
@@ -136,7 +151,8 @@ impl Link {
             Some(config) => Client::with(options, config, authorization),
             None => Client::plaintext(options, authorization),
         };
-        let url = format!("{scheme}://{leader}{PATH}");
+        let leader = format!("{scheme}://{leader}");
+        let url = format!("{leader}{PATH}");
         let registration = self.registration.borrow().clone();
         let call = client::Call::message(&url, MEDIA, &calls::subscribe(&registration));
         let mut records = client.stream(call).await?;
@@ -151,16 +167,25 @@ impl Link {
         backoff.reset();
         let framework_id = subscribed.framework_id.value;
         tracing::info!(%framework_id, master = %leader, "subscribed");
+        self.leader.send_replace(Some(leader));
         let seconds = subscribed
             .heartbeat_interval_seconds
             .unwrap_or(HEARTBEAT_SECONDS);
         let patience = Duration::try_from_secs_f64(seconds * HEARTBEATS_MISSED_MAX)
             .unwrap_or(Duration::from_secs(60));
         let broken = CancellationToken::new();
-        let calls = CallQueue::start(client, url, stream_id, framework_id.clone(), broken.clone());
+        let stream = Stream {
+            client,
+            url,
+            stream_id,
+            framework_id: framework_id.clone(),
+            told: self.events.clone(),
+            broken: broken.clone(),
+        };
         self.tell(FromLink::Subscribed {
             framework_id,
-            calls,
+            roles: registration.roles,
+            calls: CallQueue::start(&stream),
         })
         .await?;
         let _end = broken.clone().drop_guard();
@@ -169,7 +194,7 @@ impl Link {
                 () = broken.cancelled() => return Err(Ended::Call),
                 event = next(&mut records, patience) => event?,
             };
-            if let Some(input) = input_of(event)? {
+            for input in inputs_of(event)? {
                 self.tell(FromLink::Input(input)).await?;
             }
         }
@@ -186,18 +211,12 @@ async fn next(records: &mut RecordStream, patience: Duration) -> Result<Event, E
     event.ok_or(Ended::Closed)
 }
 
+static FIRST_UNREADABLE: Once = Once::new();
+
 /// What an event means to the core, if anything.
-fn input_of(event: Event) -> Result<Option<Input>, Ended> {
-    Ok(match event.r#type() {
-        event::Type::Offers => {
-            let offers = event.offers.unwrap_or_default().offers;
-            let read = offers.iter().filter_map(|offer| {
-                let read = Offer::from_message(offer);
-                read.inspect_err(|error| tracing::warn!(error = %chain(error), "offer left alone"))
-                    .ok()
-            });
-            Some(Input::Offers(read.collect()))
-        }
+fn inputs_of(event: Event) -> Result<Vec<Input>, Ended> {
+    let input = match event.r#type() {
+        event::Type::Offers => return Ok(read_offers(event.offers.unwrap_or_default().offers)),
         event::Type::Rescind => event
             .rescind
             .map(|rescind| Input::Rescinded(rescind.offer_id.value)),
@@ -209,7 +228,31 @@ fn input_of(event: Event) -> Result<Option<Input>, Ended> {
             return Err(Ended::Refused(message));
         }
         _ => None,
-    })
+    };
+    Ok(input.into_iter().collect())
+}
+
+/// Offers as the core takes them, and those that it has to give back unread.
+fn read_offers(offers: Vec<mesos::Offer>) -> Vec<Input> {
+    let (mut read, mut unreadable) = (Vec::new(), Vec::new());
+    for offer in offers {
+        match Offer::from_message(&offer) {
+            Ok(offer) => read.push(offer),
+            Err(error) => {
+                let id = offer.id.value;
+                // The same agent's come again and again; the metric counts them.
+                FIRST_UNREADABLE.call_once(|| {
+                    tracing::warn!(offer_id = %id, error = %chain(&error), "an offer cannot be read and is declined");
+                });
+                unreadable.push(id);
+            }
+        }
+    }
+    let mut inputs = vec![Input::Offers(read)];
+    if !unreadable.is_empty() {
+        inputs.push(Input::UnreadableOffers(unreadable));
+    }
+    inputs
 }
 
 /// Whether the framework's id cannot be used again.

@@ -9,10 +9,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::MEDIA;
+use crate::core::Input;
+use crate::service::FromLink;
 
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
 /// Calls that may wait; more hold the scheduler up until the master has taken some.
 const QUEUE_MAX: usize = 4_096;
+/// What is kept of the reason of a refusal.
+const REASON_CHARS_MAX: usize = 512;
 /// Connections for acknowledgements, of which there are most.
 const ACKNOWLEDGERS: usize = 4;
 
@@ -23,36 +27,25 @@ pub(crate) struct CallQueue {
     acknowledgements: Vec<mpsc::Sender<Call>>,
 }
 
+/// A stream that is open.
 #[derive(Clone, Debug)]
-struct Sender {
-    client: Client,
-    url: String,
-    stream_id: HeaderValue,
-    framework_id: FrameworkId,
-    broken: CancellationToken,
+pub(super) struct Stream {
+    pub(super) client: Client,
+    pub(super) url: String,
+    pub(super) stream_id: HeaderValue,
+    pub(super) framework_id: String,
+    /// Told how the master answers an update of the roles.
+    pub(super) told: mpsc::Sender<FromLink>,
+    /// Ends the sending, and is cancelled when a call does not arrive.
+    pub(super) broken: CancellationToken,
 }
 
 impl CallQueue {
-    /// Sends what is queued until `broken` is cancelled, and cancels that itself when a call does not arrive.
-    pub(crate) fn start(
-        client: Client,
-        url: String,
-        stream_id: HeaderValue,
-        framework_id: String,
-        broken: CancellationToken,
-    ) -> Self {
-        let sender = Sender {
-            client,
-            url,
-            stream_id,
-            framework_id: FrameworkId {
-                value: framework_id,
-            },
-            broken,
-        };
+    /// Sends what is queued until the stream is broken.
+    pub(super) fn start(stream: &Stream) -> Self {
         let start = || {
             let (queue, waiting) = mpsc::channel(QUEUE_MAX);
-            tokio::spawn(sender.clone().send_all(waiting));
+            tokio::spawn(stream.clone().send_all(waiting));
             queue
         };
         Self {
@@ -80,7 +73,7 @@ impl CallQueue {
     }
 }
 
-impl Sender {
+impl Stream {
     async fn send_all(self, mut waiting: mpsc::Receiver<Call>) {
         loop {
             let call = tokio::select! {
@@ -100,27 +93,44 @@ impl Sender {
     }
 
     async fn send(&self, mut call: Call) -> Result<(), client::Error> {
-        call.framework_id = Some(self.framework_id.clone());
+        let id = FrameworkId {
+            value: self.framework_id.clone(),
+        };
         if let Some(update) = &mut call.update_framework {
-            update.framework_info.id = Some(self.framework_id.clone());
+            update.framework_info.id = Some(id.clone());
         }
+        call.framework_id = Some(id);
         let kind = call.r#type();
         let message = client::Call::message(&self.url, MEDIA, &call);
         let request = message.header(STREAM_ID, self.stream_id.clone());
         let reply = self.client.request(request).await?;
+        // A change of roles that is refused must not cost the stream: the tasks of the other roles go on.
+        let is_refused = reply.status.is_client_error();
+        if kind == call::Type::UpdateFramework && (is_refused || reply.status.is_success()) {
+            self.tell_roles(is_refused.then(|| reply.text()));
+            return Ok(());
+        }
         if reply.status.is_success() {
             return Ok(());
         }
-        let refused = client::Error::Refused {
+        Err(client::Error::Refused {
             url: self.url.clone(),
             status: reply.status,
             body: reply.text(),
-        };
-        // A change of roles that is refused must not cost the stream: the tasks of the other roles go on.
-        if kind == call::Type::UpdateFramework && reply.status.is_client_error() {
-            tracing::error!(error = %refused, "the master refuses the roles of the jobs");
-            return Ok(());
+        })
+    }
+
+    /// Beside the queue: the core, which takes this, may be waiting for room in it. There is one update at a time.
+    fn tell_roles(&self, refused: Option<String>) {
+        if let Some(why) = &refused {
+            tracing::warn!(%why, "the master refuses roles");
         }
-        Err(refused)
+        let refused = refused.map(|why| why.chars().take(REASON_CHARS_MAX).collect());
+        let told = self.told.clone();
+        tokio::spawn(async move {
+            let answer = FromLink::Input(Input::RolesAnswered { refused });
+            // The scheduler may be ending.
+            let _ = told.send(answer).await;
+        });
     }
 }

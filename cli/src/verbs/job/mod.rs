@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use super::identity::IdentityFlags;
 use super::table;
+use super::watch::WatchFlag;
 use api::Scheduler;
 
 /// Where the scheduler is: a flag of every verb of jobs.
@@ -83,6 +84,8 @@ pub(crate) struct ListOptions {
     /// Print the scheduler's own JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    watch: WatchFlag,
 }
 
 /// Flags of `meseta job`.
@@ -102,7 +105,11 @@ pub(crate) struct JobOptions {
 #[derive(Debug, Subcommand)]
 enum JobVerb {
     /// Show a job, its tasks, and why it waits.
-    Status { name: String },
+    Status {
+        name: String,
+        #[command(flatten)]
+        watch: WatchFlag,
+    },
     /// Show what a task of the job has written.
     Logs {
         name: String,
@@ -188,12 +195,15 @@ pub(crate) fn plan(options: &PlanOptions) -> anyhow::Result<()> {
 }
 
 pub(crate) fn list(options: &ListOptions) -> anyhow::Result<()> {
-    let jobs = Scheduler::at(&options.scheduler.scheduler)?.get("/v1/jobs")?;
-    if options.json {
-        return table::print_json(&jobs);
-    }
-    show::jobs(&jobs);
-    Ok(())
+    let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
+    options.watch.run(|| {
+        let jobs = scheduler.get("/v1/jobs")?;
+        if options.json {
+            return table::print_json(&jobs);
+        }
+        show::jobs(&jobs);
+        Ok(())
+    })
 }
 
 pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
@@ -210,14 +220,16 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
         Ok(ExitCode::SUCCESS)
     };
     match &options.verb {
-        JobVerb::Status { name } => {
-            let job = scheduler.get(&api::path(name))?;
-            if options.json {
-                table::print_json(&job)?;
-            } else {
+        JobVerb::Status { name, watch } => {
+            let shown = watch.run(|| {
+                let job = scheduler.get(&api::path(name))?;
+                if options.json {
+                    return table::print_json(&job);
+                }
                 show::status(&job);
-            }
-            Ok(ExitCode::SUCCESS)
+                Ok(())
+            });
+            shown.map(|()| ExitCode::SUCCESS)
         }
         JobVerb::History { name } => {
             let history = scheduler.get(&format!("{}/history", api::path(name)))?;

@@ -92,6 +92,8 @@ fn summary(job: &Value) -> Vec<String> {
     if text(job, "why") != "-" {
         lines.push(format!("why      {}", text(job, "why")));
     }
+    let obstacles = items(job, "obstacles").iter().filter_map(Value::as_str);
+    lines.extend(obstacles.map(|obstacle| format!("         {obstacle}")));
     lines
 }
 

@@ -69,6 +69,9 @@ pub(super) struct World {
     /// Batches succeed this often in ten.
     pub(super) success_in_ten: u64,
     next_request: u64,
+    /// Roles that the framework may not have, and those that it has.
+    pub(super) refused: BTreeSet<String>,
+    roles: BTreeSet<String>,
     /// Tasks take their time to end when they are killed.
     pub(super) is_slow_to_end: bool,
 }
@@ -114,6 +117,8 @@ impl World {
             is_suppressed: false,
             success_in_ten: 7,
             next_request: 0,
+            refused: BTreeSet::new(),
+            roles: BTreeSet::new(),
             is_slow_to_end: false,
         };
         world.subscribe();
@@ -159,7 +164,15 @@ impl World {
                 self.answers
                     .insert(id, answer.map(|accepted| accepted.version));
             }
-            Effect::Roles(_) | Effect::Event(_) => {}
+            Effect::Roles(roles) => {
+                let refused = roles.iter().find(|role| self.refused.contains(*role));
+                let refused = refused.map(|role| format!("no role {role}"));
+                if refused.is_none() {
+                    self.roles = roles;
+                }
+                self.inbox.push_back(Input::RolesAnswered { refused });
+            }
+            Effect::Event(_) => {}
         }
     }
 
@@ -293,7 +306,16 @@ impl World {
         self.inbox.clear();
         self.is_suppressed = false;
         let framework_id = "f".to_owned();
-        self.step(Input::Subscribed { framework_id });
+        let roles = self.state.roles();
+        if roles.iter().any(|role| self.refused.contains(role)) {
+            self.step(Input::SubscriptionRefused);
+            return self.subscribe();
+        }
+        self.roles.clone_from(&roles);
+        self.step(Input::Subscribed {
+            framework_id,
+            roles,
+        });
         // What was not acknowledged comes again.
         let again: Vec<_> = self.unacknowledged.values().cloned().collect();
         self.inbox.extend(
@@ -346,7 +368,7 @@ impl World {
     }
 
     pub(super) fn make_offers(&mut self) {
-        if self.is_suppressed {
+        if self.is_suppressed || !self.roles.contains("r") {
             return;
         }
         let mut offered = Vec::new();

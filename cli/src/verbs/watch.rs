@@ -1,0 +1,100 @@
+//! `--watch`: the same answer again and again, as the output of one program that stays.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{lenient, table};
+
+/// Asked for more often than this, a list of a large cluster would never be read.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// To the first line and the first column, and nothing below.
+const FROM_THE_TOP: &str = "\x1b[H\x1b[J";
+
+/// A flag of verbs that show how something stands.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct WatchFlag {
+    /// Show it again every two seconds, or as often as this says, until it is interrupted.
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2secs",
+          value_parser = lenient::duration)]
+    watch: Option<Duration>,
+}
+
+impl WatchFlag {
+    /// Shows it once, or until whoever reads has left. Once it was shown, an answer that cannot be had is told in its
+    /// place, and asked for again.
+    pub(super) fn run(self, show: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let Some(interval) = self.watch else {
+            return show();
+        };
+        let mut is_first = true;
+        loop {
+            let (outcome, mut text) = table::held(&show);
+            match outcome {
+                Err(error) if is_first => return Err(error),
+                Err(error) => text += &format!("meseta: {error:#}; asking again\n"),
+                Ok(()) => is_first = false,
+            }
+            if print(&text).is_err() {
+                return Ok(());
+            }
+            std::thread::sleep(interval.max(INTERVAL_MIN));
+        }
+    }
+}
+
+/// On a terminal in place of what is there, elsewhere after it with an empty line between.
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if out.is_terminal() {
+        let rows = rustix::termios::tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_row));
+        write!(out, "{FROM_THE_TOP}{}", fitting(text, rows))?;
+    } else {
+        writeln!(out, "{text}")?;
+    }
+    out.flush()
+}
+
+/// As many lines as a terminal of so many rows has room for, with how many are left out; all where it has none.
+fn fitting(text: &str, rows: usize) -> String {
+    let count = text.lines().count();
+    // The cursor stands in the row below.
+    if rows < 3 || count < rows {
+        return text.to_owned();
+    }
+    let shown = rows - 2;
+    let mut lines: Vec<&str> = text.lines().take(shown).collect();
+    let left = format!("… {} lines more", count - shown);
+    lines.push(&left);
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_has_the_first_lines_and_says_how_many_are_left_out() {
+        let text = "1\n2\n3\n4\n5\n";
+        for (rows, expected) in [
+            (0, text),
+            (6, text),
+            (5, "1\n2\n3\n… 2 lines more\n"),
+            (3, "1\n… 4 lines more\n"),
+        ] {
+            assert_eq!(fitting(text, rows), expected, "{rows} rows");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_held_back_until_it_is_whole() {
+        let (outcome, text) = table::held(&|| {
+            table::say("one");
+            table::say("two");
+            Ok(())
+        });
+        assert!(outcome.is_ok());
+        assert_eq!(text, "one\ntwo\n");
+    }
+}

@@ -1,0 +1,79 @@
+// A form that changes something: shows the same as a command, asks before what ends tasks, and says what came of it.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { changed } from "./api.js";
+import { Command, Confirm } from "./parts.js";
+import { choices, useRights } from "./rights.js";
+
+const AWAITED_S = 60;
+const POLL_MS = 500;
+
+/** Waits until `isDone` gives a text, a minute at most. */
+export async function awaited(isDone, otherwise) {
+  const until = Date.now() + AWAITED_S * 1000;
+  while (Date.now() < until) {
+    const text = await isDone();
+    if (text) return text;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+  return otherwise;
+}
+
+/** A field with the only values that its action permits, where these are known. */
+function limited(field, rights) {
+  const only = field.action && choices(rights, field.action);
+  return only ? { ...field, choices: only } : field;
+}
+
+/**
+ * A change: its fields, the command that does the same, and what came of it. `run` gives the text that says so; with `asks`
+ * there is a question first. `given` are the values that the fields begin with.
+ */
+export function Form({ form, given }) {
+  const rights = useRights();
+  const fields = form.fields.map((field) => limited(field, rights));
+  const [typed, setTyped] = useState(() =>
+    Object.fromEntries(fields.map((field) => [field.name, given[field.name] ?? field.choices?.[0] ?? ""])));
+  // What could be chosen may have changed since.
+  const values = Object.fromEntries(fields.map(({ name, choices: all }) =>
+    [name, all && !all.includes(typed[name]) ? all[0] : typed[name]]));
+  const [outcome, setOutcome] = useState(null);
+  const [isAsking, setAsking] = useState(false);
+  const [isRunning, setRunning] = useState(false);
+  const run = async () => {
+    setAsking(false);
+    setRunning(true);
+    setOutcome({ text: "Waiting for the outcome …" });
+    try {
+      setOutcome({ text: await form.run(values) });
+      changed();
+    } catch (error) {
+      setOutcome({ text: error.message, isBad: true });
+    }
+    setRunning(false);
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    if (form.asks) setAsking(true);
+    else run();
+  };
+  const set = (name) => (event) => setTyped((last) => ({ ...last, [name]: event.target.value.trim() }));
+  const isFilled = fields.every((field) => !field.isNeeded || values[field.name]);
+  return html`<form id="form-${form.id}" onSubmit=${submit} aria-labelledby="title-${form.id}">
+    <h3 id="title-${form.id}">${form.title}</h3>
+    ${fields.map((field) => html`<label>${field.label}<${Field} field=${field} value=${values[field.name]} set=${set(field.name)} /></label>`)}
+    ${isFilled && html`<${Command} text=${form.command(values)} />`}
+    <button type="submit" class=${form.asks ? "danger" : ""} disabled=${isRunning}>${form.verb ?? form.title}${form.asks ? " …" : ""}</button>
+    ${outcome && html`<p class=${outcome.isBad ? "trouble" : "outcome"} role=${outcome.isBad ? "alert" : "status"}>${outcome.text}</p>`}
+    ${isAsking && html`<${Confirm} question=${form.asks(values)} detail=${html`The same as <code>${form.command(values)}</code>`}
+      verb=${form.verb} onYes=${run} onNo=${() => setAsking(false)} />`}
+  </form>`;
+}
+
+function Field({ field, value, set }) {
+  if (field.choices) {
+    return html`<select name=${field.name} value=${value} onChange=${set}>${field.choices.map((one) => html`<option value=${one}>${one}</option>`)}</select>`;
+  }
+  return html`<input name=${field.name} type=${field.type ?? "text"} step="any" list=${field.list} value=${value} placeholder=${field.hint}
+    required=${field.isNeeded} autocomplete="off" spellcheck=${false} onInput=${set} />`;
+}

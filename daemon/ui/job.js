@@ -1,0 +1,161 @@
+// One job: its instances, what failed last, its versions, and what its reader may do to it.
+
+import { html } from "./vendor/preact-htm.js";
+import { get, send, usePoll } from "./api.js";
+import { Form, awaited } from "./form.js";
+import * as format from "./format.js";
+import { Command, Facts, Logs, State, Table, Waiting, link } from "./parts.js";
+
+const word = format.shellWord;
+
+/** An end that somebody has to look at. */
+const FAULT = /^(failed|lost|killed: its run took too long)/;
+
+export function Job({ name, subscription }) {
+  const at = `v1/jobs/${encodeURIComponent(name)}`;
+  const { value: job, error } = usePoll(() => get(at), [at]);
+  const history = usePoll(() => get(`${at}/history`), [at]).value;
+  if (error?.status === 404) return html`<p>There is no job ${name}. <a href="#/">All jobs</a></p>`;
+  if (!job) return html`<${Waiting} error=${error} />`;
+  const events = (history?.events ?? []).map((event, at) => ({ ...event, at })).reverse();
+  const faults = events.filter((event) => event.task_id && FAULT.test(event.text));
+  return html`
+    <p class="lead"><${State} name=${job.state} /> ${job.why}</p>
+    <${Facts} items=${[
+      ["Kind", job.kind],
+      ["Role", job.role],
+      ["Version", job.version],
+      ["Wanted", format.number(job.count)],
+      ["Running", format.number(job.running)],
+      job.kind === "service" ? ["Healthy", format.number(job.healthy)] : ["Succeeded", format.number(job.succeeded)],
+      ["Pending", format.number(job.pending)],
+      ["Failed", format.number(job.failed)],
+      job.update && ["Update", `${job.update.from} to ${job.update.to}: ${job.update.state}`],
+    ]} />
+    ${job.obstacles?.length > 0 && html`<section><h2>What is in the way</h2><ul class="why">${job.obstacles.map((one) => html`<li>${one}</li>`)}</ul></section>`}
+    ${faults.length > 0 && html`<section><h2>Last failures</h2>
+      <${Events} caption="Last failures" events=${faults} subscription=${subscription} /></section>`}
+    <section><h2>Instances</h2><${Instances} tasks=${job.tasks ?? []} subscription=${subscription} /></section>
+    ${history && html`<section><h2>Versions</h2><${Versions} versions=${history.versions} /></section>`}
+    ${history && job.actions.length > 0 && html`<section><h2>Change it</h2><${Changes} at=${at} job=${job} history=${history} /></section>`}
+    <section><h2>What happened</h2><${Events} caption="What happened" events=${events} subscription=${subscription} /></section>
+    <section><h2>On the command line</h2>
+      <${Command} text="meseta job status ${word(name)}" />
+      <${Command} text="meseta job logs ${word(name)} --file=stderr --follow" /></section>`;
+}
+
+/** Links to what a task wrote, by way of the master, which knows the address of its agent. */
+function LogsOf({ id, agent, subscription }) {
+  if (!agent || !subscription?.master) return null;
+  const task = { id, name: id, slave_id: agent, framework_id: subscription.framework_id };
+  return html`<${Logs} task=${task} master=${`${subscription.master}/`} />`;
+}
+
+function Instances({ tasks, subscription }) {
+  const host = (task) => (subscription?.master ? html`<a href="${subscription.master}/${link("agents", task.agent_id)}">${task.hostname}</a>` : task.hostname);
+  const ports = (task) => Object.entries(task.ports).map(([name, port]) => `${name}:${port}`).join(" ");
+  const columns = [
+    { key: "task", label: "Task", value: (task) => task.task_id, cell: (task) => html`<code>${task.task_id}</code>` },
+    { key: "state", label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} />${task.healthy && html` <span class="quiet">healthy</span>`}` },
+    { key: "logs", label: "Logs", cell: (task) => html`<${LogsOf} id=${task.task_id} agent=${task.agent_id} subscription=${subscription} />` },
+    { key: "index", label: "Index", number: true, value: (task) => task.index, cell: (task) => task.index },
+    { key: "attempt", label: "Attempt", number: true, value: (task) => task.attempt, cell: (task) => task.attempt },
+    { key: "version", label: "Version", number: true, value: (task) => task.version, cell: (task) => task.version },
+    { key: "host", label: "Agent", value: (task) => task.hostname, cell: host },
+    { key: "ports", label: "Ports", cell: ports },
+    { key: "since", label: "Since", value: (task) => task.since, cell: (task) => html`<time title=${format.time(task.since)}>${format.ago(task.since)}</time>` },
+    { key: "message", label: "Message", kind: "text", cell: (task) => task.message },
+  ];
+  return html`<${Table} caption="Instances" columns=${columns} rows=${tasks} id=${(task) => task.task_id} empty="No task of it is there." />`;
+}
+
+function Events({ caption, events, subscription }) {
+  const columns = [
+    { key: "time", label: "Time", cell: (event) => html`<time>${format.time(event.time)}</time>` },
+    { key: "task", label: "Task", cell: (event) => event.task_id && html`<code>${event.task_id}</code>` },
+    { key: "logs", label: "Logs", cell: (event) => html`<${LogsOf} id=${event.task_id} agent=${event.agent_id} subscription=${subscription} />` },
+    { key: "text", label: "What", kind: "text", cell: (event) => event.text },
+  ];
+  return html`<${Table} caption=${caption} columns=${columns} rows=${events} id=${(event) => event.at} empty="Nothing since the scheduler started." />`;
+}
+
+function Versions({ versions }) {
+  const standing = (version) => [version.current && "current", version.stable && "was healthy"].filter(Boolean).join(", ");
+  const columns = [
+    { key: "version", label: "Version", value: (one) => one.version, cell: (one) => one.version },
+    { key: "standing", label: "State", cell: standing },
+    { key: "count", label: "Instances", number: true, cell: (one) => format.number(one.count) },
+    { key: "time", label: "Submitted", cell: (one) => html`<time>${format.time(one.time)}</time>` },
+  ];
+  return html`<${Table} caption="Versions" columns=${columns} rows=${versions} id=${(one) => one.version} sorted=${{ key: "version", down: true }} />`;
+}
+
+/** Waits until the job is where a change leads; `is` looks at it. */
+function until(at, is, done) {
+  const isDone = async () => is(await get(at)) && done;
+  return awaited(isDone, "Taken by the scheduler; above is how far it is.");
+}
+
+/** A job that runs its present version, all of it, or has ended with it. */
+const isSettled = (job) => !job.update && (job.kind === "cron" || ["healthy", "complete", "running"].includes(job.state));
+
+async function stop(at, { purge }) {
+  await send("POST", `${at}/stop`, { purge: purge === "yes" });
+  return until(at, (job) => job.state === "stopped", "Done: none of its tasks is there.").catch((error) => {
+    if (error.status === 404) return "Done: the job is forgotten.";
+    throw error;
+  });
+}
+
+/** The changes that the job's state admits, of those that its reader may make. */
+function changes(at, job, history) {
+  const name = word(job.name);
+  const earlier = history.versions.filter((one) => !one.current).map((one) => String(one.version)).reverse();
+  const change = (action, body) => send("POST", `${at}/${action}`, body);
+  return [
+    job.update?.state === "canary" && {
+      id: "promote", title: "Promote the canaries", fields: [], command: () => `meseta job promote ${name}`,
+      run: async () => {
+        await change("promote", {});
+        return until(at, isSettled, "Done: all instances are of the new version.");
+      },
+    },
+    job.kind === "service" && job.state !== "stopped" && {
+      id: "scale", title: "Scale", fields: [{ name: "count", label: "Instances", type: "number", isNeeded: true }],
+      command: ({ count }) => `meseta job scale ${name} ${word(count)}`,
+      asks: ({ count }) => (Number(count) < job.count ? `End ${job.count - Number(count)} of ${job.count} instances of ${job.name}?` : `Run ${count} instances of ${job.name} in place of ${job.count}?`),
+      verb: "Scale",
+      run: async ({ count }) => {
+        await change("scale", { count: Number(count) });
+        return until(at, (now) => now.running === Number(count) && isSettled(now), `Done: ${count} run.`);
+      },
+    },
+    {
+      id: "restart", title: "Restart", fields: [], command: () => `meseta job restart ${name}`,
+      asks: () => `Replace each task of ${job.name} by a new one?`, verb: "Restart",
+      run: async () => {
+        await change("restart", {});
+        return until(at, (now) => now.version > job.version && isSettled(now), "Done: all tasks are new.");
+      },
+    },
+    earlier.length > 0 && {
+      id: "revert", title: "Go back to a version", fields: [{ name: "version", label: "Version", choices: earlier }],
+      command: ({ version }) => `meseta job revert ${name} ${version}`,
+      asks: ({ version }) => `Replace each task of ${job.name} by one of version ${version}?`, verb: "Go back",
+      run: async ({ version }) => {
+        await change("revert", { version: Number(version) });
+        return until(at, (now) => now.version === Number(version) && isSettled(now), `Done: version ${version} runs.`);
+      },
+    },
+    {
+      id: "stop", title: "Stop", fields: [{ name: "purge", label: "And forget the job", choices: ["no", "yes"] }],
+      command: ({ purge }) => `meseta job stop ${name}${purge === "yes" ? " --purge" : ""}`,
+      asks: ({ purge }) => `End all tasks of ${job.name}?${purge === "yes" ? " The job and its versions are forgotten." : ""}`, verb: "Stop",
+      run: (values) => stop(at, values),
+    },
+  ].filter((form) => form && job.actions.includes(form.id));
+}
+
+function Changes({ at, job, history }) {
+  return html`<div class="forms">${changes(at, job, history).map((form) => html`<${Form} key=${form.id} form=${form} given=${{ count: String(job.count) }} />`)}</div>`;
+}

@@ -1,0 +1,349 @@
+//! The roles of jobs at the master: which it has taken, and in which of these offers are wanted.
+//!
+//! A role that the master refuses keeps its own jobs waiting and no others: the framework subscribes with the roles that
+//! were taken before, and asks for the rest in updates, whose refusal leaves everything else as it is. Where an update for
+//! several roles is refused, they are asked for one at a time. Invariant: one update at a time is under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::input::Effect;
+use super::state::State;
+
+/// Between two requests for offers of a role, which undo its filters.
+const REVIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Before a refused role is asked for again; each time twice as long, up to the longest.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// All roles that jobs have had.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Roles {
+    by_name: BTreeMap<String, Role>,
+    /// The roles that are asked for beside those taken, until the master has answered.
+    asked: Option<BTreeSet<String>>,
+    /// Several at once were refused, so that it is not known which.
+    is_one_by_one: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Role {
+    standing: Standing,
+    offers: Offers,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Standing {
+    #[default]
+    Unknown,
+    Taken,
+    Refused {
+        why: String,
+        /// When it is asked for again, and the pause before that.
+        until: Duration,
+        pause: Duration,
+    },
+}
+
+/// Whether the master is to make offers to a role.
+#[derive(Clone, Copy, Debug, Default)]
+struct Offers {
+    is_suppressed: bool,
+    /// Something is to be launched that was not when offers were last asked for.
+    is_revive_due: bool,
+    revived: Duration,
+    demand: usize,
+}
+
+/// What is asked of the master about the offers of a role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OfferCall {
+    Suppress,
+    Revive,
+}
+
+impl Roles {
+    /// Those that the framework subscribes with.
+    pub(super) fn taken(&self) -> BTreeSet<String> {
+        let taken = self.by_name.iter().filter(|(_, role)| role.is_taken());
+        taken.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Why the master does not take a role, if it was refused.
+    pub(super) fn refusal(&self, name: &str) -> Option<&str> {
+        match &self.by_name.get(name)?.standing {
+            Standing::Refused { why, .. } => Some(why),
+            Standing::Unknown | Standing::Taken => None,
+        }
+    }
+
+    /// A new stream, which begins with these roles.
+    pub(super) fn subscribed(&mut self, with: &BTreeSet<String>) {
+        self.asked = None;
+        for (name, role) in &mut self.by_name {
+            role.offers = Offers::default();
+            if with.contains(name) {
+                role.standing = Standing::Taken;
+            } else if role.is_taken() {
+                role.standing = Standing::Unknown;
+            }
+        }
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.asked = None;
+    }
+
+    /// A subscription with the roles that were taken was refused: one of them may no longer be.
+    pub(super) fn doubted(&mut self) {
+        self.is_one_by_one = true;
+        for role in self.by_name.values_mut().filter(|role| role.is_taken()) {
+            role.standing = Standing::Unknown;
+        }
+    }
+
+    /// The roles for the next update, where one is due and none is under way.
+    fn update(&mut self, at: Duration) -> Option<BTreeSet<String>> {
+        if self.asked.is_some() {
+            return None;
+        }
+        let named = |is: &dyn Fn(&Standing) -> bool| -> Vec<String> {
+            let found = self.by_name.iter().filter(|(_, role)| is(&role.standing));
+            found.map(|(name, _)| name.clone()).collect()
+        };
+        let mut wanted = named(&|standing| *standing == Standing::Unknown);
+        if wanted.is_empty() {
+            wanted = named(
+                &|standing| matches!(standing, Standing::Refused { until, .. } if *until <= at),
+            );
+            wanted.truncate(1);
+        } else if self.is_one_by_one {
+            wanted.truncate(1);
+        }
+        if wanted.is_empty() {
+            self.is_one_by_one = false;
+            return None;
+        }
+        let asked: BTreeSet<String> = wanted.into_iter().collect();
+        let mut roles = self.taken();
+        roles.extend(asked.iter().cloned());
+        self.asked = Some(asked);
+        Some(roles)
+    }
+
+    /// The answer to an update, with the reason of a refusal. Gives the role that is refused and was not before.
+    pub(super) fn answered(&mut self, at: Duration, refused: Option<String>) -> Option<String> {
+        let asked = self.asked.take()?;
+        let Some(why) = refused else {
+            for name in &asked {
+                if let Some(role) = self.by_name.get_mut(name) {
+                    role.standing = Standing::Taken;
+                }
+            }
+            return None;
+        };
+        if asked.len() > 1 {
+            self.is_one_by_one = true;
+            return None;
+        }
+        let name = asked.into_iter().next()?;
+        let role = self.by_name.get_mut(&name)?;
+        let last = match &role.standing {
+            Standing::Refused { pause, .. } => Some(*pause),
+            Standing::Unknown | Standing::Taken => None,
+        };
+        let pause = last.map_or(REFUSED_PAUSE, |last| (last * 2).min(REFUSED_PAUSE_MAX));
+        role.standing = Standing::Refused {
+            why,
+            until: at.saturating_add(pause),
+            pause,
+        };
+        last.is_none().then_some(name)
+    }
+
+    /// The roles in which offers are not wanted any more, and those in which they are wanted again.
+    fn offer_calls(
+        &mut self,
+        at: Duration,
+        demand: &BTreeMap<String, usize>,
+    ) -> (BTreeSet<String>, BTreeSet<String>) {
+        let (mut suppress, mut revive) = (BTreeSet::new(), BTreeSet::new());
+        for (name, role) in self.by_name.iter_mut().filter(|(_, role)| role.is_taken()) {
+            let demand = demand.get(name).copied().unwrap_or_default();
+            let into = match role.offers.call(at, demand) {
+                Some(OfferCall::Suppress) => &mut suppress,
+                Some(OfferCall::Revive) => &mut revive,
+                None => continue,
+            };
+            into.insert(name.clone());
+        }
+        (suppress, revive)
+    }
+}
+
+impl Role {
+    fn is_taken(&self) -> bool {
+        self.standing == Standing::Taken
+    }
+}
+
+impl Offers {
+    fn call(&mut self, at: Duration, demand: usize) -> Option<OfferCall> {
+        self.is_revive_due |= demand > self.demand;
+        self.demand = demand;
+        if demand == 0 {
+            self.is_revive_due = false;
+            let was_suppressed = std::mem::replace(&mut self.is_suppressed, true);
+            return (!was_suppressed).then_some(OfferCall::Suppress);
+        }
+        let is_rested = at >= self.revived.saturating_add(REVIVE_INTERVAL);
+        let is_due = self.is_suppressed || (self.is_revive_due && is_rested);
+        if !is_due {
+            return None;
+        }
+        *self = Self {
+            revived: at,
+            demand,
+            ..Self::default()
+        };
+        Some(OfferCall::Revive)
+    }
+}
+
+impl State {
+    /// Asks the master for roles that jobs have and it has not taken; in those that it has, suppresses offers where nothing
+    /// is wanted, and revives them where more is than before.
+    pub(super) fn ask_for_offers(&mut self) {
+        let mut demand: BTreeMap<String, usize> = BTreeMap::new();
+        for job in self.jobs.values() {
+            if let Some(spec) = job.spec() {
+                *demand.entry(spec.role.clone()).or_default() += job.demand(self.clock.at);
+            }
+        }
+        for role in demand.keys() {
+            if !self.roles.by_name.contains_key(role) {
+                self.roles.by_name.insert(role.clone(), Role::default());
+            }
+        }
+        if !self.is_connected {
+            return;
+        }
+        if let Some(roles) = self.roles.update(self.clock.at) {
+            self.effects.push(Effect::Roles(roles));
+        }
+        let (suppress, revive) = self.roles.offer_calls(self.clock.at, &demand);
+        if !suppress.is_empty() {
+            self.effects.push(Effect::Suppress(suppress));
+        }
+        if !revive.is_empty() {
+            self.effects.push(Effect::Revive(revive));
+        }
+    }
+
+    /// The master has answered an update of the roles.
+    pub(super) fn roles_answered(&mut self, refused: Option<String>) {
+        let Some(role) = self.roles.answered(self.clock.at, refused) else {
+            return;
+        };
+        let text = self.refused_text(&role).unwrap_or_default();
+        let in_role = |name: &&String| self.role_of(name) == Some(&*role);
+        let names: Vec<String> = self.jobs.keys().filter(in_role).cloned().collect();
+        for name in names {
+            self.event(&name, None, text.clone());
+        }
+    }
+
+    /// That the master does not take a role, and why; nothing where it does.
+    pub(super) fn refused_text(&self, role: &str) -> Option<String> {
+        let why = self.roles.refusal(role)?;
+        Some(format!("the master refuses role {role:?}: {why}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn roles(names: &[&str]) -> Roles {
+        Roles {
+            by_name: names
+                .iter()
+                .map(|name| ((*name).to_owned(), Role::default()))
+                .collect(),
+            ..Roles::default()
+        }
+    }
+
+    /// Answers each update as a master that refuses these, until none is due.
+    fn settle(roles: &mut Roles, now: Duration, refused: &[&str]) -> Vec<BTreeSet<String>> {
+        let mut asked = Vec::new();
+        while let Some(update) = roles.update(now) {
+            let is_refused = refused.iter().any(|name| update.contains(*name));
+            roles.answered(now, is_refused.then(|| "no".to_owned()));
+            asked.push(update);
+        }
+        asked
+    }
+
+    #[test]
+    fn roles_that_are_taken_are_asked_for_at_once() {
+        let mut roles = roles(&["a", "b"]);
+        assert_eq!(settle(&mut roles, at(0), &[]), [set(&["a", "b"])]);
+        assert_eq!(roles.taken(), set(&["a", "b"]));
+        assert_eq!(roles.update(at(1000)), None);
+    }
+
+    #[test]
+    fn a_refused_role_keeps_no_other_one_out_and_is_asked_for_ever_more_rarely() {
+        let mut roles = roles(&["a", "b", "c"]);
+        let asked = settle(&mut roles, at(0), &["b"]);
+        let expected = [
+            set(&["a", "b", "c"]),
+            set(&["a"]),
+            set(&["a", "b"]),
+            set(&["a", "c"]),
+        ];
+        assert_eq!(asked, expected);
+        assert_eq!(roles.taken(), set(&["a", "c"]));
+        assert_eq!(roles.refusal("b"), Some("no"));
+        let mut times = Vec::new();
+        for second in 1..2_000 {
+            if !settle(&mut roles, at(second), &["b"]).is_empty() {
+                times.push(second);
+            }
+        }
+        assert_eq!(times, [10, 30, 70, 150, 310, 630, 1230, 1830]);
+        // It is taken at last.
+        assert_eq!(settle(&mut roles, at(3_000), &[]), [set(&["a", "b", "c"])]);
+        assert_eq!(roles.refusal("b"), None);
+    }
+
+    #[test]
+    fn a_subscription_that_is_refused_begins_again_without_roles() {
+        let mut roles = roles(&["a", "b"]);
+        settle(&mut roles, at(0), &[]);
+        roles.disconnected();
+        roles.doubted();
+        assert_eq!(roles.taken(), set(&[]));
+        roles.subscribed(&set(&[]));
+        settle(&mut roles, at(1), &["a"]);
+        assert_eq!(roles.taken(), set(&["b"]));
+    }
+
+    #[test]
+    fn an_answer_of_an_earlier_stream_says_nothing() {
+        let mut roles = roles(&["a"]);
+        assert!(roles.update(at(0)).is_some());
+        roles.subscribed(&set(&[]));
+        assert_eq!(roles.answered(at(1), None), None);
+        assert_eq!(roles.taken(), set(&[]));
+    }
+}

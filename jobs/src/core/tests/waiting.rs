@@ -1,0 +1,48 @@
+//! Why jobs wait: agents without room, and roles that the master does not take.
+
+use super::*;
+
+#[test]
+fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() {
+    let mut world = World::new(1, 1);
+    let spec = service(5, 0, 1);
+    submit(&mut world, spec.clone());
+    world.calm(100, None);
+    let job = world.state.job("web").expect("a job");
+    assert_eq!((job.running, job.pending), (4, 1));
+    assert_eq!(job.obstacles.len(), 1, "{:?}", job.obstacles);
+    assert!(job.obstacles[0].contains("short of cpus"), "{job:?}");
+    let plan = world.state.plan(&JobSpec { count: 6, ..spec });
+    assert_eq!((plan.fits, plan.wants), (0, 2), "{plan:?}");
+    assert_eq!(plan.obstacles, job.obstacles);
+}
+
+#[test]
+fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_and_no_others() {
+    let mut world = World::new(1, 2);
+    world.refused.insert("forbidden".to_owned());
+    submit(&mut world, service(2, 1, 1));
+    let mut other = job("other", 1, service(1, 1, 1).kind);
+    other.role = "forbidden".to_owned();
+    submit(&mut world, other);
+    for _ in 0..2 {
+        world.calm(30, None);
+        assert_eq!(state_of(&world, "web"), "healthy");
+        let why = world.state.job("other").expect("a job").why;
+        assert_eq!(
+            why,
+            "the master refuses role \"forbidden\": no role forbidden"
+        );
+        // The same after a start anew.
+        world.crash();
+    }
+    // A role that was taken is refused when the stream is opened again.
+    world.refused.insert("r".to_owned());
+    world.disconnect();
+    world.calm(5, None);
+    assert_eq!(world.alive("web"), 2, "its tasks go on");
+    world.refused.clear();
+    world.calm(1200, None);
+    assert_eq!(world.state.roles().len(), 2);
+    assert_eq!(state_of(&world, "web"), "healthy");
+}

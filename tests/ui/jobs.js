@@ -1,0 +1,121 @@
+// The page of the scheduler: its jobs equal the API's, a failure is two clicks from its log, and changes are made and asked.
+
+import assert from "node:assert/strict";
+
+import { rowsOf } from "./browser.js";
+import { LAST_LINE, eventually } from "./cluster.js";
+
+const MARKUP = "<img src=x onerror=alert(2)>";
+const small = { cpus: 0.1, mem: "32MB" };
+
+/** A service that is well, one that fails with a message on its stderr, and one that fits nowhere. */
+export async function fillJobs(cluster) {
+  await cluster.submit({ name: "shop", count: 2, role: "ads", task: { command: "exec sleep 100000" }, resources: small });
+  await cluster.submit({
+    name: "broken", role: "ads", labels: { note: MARKUP }, resources: small,
+    task: { command: `echo '${LAST_LINE}' >&2; exit 3` },
+  });
+  await cluster.submit({ name: "huge", role: "ads", task: { command: "true" }, resources: { cpus: 1000, mem: "32MB" } });
+  await eventually("the jobs", async () => {
+    const { jobs } = await cluster.jobs("jobs");
+    const of = (name) => jobs.find((job) => job.name === name);
+    return of("shop").state === "healthy" && of("broken").failed > 0 && of("huge").why !== "";
+  });
+}
+
+async function openJobs(page, cluster) {
+  await page.goto(`http://${cluster.scheduler}/#/`);
+  await page.getByRole("table", { name: "Jobs" }).waitFor();
+}
+
+/** By the link in the master's list of frameworks. */
+export async function jobsEqualTheApi(page, cluster) {
+  await page.goto(`http://${cluster.master}/#/frameworks`);
+  await page.getByRole("link", { name: "Jobs", exact: true }).click();
+  await page.getByRole("heading", { level: 1, name: "Jobs", exact: true }).waitFor();
+  assert.equal(new URL(page.url()).host, cluster.scheduler);
+  await page.getByRole("table", { name: "Jobs" }).waitFor();
+  const shown = await rowsOf(page, "Jobs");
+  const { jobs } = await cluster.jobs("jobs");
+  assert.equal(shown.length, jobs.length);
+  assert.deepEqual(shown.map((row) => row[0]), ["broken", "huge", "shop"], "what fails first, then what waits");
+  for (const job of jobs) {
+    const row = shown.find((cells) => cells[0] === job.name);
+    assert.deepEqual(row.slice(2, 6), [job.kind, job.role, String(job.count), String(job.running)]);
+    assert.equal(row[6], String(job.healthy));
+  }
+  const { why } = jobs.find((job) => job.name === "huge");
+  assert.equal(shown.find((row) => row[0] === "huge").at(-1), why);
+  await page.getByLabel("Filter").fill("service ads shop");
+  await eventually("the filtered", async () => (await rowsOf(page, "Jobs")).length === 1);
+}
+
+/** Two clicks: the job, and the stderr of what failed last. */
+export async function fromJobToLog(page, cluster) {
+  await openJobs(page, cluster);
+  await page.getByRole("link", { name: "broken", exact: true }).click();
+  const failures = page.getByRole("table", { name: "Last failures" });
+  await failures.waitFor();
+  assert.ok((await rowsOf(page, "Last failures"))[0].at(-1).includes("exited with status 3"));
+  assert.equal(await page.locator("main img").count(), 0);
+  await failures.getByRole("link", { name: /^stderr of/ }).first().click();
+  const log = page.locator("pre.log");
+  await eventually("the log", async () => (await log.textContent()).trimEnd().endsWith(LAST_LINE));
+}
+
+export async function oneJob(page, cluster) {
+  await page.goto(`http://${cluster.scheduler}/#/job/shop`);
+  await page.getByRole("table", { name: "Instances" }).waitFor();
+  const { tasks } = await cluster.jobs("jobs/shop");
+  const shown = await rowsOf(page, "Instances");
+  assert.deepEqual(shown.map((row) => row[0]), tasks.map((task) => task.task_id));
+  assert.ok(shown.every((row) => row[1].startsWith("running")), JSON.stringify(shown));
+  const { versions } = await cluster.jobs("jobs/shop/history");
+  assert.deepEqual((await rowsOf(page, "Versions")).map((row) => row[0]), versions.map((one) => String(one.version)).reverse());
+}
+
+/** Agent by agent, in numbers. */
+export async function whyItWaits(page, cluster) {
+  await eventually("an offer", async () => (await cluster.jobs("jobs/huge")).obstacles?.[0].includes("short of cpus"));
+  await page.goto(`http://${cluster.scheduler}/#/job/huge`);
+  // What is left of agents changes with each offer.
+  await eventually("the obstacles", async () => {
+    const { obstacles } = await cluster.jobs("jobs/huge");
+    return (await page.locator(".why").textContent()) === obstacles.join("");
+  });
+}
+
+async function change(page, id, verb, said) {
+  const form = page.locator(`#form-${id}`);
+  await form.locator("button[type=submit]").click();
+  await page.getByRole("dialog").getByRole("button", { name: verb }).click();
+  await form.getByText(said).waitFor({ timeout: 60_000 });
+}
+
+/** Each change asks, shows its command, and says when it is done. */
+export async function jobsAreChanged(page, cluster) {
+  await page.goto(`http://${cluster.scheduler}/#/job/shop`);
+  const job = async () => cluster.jobs("jobs/shop");
+  const before = (await job()).version;
+  await page.getByLabel("Instances").fill("3");
+  assert.ok((await page.locator("#form-scale code").first().textContent()).includes("meseta job scale shop 3"));
+  await change(page, "scale", "Scale", "Done: 3 run.");
+  assert.equal((await job()).running, 3);
+  await change(page, "restart", "Restart", "Done: all tasks are new.");
+  const restarted = (await job()).version;
+  assert.ok(restarted > before, `${restarted}`);
+  await page.locator("#form-revert").waitFor();
+  await change(page, "revert", "Go back", `Done: version ${before} runs.`);
+  assert.equal((await job()).version, before);
+  await change(page, "stop", "Stop", "Done: none of its tasks is there.");
+  assert.equal((await job()).state, "stopped");
+}
+
+/** What happens to a job is shown as it happens. */
+export async function jobEvents(page, cluster) {
+  await page.goto(`http://${cluster.scheduler}/#/events`);
+  await page.getByText("connected", { exact: true }).waitFor();
+  await cluster.submit({ name: "once", kind: "batch", role: "ads", task: { command: "true" }, resources: small });
+  await eventually("the end", async () =>
+    (await rowsOf(page, "Events")).some((row) => row[2] === "once" && row.at(-1).includes("finished")));
+}
