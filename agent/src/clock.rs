@@ -7,7 +7,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use meseta_isolators::BootId;
 use meseta_resources::{Moment, Now};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::core::BootClock;
 
 /// The time between two beats.
 const BEAT: Duration = Duration::from_millis(500);
@@ -18,6 +22,8 @@ const PAUSE_MIN: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
+    /// The machine's uptime at the origin, see [`uptime`].
+    uptime_at_origin: Duration,
     heartbeat: Arc<Mutex<Heartbeat>>,
 }
 
@@ -49,11 +55,17 @@ impl Clock {
         let now = Instant::now();
         Self {
             origin: now,
+            uptime_at_origin: uptime(),
             heartbeat: Arc::new(Mutex::new(Heartbeat {
                 last: now,
                 paused: Duration::ZERO,
             })),
         }
+    }
+
+    /// The same clock as the core records it: since this boot.
+    pub(crate) fn boot_clock(&self, boot: &BootId) -> BootClock {
+        BootClock::new(boot.clone(), self.uptime_at_origin)
     }
 
     /// Runs the heartbeat for ever.
@@ -103,6 +115,12 @@ impl Clock {
             .lock()
             .unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Time since the machine was booted, without the time it was suspended; nobody can set it. An [`Instant`] is a
+/// time of the same clock.
+pub(crate) fn uptime() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
 /// The wall clock, since the epoch.

@@ -1,10 +1,10 @@
 //! Old sandboxes go: after `--gc_delay`, or sooner as the disk fills.
 //!
 //! A run's sandbox waits from its end; it goes once it is older than
-//! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is, of bytes or of inodes. Nothing is
-//! kept over a restart: what lies on the disk and belongs to no run is found again, its age being that
-//! of its last change. Invariant: the sandbox of a run that is not over is never touched, and nothing
-//! mounted in one is followed.
+//! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is, of bytes or of inodes. Ages are
+//! kept over a restart ([`SandboxAges`]); what lies on the disk, belongs to no run and has none on record waits from then.
+//! Invariant: the sandbox of a run that is not over is never touched, nothing mounted in one is followed, and no change
+//! of the wall clock makes one go sooner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,15 +12,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use meseta_daemon::error_chain::chain;
+use meseta_isolators::BootId;
 use meseta_isolators::beneath::Folder;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use crate::checkpoint::{Image, Layout};
-use crate::clock::unix_now;
+use crate::checkpoint::{Image, Layout, SandboxAges};
+use crate::clock::uptime;
 
 /// Before a sandbox that could not be removed is tried again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(600);
+
+/// Ages are recorded when sandboxes come or go, and after so long in any case: a reboot costs no more.
+const AGES_INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 /// Frameworks whose sandboxes are removed side by side.
 const FRAMEWORKS_AT_ONCE: usize = 4;
@@ -56,12 +61,48 @@ struct Inner {
 /// The sandboxes that are known.
 #[derive(Debug, Default)]
 struct Known {
-    /// Those of runs that are over, with the time since which they wait, counted from 1970.
-    waiting: BTreeMap<PathBuf, Duration>,
-    /// When those that could not be removed are tried again.
+    /// Those of runs that are over.
+    waiting: BTreeMap<PathBuf, Waiting>,
+    /// When those that could not be removed are tried again, by [`uptime`].
     again: BTreeMap<PathBuf, Duration>,
     /// Those of runs that are not, whether they are made yet or not.
     live: BTreeSet<PathBuf>,
+    /// Whether those that wait are others than on record.
+    is_changed: bool,
+    /// When their ages were recorded last.
+    recorded: Duration,
+}
+
+/// For how long a sandbox has waited.
+#[derive(Copy, Clone, Debug)]
+struct Waiting {
+    /// Its age at `since`.
+    before: Duration,
+    /// When that was, by [`uptime`].
+    since: Duration,
+}
+
+impl Waiting {
+    fn age(self, now: Duration) -> Duration {
+        self.before.saturating_add(now.saturating_sub(self.since))
+    }
+}
+
+impl Known {
+    fn forget(&mut self, sandbox: &Path) {
+        self.is_changed |= self.waiting.remove(sandbox).is_some();
+        self.again.remove(sandbox);
+    }
+
+    /// The ages to be recorded, if that is due; what changes from now on is due again.
+    fn unrecorded_ages(&mut self, now: Duration) -> Option<SandboxAges> {
+        let is_old = now.saturating_sub(self.recorded) >= AGES_INTERVAL_MAX;
+        let was_changed = std::mem::take(&mut self.is_changed);
+        let is_due = was_changed || (is_old && !self.waiting.is_empty());
+        let ages = self.waiting.iter();
+        let ages = ages.map(|(path, waiting)| (path.clone(), waiting.age(now)));
+        is_due.then(|| SandboxAges(ages.collect()))
+    }
 }
 
 /// How much there is to do, and was done.
@@ -89,8 +130,7 @@ impl Gc {
     /// A run is about to begin: its sandbox is kept.
     pub(crate) fn keep(&self, sandbox: PathBuf) {
         let mut known = self.known();
-        known.waiting.remove(&sandbox);
-        known.again.remove(&sandbox);
+        known.forget(&sandbox);
         known.live.insert(sandbox);
     }
 
@@ -98,7 +138,12 @@ impl Gc {
     pub(crate) fn discard(&self, sandbox: PathBuf) {
         let mut known = self.known();
         known.live.remove(&sandbox);
-        known.waiting.insert(sandbox, unix_now());
+        let waiting = Waiting {
+            before: Duration::ZERO,
+            since: uptime(),
+        };
+        known.waiting.insert(sandbox, waiting);
+        known.is_changed = true;
     }
 
     /// Looks at once, and not at the next interval.
@@ -121,9 +166,9 @@ impl Gc {
     }
 
     /// Finds what earlier lives of the agent left, then looks again and again.
-    pub(crate) async fn run(self) {
-        let this = self.clone();
-        let _ = tokio::task::spawn_blocking(move || this.find()).await;
+    pub(crate) async fn run(self, boot: BootId) {
+        let (this, found_in) = (self.clone(), boot.clone());
+        let _ = tokio::task::spawn_blocking(move || this.find(&found_in, uptime())).await;
         let mut ticks = tokio::time::interval(self.inner.options.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -131,8 +176,13 @@ impl Gc {
                 _ = ticks.tick() => {}
                 () = self.inner.woken.notified() => {}
             }
-            let this = self.clone();
-            let _ = tokio::task::spawn_blocking(move || this.prune(unix_now())).await;
+            let (this, boot) = (self.clone(), boot.clone());
+            let pass = move || {
+                let now = uptime();
+                this.prune(now);
+                this.record_ages(&boot, now);
+            };
+            let _ = tokio::task::spawn_blocking(pass).await;
         }
     }
 
@@ -141,7 +191,15 @@ impl Gc {
         known.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self) {
+    fn find(&self, boot: &BootId, now: Duration) {
+        let ages = SandboxAges::read(&self.inner.layout, boot, now).unwrap_or_else(|error| {
+            let error = chain(&error);
+            warn!(
+                error,
+                "the ages of old sandboxes are lost; each waits for --gc_delay once more"
+            );
+            SandboxAges::default()
+        });
         let agents = self.inner.layout.work_dir().join("slaves");
         // slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>
         let levels = [None, Some("frameworks"), Some("executors"), Some("runs")];
@@ -155,15 +213,28 @@ impl Gc {
         }
         let mut known = self.known();
         for sandbox in folders {
-            let changed = std::fs::symlink_metadata(&sandbox).and_then(|stat| stat.modified());
-            let since = changed.ok().and_then(|changed| {
-                let since = changed.duration_since(std::time::SystemTime::UNIX_EPOCH);
-                since.ok()
-            });
-            if let Some(since) = since.filter(|_| !known.live.contains(&sandbox)) {
-                known.waiting.entry(sandbox).or_insert(since);
+            if !known.live.contains(&sandbox) {
+                let before = ages.0.get(&sandbox).copied().unwrap_or_default();
+                let waiting = Waiting { before, since: now };
+                known.waiting.entry(sandbox).or_insert(waiting);
             }
         }
+        known.is_changed = true;
+    }
+
+    fn record_ages(&self, boot: &BootId, now: Duration) {
+        let Some(ages) = self.known().unrecorded_ages(now) else {
+            return;
+        };
+        if let Err(error) = ages.write(&self.inner.layout, boot, now) {
+            warn!(
+                error = chain(&error),
+                "the ages of old sandboxes cannot be recorded"
+            );
+            self.known().is_changed = true;
+            return;
+        }
+        self.known().recorded = now;
     }
 
     /// Removes what is too old, some frameworks' side by side: a sandbox takes as long as its tasks have made it take.
@@ -201,11 +272,11 @@ impl Gc {
         let allowed = self.age_allowed();
         let known = self.known();
         let waiting = known.waiting.iter();
-        let is_due = |path: &Path, since: Duration| {
+        let is_due = |path: &Path, waiting: Waiting| {
             let pauses = known.again.get(path).is_some_and(|again| now < *again);
-            now.saturating_sub(since) >= allowed && !pauses
+            waiting.age(now) >= allowed && !pauses
         };
-        let due = waiting.filter(|(path, since)| is_due(path, **since));
+        let due = waiting.filter(|(path, waiting)| is_due(path, **waiting));
         due.map(|(path, _)| path.clone()).collect()
     }
 
@@ -227,9 +298,7 @@ impl Gc {
         }
         info!(path = %path.display(), "removed an old sandbox");
         self.inner.removed.fetch_add(1, Ordering::Relaxed);
-        let mut known = self.known();
-        known.again.remove(path);
-        known.waiting.remove(path);
+        self.known().forget(path);
     }
 
     fn remove(&self, sandbox: &Path) -> std::io::Result<()> {
@@ -369,15 +438,51 @@ mod tests {
         (dir, gc, runs)
     }
 
+    fn boot() -> BootId {
+        BootId::from_text("boot")
+    }
+
+    /// What lies there was changed an hour ahead, or as long ago as any file, by the clock of the wall.
+    #[test]
+    fn no_wall_clock_and_no_restart_changes_how_long_a_sandbox_waits() {
+        use std::time::SystemTime;
+        let ahead = SystemTime::now() + Duration::from_secs(3600);
+        for changed in [SystemTime::UNIX_EPOCH, ahead] {
+            let (dir, gc, runs) = site();
+            let old = std::fs::File::open(runs.join("old")).expect("opened");
+            old.set_modified(changed).expect("changed");
+            let begin = uptime();
+            // By the room on the disk that the test runs on.
+            let later = |sevenths| begin + sevenths * (gc.age_allowed() / 7);
+            // Three seventh parts of the time in one boot, and four in another.
+            let start = |boot: &str, now| {
+                let path = std::fs::canonicalize(dir.path()).expect("a path");
+                let gc = Gc::new(options(), Layout::new(&path));
+                let boot = BootId::from_text(boot);
+                gc.keep(runs.join("new"));
+                gc.find(&boot, now);
+                gc.prune(now);
+                gc.record_ages(&boot, now);
+            };
+            start("first", begin);
+            start("first", later(3));
+            start("second", later(1));
+            start("second", later(3));
+            assert!(runs.join("old").exists(), "after five parts");
+            start("second", later(6));
+            assert!(!runs.join("old").exists(), "after eight parts");
+        }
+    }
+
     #[test]
     fn what_is_over_goes_after_the_delay_and_what_lives_stays() {
         let (_dir, gc, runs) = site();
         gc.keep(runs.join("new"));
-        gc.find();
+        gc.find(&boot(), uptime());
         assert_eq!(gc.counts().pending, 1);
-        gc.prune(unix_now());
+        gc.prune(uptime());
         assert!(runs.join("old").exists());
-        gc.prune(unix_now() + WEEK + WEEK);
+        gc.prune(uptime() + WEEK + WEEK);
         assert!(!runs.join("old").exists());
         assert!(runs.join("new/stdout").exists());
         let done = Counts {
@@ -393,16 +498,16 @@ mod tests {
     fn a_run_that_began_during_the_walk_keeps_its_sandbox() {
         let (_dir, gc, runs) = site();
         gc.keep(runs.join("new"));
-        gc.find();
+        gc.find(&boot(), uptime());
         assert_eq!(gc.counts().pending, 1);
         // Found, and kept before it goes.
         gc.keep(runs.join("old"));
-        gc.find();
+        gc.find(&boot(), uptime());
         assert_eq!(gc.counts().pending, 0);
-        gc.prune(unix_now() + WEEK + WEEK);
+        gc.prune(uptime() + WEEK + WEEK);
         assert!(runs.join("old/stdout").exists() && runs.join("new/stdout").exists());
         gc.discard(runs.join("old"));
-        gc.prune(unix_now() + WEEK + WEEK);
+        gc.prune(uptime() + WEEK + WEEK);
         assert!(!runs.join("old").exists());
     }
 
@@ -411,7 +516,7 @@ mod tests {
         let (dir, gc, runs) = site();
         gc.discard(runs.join("old"));
         gc.discard(runs.join("new"));
-        gc.prune(unix_now() + WEEK + WEEK);
+        gc.prune(uptime() + WEEK + WEEK);
         assert!(!dir.path().join("slaves/S0").exists());
         assert!(dir.path().join("slaves").exists());
     }
@@ -424,7 +529,7 @@ mod tests {
         let hidden = runs.with_file_name("hidden");
         std::fs::rename(&runs, &hidden).expect("moved");
         std::fs::write(&runs, "in the way").expect("written");
-        let later = unix_now() + WEEK + WEEK;
+        let later = uptime() + WEEK + WEEK;
         gc.prune(later);
         assert_eq!((gc.counts().pending, gc.counts().failed), (1, 1));
         std::fs::remove_file(&runs).expect("removed");
@@ -451,7 +556,7 @@ mod tests {
                 gc.discard(runs(framework).join(run));
             }
         }
-        gc.prune(unix_now() + WEEK + WEEK);
+        gc.prune(uptime() + WEEK + WEEK);
         assert_eq!(gc.counts().removed, 20);
         assert!((0..10).all(|framework| !runs(framework).exists()));
     }
@@ -464,7 +569,7 @@ mod tests {
         std::fs::write(precious.join("file"), "text").expect("written");
         std::os::unix::fs::symlink(&precious, runs.join("old/link")).expect("linked");
         gc.discard(runs.join("old"));
-        gc.prune(unix_now() + WEEK + WEEK);
+        gc.prune(uptime() + WEEK + WEEK);
         assert!(!runs.join("old").exists());
         assert!(precious.join("file").exists());
     }

@@ -4,6 +4,7 @@
 //! machine is changed. Tasks are touched by no end of the agent but one that was asked to.
 
 mod address;
+mod description;
 mod error;
 mod hierarchies;
 mod serving;
@@ -24,13 +25,12 @@ pub use meseta_daemon::server::CancellationToken;
 use meseta_daemon::tls;
 use meseta_daemon::verbosity::Verbosity;
 use meseta_isolators::{BootId, ContainerName, Containers, Host};
-use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use address::{advertised, bind, hostname, local_address};
+use address::{advertised, bind, local_address};
+use description::{CAPABILITIES, agent_info};
 pub use error::RunError;
 use hierarchies::cgroups_root;
 pub(crate) use hierarchies::narrow;
@@ -38,6 +38,7 @@ use serving::context;
 
 use crate::checkpoint::writer;
 use crate::checkpoint::{self, Image, Layout, Store, Write};
+use crate::clock::Clock;
 use crate::configuration::flags::Flags;
 use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
 use crate::configuration::{self, Configuration};
@@ -45,7 +46,7 @@ use crate::containerizer::inspection;
 use crate::containerizer::recover::{self, Adoption};
 use crate::containerizer::{self, Containerizer};
 use crate::context::Context;
-use crate::core::{AgentCore, Enforceable, ExitReason, Input, Options};
+use crate::core::{AgentCore, BootClock, Enforceable, ExitReason, Input, Options};
 use crate::descriptors;
 use crate::directories::{
     create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, publish_endpoint,
@@ -213,7 +214,9 @@ impl Node {
         let opened = open(&self.flags, &self.layout, &self.configuration).await?;
         let runtime_dir = opened.runtime_dir;
         let containerizer = self.containerizer(opened.containers, opened.rights, opened.privileged);
-        let core = self.core(&opened.image, opened.enforceable)?;
+        let clock = Clock::new();
+        let boot_clock = clock.boot_clock(&opened.boot);
+        let core = self.core(&opened.image, opened.enforceable, boot_clock)?;
         // Whoever finds this file finds an agent whose start can no longer be refused.
         let work_dir = self.layout.work_dir().to_owned();
         let publishing = publish_endpoint(work_dir, self.scheme, self.address).await?;
@@ -240,11 +243,12 @@ impl Node {
             self.layout.clone(),
             dropped,
             self.configuration.budgets,
+            clock,
         );
         let driving = tokio::spawn(service.run());
         // Before anything can be launched whose sandbox might be taken for one of before.
         gc::keep_those_of(&self.context.gc, &opened.image, &self.layout);
-        let collecting = tokio::spawn(self.context.gc.clone().run());
+        let collecting = tokio::spawn(self.context.gc.clone().run(opened.boot.clone()));
         self.recover(opened.image, opened.boot, &containerizer)
             .await?;
 
@@ -325,7 +329,12 @@ impl Node {
         containerizer
     }
 
-    fn core(&self, image: &Image, enforceable: Enforceable) -> Result<AgentCore, RunError> {
+    fn core(
+        &self,
+        image: &Image,
+        enforceable: Enforceable,
+        boot_clock: BootClock,
+    ) -> Result<AgentCore, RunError> {
         let work_dir = self.layout.work_dir();
         let resources = self
             .configuration
@@ -358,6 +367,7 @@ impl Node {
             frame_bytes_max: u64::try_from(budgets.frame_bytes_max()).unwrap_or(u64::MAX),
             check_updates_bytes_max: budgets.check_updates(),
             container_ip: self.advertised.ip().to_string(),
+            boot_clock,
             executor_registration_timeout: self.flags.executor_registration_timeout,
             executor_reregistration_timeout: self.flags.executor_reregistration_timeout,
             executor_shutdown_grace: self.flags.executor_shutdown_grace_period,
@@ -429,21 +439,9 @@ fn gc_options(flags: &Flags) -> gc::Options {
     }
 }
 
-/// What this agent can do, as Mesos names it.
-const CAPABILITIES: &[Capability] = &[
-    Capability::MultiRole,
-    Capability::HierarchicalRole,
-    Capability::ReservationRefinement,
-    Capability::ResourceProvider,
-    Capability::ResizeVolume,
-    Capability::AgentOperationFeedback,
-    Capability::AgentDraining,
-    Capability::TaskResourceLimits,
-];
-
 fn task_environment(
     flags: &Flags,
-    configuration: &configuration::Configuration,
+    configuration: &Configuration,
     advertised: SocketAddr,
 ) -> AgentEnvironment {
     AgentEnvironment {
@@ -454,25 +452,6 @@ fn task_environment(
         recovery_timeout: flags.recovery_timeout,
         reregistration_timeout: flags.executor_reregistration_timeout,
         tokens: None,
-    }
-}
-
-fn agent_info(
-    flags: &Flags,
-    configuration: &configuration::Configuration,
-    resources: &meseta_resources::Resources,
-    advertised: SocketAddr,
-) -> pb::AgentInfo {
-    pb::AgentInfo {
-        hostname: flags
-            .hostname
-            .clone()
-            .unwrap_or_else(|| hostname(advertised)),
-        port: Some(i32::from(advertised.port())),
-        resources: convert::to_resources(resources, Format::PostRefinement).unwrap_or_default(),
-        attributes: configuration.attributes.clone(),
-        domain: configuration.domain.clone(),
-        ..pb::AgentInfo::default()
     }
 }
 
@@ -500,7 +479,7 @@ struct Opened {
 async fn open(
     flags: &Flags,
     layout: &Layout,
-    configuration: &configuration::Configuration,
+    configuration: &Configuration,
 ) -> Result<Opened, RunError> {
     let (flags, layout) = (flags.clone(), layout.clone());
     let isolation = configuration.isolation.clone();

@@ -116,6 +116,7 @@ impl Service {
         layout: Layout,
         dropped: Dropped,
         budgets: Budgets,
+        clock: Clock,
     ) -> Self {
         Self {
             core,
@@ -134,7 +135,7 @@ impl Service {
             messages_bytes: 0,
             messages_bytes_max: budgets.messages(),
             dropped,
-            clock: Clock::new(),
+            clock,
             shared: Weak::new(),
         }
     }

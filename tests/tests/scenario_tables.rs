@@ -20,6 +20,9 @@ const TRANSCRIPTS: &str = "meseta-allocator/scenarios";
 const TRANSCRIPTS_FOLDER: &str = "master/allocator/tests/scenarios";
 /// The statements of the founding documents.
 const STATEMENTS: &str = "docs/dev/seeds.md";
+/// The table of faults, and their numbers.
+const FAULTS: &str = "docs/dev/node-faults.md";
+const FAULT_NUMBERS: [std::ops::RangeInclusive<u32>; 3] = [1..=12, 30..=38, 40..=53];
 /// As many as were counted first.
 const STATEMENTS_MIN: usize = 247;
 
@@ -400,4 +403,74 @@ fn a_statement_without_its_test_is_seen() {
     let sound = "## One\n| A1 | something | departs: a flag |\n";
     let found = check_statements(&format!("\n{sound}"), departures, &targets);
     assert_eq!(found, ["1 statements, where 247 were counted"]);
+}
+
+/// What is wrong with the table of faults: a number without a row or with two, and what is named and is not there.
+fn check_faults(page: &str, targets: &Targets) -> Vec<String> {
+    let mut rows: BTreeMap<String, Vec<(&str, &str)>> = BTreeMap::new();
+    for line in page.lines().filter(|line| line.starts_with("| E")) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        if let [number, _, proof, rest] = cells.as_slice() {
+            let row = rows.entry((*number).into()).or_default();
+            row.push((proof, rest));
+        }
+    }
+    let mut wrong = Vec::new();
+    for number in FAULT_NUMBERS.into_iter().flatten() {
+        let number = format!("E{number}");
+        match rows.remove(&number).as_deref() {
+            Some([(proof, rest)]) => {
+                let complaints = check_fault(proof, rest, targets);
+                wrong.extend(complaints.into_iter().map(|why| format!("{number}: {why}")));
+            }
+            found => wrong.push(format!("{number}: {} rows", found.map_or(0, <[_]>::len))),
+        }
+    }
+    wrong.extend(
+        rows.into_keys()
+            .map(|number| format!("{number}: no such fault")),
+    );
+    wrong
+}
+
+fn check_fault(proof: &str, rest: &str, targets: &Targets) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if rest != "–" && rest.len() < REASON_BYTES_MIN {
+        wrong.push("what is not run is not said".to_owned());
+    }
+    let examples = proof.split('`').skip(1).step_by(2);
+    let examples = examples.filter(|quoted| quoted.contains("/examples/"));
+    let missing = examples.filter(|example| {
+        let source = root().join(example);
+        !source.is_file() && !source.join("main.rs").is_file()
+    });
+    wrong.extend(missing.map(|example| format!("{example}: no such example")));
+    wrong.extend(check_row(proof, targets));
+    wrong
+}
+
+#[test]
+fn every_fault_of_a_node_has_a_test_and_says_what_is_not_run() {
+    let page = std::fs::read_to_string(root().join(FAULTS)).expect("readable");
+    let wrong = check_faults(&page, &Targets::read());
+    assert!(wrong.is_empty(), "{FAULTS}:\n  {}", wrong.join("\n  "));
+}
+
+#[test]
+fn a_fault_without_its_test_is_seen() {
+    let targets = Targets::read();
+    let sound = "| E1 | a fault | `scenario_tables::what_is_missing_is_seen`, `tests/examples/idle.rs` | – |";
+    let found = check_faults(sound, &targets);
+    assert!(!found.iter().any(|why| why.starts_with("E1:")), "{found:?}");
+    for (row, complaint) in [
+        (format!("{sound}\n{sound}"), "E1: 2 rows"),
+        (String::new(), "E1: 0 rows"),
+        (sound.replace("E1 ", "E13 "), "E13: no such fault"),
+        (sound.replace("missing", "there"), "no such test"),
+        (sound.replace("idle", "busy"), "no such example"),
+        (sound.replace("–", "much"), "what is not run"),
+    ] {
+        let found = check_faults(&row, &targets).join("\n");
+        assert!(found.contains(complaint), "{row}: {found}");
+    }
 }

@@ -98,6 +98,17 @@ const LAYERS: &[(&str, &[&str])] = &[
             "meseta-resources",
         ],
     ),
+    (
+        "meseta-simulation",
+        &[
+            "meseta-agent",
+            "meseta-daemon",
+            "meseta-isolators",
+            "meseta-master",
+            "meseta-proto",
+            "meseta-resources",
+        ],
+    ),
 ];
 
 /// Crates that decide and never act: nothing that speaks to a kernel, a network or a clock.
@@ -508,6 +519,23 @@ fn every_decision_is_listed() {
         .filter(|name| name != "README.md" && !list.contains(&format!("({name})")))
         .collect();
     assert_none("docs/decisions/README.md does not list", missing);
+}
+
+/// A page that the summary does not name is not in the book, and is found by no search there.
+#[test]
+fn every_page_is_in_the_book() {
+    let folder = root().join("docs");
+    let summary = read(&folder.join("SUMMARY.md"));
+    let pages = files("md");
+    let pages = pages
+        .iter()
+        .filter_map(|path| path.strip_prefix(&folder).ok());
+    let pages = pages
+        .filter_map(Path::to_str)
+        .filter(|page| *page != "SUMMARY.md");
+    let missing = pages.filter(|page| !summary.contains(&format!("]({page})")));
+    let missing: Vec<String> = missing.map(str::to_owned).collect();
+    assert_none("docs/SUMMARY.md does not list", missing);
 }
 
 #[test]

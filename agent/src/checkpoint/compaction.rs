@@ -161,6 +161,7 @@ mod tests {
             supervisor: "1 2 b".to_owned(),
             task_pid: 3,
             at_unix_ns: 4,
+            uptime_ns: Some(5),
         });
         let mut entries = vec![
             started.clone(),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! meta/resources/resources_and_operations.state   reservations, volumes, operations
-//! meta/boot_id, meta/instance, meta/estimator, meta/executor_key
+//! meta/boot_id, meta/instance, meta/estimator, meta/sandbox_ages, meta/executor_key
 //! meta/slaves/latest -> <agent>
 //! meta/slaves/<agent>/{slave.info,drain.config}
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
@@ -81,6 +81,10 @@ impl Layout {
 
     pub(super) fn estimator(&self) -> PathBuf {
         self.meta().join("estimator")
+    }
+
+    pub(super) fn sandbox_ages(&self) -> PathBuf {
+        self.meta().join("sandbox_ages")
     }
 
     /// Room that is released on a full disk.

@@ -7,6 +7,7 @@
 //! written; damage costs the run that it belongs to, never the boot; want of descriptors, memory or room is
 //! no damage and is waited for.
 
+mod auxiliary;
 mod compaction;
 #[cfg(test)]
 mod damage_tests;
@@ -16,7 +17,6 @@ mod frame;
 mod holdings;
 mod janitor;
 mod layout;
-mod learned_profile;
 mod limitation;
 pub(crate) mod pending_writes;
 mod read;
@@ -24,18 +24,19 @@ mod read;
 mod recorded;
 mod records;
 mod repair;
+mod sandbox_ages;
 mod store;
 #[cfg(test)]
 mod tests;
 pub(crate) mod writer;
 
+pub use auxiliary::{AuxiliaryError, read_learned_profile, write_learned_profile};
 pub use disk_room::DiskCondition;
 pub use durable::StoreError;
 pub use frame::FrameError;
 pub(crate) use holdings::check_place;
 pub use holdings::{Holdings, ResourcesRecord, volume_path};
 pub use layout::{Layout, RunKey, TaskKey, inside};
-pub use learned_profile::{LearnedProfileError, read_learned_profile, write_learned_profile};
 pub use limitation::Limitation;
 pub(crate) use limitation::{decode_limitation, encode_limitation};
 pub use pending_writes::Lsn;
@@ -47,4 +48,5 @@ pub use records::{
     Started, TaskRecord,
 };
 pub use repair::Repair;
+pub(crate) use sandbox_ages::SandboxAges;
 pub use store::{Commit, Store, Write};

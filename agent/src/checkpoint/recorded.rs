@@ -68,11 +68,23 @@ fn entries() -> Vec<(&'static str, LogEntry)> {
         supervisor: "100 5 boot".to_owned(),
         task_pid: 101,
         at_unix_ns: 7,
+        uptime_ns: None,
+    };
+    let started_since_boot = Started {
+        uptime_ns: Some(10),
+        ..started.clone()
     };
     let killed = KillRequested {
         grace_ns: 3_000_000_000,
         at_unix_ns: 8,
         cause: KillCause::Drain.into(),
+        uptime_ns: None,
+        boot_id: None,
+    };
+    let killed_since_boot = KillRequested {
+        uptime_ns: Some(11),
+        boot_id: Some("boot".to_owned()),
+        ..killed.clone()
     };
     let status = pb::TaskStatus {
         task_id: pb::TaskId {
@@ -85,9 +97,14 @@ fn entries() -> Vec<(&'static str, LogEntry)> {
     };
     vec![
         ("log.started", LogEntry::Started(started)),
+        ("log.started.uptime", LogEntry::Started(started_since_boot)),
         ("log.update", LogEntry::Update(status)),
         ("log.acknowledged", LogEntry::Acknowledged(vec![1; 16])),
         ("log.kill_requested", LogEntry::KillRequested(killed)),
+        (
+            "log.kill_requested.uptime",
+            LogEntry::KillRequested(killed_since_boot),
+        ),
         ("log.delivered", LogEntry::Delivered(9)),
     ]
 }

@@ -113,6 +113,9 @@ pub struct Started {
     /// When, nanoseconds since the Unix epoch.
     #[prost(uint64, tag = "3")]
     pub at_unix_ns: u64,
+    /// The same, nanoseconds since the supervisor's boot; earlier versions did not write it.
+    #[prost(uint64, optional, tag = "4")]
+    pub uptime_ns: Option<u64>,
 }
 
 /// A kill, with what remains of it after a restart.
@@ -127,6 +130,12 @@ pub struct KillRequested {
     /// The cause of the kill, a [`KillCause`].
     #[prost(enumeration = "KillCause", tag = "3")]
     pub cause: i32,
+    /// When it was asked for, nanoseconds since the boot `boot_id`; earlier versions did not write it.
+    #[prost(uint64, optional, tag = "4")]
+    pub uptime_ns: Option<u64>,
+    /// The boot that `uptime_ns` counts from.
+    #[prost(string, optional, tag = "5")]
+    pub boot_id: Option<String>,
 }
 
 /// Cause of a kill.

@@ -57,6 +57,17 @@ pub enum ConfigurationError {
     /// The value of `--hostname`.
     #[error("--hostname is invalid: {0:?}")]
     Hostname(String),
+    /// What the agent was cannot be told.
+    #[error(
+        "the {what} that this agent was registered with cannot be read ({why}): start it with the version \
+         that it ran with, or remove {latest} to come back as a new agent (its tasks will be ended)"
+    )]
+    UnreadableRecord {
+        what: &'static str,
+        why: String,
+        /// The link that makes it the same agent.
+        latest: String,
+    },
     /// What the agent was does not go with what it is to be.
     #[error(
         "this agent was registered with other {what} ({before}) than it has now ({now}), which \

@@ -219,7 +219,8 @@ pub struct Flags {
     #[arg(long, default_value = "1mins", value_parser = parse_duration, value_name = "DURATION")]
     pub disk_watch_interval: Duration,
 
-    /// What may change between restarts: `equal` resources and attributes, or `additive` ones.
+    /// What may change between restarts: nothing (`equal`), or resources and attributes may grow and a domain may be
+    /// named (`additive`).
     #[arg(long, default_value = "additive", value_name = "POLICY",
           value_parser = ["equal", "additive"])]
     pub reconfiguration_policy: String,

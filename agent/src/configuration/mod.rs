@@ -4,6 +4,7 @@
 //! ```text
 //! flags.rs            all flags; isolation_flags.rs, log_flags.rs and ../access_flags.rs are parts of them
 //! isolation.rs        what the flags of isolation mean
+//! reconfiguration.rs  what may change between two starts
 //! error.rs            why a flag is refused
 //! ```
 
@@ -12,6 +13,7 @@ pub(crate) mod flags;
 pub(crate) mod isolation;
 mod isolation_flags;
 pub(crate) mod log_flags;
+mod reconfiguration;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,6 +31,7 @@ use isolation::IsolationSettings;
 pub use isolation_flags::IsolationFlags;
 pub use log_flags::LogFlags;
 use log_flags::Logs;
+pub(crate) use reconfiguration::check_compatible;
 
 #[derive(Debug)]
 pub(crate) struct Configuration {
@@ -193,66 +196,4 @@ pub(crate) fn check_holdings(
         missing: error.requested.to_string(),
         path: work_dir.join("meta/resources").display().to_string(),
     })
-}
-
-/// Whether the agent may come back as the one it was.
-pub(crate) fn check_compatible(
-    flags: &Flags,
-    before: Option<&AgentImage>,
-    now: &pb::AgentInfo,
-) -> Result<(), ConfigurationError> {
-    let Some(before) = before.and_then(|image| image.record.as_ref()) else {
-        return Ok(());
-    };
-    let differ =
-        |what: &'static str, before: String, now: String| ConfigurationError::Incompatible {
-            what,
-            before,
-            now,
-            policy: flags.reconfiguration_policy.clone(),
-            latest: flags
-                .work_dir
-                .join("meta/slaves/latest")
-                .display()
-                .to_string(),
-        };
-    let equal = flags.reconfiguration_policy == "equal";
-    let read = |messages: &[pb::Resource]| convert::resources(messages).unwrap_or_default();
-    let (old, new) = (read(&before.info.resources), read(&now.resources));
-    let allowed = if equal {
-        old == new
-    } else {
-        new.contains(&old)
-    };
-    if !allowed {
-        return Err(differ("resources", old.to_string(), new.to_string()));
-    }
-    let held = |attribute: &pb::Attribute| now.attributes.contains(attribute);
-    let kept = before.info.attributes.iter().all(held);
-    if !kept || (equal && before.info.attributes.len() != now.attributes.len()) {
-        let names = |attributes: &[pb::Attribute]| {
-            let names: Vec<_> = attributes.iter().map(|one| one.name.as_str()).collect();
-            names.join(", ")
-        };
-        let (old, new) = (names(&before.info.attributes), names(&now.attributes));
-        return Err(differ("attributes", old, new));
-    }
-    let is_added = before.info.domain.is_none() && !equal;
-    if before.info.domain != now.domain && !is_added {
-        let text = |domain: &Option<pb::DomainInfo>| {
-            let location = domain
-                .as_ref()
-                .and_then(|domain| domain.fault_domain.as_ref());
-            location.map_or_else(
-                || "none".to_owned(),
-                |location| format!("{}/{}", location.region.name, location.zone.name),
-            )
-        };
-        return Err(differ(
-            "domain",
-            text(&before.info.domain),
-            text(&now.domain),
-        ));
-    }
-    Ok(())
 }

@@ -4,7 +4,8 @@ use std::io;
 
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
-    ContainerName, Containers, Demand, ExitCause, StatusError, is_shortage, note_repeated,
+    ContainerName, Containers, Demand, ExitCause, StatusError, is_device_failure, is_shortage,
+    note_repeated,
 };
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
@@ -50,7 +51,14 @@ fn ending_of(
     let limitation = match known {
         Some(known) => Some(known),
         None => {
-            let met = containers.limitation(name, demand)?.map(memory_limitation);
+            let met = match containers.limitation(name, demand) {
+                // It was asked often enough: an end waits for no device that fails for good.
+                Err(error) if is_device_failure(&error) => {
+                    warn!(container_id = %name, %error, "cannot read whether a container ran out of memory");
+                    None
+                }
+                met => met?.map(memory_limitation),
+            };
             // Its groups are about to go, and with them what they say.
             met.inspect(|met| limitation_file::keep(containers, name, met))
         }

@@ -1,6 +1,7 @@
-//! What the kernel does not count for us: how much folders hold, and who listens on which port.
+//! What the kernel does not count for us: how much folders hold, who listens on which port, and whether limits are still
+//! those that were asked for.
 //!
-//! Looks at every container in turn, on the periods of the flags; what was found is kept for whoever
+//! Looks at every container in turn, for the first two on the periods of the flags; what was found is kept for whoever
 //! asks for statistics, and what breaks a limit ends its container where that is enforced. Slow work,
 //! on a blocking thread, one container after the other.
 
@@ -13,11 +14,11 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use tracing::{debug, info};
 
 use super::inspection_limits::BYTES_PER_MEGABYTE;
-use super::{Containerizer, LiveContainer};
+use super::{Containerizer, LiveContainer, limit_drift};
 use crate::checkpoint::{Layout, Limitation};
 use crate::configuration::isolation::InspectionSettings;
 
-/// Looks for ever; returns at once where nothing is to be looked at.
+/// Looks again and again, for as long as the agent runs.
 pub(crate) async fn run(containerizer: Containerizer, watch: InspectionSettings) {
     let disks = every(watch.disk, || {
         let containerizer = containerizer.clone();
@@ -27,7 +28,11 @@ pub(crate) async fn run(containerizer: Containerizer, watch: InspectionSettings)
         let containerizer = containerizer.clone();
         move || inspect_ports(&containerizer, watch.enforce_ports)
     });
-    tokio::join!(disks, ports);
+    let limits = every(Some(limit_drift::PERIOD), || {
+        let containerizer = containerizer.clone();
+        move || outer(&containerizer).for_each(|live| limit_drift::compare(&containerizer, &live))
+    });
+    tokio::join!(disks, ports, limits);
 }
 
 async fn every<W, F>(pause: Option<std::time::Duration>, work: W)

@@ -12,7 +12,7 @@ use meseta_resources::ContainerId;
 use tracing::warn;
 
 use super::inspection_limits::InspectionLimits;
-use super::state::{Entry, Inner, LiveContainer};
+use super::state::{Applied, Entry, Inner, LiveContainer};
 use super::{Containerizer, blocking};
 use crate::checkpoint::inside;
 use crate::core::{Input, LaunchPlan};
@@ -144,7 +144,7 @@ impl Containerizer {
             demand: plan.demand,
             inspection_limits: InspectionLimits::of_plan(plan, self.layout()),
             volumes: None,
-            change_lock: Arc::new(tokio::sync::Mutex::new(true)),
+            change_lock: Applied::at_first(plan.demand),
         });
         self.inner
             .table()

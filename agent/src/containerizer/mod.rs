@@ -16,6 +16,7 @@
 //! resize.rs           other limits and volumes
 //! throttle.rs         revocable containers: throttle, freeze
 //! probe.rs            checks and health checks
+//! limit_drift.rs      limits that others have changed
 //! inspection.rs       disk usage and listening ports
 //! inspection_limits.rs  what of these a container may have
 //! recover.rs          containers of before a start
@@ -30,6 +31,7 @@ pub(crate) mod fair_semaphore;
 pub(crate) mod inspection;
 pub(crate) mod inspection_limits;
 mod launch;
+mod limit_drift;
 mod limitation_file;
 mod probe;
 pub(crate) mod readiness;

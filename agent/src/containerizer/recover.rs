@@ -9,10 +9,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
-    BootId, ContainerName, Demand, DriftKind, ProcessIdentity, Recovered, is_shortage,
-    note_repeated,
+    BootId, ContainerName, Demand, ProcessIdentity, Recovered, is_shortage, note_repeated,
 };
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
@@ -20,9 +18,9 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::inspection_limits::InspectionLimits;
-use super::state::{Entry, LiveContainer};
+use super::state::{Applied, Entry, LiveContainer};
 use super::supervision::AGAIN_MIN;
-use super::{Containerizer, limitation_file};
+use super::{Containerizer, limit_drift, limitation_file};
 use crate::checkpoint::{Image, Limitation, LogEntry, RunImage};
 use crate::core::{Found, Recovery, demand_of_run, demand_of_task, is_terminal};
 
@@ -201,7 +199,7 @@ fn settle(
     match alive(&container, on_record, recorded, containerizer) {
         Some(supervisor) => {
             if expected.own_limits {
-                restore_limits(&container, &demand, containerizer);
+                limit_drift::restore(containerizer, &container, &demand);
             }
             let live = LiveContainer {
                 run: Arc::new(run.key.clone()),
@@ -210,7 +208,7 @@ fn settle(
                 demand,
                 inspection_limits: inspection_limits_of(run, expected, containerizer),
                 volumes: None,
-                change_lock: Arc::new(tokio::sync::Mutex::new(true)),
+                change_lock: Applied::at_first(demand),
             };
             let name = ContainerName::new(container.as_str()).ok();
             let limitation = name.and_then(|name| {
@@ -315,43 +313,6 @@ fn inspection_limits_of(
     let of_tasks = live.flat_map(|task| &task.record.info.resources);
     let messages: Vec<_> = own.chain(of_tasks).cloned().collect();
     InspectionLimits::of_messages(&messages, containerizer.layout())
-}
-
-/// Limits are a function of the checkpoint: what differs in the kernel is told and set right.
-fn restore_limits(container: &ContainerId, demand: &Demand, containerizer: &Containerizer) {
-    let containers = containerizer.containers();
-    let Ok(name) = ContainerName::new(container.as_str()) else {
-        return;
-    };
-    match containers.verify(&name, demand) {
-        Ok(drifts) if drifts.is_empty() => {}
-        // It began under other isolators, and has no group where these would write.
-        Ok(drifts) if drifts.iter().any(|drift| drift.kind == DriftKind::Missing) => {
-            let files: Vec<_> = drifts.iter().map(|drift| drift.file).collect();
-            info!(container_id = %container, ?files, "limits of a container of other isolators stay as they are");
-        }
-        Ok(drifts) => {
-            let found = drifts.iter().map(|drift| {
-                let found = drift.found.as_deref().unwrap_or("nothing");
-                format!("{} is {found} instead of {}", drift.file, drift.requested)
-            });
-            let found = found.collect::<Vec<_>>().join("; ");
-            warn!(container_id = %container, found, "limits are not what was asked for; setting them");
-            let higher = drifts.iter().any(|drift| drift.kind == DriftKind::Higher);
-            let set = containers
-                .update(&name, demand)
-                .and_then(|()| match higher {
-                    true => containers.shrink_memory(&name, demand).map(drop),
-                    false => Ok(()),
-                });
-            if let Err(error) = set {
-                warn!(container_id = %container, error = %chain(&error), "cannot set limits");
-            }
-        }
-        Err(error) => {
-            warn!(container_id = %container, error = %chain(&error), "cannot compare limits");
-        }
-    }
 }
 
 /// Whether its last word was said.

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::inspection_limits::InspectionLimits;
-use super::state::Entry;
+use super::state::{Applied, Entry};
 use super::{Containerizer, blocking};
 use crate::core::Input;
 use crate::failure::Failure;
@@ -55,7 +55,7 @@ impl Containerizer {
             // What ends has no use for limits.
             _ => return Ok(()),
         };
-        let mut may_have_volumes = change_lock.lock().await;
+        let mut applied = change_lock.lock().await;
         let live = match self.inner.table().get(container) {
             Some(Entry::Running(live)) => live.clone(),
             _ => return Ok(()),
@@ -63,7 +63,7 @@ impl Containerizer {
         let name = ContainerName::new(container.as_str())?;
         let inner = self.inner.clone();
         let volumes_requested = live.volumes.clone().unwrap_or_default();
-        let with_volumes = *may_have_volumes || !volumes_requested.is_empty();
+        let with_volumes = applied.may_have_volumes || !volumes_requested.is_empty();
         let has_some = !volumes_requested.is_empty();
         let demand = live.demand;
         let asked = name.clone();
@@ -91,7 +91,10 @@ impl Containerizer {
         });
         let updated = updated.await;
         updated.unwrap_or_else(|panic| Err(panic.into()))?;
-        *may_have_volumes = has_some;
+        *applied = Applied {
+            demand,
+            may_have_volumes: has_some,
+        };
         let attempted = self.shrink(container.clone(), name, demand);
         // The end of a task is not held up for as long as the kernel may need to write pages back.
         let _ = tokio::time::timeout(SHRINK_WAIT, attempted).await;
@@ -158,7 +161,7 @@ impl Containerizer {
     }
 
     /// What a container that runs is to have.
-    fn demand_of(&self, container: &ContainerId) -> Option<Demand> {
+    pub(super) fn demand_of(&self, container: &ContainerId) -> Option<Demand> {
         match self.inner.table().get(container) {
             Some(Entry::Running(live)) => Some(live.demand),
             _ => None,

@@ -66,8 +66,27 @@ pub(crate) struct LiveContainer {
     pub(crate) inspection_limits: InspectionLimits,
     /// The persistent volumes that it is to see; those of its launch if absent.
     pub(crate) volumes: Option<Vec<pb::Resource>>,
-    /// Serialises changes to it; holds whether volumes may be mounted in it.
-    pub(crate) change_lock: Arc<tokio::sync::Mutex<bool>>,
+    /// Serialises changes to it.
+    pub(crate) change_lock: Arc<tokio::sync::Mutex<Applied>>,
+}
+
+/// What a container was given last.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Applied {
+    /// The demand that its limits were last set to.
+    pub(crate) demand: Demand,
+    /// Whether volumes may be mounted in it.
+    pub(crate) may_have_volumes: bool,
+}
+
+impl Applied {
+    /// Those of a container that was launched or found with this demand.
+    pub(super) fn at_first(demand: Demand) -> Arc<tokio::sync::Mutex<Self>> {
+        Arc::new(tokio::sync::Mutex::new(Self {
+            demand,
+            may_have_volumes: true,
+        }))
+    }
 }
 
 /// What was last measured of each container's folders; the sandbox comes first.
@@ -122,6 +141,7 @@ pub(super) struct Inner {
     pub(super) fetches_succeeded: AtomicU64,
     pub(super) fetches_failed: AtomicU64,
     pub(super) destroy_errors: AtomicU64,
+    pub(super) limits_restored: AtomicU64,
     pub(super) throttle_writer: ThrottleWriter,
 }
 
@@ -150,6 +170,7 @@ impl Inner {
             fetches_succeeded: AtomicU64::new(0),
             fetches_failed: AtomicU64::new(0),
             destroy_errors: AtomicU64::new(0),
+            limits_restored: AtomicU64::new(0),
             throttle_writer: ThrottleWriter::default(),
         }
     }
@@ -194,6 +215,11 @@ impl Containerizer {
     pub(crate) fn destroy_errors(&self) -> u64 {
         let errors = &self.inner.destroy_errors;
         errors.load(Ordering::Relaxed)
+    }
+
+    /// How often limits of a container were not what was asked for, and were set again.
+    pub(crate) fn limits_restored(&self) -> u64 {
+        self.inner.limits_restored.load(Ordering::Relaxed)
     }
 
     /// Whether nothing runs, begins or ends.

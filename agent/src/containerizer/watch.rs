@@ -50,14 +50,13 @@ impl Containerizer {
     async fn over_a_limit(&self, live: &LiveContainer) -> Limitation {
         let container = &live.container;
         let name = ContainerName::new(container.as_str()).ok();
-        let (inner, asked) = (self.inner.clone(), name.clone());
-        let own = blocking(move || {
-            asked.is_some_and(|name| inner.containers.has_own_memory_limit(&name))
-        });
-        // What shares the limits of what is around it is watched with that.
-        let (Some(name), Ok(true)) = (name, own.await) else {
+        let Some(name) = name else {
             return std::future::pending().await;
         };
+        // What shares the limits of what is around it is watched with that.
+        if !self.has_own_memory_limit(&name).await {
+            return std::future::pending().await;
+        }
         let watch_permit = self.watch_permit();
         let events = match watch_permit {
             Some(_) => self.limit_events(container, &name).await,
@@ -65,17 +64,24 @@ impl Containerizer {
         };
         let mut looks = 1;
         loop {
+            let mut is_known = true;
             for _ in 0..looks {
                 let (inner, name, demand) = (self.inner.clone(), name.clone(), live.demand);
                 let met = blocking(move || inner.containers.limitation(&name, &demand)).await;
-                if let Ok(Ok(Some(limitation))) = met {
-                    return memory_limitation(limitation);
+                match met {
+                    Ok(Ok(Some(limitation))) => return memory_limitation(limitation),
+                    Ok(Ok(None)) => is_known = true,
+                    Ok(Err(_)) | Err(_) => {
+                        note_repeated();
+                        is_known = false;
+                    }
                 }
                 if looks > 1 {
                     tokio::time::sleep(LIMIT_READ_PAUSE).await;
                 }
             }
-            if watch_permit.is_none() {
+            // The event may have been the only one.
+            if watch_permit.is_none() || !is_known {
                 tokio::time::sleep(UNWATCHED_LIMIT_PAUSE).await;
                 continue;
             }
@@ -84,6 +90,18 @@ impl Containerizer {
             if any_event(&events).await.is_err() {
                 return std::future::pending().await;
             }
+        }
+    }
+
+    /// Whether a container has a memory limit of its own, once that can be read.
+    async fn has_own_memory_limit(&self, name: &ContainerName) -> bool {
+        loop {
+            let (inner, asked) = (self.inner.clone(), name.clone());
+            match blocking(move || inner.containers.has_own_memory_limit(&asked)).await {
+                Ok(Ok(own)) => return own,
+                Ok(Err(_)) | Err(_) => note_repeated(),
+            }
+            tokio::time::sleep(AGAIN_MAX).await;
         }
     }
 

@@ -131,8 +131,19 @@ impl AgentCore {
     ) {
         self.persist(Write::Log {
             key: task_ref.task.key.clone(),
-            entry: Box::new(kill_entry(now, cause, grace)),
+            entry: Box::new(self.kill_entry(now, cause, grace)),
         });
+    }
+
+    fn kill_entry(&self, now: Now, cause: KillCause, grace: Duration) -> LogEntry {
+        let boot_clock = &self.options.boot_clock;
+        LogEntry::KillRequested(KillRequested {
+            grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
+            at_unix_ns: unix_ns(now),
+            cause: cause.into(),
+            uptime_ns: Some(boot_clock.uptime_ns(now)),
+            boot_id: Some(boot_clock.boot().as_str().to_owned()),
+        })
     }
 
     /// Notes that an executor is to end, so that an agent that comes back knows.
@@ -145,7 +156,7 @@ impl AgentCore {
     ) {
         self.persist(Write::ExecutorLog {
             key: executor.key.clone(),
-            entry: Box::new(kill_entry(now, cause, grace)),
+            entry: Box::new(self.kill_entry(now, cause, grace)),
         });
         let during_launch = executor.container.phase == Phase::Launching;
         self.change_executor(&executor.key, |executor| {
@@ -398,14 +409,6 @@ impl AgentCore {
             self.output(Destination::Agent, Output::Exit(reason));
         }
     }
-}
-
-fn kill_entry(now: Now, cause: KillCause, grace: Duration) -> LogEntry {
-    LogEntry::KillRequested(KillRequested {
-        grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
-        at_unix_ns: unix_ns(now),
-        cause: cause.into(),
-    })
 }
 
 /// The grace that a task names, or the usual one.

@@ -165,7 +165,7 @@ impl AgentCore {
     ) {
         self.persist(Write::Log {
             key: task.key.clone(),
-            entry: Box::new(start_entry(now, supervisor, task_pid)),
+            entry: Box::new(self.start_entry(now, supervisor, task_pid)),
         });
     }
 
@@ -178,8 +178,17 @@ impl AgentCore {
     ) {
         self.persist(Write::ExecutorLog {
             key: executor.key.clone(),
-            entry: Box::new(start_entry(now, supervisor, task_pid)),
+            entry: Box::new(self.start_entry(now, supervisor, task_pid)),
         });
+    }
+
+    fn start_entry(&self, now: Now, supervisor: &ProcessIdentity, task_pid: i32) -> LogEntry {
+        LogEntry::Started(Started {
+            supervisor: supervisor.to_text(),
+            task_pid,
+            at_unix_ns: unix_ns(now),
+            uptime_ns: Some(self.options.boot_clock.uptime_ns(now)),
+        })
     }
 
     /// Tells STARTING and RUNNING, as far as they were not told.
@@ -253,17 +262,9 @@ impl AgentCore {
         let Some(longest) = &task_ref.task.info.max_completion_time else {
             return;
         };
-        let longest = duration(longest);
-        let running = i32::from(pb::TaskState::TaskRunning);
-        let since = task_ref
-            .task
-            .statuses
-            .iter()
-            .find(|status| status.state == running)
-            .and_then(|status| status.timestamp)
-            .and_then(|timestamp| Duration::try_from_secs_f64(timestamp).ok())
-            .unwrap_or(now.unix);
-        let left = longest.saturating_sub(now.unix.saturating_sub(since));
+        let ran = task_ref.container().ran_before;
+        let ran = ran.unwrap_or_else(|| told_to_run_since(now, &task_ref.task));
+        let left = duration(longest).saturating_sub(ran);
         let container = task_ref.container().id.clone();
         self.set_timer(now.moment + left, Timer::CompletionTime(container));
     }
@@ -292,12 +293,15 @@ impl AgentCore {
     }
 }
 
-fn start_entry(now: Now, supervisor: &ProcessIdentity, task_pid: i32) -> LogEntry {
-    LogEntry::Started(Started {
-        supervisor: supervisor.to_text(),
-        task_pid,
-        at_unix_ns: unix_ns(now),
-    })
+/// Time since a task was told to run, by the clock of the wall: no record of earlier versions tells more.
+fn told_to_run_since(now: Now, task: &Task) -> Duration {
+    let running = i32::from(pb::TaskState::TaskRunning);
+    let mut told = task.statuses.iter();
+    let since = told
+        .find(|status| status.state == running)
+        .and_then(|status| status.timestamp)
+        .and_then(|timestamp| Duration::try_from_secs_f64(timestamp).ok());
+    since.map_or(Duration::ZERO, |since| now.unix.saturating_sub(since))
 }
 
 fn subject_of(executor: &Executor) -> Subject {

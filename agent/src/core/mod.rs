@@ -21,12 +21,14 @@
 //! status_updates.rs status updates made, sent, acknowledged; runs retired
 //! update_streams.rs their streams
 //! recovery.rs      the state after a restart
+//! boot_clock.rs    how long ago something was, over restarts
 //! pause.rs         deadlines after the process stood still
 //! ```
 //! Invariants: intent is durable before a launch, an update before it is sent, its acknowledgement
 //! before the next one; a task ends once; an exit nobody saw is a failure.
 
 mod accept;
+mod boot_clock;
 mod check_rules;
 mod checks;
 mod demand;
@@ -70,6 +72,7 @@ use meseta_resources::{
     AgentId, ContainerId, ExecutorId, FrameworkId, Moment, Now, Resources, TaskId,
 };
 
+pub use boot_clock::BootClock;
 pub use demand::Enforceable;
 pub use demand::{demand_of_run, demand_of_task};
 pub use effect::{
@@ -130,6 +133,8 @@ pub struct Options {
     pub check_updates_bytes_max: usize,
     /// Address told in `TaskStatus.container_status`.
     pub container_ip: String,
+    /// Tells the times that a restart remembers.
+    pub boot_clock: BootClock,
     /// The value of `--executor_registration_timeout`.
     pub executor_registration_timeout: Duration,
     /// The value of `--executor_reregistration_timeout`.

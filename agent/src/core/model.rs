@@ -88,6 +88,8 @@ pub struct Container {
     pub supervisor: Option<ProcessIdentity>,
     /// The pid of the main process.
     pub pid: Option<i32>,
+    /// How long it had run when it was recovered; `None` if it was not, or no record tells.
+    pub ran_before: Option<Duration>,
     /// Whether it is to end.
     pub kill: Option<Kill>,
     /// Requests and limits of resources.
@@ -102,6 +104,7 @@ impl Container {
             phase: Phase::Launching,
             supervisor: None,
             pid: None,
+            ran_before: None,
             kill: None,
             demand,
         }

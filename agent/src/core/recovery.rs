@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_isolators::Demand;
+use meseta_isolators::{BootId, Demand, ProcessIdentity};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
@@ -27,8 +27,10 @@ use super::model::{
     TerminationReason,
 };
 use super::states::is_terminal;
-use super::{AgentCore, ContainerOwner, Ending, Exit, Found, Recovery, State, Timer};
-use crate::checkpoint::{KillCause, LogEntry, RunImage, RunKey, TaskImage, TaskKey};
+use super::{AgentCore, BootClock, ContainerOwner, Ending, Exit, Found, Recovery, State, Timer};
+use crate::checkpoint::{
+    KillCause, KillRequested, LogEntry, RunImage, RunKey, Started, TaskImage, TaskKey,
+};
 
 /// Containers found after a restart.
 type FoundContainers = BTreeMap<ContainerId, Found>;
@@ -113,7 +115,7 @@ impl AgentCore {
             (None, None) => &[],
         };
         let was_told = first.is_some_and(|task| !task.statuses.is_empty());
-        let mut container = recover_container(now, &key.container, log, found_containers);
+        let mut container = self.recover_container(now, &key.container, log, found_containers);
         if kind == ExecutorKind::Command {
             if first.is_some_and(Task::is_terminal) {
                 container.phase = Phase::Ended;
@@ -220,7 +222,7 @@ impl AgentCore {
             sent: None,
             nested: nested.map(|id| Container {
                 demand,
-                ..recover_container(now, &id, &image.log, found_containers)
+                ..self.recover_container(now, &id, &image.log, found_containers)
             }),
             demand,
             group: record.group.as_deref().map(Arc::from),
@@ -456,6 +458,44 @@ impl AgentCore {
         }
     }
 
+    /// A container as its log and the machine tell of it.
+    fn recover_container(
+        &self,
+        now: Now,
+        id: &ContainerId,
+        log: &[LogEntry],
+        found_containers: &FoundContainers,
+    ) -> Container {
+        let boot_clock = &self.options.boot_clock;
+        let started = log.iter().rev().find_map(|entry| match entry {
+            LogEntry::Started(started) => Some(started),
+            _ => None,
+        });
+        let kill = log.iter().rev().find_map(|entry| match entry {
+            LogEntry::KillRequested(request) => Some(remaining_kill(boot_clock, now, request)),
+            _ => None,
+        });
+        let supervisor = match found_containers.get(id) {
+            Some(Found::Alive(identity)) => Some(identity.clone()),
+            _ => None,
+        };
+        let phase = if started.is_some() || supervisor.is_some() {
+            Phase::Running
+        } else {
+            Phase::Launching
+        };
+        Container {
+            phase,
+            supervisor,
+            pid: started
+                .map(|started| started.task_pid)
+                .filter(|pid| *pid > 0),
+            ran_before: started.and_then(|started| time_since_start(boot_clock, now, started)),
+            kill,
+            ..Container::new(id.clone(), Demand::default())
+        }
+    }
+
     pub(super) fn all_executors(&self) -> impl Iterator<Item = Arc<Executor>> + use<> {
         let executors: Vec<_> = self
             .frameworks
@@ -463,41 +503,6 @@ impl AgentCore {
             .flat_map(|framework| framework.executors.values().cloned())
             .collect();
         executors.into_iter()
-    }
-}
-
-/// A container as its log and the machine tell of it.
-fn recover_container(
-    now: Now,
-    id: &ContainerId,
-    log: &[LogEntry],
-    found_containers: &FoundContainers,
-) -> Container {
-    let started = log.iter().rev().find_map(|entry| match entry {
-        LogEntry::Started(started) => Some(started),
-        _ => None,
-    });
-    let kill = log.iter().rev().find_map(|entry| match entry {
-        LogEntry::KillRequested(request) => Some(remaining_kill(now, request)),
-        _ => None,
-    });
-    let supervisor = match found_containers.get(id) {
-        Some(Found::Alive(identity)) => Some(identity.clone()),
-        _ => None,
-    };
-    let phase = if started.is_some() || supervisor.is_some() {
-        Phase::Running
-    } else {
-        Phase::Launching
-    };
-    Container {
-        phase,
-        supervisor,
-        pid: started
-            .map(|started| started.task_pid)
-            .filter(|pid| *pid > 0),
-        kill,
-        ..Container::new(id.clone(), Demand::default())
     }
 }
 
@@ -538,13 +543,71 @@ fn tasks_of_partial_groups(run: &RunImage) -> Vec<TaskKey> {
 }
 
 /// What is left of a kill that was asked for before the restart.
-fn remaining_kill(now: Now, request: &crate::checkpoint::KillRequested) -> Kill {
-    let asked_at = Duration::from_nanos(request.at_unix_ns);
-    let gone = now.unix.saturating_sub(asked_at);
+fn remaining_kill(boot_clock: &BootClock, now: Now, request: &KillRequested) -> Kill {
+    let boot = request.boot_id.as_deref().map(BootId::from_text);
+    let uptime = boot.zip(request.uptime_ns);
+    let by_uptime = uptime.and_then(|(boot, uptime_ns)| boot_clock.since(now, &boot, uptime_ns));
+    // Records of earlier versions tell only what the clock of the wall showed.
+    let at_unix = Duration::from_nanos(request.at_unix_ns);
+    let elapsed = by_uptime.unwrap_or_else(|| now.unix.saturating_sub(at_unix));
     Kill {
         cause: KillCause::try_from(request.cause).unwrap_or(KillCause::Unknown),
         during_launch: false,
         deadline: None,
-        grace: Duration::from_nanos(request.grace_ns).saturating_sub(gone),
+        grace: Duration::from_nanos(request.grace_ns).saturating_sub(elapsed),
+    }
+}
+
+/// How long ago a container was started; `None` if that was in another boot, or its record does not tell.
+fn time_since_start(boot_clock: &BootClock, now: Now, started: &Started) -> Option<Duration> {
+    let supervisor = ProcessIdentity::from_text(&started.supervisor)?;
+    boot_clock.since(now, &supervisor.boot_id, started.uptime_ns?)
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_resources::Moment;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const NOW: Now = Now {
+        moment: Moment::ORIGIN,
+        unix: Duration::from_secs(1_800_000_000),
+    };
+
+    /// Earlier versions recorded the wall clock alone, and no uptime of another boot is compared with this one's.
+    #[test]
+    fn a_record_without_an_uptime_of_this_boot_counts_by_the_wall_clock() {
+        let boot_clock = BootClock::new(BootId::from_text("b"), 100 * SECOND);
+        let asked = KillRequested {
+            grace_ns: 10_000_000_000,
+            at_unix_ns: u64::try_from((NOW.unix - 4 * SECOND).as_nanos()).expect("a time"),
+            ..KillRequested::default()
+        };
+        let grace = |boot_id: Option<&str>| {
+            let request = KillRequested {
+                uptime_ns: Some(97_000_000_000),
+                boot_id: boot_id.map(str::to_owned),
+                ..asked.clone()
+            };
+            remaining_kill(&boot_clock, NOW, &request).grace
+        };
+        assert_eq!(remaining_kill(&boot_clock, NOW, &asked).grace, 6 * SECOND);
+        assert_eq!([None, Some("a")].map(grace), [6 * SECOND; 2]);
+        assert_eq!(grace(Some("b")), 7 * SECOND);
+
+        let ran = |supervisor: &str, uptime_ns| {
+            let started = Started {
+                supervisor: supervisor.to_owned(),
+                uptime_ns,
+                ..Started::default()
+            };
+            time_since_start(&boot_clock, NOW, &started)
+        };
+        let uptime_ns = Some(60_000_000_000);
+        assert_eq!(ran("7 5 b", uptime_ns), Some(40 * SECOND));
+        assert_eq!(ran("7 5 a", uptime_ns), None);
+        assert_eq!(ran("7 5 b", None), None);
     }
 }

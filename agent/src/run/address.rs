@@ -28,14 +28,3 @@ pub(super) fn advertised(flags: &Flags, address: SocketAddr) -> SocketAddr {
         flags.advertise_port.unwrap_or(address.port()),
     )
 }
-
-/// The name that an agent has without being given one.
-pub(super) fn hostname(advertised: SocketAddr) -> String {
-    if advertised.ip().is_loopback() {
-        return advertised.ip().to_string();
-    }
-    let name = rustix::system::uname();
-    name.nodename()
-        .to_str()
-        .map_or_else(|_| advertised.ip().to_string(), str::to_owned)
-}

@@ -9,6 +9,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::Controller;
+use crate::shortage::{again, is_device_failure, is_shortage};
 
 /// One write that a plan asks for.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -100,6 +101,21 @@ pub(crate) fn read_text(dir: &Path, file: &str) -> Option<String> {
     fs::read_to_string(dir.join(file)).ok()
 }
 
+/// A control file's text; `None` if it is not there. A device that fails is asked again. An error is want of ours, or a
+/// device that failed each time: it says nothing of the group.
+pub(crate) fn control_text(dir: &Path, file: &str) -> io::Result<Option<String>> {
+    fact_of(again(|| fs::read_to_string(dir.join(file))))
+}
+
+fn fact_of(read: io::Result<String>) -> io::Result<Option<String>> {
+    match read {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if is_shortage(&error) || is_device_failure(&error) => Err(error),
+        // Not there, or its group is being removed.
+        Err(_) => Ok(None),
+    }
+}
+
 /// A control file that holds one number; `max` and what is no number are `None`.
 pub(crate) fn number(dir: &Path, file: &str) -> Option<u64> {
     read_text(dir, file)?.trim().parse().ok()
@@ -177,6 +193,20 @@ mod tests {
             list_pids(&dir.path().join("gone")).expect("no error"),
             [0; 0]
         );
+    }
+
+    #[test]
+    fn only_a_file_that_is_not_there_is_taken_for_none() {
+        let read = |errno| fact_of(Err(io::Error::from_raw_os_error(errno)));
+        for errno in [libc::ENOENT, libc::ENODEV] {
+            assert_eq!(read(errno).expect("a fact"), None);
+        }
+        for errno in [libc::EMFILE, libc::ENOMEM, libc::EINTR, libc::EIO] {
+            let error = read(errno).expect_err("nothing is known");
+            assert_eq!(error.raw_os_error(), Some(errno));
+        }
+        let text = fact_of(Ok("max\n".to_owned()));
+        assert_eq!(text.expect("a fact").as_deref(), Some("max\n"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The hard limit of memory: the files that hold it, and the one in force.
 
-use super::{GroupDir, Version, read_text};
+use std::io;
+
+use super::{GroupDir, Version, control_text};
 use crate::demand::Limit;
 
 /// v1 shows "no limit" as the largest page-aligned `i64`, whatever the page size.
@@ -22,12 +24,12 @@ pub(crate) const fn limit_files(version: Version) -> (&'static str, &'static str
     }
 }
 
-/// The hard limit in force; `None` if it cannot be read.
-pub(crate) fn limit_in_force(group: &GroupDir) -> Option<Limit> {
+/// The hard limit in force; `None` if the group has none of these files. Errors as in [`control_text`].
+pub(crate) fn limit_in_force(group: &GroupDir) -> io::Result<Option<Limit>> {
     let (file, _) = limit_files(group.version);
-    let text = read_text(&group.dir, file)?;
-    match text.trim() {
+    let text = control_text(&group.dir, file)?;
+    Ok(text.and_then(|text| match text.trim() {
         "max" => Some(Limit::Unlimited),
         text => Some(limit_of(text.parse().ok()?)),
-    }
+    }))
 }

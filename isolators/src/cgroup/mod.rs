@@ -21,7 +21,7 @@ pub(crate) use drift::drifts;
 pub use drift::{Drift, DriftKind};
 pub use host::{CgroupTree, DetectError, Host, Mode, Unified, V1Hierarchy};
 pub use knob::{KnobError, KnobWrite};
-pub(crate) use knob::{flat_value, flat_values, list_pids, number, read_text};
+pub(crate) use knob::{control_text, flat_value, flat_values, list_pids, number, read_text};
 pub(crate) use layout::SUPERVISORS;
 pub use layout::{GroupDir, Groups, Layout, LayoutError};
 pub(crate) use memory_limit::{UNLIMITED_MIN_BYTES, limit_files, limit_in_force, limit_of};

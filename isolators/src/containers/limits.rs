@@ -8,13 +8,12 @@ use std::io;
 
 use super::{ContainerError, Containers};
 use crate::cgroup::{
-    Controller, Drift, Groups, KnobError, KnobWrite, Version, drifts, flat_value, limit_files,
-    number, read_text,
+    Controller, Drift, Groups, KnobError, KnobWrite, Version, control_text, drifts, flat_value,
+    limit_files, number, read_text,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortRange};
-use crate::shortage::{again, is_shortage};
 
 /// v1's limit on memory and swap together.
 const SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
@@ -74,7 +73,7 @@ impl Containers {
     }
 
     /// Where the limits in force differ from those that this demand asks for; empty when all is well.
-    /// For the time after a recovery; [`Containers::update`] with the same demand mends most of it.
+    /// For the time after a recovery, and now and then; [`Containers::update`] with the same demand mends most of it.
     pub fn verify(
         &self,
         name: &ContainerName,
@@ -209,11 +208,8 @@ impl Containers {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
         };
-        match again(|| std::fs::read_to_string(group.dir.join(file))) {
-            Ok(text) => Ok(flat_value(&text, "oom_kill")),
-            Err(error) if is_shortage(&error) => Err(error),
-            Err(_) => Ok(None),
-        }
+        let text = control_text(&group.dir, file)?;
+        Ok(text.and_then(|text| flat_value(&text, "oom_kill")))
     }
 }
 

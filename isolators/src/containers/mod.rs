@@ -261,8 +261,8 @@ impl Containers {
     }
 
     /// Whether the container ran into a limit, from the kernel's own counters; ask before destroy.
-    /// The limit is told from the demand where the kernel no longer tells it. An error is want of ours, which
-    /// says nothing of the container.
+    /// The limit is told from the demand where the kernel no longer tells it. An error is want of ours, or a device
+    /// that failed six times: it says nothing of the container.
     pub fn limitation(
         &self,
         name: &ContainerName,
@@ -272,7 +272,7 @@ impl Containers {
         // has one of its own.
         // Version 1 counts a kill only in the group of whom it killed, so that one is asked too.
         let own_kills = self.oom_kills(name)?;
-        let limited = &self.limited_with(name);
+        let limited = &self.limited_with(name)?;
         let kills = match limited == name {
             true => own_kills,
             false => own_kills
@@ -286,7 +286,7 @@ impl Containers {
         ) else {
             return Ok(None);
         };
-        if self.is_partial_oom(limited) {
+        if self.is_partial_oom(limited)? {
             return Ok(None);
         }
         let usage = self.usage(limited, None, Duration::ZERO);

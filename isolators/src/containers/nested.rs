@@ -4,6 +4,7 @@
 //! limits of the container around it, whose end is its end. Optionally it has limits of processor and memory of its
 //! own within those. Named `outer+inner`.
 
+use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use meseta_resources::NESTING;
 
 use super::Containers;
 use crate::cgroup::{
-    Controller, DestroyOptions, Groups, Version, flat_value, limit_in_force, read_text,
+    Controller, DestroyOptions, Groups, Version, control_text, flat_value, limit_in_force,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
@@ -85,35 +86,38 @@ impl Containers {
         self.runtime_dir.join("sessions").join(name.as_str())
     }
 
-    /// Whether a container has a ceiling on memory that is not that of another around it.
-    pub fn has_own_memory_limit(&self, name: &ContainerName) -> bool {
+    /// Whether a container has a ceiling on memory that is not that of another around it. An error says nothing of
+    /// that: the limit could not be read.
+    pub fn has_own_memory_limit(&self, name: &ContainerName) -> io::Result<bool> {
         let groups = self.groups(name);
-        let limit = || limit_in_force(groups.of(Controller::Memory)?);
-        name.nesting().is_none() || matches!(limit(), Some(Limit::At(_)))
+        match groups.of(Controller::Memory) {
+            _ if name.nesting().is_none() => Ok(true),
+            Some(group) => Ok(matches!(limit_in_force(group)?, Some(Limit::At(_)))),
+            None => Ok(false),
+        }
     }
 
     /// The container whose memory limit binds this one.
-    pub(super) fn limited_with(&self, name: &ContainerName) -> ContainerName {
-        if self.has_own_memory_limit(name) {
-            name.clone()
-        } else {
-            name.outermost()
-        }
+    pub(super) fn limited_with(&self, name: &ContainerName) -> io::Result<ContainerName> {
+        Ok(match self.has_own_memory_limit(name)? {
+            true => name.clone(),
+            false => name.outermost(),
+        })
     }
 
     /// v2 counts a kill in the groups above too: where what is nested has limits of its own, a kill
     /// may be the matter of one of them alone.
-    pub(super) fn is_partial_oom(&self, name: &ContainerName) -> bool {
+    pub(super) fn is_partial_oom(&self, name: &ContainerName) -> io::Result<bool> {
         let groups = self.groups(name);
-        let Some(group) = groups.of(Controller::Memory) else {
-            return false;
+        let group = groups.of(Controller::Memory);
+        let Some(group) = group.filter(|group| group.version == Version::V2) else {
+            return Ok(false);
         };
-        let text = |file| read_text(&group.dir, file).unwrap_or_default();
-        group.version == Version::V2
-            && text("cgroup.subtree_control")
-                .split_ascii_whitespace()
-                .any(|one| one == Controller::Memory.v2_name())
-            && flat_value(&text("memory.events.local"), "oom") == Some(0)
+        let text = |file| control_text(&group.dir, file).map(Option::unwrap_or_default);
+        let has_limits_within = text("cgroup.subtree_control")?
+            .split_ascii_whitespace()
+            .any(|one| one == Controller::Memory.v2_name());
+        Ok(has_limits_within && flat_value(&text("memory.events.local")?, "oom") == Some(0))
     }
 
     pub(super) fn groups_to_nest_in(&self, spec: &ContainerSpec) -> Result<Groups, LaunchError> {

@@ -164,7 +164,7 @@ impl Isolator for Memory {
         let Some(group) = groups.of(Controller::Memory) else {
             return;
         };
-        observed.memory_limit = limit_in_force(group);
+        observed.memory_limit = limit_in_force(group).unwrap_or_default();
     }
 
     fn plan(&self, demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {

@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_kill_for_another_process_reaches_nobody,
     a_double_forked_daemon_ends_with_its_task,
     a_killed_supervisor_takes_its_task_along,
+    children_that_nobody_waited_for_end_with_their_task,
     a_frozen_container_is_destroyed,
     a_restarted_agent_finds_and_ends_its_containers,
     sweep_leaves_neighbours_alone,
@@ -212,6 +213,37 @@ fn a_killed_supervisor_takes_its_task_along(test_node: &TestNode) -> Result<(), 
     let record = test_node.with(|containers| containers.exit_record(&spec.name))?;
     check!(record.is_none(), "nobody can know, yet: {record:?}");
     test_node.destroy(&spec, &launched)
+}
+
+/// A task that never waits has children that have ended, and orphans.
+fn children_that_nobody_waited_for_end_with_their_task(test_node: &TestNode) -> Result<(), Failed> {
+    const CHILDREN: usize = 100;
+    let command = format!(
+        "i=0; while [ $i -lt {CHILDREN} ]; do sleep 1 & (sleep 1 &); i=$((i+1)); done; exec sleep 1000"
+    );
+    let spec = test_node.spec("c", &command);
+    let launched = test_node.launch(&spec)?;
+    test_node.eventually("nobody waits for the children", || {
+        zombies_of(launched.task_pid) >= CHILDREN
+    })?;
+    let began = Instant::now();
+    test_node.destroy(&spec, &launched)?;
+    check!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    same(zombies_of(launched.task_pid), 0)
+}
+
+/// Children of a process that have ended and wait to be waited for.
+fn zombies_of(parent: i32) -> usize {
+    let processes = procfs::process::all_processes();
+    let stats = processes.into_iter().flatten().flatten();
+    let stats = stats.filter_map(|process| process.stat().ok());
+    stats
+        .filter(|stat| stat.ppid == parent && stat.state == 'Z')
+        .count()
 }
 
 fn a_frozen_container_is_destroyed(test_node: &TestNode) -> Result<(), Failed> {

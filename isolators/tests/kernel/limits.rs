@@ -9,6 +9,7 @@ use crate::test_node::{TestNode, same, wait_pidfd};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     memory_over_the_limit_is_killed_and_told,
+    memory_of_many_small_processes_is_counted_together,
     an_oom_is_told_after_a_restart_too,
     an_oom_is_seen_while_the_task_goes_on,
     a_fork_bomb_stays_in_its_container,
@@ -27,6 +28,17 @@ fn memory_over_the_limit_is_killed_and_told(test_node: &TestNode) -> Result<(), 
     let (record, _) = test_node.run(&spec)?;
     check!(!record.success(), "the greedy task succeeded");
     expect_oom(test_node.limitation(&spec))
+}
+
+/// Twenty processes of 8 MB each, none of which ends by itself.
+fn memory_of_many_small_processes_is_counted_together(test_node: &TestNode) -> Result<(), Failed> {
+    let small = "(head -c 8388608 /dev/zero; exec sleep 1000) | tail >/dev/null &";
+    let command = format!("i=0; while [ $i -lt 20 ]; do {small} i=$((i+1)); done; wait");
+    let spec = test_node.spec("c", &command);
+    let launched = test_node.launch(&spec)?;
+    test_node.eventually("a counted kill", || test_node.limitation(&spec).is_some())?;
+    expect_oom(test_node.limitation(&spec))?;
+    test_node.destroy(&spec, &launched)
 }
 
 fn expect_oom(limitation: Option<Limitation>) -> Result<(), Failed> {

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Scope;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -52,11 +53,21 @@ struct Shared {
     /// Until this is known every call is let through uncounted.
     scene: Mutex<Option<Scene>>,
     over: AtomicBool,
+    /// Milliseconds that each sync takes more.
+    sync_delay_ms: AtomicU64,
 }
 
 impl Shared {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a call has to wait: that of a sync alone.
+    fn delay_of(&self, asked: &libc::seccomp_notif) -> Option<Duration> {
+        let syncs = [libc::SYS_fsync, libc::SYS_fdatasync];
+        let delay = Duration::from_millis(self.sync_delay_ms.load(Ordering::Relaxed));
+        let is_sync = syncs.contains(&i64::from(asked.data.nr));
+        (is_sync && !delay.is_zero()).then_some(delay)
     }
 
     fn scene(&self) -> MutexGuard<'_, Option<Scene>> {
@@ -94,6 +105,12 @@ impl Injector {
     /// From now on calls are counted.
     pub fn set_scene(&self, scene: Scene) {
         *self.shared.scene() = Some(scene);
+    }
+
+    /// From now on each sync of the agent and of what it starts takes so long more.
+    pub fn slow_syncs(&self, by: Duration) {
+        let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.shared.sync_delay_ms.store(by, Ordering::Relaxed);
     }
 
     /// The calls that were made and what is to become of them.
@@ -166,6 +183,15 @@ mod ioctls {
 
 /// Answers until nobody is left below the filter.
 fn serve(listener: &OwnedFd, agent: Pid, shared: &Shared) {
+    std::thread::scope(|scope| serve_until_gone(scope, listener, agent, shared));
+}
+
+fn serve_until_gone<'a>(
+    scope: &'a Scope<'a, '_>,
+    listener: &'a OwnedFd,
+    agent: Pid,
+    shared: &'a Shared,
+) {
     loop {
         let mut polled = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, PollTimeout::NONE) {
@@ -182,7 +208,16 @@ fn serve(listener: &OwnedFd, agent: Pid, shared: &Shared) {
             continue;
         };
         let fault = fault_of(&asked, agent, shared);
-        carry_out(listener, &asked, agent, fault);
+        match shared.delay_of(&asked) {
+            Some(delay) if fault.is_none() => {
+                // Nobody else waits for it.
+                scope.spawn(move || {
+                    std::thread::sleep(delay);
+                    ioctls::reply(listener, asked.id, None);
+                });
+            }
+            _ => carry_out(listener, &asked, agent, fault),
+        }
     }
 }
 

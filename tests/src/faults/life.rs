@@ -154,6 +154,16 @@ impl Stage {
             "filters": {"refuse_seconds": 0.0}}}));
     }
 
+    /// From now on each sync of the agent and of what it starts takes so long more.
+    pub fn slow_syncs(&self, by: Duration) {
+        self.injector.slow_syncs(by);
+    }
+
+    /// The URL of the agent, which is the same in all lives.
+    pub fn agent_url(&self) -> &str {
+        &self.cluster.agent().url
+    }
+
     /// One life, in which these faults come.
     pub fn live(&mut self, faults: &[(Point, Fault)]) -> Outcome {
         let began = Instant::now();

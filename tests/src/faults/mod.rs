@@ -3,7 +3,8 @@
 //! ```text
 //! injector ◄── listener of a seccomp filter ── agent, and whatever it starts
 //!     │ each call of the agent's own threads: Site (call, kind of file), then Point (site, its ordinal)
-//!     └► plan: let it be made, end the agent just before or after it, or answer it with an error
+//!     └► plan: let it be made, end the agent just before or after it, or answer it with an error;
+//!              of a sync: let it be made later
 //! ```
 //! The filter ([`filter`]) is set by a program that then executes the agent, so that it is there from the first
 //! call on. Processes that the agent starts inherit it; their calls are let through at once. [`life`] is what an

@@ -1,13 +1,17 @@
 //! System calls of an agent fail, or are its last: no task ends of it, and nothing is left over.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use meseta_tests::faults::ledger::{Fault, Point};
 use meseta_tests::faults::life::Stage;
-use meseta_tests::unless_root;
+use meseta_tests::{http, unless_root};
 use nix::errno::Errno;
 
 meseta_tests::scenarios! {
     unless_root:
-        a_fault_in_a_call_of_the_agent_ends_no_task;
+        a_fault_in_a_call_of_the_agent_ends_no_task,
+        syncs_of_half_a_second_hold_up_nobody_who_asks_and_no_task;
 }
 
 const RUN: &str = "WORK/meta/slaves/ID-SN/frameworks/ID-N/executors/exits-N/runs/ID";
@@ -53,4 +57,56 @@ fn a_fault_in_a_call_of_the_agent_ends_no_task() {
             assert!(is_met, "{point} was not made");
         }
     }
+}
+
+/// Between two requests of the operator who looks on.
+const LOOK: Duration = Duration::from_millis(50);
+/// A request that takes longer would have waited for several syncs one after the other.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// How long each answer took, until it is over; nothing of an agent that does not listen yet.
+fn answer_times(url: &str, over: &AtomicBool) -> Vec<Duration> {
+    let mut took = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        if http::try_get(&format!("{url}/metrics")).is_ok() {
+            took.push(began.elapsed());
+        }
+        std::thread::sleep(LOOK);
+    }
+    took.sort_unstable();
+    took
+}
+
+/// A disk that is busy for somebody else: what is to be durable waits, and nothing besides.
+fn syncs_of_half_a_second_hold_up_nobody_who_asks_and_no_task() {
+    let mut stage = Stage::open();
+    stage.slow_syncs(Duration::from_millis(500));
+    let (over, url) = (AtomicBool::new(false), stage.agent_url().to_owned());
+    let (outcome, took) = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| answer_times(&url, &over));
+        let outcome = stage.live(&[]);
+        over.store(true, Ordering::Relaxed);
+        (outcome, looking.join().expect("no panic"))
+    });
+    assert!(
+        outcome.wrong.is_empty(),
+        "{:#?}\n{}",
+        outcome.wrong,
+        outcome.log
+    );
+    assert_eq!(outcome.ends, 0, "{}", outcome.log);
+    let syncs = outcome
+        .seen
+        .iter()
+        .filter(|point| point.site.call.ends_with("sync"));
+    let syncs = syncs.count();
+    let [median, slowest] = [took.len() / 2, took.len() - 1].map(|at| took[at]);
+    let asked = took.len();
+    eprintln!(
+        "{syncs} syncs in {:?}; of {asked} answers the median took {median:?}, the last {slowest:?}",
+        outcome.took
+    );
+    assert!(syncs >= 10, "{syncs} syncs");
+    assert!(slowest < ANSWER_MAX, "{slowest:?}");
 }

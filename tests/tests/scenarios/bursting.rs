@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use meseta_tests::framework::task;
-use meseta_tests::{Cluster, Setup, kernel, unless_root, wait};
+use meseta_tests::{Cluster, Setup, http, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
 meseta_tests::scenarios! {
     unless_root:
         limits_stand_beside_requests,
-        limits_that_make_no_sense_are_refused;
+        limits_that_make_no_sense_are_refused,
+        limits_that_others_change_are_set_again;
 }
 
 const MB: u64 = 1 << 20;
@@ -164,4 +165,32 @@ fn limits_that_make_no_sense_are_refused() {
     info["limits"] = json!({"cpus": {"value": 1e9}, "mem": {"value": 1e11}});
     framework.launch(&offer, &[info]);
     framework.until_state("huge", "TASK_FINISHED");
+}
+
+/// Whoever else writes to the groups, a service manager that is loaded anew say.
+fn limits_that_others_change_are_set_again() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let [changed, left] = ["changed", "left"].map(|id| {
+        let offer = framework.offer();
+        let status = framework.run_task(&offer, id, "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
+        let container = status["container_status"]["container_id"]["value"].as_str();
+        ContainerLimits::of(&cluster, container.expect("a container id"))
+    });
+    let as_asked =
+        |found: &ContainerLimits| found.shares() == 512 && found.hard_memory() == Some(64 * MB);
+    assert!(as_asked(&changed) && as_asked(&left));
+    changed.write(&["cpu.shares", "cpu.weight"], "100");
+    changed.write(&["memory.limit_in_bytes", "memory.max"], "134217728");
+    assert_eq!(changed.hard_memory(), Some(128 * MB));
+    wait::eventually("the limits are set again", LIMIT, || {
+        as_asked(&changed).then_some(())
+    });
+    assert!(as_asked(&left));
+    let restored = "meseta_agent_limits_restored_total 1\n";
+    wait::eventually("one container's limits were set again", LIMIT, || {
+        let page = http::get(&format!("{}/metrics", cluster.agent().url));
+        page.text().contains(restored).then_some(())
+    });
 }

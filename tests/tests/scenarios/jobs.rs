@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use meseta_tests::jobs::{Scheduler, service};
-use meseta_tests::{Cluster, http, scheduler_kills, unless_root};
+use meseta_tests::wait::eventually;
+use meseta_tests::{Cluster, Setup, http, scheduler_kills, unless_root};
 use serde_json::json;
 
 meseta_tests::scenarios! {
     unless_root:
         a_service_is_healthy_soon_rolls_and_goes_back_by_itself,
+        a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_alone,
         kills_of_scheduler_master_and_agents_lose_and_repeat_nothing;
 }
 
@@ -41,6 +43,14 @@ fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
 
     let found = http::get(&format!("{}/v1/discovery/http_sd", scheduler.daemon.url));
     assert_eq!(found.json(), json!([]));
+    // The framework tells the address of its page, and the page is there for everybody.
+    let url = format!("{}/", scheduler.daemon.url);
+    let frameworks = cluster.master.page("/frameworks").json();
+    assert_eq!(frameworks["frameworks"][0]["webui_url"], url);
+    assert!(http::get(&url).text().contains("ui/scheduler.js"));
+    let subscription = http::get(&format!("{url}v1/subscription")).json();
+    let expected = json!({ "subscribed": true, "master": cluster.master.url, "framework_id": frameworks["frameworks"][0]["id"] });
+    assert_eq!(subscription, expected);
     let wrong = http::post_json(
         &format!("{}/v1/jobs", scheduler.daemon.url),
         &json!({ "name": "x" }),
@@ -86,4 +96,31 @@ fn until(scheduler: &Scheduler, state: &str, version: u64, count: usize) {
 fn kills_of_scheduler_master_and_agents_lose_and_repeat_nothing() {
     let report = scheduler_kills::run(20, 8, 5).unwrap_or_else(|why| panic!("{why}"));
     assert!(report.looks > 0);
+}
+
+/// The list of roles of the master has one of the two; the other one's job says so, also after a start anew.
+fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_alone() {
+    let cluster = Cluster::start(Setup {
+        master_flags: vec!["--roles=listed".to_owned()],
+        ..Setup::default()
+    });
+    let mut scheduler = Scheduler::start(&cluster);
+    let submit = |name: &str, role: &str| {
+        let task = json!({ "command": "exec sleep 1000" });
+        scheduler.submit(&json!({ "name": name, "role": role, "task": task }))
+    };
+    submit("other", "unlisted");
+    let version = submit("web", "listed");
+    for _ in 0..2 {
+        scheduler.wait_for("web", "healthy", version, UPDATE_LIMIT);
+        eventually("the refusal is told", UPDATE_LIMIT, || {
+            let why = scheduler.job("other")?["why"].to_string();
+            why.contains("the master refuses role").then_some(())
+        });
+        scheduler.restart(&cluster);
+    }
+    let more =
+        json!({ "name": "more", "role": "listed", "task": { "command": "exec sleep 1000" } });
+    let version = scheduler.submit(&more);
+    scheduler.wait_for("more", "healthy", version, UPDATE_LIMIT);
 }

@@ -66,6 +66,7 @@ const WAITING: &[&str] = &[
     "absences::agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on",
     "access::changed_credentials_and_rules_need_no_restart",
     "access::verbs_reach_an_agent_that_is_certified_by_name_alone",
+    "bursting::limits_that_others_change_are_set_again",
     "connections::bodies_that_trickle_are_given_up",
     "failover::an_agent_leaves_a_leader_that_stands_still",
     "ill_plugins::whatever_a_plug_in_does_offers_of_regular_resources_go_on",

@@ -29,11 +29,16 @@ struct Waiting {
 
 /// Launches a command that waits for a file and then exits with `code`.
 fn launch(cluster: &Cluster, framework: &mut Framework, code: i32) -> Waiting {
+    launch_ending(cluster, framework, &format!("exit {code}"))
+}
+
+/// Launches a command that waits for a file and then ends in this way.
+fn launch_ending(cluster: &Cluster, framework: &mut Framework, end: &str) -> Waiting {
     let gate = cluster.dir.path().join("gate");
     let offer = framework.offer();
     let marker = format!("0.05{}", std::process::id());
     let command = format!(
-        "echo started; while [ ! -e {} ]; do sleep {marker}; done; exit {code}",
+        "echo started; while [ ! -e {} ]; do sleep {marker}; done; {end}",
         gate.display()
     );
     framework.launch_task(&offer, "t1", &command, &[("cpus", 0.1), ("mem", 32.0)]);
@@ -187,20 +192,27 @@ fn execute_outlives_the_master() {
 }
 
 fn a_task_that_ends_while_the_agent_is_down_is_told_truly() {
-    let mut cluster = Cluster::default();
-    let mut framework = cluster.framework();
-    let Waiting { gate, shell, .. } = launch(&cluster, &mut framework, 7);
-    cluster.agents[0].kill();
-    std::fs::write(&gate, "").expect("written");
-    wait::eventually("the task ended", Duration::from_secs(10), || {
-        kernel::start_time(shell).is_none().then_some(())
-    });
-    cluster.restart_agent(0);
-    let status = framework.until_state("t1", "TASK_FAILED");
-    assert_eq!(
-        status["message"], "Command exited with status 7",
-        "{status:#}"
-    );
+    for (end, state, message) in [
+        ("exit 0", "TASK_FINISHED", "Command exited with status 0"),
+        ("exit 7", "TASK_FAILED", "Command exited with status 7"),
+        (
+            "kill -SEGV $$",
+            "TASK_FAILED",
+            "Command terminated with signal Segmentation fault",
+        ),
+    ] {
+        let mut cluster = Cluster::default();
+        let mut framework = cluster.framework();
+        let Waiting { gate, shell, .. } = launch_ending(&cluster, &mut framework, end);
+        cluster.agents[0].kill();
+        std::fs::write(&gate, "").expect("written");
+        wait::eventually("the task ended", Duration::from_secs(10), || {
+            kernel::start_time(shell).is_none().then_some(())
+        });
+        cluster.restart_agent(0);
+        let status = framework.until_state("t1", state);
+        assert_eq!(status["message"], message, "{status:#}");
+    }
 }
 
 fn a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged() {

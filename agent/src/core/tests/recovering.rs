@@ -12,6 +12,7 @@ use super::simulation::{Seen, Simulation, duration, identity, states, task};
 use crate::core::{Exit, Input};
 
 const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
 fn a_running_task_goes_on_and_ends_normally() {
@@ -132,6 +133,38 @@ fn the_completion_time_counts_over_crashes() {
     assert!(simulation.kills().is_empty());
     simulation.advance(Duration::from_secs(2));
     assert_eq!(simulation.kills(), [Duration::ZERO]);
+}
+
+/// How the clock of the wall is set while the agent is down: ahead, or back.
+const CLOCK_CHANGES: [fn(Duration) -> Duration; 2] = [|unix| unix + HOUR, |unix| unix - HOUR];
+
+#[test]
+fn a_clock_set_while_the_agent_is_down_changes_no_grace() {
+    for change in CLOCK_CHANGES {
+        let (mut simulation, _) = Simulation::with_task();
+        simulation.kill("t", Some(Duration::from_secs(10)));
+        simulation.advance(Duration::from_secs(4));
+        simulation.now.unix = change(simulation.now.unix);
+        simulation.crash(false);
+        assert_eq!(simulation.kills(), [10 * SECOND, 6 * SECOND]);
+    }
+}
+
+#[test]
+fn a_clock_set_while_the_agent_is_down_changes_no_completion_time() {
+    for change in CLOCK_CHANGES {
+        let mut simulation = Simulation::registered();
+        let mut info = task("t");
+        info.max_completion_time = Some(duration(60 * SECOND));
+        simulation.running(info);
+        simulation.advance(50 * SECOND);
+        simulation.now.unix = change(simulation.now.unix);
+        simulation.crash(false);
+        simulation.advance(9 * SECOND);
+        assert!(simulation.kills().is_empty());
+        simulation.advance(2 * SECOND);
+        assert_eq!(simulation.kills(), [Duration::ZERO]);
+    }
 }
 
 #[test]

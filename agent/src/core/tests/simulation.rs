@@ -16,7 +16,7 @@ use meseta_resources::{ContainerId, Moment, Now, Resources, Role};
 
 use crate::checkpoint::{Layout, Limitation, LogEntry, Store, Write, read};
 use crate::core::{
-    AgentCore, ConnectionId, ContainerAction, Destination, Effect, Ending, Enforceable,
+    AgentCore, BootClock, ConnectionId, ContainerAction, Destination, Effect, Ending, Enforceable,
     ExecutorAction, Exit, ExitReason, Found, Input, LinkAction, LinkId, Options, Output, Probe,
     Recovery, State,
 };
@@ -24,6 +24,9 @@ use crate::core::{
 pub(super) const AGENT: &str = "S0";
 pub(super) const FRAMEWORK: &str = "F";
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(75);
+const MOMENT_AT_START: Moment = Moment::from_nanos(1);
+const UPTIME_AT_START: Duration = Duration::from_secs(9000);
+const BOOT: &str = "boot";
 const UNIX_AT_START: Duration = Duration::from_secs(1_800_000_000);
 
 /// What the core did that others can see.
@@ -51,6 +54,9 @@ pub(super) enum Seen {
 pub(super) struct Simulation {
     pub(super) core: AgentCore,
     pub(super) now: Now,
+    boot: BootId,
+    /// The machine's uptime when the agent was started, whose moments begin anew then.
+    uptime_at_start: Duration,
     dir: tempfile::TempDir,
     store: Store,
     /// Written but not yet durable, with their places in the order.
@@ -80,7 +86,7 @@ pub(super) struct Simulation {
 
 const CONFIGURED: &str = "cpus:4;mem:1024;disk:100";
 
-fn options(configured: &str) -> Options {
+fn options(configured: &str, boot_clock: BootClock) -> Options {
     Options {
         info: pb::AgentInfo {
             hostname: "host".to_owned(),
@@ -101,6 +107,7 @@ fn options(configured: &str) -> Options {
         operations_bytes_max: 16 << 20,
         frame_bytes_max: 64 << 20,
         check_updates_bytes_max: 1 << 20,
+        boot_clock,
         container_ip: "127.0.0.1".to_owned(),
         executor_registration_timeout: Duration::from_secs(60),
         executor_reregistration_timeout: Duration::from_secs(2),
@@ -113,12 +120,16 @@ impl Simulation {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(Layout::new(dir.path()));
+        let boot = BootId::from_text(BOOT);
+        let boot_clock = BootClock::new(boot.clone(), UPTIME_AT_START);
         let mut simulation = Self {
-            core: AgentCore::new(options(CONFIGURED), 1),
+            core: AgentCore::new(options(CONFIGURED, boot_clock), 1),
             now: Now {
-                moment: Moment::from_nanos(1),
+                moment: MOMENT_AT_START,
                 unix: UNIX_AT_START,
             },
+            boot,
+            uptime_at_start: UPTIME_AT_START,
             dir,
             store,
             pending: Vec::new(),
@@ -351,10 +362,15 @@ impl Simulation {
         self.outbox = Outbox::default();
         self.outbox.durable(self.written_before);
         self.link = None;
-        self.core = AgentCore::new(options(self.configured), self.seed);
+        self.uptime_at_start += self.now.moment.saturating_since(MOMENT_AT_START);
+        self.now.moment = MOMENT_AT_START;
         if rebooted {
             self.machine.clear();
+            self.boot = BootId::from_text(&format!("boot-{}", self.seed));
+            self.uptime_at_start = UPTIME_AT_START;
         }
+        let boot_clock = BootClock::new(self.boot.clone(), self.uptime_at_start);
+        self.core = AgentCore::new(options(self.configured, boot_clock), self.seed);
         let mut image = self.image();
         let repairs = std::mem::take(&mut image.repairs);
         self.store
@@ -633,7 +649,7 @@ pub(super) fn identity(number: usize) -> ProcessIdentity {
     ProcessIdentity {
         pid: 100 + i32::try_from(number).expect("few"),
         start_ticks: 5,
-        boot_id: BootId::from_text("boot"),
+        boot_id: BootId::from_text(BOOT),
     }
 }
 

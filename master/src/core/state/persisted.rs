@@ -119,3 +119,88 @@ pub struct Recovered {
     pub maintenance: Maintenance,
     pub deactivations: Vec<(String, Deactivation)>,
 }
+
+impl Recovered {
+    /// What a master that starts after this mutation reads; the epoch of a start apart.
+    pub fn apply(&mut self, mutation: Mutation) {
+        let registry = self;
+        match mutation {
+            Mutation::PutAgent(record) => {
+                registry.forget(&record.agent_id);
+                registry.agents.push(record);
+            }
+            Mutation::RaiseEpoch { epoch } => registry.epoch = registry.epoch.max(epoch),
+            Mutation::MarkUnreachable(record) => {
+                registry.forget(&record.agent_id);
+                registry.unreachable.push(record);
+            }
+            Mutation::RemoveAgent { agent_id } => {
+                registry.forget(&agent_id);
+            }
+            Mutation::RemoveAgents { agent_ids } => {
+                let stays = |id: &String| !agent_ids.contains(id);
+                registry.agents.retain(|agent| stays(&agent.agent_id));
+                registry.unreachable.retain(|agent| stays(&agent.agent_id));
+            }
+            Mutation::PruneUnreachable { agent_ids } => {
+                registry
+                    .unreachable
+                    .retain(|agent| !agent_ids.contains(&agent.agent_id));
+            }
+            Mutation::PutWeights(weights) => registry.weights = Some(weights),
+            Mutation::PutMaintenance(maintenance) => registry.maintenance = maintenance,
+            Mutation::PutDeactivation {
+                agent_id,
+                deactivation,
+            } => {
+                registry.deactivations.retain(|(id, _)| *id != agent_id);
+                registry
+                    .deactivations
+                    .extend(deactivation.map(|deactivation| (agent_id, deactivation)));
+            }
+            Mutation::MarkGone { agent_id, since } => {
+                registry.forget(&agent_id);
+                registry.deactivations.retain(|(id, _)| *id != agent_id);
+                registry.gone.push((agent_id, since));
+            }
+            Mutation::PruneGone { agent_ids } => {
+                registry.gone.retain(|(id, _)| !agent_ids.contains(id));
+            }
+            Mutation::UpdateQuota(changes) => {
+                for (role, quota) in changes {
+                    registry.quotas.retain(|(known, _)| *known != role);
+                    if !quota.is_default() {
+                        registry.quotas.push((role, quota));
+                    }
+                }
+            }
+            Mutation::PutFramework(record) => {
+                let id = record.framework_id.clone();
+                registry.frameworks.retain(|known| known.framework_id != id);
+                registry.frameworks.push(record);
+            }
+            Mutation::RemoveFrameworks { framework_ids } => registry
+                .frameworks
+                .retain(|known| !framework_ids.contains(&known.framework_id)),
+            Mutation::EndFrameworks { removed, forgotten } => {
+                for (id, since) in removed {
+                    registry.frameworks.retain(|known| known.framework_id != id);
+                    registry.removed_frameworks.push((id, since));
+                }
+                registry
+                    .removed_frameworks
+                    .retain(|(id, _)| !forgotten.contains(id));
+            }
+            Mutation::PutDeadline(record) => registry.deadlines.push(record),
+            Mutation::RemoveDeadlines { framework_ids } => registry
+                .deadlines
+                .retain(|record| !framework_ids.contains(&record.framework_id)),
+        }
+    }
+
+    /// The agent is neither known nor unreachable.
+    fn forget(&mut self, id: &str) {
+        self.agents.retain(|agent| agent.agent_id != id);
+        self.unreachable.retain(|agent| agent.agent_id != id);
+    }
+}

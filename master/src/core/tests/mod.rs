@@ -231,7 +231,7 @@ impl World {
         };
         let last = *last;
         for (_, mutation) in unwritten {
-            self.apply(mutation);
+            self.registry.apply(mutation);
         }
         self.input(Input::Persisted { lsn: last });
     }

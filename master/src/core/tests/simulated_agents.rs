@@ -11,7 +11,7 @@ impl World {
             message,
         });
         for (lsn, mutation) in std::mem::take(&mut self.unwritten) {
-            self.apply(mutation);
+            self.registry.apply(mutation);
             self.carry_out(Input::Persisted { lsn });
         }
     }

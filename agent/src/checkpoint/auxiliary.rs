@@ -1,46 +1,59 @@
-//! The estimator's learned profile, one opaque record: `meta/estimator`.
+//! Records whose loss costs no task: damage of one is told, and it is written anew.
 //!
-//! Losing it costs what was learned and nothing else, so that damage is told and forgotten.
+//! They are what the estimator has learned, `meta/estimator`, which is opaque here, and the ages of old sandboxes, see
+//! [`super::sandbox_ages`].
+
+use std::path::{Path, PathBuf};
 
 use super::durable::{Batch, StoreError};
 use super::{FrameError, Layout, frame};
 
 /// Why a record is of no use.
 #[derive(Debug, thiserror::Error)]
-pub enum LearnedProfileError {
+pub enum AuxiliaryError {
     /// It cannot be read.
     #[error("failed to read {path}")]
     Unreadable {
-        path: std::path::PathBuf,
+        path: PathBuf,
         #[source]
         source: std::io::Error,
     },
     #[error("{path} is damaged")]
     Damaged {
-        path: std::path::PathBuf,
+        path: PathBuf,
         #[source]
         source: FrameError,
     },
 }
 
-/// Replaces the record, durably. Blocks.
+/// Replaces the record of what was learned, durably. Blocks.
 pub fn write_learned_profile(layout: &Layout, profile: &[u8]) -> Result<(), StoreError> {
+    replace(&layout.estimator(), profile)
+}
+
+/// The record of what was learned, if there is one. Blocks.
+pub fn read_learned_profile(layout: &Layout) -> Result<Option<Vec<u8>>, AuxiliaryError> {
+    read_whole(&layout.estimator())
+}
+
+/// Replaces a record, durably.
+pub(super) fn replace(path: &Path, body: &[u8]) -> Result<(), StoreError> {
     let mut batch = Batch::default();
-    batch.write_file(&layout.estimator(), profile)?;
+    batch.write_file(path, body)?;
     batch.finish()
 }
 
-/// The record, if there is one. Blocks.
-pub fn read_learned_profile(layout: &Layout) -> Result<Option<Vec<u8>>, LearnedProfileError> {
-    let path = layout.estimator();
+/// A record, if there is one.
+pub(super) fn read_whole(path: &Path) -> Result<Option<Vec<u8>>, AuxiliaryError> {
+    let path = path.to_owned();
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(LearnedProfileError::Unreadable { path, source }),
+        Err(source) => return Err(AuxiliaryError::Unreadable { path, source }),
     };
     match frame::decode_file(&bytes) {
         Ok(body) => Ok(Some(body.to_vec())),
-        Err(source) => Err(LearnedProfileError::Damaged { path, source }),
+        Err(source) => Err(AuxiliaryError::Damaged { path, source }),
     }
 }
 
@@ -65,7 +78,7 @@ mod tests {
         std::fs::write(layout.estimator(), bytes).unwrap();
         assert!(matches!(
             read_learned_profile(&layout),
-            Err(LearnedProfileError::Damaged { .. })
+            Err(AuxiliaryError::Damaged { .. })
         ));
     }
 }

@@ -1,0 +1,289 @@
+//! Decides whether an agent may come back as the one it was: `--reconfiguration_policy`.
+//!
+//! Pure: the agent as it was recorded and as it is configured go in. Invariant: what cannot be read of the record is
+//! never taken for nothing.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::{Attribute, AttributeValue, Attributes, Resources};
+
+use super::ConfigurationError;
+use super::flags::Flags;
+use crate::checkpoint::AgentImage;
+
+/// What may change between two starts.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Policy {
+    /// Nothing of what is compared.
+    Equal,
+    /// Resources and attributes may grow, and a domain may be named; the address is not compared.
+    Additive,
+}
+
+/// Why an agent may not come back as the one it was.
+#[derive(Debug, Eq, PartialEq)]
+enum Refusal {
+    Unreadable {
+        what: &'static str,
+        why: String,
+    },
+    Differs {
+        what: &'static str,
+        before: String,
+        now: String,
+    },
+}
+
+/// Whether the agent may come back as the one it was.
+pub(crate) fn check_compatible(
+    flags: &Flags,
+    before: Option<&AgentImage>,
+    now: &pb::AgentInfo,
+) -> Result<(), ConfigurationError> {
+    let Some(before) = before.and_then(|image| image.record.as_ref()) else {
+        return Ok(());
+    };
+    let policy = match flags.reconfiguration_policy.as_str() {
+        "equal" => Policy::Equal,
+        _ => Policy::Additive,
+    };
+    compare(policy, &before.info, now).map_err(|refusal| explain(refusal, flags))
+}
+
+fn explain(refusal: Refusal, flags: &Flags) -> ConfigurationError {
+    let latest = flags.work_dir.join(Path::new("meta/slaves/latest"));
+    let latest = latest.display().to_string();
+    match refusal {
+        Refusal::Unreadable { what, why } => {
+            ConfigurationError::UnreadableRecord { what, why, latest }
+        }
+        Refusal::Differs { what, before, now } => ConfigurationError::Incompatible {
+            what,
+            before,
+            now,
+            policy: flags.reconfiguration_policy.clone(),
+            latest,
+        },
+    }
+}
+
+fn compare(policy: Policy, before: &pb::AgentInfo, now: &pb::AgentInfo) -> Result<(), Refusal> {
+    let resources = |info: &pb::AgentInfo| {
+        convert::resources(&info.resources).map_err(|error| unreadable("resources", error))
+    };
+    let attributes = |info: &pb::AgentInfo| {
+        convert::attributes(&info.attributes).map_err(|error| unreadable("attributes", error))
+    };
+    let (old, new): (Resources, Resources) = (resources(before)?, resources(now)?);
+    let allowed = match policy {
+        Policy::Equal => old == new,
+        Policy::Additive => new.contains(&old),
+    };
+    require(allowed, "resources", old, new)?;
+    let (old, new) = (attributes(before)?, attributes(now)?);
+    let allowed = match policy {
+        Policy::Equal => old == new,
+        Policy::Additive => old.iter().all(|attribute| is_kept(attribute, &new)),
+    };
+    require(allowed, "attributes", old, new)?;
+    let is_named = policy == Policy::Additive && before.domain.is_none();
+    let (old, new) = (&before.domain, &now.domain);
+    require(old == new || is_named, "domain", text_of(old), text_of(new))?;
+    if policy == Policy::Additive {
+        return Ok(());
+    }
+    let (old, new) = (&before.hostname, &now.hostname);
+    require(old == new, "hostname", old, new)?;
+    require(before.port == now.port, "port", before.port(), now.port())
+}
+
+fn unreadable(what: &'static str, error: impl Display) -> Refusal {
+    Refusal::Unreadable {
+        what,
+        why: error.to_string(),
+    }
+}
+
+fn require(
+    allowed: bool,
+    what: &'static str,
+    before: impl Display,
+    now: impl Display,
+) -> Result<(), Refusal> {
+    if allowed {
+        return Ok(());
+    }
+    Err(Refusal::Differs {
+        what,
+        before: before.to_string(),
+        now: now.to_string(),
+    })
+}
+
+/// Whether an attribute is still there: the same text, a number that is no smaller, or ranges that hold its own.
+fn is_kept(old: &Attribute, new: &Attributes) -> bool {
+    new.get(old.name()).any(|new| match (old.value(), new) {
+        (AttributeValue::Scalar(old), AttributeValue::Scalar(new)) => new >= old,
+        (AttributeValue::Ranges(old), AttributeValue::Ranges(new)) => new.contains(old),
+        (AttributeValue::Text(old), AttributeValue::Text(new)) => new == old,
+        _ => false,
+    })
+}
+
+fn text_of(domain: &Option<pb::DomainInfo>) -> String {
+    let fault_domain = domain
+        .as_ref()
+        .and_then(|domain| domain.fault_domain.as_ref());
+    fault_domain.map_or_else(
+        || "none".to_owned(),
+        |domain| format!("{}/{}", domain.region.name, domain.zone.name),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::convert::Format;
+    use meseta_resources::Role;
+
+    use super::*;
+
+    fn agent(resources: &str, attributes: &str) -> pb::AgentInfo {
+        let resources = Resources::parse(resources, &Role::star()).expect("resources");
+        let attributes: Attributes = attributes.parse().expect("attributes");
+        pb::AgentInfo {
+            hostname: "node".to_owned(),
+            port: Some(5051),
+            resources: convert::to_resources(&resources, Format::PostRefinement).expect("written"),
+            attributes: convert::to_attributes(&attributes),
+            ..pb::AgentInfo::default()
+        }
+    }
+
+    fn in_domain(name: &str) -> pb::AgentInfo {
+        let text = format!(
+            r#"{{"fault_domain": {{"region": {{"name": "{name}"}}, "zone": {{"name": "z"}}}}}}"#
+        );
+        pb::AgentInfo {
+            domain: Some(convert::parse_domain(&text).expect("a domain")),
+            ..agent("cpus:1", "")
+        }
+    }
+
+    /// What is refused by each policy, if anything.
+    fn refused(before: &pb::AgentInfo, now: &pb::AgentInfo) -> [Option<&'static str>; 2] {
+        [Policy::Equal, Policy::Additive].map(|policy| match compare(policy, before, now) {
+            Ok(()) => None,
+            Err(Refusal::Differs { what, .. } | Refusal::Unreadable { what, .. }) => Some(what),
+        })
+    }
+
+    #[test]
+    fn resources_may_grow_and_never_shrink() {
+        const BEFORE: &str = "cpus:4;mem:1024;ports:[1-5];bugs:{a,b};disk(r):10";
+        const NEITHER: [Option<&str>; 2] = [Some("resources"); 2];
+        const ADDITIVE: [Option<&str>; 2] = [Some("resources"), None];
+        for (now, expected) in [
+            (BEFORE, [None; 2]),
+            (
+                "disk(r):10;bugs:{b,a};ports:[1-3,4-5];mem:1024;cpus:4",
+                [None; 2],
+            ),
+            (
+                "cpus:5;mem:1024;ports:[1-5];bugs:{a,b};disk(r):10",
+                ADDITIVE,
+            ),
+            (
+                "cpus:4;mem:1024;ports:[1-9];bugs:{a,b};disk(r):10",
+                ADDITIVE,
+            ),
+            (
+                "cpus:4;mem:1024;ports:[1-5];bugs:{a,b,c};disk(r):10",
+                ADDITIVE,
+            ),
+            (
+                "cpus:4;mem:1024;ports:[1-5];bugs:{a,b};disk(r):10;gpu:1",
+                ADDITIVE,
+            ),
+            (
+                "cpus:3.9;mem:1024;ports:[1-5];bugs:{a,b};disk(r):10",
+                NEITHER,
+            ),
+            ("cpus:8;mem:1023;ports:[1-5];bugs:{a,b};disk(r):10", NEITHER),
+            ("cpus:4;mem:1024;ports:[2-9];bugs:{a,b};disk(r):10", NEITHER),
+            ("cpus:4;mem:1024;ports:[1-5];bugs:{a,c};disk(r):10", NEITHER),
+            ("cpus:4;mem:1024;ports:[1-5];bugs:{a,b}", NEITHER),
+            // As much of another role is something else.
+            ("cpus:4;mem:1024;ports:[1-5];bugs:{a,b};disk:10", NEITHER),
+        ] {
+            let found = refused(&agent(BEFORE, ""), &agent(now, ""));
+            assert_eq!(found, expected, "{now}");
+        }
+    }
+
+    #[test]
+    fn attributes_are_kept_or_grow() {
+        const BEFORE: &str = "rack:r1;level:10;ids:[1-5]";
+        const NEITHER: [Option<&str>; 2] = [Some("attributes"); 2];
+        const ADDITIVE: [Option<&str>; 2] = [Some("attributes"), None];
+        for (now, expected) in [
+            (BEFORE, [None; 2]),
+            ("ids:[1-5];level:10;rack:r1", [None; 2]),
+            ("rack:r1;level:10;ids:[1-5];more:x", ADDITIVE),
+            ("rack:r1;level:11;ids:[1-5]", ADDITIVE),
+            ("rack:r1;level:10;ids:[1-9]", ADDITIVE),
+            ("rack:r2;rack:r1;level:10;ids:[1-5]", ADDITIVE),
+            ("rack:r2;level:10;ids:[1-5]", NEITHER),
+            ("rack:r1;level:9;ids:[1-5]", NEITHER),
+            ("rack:r1;level:10;ids:[1-4]", NEITHER),
+            ("rack:r1;level:x;ids:[1-5]", NEITHER),
+            ("rack:r1;level:10", NEITHER),
+        ] {
+            let found = refused(&agent("cpus:1", BEFORE), &agent("cpus:1", now));
+            assert_eq!(found, expected, "{now}");
+        }
+        // Names may repeat: as many of other values are not the same.
+        let twice = refused(&agent("cpus:1", "a:x;a:x"), &agent("cpus:1", "a:x;a:y"));
+        assert_eq!(twice, ADDITIVE);
+    }
+
+    #[test]
+    fn a_domain_may_be_added_and_neither_moved_nor_taken_away() {
+        let none = agent("cpus:1", "");
+        assert_eq!(refused(&in_domain("a"), &in_domain("a")), [None; 2]);
+        assert_eq!(refused(&none, &in_domain("a")), [Some("domain"), None]);
+        assert_eq!(refused(&in_domain("a"), &none), [Some("domain"); 2]);
+        assert_eq!(
+            refused(&in_domain("a"), &in_domain("b")),
+            [Some("domain"); 2]
+        );
+    }
+
+    #[test]
+    fn the_address_is_compared_where_all_is_to_be_equal() {
+        let before = agent("cpus:1", "");
+        let renamed = pb::AgentInfo {
+            hostname: "other".to_owned(),
+            ..before.clone()
+        };
+        assert_eq!(refused(&before, &renamed), [Some("hostname"), None]);
+        let moved = pb::AgentInfo {
+            port: Some(5052),
+            ..before.clone()
+        };
+        assert_eq!(refused(&before, &moved), [Some("port"), None]);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_allows_nothing() {
+        let now = agent("cpus:1", "rack:r1");
+        let mut before = now.clone();
+        before.resources[0].scalar = None;
+        assert_eq!(refused(&before, &now), [Some("resources"); 2]);
+        let mut before = now.clone();
+        before.attributes[0].text = None;
+        assert_eq!(refused(&before, &now), [Some("attributes"); 2]);
+    }
+}

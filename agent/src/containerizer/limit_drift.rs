@@ -1,0 +1,100 @@
+//! Compares the limits in force with those that were asked for, and sets them again.
+//!
+//! Limits are a function of the demand, whoever else writes to the groups: all are compared when the agent comes back,
+//! and every [`PERIOD`] those of containers that are in no other. Blocking. Invariant: a container that is being
+//! changed is left to that, and a memory limit that waits for memory to be given back is no difference.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use meseta_daemon::error_chain::chain;
+use meseta_isolators::{ContainerError, ContainerName, Demand, Drift, DriftKind, Shrink};
+use meseta_resources::ContainerId;
+use tracing::{debug, info, warn};
+
+use super::{Containerizer, LiveContainer};
+
+/// Between two looks at the limits of a container that runs.
+pub(super) const PERIOD: Duration = Duration::from_secs(30);
+
+/// Compares the limits of a container that runs, unless they are just being changed.
+pub(super) fn compare(containerizer: &Containerizer, live: &LiveContainer) {
+    let Ok(applied) = live.change_lock.try_lock() else {
+        return;
+    };
+    // Others may have been asked for, and are about to be set.
+    if containerizer.demand_of(&live.container) == Some(applied.demand) {
+        compare_with(containerizer, &live.container, &applied.demand, false);
+    }
+}
+
+/// Compares the limits of a container of before the agent's start with what its checkpoint asks for.
+pub(super) fn restore(containerizer: &Containerizer, container: &ContainerId, demand: &Demand) {
+    compare_with(containerizer, container, demand, true);
+}
+
+fn compare_with(
+    containerizer: &Containerizer,
+    container: &ContainerId,
+    demand: &Demand,
+    is_first: bool,
+) {
+    let Ok(name) = ContainerName::new(container.as_str()) else {
+        return;
+    };
+    match containerizer.containers().verify(&name, demand) {
+        Ok(drifts) if drifts.is_empty() => {}
+        // It began under other isolators, and has no group where these would write.
+        Ok(drifts) if drifts.iter().any(|drift| drift.kind == DriftKind::Missing) => {
+            let files: Vec<_> = drifts.iter().map(|drift| drift.file).collect();
+            if is_first {
+                info!(container_id = %container, ?files, "limits of a container of other isolators stay as they are");
+            }
+        }
+        Ok(drifts) => {
+            if let Err(error) = set(containerizer, &name, demand, &drifts) {
+                let found = text_of(&drifts);
+                warn!(container_id = %container, found, error = %chain(&error), "limits are not what was asked for, and cannot be set");
+            }
+        }
+        // It has just ended, and the core will hear of it.
+        Err(ContainerError::Unknown(_)) if !is_first => {
+            debug!(container_id = %container, "no limits to compare");
+        }
+        Err(error) => {
+            warn!(container_id = %container, error = %chain(&error), "cannot compare limits");
+        }
+    }
+}
+
+/// Sets limits again. A memory limit that is higher may be one of before, which what runs did not fit below: it is
+/// lowered if it fits by now, and not counted.
+fn set(
+    containerizer: &Containerizer,
+    name: &ContainerName,
+    demand: &Demand,
+    drifts: &[Drift],
+) -> Result<(), ContainerError> {
+    let containers = containerizer.containers();
+    if drifts.iter().any(|drift| drift.kind == DriftKind::Differs) {
+        containers.update(name, demand)?;
+        let found = text_of(drifts);
+        warn!(container_id = %name, found, "limits were not what was asked for, and were set again");
+        let restored = &containerizer.inner.limits_restored;
+        restored.fetch_add(1, Ordering::Relaxed);
+    }
+    if drifts.iter().any(|drift| drift.kind == DriftKind::Higher)
+        && let Shrink::Done { limit_bytes } = containers.shrink_memory(name, demand)?
+    {
+        info!(container_id = %name, limit_bytes, "lowered a memory limit to what was asked for");
+    }
+    Ok(())
+}
+
+fn text_of(drifts: &[Drift]) -> String {
+    let found = drifts.iter().map(|drift| {
+        let found = drift.found.as_deref().unwrap_or("nothing");
+        format!("{} is {found} instead of {}", drift.file, drift.requested)
+    });
+    found.collect::<Vec<_>>().join("; ")
+}

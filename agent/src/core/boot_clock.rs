@@ -1,0 +1,72 @@
+//! The clock of the machine's boot: how long ago something was in an earlier life of the agent.
+//!
+//! The clock of the wall may be set, ahead or back, while no agent runs. So times that a restart must remember are
+//! recorded as the machine's uptime, with the id of its boot; see [`crate::checkpoint::KillRequested`]. Suspension is
+//! not counted: no task runs then. Invariant: uptimes of two boots are never compared.
+
+use std::time::Duration;
+
+use meseta_isolators::BootId;
+use meseta_resources::{Moment, Now};
+
+/// Counts from the machine's boot.
+#[derive(Clone, Debug)]
+pub struct BootClock {
+    boot: BootId,
+    /// The machine's uptime at [`Moment::ORIGIN`].
+    uptime_at_origin: Duration,
+}
+
+impl BootClock {
+    /// The clock of this boot, whose uptime is `uptime_at_origin` at the origin of the agent's moments.
+    pub fn new(boot: BootId, uptime_at_origin: Duration) -> Self {
+        Self {
+            boot,
+            uptime_at_origin,
+        }
+    }
+
+    /// The id of the boot that it counts from.
+    pub(super) fn boot(&self) -> &BootId {
+        &self.boot
+    }
+
+    /// Nanoseconds since the boot, for a record.
+    pub(super) fn uptime_ns(&self, now: Now) -> u64 {
+        let uptime = self.uptime_at_origin + now.moment.saturating_since(Moment::ORIGIN);
+        u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How long ago a recorded uptime was; `None` for one of another boot.
+    pub(super) fn since(&self, now: Now, boot: &BootId, uptime_ns: u64) -> Option<Duration> {
+        let elapsed = self.uptime_ns(now).saturating_sub(uptime_ns);
+        (*boot == self.boot).then(|| Duration::from_nanos(elapsed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uptimes_count_over_restarts_and_not_over_reboots() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let at = |after: Duration| Now {
+            moment: Moment::ORIGIN + after,
+            unix: Duration::ZERO,
+        };
+        let boot = BootId::from_text("b");
+        let before = BootClock::new(boot.clone(), 100 * SECOND);
+        let recorded = before.uptime_ns(at(5 * SECOND));
+        let after = BootClock::new(boot.clone(), 140 * SECOND);
+        let elapsed = after.since(at(2 * SECOND), &boot, recorded);
+        assert_eq!(elapsed, Some(37 * SECOND));
+        let rebooted = BootClock::new(BootId::from_text("c"), 140 * SECOND);
+        assert_eq!(rebooted.since(at(2 * SECOND), &boot, recorded), None);
+        // What no clock of this boot can have shown is not long ago.
+        assert_eq!(
+            after.since(at(SECOND), &boot, u64::MAX),
+            Some(Duration::ZERO)
+        );
+    }
+}
