@@ -69,7 +69,9 @@ impl Drop for Node {
 /// Starts an agent that is told this of the masters.
 pub(super) fn start_agent(masters: &Masters, told: &str) -> Node {
     let dir: &Path = masters.dir.path();
-    let cgroups_root = format!("meseta-test-{}-failover", std::process::id());
+    // Of this agent alone: scenarios that run beside each other remove all groups below theirs.
+    let name = dir.file_name().expect("a folder").display();
+    let cgroups_root = format!("meseta-test-{}-{name}", std::process::id());
     let flags = vec![
         "--port=0".to_owned(),
         format!("--master={told}"),
