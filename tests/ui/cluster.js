@@ -129,9 +129,10 @@ export class Cluster {
 
   /** What a master that answers says of who leads. */
   async leads() {
+    // The others name one that was killed until its lease is over: the leader has to say it of itself.
     for (const port of [...this.said.matchAll(/127\.0\.0\.1:(\d+)/g)].map(([, port]) => port)) {
       const answer = await fetch(`http://127.0.0.1:${port}/leader`).then((found) => found.json()).catch(() => null);
-      if (answer?.leader && answer.role !== "recovering") return answer;
+      if (answer?.role === "leading" && answer.leader === `127.0.0.1:${port}`) return answer;
     }
     throw new Error("no master says who leads");
   }
