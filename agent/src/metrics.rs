@@ -4,7 +4,7 @@
 //! and the monitor's last samples, those of containers one by one ([`containers`]). Nothing is read from the
 //! kernel for a scrape, and a container's series end with it. The keys of Mesos's `/metrics/snapshot` are in [`mesos`].
 
-mod containers;
+pub(crate) mod containers;
 mod families;
 mod mesos;
 mod revocable;

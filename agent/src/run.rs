@@ -230,6 +230,7 @@ impl Node {
             inputs,
             dropped.clone(),
             self.configuration.budgets,
+            self.context.samples.clone(),
         );
         let streams = self.context.streams.clone();
         let service = Service::new(

@@ -9,7 +9,6 @@ import { OnAgent } from "./logs.js";
 import { Now } from "./now.js";
 import { Operate, mayOperate } from "./operate.js";
 import { Frame, Waiting, useRoute } from "./parts.js";
-import { remember } from "./plot.js";
 import { Rights, may } from "./rights.js";
 import { Role, Roles } from "./roles.js";
 import { Task, Tasks } from "./tasks.js";
@@ -46,7 +45,7 @@ function App() {
   const leader = usePoll(askLeader, []);
   const { value: rights = null, error } = usePoll(() => get("rights"), [], 30);
   const isMeasured = may(rights, "get_endpoints", "/metrics/snapshot");
-  const metrics = usePoll(async () => (isMeasured ? remember(await get("metrics/snapshot")) : null), [isMeasured]);
+  const metrics = usePoll(async () => (isMeasured ? get("metrics/snapshot") : null), [isMeasured]);
   const [here, title, content] = part(route, metrics, leader);
   const pages = PAGES.filter(([page]) => page !== "operate" || mayOperate(rights));
   return html`<${Rights.Provider} value=${rights}><${Frame} name="Meseta" title=${title} pages=${pages} here=${here}>

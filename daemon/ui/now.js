@@ -5,7 +5,7 @@ import { get, usePoll } from "./api.js";
 import { standing } from "./agents.js";
 import * as format from "./format.js";
 import { Bar, FAILING, Facts, Logs, State, Table, Waiting, link } from "./parts.js";
-import { Past } from "./plot.js";
+import { Past, usePast } from "./plot.js";
 import { may, useRights } from "./rights.js";
 
 const RESOURCES = ["cpus", "mem", "disk", "gpus"];
@@ -16,6 +16,7 @@ export function Now({ metrics, leader }) {
   const isMeasured = may(useRights(), "get_endpoints", "/metrics/snapshot");
   const roles = usePoll(() => get("roles"), []);
   const tasks = usePoll(() => get("tasks", { limit: LOOKED_AT, order: "desc" }), []);
+  const past = usePast(isMeasured);
   const counts = metrics.value;
   if (isMeasured && !counts) return html`<${Waiting} error=${metrics.error} />`;
   const failing = (tasks.value?.tasks ?? []).filter((task) => FAILING.includes(task.state));
@@ -23,7 +24,7 @@ export function Now({ metrics, leader }) {
     ${isMeasured
       ? html`<${Counts} counts=${counts} leader=${leader.value} />
         <section aria-labelledby="resources"><h2 id="resources">Resources</h2>
-          <${Resources} counts=${counts} roles=${roles.value?.roles ?? []} /></section>`
+          <${Resources} counts=${counts} roles=${roles.value?.roles ?? []} used=${past.value?.used ?? {}} /></section>`
       : html`<p class="quiet">The figures of the whole cluster are not shown: they need the permission get_endpoints for /metrics/snapshot.</p>`}
     <section aria-labelledby="failing"><h2 id="failing">Failing tasks</h2>
       ${tasks.value
@@ -32,7 +33,7 @@ export function Now({ metrics, leader }) {
     ${isMeasured && html`<section aria-labelledby="missing"><h2 id="missing">Agents that take no work</h2>
       <${Missing} count=${amiss(counts)} /></section>`}
     ${leader.value && html`<section aria-labelledby="masters"><h2 id="masters">Masters</h2><${Masters} ...${leader.value} /></section>`}
-    ${isMeasured && html`<section aria-labelledby="past"><h2 id="past">Use</h2><${Past} /></section>`}`;
+    ${isMeasured && html`<section aria-labelledby="past"><h2 id="past">The last hour</h2><${Past} /></section>`}`;
 }
 
 /** How many agents are not at work, or more than are not. */
@@ -80,7 +81,7 @@ export function shares(name, counts, roles) {
   return { total, allocated, offered, reserved, revocable, revocableUsed, free: Math.max(0, total - allocated - offered) };
 }
 
-function Resources({ counts, roles }) {
+function Resources({ counts, roles, used }) {
   const rows = RESOURCES.map((name) => [name, shares(name, counts, roles)]).filter(([, share]) => share.total > 0);
   if (rows.length === 0) return html`<p class="quiet">No agent has any resources.</p>`;
   const hasRevocable = rows.some(([, share]) => share.revocable > 0);
@@ -90,6 +91,7 @@ function Resources({ counts, roles }) {
     <thead><tr><th scope="col">Resource</th><th scope="col" class="wide">Share</th>
       <th scope="col" class="number"><span class="key allocated" aria-hidden="true"></span>Allocated</th>
       <th scope="col" class="number"><span class="key offered" aria-hidden="true"></span>Offered</th>
+      <th scope="col" class="number"><span class="key used" aria-hidden="true"></span>Used</th>
       <th scope="col" class="number"><span class="key free" aria-hidden="true"></span>Free</th>
       <th scope="col" class="number">Total</th>
       <th scope="col" class="number"><span class="key reserved" aria-hidden="true"></span>Reserved</th>
@@ -99,11 +101,13 @@ function Resources({ counts, roles }) {
       <th scope="row">${name}</th>
       <td class="wide">
         <${Bar} name=${name} total=${share.total} parts=${[["allocated", "allocated", share.allocated], ["offered", "offered", share.offered]]} />
+        ${name in used && html`<div class="thin"><${Bar} name=${name} total=${share.total} parts=${[["used", "used", used[name]]]} /></div>`}
         <div class="thin"><${Bar} name=${name} total=${share.total} parts=${[["reserved", "reserved", share.reserved]]} /></div>
         ${share.revocable > 0 && html`<div class="thin"><${Bar} name="revocable ${name}" total=${share.revocable}
           parts=${[["revocable", "used", share.revocableUsed]]} /></div>`}
       </td>
-      ${cell(name, "allocated", share.allocated)}${cell(name, "offered", share.offered)}${cell(name, "free", share.free)}
+      ${cell(name, "allocated", share.allocated)}${cell(name, "offered", share.offered)}
+      ${name in used ? cell(name, "used", used[name]) : html`<td class="number">–</td>`}${cell(name, "free", share.free)}
       ${cell(name, "total", share.total)}${cell(name, "reserved", share.reserved)}
       ${hasRevocable && html`<td class="number" data-of="${name}.revocable">${format.amount(name, share.revocableUsed)} of ${format.amount(name, share.revocable)}</td>`}
     </tr>`)}</tbody></table></div>`;

@@ -1,19 +1,29 @@
-// What was in use, for as long as the page has been open, an hour at most. A master keeps no past figures.
+// Lines over time, and what the cluster allocated and used over the last hour, which its master keeps.
 
 import { html, useEffect, useRef } from "./vendor/preact-htm.js";
+import { get, usePoll } from "./api.js";
 
-const SAMPLES_MAX = 720;
-const samples = [[], [], []];
+const SAMPLES_MAX = 240;
+const INTERVAL_S = 15;
+const PAST = [["cpus", "allocated"], ["cpus", "used"], ["mem", "allocated"], ["mem", "used"]];
+const past = { series: [[], [], [], [], []], used: {} };
 
-/** Adds a snapshot of a master's metrics to what is plotted; gives it back. */
-export function remember(metrics) {
-  const share = (name) => {
-    const total = metrics[`master/${name}_total`];
-    return total > 0 ? (100 * metrics[`master/${name}_used`]) / total : null;
-  };
-  push(samples, [Date.now() / 1000, share("cpus"), share("mem")], SAMPLES_MAX);
-  return metrics;
+/** Asks for what the master has sampled since it was asked last. */
+async function askPast() {
+  const history = await get("metrics/history", { since: past.series[0].at(-1) ?? 0 });
+  history.times.forEach((time, at) => {
+    const share = ([name, figure]) => {
+      const total = history[name].total[at];
+      return total > 0 ? (100 * history[name][figure][at]) / total : null;
+    };
+    push(past.series, [time, ...PAST.map(share)], SAMPLES_MAX);
+    past.used = { cpus: history.cpus.used[at], mem: history.mem.used[at] };
+  });
+  return past;
 }
+
+/** The last hour of the cluster, and what it used last of each resource that is measured. */
+export const usePast = (isMeasured) => usePoll(async () => (isMeasured ? askPast() : past), [isMeasured], INTERVAL_S);
 
 /** Adds a value to each series; the oldest go. */
 export function push(series, values, max) {
@@ -70,7 +80,7 @@ function copied(series) {
 function options(box, labels, unit, max) {
   const style = getComputedStyle(box);
   const colour = (name) => style.getPropertyValue(name).trim();
-  const colours = [colour("--allocated"), colour("--offered"), colour("--bad"), colour("--reserved"), colour("--revocable")];
+  const colours = [colour("--allocated"), colour("--used"), colour("--offered"), colour("--bad"), colour("--reserved")];
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   return {
     width: box.clientWidth, height: 150, cursor: { y: false },
@@ -88,8 +98,8 @@ function clock(_, ticks) {
   return ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("sv", { hour: "2-digit", minute: "2-digit", second: "2-digit" }));
 }
 
-/** The cluster's use since the page was opened. */
+/** The cluster's last hour. */
 export function Past() {
-  return html`<${Plot} label="Allocated since this page was opened, percent of the cluster" series=${samples}
-    labels=${["cpus", "mem"]} unit="%" max=${100} version=${samples[0].at(-1)} />`;
+  return html`<${Plot} label="Percent of the cluster over the last hour" series=${past.series}
+    labels=${PAST.map((one) => one.join(" "))} unit="%" max=${100} version=${past.series[0].at(-1)} />`;
 }

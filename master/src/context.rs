@@ -18,6 +18,7 @@ use crate::chunked_response::Renderer;
 use crate::core::Identity;
 use crate::files::Files;
 use crate::handle::Handle;
+use crate::history::History;
 use crate::metrics::Metrics;
 
 /// Bodies of scheduler calls.
@@ -36,6 +37,7 @@ pub(crate) struct Context {
     /// The flags in effect, as texts.
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) history: Arc<History>,
     pub(crate) renderer: Renderer,
     pub(crate) buffered_responses: BufferedResponses,
     pub(crate) files: Files,

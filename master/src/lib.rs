@@ -20,6 +20,7 @@ mod flags;
 mod grpc;
 mod handle;
 mod health;
+mod history;
 mod http;
 mod lead;
 mod leadership;

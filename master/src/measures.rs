@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use meseta_allocator::RoleGauges;
 
+use crate::core::Usage;
+
 /// Times that are kept of each kind; the newest count.
 const KEPT_MAX: usize = 1_000;
 
@@ -91,6 +93,8 @@ pub(crate) struct Measures {
     /// The number of subscribed operators.
     pub(crate) watchers: usize,
     pub(crate) roles: Vec<RoleGauges>,
+    /// What containers use.
+    pub(crate) usage: Usage,
     /// Now, since the Unix epoch.
     pub(crate) now: Duration,
 }

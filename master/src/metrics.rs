@@ -23,12 +23,13 @@ use prometheus::{Counter, Encoder, GaugeVec, IntCounterVec, Opts, Registry, Text
 use tokio::sync::watch;
 
 use crate::chunked_response::Document;
-use crate::core::{Snapshot, is_terminal, state_name};
+use crate::core::{Snapshot, Usage, is_terminal, state_name};
 use crate::leadership::Role;
 use crate::measures::Measures;
 use mesos::MetricWriter;
 use process::ProcessStats;
 use resource_sums::Sums;
+pub(crate) use resource_sums::{ResourceTotals, totals};
 
 /// Kinds of resources that have series of their own; others appear in `/state` only.
 const RESOURCES: [(&str, &str, f64); 4] = [
@@ -62,10 +63,14 @@ impl Metrics {
     }
 
     /// The text exposition format.
-    pub(crate) fn prometheus(&self, snapshot: &Snapshot) -> Result<Vec<u8>, prometheus::Error> {
+    pub(crate) fn prometheus(
+        &self,
+        snapshot: &Snapshot,
+        usage: Usage,
+    ) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
         registry.register(Box::new(SnapshotCollector(
-            families(snapshot, &self.role())?.into(),
+            families(snapshot, usage, &self.role())?.into(),
         )))?;
         let mut text = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut text)?;
@@ -187,12 +192,17 @@ fn labelled<T>(values: impl IntoIterator<Item = (&'static str, T)>) -> Vec<(Vec<
         .collect()
 }
 
-fn families(snapshot: &Snapshot, role: &Role) -> Result<Vec<MetricFamily>, prometheus::Error> {
+fn families(
+    snapshot: &Snapshot,
+    usage: Usage,
+    role: &Role,
+) -> Result<Vec<MetricFamily>, prometheus::Error> {
     let mut families = Families(Vec::new());
     process(&mut families, snapshot)?;
     leadership(&mut families, role)?;
     cluster(&mut families, snapshot)?;
     resources(&mut families, snapshot)?;
+    in_use(&mut families, usage)?;
     activity(&mut families, snapshot)?;
     roles::families(&mut families, snapshot)?;
     Ok(families.0)
@@ -387,6 +397,21 @@ fn resources(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometh
     Ok(())
 }
 
+fn in_use(families: &mut Families, usage: Usage) -> Result<(), prometheus::Error> {
+    families.gauge(
+        "meseta_master_usage_cpus",
+        "CPUs that the containers of all connected agents really use, as the agents measure it.",
+        &[],
+        one(usage.cpus),
+    )?;
+    families.gauge(
+        "meseta_master_usage_mem_bytes",
+        "Memory that the containers of all connected agents really use, as the agents measure it.",
+        &[],
+        one(to_f64(usage.mem_bytes)),
+    )
+}
+
 fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
     let counters = &snapshot.counters;
     families.counter(
@@ -519,7 +544,7 @@ mod tests {
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../docs/metrics.md");
         let page = page.split("## `meseta agent`").next().unwrap_or_default();
-        let families = families(&many_frameworks(1, 1), &Role::Leading).unwrap();
+        let families = families(&many_frameworks(1, 1), Usage::default(), &Role::Leading).unwrap();
         assert!(families.len() > 35, "{}", families.len());
         for family in families {
             let kind = format!("{:?}", family.get_field_type()).to_lowercase();
@@ -532,7 +557,7 @@ mod tests {
     fn the_dashboard_shows_what_there_is() {
         let text = include_str!("../../docs/grafana/masters.json");
         let _: serde_json::Value = serde_json::from_str(text).expect("JSON");
-        let families = families(&many_frameworks(1, 1), &Role::Leading).unwrap();
+        let families = families(&many_frameworks(1, 1), Usage::default(), &Role::Leading).unwrap();
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
         let mut shown = 0;
         for (at, _) in text.match_indices("meseta_master_") {
@@ -550,7 +575,7 @@ mod tests {
         let suspended = Role::Suspended {
             reason: "no etcd".to_owned(),
         };
-        let families = families(&many_frameworks(1, 1), &suspended).unwrap();
+        let families = families(&many_frameworks(1, 1), Usage::default(), &suspended).unwrap();
         let family = |name: &str| families.iter().find(|family| family.name() == name);
         let states = family("meseta_master_leadership").unwrap().get_metric();
         let set: Vec<_> = states

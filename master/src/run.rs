@@ -174,6 +174,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         masters,
         flags: env.flags_view,
         metrics,
+        history: Arc::default(),
         renderer: Renderer::default(),
         buffered_responses: BufferedResponses::default(),
         files: Files::new(flags.external_log_file.clone()),
@@ -184,6 +185,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         webui: webui(&flags)?,
         shutdown: shutdown.clone(),
     });
+    let history = context.history.clone();
+    let (sampled, stop) = (handle.clone(), shutdown.clone());
+    tokio::spawn(async move { history.keep(sampled, stop).await });
     let router = http::router(context.clone()).merge(grpc::router(&context).await);
     let core_task = tokio::spawn(core);
     let scheme = certificate.as_ref().map_or("http", |_| "https");

@@ -293,6 +293,7 @@ impl Service {
             commands_waiting: self.inbox.commands.len(),
             watchers: self.watchers.len(),
             roles: self.core.role_gauges(),
+            usage: self.core.usage(),
             now: self.clock.now().unix,
             ..self.measures.clone()
         }

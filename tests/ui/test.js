@@ -65,6 +65,10 @@ async function now() {
   const reserved = roles.reduce((sum, role) => sum + (role.reserved.cpus ?? 0), 0);
   assert.equal(await shown("cpus.reserved"), plain(reserved));
   assert.ok(reserved > 0, "something is reserved");
+  await eventually("what is used, as the master keeps it", async () => {
+    const { cpus } = await cluster.get("metrics/history");
+    return cpus.total.at(-1) === metrics["master/cpus_total"] && (await shown("cpus.used")) === plain(cpus.used.at(-1));
+  });
   assert.equal(await shown("mem.total"), `${plain(metrics["master/mem_total"] / 1024)} GiB`);
   const revocable = ["used", "total"].map((what) => plain(metrics[`master/cpus_revocable_${what}`]));
   assert.equal(await shown("cpus.revocable"), revocable.join(" of "));

@@ -439,6 +439,8 @@ impl AgentCore {
         self.link.last_ping = now.moment;
         let message = Box::new(ToMaster::Pong(wire::Pong {
             sequence: ping.sequence,
+            // Filled in as it is sent.
+            usage: None,
         }));
         let link = self.link.id;
         self.output_now(Destination::Liveness, LinkAction::Send { link, message });

@@ -30,6 +30,7 @@ use tracing::{debug, info};
 use crate::budgets::Budgets;
 use crate::core::{Input, LinkAction, LinkId};
 use crate::failure::Failure;
+use crate::monitor::Samples;
 pub(crate) use address::MasterAddress;
 pub use address::MasterAddressError;
 use outgoing::{Dropped, Outgoing, Queue, outgoing};
@@ -54,6 +55,7 @@ pub(crate) struct Links {
     inputs: mpsc::Sender<Input>,
     dropped: Dropped,
     budgets: Budgets,
+    samples: Samples,
     /// Frames that wait for the core, of whatever connection.
     frames: Budget,
     hint: Hint,
@@ -90,6 +92,7 @@ impl Links {
         inputs: mpsc::Sender<Input>,
         dropped: Dropped,
         budgets: Budgets,
+        samples: Samples,
     ) -> Self {
         Self {
             master,
@@ -97,6 +100,7 @@ impl Links {
             inputs,
             dropped,
             budgets,
+            samples,
             hint: Hint::default(),
             frames: Budget::new(budgets.frames()),
             current: None,
@@ -142,7 +146,10 @@ impl Links {
     }
 
     /// Sends on a connection, if it is the present one.
-    fn send(&mut self, link: LinkId, message: protocol::agent_frame::Message) {
+    fn send(&mut self, link: LinkId, mut message: protocol::agent_frame::Message) {
+        if let protocol::agent_frame::Message::Pong(pong) = &mut message {
+            pong.usage = self.samples.usage();
+        }
         let Some(current) = self.current.as_ref().filter(|current| current.link == link) else {
             return;
         };

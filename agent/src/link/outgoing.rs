@@ -183,7 +183,10 @@ mod tests {
             assert!(outgoing.send(message(MIB)));
         }
         assert!(locked(&outgoing.load).bytes <= BYTES_MAX);
-        let pong = Message::Pong(protocol::Pong { sequence: 1 });
+        let pong = Message::Pong(protocol::Pong {
+            sequence: 1,
+            ..protocol::Pong::default()
+        });
         assert!(outgoing.send(pong), "small words go");
         let mut read = 0;
         loop {

@@ -203,7 +203,7 @@ fn write_families(out: &mut String, sampled: &[(String, &Sample)]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use meseta_isolators::{BootId, ContainerUsage, Demand, MemoryUsage, ProcessIdentity};
@@ -215,7 +215,8 @@ mod tests {
     use crate::containerizer::LiveContainer;
     use crate::containerizer::inspection_limits::InspectionLimits;
 
-    fn sample() -> Sample {
+    /// Of a container with half a CPU and ten bytes of memory.
+    pub(crate) fn sample() -> Sample {
         Sample {
             container: Arc::new(LiveContainer {
                 run: Arc::new(RunKey {

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::{ContainerName, ContainerUsage, DiskUsage, Sampler};
+use meseta_proto::meseta::v1::UsageTotal;
 use meseta_resources::ContainerId;
 use tracing::debug;
 
@@ -94,6 +95,26 @@ impl Samples {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// What containers use all together, as of the last sweep; `None` before the first. Those inside another count with it.
+    pub(crate) fn usage(&self) -> Option<UsageTotal> {
+        self.host().sweep?;
+        let last = self.last();
+        let outer = last
+            .iter()
+            .filter(|(container, _)| container.parent().is_none());
+        let mut total = UsageTotal {
+            cpus: Some(0.0),
+            mem_bytes: Some(0),
+        };
+        for (_, sample) in outer {
+            let memory = &sample.usage.memory;
+            let mem_bytes = memory.rss_bytes.or(memory.total_bytes).unwrap_or_default();
+            total.cpus = Some(total.cpus() + sample.cpus_used.unwrap_or_default());
+            total.mem_bytes = Some(total.mem_bytes().saturating_add(mem_bytes));
+        }
+        Some(total)
     }
 
     fn replace(&self, host: HostSample, mut samples: BTreeMap<ContainerId, Sample>) {
@@ -198,6 +219,41 @@ fn sweep(containerizer: &Containerizer, sampler: &mut Sampler) -> BTreeMap<Conta
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_containers_use_is_added_up_without_those_inside_others() {
+        let samples = Samples::default();
+        assert_eq!(samples.usage(), None);
+        let sample = |at_secs: u32, cpus: f64, rss_bytes| {
+            let mut sample = crate::metrics::containers::tests::sample();
+            sample.usage.timestamp = Duration::from_secs(at_secs.into());
+            sample.usage.cpu.user_secs = Some(cpus * f64::from(at_secs));
+            sample.usage.cpu.system_secs = Some(0.0);
+            sample.usage.memory.rss_bytes = rss_bytes;
+            sample
+        };
+        let id = |text: &str| ContainerId::new(text).unwrap();
+        let (outer, inner, other) = (id("a"), id("a").child("b").unwrap(), id("c"));
+        for at in [100, 110] {
+            let host = HostSample {
+                sweep: Some(Duration::ZERO),
+                ..HostSample::default()
+            };
+            let swept = [
+                (outer.clone(), sample(at, 1.0, Some(100))),
+                (inner.clone(), sample(at, 0.5, Some(40))),
+                (other.clone(), sample(at, 0.25, None)),
+            ];
+            samples.replace(host, swept.into());
+        }
+        let usage = samples.usage().unwrap();
+        assert!((usage.cpus() - 1.25).abs() < 1e-9, "{usage:?}");
+        assert_eq!(
+            usage.mem_bytes(),
+            110,
+            "all that is charged where no kinds are told"
+        );
+    }
 
     #[test]
     fn who_watches_closely_makes_sweeps_come_sooner_never_later() {

@@ -77,6 +77,7 @@ pub use state::persisted::{
     AgentRecord, DeadlineRecord, FrameworkRecord, Mutation, Recovered, UnreachableRecord,
 };
 pub use state::task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
+pub use state::usage::Usage;
 pub(crate) use tasks::reconciliation::{READ_AT_ONCE, is_answer};
 pub use validation::call;
 pub use views::by_framework::{ByFramework, FrameworkEntities, StateCounts, TaskStatesByFramework};

@@ -7,6 +7,7 @@ use meseta_allocator::RoleGauges;
 
 use super::master::MasterCore;
 use super::state::agent::Agent;
+use super::state::usage::Usage;
 use super::views::snapshot::{AgentView, FrameworkView, Snapshot, view};
 
 impl MasterCore {
@@ -20,6 +21,18 @@ impl MasterCore {
     #[must_use]
     pub fn role_gauges(&self) -> Vec<RoleGauges> {
         self.allocator.gauges()
+    }
+
+    /// What the containers of all connected agents use together, as far as they have said.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut sum = Usage::default();
+        let agents = self.agents.values();
+        let connected = agents.filter(|agent| agent.connection.is_some());
+        connected
+            .filter_map(|agent| agent.usage)
+            .for_each(|usage| sum.add(usage));
+        sum
     }
 
     /// The number of allocation runs so far.

@@ -8,6 +8,7 @@ pub(crate) mod authentication;
 mod constraints;
 mod explain;
 mod files;
+mod history;
 mod leadership;
 mod logging;
 mod maintenance;

@@ -20,8 +20,8 @@ use meseta_proto::json;
 use super::files::FileRequest;
 use super::responses::{answered, not_json, text};
 use super::{
-    constraints, explain, files, leadership, logging, maintenance, openapi, operator, quota,
-    reservations, rights, scheduler, v0, weights,
+    constraints, explain, files, history, leadership, logging, maintenance, openapi, operator,
+    quota, reservations, rights, scheduler, v0, weights,
 };
 use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
 use crate::core;
@@ -293,6 +293,12 @@ static LIST: &[Route] = &[
         "under the names of Mesos; `timeout` is accepted",
     )
     .by_followers(),
+    Route::read(
+        "/metrics/history",
+        Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot")),
+        |permitted| Box::pin(async move { history::handle(&permitted) }),
+        "what the cluster had, allocated and used over the last hour, four times a minute; `since` (seconds since 1970)",
+    ),
     Route::endpoint(
         "/logging/toggle",
         |permitted| Box::pin(async move { Ok(logging::toggle(&permitted)) }),

@@ -105,6 +105,7 @@ fn context_of(
         masters: watch::channel(vec!["127.0.0.1:5050".to_owned()]).1,
         flags: BTreeMap::from([("port".to_owned(), "5050".to_owned())]),
         metrics: Arc::default(),
+        history: Arc::default(),
         renderer: Renderer::default(),
         buffered_responses: BufferedResponses::default(),
         verbosity: Verbosity::default(),

@@ -276,8 +276,9 @@ fn flags_for<'a>(
 
 pub(super) async fn prometheus(permitted: Permitted) -> Handled {
     let context = permitted.context;
-    let snapshot = context.handle.query(handle::Query::Snapshot).await?;
-    let rendered = background::spawn(move || context.metrics.prometheus(&snapshot)).await;
+    let (snapshot, measures) = context.handle.query(handle::Query::Measure).await?;
+    let usage = measures.usage;
+    let rendered = background::spawn(move || context.metrics.prometheus(&snapshot, usage)).await;
     let failed =
         |error: &dyn std::error::Error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     let body = rendered.map_err(|error| failed(&error))?;

@@ -79,3 +79,28 @@ impl Sums {
         sums
     }
 }
+
+/// One kind of resource, of all registered agents together; memory and disk in megabytes.
+#[derive(Clone, Debug)]
+pub(crate) struct ResourceTotals {
+    pub(crate) name: &'static str,
+    pub(crate) total: f64,
+    pub(crate) allocated: f64,
+    pub(crate) offered: f64,
+    pub(crate) revocable_total: f64,
+    pub(crate) revocable_allocated: f64,
+}
+
+/// Each kind that has series of its own.
+pub(crate) fn totals(snapshot: &Snapshot) -> Vec<ResourceTotals> {
+    let sums = Sums::of(snapshot);
+    let totals = RESOURCES.iter().map(|(name, ..)| ResourceTotals {
+        name,
+        total: sums.total.get(name, false),
+        allocated: sums.used.get(name, false),
+        offered: sums.offered.get(name, false),
+        revocable_total: sums.total.get(name, true),
+        revocable_allocated: sums.used.get(name, true),
+    });
+    totals.collect()
+}

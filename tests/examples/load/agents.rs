@@ -64,6 +64,7 @@ fn answer(order: master_frame::Message) -> Option<agent_frame::Message> {
     match order {
         master_frame::Message::Ping(ping) => Some(agent_frame::Message::Pong(Pong {
             sequence: ping.sequence,
+            ..Pong::default()
         })),
         master_frame::Message::RunTask(run) => {
             Some(update(run.framework.id?, run.task.task_id, RUNNING))

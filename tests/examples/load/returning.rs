@@ -160,6 +160,7 @@ impl Agent {
             }
             master_frame::Message::Ping(ping) => vec![agent_frame::Message::Pong(Pong {
                 sequence: ping.sequence,
+                ..Pong::default()
             })],
             master_frame::Message::RunTask(run) => self.launch(run),
             master_frame::Message::Acknowledge(acknowledge) => {

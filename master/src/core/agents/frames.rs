@@ -16,6 +16,7 @@ use crate::core::state::offer::RefuseFilter;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
 use crate::core::state::task::{TaskRecord, is_terminal, state_of};
+use crate::core::state::usage::Usage;
 use crate::core::tasks::status::update;
 use crate::core::wire;
 use crate::core::wire::event_of;
@@ -42,7 +43,7 @@ impl MasterCore {
         self.note_speech(&agent, &message);
         match message {
             agent_frame::Message::StatusUpdate(update) => self.status_update(&agent, update),
-            agent_frame::Message::Pong(pong) => self.pong(&agent, pong.sequence),
+            agent_frame::Message::Pong(pong) => self.pong(&agent, &pong),
             agent_frame::Message::ExecutorExited(exited) => self.executor_exited(&agent, &exited),
             agent_frame::Message::ExecutorMessage(message) => {
                 self.executor_message(&agent, message);
@@ -66,9 +67,11 @@ impl MasterCore {
         }
     }
 
-    fn pong(&mut self, agent: &AgentId, sequence: u64) {
+    fn pong(&mut self, agent: &AgentId, pong: &meseta::Pong) {
         if let Some(agent) = self.agents.get_mut_keeping_view(agent) {
-            agent.pong_sequence = agent.pong_sequence.max(sequence.min(agent.ping_sequence));
+            let sequence = pong.sequence.min(agent.ping_sequence);
+            agent.pong_sequence = agent.pong_sequence.max(sequence);
+            agent.usage = pong.usage.as_ref().and_then(Usage::reported);
             if std::mem::take(&mut agent.missed_pings) > 0 {
                 self.silent.remove(agent.id());
             }

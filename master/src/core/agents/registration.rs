@@ -340,6 +340,7 @@ impl MasterCore {
                 ping_sequence: 0,
                 pong_sequence: 0,
                 missed_pings: 0,
+                usage: None,
                 removal_pending: false,
                 keeps_id: false,
             },

@@ -18,6 +18,7 @@ use super::operation::OperationTable;
 use super::resource_size::{decoded_bytes, reserved_bytes};
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use super::unknown_task_updates::UnknownTaskUpdates;
+use super::usage::Usage;
 use crate::core::ids::ConnectionId;
 
 /// Kills that wait for a disconnected agent; more are dropped, and the framework's next
@@ -150,6 +151,8 @@ pub(in crate::core) struct Agent {
     pub ping_sequence: u64,
     pub pong_sequence: u64,
     pub missed_pings: u32,
+    /// What its containers use, as it said last.
+    pub usage: Option<Usage>,
     /// Marking it unreachable is on its way into the registry.
     pub removal_pending: bool,
     /// Whether it has shown that it keeps its id: it came back with it, or said more than pongs.

@@ -27,6 +27,7 @@
 //! - `resource_size`: how much resources may say of themselves, and what an agent's take
 //! - `task`: tasks and executors
 //! - `unknown_task_updates`: updates of tasks that the master does not know
+//! - `usage`: what containers use, as agents report it
 
 pub(super) mod agent;
 pub(super) mod agent_info_usage;
@@ -55,3 +56,4 @@ pub(super) mod rejection;
 pub(super) mod resource_size;
 pub(super) mod task;
 pub(super) mod unknown_task_updates;
+pub(super) mod usage;

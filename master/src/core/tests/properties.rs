@@ -133,7 +133,10 @@ fn nonsense_frames(name: &str) -> Vec<AgentMessage> {
             executor_id,
             data: Vec::new(),
         }),
-        AgentMessage::Pong(meseta::Pong { sequence: u64::MAX }),
+        AgentMessage::Pong(meseta::Pong {
+            sequence: u64::MAX,
+            ..meseta::Pong::default()
+        }),
         AgentMessage::Register(meseta::Register::default()),
     ]
 }

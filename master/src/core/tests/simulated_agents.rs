@@ -168,7 +168,13 @@ impl World {
         for frame in self.take_frames(node.connection) {
             if let MasterMessage::Ping(ping) = frame {
                 let sequence = ping.sequence;
-                self.say(node, AgentMessage::Pong(meseta::Pong { sequence }));
+                self.say(
+                    node,
+                    AgentMessage::Pong(meseta::Pong {
+                        sequence,
+                        ..meseta::Pong::default()
+                    }),
+                );
             }
         }
     }

@@ -220,7 +220,10 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
     }
     let pong = Input::AgentFrame {
         connection: of_a.connection,
-        message: Box::new(AgentMessage::Pong(meseta::Pong { sequence: 1 })),
+        message: Box::new(AgentMessage::Pong(meseta::Pong {
+            sequence: 1,
+            ..meseta::Pong::default()
+        })),
     };
     costs.insert("a pong while agents are drained", cluster.cost(pong));
 

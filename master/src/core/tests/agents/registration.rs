@@ -47,7 +47,10 @@ fn nonsense_is_refused_with_a_reason() {
     for message in [
         AgentMessage::Register(bad),
         AgentMessage::Register(nameless),
-        AgentMessage::Pong(meseta::Pong { sequence: 1 }),
+        AgentMessage::Pong(meseta::Pong {
+            sequence: 1,
+            ..meseta::Pong::default()
+        }),
         AgentMessage::Reregister(meseta::Reregister::default()),
     ] {
         let connection = world.handshake(message);
@@ -231,13 +234,50 @@ fn an_agent_that_forgot_its_id_replaces_what_it_was() {
     assert_eq!(ids, [again.id]);
 }
 
+#[test]
+fn what_connected_agents_use_is_added_up_and_nonsense_is_not() {
+    let mut world = World::new();
+    let (one, other) = (world.agent(5051, "cpus:4"), world.agent(5052, "cpus:4"));
+    let report = |world: &mut World, node: &Node, cpus: f64, mem_bytes| {
+        let usage = meseta::UsageTotal {
+            cpus: Some(cpus),
+            mem_bytes: Some(mem_bytes),
+        };
+        let pong = meseta::Pong {
+            sequence: 1,
+            usage: Some(usage),
+        };
+        world.say(node, AgentMessage::Pong(pong));
+    };
+    report(&mut world, &one, 1.5, 100);
+    report(&mut world, &other, 0.25, 50);
+    let usage = |world: &World| (world.core.usage().cpus, world.core.usage().mem_bytes);
+    assert_eq!(usage(&world), (1.75, 150));
+    for nonsense in [f64::NAN, f64::INFINITY, -1.0, 1e9] {
+        report(&mut world, &other, nonsense, 50);
+        assert_eq!(usage(&world), (1.5, 100), "{nonsense}");
+    }
+    report(&mut world, &other, 1.0, u64::MAX);
+    assert_eq!(usage(&world), (1.5, 100));
+    world.input(Input::AgentGone {
+        connection: one.connection,
+    });
+    assert_eq!(usage(&world), (0.0, 0));
+}
+
 /// It was killed before the id that it had been given was on its disk.
 #[test]
 fn an_agent_that_never_kept_its_id_is_given_it_again() {
     let (mut world, node, scheduler, offer) = World::with_offer(aware(plain()), "cpus:4;mem:1024");
     let call = accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]);
     world.call(&scheduler, call);
-    world.say(&node, AgentMessage::Pong(meseta::Pong { sequence: 1 }));
+    world.say(
+        &node,
+        AgentMessage::Pong(meseta::Pong {
+            sequence: 1,
+            ..meseta::Pong::default()
+        }),
+    );
     for _ in 0..2 {
         world.input(Input::AgentGone {
             connection: world.core.agents[&node.agent_id()].connection.unwrap(),
