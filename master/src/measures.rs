@@ -93,7 +93,7 @@ pub(crate) struct Measures {
     /// The number of subscribed operators.
     pub(crate) watchers: usize,
     pub(crate) roles: Vec<RoleGauges>,
-    /// What containers use.
+    /// What the containers of all connected agents use.
     pub(crate) usage: Usage,
     /// Now, since the Unix epoch.
     pub(crate) now: Duration,

@@ -1,4 +1,7 @@
-//! The repository checks itself: layering, first lines, lengths, links, leftovers.
+//! The repository checks itself: layering, dependencies, first lines, lengths, links, leftovers.
+
+#[path = "tidy/dependencies.rs"]
+mod dependencies;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
