@@ -62,8 +62,8 @@ pub(crate) struct Options {
     /// another at once and comes back as a follower.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MASTERS_MAX)))]
     masters: u16,
-    /// Number of agents, 1 to 64; several have the attributes `rack:r1`, `rack:r2` and so on. Unset: 1, or 3 with
-    /// --demo.
+    /// Number of agents, 1 to 64; several have the attributes `rack:r1`, `rack:r2` and so on, and one of them that is
+    /// killed is started again. Unset: 1, or 3 with --demo.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(AGENTS_MAX)))]
     agents: Option<u16>,
     /// Resources of each agent, e.g. `cpus:4;mem:2048`; unset: what the machine has, or some that suit --demo.
@@ -175,8 +175,13 @@ impl Cluster {
             let name = format!("agent {}", index + 1);
             let dir = self.state.path.join(format!("agent-{}", index + 1));
             let flags = agent_flags(options, index, &dir, &masters)?;
-            let agent = Daemon::start(&name, "agent", &dir, flags, AtItsEnd::AgainAfterSuccess);
-            self.agents.push(agent.await?);
+            let at_its_end = match options.ports().agents {
+                1 => AtItsEnd::AgainAfterSuccess,
+                _ => AtItsEnd::Again,
+            };
+            let mut agent = Daemon::start(&name, "agent", &dir, flags, at_its_end).await?;
+            agent.keep_port();
+            self.agents.push(agent);
         }
         if !options.no_scheduler {
             self.scheduler = Some(self.start_scheduler(options, &masters).await?);

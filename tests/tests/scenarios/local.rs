@@ -247,7 +247,7 @@ fn a_port_in_use_is_said_so() {
 }
 
 fn of_three_masters_one_leads_after_a_kill() {
-    let mut local = start_with(&["--masters=3"], "master-1");
+    let mut local = start_with(&["--masters=3", "--agents=2"], "master-1");
     let names = ["master-1", "master-2", "master-3"];
     let addresses = names.map(|name| local.address_of(name));
     let role = |index: usize| {
@@ -258,15 +258,27 @@ fn of_three_masters_one_leads_after_a_kill() {
     let leader = wait::eventually("one leads", Duration::from_secs(20), || {
         (0..names.len()).find(|index| role(*index) == "leading")
     });
-    let dir = local.dir.path().join(names[leader]);
-    let pids = kernel::processes_like(&format!("--work_dir={}", dir.display()));
-    assert_eq!(pids.len(), 1, "{pids:?}");
-    kernel::kill(pids[0], Signal::SIGKILL);
+    // It starts last: what ends before is not started again.
+    local.address_of("scheduler");
+    for name in [names[leader], "agent-2"] {
+        let dir = local.dir.path().join(name);
+        let pids = kernel::processes_like(&format!("--work_dir={}", dir.display()));
+        let pid = pids.iter().min().expect("a daemon, and launchers after it");
+        kernel::kill(*pid, Signal::SIGKILL);
+    }
     // The one that comes back may win the next election.
     wait::eventually("it is back, and one leads", Duration::from_secs(40), || {
         let mut roles = [0, 1, 2].map(role);
         roles.sort();
         (roles == ["following", "following", "leading"]).then_some(())
+    });
+    wait::eventually("both agents are back", Duration::from_secs(40), || {
+        let leader = (0..names.len()).find(|index| role(*index) == "leading")?;
+        let url = format!("http://{}/slaves", addresses[leader]);
+        let agents = http::try_get(&url).ok()?.json()["slaves"].clone();
+        let is_active = |agent: &Value| agent["active"] == true;
+        let active = agents.as_array()?.iter().filter(|one| is_active(one));
+        (active.count() == 2).then_some(())
     });
     let status = local.interrupt();
     assert!(status.success(), "{status}");
