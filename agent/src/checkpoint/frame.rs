@@ -147,11 +147,15 @@ pub(super) struct Hole {
 }
 
 /// Reads a log. What is no record, though records follow it up to the end, is a hole and costs no more than
-/// itself; otherwise the log ends before it, torn. A file shorter than the header is an empty log, torn at its creation.
+/// itself; otherwise the log ends before it, torn. A file shorter than the header is an empty log, torn at its creation;
+/// so is one of zeroes alone, which has its length, but of whose bytes none reached the disk.
 pub(super) fn decode_log(log: &[u8]) -> Result<LogContents<'_>, FrameError> {
     let Some(header) = log.get(..LOG_HEADER_BYTES) else {
         return Ok(LogContents::default());
     };
+    if log.iter().all(|byte| *byte == 0) {
+        return Ok(LogContents::default());
+    }
     let version = read_u32(header, 4).ok_or(FrameError::Short)?;
     let is_ours = header.starts_with(&LOG_MAGIC) && version <= VERSION;
     if !is_ours && header.starts_with(&LOG_MAGIC) {
@@ -290,6 +294,13 @@ mod tests {
                 "a longer log lost a record"
             );
             longest = contents.bodies.len();
+        }
+    }
+
+    #[test]
+    fn a_log_of_zeroes_alone_was_torn_at_its_creation() {
+        for length in [1, LOG_HEADER_BYTES, 4096] {
+            assert_eq!(decode_log(&vec![0; length]), Ok(LogContents::default()));
         }
     }
 
