@@ -1,8 +1,9 @@
 //! What protects all containers together from reclaim: `memory.low` of the groups around them, on version 2.
 //!
 //! A group is protected no further than those around it are, so that what a container asked for has to be asked
-//! for again on each level. Invariant: our folders around containers hold the sum of what is protected in them;
-//! nothing above the shared root is written: what is around that is the operator's, or systemd's.
+//! for again on each level. Invariant: our folders around containers hold the sum of what is protected in them, and so
+//! does the slice around a scope of tasks, unless the operator has given it a protection. Nothing else above the shared
+//! root is written: that is the operator's, or systemd's.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,6 +29,8 @@ struct Folders {
     root: PathBuf,
     instance: PathBuf,
     revocable: PathBuf,
+    /// The slice around the shared root, where that is a scope of systemd's.
+    slice: Option<PathBuf>,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -40,8 +43,10 @@ impl Protection {
     pub(super) fn of(layout: &Layout) -> Self {
         let folders = layout.unified_mount().and_then(|mount| {
             let below = |dirs: Vec<PathBuf>| dirs.into_iter().find(|dir| dir.starts_with(mount));
+            let root = layout.unified_root()?;
             Some(Folders {
-                root: layout.unified_root()?,
+                slice: slice_around(&root),
+                root,
                 instance: below(layout.instance_dirs())?,
                 revocable: below(layout.revocable_dirs())?,
             })
@@ -101,8 +106,23 @@ impl Folders {
         set(&self.instance, sum(false));
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let instances = entries.filter_map(|entry| number(&entry.path(), FILE));
-        set(&self.root, instances.fold(0, u64::saturating_add));
+        let all = instances.fold(0, u64::saturating_add);
+        let before = number(&self.root, FILE).unwrap_or(0);
+        set(&self.root, all);
+        // systemd writes its own, which is none, whenever it looks at the slice again.
+        let slice = self.slice.as_ref();
+        let is_ours = |slice: &&PathBuf| matches!(number(slice, FILE), Some(low) if low == 0 || low == before);
+        if let Some(slice) = slice.filter(is_ours) {
+            set(slice, all);
+        }
     }
+}
+
+/// The slice that a scope of tasks is in; a root that an operator has named is in nothing of ours.
+fn slice_around(root: &Path) -> Option<PathBuf> {
+    let ends = |path: &Path, extension: &str| path.extension().is_some_and(|end| end == extension);
+    let slice = root.parent()?;
+    (ends(root, "scope") && ends(slice, "slice")).then(|| slice.to_owned())
 }
 
 #[cfg(test)]
@@ -130,6 +150,7 @@ mod tests {
                 root: root.clone(),
                 instance: instance.clone(),
                 revocable: revocable.clone(),
+                slice: None,
             }),
             protected: Mutex::default(),
         };
@@ -159,5 +180,39 @@ mod tests {
         }
         assert_eq!(low(&revocable), Some(0));
         assert_eq!((low(&instance), low(&root)), (Some(0), Some(50)));
+    }
+
+    #[test]
+    fn a_slice_is_protected_as_its_scope_unless_the_operator_says_how() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let slice = dir.path().join("meseta.slice");
+        let root = slice.join("meseta-tasks.scope");
+        let instance = root.join("i1");
+        fs::create_dir_all(&instance).expect("made");
+        let folders = Folders {
+            slice: slice_around(&root),
+            root,
+            revocable: instance.join(".revocable"),
+            instance,
+        };
+        let protects = |bytes: u64| {
+            let one = Protected {
+                bytes,
+                is_revocable: false,
+            };
+            let name = ContainerName::new("a").expect("valid");
+            folders.write(&BTreeMap::from([(name, one)]));
+            low(&slice)
+        };
+        let systemd_sets = |bytes: &str| fs::write(slice.join(FILE), bytes).expect("written");
+        systemd_sets("0\n");
+        assert_eq!(protects(100), Some(100));
+        assert_eq!(protects(150), Some(150));
+        systemd_sets("0\n");
+        assert_eq!(protects(150), Some(150));
+        assert_eq!(protects(0), Some(0));
+        systemd_sets("4096\n");
+        assert_eq!(protects(200), Some(4096));
+        assert_eq!(slice_around(Path::new("/sys/fs/cgroup/a.slice/b")), None);
     }
 }

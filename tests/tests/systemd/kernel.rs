@@ -1,6 +1,7 @@
 //! What the kernel enforces and counts on cgroup v2, asked of its own files and of the agent.
 
 use std::fs;
+use std::path::Path;
 
 use meseta_tests::{kernel, wait};
 use serde_json::json;
@@ -19,6 +20,7 @@ pub(crate) const ALL: &[Test] = &[
     ("a_frozen_container_is_killed", kill),
     ("pressure_is_told", pressure),
     ("statistics_are_the_kernels", statistics),
+    ("memory_low_works_down_the_tree", protection),
 ];
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
@@ -184,4 +186,30 @@ fn statistics(node: &mut Node) {
         assert!(told["mem_kmem_usage_bytes"].as_u64().is_some());
     }
     node.kill(&task, "counted");
+}
+
+/// What a container is protected with is asked for again by each group around it: the kernel gives no group more than
+/// those around it have.
+fn protection(node: &mut Node) {
+    let task = node.launch("protected", "exec sleep 1000", SMALL);
+    let around = || -> Vec<u64> {
+        let groups = task.group.ancestors().skip(1);
+        let groups = groups.take_while(|dir| *dir != Path::new("/sys/fs/cgroup"));
+        let low = |dir: &Path| {
+            let text = fs::read_to_string(dir.join("memory.low")).expect("a group of memory");
+            text.trim().parse().expect("a number")
+        };
+        groups.map(low).collect()
+    };
+    assert_eq!(knob(&task, "memory.low").trim(), (64 << 20).to_string());
+    // Its own and those of the two that last; the agent's folder, the scope, the slice.
+    wait::eventually("all around it are protected", PATIENCE, || {
+        (around() == [3 * (64 << 20); 3]).then_some(())
+    });
+    node.kill(&task, "protected");
+    let slice = Path::new("/sys/fs/cgroup/meseta.slice/memory.low");
+    wait::eventually("what is gone is not protected", PATIENCE, || {
+        let text = fs::read_to_string(slice).expect("a slice");
+        (text.trim() == (2 * (64 << 20)).to_string()).then_some(())
+    });
 }
