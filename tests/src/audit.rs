@@ -150,6 +150,11 @@ impl TaskRecord {
         false
     }
 
+    /// What was told of it, each status once.
+    pub fn statuses(&self) -> &[Value] {
+        &self.statuses
+    }
+
     /// Whether its end was told.
     pub fn is_over(&self) -> bool {
         self.told_at.is_some()
@@ -176,6 +181,8 @@ pub fn is_terminal(status: &Value) -> bool {
 pub struct Excuses {
     /// When an agent was killed, and when it was back.
     pub absences: Vec<(Instant, Instant)>,
+    /// When the power was cut, which ends all that runs.
+    pub cuts: Vec<Instant>,
     /// Whether launches may have been refused.
     pub launches_may_fail: bool,
 }
@@ -191,6 +198,8 @@ struct RunRecord {
     mate_ended: bool,
     /// Whether its launch may have been lost with an agent.
     may_be_lost: bool,
+    /// Whether the power was cut between its launch and the word of its end.
+    was_cut_off: bool,
     /// Whether its launch may have been refused.
     may_be_refused: bool,
 }
@@ -246,11 +255,14 @@ fn circumstances(
     let is_around = |(killed, back): &(Instant, Instant)| {
         one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + COMING_BACK
     };
+    let is_between =
+        |cut: &Instant| one.launched <= *cut && one.told_at.is_none_or(|told| *cut <= told);
     RunRecord {
         after: after[id].clone(),
         mate_never_began: mates.iter().any(|mate| mate.began() == 0),
         mate_ended: mates.iter().any(|mate| mate.own_end().is_some()),
         may_be_lost: excuses.absences.iter().any(is_around),
+        was_cut_off: excuses.cuts.iter().any(is_between),
         may_be_refused: excuses.launches_may_fail,
     }
 }
@@ -272,6 +284,7 @@ fn violations(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
         return wrong;
     };
     let is_right = match around.after.began() {
+        _ if is_of_the_cut(around, last) => true,
         0 => may_never_have_begun(told, around, last),
         _ => ended_so(told, around, last),
     };
@@ -279,6 +292,13 @@ fn violations(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
         wrong.push("its end is not what was told".to_owned());
     }
     wrong
+}
+
+/// Whether the end of a task that the power cut off is told as that.
+fn is_of_the_cut(around: &RunRecord, last: &Value) -> bool {
+    around.was_cut_off
+        && last["state"] == "TASK_FAILED"
+        && last["reason"] == "REASON_AGENT_RESTARTED"
 }
 
 /// That it ran once, was told once and in order, and was not told to have ended before it had.
@@ -320,7 +340,10 @@ fn of_its_course(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
         Kind::KilledEarly | Kind::TakenAlong | Kind::Overdue
     );
     let ran = ends_itself && (around.after.own_end().is_some() || told.kind == Kind::Hungry);
-    if began > 0 && ran && !told.was_told("TASK_RUNNING") {
+    let last = told.statuses.last();
+    // What was not yet durable when the power failed is never told.
+    let is_cut = last.is_some_and(|last| is_of_the_cut(around, last));
+    if began > 0 && ran && !is_cut && !told.was_told("TASK_RUNNING") {
         wrong.push("it ran, and that was not told".to_owned());
     }
     wrong
@@ -487,5 +510,19 @@ mod tests {
         assert_eq!(violations(&told, &around).len(), 1);
         around.may_be_lost = true;
         assert_eq!(violations(&told, &around), Vec::<String>::new());
+    }
+
+    #[test]
+    fn only_a_task_that_the_power_cut_off_is_told_as_such() {
+        let mut cut_off = status("3", "TASK_FAILED", "The machine was booted anew");
+        cut_off["reason"] = json!("REASON_AGENT_RESTARTED");
+        let (told, mut around) = story(Kind::Exits(0), &cut_off, "began\n");
+        assert_eq!(violations(&told, &around), ["its end is not what was told"]);
+        around.was_cut_off = true;
+        assert_eq!(violations(&told, &around), Vec::<String>::new());
+        let lost = status("3", "TASK_LOST", "");
+        let (told, mut around) = story(Kind::Exits(0), &lost, "began\n");
+        around.was_cut_off = true;
+        assert_eq!(violations(&told, &around), ["its end is not what was told"]);
     }
 }

@@ -113,7 +113,7 @@ impl Cluster {
     }
 
     /// File systems of the first agent's own, and where they are.
-    fn small_disks(&self) -> Vec<(PathBuf, SmallDisk)> {
+    pub(crate) fn small_disks(&self) -> Vec<(PathBuf, SmallDisk)> {
         let (work, runtime) = (self.setup.agent_disk, self.setup.runtime_disk);
         let work = work.map(|disk| (self.agent_dir(0), disk));
         let runtime = runtime.map(|disk| (self.runtime_dir_apart(0), disk));

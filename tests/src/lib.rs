@@ -18,6 +18,7 @@ pub mod kernel;
 pub mod master_kills;
 pub mod masters;
 pub mod network;
+pub mod power_cuts;
 pub mod priority;
 pub mod raw;
 pub mod recorded_bytes;

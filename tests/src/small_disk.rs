@@ -1,4 +1,4 @@
-//! File systems that are soon full, and what fills them.
+//! File systems of a test's own: small ones that are soon full, what fills them, and those that lose power.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -18,6 +18,14 @@ pub enum SmallDisk {
         /// How many there are in all.
         inodes: u64,
     },
+    /// On a loop device, with a journal.
+    Journaled {
+        mib: u64,
+        /// The command line that makes it; the image comes last.
+        make: &'static [&'static str],
+        /// The options of its mount, `loop` among them.
+        options: &'static str,
+    },
 }
 
 impl SmallDisk {
@@ -25,28 +33,47 @@ impl SmallDisk {
     pub(crate) fn mount_at(self, dir: &Path) {
         std::fs::create_dir(dir).expect("a directory");
         match self {
+            Self::Tmpfs(_) => {}
+            Self::Ext4 { mib, inodes } => {
+                let inodes = inodes.to_string();
+                // Without room for root alone: an agent is not to live on that.
+                let make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-N", inodes.as_str()];
+                make_image(&Self::image(dir), mib, &make);
+            }
+            Self::Journaled { mib, make, .. } => make_image(&Self::image(dir), mib, make),
+        }
+        self.mount_again(dir);
+    }
+
+    /// The same, with what was left on it when it was unmounted; nothing of what was in memory.
+    pub(crate) fn mount_again(self, dir: &Path) {
+        match self {
             Self::Tmpfs(options) => {
                 let flags = MsFlags::empty();
                 mount(Some("small"), dir, Some("tmpfs"), flags, Some(options))
                     .expect("a small disk");
             }
-            Self::Ext4 { mib, inodes } => {
-                let image = dir.with_extension("ext4");
-                let file = File::create(&image).expect("an image");
-                file.set_len(mib << 20).expect("its length");
-                let inodes = inodes.to_string();
-                // Without room for root alone: an agent is not to live on that.
-                let make = ["-q", "-F", "-m", "0", "-N", inodes.as_str()];
-                succeed(Command::new("mkfs.ext4").args(make).arg(&image));
-                succeed(
-                    Command::new("mount")
-                        .args(["-o", "loop"])
-                        .arg(&image)
-                        .arg(dir),
-                );
-            }
+            Self::Ext4 { .. } => mount_image("loop", dir),
+            Self::Journaled { options, .. } => mount_image(options, dir),
         }
     }
+
+    /// The file behind a folder that is on a loop device.
+    pub(crate) fn image(dir: &Path) -> PathBuf {
+        dir.with_extension("image")
+    }
+}
+
+fn make_image(image: &Path, mib: u64, make: &[&str]) {
+    let file = File::create(image).expect("an image");
+    file.set_len(mib << 20).expect("its length");
+    succeed(Command::new(make[0]).args(&make[1..]).arg(image));
+}
+
+fn mount_image(options: &str, dir: &Path) {
+    let image = SmallDisk::image(dir);
+    let mut command = Command::new("mount");
+    succeed(command.args(["-o", options]).arg(&image).arg(dir));
 }
 
 fn succeed(command: &mut Command) {

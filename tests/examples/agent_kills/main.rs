@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     wrong.extend(left_over(&cluster));
     let excuses = Excuses {
         absences,
-        launches_may_fail: false,
+        ..Excuses::default()
     };
     wrong.extend(audit::wrongs(&told, &marks, &excuses));
     report(&told, &wrong)

@@ -171,7 +171,7 @@ fn page(url: &str, path: &str) -> Option<Value> {
 }
 
 /// Ids of all tasks in a master's or an agent's `/state` that have not ended.
-fn tasks(state: &Value) -> BTreeSet<String> {
+pub(crate) fn tasks(state: &Value) -> BTreeSet<String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut found = BTreeSet::new();
     for framework in list(&state["frameworks"]) {

@@ -39,6 +39,7 @@ mod oversubscription;
 mod pauses;
 mod placement;
 mod policies;
+mod power_cuts;
 /// The tries of a hostile task, which this program makes when it is executed in a container.
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         faults,
         full_disk,
         agent_faults,
+        power_cuts,
         master_kills,
         starved,
         logs,

@@ -1,0 +1,275 @@
+//! So many cuts in a row, at random moments of a busy node and of its starts.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::facts::Place;
+use super::load::{Load, registered};
+use super::node::{Flush, Journal, Node};
+use crate::dice::Dice;
+use crate::kernel;
+
+/// From the start until the agent is registered.
+const STARTING: Duration = Duration::from_secs(60);
+/// For everything to be told after the last cut.
+const TELLING: Duration = Duration::from_secs(90);
+/// For folders of volumes to be gone, and for processes.
+const SETTLING: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(20);
+/// A cut comes when so many words at most were told since the registration, and so many milliseconds later.
+const WORDS: u64 = 60;
+const AFTER_WORD_MS: u64 = 300;
+/// However little was told.
+const BUSY_MAX: Duration = Duration::from_secs(10);
+/// Or, every so many times, so many milliseconds after the start.
+const STARTING_MS: u64 = 600;
+const EARLY_IN: u64 = 5;
+
+/// Which cuts are run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub cuts: usize,
+    pub seed: u64,
+    pub journal: Journal,
+    /// Where checkpoints and log of a run that went wrong are kept.
+    pub keep: Option<PathBuf>,
+    /// Once this is set, the cut that comes is the last.
+    pub over: Arc<AtomicBool>,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub cuts: usize,
+    /// Of these so many while the agent was starting.
+    pub early: usize,
+    /// From the start until the agent was registered, the shortest first.
+    pub starts: Vec<Duration>,
+    pub tasks: usize,
+    pub volumes: usize,
+    pub updates: usize,
+    pub operations: usize,
+    pub dropped: usize,
+    /// How many tasks of each kind were told what.
+    pub told: String,
+    pub wrong: Vec<String>,
+    /// What the agent printed.
+    pub log: String,
+}
+
+/// Cuts the power again and again; to be called [`super::node::in_own_mounts`].
+pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Report {
+    let mut run = Run::open(options);
+    for number in 1..=options.cuts {
+        if options.over.load(Ordering::Relaxed) {
+            break;
+        }
+        let line = run.one_cut();
+        tell(&format!("cut {number} {line}"));
+        if run.has_failed {
+            break;
+        }
+    }
+    run.finish()
+}
+
+struct Run {
+    node: Node,
+    place: Place,
+    load: Load,
+    dice: Dice,
+    agent_id: String,
+    report: Report,
+    /// When the power was cut, until the agent is back.
+    absent_since: Option<Instant>,
+    started: Instant,
+    /// When the agent of before had registered.
+    registered_before: Option<f64>,
+    has_failed: bool,
+    keep: Option<PathBuf>,
+}
+
+impl Run {
+    fn open(options: &Options) -> Self {
+        let node = Node::open(options.journal);
+        let cluster = &node.cluster;
+        let marks = cluster.dir.path().join("marks");
+        std::fs::create_dir(&marks).expect("made");
+        let place = Place {
+            master_url: cluster.master.url.clone(),
+            agent_url: cluster.agent().url.clone(),
+            work_dir: cluster.agent_dir(0),
+            marks,
+        };
+        let load = Load::new(cluster.framework(), place.clone(), options.seed);
+        Self {
+            agent_id: cluster.agent_id(),
+            node,
+            place,
+            load,
+            dice: Dice::new(options.seed),
+            report: Report::default(),
+            absent_since: None,
+            started: Instant::now(),
+            registered_before: None,
+            has_failed: false,
+            keep: options.keep.clone(),
+        }
+    }
+
+    /// Lets the node be busy for a while, cuts its power and starts it again; what is to be said of it.
+    fn one_cut(&mut self) -> String {
+        let is_early = self.absent_since.is_some() && self.dice.roll(EARLY_IN) == 0;
+        let mut line = String::new();
+        if is_early {
+            self.report.early += 1;
+            let moment = Duration::from_millis(self.dice.roll(STARTING_MS));
+            self.work(self.started + moment);
+            let _ = write!(line, "{moment:?} after a start");
+        } else {
+            self.come_back();
+            let words = self.be_busy();
+            let _ = write!(line, "{words} words after a registration");
+        }
+        if self.has_failed {
+            return line;
+        }
+        let flush = match self.dice.roll(3) {
+            0 => Flush::Journal,
+            _ => Flush::Nothing,
+        };
+        let now = Instant::now();
+        self.absent_since.get_or_insert(now);
+        self.load.excuses.cuts.push(now);
+        self.registered_before = registered(&self.place);
+        self.node.cut(flush);
+        self.report.cuts += 1;
+        let _ = write!(line, ", with {flush:?}; {:?}", now.elapsed());
+        self.node.start();
+        self.started = Instant::now();
+        line
+    }
+
+    /// Waits until the agent is registered, and looks whether all is as it was told.
+    fn come_back(&mut self) {
+        let Some(since) = self.absent_since else {
+            return;
+        };
+        let end = self.started + STARTING;
+        loop {
+            let found = registered(&self.place);
+            if found.is_some() && found != self.registered_before {
+                break;
+            }
+            if Instant::now() >= end {
+                self.fail("the agent did not register".to_owned());
+                return;
+            }
+            self.work(Instant::now() + LOOK);
+            if self.has_failed {
+                return;
+            }
+        }
+        self.report.starts.push(self.started.elapsed());
+        self.load.excuses.absences.push((since, Instant::now()));
+        self.absent_since = None;
+        self.load.check(&self.agent_id);
+        self.has_failed |= !self.load.wrong.is_empty();
+    }
+
+    /// Until some things were told, and a moment longer; how many.
+    fn be_busy(&mut self) -> usize {
+        let words = |load: &Load| load.counts.updates + load.counts.operations;
+        let before = words(&self.load);
+        let limit = usize::try_from(self.dice.roll(WORDS)).unwrap_or_default();
+        let end = Instant::now() + BUSY_MAX;
+        while !self.has_failed && words(&self.load) < before + limit && Instant::now() < end {
+            self.work(Instant::now() + LOOK);
+        }
+        let moment = Duration::from_millis(self.dice.roll(AFTER_WORD_MS));
+        self.work(Instant::now() + moment);
+        words(&self.load) - before
+    }
+
+    /// Keeps the node busy until then.
+    fn work(&mut self, until: Instant) {
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            self.load.step(left.min(LOOK));
+            if self.node.cluster.agents[0].has_ended() {
+                self.fail("the agent has ended by itself".to_owned());
+                return;
+            }
+        }
+    }
+
+    fn fail(&mut self, why: String) {
+        self.load.wrong.push(why);
+        self.has_failed = true;
+    }
+
+    /// Lets all come to its end, and judges it.
+    fn finish(mut self) -> Report {
+        self.come_back();
+        self.load.is_open = false;
+        let end = Instant::now() + TELLING;
+        while !self.has_failed && !self.load.is_over() {
+            if Instant::now() >= end {
+                let left = self.load.left();
+                self.fail(format!("not all was told: {left}"));
+            }
+            self.work(Instant::now() + LOOK);
+        }
+        self.load.check(&self.agent_id);
+        let mut wrong = Vec::new();
+        let root = self.node.cluster.cgroups_root.clone();
+        crate::wait::holds(SETTLING, || {
+            wrong = self.load.wrongs_at_the_end();
+            let left = kernel::tasks_below(&root);
+            if !left.is_empty() {
+                wrong.push(format!("processes are left in containers: {left:?}"));
+            }
+            wrong.is_empty()
+        });
+        let mut report = self.report;
+        report.wrong = self.load.wrong.clone();
+        report.wrong.append(&mut wrong);
+        let told = self.load.told();
+        report.tasks = told.values().sum();
+        for ((kind, what), count) in told {
+            let _ = writeln!(report.told, "{count:6} {kind:?}: {what}");
+        }
+        report.volumes = self.load.volumes();
+        report.updates = self.load.counts.updates;
+        report.operations = self.load.counts.operations;
+        report.dropped = self.load.counts.dropped;
+        report.starts.sort_unstable();
+        report.log = self.node.cluster.agent().log_text();
+        if let Some(line) = report.log.lines().find(|line| line.contains("panicked")) {
+            report.wrong.push(format!("the agent panicked: {line}"));
+        }
+        if let (false, Some(to)) = (report.wrong.is_empty(), &self.keep)
+            && let Err(error) = keep(&self.place, &report.log, to)
+        {
+            let wrong = format!("nothing is kept in {}: {error}", to.display());
+            report.wrong.push(wrong);
+        }
+        report
+    }
+}
+
+/// Copies the checkpoints, with what was set aside as damaged, and the log.
+fn keep(place: &Place, log: &str, to: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    std::fs::write(to.join("agent.log"), log)?;
+    let meta = place.work_dir.join("meta");
+    let copied = Command::new("cp").arg("-a").arg(meta).arg(to).status()?;
+    match copied.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("cp: {copied}"))),
+    }
+}
