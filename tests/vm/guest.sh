@@ -9,7 +9,7 @@ suite() { # NAME PROGRAM ARGUMENT...
   { "$@" 2>&1 || echo "$name failed"; } | tee /out/"$name".txt >/dev/console
   grep -q "^$name failed" /out/"$name".txt && failed=1
   echo "== $name"
-  grep -E '^test .*\.\.\. (ok|FAILED|ignored)' /out/"$name".txt
+  grep -E '^test .*\.\.\. (ok|FAILED|ignored)|WRONG' /out/"$name".txt
   tail -n 2 /out/"$name".txt
 }
 
@@ -32,11 +32,17 @@ printf '[Service]\nWatchdogSec=10s\n' >/etc/systemd/system/meseta-agent.service.
 systemctl daemon-reload
 export MESETA_TEST_MACHINE=1 MESETA_TEST_PATIENCE=180
 filter=$(cat filter)
-[ -n "$filter" ] || suite isolation ./kernel unified:: --test-threads 2
-if [ "$filter" != safe ]; then
+case "$filter" in '' | isolation) suite isolation ./kernel unified:: --test-threads 2 ;; esac
+if [ "$filter" = sweeps ]; then
+  systemctl stop meseta-agent meseta-master
+  kills=$(cat kills) points=$(cat points)
+  suite kills ./agent_kills "$kills" $((kills * 13))
+  for mode in kill-before kill-after errors; do suite $mode ./agent_faults $mode --points="$points" --together=4; done
+fi
+case "$filter" in safe | isolation | sweeps) ;; *)
   suite systemd-1 ./systemd-scenarios $filter
   suite systemd-2 ./systemd-scenarios $filter
-fi
+esac
 
 # The same properties as the agent's, but those that make it a service that lasts; whatever the suites start
 # inherits them.
