@@ -7,6 +7,9 @@ use libtest_mimic::Failed;
 use meseta_isolators::{
     ContainerSpec, ExitCause, KillOutcome, KillRequest, Launched, ProcessIdentity,
 };
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use procfs::process::Stat;
 
 use crate::Test;
 use crate::test_node::{TestNode, name, same, wait_pidfd};
@@ -219,12 +222,21 @@ fn a_killed_supervisor_takes_its_task_along(test_node: &TestNode) -> Result<(), 
 fn children_that_nobody_waited_for_end_with_their_task(test_node: &TestNode) -> Result<(), Failed> {
     const CHILDREN: usize = 100;
     let command = format!(
-        "i=0; while [ $i -lt {CHILDREN} ]; do sleep 1 & (sleep 1 &); i=$((i+1)); done; exec sleep 1000"
+        "i=0; while [ $i -lt {CHILDREN} ]; do sleep 1000 & (sleep 1 &); i=$((i+1)); done; exec sleep 1000"
     );
     let spec = test_node.spec("c", &command);
     let launched = test_node.launch(&spec)?;
+    // The shell waits for its children, however long it takes to start them all.
+    let task = launched.task_pid;
+    test_node.eventually("the shell has become a program that waits for none", || {
+        let process = procfs::process::Process::new(task);
+        process.is_ok_and(|process| process.stat().is_ok_and(|stat| stat.comm == "sleep"))
+    })?;
+    for child in children_of(task) {
+        nix::sys::signal::kill(Pid::from_raw(child.pid), Signal::SIGKILL)?;
+    }
     test_node.eventually("nobody waits for the children", || {
-        zombies_of(launched.task_pid) >= CHILDREN
+        zombies_of(task) >= CHILDREN
     })?;
     let began = Instant::now();
     test_node.destroy(&spec, &launched)?;
@@ -233,17 +245,20 @@ fn children_that_nobody_waited_for_end_with_their_task(test_node: &TestNode) -> 
         "{:?}",
         began.elapsed()
     );
-    same(zombies_of(launched.task_pid), 0)
+    same(zombies_of(task), 0)
+}
+
+fn children_of(parent: i32) -> Vec<Stat> {
+    let processes = procfs::process::all_processes();
+    let stats = processes.into_iter().flatten().flatten();
+    let stats = stats.filter_map(|process| process.stat().ok());
+    stats.filter(|stat| stat.ppid == parent).collect()
 }
 
 /// Children of a process that have ended and wait to be waited for.
 fn zombies_of(parent: i32) -> usize {
-    let processes = procfs::process::all_processes();
-    let stats = processes.into_iter().flatten().flatten();
-    let stats = stats.filter_map(|process| process.stat().ok());
-    stats
-        .filter(|stat| stat.ppid == parent && stat.state == 'Z')
-        .count()
+    let children = children_of(parent);
+    children.iter().filter(|child| child.state == 'Z').count()
 }
 
 fn a_frozen_container_is_destroyed(test_node: &TestNode) -> Result<(), Failed> {
