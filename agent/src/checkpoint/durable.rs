@@ -128,11 +128,15 @@ impl Batch {
         }
         let create = || fs::DirBuilder::new().mode(DIR_MODE).create(path);
         let created = match create() {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !path.is_dir() => {
-                put_aside(path)?;
-                create()
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                match is_something_else(path).map_err(io_error("look at", path))? {
+                    true => {
+                        put_aside(path)?;
+                        create()
+                    }
+                    false => Ok(()),
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             created => created,
         };
         created.map_err(io_error("create the folder", path))
@@ -377,7 +381,11 @@ fn sync_log(log: &Path) -> Result<(), StoreError> {
 
 fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     match open_to_sync(dir) {
-        Ok(file) => file.sync_all().map_err(sync_error(dir)),
+        Ok(file) => {
+            // XFS has nothing to sync of a folder once it was shut down, and gives no error; asked of the folder, it does.
+            let synced = file.sync_all().and_then(|()| file.metadata());
+            synced.map(drop).map_err(sync_error(dir))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error("open", dir)(error)),
     }
@@ -424,6 +432,18 @@ fn is_of_another_kind(error: &io::Error) -> bool {
         error.kind(),
         AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory
     )
+}
+
+/// Whether what is there is no folder: a file, or a link that leads nowhere. That a disk does not say it is no answer.
+fn is_something_else(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(!found.is_dir()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes what is there, of whatever kind.
@@ -487,4 +507,24 @@ fn open_log(path: &Path) -> Result<File, StoreError> {
 
 fn libc_nofollow() -> i32 {
     i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_looked_at_is_not_taken_for_something_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "").expect("written");
+        std::os::unix::fs::symlink("nowhere", at("dangling")).expect("made");
+        std::os::unix::fs::symlink("loop", at("loop")).expect("made");
+        assert!(!is_something_else(dir.path()).expect("a folder"));
+        for name in ["file", "dangling", "loop"] {
+            assert!(is_something_else(&at(name)).expect("it is there"), "{name}");
+        }
+        // As a disk that fails: the name is longer than any file system has them.
+        assert!(is_something_else(&at(&"n".repeat(4096))).is_err());
+    }
 }
