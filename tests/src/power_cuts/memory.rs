@@ -179,7 +179,13 @@ fn judge(
             .unwrap_or(&none)
             .iter()
             .filter(|one| is_terminal(one));
+        let mut ends: Vec<&Value> = ends.collect();
+        // The answer to a question says once more what was told, or what nobody knows.
+        if ends.iter().any(|one| one["uuid"].is_string()) {
+            ends.retain(|one| one["uuid"].is_string());
+        }
         let ends: Vec<String> = ends
+            .iter()
             .map(|one| format!("{} {}", one["state"], one["reason"]).replace('"', ""))
             .collect();
         let before = states.last().map_or("nothing", String::as_str);
@@ -248,6 +254,10 @@ mod tests {
             ("runs".to_owned(), vec![status("TASK_FAILED")]),
             ("sent".to_owned(), vec![status("TASK_LOST")]),
         ]);
+        assert_eq!(judge(&known(), &told).0, Vec::<String>::new());
+        let mut by_agent = status("TASK_FAILED");
+        by_agent["uuid"] = json!("u");
+        told.insert("runs".to_owned(), vec![by_agent, status("TASK_FAILED")]);
         assert_eq!(judge(&known(), &told).0, Vec::<String>::new());
         told.insert("runs".to_owned(), vec![status("TASK_LOST")]);
         told.insert("over".to_owned(), vec![status("TASK_FAILED")]);

@@ -2,9 +2,10 @@
 //!
 //! The work directory is a file system of its own on a loop device, the runtime directory one in memory. A cut shuts the
 //! first down by the ioctl that ext4 and XFS have for it: what was not synced is lost, and nothing more reaches the
-//! device. Then each process of the node is killed, both file systems are unmounted and mounted again (the journal is
-//! replayed, the runtime directory is empty), and the machine has another boot id. [`load`] keeps a framework busy
-//! and remembers what it was told; after each start and at the end [`facts`] compares that with agent, master and disk.
+//! device. Each process of the node is stopped right before, so that none says what comes of a sync that is under way,
+//! and killed right after. Both file systems are unmounted and mounted again (the journal is replayed, the runtime
+//! directory is empty), and the machine has another boot id. [`load`] keeps a framework busy and remembers what it was
+//! told; after each start and at the end [`facts`] compares that with agent, master and disk.
 
 pub mod facts;
 pub mod load;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::daemon::free_port;
@@ -151,6 +152,7 @@ impl Node {
         let work_dir = self.cluster.agent_dir(0);
         let root = File::open(&work_dir).expect("the work directory");
         let mut flag = flush.flag();
+        self.stop_all();
         #[expect(unsafe_code, reason = "no crate knows this ioctl")]
         // SAFETY: the kernel reads one number, of which this is the address.
         let shut = unsafe { shut_down(root.as_raw_fd(), &raw mut flag) };
@@ -175,6 +177,14 @@ impl Node {
         }
         self.boots += 1;
         write_boot_id(&self.boot_id, self.boots);
+    }
+
+    /// What is in the kernel goes on, and nobody hears of it: a sync that the cut makes fail, or succeed.
+    fn stop_all(&self) {
+        kernel::kill(self.cluster.agent().pid(), Signal::SIGSTOP);
+        for pid in kernel::processes_below(&self.cluster.cgroups_root) {
+            kernel::kill(pid, Signal::SIGSTOP);
+        }
     }
 
     /// Starts the agent, and waits for nothing.
