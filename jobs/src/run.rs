@@ -109,6 +109,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         batch_unreachable: flags.batch_unreachable_timeout,
         next_time,
         reconcile: ReconcileIntervals::default(),
+        principal: principal.clone(),
+        owner: uuid::Uuid::new_v4().as_fields().0,
     };
     let state = State::restore(options, clock.now(), records);
     let state = state.map_err(|source| RunError::Restore { path, source })?;

@@ -240,6 +240,14 @@ impl Service {
                 }
             }
             Effect::Reconcile(request) => self.call(request.into_call()).await,
+            Effect::AcknowledgeOperation(status) => {
+                if let Some(call) = calls::acknowledge_operation(&status) {
+                    self.call(call).await;
+                }
+            }
+            Effect::ReconcileOperations(operations) => {
+                self.call(calls::reconcile_operations(operations)).await;
+            }
             Effect::Suppress(roles) => self.call(calls::suppress(roles)).await,
             Effect::Revive(roles) => self.call(calls::revive(roles)).await,
             Effect::Roles(roles) => {

@@ -21,11 +21,12 @@ impl State {
     pub(super) fn carry_out(&mut self, request: Request) -> Result<Accepted, Refusal> {
         let name = match request {
             Request::Submit(spec) => self.submit(*spec)?,
-            Request::Scale { name, count } => self.scale(&name, count)?,
+            Request::Scale { name, count, purge } => self.scale(&name, count, purge)?,
             Request::Restart { name } => self.restart(&name)?,
             Request::Stop { name, purge } => self.stop(&name, purge)?,
             Request::Revert { name, version } => self.revert(&name, version)?,
             Request::Promote { name } => self.promote(&name)?,
+            Request::Release { name, index } => self.release_volume(&name, index)?,
         };
         let job = self.jobs.get(&name);
         let version = job.map(|job| job.record.target).unwrap_or_default();
@@ -39,10 +40,7 @@ impl State {
 
     fn submit(&mut self, spec: JobSpec) -> Result<String, Refusal> {
         let name = spec.name.clone();
-        if spec.volume.is_some() {
-            let text = "volumes are not served by this scheduler yet: leave out [volume]";
-            return Err(Refusal::Invalid(text.to_owned()));
-        }
+        self.check_same_volume(&spec).map_err(Refusal::Conflict)?;
         let now = self.clock.unix;
         let Some(job) = self.jobs.get_mut(&name) else {
             return self.create(spec);
@@ -178,7 +176,7 @@ impl State {
         }
     }
 
-    fn scale(&mut self, name: &str, count: u32) -> Result<String, Refusal> {
+    fn scale(&mut self, name: &str, count: u32, purge: bool) -> Result<String, Refusal> {
         let at = self.clock.at;
         let job = self.job_mut(name)?;
         if !job.is_service() {
@@ -198,6 +196,22 @@ impl State {
         job.progress.at = at;
         self.save(name);
         self.event(name, None, format!("scaled to {count}"));
+        if let Some(job) = self.jobs.get(name).filter(|_| purge) {
+            let beyond = job.volumes.range(count..).map(|(index, _)| *index);
+            let beyond = beyond.collect();
+            self.release_volumes_of(name, &beyond);
+        }
+        Ok(name.to_owned())
+    }
+
+    fn release_volume(&mut self, name: &str, index: u32) -> Result<String, Refusal> {
+        let job = self.job_mut(name)?;
+        if !job.volumes.contains_key(&index) {
+            let text = format!("instance {index} of {name:?} has no volume");
+            return Err(Refusal::Conflict(text));
+        }
+        self.release_volumes_of(name, &BTreeSet::from([index]));
+        self.dirty.insert(name.to_owned());
         Ok(name.to_owned())
     }
 
@@ -284,6 +298,9 @@ impl State {
 
     /// Removes a job of which nothing runs.
     pub(super) fn purge(&mut self, name: &str) {
+        let volumes = self.jobs.get(name).map(|job| job.volumes.keys().copied());
+        let volumes = volumes.into_iter().flatten().collect();
+        self.release_volumes_of(name, &volumes);
         let Some(job) = self.jobs.remove(name) else {
             return;
         };

@@ -23,6 +23,10 @@ impl State {
         if job.record.stop.is_some() {
             self.stop_tasks(name);
         } else if job.is_service() {
+            self.check_volumes(name);
+            let Some(job) = self.jobs.get(name) else {
+                return;
+            };
             let plan = service::plan(job, self.clock.at);
             self.follow(name, plan);
         } else {
@@ -167,7 +171,9 @@ impl State {
                 false => self.options.batch_unreachable,
             };
             for (id, task) in &job.tasks {
-                let away = task.record.unreachable;
+                // An instance with a volume has nowhere else to go.
+                let is_bound = task.record.volume.is_some() && job.record.stop.is_none();
+                let away = task.record.unreachable.filter(|_| !is_bound);
                 if away.is_some_and(|since| at.saturating_sub(since) > patience) {
                     given_up.push((name.clone(), id.clone()));
                 }
@@ -186,6 +192,7 @@ impl State {
         for id in timed_out {
             self.ask_kill(&id, KillReason::TimedOut);
         }
+        self.ask_for_volumes();
         let names: Vec<_> = self.jobs.keys().cloned().collect();
         for name in &names {
             self.fire(name);

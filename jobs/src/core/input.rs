@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_proto::mesos::v1::TaskStatus;
+use meseta_proto::mesos::v1::{OperationStatus, TaskStatus};
 use meseta_proto::reconciler;
+use meseta_resources::Operation;
 use serde::Serialize;
 
 use crate::placement::{Offer, Placement};
@@ -40,6 +41,8 @@ pub enum Input {
     /// The id of an offer that is gone.
     Rescinded(String),
     Update(Box<TaskStatus>),
+    /// What became of an operation on a volume or what is reserved for it.
+    OperationUpdate(Box<OperationStatus>),
     /// All writes up to this one are durable.
     Stored(u64),
     /// Time has passed: what is due by now is done.
@@ -53,6 +56,8 @@ pub enum Request {
     Scale {
         name: String,
         count: u32,
+        /// Also destroys the volumes of the instances that are too many.
+        purge: bool,
     },
     /// Replaces all instances as an update would.
     Restart {
@@ -70,6 +75,11 @@ pub enum Request {
     /// Lets an update go on beyond its canaries.
     Promote {
         name: String,
+    },
+    /// Destroys the volume of an instance, which begins anew with an empty one.
+    Release {
+        name: String,
+        index: u32,
     },
 }
 
@@ -107,13 +117,24 @@ pub struct Launch {
     pub run: u64,
     pub index: u32,
     pub attempt: u32,
+    /// With what it is launched, after the operations.
     pub placement: Placement,
+    /// What is done for it before, in order: of an instance with a volume.
+    pub operations: Vec<NamedOperation>,
 }
 
-/// Tasks for one offer.
+/// An operation on volumes and reservations, with the id by which its outcome is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedOperation {
+    pub id: String,
+    pub operation: Operation,
+}
+
+/// Tasks for one offer, or what is released of it.
 #[derive(Clone, Debug)]
 pub struct Accept {
     pub offer: Offer,
+    pub operations: Vec<NamedOperation>,
     pub tasks: Vec<Launch>,
 }
 
@@ -137,6 +158,9 @@ pub enum Effect {
     },
     Acknowledge(Box<TaskStatus>),
     Reconcile(reconciler::Request),
+    AcknowledgeOperation(Box<OperationStatus>),
+    /// Asks what became of operations, by their ids and agents.
+    ReconcileOperations(Vec<(String, String)>),
     Suppress(BTreeSet<String>),
     Revive(BTreeSet<String>),
     /// The roles that the framework is to have; [`Input::RolesAnswered`] tells whether it has them then.

@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::TaskState;
 use super::input::{Event, Refusal};
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
 use super::task_name::TaskName;
+use super::volume::Volume;
 use crate::spec::{Batch, JobSpec, Kind};
 
 /// Events of a job that are remembered.
@@ -24,6 +25,8 @@ pub(super) struct Job {
     pub(super) runs: BTreeMap<u64, Run>,
     /// Those not known to have ended, by task id.
     pub(super) tasks: BTreeMap<String, Task>,
+    /// Those of its instances that have one, by index.
+    pub(super) volumes: BTreeMap<u32, Volume>,
     /// What is to be launched as soon as an offer fits.
     pub(super) wanted: Vec<Wanted>,
     /// A batch that waits for the jobs that it starts after.
@@ -144,6 +147,8 @@ pub(super) enum KillReason {
     Cancelled,
     /// An earlier attempt, which was given up, has succeeded.
     Superseded,
+    /// Its volume is to be destroyed.
+    Released,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -212,6 +217,7 @@ impl Job {
             record,
             runs: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            volumes: BTreeMap::new(),
             wanted: Vec::new(),
             is_held: false,
             next_due: None,

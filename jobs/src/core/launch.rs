@@ -38,12 +38,12 @@ const HOLD_MAX: Duration = Duration::from_secs(600);
 const REST_MAX: Duration = Duration::from_secs(3600);
 
 /// The offers of one role that can be used in this step. What is placed is taken off.
-struct Pool {
+pub(super) struct Pool {
     /// The open ones, then those used or kept back by a gang, so not for others.
-    offers: Vec<Offer>,
-    launches: Vec<Vec<Launch>>,
+    pub(super) offers: Vec<Offer>,
+    pub(super) launches: Vec<Vec<Launch>>,
     /// Of the messages of what is placed in each.
-    bytes: Vec<usize>,
+    pub(super) bytes: Vec<usize>,
     /// How many are open.
     open: usize,
 }
@@ -59,12 +59,12 @@ impl Pool {
     }
 
     /// What may be used.
-    fn open(&self) -> &[Offer] {
+    pub(super) fn open(&self) -> &[Offer] {
         &self.offers[..self.open]
     }
 
     /// Keeps open offers from others; gives where they stand then.
-    fn close(&mut self, indexes: &BTreeSet<usize>) -> std::ops::Range<usize> {
+    pub(super) fn close(&mut self, indexes: &BTreeSet<usize>) -> std::ops::Range<usize> {
         let until = self.open;
         // From the last on, so that no swap moves one that is still to come.
         for index in indexes.iter().rev().filter(|index| **index < until) {
@@ -93,6 +93,7 @@ impl State {
     fn answer_role(&mut self, role: &str, offers: Vec<Offer>) {
         let at = self.clock.at;
         let mut pool = Pool::new(offers);
+        self.release_offered(&mut pool);
         let mut jobs: Vec<_> = self
             .jobs
             .values()
@@ -111,25 +112,33 @@ impl State {
         for (_, _, name) in jobs {
             self.place_job(&name, &mut pool);
         }
-        let mut declined = Vec::new();
+        let (mut declined, mut elsewhere) = (Vec::new(), Vec::new());
         let mut accepts = Vec::new();
         let open = pool.open;
         for (index, (offer, tasks)) in pool.offers.iter().zip(pool.launches).enumerate() {
             if !tasks.is_empty() {
                 accepts.push(accept_of(offer, tasks));
             } else if index < open {
-                declined.push(offer.id.clone());
+                let is_wanted = is_wanted && self.is_waited_for(offer);
+                let into = if is_wanted {
+                    &mut declined
+                } else {
+                    &mut elsewhere
+                };
+                into.push(offer.id.clone());
             }
         }
         self.commit(accepts, false);
-        for id in &declined {
+        self.decline(declined, REFUSE_SHORT);
+        self.decline(elsewhere, REFUSE_LONG);
+    }
+
+    fn decline(&mut self, offers: Vec<String>, refuse: Duration) {
+        for id in &offers {
             self.offers.remove(id);
         }
-        if !declined.is_empty() {
-            self.effects.push(Effect::Decline {
-                offers: declined,
-                refuse: if is_wanted { REFUSE_SHORT } else { REFUSE_LONG },
-            });
+        if !offers.is_empty() {
+            self.effects.push(Effect::Decline { offers, refuse });
         }
     }
 
@@ -174,6 +183,10 @@ impl State {
             let Some(spec) = job.spec_of(version).cloned() else {
                 continue;
             };
+            if spec.volume.is_some() {
+                self.place_on_volumes(name, &spec, &wanted, pool);
+                continue;
+            }
             let placed: Vec<_> = match spec.constraints.is_empty() {
                 true => Vec::new(),
                 false => job.tasks.values().map(placed_of).collect(),
@@ -300,7 +313,7 @@ impl State {
     }
 
     /// Notes a task before it is launched; nothing leaves before that is durable.
-    fn intend(
+    pub(super) fn intend(
         &mut self,
         name: &str,
         spec: &Arc<JobSpec>,
@@ -312,11 +325,7 @@ impl State {
             return;
         };
         let offer = &mut pool.offers[placement.offer];
-        if offer
-            .resources
-            .try_sub_assign(&placement.resources)
-            .is_err()
-        {
+        if offer.take(&placement).is_err() {
             return;
         }
         let key = job.slot_key(wanted.run, wanted.index);
@@ -336,6 +345,7 @@ impl State {
             launched: at,
             running: None,
             unreachable: None,
+            volume: None,
         };
         self.outbox.write(key.put(&slot));
         self.outbox.write(Key::Task(id.clone()).put(&record));
@@ -350,18 +360,19 @@ impl State {
             index: wanted.index,
             attempt: slot.attempt,
             placement,
+            operations: Vec::new(),
         });
     }
 }
 
 /// What one ACCEPT for each offer can carry, and the bytes of each offer's with it.
-struct Sendable {
-    placements: Vec<Placement>,
-    bytes: Vec<usize>,
+pub(super) struct Sendable {
+    pub(super) placements: Vec<Placement>,
+    pub(super) bytes: Vec<usize>,
 }
 
 /// The placements that one ACCEPT for each offer can carry; the others find their place in the next offers.
-fn sendable(
+pub(super) fn sendable(
     name: &str,
     spec: &JobSpec,
     wanted: &[Wanted],
@@ -412,6 +423,7 @@ fn name_of(job: &str, wanted: &Wanted, attempt: u32) -> TaskName {
 fn accept_of(offer: &Offer, tasks: Vec<Launch>) -> Accept {
     Accept {
         offer: offer.clone(),
+        operations: Vec::new(),
         tasks,
     }
 }

@@ -3,6 +3,8 @@
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable;
 //! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, [`service`] plans
 //! services, [`decide`] carries that out, [`roles`] asks for offers, [`launch`] answers them, [`view`] shows it.
+//! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
+//! [`volume_updates`] what is told of that, and the release.
 //! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
 
 mod clock;
@@ -21,13 +23,19 @@ mod state;
 mod task_name;
 mod updates;
 mod view;
+mod volume;
+mod volume_operations;
+mod volume_updates;
+mod volumes;
 
 #[cfg(test)]
 mod tests;
 
-pub use input::{Accept, Accepted, Effect, Event, Input, Launch, Record, Refusal, Request};
+pub use input::{
+    Accept, Accepted, Effect, Event, Input, Launch, NamedOperation, Record, Refusal, Request,
+};
 pub use plan::PlanView;
 pub use records::RestoreError;
 pub use state::{Options, State};
 pub use task_name::TaskName;
-pub use view::{Authority, Discovered, History, JobView, Totals};
+pub use view::{Authority, Discovered, History, JobView, Totals, VolumeView};

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::input::Record;
+use super::volume::VolumeRecord;
 use crate::spec::JobSpec;
 
 /// The format of all records that are written.
@@ -22,6 +23,9 @@ pub(super) struct Meta {
     pub(super) framework_id: Option<String>,
     /// The first version of a job that is new: above those of jobs that were purged.
     pub(super) first_version: u64,
+    /// Tells the volumes of this scheduler from those of others; set with the first one.
+    #[serde(default)]
+    pub(super) owner: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,6 +143,9 @@ pub(super) struct TaskRecord {
     pub(super) launched: Duration,
     pub(super) running: Option<Duration>,
     pub(super) unreachable: Option<Duration>,
+    /// The id of the volume that it runs on.
+    #[serde(default)]
+    pub(super) volume: Option<String>,
 }
 
 impl TaskRecord {
@@ -157,6 +164,7 @@ pub(super) enum Key {
     Job(String),
     Slot { job: String, run: u64, index: u32 },
     Task(String),
+    Volume(String),
 }
 
 impl Key {
@@ -166,6 +174,7 @@ impl Key {
             Self::Job(name) => format!("job/{name}"),
             Self::Slot { job, run, index } => format!("slot/{job}/{run}/{index}"),
             Self::Task(id) => format!("task/{id}"),
+            Self::Volume(id) => format!("volume/{id}"),
         }
     }
 
@@ -175,6 +184,7 @@ impl Key {
             "meta" => Some(Self::Meta),
             "job" => Some(Self::Job(rest.to_owned())),
             "task" => Some(Self::Task(rest.to_owned())),
+            "volume" => Some(Self::Volume(rest.to_owned())),
             "slot" => {
                 let mut parts = rest.split('/');
                 let job = parts.next()?.to_owned();
@@ -239,6 +249,7 @@ pub(super) struct Stored {
     pub(super) jobs: BTreeMap<String, JobRecord>,
     pub(super) slots: Vec<(String, u64, u32, Slot)>,
     pub(super) tasks: BTreeMap<String, TaskRecord>,
+    pub(super) volumes: BTreeMap<String, VolumeRecord>,
 }
 
 impl Stored {
@@ -255,6 +266,9 @@ impl Stored {
                 }
                 Some(Key::Task(id)) => {
                     stored.tasks.insert(id, value_of(&key, &value)?);
+                }
+                Some(Key::Volume(id)) => {
+                    stored.volumes.insert(id, value_of(&key, &value)?);
                 }
                 Some(Key::Slot { job, run, index }) => {
                     stored

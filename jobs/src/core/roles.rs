@@ -220,6 +220,9 @@ impl State {
                 *demand.entry(spec.role.clone()).or_default() += job.demand(self.clock.at);
             }
         }
+        for volume in self.releasing.values() {
+            *demand.entry(volume.record.role.clone()).or_default() += 1;
+        }
         for role in demand.keys() {
             if !self.roles.by_name.contains_key(role) {
                 self.roles.by_name.insert(role.clone(), Role::default());

@@ -14,6 +14,7 @@ use super::plan::SEEN_MAX;
 use super::records::{Key, Meta, RestoreError, Stored};
 use super::roles::Roles;
 use super::task_name::TaskName;
+use super::volume::Volume;
 use crate::placement::Offer;
 use crate::spec::Cron;
 
@@ -22,7 +23,7 @@ use crate::spec::Cron;
 const SET_BACK_MIN: Duration = Duration::from_secs(60);
 
 /// The rules that hold for all jobs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How long the agent of a service's task may be away before the task is replaced.
     pub service_unreachable: Duration,
@@ -31,6 +32,10 @@ pub struct Options {
     /// The first time of a schedule after another, both since 1970; none if there is none.
     pub next_time: fn(&Cron, Duration) -> Option<Duration>,
     pub reconcile: ReconcileIntervals,
+    /// Whom the master knows the framework as: reservations and volumes are in its name.
+    pub principal: Option<String>,
+    /// Tells the volumes of a scheduler without any from those of others: drawn at each start.
+    pub owner: u32,
 }
 
 /// The scheduler: what is durable of it, and what it knows of the cluster.
@@ -41,6 +46,8 @@ pub struct State {
     pub(super) moment: Moment,
     pub(super) meta: Meta,
     pub(super) jobs: BTreeMap<String, Job>,
+    /// Volumes that are to be released when they are offered, by id.
+    pub(super) releasing: BTreeMap<String, Volume>,
     /// Jobs that may have something to do.
     pub(super) dirty: BTreeSet<String>,
     pub(super) is_connected: bool,
@@ -91,12 +98,14 @@ impl State {
         let stored = Stored::read(records)?;
         let mut clock = Clock::default();
         clock.read(now);
+        let reconcile = options.reconcile;
         let mut state = Self {
             options,
             clock,
             moment: now.moment,
             meta: stored.meta.clone(),
             jobs: BTreeMap::new(),
+            releasing: BTreeMap::new(),
             dirty: BTreeSet::new(),
             is_connected: false,
             away_since: Some(clock.at),
@@ -105,7 +114,7 @@ impl State {
             roles: Roles::default(),
             collector: None,
             resting: BTreeMap::new(),
-            reconciler: Reconciler::new(options.reconcile),
+            reconciler: Reconciler::new(reconcile),
             outbox: Outbox::default(),
             effects: Vec::new(),
             totals: super::view::Totals::default(),
@@ -155,6 +164,17 @@ impl State {
             task.is_unheard = true;
             task.message = "not heard of since the scheduler started".to_owned();
             job.tasks.insert(id, task);
+        }
+        for (id, mut record) in stored.volumes {
+            record.not_after(at);
+            let volume = Volume::new(id.clone(), record);
+            if volume.record.release.is_some() {
+                self.releasing.insert(id, volume);
+                continue;
+            }
+            let job = self.jobs.get_mut(&volume.record.job);
+            let job = job.ok_or_else(|| orphan(&Key::Volume(id)))?;
+            job.volumes.insert(volume.record.index, volume);
         }
         for job in self.jobs.values_mut() {
             let mut busy: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
@@ -218,6 +238,7 @@ impl State {
                 self.offers.remove(&id);
             }
             Input::Update(status) => self.update(*status),
+            Input::OperationUpdate(status) => self.operation_update(*status),
             Input::Stored(id) => self.stored(id),
             Input::Tick => self.tick(),
         }
@@ -266,6 +287,7 @@ impl State {
             }
         }
         self.reconciler.start(self.moment);
+        self.ask_for_volumes_anew();
         self.dirty.extend(self.jobs.keys().cloned());
     }
 
@@ -295,6 +317,7 @@ impl State {
 
     fn offered(&mut self, offers: Vec<Offer>) {
         for offer in offers {
+            self.observe_volumes(&offer);
             let key = (offer.agent_id.clone(), offer.role.clone());
             if self.seen.len() < SEEN_MAX || self.seen.contains_key(&key) {
                 self.seen.insert(key, offer.clone());

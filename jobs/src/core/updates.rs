@@ -13,7 +13,7 @@ use super::task_name::TaskName;
 use crate::spec::{Backoff, Kind};
 
 /// For this long an answer that a task is unknown is not believed: its launch may still be under way.
-const LAUNCH_GRACE: Duration = Duration::from_secs(5);
+pub(super) const LAUNCH_GRACE: Duration = Duration::from_secs(5);
 /// Before an index is tried again whose task was lost.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause before a kill that was not answered is repeated.
@@ -172,6 +172,9 @@ impl State {
             self.outbox.write(record);
         }
         if state == TaskState::TaskRunning && !was_running {
+            if let Some(volume) = before.volume {
+                self.volume_runs(&volume);
+            }
             self.totals.started += 1;
             self.event(&name.job, Some(&id), "running");
         }
@@ -209,6 +212,7 @@ impl State {
             return;
         };
         self.dirty.insert(name.job.clone());
+        self.forget_unmade_volume(&name.job, id);
         let at = self.clock.at;
         self.remove_task(&name, |slot, _| slot.not_before = at);
     }
@@ -467,6 +471,7 @@ impl KillReason {
             Self::Gang => "another task of its gang has ended",
             Self::Cancelled => "its run was cancelled",
             Self::Superseded => "an earlier attempt has succeeded",
+            Self::Released => "its volume is to be destroyed",
         }
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::input::{Event, Refusal};
 use super::job::{Job, Phase, Task};
 use super::state::State;
+use super::volume::Volume;
 use crate::spec::{JobSpec, Kind};
 
 /// Counts since the scheduler started.
@@ -49,6 +50,9 @@ pub struct JobView {
     pub update: Option<UpdateView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<TaskView>>,
+    /// Those of its instances; of a job that is looked at alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeView>,
 }
 
 /// An update under way.
@@ -57,6 +61,21 @@ pub struct UpdateView {
     pub from: u64,
     pub to: u64,
     /// `rolling`, `canary`, `reverting` or `halted`.
+    pub state: &'static str,
+}
+
+/// A volume, kept for an instance or to be released.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VolumeView {
+    pub volume_id: String,
+    pub job: String,
+    pub role: String,
+    pub index: u32,
+    pub agent_id: String,
+    pub hostname: String,
+    pub size_mb: f64,
+    pub path: String,
+    /// `creating`, `used`, `kept` while no task runs on it, or `releasing`.
     pub state: &'static str,
 }
 
@@ -145,9 +164,26 @@ impl State {
         tasks.sort_by_key(|task| (task.run, task.index, task.attempt));
         Some(JobView {
             tasks: Some(tasks),
+            volumes: job
+                .volumes
+                .values()
+                .map(|volume| volume_view(job, volume))
+                .collect(),
             obstacles: self.obstacles(job),
             ..self.view(job)
         })
+    }
+
+    /// The volumes of all jobs, and those that are to be released.
+    #[must_use]
+    pub fn volumes(&self) -> Vec<VolumeView> {
+        let kept = self.jobs.values().flat_map(|job| {
+            let volumes = job.volumes.values();
+            volumes.map(|volume| volume_view(job, volume))
+        });
+        let releasing = self.releasing.values();
+        let releasing = releasing.map(|volume| view_of(volume, "releasing"));
+        kept.chain(releasing).collect()
     }
 
     /// The role of a job, which says who may see and change it.
@@ -276,6 +312,7 @@ impl State {
             obstacles: Vec::new(),
             update: update_view(job),
             tasks: None,
+            volumes: Vec::new(),
         }
     }
 
@@ -340,6 +377,9 @@ impl State {
         if job.is_clearing() {
             return "it waits for the tasks of a run that was cancelled to end".to_owned();
         }
+        if let Some(why) = self.waits_for_volume(job).filter(|_| self.is_connected) {
+            return why;
+        }
         let demand = job.demand(at);
         if demand > 0 {
             let role = job.spec().map(|spec| &*spec.role).unwrap_or_default();
@@ -378,6 +418,32 @@ impl State {
             reason: task.reason.clone(),
             message: task.message.clone(),
         }
+    }
+}
+
+fn volume_view(job: &Job, volume: &Volume) -> VolumeView {
+    let mut tasks = job.tasks.values();
+    let is_used = tasks.any(|task| task.record.volume.as_ref() == Some(&volume.id));
+    let state = match (volume.record.is_unsettled(), is_used) {
+        (true, _) => "creating",
+        (false, true) => "used",
+        (false, false) => "kept",
+    };
+    view_of(volume, state)
+}
+
+fn view_of(volume: &Volume, state: &'static str) -> VolumeView {
+    let record = &volume.record;
+    VolumeView {
+        volume_id: volume.id.clone(),
+        job: record.job.clone(),
+        role: record.role.clone(),
+        index: record.index,
+        agent_id: record.agent_id.clone(),
+        hostname: record.hostname.clone(),
+        size_mb: record.size_mb,
+        path: record.path.clone(),
+        state,
     }
 }
 

@@ -34,15 +34,35 @@ pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
         labels: file.text_map("labels"),
         name,
     };
-    let together = file.has("volume") && spec.best_effort;
-    if together {
+    if file.has("volume") {
+        check_volume(&spec, &file, mistakes);
+    }
+    spec
+}
+
+/// What is reserved for its instances contradicts these.
+fn check_volume(spec: &JobSpec, file: &View<'_>, mistakes: &mut Collector) {
+    if spec.best_effort {
         mistakes.add(
             file.place("best_effort"),
             "a job on revocable resources cannot have a volume",
             "remove `best_effort` or [volume]",
         );
     }
-    spec
+    if spec.gang.is_some() {
+        mistakes.add(
+            file.place("gang"),
+            "the instances of a gang cannot have volumes: each would wait for the agents of all",
+            "remove [gang] or [volume]",
+        );
+    }
+    if spec.role == "*" {
+        mistakes.add(
+            file.place(if file.has("role") { "role" } else { "volume" }),
+            "nothing can be reserved for the role `*`, and so no volume be made",
+            "write a `role` at the top of the file, as `role = \"data\"`",
+        );
+    }
 }
 
 const NAME_CURE: &str =

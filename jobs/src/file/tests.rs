@@ -95,8 +95,7 @@ fn the_shortest_file_is_a_service_of_one_instance() {
 
 #[test]
 fn an_update_of_a_job_with_a_volume_replaces_in_place() {
-    let text =
-        "name = \"db\"\n[task]\ncommand = \"a\"\n[volume]\nsize = \"1GB\"\npath = \"data\"\n";
+    let text = "name = \"db\"\nrole = \"data\"\n[task]\ncommand = \"a\"\n[volume]\nsize = \"1GB\"\npath = \"data\"\n";
     let spec = from_toml(text).expect("a job");
     let Kind::Service(service) = spec.kind else {
         panic!("{:?}", spec.kind);
@@ -160,6 +159,13 @@ fn every_example_is_a_job() {
         names.push(spec.name);
     }
     names.sort();
-    let expected = ["array-gang", "filler", "hello", "nightly", "web"];
+    let expected = [
+        "array-gang",
+        "database",
+        "filler",
+        "hello",
+        "nightly",
+        "web",
+    ];
     assert_eq!(names, expected);
 }

@@ -5,7 +5,7 @@ use meseta_daemon::body;
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Permitted, Reply, permission};
-use crate::core::{Authority, JobView, Request, State};
+use crate::core::{Authority, JobView, Request, State, VolumeView};
 use crate::file;
 use crate::spec::JobSpec;
 
@@ -29,6 +29,14 @@ struct Shown {
 #[serde(deny_unknown_fields)]
 struct Scale {
     count: u32,
+    #[serde(default)]
+    purge: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Release {
+    index: u32,
 }
 
 #[derive(Deserialize, Default)]
@@ -69,6 +77,18 @@ async fn list(permitted: Permitted) -> Result<Reply, Reply> {
     let mut jobs = permitted.context.handle.read(|state| state.jobs()).await?;
     jobs.retain(|job| permitted.sees(&job.role));
     Ok(Reply::json(&List { jobs }))
+}
+
+#[derive(Serialize)]
+struct Volumes {
+    volumes: Vec<VolumeView>,
+}
+
+pub(super) async fn volumes(permitted: Permitted) -> Result<Reply, Reply> {
+    let handle = &permitted.context.handle;
+    let mut volumes = handle.read(|state| state.volumes()).await?;
+    volumes.retain(|volume| permitted.sees(&volume.role));
+    Ok(Reply::json(&Volumes { volumes }))
 }
 
 async fn show(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
@@ -176,8 +196,8 @@ fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
     let name = name.to_owned();
     Ok(match action {
         "scale" => {
-            let Scale { count } = read_body(body)?;
-            Request::Scale { name, count }
+            let Scale { count, purge } = read_body(body)?;
+            Request::Scale { name, count, purge }
         }
         "restart" => {
             let Nothing {} = read_body(body)?;
@@ -195,9 +215,13 @@ fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
             let Nothing {} = read_body(body)?;
             Request::Promote { name }
         }
+        "release" => {
+            let Release { index } = read_body(body)?;
+            Request::Release { name, index }
+        }
         other => {
             let text = format!(
-                "{other:?} cannot be done to a job; scale, restart, stop, revert and promote can"
+                "{other:?} cannot be done to a job; scale, restart, stop, revert, promote and release can"
             );
             return Err(Reply::error(StatusCode::NOT_FOUND, &text));
         }

@@ -23,7 +23,7 @@ pub(super) fn actions(approver: &Approver, authority: &Authority, user: &str) ->
         actions.push("stop");
     }
     if run(approver, authority, user).is_ok() {
-        actions.extend(["scale", "restart", "revert", "promote"]);
+        actions.extend(["scale", "restart", "revert", "promote", "release"]);
     }
     actions
 }

@@ -16,7 +16,7 @@ static LIST: &[Route] = &[
         "/v1/jobs",
         &[Method::GET, Method::POST],
         |permitted| Box::pin(jobs::answer(permitted)),
-        "jobs; below it `plan`, `NAME`, `NAME/history` and `NAME/ACTION` (scale, restart, stop, revert, promote)",
+        "jobs; below it `plan`, `NAME`, `NAME/history` and `NAME/ACTION` (scale, restart, stop, revert, promote, release)",
     )
     .filters_reads()
     .body(file::FILE_BYTES_MAX, Some(BodyType::Json)),
@@ -25,6 +25,13 @@ static LIST: &[Route] = &[
         Need::Filtered,
         |permitted| Box::pin(readings::events(permitted)),
         "what happens to jobs, one JSON object a line; `job`",
+    )
+    .alone(),
+    Route::read(
+        "/v1/volumes",
+        Need::Filtered,
+        |permitted| Box::pin(jobs::volumes(permitted)),
+        "volumes of all jobs, and those that are to be released",
     )
     .alone(),
     Route::read(

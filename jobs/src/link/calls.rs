@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use meseta_proto::convert;
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::framework_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::scheduler::{Call, call};
 
 use super::Registration;
-use crate::core::Accept;
+use crate::core::{Accept, NamedOperation};
 use crate::task_info::{Instance, task_info};
 
 /// How long the master waits for a scheduler that is away before it ends its tasks, in seconds: a week.
@@ -69,7 +70,7 @@ pub(crate) fn update_framework(registration: &Registration) -> Call {
     }
 }
 
-/// One LAUNCH of all tasks.
+/// The operations first, then one LAUNCH of all tasks.
 pub(crate) fn accept(accept: &Accept) -> Call {
     let infos = accept.tasks.iter().map(|launch| {
         let instance = Instance {
@@ -80,17 +81,22 @@ pub(crate) fn accept(accept: &Accept) -> Call {
         };
         task_info(&launch.spec, &instance, &accept.offer, &launch.placement)
     });
-    let launch = mesos::offer::Operation {
-        r#type: Some(mesos::offer::operation::Type::Launch.into()),
-        launch: Some(mesos::offer::operation::Launch {
-            task_infos: infos.collect(),
-        }),
-        ..mesos::offer::Operation::default()
-    };
+    let of_tasks = accept.tasks.iter().flat_map(|launch| &launch.operations);
+    let operations = accept.operations.iter().chain(of_tasks);
+    let mut operations: Vec<_> = operations.map(operation).collect();
+    if !accept.tasks.is_empty() {
+        operations.push(mesos::offer::Operation {
+            r#type: Some(mesos::offer::operation::Type::Launch.into()),
+            launch: Some(mesos::offer::operation::Launch {
+                task_infos: infos.collect(),
+            }),
+            ..mesos::offer::Operation::default()
+        });
+    }
     Call {
         accept: Some(call::Accept {
             offer_ids: vec![offer_id(accept.offer.id.clone())],
-            operations: vec![launch],
+            operations,
             filters: Some(filters(LEFT_SECONDS)),
         }),
         ..of(call::Type::Accept)
@@ -131,6 +137,43 @@ pub(crate) fn acknowledge(status: &mesos::TaskStatus) -> Option<Call> {
     })
 }
 
+fn operation(operation: &NamedOperation) -> mesos::offer::Operation {
+    mesos::offer::Operation {
+        id: Some(operation_id(operation.id.clone())),
+        ..convert::to_operation(&operation.operation)
+    }
+}
+
+/// Nothing for a status that wants no acknowledgement.
+pub(crate) fn acknowledge_operation(status: &mesos::OperationStatus) -> Option<Call> {
+    let acknowledge = call::AcknowledgeOperationStatus {
+        agent_id: status.agent_id.clone(),
+        resource_provider_id: status.resource_provider_id.clone(),
+        uuid: status.uuid.as_ref()?.value.clone(),
+        operation_id: status.operation_id.clone()?,
+    };
+    Some(Call {
+        acknowledge_operation_status: Some(acknowledge),
+        ..of(call::Type::AcknowledgeOperationStatus)
+    })
+}
+
+/// Asks for operations by their ids and agents.
+pub(crate) fn reconcile_operations(operations: Vec<(String, String)>) -> Call {
+    let operations = operations.into_iter();
+    let operations = operations.map(|(id, agent)| call::reconcile_operations::Operation {
+        operation_id: operation_id(id),
+        agent_id: Some(mesos::AgentId { value: agent }),
+        resource_provider_id: None,
+    });
+    Call {
+        reconcile_operations: Some(call::ReconcileOperations {
+            operations: operations.collect(),
+        }),
+        ..of(call::Type::ReconcileOperations)
+    }
+}
+
 pub(crate) fn suppress(roles: BTreeSet<String>) -> Call {
     let roles = roles.into_iter().collect();
     Call {
@@ -152,6 +195,10 @@ fn of(kind: call::Type) -> Call {
         r#type: Some(kind.into()),
         ..Call::default()
     }
+}
+
+fn operation_id(value: String) -> mesos::OperationId {
+    mesos::OperationId { value }
 }
 
 fn offer_id(value: String) -> mesos::OfferId {

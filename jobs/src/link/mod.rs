@@ -223,6 +223,9 @@ fn inputs_of(event: Event) -> Result<Vec<Input>, Ended> {
         event::Type::Update => event
             .update
             .map(|update| Input::Update(Box::new(update.status))),
+        event::Type::UpdateOperationStatus => event
+            .update_operation_status
+            .map(|update| Input::OperationUpdate(Box::new(update.status))),
         event::Type::Error => {
             let message = event.error.map(|error| error.message).unwrap_or_default();
             return Err(Ended::Refused(message));

@@ -2,12 +2,14 @@
 //!
 //! Entered through [`place`] for many tasks, [`place_on_volume`] for an instance that returns to its volume, and
 //! [`obstacles`] for what is in the way. Pure. Files: `offer.rs` what is offered, `constraint.rs` the rules,
-//! `take.rs` what a task takes, `layout.rs` which offer is next, `why.rs` the obstacles in words.
+//! `held.rs` what is held for one instance, `take.rs` what a task takes, `layout.rs` which offer is next, `why.rs` the
+//! obstacles in words.
 //!
 //! Invariants: the placements in one offer never take more than it has, revocable resources go to best-effort jobs
 //! alone, and a constraint that the file states as a rule is never broken.
 
 mod constraint;
+mod held;
 mod layout;
 mod offer;
 mod take;
@@ -17,9 +19,10 @@ mod why;
 
 use std::collections::BTreeMap;
 
-use meseta_resources::Resources;
+use meseta_resources::{Resource, Resources};
 use serde::{Deserialize, Serialize};
 
+pub use held::{VOLUME_LABEL, volume_in};
 pub use offer::{Offer, OfferError};
 pub use why::Why;
 
@@ -42,12 +45,26 @@ pub struct Placed {
 pub struct Placement {
     /// The index of the offer among those that were given.
     pub offer: usize,
-    /// What the task is launched with, without an allocation; holds an existing volume, not one to be made.
+    /// What the task takes of what is for any task, without an allocation.
     pub resources: Resources,
     /// A port for each name of the job.
     pub ports: BTreeMap<String, u16>,
     /// The disk that becomes the volume of a new instance: to be reserved, if it is not, and created.
     pub new_volume: Resources,
+    /// What an instance takes besides that returns to its volume.
+    pub returned: Option<Returned>,
+}
+
+/// What was held for an instance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Returned {
+    /// The id of its volume.
+    pub id: String,
+    pub volume: Resource,
+    /// What the task takes of the rest.
+    pub used: Resources,
+    /// What it needs no more.
+    pub surplus: Resources,
 }
 
 /// Places up to `want` tasks, several in one offer where they fit. The tightest offers are filled first, but for a
@@ -86,10 +103,12 @@ pub fn place_on_volume(
         id: persistence_id.to_owned(),
     };
     for (index, offer) in offers.iter().enumerate() {
-        let Some(volume) = offer.volume(persistence_id) else {
+        let held = offer.held.get(persistence_id);
+        let volume = held.and_then(|held| volume_in(held, persistence_id));
+        let Some((held, volume)) = held.zip(volume) else {
             continue;
         };
-        let taken = demand.take_on_volume(index, &offer.resources, &volume);
+        let taken = demand.take_on_volume((index, offer), held, (persistence_id, volume));
         match rules.check(offer).and(taken) {
             Ok(placement) => return Ok(placement),
             Err(obstacle) => why = obstacle,

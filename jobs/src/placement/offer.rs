@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as mesos;
-use meseta_resources::{AttributeValue, Resource, Resources};
+use meseta_resources::{AttributeValue, NotContained, Resources};
+
+use super::{Placement, held};
 
 /// Why an offer cannot be used; the framework declines it.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +35,10 @@ pub struct Offer {
     pub role: String,
     /// The agent's attributes as text, the first of each name, with `@region` and `@zone`.
     pub attributes: BTreeMap<String, String>,
-    /// What is offered, without allocations to roles.
+    /// What is offered to any task, without allocations to roles.
     pub resources: Resources,
+    /// What is offered and held for one instance of a job, by the id of its volume.
+    pub held: BTreeMap<String, Resources>,
 }
 
 impl Offer {
@@ -73,18 +77,38 @@ impl Offer {
                 .and_then(|info| info.role.clone())
                 .unwrap_or_default(),
             attributes,
-            resources: resources.unallocate(),
-        })
+            ..Self::default()
+        }
+        .with_resources(resources.unallocate()))
     }
 
-    /// The persistent volume of this id.
-    pub(super) fn volume(&self, persistence_id: &str) -> Option<Resource> {
-        let volumes = self.resources.persistent_volumes();
-        let is_it = |volume: &&Resource| {
-            let persistence = volume.disk().and_then(|disk| disk.persistence.as_ref());
-            persistence.is_some_and(|persistence| &*persistence.id == persistence_id)
+    /// The same offer of these resources, which nobody is allocated.
+    #[must_use]
+    pub fn with_resources(self, resources: Resources) -> Self {
+        let (resources, held) = held::divide(resources);
+        Self {
+            resources,
+            held,
+            ..self
+        }
+    }
+
+    /// Takes a placement off; of an instance that returns to its volume all that was held for it.
+    ///
+    /// # Errors
+    /// The offer does not have it; it is as it was.
+    pub fn take(&mut self, placement: &Placement) -> Result<(), NotContained> {
+        let taken = match placement.new_volume.is_empty() {
+            true => self.resources.try_sub_assign(&placement.resources),
+            false => {
+                let taken = &placement.resources + &placement.new_volume;
+                self.resources.try_sub_assign(&taken)
+            }
         };
-        volumes.iter().find(is_it).cloned()
+        if let (Ok(()), Some(returned)) = (&taken, &placement.returned) {
+            self.held.remove(&returned.id);
+        }
+        taken
     }
 }
 

@@ -6,7 +6,7 @@ use meseta_resources::{
     Range, Ranges, Resource, ResourceName, ResourceQuantities, Resources, Scalar, Value,
 };
 
-use super::{Placement, Why};
+use super::{Offer, Placement, Returned, Why};
 use crate::spec::JobSpec;
 
 const CPUS: &str = "cpus";
@@ -49,29 +49,70 @@ impl<'a> Demand<'a> {
         let mut placement = self.take_task(offer, left).ok_or_else(short)?;
         if !self.volume.is_empty() {
             let rest = left - &placement.resources;
-            placement.new_volume = rest.cover(&self.volume).ok_or_else(short)?;
+            placement.new_volume = self.new_volume(&rest).ok_or_else(short)?;
         }
         Ok(placement)
     }
 
-    /// The same with a volume that exists already.
+    /// The same for an instance whose volume exists: of what is held for it, and what it needs more.
     ///
     /// # Errors
-    /// [`Why::Short`] when there is too little beside the volume.
+    /// [`Why::Short`] when there is too little beside what is held.
     pub(super) fn take_on_volume(
         &self,
-        offer: usize,
-        left: &Resources,
-        volume: &Resource,
+        (index, offer): (usize, &Offer),
+        held: &Resources,
+        (id, volume): (&str, Resource),
     ) -> Result<Placement, Why> {
-        let taken = self.take_task(offer, left);
-        let mut placement = taken.ok_or_else(|| self.short(left))?;
-        placement.resources += volume;
+        let mut surplus = held.clone();
+        surplus -= &volume;
+        let (mut used, mut missing) = (Resources::new(), Resources::new());
+        for needed in &self.plain {
+            let Some(amount) = needed.scalar() else {
+                continue;
+            };
+            let there = surplus.named(needed.name().as_str());
+            let there = there.scalar(needed.name().as_str()).unwrap_or_default();
+            let part = Resources::from(needed.with_value(Value::Scalar(amount.min(there))));
+            used += &surplus.cover(&part).unwrap_or_default();
+            missing.insert(needed.with_value(Value::Scalar(amount - amount.min(there))));
+        }
+        surplus -= &used;
+        let short = || self.short_beside(&offer.resources, held);
+        let mut placement = self
+            .take_amount(index, &missing, &offer.resources)
+            .ok_or_else(short)?;
+        placement.returned = Some(Returned {
+            id: id.to_owned(),
+            volume,
+            used,
+            surplus,
+        });
         Ok(placement)
     }
 
+    /// Of one disk: a volume is one resource.
+    fn new_volume(&self, left: &Resources) -> Option<Resources> {
+        let size = self.volume.scalar("disk")?;
+        let disks = left.named("disk");
+        let mut fitting: Vec<&Resource> = disks
+            .iter()
+            .filter(|disk| disk.disk().is_none() && !disk.is_revocable() && !disk.is_shared())
+            .filter(|disk| disk.provider_id().is_none())
+            .filter(|disk| disk.scalar().is_some_and(|there| there >= size))
+            .collect();
+        fitting.sort_by_key(|disk| std::cmp::Reverse(disk.reservations().len()));
+        let disk = fitting.first()?;
+        Some(disk.with_value(Value::Scalar(size)).into())
+    }
+
     fn take_task(&self, offer: usize, left: &Resources) -> Option<Placement> {
-        let mut resources = left.cover(&self.plain)?;
+        self.take_amount(offer, &self.plain, left)
+    }
+
+    /// Takes so much of what is guaranteed, and ports and revocable CPUs as each task does.
+    fn take_amount(&self, offer: usize, plain: &Resources, left: &Resources) -> Option<Placement> {
+        let mut resources = left.cover(plain)?;
         if !self.revocable.is_empty() {
             let revocable = left.revocable().with_revocable(false);
             resources += revocable.cover(&self.revocable)?.with_revocable(true);
@@ -93,6 +134,7 @@ impl<'a> Demand<'a> {
             resources,
             ports,
             new_volume: Resources::new(),
+            returned: None,
         })
     }
 
@@ -107,8 +149,21 @@ impl<'a> Demand<'a> {
     }
 
     fn short(&self, left: &Resources) -> Why {
+        self.short_of(self.available(left))
+    }
+
+    /// What is missing where this much is held for the instance.
+    fn short_beside(&self, left: &Resources, held: &Resources) -> Why {
+        let mut available = self.available(left);
+        for (name, amount) in held.quantities().iter() {
+            available.increase(name, amount);
+        }
+        self.short_of(available)
+    }
+
+    fn short_of(&self, available: ResourceQuantities) -> Why {
         let needed = self.needed();
-        let missing = &needed - &self.available(left);
+        let missing = &needed - &available;
         Why::Short {
             missing,
             needed,

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use meseta_resources::{Resources, Role};
+use meseta_resources::{
+    Disk, Label, Labels, Persistence, Reservation, Resource, Resources, Role, Scalar, Value,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -26,6 +28,7 @@ fn offer(number: usize, resources: &str, rack: Option<&str>) -> Offer {
         role: "*".to_owned(),
         attributes: rack.into_iter().collect(),
         resources: Resources::parse(resources, &Role::star()).expect(resources),
+        ..Offer::default()
     }
 }
 
@@ -156,13 +159,20 @@ fn obstacles_are_told_in_words() {
     assert_eq!(told, expected.map(|(index, why)| (index, why.to_owned())));
 }
 
+fn database() -> JobSpec {
+    job(&format!(
+        "role = \"a\"\n{SMALL}disk = \"100MB\"\n[volume]\nsize = \"500MB\"\npath = \"data\"\n"
+    ))
+}
+
 #[test]
 fn a_volume_takes_disk_of_its_own() {
-    let spec = job(&format!(
-        "{SMALL}disk = \"100MB\"\n[volume]\nsize = \"500MB\"\npath = \"data\"\n"
-    ));
-    let offers = [offer(0, "cpus:4;mem:900;disk:1000", None)];
-    let placements = place(&spec, &[], &offers, 4);
+    let in_role = |resources| Offer {
+        role: "a".to_owned(),
+        ..offer(0, resources, None)
+    };
+    let offers = [in_role("cpus:4;mem:900;disk:1000")];
+    let placements = place(&database(), &[], &offers, 4);
     assert_eq!(placements.len(), 1);
     assert_eq!(placements[0].new_volume.to_string(), "disk:500");
     assert_eq!(
@@ -170,10 +180,92 @@ fn a_volume_takes_disk_of_its_own() {
         Some(100.0)
     );
     assert_eq!(
-        place_on_volume(&spec, &offers, "v1")
+        place_on_volume(&database(), &offers, "v1")
             .expect_err("none")
             .to_string(),
         "no offer has volume v1; it is on an agent that is away or used"
+    );
+    // A volume is of one disk.
+    let divided = [in_role("cpus:4;mem:900;disk:450;disk(a):450")];
+    assert_eq!(place(&database(), &[], &divided, 1), []);
+}
+
+#[test]
+fn an_instance_takes_what_is_held_for_it_and_others_do_not() {
+    let label = Label {
+        key: VOLUME_LABEL.to_owned(),
+        value: Some("v1".to_owned()),
+    };
+    let reservation = Reservation {
+        labels: Labels::new(vec![label]),
+        ..Reservation::dynamic(Role::new("a").expect("a role"), None)
+    };
+    let held = Resources::parse("cpus:2;mem:60;disk:100;disk:500", &Role::star()).expect("held");
+    let held = held
+        .iter()
+        .map(|one| one.push_reservation(reservation.clone()));
+    let mut resources: Resources = held.map(|one| one.expect("reserved")).collect();
+    let disk = resources
+        .named("disk")
+        .iter()
+        .next()
+        .cloned()
+        .expect("a disk");
+    let mut parts = disk
+        .with_value(Value::Scalar(Scalar::from_units(500)))
+        .into_parts();
+    resources -= &Resource::new(parts.clone()).expect("a disk");
+    parts.disk = Some(Disk {
+        persistence: Some(Persistence {
+            id: "v1".into(),
+            principal: None,
+        }),
+        ..Disk::default()
+    });
+    let volume = Resource::new(parts).expect("a volume");
+    resources += &volume;
+    let with = |free: &str| {
+        let free = Resources::parse(free, &Role::star()).expect(free);
+        let all = &resources + &free;
+        let role = "a".to_owned();
+        Offer {
+            role,
+            ..offer(0, "", None)
+        }
+        .with_resources(all)
+    };
+    let mut full = with("cpus:4;mem:900;disk:90");
+    let found = place_on_volume(&database(), &[full.clone()], "v1").expect("a placement");
+    // Beside what is held it needs memory; of the CPUs that are held it needs one.
+    assert_eq!(found.resources.to_string(), "mem:40");
+    let returned = found.returned.clone().expect("what was held");
+    assert_eq!((returned.volume, returned.id.as_str()), (volume, "v1"));
+    assert_eq!(
+        returned.used.quantities().to_string(),
+        "cpus:1; disk:100; mem:60"
+    );
+    assert_eq!(returned.surplus.quantities().to_string(), "cpus:1");
+    let small = job(&SMALL.replace("cpus = 1", "cpus = 5"));
+    let why = fits(
+        &JobSpec {
+            role: "a".to_owned(),
+            ..small
+        },
+        &[],
+        &full,
+    )
+    .expect_err("short");
+    assert_eq!(why.to_string(), "short of cpus:1 (needs cpus:5; mem:100)");
+    full.take(&found).expect("contained");
+    assert!(full.held.is_empty());
+    assert_eq!(
+        full.resources.quantities().to_string(),
+        "cpus:4; disk:90; mem:860"
+    );
+    let why = place_on_volume(&database(), &[with("cpus:9;mem:39")], "v1").expect_err("short");
+    assert_eq!(
+        why.to_string(),
+        "short of mem:1 (needs cpus:1; disk:600; mem:100)"
     );
 }
 

@@ -140,7 +140,18 @@ enum JobVerb {
         name: String,
         #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         count: u32,
+        /// Also destroy the volumes of the instances that are too many.
+        #[arg(long)]
+        purge: bool,
     },
+    /// Destroy the volume of an instance, which begins anew with an empty one.
+    Release {
+        name: String,
+        /// The instance.
+        index: u32,
+    },
+    /// List the volumes of all jobs, and those that are yet to be released.
+    Volumes,
     /// End the tasks of a job.
     Stop {
         name: String,
@@ -262,7 +273,19 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
         }
         JobVerb::Restart { name } => change(name, "restart", json!({})),
         JobVerb::Promote { name } => change(name, "promote", json!({})),
-        JobVerb::Scale { name, count } => change(name, "scale", json!({ "count": count })),
+        JobVerb::Scale { name, count, purge } => {
+            change(name, "scale", json!({ "count": count, "purge": purge }))
+        }
+        JobVerb::Release { name, index } => change(name, "release", json!({ "index": index })),
+        JobVerb::Volumes => {
+            let volumes = scheduler.get("/v1/volumes")?;
+            if options.json {
+                table::print_json(&volumes)?;
+            } else {
+                show::volumes(&volumes);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         JobVerb::Stop { name, purge } => change(name, "stop", json!({ "purge": purge })),
         JobVerb::Revert { name, version } => change(name, "revert", json!({ "version": version })),
     }

@@ -10,6 +10,7 @@ use super::super::{items, table, text};
 const JOBS: [&str; 8] = [
     "NAME", "KIND", "STATE", "RUNNING", "HEALTHY", "FAILED", "ROLE", "WHY",
 ];
+const VOLUMES: [&str; 7] = ["JOB", "INDEX", "STATE", "SIZE", "PATH", "HOST", "VOLUME"];
 const TASKS: [&str; 8] = [
     "TASK", "INDEX", "VERSION", "STATE", "HEALTHY", "HOST", "PORTS", "SINCE",
 ];
@@ -50,6 +51,10 @@ pub(super) fn status(job: &Value) {
             &TASKS,
             tasks.iter().map(|task| task_row(task, now)).collect(),
         );
+    }
+    if !items(job, "volumes").is_empty() {
+        table::say("");
+        volumes(job);
     }
     let troubles = tasks.iter().filter(|task| text(task, "message") != "-");
     for task in troubles {
@@ -119,6 +124,16 @@ fn task_row(task: &Value, now: Duration) -> Vec<String> {
         },
         since.map_or_else(|| "-".to_owned(), |since| age(now, since)),
     ]
+}
+
+pub(super) fn volumes(body: &Value) {
+    let row = |volume: &Value| {
+        let [job, index, state] = ["job", "index", "state"].map(|key| text(volume, key));
+        let size = format!("{} MB", text(volume, "size_mb"));
+        let [path, host, id] = ["path", "hostname", "volume_id"].map(|key| text(volume, key));
+        vec![job, index, state, size, path, host, id]
+    };
+    table::print(&VOLUMES, items(body, "volumes").iter().map(row).collect());
 }
 
 /// The versions of a job, and what happened to it.

@@ -1,5 +1,6 @@
 //! The core against a small world: what holds whatever happens, and what comes of it once it is calm.
 
+mod volumes;
 mod waiting;
 mod world;
 
@@ -340,6 +341,7 @@ fn where_nothing_is_wanted_offers_are_suppressed_and_what_is_stopped_ends() {
     world.request(Request::Scale {
         name: name(),
         count: 6,
+        purge: false,
     });
     world.calm(30, None);
     assert_eq!(world.alive("web"), 6);
@@ -392,6 +394,7 @@ fn requests_that_cannot_be_done_say_why() {
             Request::Scale {
                 name: name(),
                 count: 2,
+                purge: false,
             },
             "no service",
         ),

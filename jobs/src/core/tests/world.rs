@@ -4,16 +4,21 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
+use meseta_proto::mesos::v1::{
+    AgentId, OperationId, OperationState, OperationStatus, TaskId, TaskState, TaskStatus, Uuid,
+    task_status::Reason,
+};
 use meseta_proto::reconciler;
-use meseta_resources::{Moment, Now, Resource, ResourceName, Scalar, Value};
+use meseta_resources::{Moment, Now, Operation, Resources, Role};
 
-use super::super::{Accept, Effect, Input, Options, Record, Refusal, Request, State, TaskName};
+use super::super::{
+    Accept, Effect, Input, NamedOperation, Options, Record, Refusal, Request, State, TaskName,
+};
 use crate::placement::Offer;
 use crate::spec::Cron;
 
-/// Tasks of one cpu that an agent has room for.
-const SLOTS: u32 = 4;
+/// An agent has room for four tasks of one cpu.
+const RESOURCES: &str = "cpus:4;disk:100";
 const ORIGIN: Duration = Duration::from_secs(1_700_000_000);
 
 /// A small generator, so that a failure names the seed that repeats it.
@@ -38,10 +43,36 @@ pub(super) enum Life {
     Running,
 }
 
-#[derive(Default)]
 struct Agent {
     tasks: BTreeMap<String, Life>,
+    /// With what its tasks were launched.
+    used: BTreeMap<String, Resources>,
+    /// With the reservations and volumes that were made.
+    total: Resources,
     is_away: bool,
+}
+
+impl Agent {
+    fn new() -> Self {
+        Self {
+            tasks: BTreeMap::new(),
+            used: BTreeMap::new(),
+            total: Resources::parse(RESOURCES, &Role::star()).expect("resources"),
+            is_away: false,
+        }
+    }
+
+    fn free(&self) -> Resources {
+        let mut free = self.total.clone();
+        for (_, used) in self
+            .used
+            .iter()
+            .filter(|(id, _)| self.tasks.contains_key(*id))
+        {
+            free -= used;
+        }
+        free
+    }
 }
 
 pub(super) struct World {
@@ -53,11 +84,22 @@ pub(super) struct World {
     /// Writes that are not durable yet.
     writes: VecDeque<(u64, Vec<Record>)>,
     agents: BTreeMap<String, Agent>,
-    /// Offers that are out, with their agent and slots.
-    offers: BTreeMap<String, (String, u32)>,
+    /// Offers that are out, with their agent and what they have.
+    offers: BTreeMap<String, (String, Resources)>,
     next_offer: u64,
     inbox: VecDeque<Input>,
     unacknowledged: BTreeMap<String, TaskStatus>,
+    unacknowledged_operations: BTreeMap<String, OperationStatus>,
+    /// The volumes that were destroyed.
+    pub(super) destroyed: Vec<String>,
+    /// The volume of each task that had one.
+    pub(super) volumes: BTreeMap<String, String>,
+    /// Agents cannot make volumes.
+    pub(super) fails_to_create: bool,
+    /// What accepts offers does not arrive.
+    pub(super) loses_accepts: bool,
+    /// Agents that were marked gone.
+    pub(super) gone_agents: BTreeSet<String>,
     launched: BTreeSet<String>,
     /// How often each index of each run has succeeded.
     pub(super) successes: BTreeMap<(String, u64, u32), u32>,
@@ -94,10 +136,12 @@ impl World {
             batch_unreachable: Duration::from_secs(100_000),
             next_time: each_minute,
             reconcile: reconciler::ReconcileIntervals::default(),
+            principal: Some("ann".to_owned()),
+            owner: 0x0a1b_2c3d,
         };
         let now = now_at(Duration::ZERO);
-        let state = State::restore(options, now, []).expect("nothing stored");
-        let agents = (0..agents).map(|index| (format!("a{index}"), Agent::default()));
+        let state = State::restore(options.clone(), now, []).expect("nothing stored");
+        let agents = (0..agents).map(|index| (format!("a{index}"), Agent::new()));
         let mut world = Self {
             state,
             options,
@@ -110,6 +154,12 @@ impl World {
             next_offer: 0,
             inbox: VecDeque::new(),
             unacknowledged: BTreeMap::new(),
+            unacknowledged_operations: BTreeMap::new(),
+            destroyed: Vec::new(),
+            volumes: BTreeMap::new(),
+            fails_to_create: false,
+            loses_accepts: false,
+            gone_agents: BTreeSet::new(),
             launched: BTreeSet::new(),
             successes: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -158,6 +208,15 @@ impl World {
             Effect::Kill { task_id, .. } => self.kill(&task_id),
             Effect::Acknowledge(status) => self.acknowledged(&status),
             Effect::Reconcile(request) => self.reconcile(request),
+            Effect::AcknowledgeOperation(status) => {
+                let id = &status.operation_id.as_ref().expect("an id").value;
+                self.unacknowledged_operations.remove(id);
+            }
+            Effect::ReconcileOperations(operations) => {
+                for (id, agent) in operations {
+                    self.reconcile_operation(&id, &agent);
+                }
+            }
             Effect::Suppress(_) => self.is_suppressed = true,
             Effect::Revive(_) => self.is_suppressed = false,
             Effect::Answer { id, answer } => {
@@ -177,7 +236,18 @@ impl World {
     }
 
     fn accept(&mut self, accept: &Accept) {
+        if self.loses_accepts {
+            self.offers.remove(&accept.offer.id);
+            return;
+        }
+        let agent = accept.offer.agent_id.clone();
         let offer = self.offers.remove(&accept.offer.id);
+        let is_good = offer.is_some() && !self.agents[&agent].is_away;
+        let mut left = offer.map(|(_, resources)| resources).unwrap_or_default();
+        let of_tasks = accept.tasks.iter().flat_map(|task| &task.operations);
+        for operation in accept.operations.iter().chain(of_tasks) {
+            self.operate(&agent, operation, is_good.then_some(&mut left));
+        }
         for task in &accept.tasks {
             let id = &task.task_id;
             assert!(
@@ -185,20 +255,120 @@ impl World {
                 "{id} was launched before it was durable"
             );
             assert!(self.launched.insert(id.clone()), "{id} was used twice");
-            let agent = self
-                .agents
-                .get_mut(&accept.offer.agent_id)
-                .expect("an agent");
-            match &offer {
-                Some(_) if !agent.is_away => {
-                    agent.tasks.insert(id.clone(), Life::Staging);
-                }
-                _ => self.tell(id, &accept.offer.agent_id, TaskState::TaskDropped, None),
+            if !is_good {
+                self.tell(id, &agent, TaskState::TaskDropped, None);
+                continue;
             }
+            let resources = &task.placement.resources;
+            let volumes = resources.persistent_volumes();
+            for volume in &volumes {
+                let persistence = volume.disk().and_then(|disk| disk.persistence.as_ref());
+                let volume = persistence.map(|persistence| persistence.id.to_string());
+                self.volumes
+                    .extend(volume.map(|volume| (id.clone(), volume)));
+            }
+            if left.try_sub_assign(resources).is_err() {
+                assert!(self.fails_to_create, "{id} takes {resources} of {left}");
+                self.tell(id, &agent, TaskState::TaskError, None);
+                continue;
+            }
+            let of_agent = self.agents.get_mut(&agent).expect("an agent");
+            of_agent.tasks.insert(id.clone(), Life::Staging);
+            of_agent.used.insert(id.clone(), resources.clone());
         }
-        if let Some((_, slots)) = offer {
-            let count = accept.tasks.len();
-            assert!(count <= slots as usize, "{count} tasks on {slots} slots");
+    }
+
+    /// Does an operation on what is left of an offer and on its agent, and tells what became of it.
+    fn operate(&mut self, agent: &str, named: &NamedOperation, left: Option<&mut Resources>) {
+        let NamedOperation { id, operation } = named;
+        let volume = id.split(':').next().unwrap_or_default();
+        let is_durable = self.disk.contains_key(&format!("volume/{volume}"));
+        let is_leftover = matches!(operation, Operation::Unreserve(_));
+        assert!(is_durable || is_leftover, "{id} before it was durable");
+        let is_refused = self.fails_to_create && matches!(operation, Operation::Create(_));
+        let done = left.filter(|_| !is_refused).and_then(|left| {
+            *left = operation.apply(left).ok()?;
+            let of_agent = self.agents.get_mut(agent)?;
+            of_agent.total = operation.apply(&of_agent.total).ok()?;
+            Some(())
+        });
+        if done.is_some() && matches!(operation, Operation::Destroy(_)) {
+            self.destroyed.push(volume.to_owned());
+        }
+        let state = match done {
+            Some(()) => OperationState::OperationFinished,
+            None => OperationState::OperationError,
+        };
+        let mut status = operation_status(id, agent, state);
+        if done.is_some() {
+            status.uuid = Some(Uuid { value: vec![1; 16] });
+            let unacknowledged = &mut self.unacknowledged_operations;
+            unacknowledged.insert(id.clone(), status.clone());
+        }
+        self.inbox
+            .push_back(Input::OperationUpdate(Box::new(status)));
+    }
+
+    fn reconcile_operation(&mut self, id: &str, agent: &str) {
+        let known = self.unacknowledged_operations.get(id).cloned();
+        let mut status = known.unwrap_or_else(|| {
+            let state = match () {
+                () if self.gone_agents.contains(agent) => OperationState::OperationGoneByOperator,
+                () if self.agents[agent].is_away => OperationState::OperationUnreachable,
+                () => OperationState::OperationUnknown,
+            };
+            operation_status(id, agent, state)
+        });
+        status.uuid = None;
+        self.inbox
+            .push_back(Input::OperationUpdate(Box::new(status)));
+    }
+
+    /// What is reserved on all agents.
+    pub(super) fn reserved(&self) -> Vec<String> {
+        let totals = self.agents.values().map(|agent| agent.total.reserved(None));
+        let reserved = totals.filter(|reserved| !reserved.is_empty());
+        reserved.map(|reserved| reserved.to_string()).collect()
+    }
+
+    pub(super) fn reserved_of(&self, name: &str) -> f64 {
+        let totals = self.agents.values().map(|agent| agent.total.reserved(None));
+        let amounts = totals.filter_map(|reserved| reserved.scalar(name));
+        amounts.map(|amount| amount.to_f64()).sum()
+    }
+
+    /// The volumes that are on agents.
+    pub(super) fn existing(&self) -> Vec<String> {
+        let totals = self
+            .agents
+            .values()
+            .map(|agent| agent.total.persistent_volumes());
+        let volumes: Vec<Resources> = totals.collect();
+        let volumes = volumes.iter().flat_map(Resources::iter);
+        let persistence = volumes.filter_map(|volume| volume.disk()?.persistence.as_ref());
+        persistence
+            .map(|persistence| persistence.id.to_string())
+            .collect()
+    }
+
+    /// A task ends, and nobody is told.
+    pub(super) fn mark_lost(&mut self, id: &str) {
+        let agent = self.agent_of(id).expect("a task that lives");
+        let of_agent = self.agents.get_mut(&agent).expect("an agent");
+        of_agent.tasks.remove(id);
+    }
+
+    /// An operator says that the agent of a task will not come back; its tasks are gone with it.
+    pub(super) fn mark_gone(&mut self, id: &str) {
+        let name = self.agent_of(id).expect("a task that lives");
+        self.offers.retain(|_, (agent, _)| *agent != name);
+        let agent = self.agents.get_mut(&name).expect("an agent");
+        agent.is_away = true;
+        agent.total = Resources::new();
+        let tasks = std::mem::take(&mut agent.tasks);
+        self.gone_agents.insert(name.clone());
+        for id in tasks.keys() {
+            self.tell_answer(id, &name, TaskState::TaskGoneByOperator);
         }
     }
 
@@ -317,6 +487,9 @@ impl World {
             roles,
         });
         // What was not acknowledged comes again.
+        let operations: Vec<_> = self.unacknowledged_operations.values().cloned().collect();
+        let operations = operations.into_iter().map(Box::new);
+        self.inbox.extend(operations.map(Input::OperationUpdate));
         let again: Vec<_> = self.unacknowledged.values().cloned().collect();
         self.inbox.extend(
             again
@@ -333,7 +506,7 @@ impl World {
         }
         self.writes.clear();
         let records = self.disk.clone();
-        let restored = State::restore(self.options, now_at(self.since), records);
+        let restored = State::restore(self.options.clone(), now_at(self.since), records);
         self.state = restored.expect("what was stored");
         self.subscribe();
     }
@@ -374,23 +547,22 @@ impl World {
         let mut offered = Vec::new();
         for (name, agent) in &self.agents {
             let out = self.offers.values().any(|(agent, _)| agent == name);
-            let used = u32::try_from(agent.tasks.len()).unwrap();
-            if out || agent.is_away || used >= SLOTS {
+            let free = agent.free();
+            let has_cpus = free.scalar("cpus").is_some_and(|cpus| cpus.to_f64() >= 1.0);
+            if out || agent.is_away || !has_cpus {
                 continue;
             }
             self.next_offer += 1;
             let id = format!("o{}", self.next_offer);
-            self.offers.insert(id.clone(), (name.clone(), SLOTS - used));
-            let cpus = Value::Scalar(Scalar::from_units(u64::from(SLOTS - used)));
-            let resources = [Resource::plain(ResourceName::cpus(), cpus)];
-            offered.push(Offer {
+            self.offers.insert(id.clone(), (name.clone(), free.clone()));
+            let offer = Offer {
                 id,
                 agent_id: name.clone(),
                 hostname: name.clone(),
                 role: "r".to_owned(),
-                resources: resources.into_iter().collect(),
                 ..Offer::default()
-            });
+            };
+            offered.push(offer.with_resources(free));
         }
         if !offered.is_empty() {
             self.inbox.push_back(Input::Offers(offered));
@@ -543,6 +715,19 @@ impl World {
                 "index {index} of run {run} of {job} succeeded again"
             );
         }
+    }
+}
+
+fn operation_status(id: &str, agent: &str, state: OperationState) -> OperationStatus {
+    OperationStatus {
+        operation_id: Some(OperationId {
+            value: id.to_owned(),
+        }),
+        agent_id: Some(AgentId {
+            value: agent.to_owned(),
+        }),
+        state: state.into(),
+        ..OperationStatus::default()
     }
 }
 

@@ -479,7 +479,7 @@ static GANG: Section = Section {
 
 static VOLUME: Section = Section {
     title: "[volume]",
-    doc: "A persistent volume for each instance, to which it returns; of `service` only. This version of the scheduler refuses jobs with a volume.",
+    doc: "A persistent volume for each instance, to which it returns; of `service` only, in a role other than `*`.",
     fields: &[
         field(
             "size",

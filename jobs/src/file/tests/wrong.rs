@@ -190,6 +190,11 @@ fn what_does_not_go_together() {
              3:15: a job on revocable resources cannot have a volume; remove `best_effort` or [volume]\n\
              8:8: \"../data\" is no path below the sandbox; write a relative path without `..`, as `\"data\"`",
         ),
+        (
+            "name = \"a\"\n[task]\ncommand = \"b\"\n[gang]\n[volume]\nsize = \"1GB\"\npath = \"data\"",
+            "4:1: the instances of a gang cannot have volumes: each would wait for the agents of all; remove [gang] or [volume]\n\
+             5:1: nothing can be reserved for the role `*`, and so no volume be made; write a `role` at the top of the file, as `role = \"data\"`",
+        ),
     ]);
 }
 

@@ -1,0 +1,317 @@
+//! Instances with volumes: each returns to its own, and nothing is destroyed but by word.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::core::TaskName;
+use crate::spec::Volume;
+
+fn database(count: u32) -> JobSpec {
+    JobSpec {
+        volume: Some(Volume {
+            size_mb: 10.0,
+            path: "data".to_owned(),
+        }),
+        ..service(count, 1, 0)
+    }
+}
+
+fn task_of(world: &World, index: u32) -> Option<String> {
+    let job = world.state.job("web").expect("a job");
+    let tasks = job.tasks.expect("tasks");
+    let task = tasks.iter().find(|task| task.index == index)?;
+    Some(task.task_id.clone())
+}
+
+/// The volume on which the task of an index runs.
+fn volume_of(world: &World, index: u32) -> String {
+    let task = task_of(world, index).expect("a task");
+    world.volumes[&task].clone()
+}
+
+fn done(world: &mut World, request: Request) {
+    let id = world.request(request);
+    world.sync();
+    assert!(
+        matches!(world.answers.get(&id), Some(Ok(_))),
+        "{:?}",
+        world.answers.get(&id)
+    );
+}
+
+fn stop(world: &mut World, purge: bool) {
+    let name = "web".to_owned();
+    done(world, Request::Stop { name, purge });
+}
+
+#[test]
+fn instances_return_to_their_volumes_whatever_happens_and_a_purge_frees_everything() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed, 3);
+        let spec = database(3);
+        submit(&mut world, spec.clone());
+        let mut homes: BTreeMap<u32, String> = BTreeMap::new();
+        for round in 0..6 {
+            chaos(&mut world, 150, true);
+            world.return_all();
+            world.calm(200, None);
+            assert_eq!(
+                state_of(&world, "web"),
+                "healthy",
+                "seed {seed}, round {round}"
+            );
+            for index in 0..3 {
+                let volume = volume_of(&world, index);
+                let home = homes.entry(index).or_insert_with(|| volume.clone());
+                assert_eq!(*home, volume, "instance {index} of seed {seed}");
+            }
+            submit(&mut world, changed(&spec, &format!("version {round}")));
+        }
+        assert_eq!(world.destroyed, [""; 0]);
+        // Each task had the volume of its index, and of no other.
+        for (task, volume) in &world.volumes {
+            let name: TaskName = task.parse().expect("one of ours");
+            if world.existing().contains(volume) {
+                assert_eq!(*volume, homes[&name.index], "{task}");
+            }
+        }
+        stop(&mut world, true);
+        chaos(&mut world, 50, false);
+        world.calm(100, None);
+        assert_eq!(world.reserved(), [""; 0], "seed {seed}");
+        assert!(world.state.job("web").is_none());
+        assert_eq!(world.state.volumes(), []);
+        assert_eq!(world.destroyed.len(), 3, "{:?}", world.destroyed);
+        // Nothing keeps offers coming any more.
+        assert!(world.is_suppressed || world.state.roles().is_empty());
+    }
+}
+
+#[test]
+fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
+    let mut world = World::new(1, 3);
+    submit(&mut world, database(1));
+    world.calm(20, None);
+    let (task, volume) = (task_of(&world, 0).unwrap(), volume_of(&world, 0));
+    while world.alive("web") > 0 {
+        world.toggle_agent();
+    }
+    world.return_others(&task);
+    // Much longer than the task of a service without a volume is waited for.
+    world.calm(300, None);
+    let job = world.state.job("web").unwrap();
+    assert!(
+        job.why.contains("which has its volume and is away"),
+        "{}",
+        job.why
+    );
+    assert_eq!(task_of(&world, 0), Some(task));
+    // The scheduler forgets nothing of it, nor does a stop.
+    world.crash();
+    stop(&mut world, false);
+    world.calm(100, None);
+    assert_eq!(state_of(&world, "web"), "stopped");
+    submit(&mut world, database(1));
+    world.calm(60, None);
+    let why = world.state.job("web").unwrap().why;
+    assert!(
+        why.contains("which has its volume and has not offered it"),
+        "{why}"
+    );
+    world.return_all();
+    world.calm(60, None);
+    assert_eq!(
+        (state_of(&world, "web"), volume_of(&world, 0)),
+        ("healthy", volume)
+    );
+}
+
+#[test]
+fn a_volume_of_an_agent_that_comes_back_later_is_released_then() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, database(1));
+    world.calm(20, None);
+    let task = task_of(&world, 0).unwrap();
+    let old = volume_of(&world, 0);
+    while world.alive("web") > 0 {
+        world.toggle_agent();
+    }
+    world.return_others(&task);
+    stop(&mut world, true);
+    world.calm(100, None);
+    assert!(world.state.job("web").is_none());
+    assert_eq!(world.state.volumes()[0].state, "releasing");
+    world.crash();
+    // The job is there anew meanwhile, with a volume of its own.
+    submit(&mut world, database(1));
+    world.calm(60, None);
+    let new = volume_of(&world, 0);
+    assert_ne!(old, new);
+    world.return_all();
+    world.calm(100, None);
+    assert_eq!(world.destroyed, [old]);
+    assert_eq!(world.existing(), std::slice::from_ref(&new));
+    assert_eq!(
+        (state_of(&world, "web"), volume_of(&world, 0)),
+        ("healthy", new)
+    );
+}
+
+#[test]
+fn fewer_instances_keep_their_volumes_unless_these_are_purged() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, database(3));
+    world.calm(30, None);
+    let third = volume_of(&world, 2);
+    let scale = |world: &mut World, count, purge| {
+        let name = "web".to_owned();
+        done(world, Request::Scale { name, count, purge });
+        world.calm(60, None);
+    };
+    scale(&mut world, 2, false);
+    assert_eq!(world.existing().len(), 3);
+    scale(&mut world, 3, false);
+    assert_eq!(volume_of(&world, 2), third);
+    scale(&mut world, 2, true);
+    assert_eq!(world.destroyed, [third]);
+    assert_eq!(world.existing().len(), 2);
+    // One that is given up begins anew.
+    let (first, second) = (volume_of(&world, 0), volume_of(&world, 1));
+    let name = "web".to_owned();
+    done(
+        &mut world,
+        Request::Release {
+            name: name.clone(),
+            index: 1,
+        },
+    );
+    world.crash();
+    world.calm(60, None);
+    assert_eq!(volume_of(&world, 0), first);
+    assert_ne!(volume_of(&world, 1), second);
+    assert!(world.destroyed.contains(&second));
+    let id = world.request(Request::Release { name, index: 7 });
+    world.sync();
+    assert!(matches!(world.answers.get(&id), Some(Err(_))));
+}
+
+#[test]
+fn what_an_agent_cannot_make_is_given_back_and_tried_elsewhere() {
+    let mut world = World::new(1, 2);
+    world.fails_to_create = true;
+    submit(&mut world, database(1));
+    world.calm(60, None);
+    assert_eq!(state_of(&world, "web"), "pending");
+    assert_eq!(world.existing(), [""; 0]);
+    let history = world.state.history("web").unwrap();
+    let told = history
+        .events
+        .iter()
+        .any(|event| event.text.contains("failed to create volume"));
+    assert!(told, "{:?}", history.events);
+    world.fails_to_create = false;
+    world.calm(100, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    // Of the failures nothing is left but the one that is used.
+    assert_eq!(world.state.volumes().len(), 1);
+    stop(&mut world, true);
+    world.calm(30, None);
+    assert_eq!(world.reserved(), [""; 0]);
+}
+
+#[test]
+fn a_launch_that_did_not_arrive_leaves_no_volume_and_one_that_did_is_found() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, database(1));
+    world.loses_accepts = true;
+    world.calm(4, None);
+    assert_eq!(world.state.volumes()[0].state, "creating");
+    world.loses_accepts = false;
+    world.disconnect();
+    world.calm(60, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    assert_eq!(world.state.volumes().len(), 1);
+    // The framework is removed, and what it has told of its operations with it: the volume is found in an offer.
+    let volume = volume_of(&world, 0);
+    let task = task_of(&world, 0).unwrap();
+    world.mark_lost(&task);
+    world.step(Input::FrameworkRemoved);
+    world.disconnect();
+    world.calm(60, None);
+    assert_eq!(
+        (state_of(&world, "web"), volume_of(&world, 0)),
+        ("healthy", volume)
+    );
+}
+
+#[test]
+fn an_agent_that_is_marked_gone_takes_its_volume_with_it() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, database(1));
+    world.calm(20, None);
+    let (task, volume) = (task_of(&world, 0).unwrap(), volume_of(&world, 0));
+    world.mark_gone(&task);
+    world.calm(200, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    assert_ne!(volume_of(&world, 0), volume);
+}
+
+#[test]
+fn an_instance_that_needs_more_or_less_keeps_its_volume() {
+    let mut world = World::new(1, 1);
+    let mut spec = database(1);
+    submit(&mut world, spec.clone());
+    world.calm(20, None);
+    let volume = volume_of(&world, 0);
+    for cpus in [3.0, 1.0, 2.0] {
+        spec.task.requests.insert("cpus".to_owned(), cpus);
+        submit(&mut world, spec.clone());
+        world.calm(60, None);
+        assert_eq!(
+            (state_of(&world, "web"), volume_of(&world, 0)),
+            ("healthy", volume.clone())
+        );
+        assert_eq!(world.reserved_of("cpus"), cpus);
+    }
+    // More than there is beside it.
+    spec.task.requests.insert("cpus".to_owned(), 5.0);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    let why = world.state.job("web").unwrap().why;
+    assert!(
+        why.contains("does not fit beside its volume") && why.contains("short of cpus:1"),
+        "{why}"
+    );
+    // A volume stays as it is.
+    spec.volume = Some(Volume {
+        size_mb: 20.0,
+        path: "data".to_owned(),
+    });
+    let id = world.request(Request::Submit(Box::new(spec)));
+    world.sync();
+    let refused = format!("{:?}", world.answers.get(&id));
+    assert!(refused.contains("which stays as it is"), "{refused}");
+}
+
+#[test]
+fn what_is_held_for_an_instance_is_for_no_other_task() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, database(2));
+    world.calm(20, None);
+    stop(&mut world, false);
+    world.calm(10, None);
+    // Of four cpus, two are held for the instances.
+    submit(&mut world, service_named("other", 4));
+    world.calm(30, None);
+    assert_eq!(world.alive("other"), 2);
+    submit(&mut world, database(2));
+    world.calm(30, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+}
+
+fn service_named(name: &str, count: u32) -> JobSpec {
+    JobSpec {
+        name: name.to_owned(),
+        ..service(count, 1, 1)
+    }
+}

@@ -1,0 +1,174 @@
+//! The operations that make a volume for an instance, bring its reservation to what it needs, and release both: pure.
+
+use meseta_resources::{
+    Disk, Label, Labels, Operation, Persistence, Reservation, Resource, Resources, Role,
+    Volume as Mount, VolumeMode,
+};
+
+use super::input::NamedOperation;
+use super::volume::{Step, operation_id};
+use crate::placement::{Placement, VOLUME_LABEL, volume_in};
+use crate::spec::JobSpec;
+use crate::task_info::{INDEX_LABEL, JOB_LABEL};
+
+/// What the operations of one instance take of an ACCEPT at most, beside the texts that its task has too.
+pub(super) const OPERATIONS_BYTES: usize = 8_192;
+
+/// What a reservation for an instance says; none in a role that nothing can be reserved for.
+pub(super) fn reservation_of(
+    (job, index): (&str, u32),
+    id: &str,
+    role: &str,
+    principal: Option<&str>,
+) -> Option<Reservation> {
+    let role = Role::new(role).ok()?;
+    let label = |key: &str, value: String| Label {
+        key: key.to_owned(),
+        value: Some(value),
+    };
+    let labels = vec![
+        label(JOB_LABEL, job.to_owned()),
+        label(INDEX_LABEL, index.to_string()),
+        label(VOLUME_LABEL, id.to_owned()),
+    ];
+    Some(Reservation {
+        labels: Labels::new(labels),
+        ..Reservation::dynamic(role, principal)
+    })
+}
+
+/// What an instance is launched with, and what has to be done before.
+pub(super) struct Prepared {
+    pub(super) resources: Resources,
+    pub(super) operations: Vec<NamedOperation>,
+    /// Something is reserved.
+    pub(super) reserves: bool,
+}
+
+/// Reserves what the task takes and can be reserved, makes the volume if it is new, and gives back what is superfluous.
+pub(super) fn prepare(
+    placement: &Placement,
+    spec: &JobSpec,
+    id: &str,
+    attempt: u64,
+    reservation: Option<&Reservation>,
+) -> Prepared {
+    let (mut resources, mut reserved) = (Resources::new(), Vec::new());
+    let mut reserve = |resource: &Resource| {
+        let is_scalar = resource.scalar().is_some() && !resource.is_revocable();
+        let pushed = reservation
+            .filter(|_| is_scalar)
+            .and_then(|reservation| resource.push_reservation(reservation.clone()).ok());
+        match pushed {
+            Some(pushed) => {
+                reserved.push(pushed.clone());
+                pushed
+            }
+            // Ports change from one task to the next, and what the agent's `--resources` reserve is reserved.
+            None => resource.clone(),
+        }
+    };
+    for resource in &placement.resources {
+        resources.insert(reserve(resource));
+    }
+    let disks: Vec<Resource> = placement.new_volume.iter().map(&mut reserve).collect();
+    let mut created = Vec::new();
+    for disk in disks {
+        created.extend(with_volume(disk, spec, id, reservation));
+    }
+    for volume in &created {
+        resources.insert(volume.clone());
+    }
+    let reserves = !reserved.is_empty();
+    let mut operations = Vec::new();
+    let mut named = |step: Step, number: Option<u64>, operation: Operation| {
+        operations.push(NamedOperation {
+            id: operation_id(id, step, number),
+            operation,
+        });
+    };
+    let reserve = |resources| Operation::Reserve {
+        source: Vec::new(),
+        resources,
+    };
+    if let Some(returned) = &placement.returned {
+        let surplus = returned.surplus.iter().cloned();
+        let surplus: Vec<_> = surplus.filter(Resource::is_dynamically_reserved).collect();
+        if !surplus.is_empty() {
+            named(Step::Reduce, Some(attempt), Operation::Unreserve(surplus));
+        }
+        if reserves {
+            named(Step::Enlarge, Some(attempt), reserve(reserved));
+        }
+        resources += &returned.used;
+        resources.insert(returned.volume.clone());
+    } else {
+        if reserves {
+            named(Step::Reserve, None, reserve(reserved));
+        }
+        named(Step::Create, None, Operation::Create(created));
+    }
+    Prepared {
+        resources,
+        operations,
+        reserves,
+    }
+}
+
+/// The volume that becomes of a disk; none where it cannot be one.
+fn with_volume(
+    disk: Resource,
+    spec: &JobSpec,
+    id: &str,
+    reservation: Option<&Reservation>,
+) -> Option<Resource> {
+    let volume = spec.volume.as_ref()?;
+    let mut parts = disk.into_parts();
+    parts.disk = Some(Disk {
+        persistence: Some(Persistence {
+            id: id.into(),
+            principal: reservation.and_then(|reservation| reservation.principal.clone()),
+        }),
+        volume: Some(Mount {
+            container_path: volume.path.clone(),
+            host_path: None,
+            mode: VolumeMode::ReadWrite,
+        }),
+        source: None,
+    });
+    Resource::new(parts).ok()
+}
+
+/// What is left of a volume that is destroyed.
+fn without_volume(volume: &Resource) -> Option<Resource> {
+    let mut parts = volume.clone().into_parts();
+    parts.disk = None;
+    Resource::new(parts).ok()
+}
+
+/// Gives back what is held for an instance; its volume too, if it is to be destroyed.
+pub(super) fn release(
+    id: &str,
+    held: &Resources,
+    destroys: bool,
+    number: u64,
+) -> Vec<NamedOperation> {
+    let mut operations = Vec::new();
+    let mut named = |step: Step, operation: Operation| {
+        operations.push(NamedOperation {
+            id: operation_id(id, step, Some(number)),
+            operation,
+        });
+    };
+    let is_plain = |one: &&Resource| !one.is_persistent_volume();
+    let mut rest: Vec<Resource> = held.iter().filter(is_plain).cloned().collect();
+    if let Some(volume) = volume_in(held, id).filter(|_| destroys) {
+        rest.extend(without_volume(&volume));
+        named(Step::Destroy, Operation::Destroy(vec![volume]));
+    }
+    rest.retain(Resource::is_dynamically_reserved);
+    if !rest.is_empty() {
+        named(Step::Unreserve, Operation::Unreserve(rest));
+    }
+    operations
+}

@@ -1,0 +1,302 @@
+//! Instances with a volume: placed where theirs is, or given one.
+//!
+//! A volume is made in the ACCEPT that launches its first task (RESERVE, CREATE, LAUNCH), after its record is durable. The
+//! instance returns to it ever after, and waits for its agent. Invariant: an index has one volume at most.
+
+use std::sync::Arc;
+
+use super::job::{Job, KillReason, Wanted};
+use super::launch::{Pool, Sendable, sendable};
+use super::records::Key;
+use super::state::State;
+use super::volume::{Presence, Volume, VolumeId, VolumeRecord};
+use super::volume_operations::{OPERATIONS_BYTES, prepare, reservation_of};
+use crate::placement::{self, Offer, Placed, Placement, Why, volume_in};
+use crate::spec::JobSpec;
+
+impl State {
+    /// Places instances, each on its volume.
+    pub(super) fn place_on_volumes(
+        &mut self,
+        name: &str,
+        spec: &Arc<JobSpec>,
+        wanted: &[Wanted],
+        pool: &mut Pool,
+    ) {
+        for one in wanted {
+            let Some(placement) = self.place_instance(name, spec, *one, pool) else {
+                continue;
+            };
+            let Sendable {
+                mut placements,
+                bytes,
+            } = sendable(name, spec, std::slice::from_ref(one), vec![placement], pool);
+            let Some(placement) = placements.pop() else {
+                continue;
+            };
+            pool.bytes = bytes;
+            pool.bytes[placement.offer] += OPERATIONS_BYTES;
+            self.intend_on_volume(name, spec, *one, placement, pool);
+        }
+    }
+
+    fn place_instance(
+        &mut self,
+        name: &str,
+        spec: &JobSpec,
+        one: Wanted,
+        pool: &Pool,
+    ) -> Option<Placement> {
+        self.adopt(name, one.index, pool.open());
+        let job = self.jobs.get_mut(name)?;
+        let Some(volume) = job.volumes.get_mut(&one.index) else {
+            let placed: Vec<_> = job.volumes.values().map(placed_of).collect();
+            return placement::place(spec, &placed, pool.open(), 1).pop();
+        };
+        let placed = placement::place_on_volume(spec, pool.open(), &volume.id);
+        volume.obstacle = match &placed {
+            Ok(_) | Err(Why::NoVolume { .. }) => None,
+            Err(why) => Some(why.to_string()),
+        };
+        placed.ok()
+    }
+
+    /// Takes over a volume of an index that has none by the records: the store has lost some, or the framework began anew
+    /// while the volume was being made.
+    fn adopt(&mut self, name: &str, index: u32, offers: &[Offer]) {
+        let Some(job) = self.jobs.get(name) else {
+            return;
+        };
+        if job.volumes.contains_key(&index) {
+            return;
+        }
+        let of_index = |id: &str| {
+            self.own_volume(id)
+                .is_some_and(|id| id.task.job == name && id.task.index == index)
+                && !self.releasing.contains_key(id)
+        };
+        let mut found = offers.iter().flat_map(|offer| {
+            let held = offer.held.iter();
+            held.filter_map(move |(id, held)| Some((offer, id, held, volume_in(held, id)?)))
+        });
+        let Some((offer, id, held, volume)) = found.find(|(_, id, ..)| of_index(id)) else {
+            return;
+        };
+        let is_labelled = held.iter().any(|one| one != &volume);
+        let mount = volume.disk().and_then(|disk| disk.volume.as_ref());
+        let record = VolumeRecord {
+            job: name.to_owned(),
+            index,
+            role: offer.role.clone(),
+            agent_id: offer.agent_id.clone(),
+            hostname: offer.hostname.clone(),
+            attributes: offer.attributes.clone(),
+            size_mb: volume.scalar().unwrap_or_default().to_f64(),
+            path: mount
+                .map(|mount| mount.container_path.clone())
+                .unwrap_or_default(),
+            since: self.clock.at,
+            reservation: match is_labelled {
+                true => Presence::Present,
+                false => Presence::Absent,
+            },
+            volume: Presence::Present,
+            release: None,
+        };
+        let volume = Volume::new(id.clone(), record);
+        let text = format!("takes over volume {id} on {}", offer.hostname);
+        self.outbox
+            .write(Key::Volume(id.clone()).put(&volume.record));
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.volumes.insert(index, volume);
+        }
+        self.event(name, None, text);
+    }
+
+    /// The id of a volume that this scheduler has made.
+    pub(super) fn own_volume(&self, id: &str) -> Option<VolumeId> {
+        let id: VolumeId = id.parse().ok()?;
+        (self.meta.owner.as_ref() == Some(&id.owner)).then_some(id)
+    }
+
+    fn owner(&mut self) -> String {
+        if let Some(owner) = &self.meta.owner {
+            return owner.clone();
+        }
+        let owner = format!("{:08x}", self.options.owner);
+        self.meta.owner = Some(owner.clone());
+        self.outbox.write(Key::Meta.put(&self.meta));
+        owner
+    }
+
+    /// Notes a task and its volume; the volume is made, if there is none, in the ACCEPT that launches the task.
+    fn intend_on_volume(
+        &mut self,
+        name: &str,
+        spec: &Arc<JobSpec>,
+        one: Wanted,
+        placement: Placement,
+        pool: &mut Pool,
+    ) {
+        let (at, owner) = (placement.offer, self.owner());
+        let before = pool.launches[at].len();
+        self.intend(name, spec, one, placement, pool);
+        let offer = &pool.offers[at];
+        let Some(launch) = pool.launches[at].get_mut(before) else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        job.wanted.retain(|other| other.key() != one.key());
+        let Some(task) = job.tasks.get_mut(&launch.task_id) else {
+            return;
+        };
+        let id = match &launch.placement.returned {
+            Some(returned) => returned.id.clone(),
+            None => VolumeId {
+                task: task.name.clone(),
+                owner,
+            }
+            .to_string(),
+        };
+        let principal = self.options.principal.as_deref();
+        let reservation = reservation_of((name, one.index), &id, &spec.role, principal);
+        let attempt = u64::from(launch.attempt);
+        let prepared = prepare(&launch.placement, spec, &id, attempt, reservation.as_ref());
+        let is_new = launch.placement.returned.is_none();
+        launch.placement.resources = prepared.resources;
+        launch.operations = prepared.operations;
+        task.record.volume = Some(id.clone());
+        let key = Key::Task(launch.task_id.clone());
+        self.outbox.write(key.put(&task.record));
+        if let Some(of_spec) = spec.volume.as_ref().filter(|_| is_new) {
+            let record = VolumeRecord {
+                job: name.to_owned(),
+                index: one.index,
+                role: spec.role.clone(),
+                agent_id: offer.agent_id.clone(),
+                hostname: offer.hostname.clone(),
+                attributes: offer.attributes.clone(),
+                size_mb: of_spec.size_mb,
+                path: of_spec.path.clone(),
+                since: self.clock.at,
+                reservation: match prepared.reserves {
+                    true => Presence::Unknown,
+                    false => Presence::Absent,
+                },
+                volume: Presence::Unknown,
+                release: None,
+            };
+            self.outbox.write(Key::Volume(id.clone()).put(&record));
+            job.volumes.insert(one.index, Volume::new(id, record));
+        }
+    }
+
+    /// The launch that would have made a volume has not left, so that there is none.
+    pub(super) fn forget_unmade_volume(&mut self, name: &str, task_id: &str) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let made_for = |volume: &Volume| {
+            let id = volume.id.parse::<VolumeId>();
+            id.is_ok_and(|id| id.task.to_string() == task_id)
+        };
+        let index = job.tasks.get(task_id).map(|task| task.name.index);
+        let volume = index.and_then(|index| Some((index, job.volumes.get(&index)?)));
+        let Some((index, id)) = volume
+            .filter(|(_, volume)| volume.record.is_unsettled() && made_for(volume))
+            .map(|(index, volume)| (index, volume.id.clone()))
+        else {
+            return;
+        };
+        job.volumes.remove(&index);
+        self.outbox.write(Key::Volume(id).delete());
+    }
+
+    /// Kills the tasks of instances whose volume was taken from them.
+    pub(super) fn check_volumes(&mut self, name: &str) {
+        let Some(job) = self.jobs.get(name) else {
+            return;
+        };
+        let on_other = job.tasks.iter().filter(|(_, task)| {
+            let volume = job.volumes.get(&task.name.index);
+            task.record.volume.is_some()
+                && task.record.volume.as_ref() != volume.map(|volume| &volume.id)
+        });
+        let tasks: Vec<_> = on_other.map(|(id, _)| id.clone()).collect();
+        for task in tasks {
+            self.ask_kill(&task, KillReason::Released);
+        }
+    }
+
+    /// Whether an offer is of an agent that something here waits for, by its volumes.
+    pub(super) fn is_waited_for(&self, offer: &Offer) -> bool {
+        offer.held.keys().any(|id| self.releasing.contains_key(id))
+            || self.jobs.values().any(|job| {
+                let mut wanted = job.wanted.iter();
+                wanted.any(|one| match job.volumes.get(&one.index) {
+                    Some(volume) => volume.record.agent_id == offer.agent_id,
+                    None => true,
+                })
+            })
+    }
+
+    /// Why an instance waits that has a volume, if one does.
+    pub(super) fn waits_for_volume(&self, job: &Job) -> Option<String> {
+        let mut away = job
+            .tasks
+            .values()
+            .filter(|task| task.record.volume.is_some() && task.record.unreachable.is_some());
+        if let Some(task) = away.next().filter(|_| job.record.stop.is_none()) {
+            return Some(format!(
+                "instance {} waits for {}, which has its volume and is away",
+                task.name.index, task.record.hostname
+            ));
+        }
+        let mut waiting = job.wanted.iter();
+        let (index, volume) =
+            waiting.find_map(|one| Some((one.index, job.volumes.get(&one.index)?)))?;
+        let host = &volume.record.hostname;
+        Some(match &volume.obstacle {
+            Some(obstacle) => {
+                format!("instance {index} does not fit beside its volume on {host}: {obstacle}")
+            }
+            None if volume.record.is_unsettled() => {
+                format!("instance {index} waits to hear whether its volume was made on {host}")
+            }
+            None => format!(
+                "instance {index} waits for {host}, which has its volume and has not offered it: it is away, or the volume is in use"
+            ),
+        })
+    }
+
+    /// # Errors
+    /// The job has volumes that are other than this specification says.
+    pub(super) fn check_same_volume(&self, spec: &JobSpec) -> Result<(), String> {
+        let (Some(wanted), Some(job)) = (&spec.volume, self.jobs.get(&spec.name)) else {
+            return Ok(());
+        };
+        for (index, volume) in &job.volumes {
+            let record = &volume.record;
+            let is_same =
+                (record.size_mb - wanted.size_mb).abs() < 0.0005 && record.path == wanted.path;
+            if !is_same {
+                return Err(format!(
+                    "instance {index} has a volume of {} MB at {:?}, which stays as it is: leave [volume] as it was, or \
+                     stop {:?} with purge first, which destroys its data",
+                    record.size_mb, record.path, spec.name
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn placed_of(volume: &Volume) -> Placed {
+    Placed {
+        agent_id: volume.record.agent_id.clone(),
+        hostname: volume.record.hostname.clone(),
+        attributes: volume.record.attributes.clone(),
+    }
+}

@@ -1,0 +1,48 @@
+//! What is reserved for one instance of a job with a volume, and so is for no other task.
+//!
+//! A reservation that the scheduler makes for an instance has the id of its volume in a label; the volume itself has it as
+//! its persistence id, also on a disk that the agent's `--resources` reserve, which has no label.
+
+use std::collections::BTreeMap;
+
+use meseta_resources::{Resource, Resources};
+
+/// The label of a reservation that says for which volume it is.
+pub const VOLUME_LABEL: &str = "meseta.volume";
+
+/// The volume that a resource is, or is reserved for.
+fn holder(resource: &Resource) -> Option<&str> {
+    let of_label = resource.reservations().last().and_then(|reservation| {
+        let mut labels = reservation.labels.iter();
+        let label = labels.find(|label| label.key == VOLUME_LABEL);
+        label.and_then(|label| label.value.as_deref())
+    });
+    let disk = resource.disk();
+    of_label.or_else(|| Some(&*disk?.persistence.as_ref()?.id))
+}
+
+/// What is for any task, and what is held for an instance, by the id of its volume.
+pub(super) fn divide(resources: Resources) -> (Resources, BTreeMap<String, Resources>) {
+    let mut held: BTreeMap<String, Resources> = BTreeMap::new();
+    for resource in &resources {
+        if let Some(id) = holder(resource) {
+            let of_volume = held.entry(id.to_owned()).or_default();
+            of_volume.insert(resource.clone());
+        }
+    }
+    if held.is_empty() {
+        return (resources, held);
+    }
+    let free = resources.filtered(|resource| holder(resource).is_none());
+    (free, held)
+}
+
+/// The volume of this id among what is held for it.
+#[must_use]
+pub fn volume_in(held: &Resources, id: &str) -> Option<Resource> {
+    let is_it = |volume: &&Resource| {
+        let persistence = volume.disk().and_then(|disk| disk.persistence.as_ref());
+        persistence.is_some_and(|persistence| &*persistence.id == id)
+    };
+    held.iter().find(is_it).cloned()
+}
