@@ -2,7 +2,7 @@
 //!
 //! Entered through [`run`], the daemon, with its [`Flags`]. [`spec`] is what a job is, which [`file`](mod@file) reads;
 //! [`core`] decides, [`placement`] says where tasks go and [`task_info`] what is launched there; `service` carries out
-//! what was decided, `link` speaks to the master, `store` to the disk and `http` to clients. Invariant: nothing here
+//! what was decided, `link` speaks to the master, `store` to the disk, `http` to clients and `metrics` to Prometheus. Invariant: nothing here
 //! knows a master or an agent but by what any framework may send and see.
 
 mod access_flags;
@@ -11,6 +11,7 @@ pub mod file;
 mod flags;
 mod http;
 mod link;
+mod metrics;
 pub mod placement;
 mod run;
 mod service;

@@ -231,7 +231,10 @@ impl Service {
                 // Nobody may be following.
                 let _ = self.events.send(Arc::new(event));
             }
-            Effect::Accept(accept) => self.call(calls::accept(&accept)).await,
+            Effect::Accept(accept) => {
+                let call = calls::accept(&accept, &self.registration.borrow());
+                self.call(call).await;
+            }
             Effect::Decline { offers, refuse } => self.call(calls::decline(offers, refuse)).await,
             Effect::Kill { task_id, agent_id } => self.call(calls::kill(task_id, agent_id)).await,
             Effect::Acknowledge(status) => {

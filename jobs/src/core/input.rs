@@ -1,6 +1,6 @@
 //! What the core is told, and what it asks for in return.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,6 +119,8 @@ pub struct Launch {
     pub attempt: u32,
     /// With what it is launched, after the operations.
     pub placement: Placement,
+    /// The addresses of the jobs that it starts after, by the variables that name them.
+    pub addresses: BTreeMap<String, String>,
     /// What is done for it before, in order: of an instance with a volume.
     pub operations: Vec<NamedOperation>,
 }

@@ -283,6 +283,16 @@ impl Job {
         }
     }
 
+    /// Since when a task could have been launched: its index waits no more, and its run or version is there.
+    pub(super) fn startable_since(&self, name: &TaskName) -> Duration {
+        let slot = self.runs.get(&name.run).map(|run| run.slot(name.index));
+        let run = self.record.runs.get(&name.run).map(|run| run.started);
+        let version = self.record.versions.get(&name.version);
+        let begun = run.or_else(|| version.map(|version| version.at));
+        let not_before = slot.map(|slot| slot.not_before).unwrap_or_default();
+        not_before.max(begun.unwrap_or_default())
+    }
+
     /// A run that is not over and goes on.
     pub(super) fn active_runs(&self) -> impl Iterator<Item = (u64, &RunRecord)> {
         let runs = self.record.runs.iter();

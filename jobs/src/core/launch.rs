@@ -321,6 +321,7 @@ impl State {
         placement: Placement,
         pool: &mut Pool,
     ) {
+        let addresses = self.addresses_after(spec);
         let (at, Some(job)) = (self.clock.at, self.jobs.get_mut(name)) else {
             return;
         };
@@ -360,6 +361,7 @@ impl State {
             index: wanted.index,
             attempt: slot.attempt,
             placement,
+            addresses,
             operations: Vec::new(),
         });
     }

@@ -21,6 +21,7 @@ mod runs;
 mod service;
 mod state;
 mod task_name;
+mod totals;
 mod updates;
 mod view;
 mod volume;
@@ -34,8 +35,11 @@ mod tests;
 pub use input::{
     Accept, Accepted, Effect, Event, Input, Launch, NamedOperation, Record, Refusal, Request,
 };
-pub use plan::PlanView;
+pub use plan::{PlaceView, PlanView};
 pub use records::RestoreError;
 pub use state::{Options, State};
 pub use task_name::TaskName;
-pub use view::{Authority, Discovered, History, JobView, Totals, VolumeView};
+pub use totals::{QUEUE_BOUNDS, Queue, Totals};
+pub use view::{
+    Authority, Discovered, History, JobView, TaskView, UpdateView, VersionView, VolumeView,
+};

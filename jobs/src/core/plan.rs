@@ -1,11 +1,14 @@
 //! What submitting a job would change, where its tasks would fit, and what is in the way of those that wait.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::commands::same_but_size;
 use super::job::Job;
 use super::launch::placed_of;
 use super::state::State;
+use super::task_name::TaskName;
 use crate::placement::{self, Offer, Placed};
 use crate::spec::JobSpec;
 
@@ -25,26 +28,110 @@ pub struct PlanView {
     pub fits: usize,
     /// Tasks that would be launched: without those that go on as they are.
     pub wants: usize,
+    /// Tasks that go on as they are.
+    pub runs: usize,
+    /// Where those that fit would go.
+    pub places: Vec<PlaceView>,
     pub obstacles: Vec<String>,
+}
+
+/// An agent on which tasks would be launched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlaceView {
+    pub hostname: String,
+    pub agent_id: String,
+    pub tasks: usize,
 }
 
 impl State {
     /// Plans a job without changing anything.
     #[must_use]
     pub fn plan(&self, spec: &JobSpec) -> PlanView {
-        let offers = self.seen_in(&spec.role);
+        let mut offers = self.seen_in(&spec.role);
         let placed = self.staying(spec);
         let wants = (spec.count as usize).saturating_sub(placed.len());
-        let fits = placement::place(spec, &placed, &offers, wants).len();
+        let mut places: BTreeMap<usize, usize> = BTreeMap::new();
+        // Instances return to their volumes, and the others find room in what is left.
+        for volume in self.volumes_to_return_to(spec, &placed) {
+            let Ok(placement) = placement::place_on_volume(spec, &offers, &volume) else {
+                continue;
+            };
+            if offers[placement.offer].take(&placement).is_ok() {
+                *places.entry(placement.offer).or_default() += 1;
+            }
+        }
+        self.give_back(spec, &mut offers);
+        let bound = self.volumes_to_return_to(spec, &placed).len().min(wants);
+        for placement in placement::place(spec, &placed, &offers, wants - bound) {
+            *places.entry(placement.offer).or_default() += 1;
+        }
+        let fits = places.values().sum();
         let obstacles = match fits < wants {
             true => self.in_the_way(spec, &placed, &offers),
             false => Vec::new(),
         };
+        let places = places.into_iter().map(|(offer, tasks)| PlaceView {
+            hostname: offers[offer].hostname.clone(),
+            agent_id: offers[offer].agent_id.clone(),
+            tasks,
+        });
         PlanView {
             changes: self.changes(spec),
             fits,
             wants,
+            runs: placed.len(),
+            places: places.collect(),
             obstacles,
+        }
+    }
+
+    /// The volumes that a job's instances have without running on them as they are.
+    fn volumes_to_return_to(&self, spec: &JobSpec, staying: &[Placed]) -> Vec<String> {
+        let job = self.jobs.get(&spec.name);
+        let job = job.filter(|_| spec.volume.is_some() && staying.is_empty());
+        let volumes = job
+            .into_iter()
+            .flat_map(|job| job.volumes.range(..spec.count));
+        volumes.map(|(_, volume)| volume.id.clone()).collect()
+    }
+
+    /// What the tasks have that a submission replaces: it is free for the new ones, if not at once.
+    fn give_back(&self, spec: &JobSpec, offers: &mut [Offer]) {
+        let Some(job) = self.jobs.get(&spec.name) else {
+            return;
+        };
+        let is_same = job
+            .spec()
+            .is_some_and(|present| same_but_size(present, spec));
+        if spec.volume.is_some() || (is_same && job.is_service()) {
+            return;
+        }
+        for task in job.tasks.values() {
+            let offer = offers
+                .iter_mut()
+                .find(|offer| offer.agent_id == task.record.agent_id);
+            if let (Some(offer), Some(of_task)) = (offer, job.spec_of(task.name.version)) {
+                offer.resources += &placement::requested(of_task);
+            }
+        }
+    }
+
+    /// A task has ended: where no offers come that would show it, what it had is free by this.
+    pub(super) fn note_freed(&mut self, name: &TaskName, agent_id: &str) {
+        let Some(spec) = self
+            .jobs
+            .get(&name.job)
+            .and_then(|job| job.spec_of(name.version))
+        else {
+            return;
+        };
+        if spec.volume.is_some() || !self.roles.is_suppressed(&spec.role) {
+            return;
+        }
+        let freed = placement::requested(spec);
+        let key = (agent_id.to_owned(), spec.role.clone());
+        if let Some(seen) = self.seen.get_mut(&key) {
+            seen.resources += &freed;
         }
     }
 

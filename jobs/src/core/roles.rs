@@ -77,6 +77,12 @@ impl Roles {
         }
     }
 
+    /// Whether no offers come in a role.
+    pub(super) fn is_suppressed(&self, name: &str) -> bool {
+        let role = self.by_name.get(name);
+        role.is_some_and(|role| role.offers.is_suppressed)
+    }
+
     /// A new stream, which begins with these roles.
     pub(super) fn subscribed(&mut self, with: &BTreeSet<String>) {
         self.asked = None;

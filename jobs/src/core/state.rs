@@ -14,6 +14,7 @@ use super::plan::SEEN_MAX;
 use super::records::{Key, Meta, RestoreError, Stored};
 use super::roles::Roles;
 use super::task_name::TaskName;
+use super::totals::Totals;
 use super::volume::Volume;
 use crate::placement::Offer;
 use crate::spec::Cron;
@@ -63,7 +64,7 @@ pub struct State {
     pub(super) reconciler: Reconciler,
     pub(super) outbox: Outbox,
     pub(super) effects: Vec<Effect>,
-    pub(super) totals: super::view::Totals,
+    pub(super) totals: Totals,
 }
 
 /// An offer that has not been answered.
@@ -117,7 +118,7 @@ impl State {
             reconciler: Reconciler::new(reconcile),
             outbox: Outbox::default(),
             effects: Vec::new(),
-            totals: super::view::Totals::default(),
+            totals: Totals::default(),
         };
         state.take_over(stored)?;
         Ok(state)
@@ -384,9 +385,16 @@ impl State {
     fn launched(&mut self, id: &str, agent_id: &str) {
         self.reconciler.track(id, Some(agent_id));
         self.totals.launched += 1;
-        if let Some(task) = self.task_mut(id) {
-            task.phase = Phase::Launched;
+        let (at, mut waited) = (self.clock.at, Duration::ZERO);
+        if let Ok(name) = id.parse::<TaskName>()
+            && let Some(job) = self.jobs.get_mut(&name.job)
+        {
+            waited = at.saturating_sub(job.startable_since(&name));
+            if let Some(task) = job.tasks.get_mut(id) {
+                task.phase = Phase::Launched;
+            }
         }
+        self.totals.queue.add(waited);
     }
 
     pub(super) fn task(&self, id: &str) -> Option<&Task> {

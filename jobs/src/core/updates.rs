@@ -225,6 +225,7 @@ impl State {
         let Some(task) = job.tasks.get(&id) else {
             return;
         };
+        let agent_id = task.record.agent_id.clone();
         let killed = task.killing.map(|killing| killing.reason);
         let text = ending_text(end, killed, &task.reason, &task.message);
         let healthy_for = task.healthy_since.map(|since| at.saturating_sub(since));
@@ -246,6 +247,8 @@ impl State {
             End::Lost => self.totals.lost += 1,
         }
         self.event(&name.job, Some(&id), text);
+        self.note_freed(name, &agent_id);
+        let mut is_repeated = false;
         self.remove_task(name, |slot, _| {
             if end == End::Succeeded && rules.retries.is_some() {
                 slot.outcome = Outcome::Succeeded;
@@ -256,7 +259,9 @@ impl State {
             } else {
                 slot.not_before = at;
             }
+            is_repeated = killed.is_none() && slot.outcome == Outcome::Open;
         });
+        self.totals.restarts += u64::from(is_repeated);
         for other in gang.into_iter().flatten() {
             self.ask_kill(&other, KillReason::Gang);
         }

@@ -8,24 +8,12 @@ use serde::Serialize;
 use super::input::{Event, Refusal};
 use super::job::{Job, Phase, Task};
 use super::state::State;
+use super::totals::Totals;
 use super::volume::Volume;
 use crate::spec::{JobSpec, Kind};
 
-/// Counts since the scheduler started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Tasks of which ACCEPT has left.
-    pub launched: u64,
-    /// Tasks that came to run.
-    pub started: u64,
-    pub succeeded: u64,
-    pub failed: u64,
-    pub lost: u64,
-    /// Tasks that were killed because nothing here knew them.
-    pub strays_killed: u64,
-    /// Offers that were given back because they could not be read.
-    pub unreadable_offers: u64,
-}
+/// What addresses add to the environment of one task at most, so that one ACCEPT takes many of them.
+const ADDRESSES_BYTES_MAX: usize = 1_024;
 
 /// A job, as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -258,6 +246,36 @@ impl State {
         found
     }
 
+    /// Where the jobs are that a job starts after: `ADDRESSES_JOB_PORT`, with commas between those that are healthy, as
+    /// many as [`ADDRESSES_BYTES_MAX`] takes.
+    pub(super) fn addresses_after(&self, spec: &JobSpec) -> BTreeMap<String, String> {
+        let mut addresses: BTreeMap<String, String> = BTreeMap::new();
+        let mut bytes = 0;
+        for job in spec.after.iter().filter_map(|name| self.jobs.get(name)) {
+            let mut tasks: Vec<&Task> = job.tasks.values().collect();
+            tasks.sort_by_key(|task| task.name.index);
+            for task in tasks {
+                if !task.is_healthy(self.clock.at, job.healthy_after(task.name.version)) {
+                    continue;
+                }
+                for (port, number) in &task.record.ports {
+                    let address = format!("{}:{number}", task.record.hostname);
+                    let variable = addresses_variable(&job.name, port);
+                    bytes += address.len() + variable.len();
+                    if bytes > ADDRESSES_BYTES_MAX {
+                        return addresses;
+                    }
+                    let known = addresses.entry(variable).or_default();
+                    if !known.is_empty() {
+                        known.push(',');
+                    }
+                    known.push_str(&address);
+                }
+            }
+        }
+        addresses
+    }
+
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
@@ -419,6 +437,12 @@ impl State {
             message: task.message.clone(),
         }
     }
+}
+
+/// `ADDRESSES_WEB_HTTP` for the port `http` of the job `web`.
+fn addresses_variable(job: &str, port: &str) -> String {
+    let name = format!("{job}_{port}").to_ascii_uppercase();
+    format!("ADDRESSES_{}", name.replace(['-', '.'], "_"))
 }
 
 fn volume_view(job: &Job, volume: &Volume) -> VolumeView {

@@ -12,6 +12,9 @@ use crate::spec::JobSpec;
 /// Bytes of the body of a change other than a job's file.
 const CHANGE_BYTES_MAX: usize = 4_096;
 
+/// What can be done to a job, below its path.
+pub(super) const ACTIONS: [&str; 6] = ["scale", "restart", "stop", "revert", "promote", "release"];
+
 #[derive(Serialize)]
 struct List {
     jobs: Vec<JobView>,
@@ -221,7 +224,8 @@ fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
         }
         other => {
             let text = format!(
-                "{other:?} cannot be done to a job; scale, restart, stop, revert, promote and release can"
+                "{other:?} cannot be done to a job; {} can",
+                ACTIONS.join(", ")
             );
             return Err(Reply::error(StatusCode::NOT_FOUND, &text));
         }

@@ -1,10 +1,11 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
-//! [`routes`] has the table, [`jobs`] the changes, [`readings`] what is only read. Invariant: no handler runs before its
+//! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`readings`] what is only read. Invariant: no handler runs before its
 //! request is authenticated; who may run in a role, and as the
 //! user of its tasks, may change its jobs, who may view a role sees them.
 
 mod jobs;
+mod openapi;
 mod permission;
 mod readings;
 mod reply;

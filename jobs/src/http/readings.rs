@@ -1,7 +1,6 @@
 //! What is only read: events, discovery, metrics, health, version.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -12,9 +11,9 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
-use super::routes::ROUTES;
-use super::{Permitted, Reply, sees};
-use crate::core::{Event, JobView, State, Totals};
+use super::{Permitted, Reply, openapi, sees};
+use crate::core::{Event, State};
+use crate::metrics::{self, Measures};
 use crate::service::Handle;
 
 /// Events that one reader may be behind before the stream waits for it.
@@ -124,97 +123,14 @@ pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
-    let handle = &permitted.context.handle;
-    let read = handle.read(|state| (state.jobs(), state.totals(), state.is_connected()));
-    let (jobs, totals, is_connected) = read.await?;
-    Ok(Reply::prometheus(text(&jobs, totals, is_connected)))
-}
-
-fn text(jobs: &[JobView], totals: Totals, is_connected: bool) -> String {
-    let mut text = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, value: u64| {
-        // Writing to a String does not fail.
-        let _ = write!(
-            text,
-            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"
-        );
-    };
-    let sum = |count: fn(&JobView) -> usize| jobs.iter().map(count).sum::<usize>() as u64;
-    metric(
-        "meseta_scheduler_subscribed",
-        "gauge",
-        "Whether a master answers.",
-        is_connected.into(),
-    );
-    metric(
-        "meseta_scheduler_tasks_running",
-        "gauge",
-        "Tasks that run.",
-        sum(|job| job.running),
-    );
-    metric(
-        "meseta_scheduler_tasks_healthy",
-        "gauge",
-        "Tasks of services that are healthy.",
-        sum(|job| job.healthy),
-    );
-    metric(
-        "meseta_scheduler_tasks_pending",
-        "gauge",
-        "Tasks that wait to be launched.",
-        sum(|job| job.pending),
-    );
-    for (name, help, value) in [
-        (
-            "meseta_scheduler_tasks_launched_total",
-            "Tasks launched since the start.",
-            totals.launched,
-        ),
-        (
-            "meseta_scheduler_tasks_started_total",
-            "Tasks that came to run.",
-            totals.started,
-        ),
-        (
-            "meseta_scheduler_tasks_succeeded_total",
-            "Tasks that ended with success.",
-            totals.succeeded,
-        ),
-        (
-            "meseta_scheduler_tasks_failed_total",
-            "Tasks that failed or were killed.",
-            totals.failed,
-        ),
-        (
-            "meseta_scheduler_tasks_lost_total",
-            "Tasks that were lost with their agents, or preempted.",
-            totals.lost,
-        ),
-        (
-            "meseta_scheduler_tasks_strays_killed_total",
-            "Tasks killed because nothing here knew them.",
-            totals.strays_killed,
-        ),
-        (
-            "meseta_scheduler_offers_unreadable_total",
-            "Offers given back because they could not be read.",
-            totals.unreadable_offers,
-        ),
-    ] {
-        metric(name, "counter", help, value);
+    let measures = permitted.context.handle.read(Measures::of).await?;
+    match metrics::text(&measures) {
+        Ok(text) => Ok(Reply::prometheus(text)),
+        Err(error) => {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            Err(Reply::error(status, &error.to_string()))
+        }
     }
-    let mut states: BTreeMap<&str, u64> = BTreeMap::new();
-    for job in jobs {
-        *states.entry(job.state).or_default() += 1;
-    }
-    let _ = write!(
-        text,
-        "# HELP meseta_scheduler_jobs Jobs by state.\n# TYPE meseta_scheduler_jobs gauge\n"
-    );
-    for (state, count) in states {
-        let _ = writeln!(text, "meseta_scheduler_jobs{{state=\"{state}\"}} {count}");
-    }
-    text
 }
 
 pub(super) async fn health(permitted: Permitted) -> Result<Reply, Reply> {
@@ -234,55 +150,6 @@ pub(super) async fn version(permitted: Permitted) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn openapi(permitted: Permitted) -> Result<Reply, Reply> {
-    let mut paths = serde_json::Map::new();
-    for route in ROUTES.list {
-        let mut methods = serde_json::Map::new();
-        for method in route
-            .methods
-            .iter()
-            .filter(|method| **method != http::Method::HEAD)
-        {
-            let operation = json!({
-                "summary": route.text,
-                "responses": { StatusCode::OK.as_str(): { "description": "done" } },
-            });
-            methods.insert(method.as_str().to_lowercase(), operation);
-        }
-        paths.insert(route.path.to_owned(), methods.into());
-    }
     let version = permitted.context.build.version;
-    Ok(Reply::json(&json!({
-        "openapi": "3.1.0",
-        "info": { "title": "Meseta scheduler", "version": version },
-        "paths": paths,
-        "components": { "schemas": { "Job": crate::file::schema() } },
-    })))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn metrics_are_in_the_form_of_prometheus() {
-        let totals = Totals {
-            launched: 3,
-            ..Totals::default()
-        };
-        let text = text(&[], totals, true);
-        assert!(
-            text.contains("\nmeseta_scheduler_tasks_launched_total 3\n"),
-            "{text}"
-        );
-        let page = include_str!("../../../docs/metrics.md");
-        let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-        let names: Vec<&str> = lines.filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(names.len(), 12);
-        for name in names {
-            assert!(
-                page.contains(&format!("| `{name}` |")),
-                "{name} in docs/metrics.md"
-            );
-        }
-    }
+    Ok(Reply::json(&openapi::description(version)))
 }

@@ -51,7 +51,7 @@ impl Reply {
         )
     }
 
-    pub(super) fn prometheus(text: String) -> Self {
+    pub(super) fn prometheus(text: Vec<u8>) -> Self {
         Self::new(StatusCode::OK, PROMETHEUS, text.into())
     }
 

@@ -17,6 +17,8 @@ const FAILOVER_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 /// What is left of an offer may come again after this long, in seconds.
 const LEFT_SECONDS: f64 = 1.0;
 const NAME: &str = "meseta scheduler";
+/// Where tasks find the scheduler, as the verbs of jobs take it.
+const SCHEDULER_VARIABLE: &str = "MESETA_SCHEDULER";
 
 /// What the framework is called and can do.
 pub(crate) fn framework_info(registration: &Registration) -> mesos::FrameworkInfo {
@@ -71,7 +73,8 @@ pub(crate) fn update_framework(registration: &Registration) -> Call {
 }
 
 /// The operations first, then one LAUNCH of all tasks.
-pub(crate) fn accept(accept: &Accept) -> Call {
+pub(crate) fn accept(accept: &Accept, registration: &Registration) -> Call {
+    let scheduler = registration.scheduler();
     let infos = accept.tasks.iter().map(|launch| {
         let instance = Instance {
             task_id: launch.task_id.clone(),
@@ -79,7 +82,14 @@ pub(crate) fn accept(accept: &Accept) -> Call {
             index: launch.index,
             attempt: launch.attempt,
         };
-        task_info(&launch.spec, &instance, &accept.offer, &launch.placement)
+        let mut info = task_info(&launch.spec, &instance, &accept.offer, &launch.placement);
+        let addresses = launch.addresses.iter();
+        let mut variables: Vec<(&str, &str)> = addresses
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        variables.push((SCHEDULER_VARIABLE, scheduler));
+        add_variables(&mut info, &variables);
+        info
     });
     let of_tasks = accept.tasks.iter().flat_map(|launch| &launch.operations);
     let operations = accept.operations.iter().chain(of_tasks);
@@ -100,6 +110,21 @@ pub(crate) fn accept(accept: &Accept) -> Call {
             filters: Some(filters(LEFT_SECONDS)),
         }),
         ..of(call::Type::Accept)
+    }
+}
+
+/// Adds what the job does not say itself.
+fn add_variables(task: &mut mesos::TaskInfo, variables: &[(&str, &str)]) {
+    let command = task.command.get_or_insert_default();
+    let present = &mut command.environment.get_or_insert_default().variables;
+    for (name, value) in variables {
+        if present.iter().all(|one| one.name != *name) {
+            present.push(mesos::environment::Variable {
+                name: (*name).to_owned(),
+                value: Some((*value).to_owned()),
+                ..mesos::environment::Variable::default()
+            });
+        }
     }
 }
 
@@ -208,5 +233,77 @@ fn offer_id(value: String) -> mesos::OfferId {
 fn filters(seconds: f64) -> mesos::Filters {
     mesos::Filters {
         refuse_seconds: Some(seconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::core::Launch;
+    use crate::file::from_toml;
+    use crate::placement::{Offer, Placement};
+    use meseta_resources::{Operation, Resources};
+
+    #[test]
+    fn operations_come_before_the_launch_and_tasks_learn_where_others_are() {
+        let text =
+            "name = \"a\"\n[task]\ncommand = \"true\"\nenv = { ADDRESSES_DB_SQL = \"mine\" }\n";
+        let address = |text: &str| text.to_owned();
+        let launch = Launch {
+            task_id: "a.1.0.0.1".to_owned(),
+            spec: Arc::new(from_toml(text).expect("a job")),
+            version: 1,
+            run: 0,
+            index: 0,
+            attempt: 1,
+            placement: Placement {
+                offer: 0,
+                resources: Resources::new(),
+                ports: BTreeMap::new(),
+                new_volume: Resources::new(),
+                returned: None,
+            },
+            addresses: BTreeMap::from([
+                (address("ADDRESSES_DB_SQL"), address("n1:1")),
+                (address("ADDRESSES_WEB_HTTP"), address("n1:2,n2:2")),
+            ]),
+            operations: vec![NamedOperation {
+                id: "v:create".to_owned(),
+                operation: Operation::Create(Vec::new()),
+            }],
+        };
+        let accepted = Accept {
+            offer: Offer::default(),
+            operations: Vec::new(),
+            tasks: vec![launch],
+        };
+        let registration = Registration {
+            webui_url: "http://h:5070/".to_owned(),
+            ..Registration::default()
+        };
+        let call = accept(&accepted, &registration);
+        let operations = call.accept.expect("an ACCEPT").operations;
+        let ids: Vec<_> = operations
+            .iter()
+            .map(|one| one.id.as_ref().map(|id| &*id.value))
+            .collect();
+        assert_eq!(ids, [Some("v:create"), None]);
+        let task = &operations[1].launch.as_ref().expect("a LAUNCH").task_infos[0];
+        let environment = task
+            .command
+            .as_ref()
+            .and_then(|command| command.environment.as_ref());
+        let variables = &environment.expect("an environment").variables;
+        let value = |name: &str| {
+            let found: Vec<_> = variables.iter().filter(|one| one.name == name).collect();
+            assert_eq!(found.len(), 1, "{name}");
+            found[0].value.clone().unwrap_or_default()
+        };
+        assert_eq!(value("ADDRESSES_DB_SQL"), "mine");
+        assert_eq!(value("ADDRESSES_WEB_HTTP"), "n1:2,n2:2");
+        assert_eq!(value("MESETA_SCHEDULER"), "h:5070");
     }
 }

@@ -52,6 +52,12 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
+    /// Its address: `host:port`, or a URL where it is encrypted.
+    pub(crate) fn scheduler(&self) -> &str {
+        let url = self.webui_url.trim_end_matches('/');
+        url.strip_prefix("http://").unwrap_or(url)
+    }
+
     /// The same with what the state has by now.
     pub(crate) fn with(&self, state: &State) -> Self {
         Self {

@@ -117,6 +117,13 @@ pub fn place_on_volume(
     Err(why)
 }
 
+/// What each task of a job is given of unreserved resources, its ports aside: as much as a plan has to know of one that
+/// goes.
+#[must_use]
+pub fn requested(spec: &JobSpec) -> Resources {
+    Demand::new(spec).requested()
+}
+
 /// Whether one more task fits in an offer, given what is placed.
 ///
 /// # Errors

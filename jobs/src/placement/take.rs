@@ -138,6 +138,11 @@ impl<'a> Demand<'a> {
         })
     }
 
+    /// What a task takes, its ports aside, as if nothing were reserved.
+    pub(super) fn requested(&self) -> Resources {
+        &self.plain + &self.revocable.with_revocable(true)
+    }
+
     /// How many tasks the resources hold, by the scarcest of them; 0 to infinity.
     pub(super) fn room(&self, left: &Resources) -> f64 {
         let available = self.available(left);

@@ -190,6 +190,17 @@ pub(super) fn plan(name: &str, plan: &Value) -> Vec<String> {
         text(plan, "fits"),
         text(plan, "wants")
     ));
+    let places = items(plan, "places").iter();
+    lines.extend(
+        places.map(|place| format!("  {} on {}", text(place, "tasks"), text(place, "hostname"))),
+    );
+    if plan
+        .get("runs")
+        .and_then(Value::as_u64)
+        .is_some_and(|runs| runs > 0)
+    {
+        lines.push(format!("{} go on as they are", text(plan, "runs")));
+    }
     let obstacles = items(plan, "obstacles").iter().filter_map(Value::as_str);
     lines.extend(obstacles.map(|obstacle| format!("  in the way: {obstacle}")));
     lines

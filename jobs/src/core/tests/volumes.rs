@@ -97,6 +97,9 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
         world.toggle_agent();
     }
     world.return_others(&task);
+    // Where it is placed is known, if not when.
+    let plan = world.state.plan(&changed(&database(1), "another"));
+    assert_eq!((plan.wants, plan.fits), (1, 0), "{plan:?}");
     // Much longer than the task of a service without a volume is waited for.
     world.calm(300, None);
     let job = world.state.job("web").unwrap();

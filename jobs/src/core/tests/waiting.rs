@@ -18,6 +18,40 @@ fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() 
 }
 
 #[test]
+fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
+    let mut world = World::new(1, 2);
+    let spec = service(8, 1, 0);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    let same = world.state.plan(&spec);
+    assert_eq!((same.runs, same.wants, same.fits), (8, 0, 0), "{same:?}");
+    // Both agents are full of what the new version replaces.
+    let plan = world.state.plan(&changed(&spec, "another"));
+    assert_eq!((plan.runs, plan.wants, plan.fits), (0, 8, 8), "{plan:?}");
+    let places: Vec<_> = plan
+        .places
+        .iter()
+        .map(|place| (&*place.hostname, place.tasks))
+        .collect();
+    assert_eq!(places, [("a0", 4), ("a1", 4)]);
+    let other = job("other", 3, service(3, 1, 1).kind);
+    let plan = world.state.plan(&other);
+    assert_eq!((plan.wants, plan.fits), (3, 0), "{plan:?}");
+    // What has ended is free, although no offers come that would show it.
+    let name = "web".to_owned();
+    world.request(Request::Stop { name, purge: false });
+    world.sync();
+    for _ in 0..20 {
+        while world.deliver() {}
+        world.sync();
+    }
+    assert!(world.is_suppressed);
+    let plan = world.state.plan(&other);
+    assert_eq!((plan.wants, plan.fits), (3, 3), "{plan:?}");
+}
+
+#[test]
 fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_and_no_others() {
     let mut world = World::new(1, 2);
     world.refused.insert("forbidden".to_owned());

@@ -1,0 +1,280 @@
+//! Every metric of the scheduler: names, help and values, for Prometheus.
+//!
+//! Entered through [`text`]. Nothing is counted here: the families are made of what the core shows when someone asks.
+//! Labels come from closed sets, so their number is bounded.
+
+use std::collections::BTreeMap;
+
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
+use prometheus::{Encoder as _, TextEncoder};
+
+use crate::core::{JobView, QUEUE_BOUNDS, Queue, State, Totals, VolumeView};
+
+/// What is measured, as it is between two steps.
+#[derive(Debug)]
+pub(crate) struct Measures {
+    jobs: Vec<JobView>,
+    volumes: Vec<VolumeView>,
+    totals: Totals,
+    is_connected: bool,
+}
+
+impl Measures {
+    pub(crate) fn of(state: &State) -> Self {
+        Self {
+            jobs: state.jobs(),
+            volumes: state.volumes(),
+            totals: state.totals(),
+            is_connected: state.is_connected(),
+        }
+    }
+}
+
+/// The text exposition format.
+pub(crate) fn text(measures: &Measures) -> Result<Vec<u8>, prometheus::Error> {
+    let mut text = Vec::new();
+    let families = families(measures);
+    // The encoder refuses a family without any series.
+    let families: Vec<_> = families
+        .into_iter()
+        .filter(|family| !family.get_metric().is_empty())
+        .collect();
+    TextEncoder::new().encode(&families, &mut text)?;
+    Ok(text)
+}
+
+fn families(measures: &Measures) -> Vec<MetricFamily> {
+    let Measures {
+        jobs,
+        volumes,
+        totals,
+        is_connected,
+    } = measures;
+    let sum = |count: fn(&JobView) -> usize| one(jobs.iter().map(count).sum::<usize>());
+    vec![
+        gauge(
+            "meseta_scheduler_jobs",
+            "Jobs by state.",
+            by_state(jobs.iter().map(|job| job.state)),
+        ),
+        counter(
+            "meseta_scheduler_offers_unreadable_total",
+            "Offers given back because they could not be read.",
+            totals.unreadable_offers,
+        ),
+        histogram(
+            "meseta_scheduler_queue_seconds",
+            "Time from when a task may start, or its job was submitted, until its launch is sent.",
+            &totals.queue,
+        ),
+        gauge(
+            "meseta_scheduler_subscribed",
+            "Whether a master answers.",
+            one(usize::from(*is_connected)),
+        ),
+        counter(
+            "meseta_scheduler_tasks_failed_total",
+            "Tasks that failed or were killed.",
+            totals.failed,
+        ),
+        gauge(
+            "meseta_scheduler_tasks_healthy",
+            "Tasks of services that are healthy.",
+            sum(|job| job.healthy),
+        ),
+        counter(
+            "meseta_scheduler_tasks_launched_total",
+            "Tasks launched since the start.",
+            totals.launched,
+        ),
+        counter(
+            "meseta_scheduler_tasks_lost_total",
+            "Tasks that were lost with their agents, or preempted.",
+            totals.lost,
+        ),
+        gauge(
+            "meseta_scheduler_tasks_pending",
+            "Tasks that wait to be launched.",
+            sum(|job| job.pending),
+        ),
+        counter(
+            "meseta_scheduler_tasks_restarts_total",
+            "Tasks that ended or were lost unasked, and that are started again.",
+            totals.restarts,
+        ),
+        gauge(
+            "meseta_scheduler_tasks_running",
+            "Tasks that run.",
+            sum(|job| job.running),
+        ),
+        counter(
+            "meseta_scheduler_tasks_started_total",
+            "Tasks that came to run.",
+            totals.started,
+        ),
+        counter(
+            "meseta_scheduler_tasks_strays_killed_total",
+            "Tasks killed because nothing here knew them.",
+            totals.strays_killed,
+        ),
+        counter(
+            "meseta_scheduler_tasks_succeeded_total",
+            "Tasks that ended with success.",
+            totals.succeeded,
+        ),
+        gauge(
+            "meseta_scheduler_volumes",
+            "Volumes of instances by state; those that are to be released wait for the offers of their agents.",
+            by_state(volumes.iter().map(|volume| volume.state)),
+        ),
+    ]
+}
+
+type Values = Vec<(Option<&'static str>, usize)>;
+
+fn one(value: usize) -> Values {
+    vec![(None, value)]
+}
+
+fn by_state(states: impl Iterator<Item = &'static str>) -> Values {
+    let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
+    for state in states {
+        *counts.entry(state).or_default() += 1;
+    }
+    let counts = counts.into_iter();
+    counts.map(|(state, count)| (Some(state), count)).collect()
+}
+
+fn gauge(name: &str, help: &str, values: Values) -> MetricFamily {
+    let metrics = values.into_iter().map(|(state, value)| {
+        let mut gauge = Gauge::default();
+        gauge.set_value(to_f64(u64::try_from(value).unwrap_or(u64::MAX)));
+        let labels = state.map(|state| {
+            let mut label = LabelPair::default();
+            label.set_name("state".to_owned());
+            label.set_value(state.to_owned());
+            label
+        });
+        let mut metric = Metric::from_label(labels.into_iter().collect());
+        metric.set_gauge(gauge);
+        metric
+    });
+    family(name, help, MetricType::GAUGE, metrics.collect())
+}
+
+fn counter(name: &str, help: &str, value: u64) -> MetricFamily {
+    let mut counter = Counter::default();
+    counter.set_value(to_f64(value));
+    let mut metric = Metric::default();
+    metric.set_counter(counter);
+    family(name, help, MetricType::COUNTER, vec![metric])
+}
+
+fn histogram(name: &str, help: &str, queue: &Queue) -> MetricFamily {
+    let mut total = 0;
+    let buckets = QUEUE_BOUNDS.iter().zip(queue.counts).map(|(bound, count)| {
+        total += count;
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound.as_secs_f64());
+        bucket.set_cumulative_count(total);
+        bucket
+    });
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(total + queue.beyond);
+    histogram.set_sample_sum(queue.sum.as_secs_f64());
+    let mut metric = Metric::default();
+    metric.set_histogram(histogram);
+    family(name, help, MetricType::HISTOGRAM, vec![metric])
+}
+
+fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics);
+    family
+}
+
+/// Counts as floating point; exact up to 2^53.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts beyond 2^53 do not occur"
+)]
+fn to_f64(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn measures(totals: Totals) -> Measures {
+        Measures {
+            jobs: Vec::new(),
+            volumes: Vec::new(),
+            totals,
+            is_connected: true,
+        }
+    }
+
+    #[test]
+    fn every_family_is_in_the_reference_and_nothing_else_is() {
+        let page = include_str!("../../docs/metrics.md");
+        let part = page.split("## `meseta scheduler`").nth(1).expect("a part");
+        let part = part.split("\n## ").next().expect("a part");
+        let rows = part.lines().filter(|line| line.starts_with("| `"));
+        let rows: Vec<&str> = rows.collect();
+        let families = families(&measures(Totals::default()));
+        let expected: Vec<String> = families
+            .iter()
+            .map(|family| {
+                let kind = format!("{:?}", family.get_field_type()).to_lowercase();
+                format!("| `{}` | {kind} | {} |", family.name(), family.help())
+            })
+            .collect();
+        assert_eq!(rows, expected, "docs/metrics.md");
+    }
+
+    #[test]
+    fn the_alerts_name_metrics_that_there_are() {
+        let families = families(&measures(Totals::default()));
+        let rules = include_str!("../../docs/alerts/cluster.rules.yml");
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let mut named = 0;
+        for (at, _) in rules.match_indices("meseta_scheduler_") {
+            let rest = rules.get(at..).unwrap_or_default();
+            let name = rest.split(|c: char| !is_name(c)).next().unwrap_or_default();
+            let is_known = families.iter().any(|family| family.name() == name);
+            assert!(is_known, "{name}");
+            named += 1;
+        }
+        assert!(named >= 5, "{named}");
+    }
+
+    #[test]
+    fn queue_times_are_counted_in_buckets() {
+        let mut totals = Totals::default();
+        for seconds in [0, 3, 7, 100_000] {
+            totals.queue.add(Duration::from_secs(seconds));
+        }
+        let text = text(&measures(totals)).expect("text");
+        let text = String::from_utf8(text).expect("text");
+        for line in [
+            "# TYPE meseta_scheduler_queue_seconds histogram",
+            "meseta_scheduler_queue_seconds_bucket{le=\"0.1\"} 1",
+            "meseta_scheduler_queue_seconds_bucket{le=\"5\"} 2",
+            "meseta_scheduler_queue_seconds_bucket{le=\"10\"} 3",
+            "meseta_scheduler_queue_seconds_bucket{le=\"+Inf\"} 4",
+            "meseta_scheduler_queue_seconds_sum 100010",
+            "meseta_scheduler_queue_seconds_count 4",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line} in {text}");
+        }
+    }
+}
