@@ -1,6 +1,6 @@
 //! The job file: TOML for people, JSON over HTTP, both with the same fields, and [`JobSpec`] from either.
 //!
-//! Entered through [`from_toml`] and [`from_json`]; the way back is [`to_json`] and [`to_toml`]. The fields are declared
+//! Entered through [`from_toml`] and [`from_json`], and [`all_from_text`] for files of several jobs; the way back is [`to_json`] and [`to_toml`]. The fields are declared
 //! in `fields.rs`, from which [`schema`] and the reference of `docs/jobs.md` are derived. Files:
 //! - `tree.rs`, `json.rs`: text to a tree with places
 //! - `shape.rs`: the tree against the declaration
@@ -36,12 +36,17 @@ use crate::spec::JobSpec;
 /// Bytes of a job file at most: no job that a person writes is longer.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
+const NOT_TOML: &str = "this is not TOML";
+const NOT_JSON: &str = "this is not JSON";
+/// The list of the jobs of a file of several.
+const LIST: &str = "jobs";
+
 /// Reads a job file.
 ///
 /// # Errors
 /// Every mistake of the first kind that there is one of: of TOML, of fields, of what they mean together.
 pub fn from_toml(text: &str) -> Result<JobSpec, Mistakes> {
-    read(text, tree::from_toml, "this is not TOML")
+    read(text, tree::from_toml, NOT_TOML)
 }
 
 /// Reads the JSON form of a job file.
@@ -49,7 +54,7 @@ pub fn from_toml(text: &str) -> Result<JobSpec, Mistakes> {
 /// # Errors
 /// As [`from_toml`].
 pub fn from_json(text: &str) -> Result<JobSpec, Mistakes> {
-    read(text, json::from_json, "this is not JSON")
+    read(text, json::from_json, NOT_JSON)
 }
 
 /// Reads JSON if the text begins as an object, and TOML otherwise.
@@ -64,18 +69,64 @@ pub fn from_text(text: &str) -> Result<JobSpec, Mistakes> {
     }
 }
 
-fn read(
-    text: &str,
-    parse: impl Fn(&str) -> Result<Node, (usize, String)>,
-    not_parsed: &str,
-) -> Result<JobSpec, Mistakes> {
+/// Reads a file of one job, or of several in the list `jobs`; JSON or TOML as [`from_text`].
+///
+/// # Errors
+/// As [`from_toml`], of all jobs.
+pub fn all_from_text(text: &str) -> Result<Vec<JobSpec>, Mistakes> {
+    let (parse, not_parsed): (Parse, _) = match text.trim_start().starts_with('{') {
+        true => (json::from_json, NOT_JSON),
+        false => (tree::from_toml, NOT_TOML),
+    };
+    let tree = parsed(text, parse, not_parsed)?;
+    let Some(list) = tree.get(LIST) else {
+        return Ok(vec![checked(text, &tree)?]);
+    };
     let mut mistakes = Collector::default();
+    for entry in tree.entries().iter().filter(|entry| entry.name != LIST) {
+        let message = format!("`{}` is beside the list `jobs`", entry.name);
+        mistakes.add(entry.at, message, "move it into one of the jobs");
+    }
+    if list.items().is_empty() {
+        let cure = "write one or more jobs, each as [[jobs]]";
+        mistakes.add(list.at, "`jobs` is no list of jobs", cure);
+    }
+    for job in list.items() {
+        shape::check(&fields::JOB, job, &mut mistakes);
+    }
+    if !mistakes.is_empty() {
+        return Err(mistakes.finish(text));
+    }
+    let mut specs: Vec<JobSpec> = Vec::new();
+    for job in list.items() {
+        let spec = read::job(job, &mut mistakes);
+        if specs.iter().any(|other| other.name == spec.name) {
+            let message = format!("two jobs have the name \"{}\"", spec.name);
+            mistakes.add(job.at, message, "rename one of the two");
+        }
+        specs.push(spec);
+    }
+    if mistakes.is_empty() {
+        Ok(specs)
+    } else {
+        Err(mistakes.finish(text))
+    }
+}
+
+type Parse = fn(&str) -> Result<Node, (usize, String)>;
+
+fn read(text: &str, parse: Parse, not_parsed: &str) -> Result<JobSpec, Mistakes> {
+    checked(text, &parsed(text, parse, not_parsed)?)
+}
+
+fn parsed(text: &str, parse: Parse, not_parsed: &str) -> Result<Node, Mistakes> {
     if text.len() > FILE_BYTES_MAX {
+        let mut mistakes = Collector::default();
         let cure = "keep large data out of the job, as files that `uris` name";
         mistakes.add(0, "the file is longer than 1 MB", cure);
         return Err(mistakes.finish(text));
     }
-    let tree = parse(text).map_err(|(at, words)| {
+    parse(text).map_err(|(at, words)| {
         let mut mistakes = Collector::default();
         let words = words.lines().collect::<Vec<_>>().join(", ");
         mistakes.add(
@@ -84,12 +135,16 @@ fn read(
             "correct the text here",
         );
         mistakes.finish(text)
-    })?;
-    shape::check(&fields::JOB, &tree, &mut mistakes);
+    })
+}
+
+fn checked(text: &str, tree: &Node) -> Result<JobSpec, Mistakes> {
+    let mut mistakes = Collector::default();
+    shape::check(&fields::JOB, tree, &mut mistakes);
     if !mistakes.is_empty() {
         return Err(mistakes.finish(text));
     }
-    let spec = read::job(&tree, &mut mistakes);
+    let spec = read::job(tree, &mut mistakes);
     if mistakes.is_empty() {
         Ok(spec)
     } else {

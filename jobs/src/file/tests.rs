@@ -145,22 +145,59 @@ fn mistakes_of_json_have_their_places() {
 }
 
 #[test]
+fn a_file_may_have_several_jobs() {
+    let two = "[[jobs]]\nname = \"a\"\n[jobs.task]\ncommand = \"true\"\n[[jobs]]\nname = \"b\"\nafter = [\"a\"]\n\
+               [jobs.task]\ncommand = \"true\"\n[jobs.resources]\ncpus = 0.2\n";
+    let specs = all_from_text(two).expect("two jobs");
+    let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(specs[1].after, ["a"]);
+    assert_eq!(specs[1].task.requests["cpus"], 0.2);
+    let list: Vec<_> = specs.iter().map(to_json).collect();
+    let json = serde_json::json!({ "jobs": list }).to_string();
+    assert_eq!(all_from_text(&json), Ok(specs));
+    assert_eq!(all_from_text(WEB).expect("one job").len(), 1);
+    for (text, expected) in [
+        (
+            two.replace("cpus = 0.2", "cpu = 1"),
+            "11:1: [resources] has no field `cpu`; write `cpus`",
+        ),
+        (
+            two.replace("\"b\"", "\"a\"")
+                .replace("after = [\"a\"]\n", ""),
+            "5:1: two jobs have the name \"a\"; rename one of the two",
+        ),
+        (
+            format!("count = 1\n{two}"),
+            "1:1: `count` is beside the list `jobs`; move it into one of the jobs",
+        ),
+        (
+            "jobs = 3".to_owned(),
+            "1:8: `jobs` is no list of jobs; write one or more jobs, each as [[jobs]]",
+        ),
+    ] {
+        let told = all_from_text(&text).expect_err("a mistake").to_string();
+        assert_eq!(told, expected, "{text}");
+    }
+}
+
+#[test]
 fn every_example_is_a_job() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/jobs");
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).expect("the examples") {
         let path = entry.expect("an example").path();
         let text = std::fs::read_to_string(&path).expect("text");
-        let spec = from_toml(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        assert_eq!(
-            path.file_stem().and_then(|name| name.to_str()),
-            Some(spec.name.as_str())
-        );
-        names.push(spec.name);
+        let specs = all_from_text(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let stem = path.file_stem().and_then(|name| name.to_str());
+        let stem = stem.expect("a name");
+        assert!(specs.iter().all(|spec| spec.name.starts_with(stem)));
+        names.push(stem.to_owned());
     }
     names.sort();
     let expected = [
         "array-gang",
+        "dask",
         "database",
         "filler",
         "hello",

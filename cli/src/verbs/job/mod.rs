@@ -174,33 +174,43 @@ enum JobVerb {
 }
 
 pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
-    let spec = read(&options.file)?;
+    let specs = read(&options.file)?;
     let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
-    let submitted = scheduler.post("/v1/jobs", &file::to_json(&spec))?;
-    let version = submitted.get("version").and_then(Value::as_u64);
-    let version = version.context("the scheduler does not say which version the job is now")?;
-    // A cron job waits for its time; there is nothing to follow.
-    let is_over = options.detach || matches!(spec.kind, Kind::Cron(_));
-    if is_over {
-        if options.json {
+    let mut followed = Vec::new();
+    for spec in &specs {
+        let submitted = scheduler.post("/v1/jobs", &file::to_json(spec))?;
+        let version = submitted.get("version").and_then(Value::as_u64);
+        let version = version.context("the scheduler does not say which version the job is now")?;
+        // A cron job waits for its time; there is nothing to follow.
+        if !options.detach && !matches!(spec.kind, Kind::Cron(_)) {
+            followed.push((&spec.name, version));
+        } else if options.json {
             table::print_json(&submitted)?;
         } else {
             table::say(&format!("job {} is version {version}", spec.name));
         }
-        return Ok(ExitCode::SUCCESS);
     }
-    follow::follow(&scheduler, &spec.name, version, options.json)
+    for (name, version) in followed {
+        let ended = follow::follow(&scheduler, name, version, options.json)?;
+        if ended != ExitCode::SUCCESS {
+            return Ok(ended);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn plan(options: &PlanOptions) -> anyhow::Result<()> {
-    let spec = read(&options.file)?;
+    let specs = read(&options.file)?;
     let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
-    let plan = scheduler.post("/v1/jobs/plan", &file::to_json(&spec))?;
-    if options.json {
-        return table::print_json(&plan);
-    }
-    for line in show::plan(&spec.name, &plan) {
-        table::say(&line);
+    for spec in &specs {
+        let plan = scheduler.post("/v1/jobs/plan", &file::to_json(spec))?;
+        if options.json {
+            table::print_json(&plan)?;
+            continue;
+        }
+        for line in show::plan(&spec.name, &plan) {
+            table::say(&line);
+        }
     }
     Ok(())
 }
@@ -291,16 +301,16 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The job of a file; its mistakes each on a line that editors understand.
-fn read(path: &Path) -> anyhow::Result<JobSpec> {
+/// The jobs of a file; its mistakes each on a line that editors understand.
+fn read(path: &Path) -> anyhow::Result<Vec<JobSpec>> {
     let text = if path == Path::new("-") {
         std::io::read_to_string(std::io::stdin()).context("failed to read standard input")?
     } else {
         std::fs::read_to_string(path)
             .with_context(|| format!("failed to read {}", path.display()))?
     };
-    match file::from_text(&text) {
-        Ok(spec) => Ok(spec),
+    match file::all_from_text(&text) {
+        Ok(specs) => Ok(specs),
         Err(mistakes) => {
             let told = mistakes.errors.iter();
             let told: Vec<String> = told
