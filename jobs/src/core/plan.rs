@@ -9,6 +9,7 @@ use super::job::Job;
 use super::launch::placed_of;
 use super::state::State;
 use super::task_name::TaskName;
+use super::volume::Volume;
 use crate::placement::{self, Offer, Placed};
 use crate::spec::JobSpec;
 
@@ -50,29 +51,33 @@ impl State {
         let mut offers = self.seen_in(&spec.role);
         let placed = self.staying(spec);
         let wants = (spec.count as usize).saturating_sub(placed.len());
-        let mut places: BTreeMap<usize, usize> = BTreeMap::new();
-        // Instances return to their volumes, and the others find room in what is left.
-        for volume in self.volumes_to_return_to(spec, &placed) {
-            let Ok(placement) = placement::place_on_volume(spec, &offers, &volume) else {
-                continue;
-            };
-            if offers[placement.offer].take(&placement).is_ok() {
-                *places.entry(placement.offer).or_default() += 1;
+        let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
+        let mut fit = |hostname: &str, agent_id: &str| {
+            let place = (hostname.to_owned(), agent_id.to_owned());
+            *places.entry(place).or_default() += 1;
+        };
+        // Instances return to their volumes; the others find room in what is left.
+        let returning = self.returning(spec, &placed);
+        for (job, volume) in &returning {
+            if fits_on_volume(job, spec, volume, &mut offers) {
+                fit(&volume.record.hostname, &volume.record.agent_id);
             }
         }
         self.give_back(spec, &mut offers);
-        let bound = self.volumes_to_return_to(spec, &placed).len().min(wants);
-        for placement in placement::place(spec, &placed, &offers, wants - bound) {
-            *places.entry(placement.offer).or_default() += 1;
+        let others = wants.saturating_sub(returning.len());
+        for placement in placement::place(spec, &placed, &offers, others) {
+            let offer = &offers[placement.offer];
+            fit(&offer.hostname, &offer.agent_id);
         }
         let fits = places.values().sum();
         let obstacles = match fits < wants {
             true => self.in_the_way(spec, &placed, &offers),
             false => Vec::new(),
         };
-        let places = places.into_iter().map(|(offer, tasks)| PlaceView {
-            hostname: offers[offer].hostname.clone(),
-            agent_id: offers[offer].agent_id.clone(),
+        let places = places.into_iter();
+        let places = places.map(|((hostname, agent_id), tasks)| PlaceView {
+            hostname,
+            agent_id,
             tasks,
         });
         PlanView {
@@ -85,14 +90,15 @@ impl State {
         }
     }
 
-    /// The volumes that a job's instances have without running on them as they are.
-    fn volumes_to_return_to(&self, spec: &JobSpec, staying: &[Placed]) -> Vec<String> {
+    /// The volumes to which instances would return.
+    fn returning(&self, spec: &JobSpec, staying: &[Placed]) -> Vec<(&Job, &Volume)> {
         let job = self.jobs.get(&spec.name);
         let job = job.filter(|_| spec.volume.is_some() && staying.is_empty());
-        let volumes = job
-            .into_iter()
-            .flat_map(|job| job.volumes.range(..spec.count));
-        volumes.map(|(_, volume)| volume.id.clone()).collect()
+        let volumes = job.into_iter().flat_map(|job| {
+            let volumes = job.volumes.range(..spec.count);
+            volumes.map(move |(_, volume)| (job, volume))
+        });
+        volumes.collect()
     }
 
     /// What the tasks have that a submission replaces: it is free for the new ones, if not at once.
@@ -191,6 +197,29 @@ impl State {
         compare("", &before, &after, &mut changes);
         changes
     }
+}
+
+/// Whether an instance finds room beside its volume, which is offered or used by the task that it replaces. What it takes
+/// is taken off.
+fn fits_on_volume(job: &Job, spec: &JobSpec, volume: &Volume, offers: &mut [Offer]) -> bool {
+    if let Ok(placement) = placement::place_on_volume(spec, offers, &volume.id) {
+        return offers[placement.offer].take(&placement).is_ok();
+    }
+    let mut tasks = job.tasks.values();
+    let on_it = tasks.find(|task| task.record.volume.as_ref() == Some(&volume.id));
+    let before = on_it.filter(|task| task.record.unreachable.is_none());
+    let Some(before) = before.and_then(|task| job.spec_of(task.name.version)) else {
+        return false;
+    };
+    let mut more = placement::requested(spec);
+    more -= &placement::requested(before);
+    if more.is_empty() {
+        return true;
+    }
+    let mut offers = offers.iter_mut();
+    let offer = offers.find(|offer| offer.agent_id == volume.record.agent_id);
+    let part = offer.and_then(|offer| Some((offer.resources.cover(&more)?, offer)));
+    part.is_some_and(|(part, offer)| offer.resources.try_sub_assign(&part).is_ok())
 }
 
 /// Tells each field that differs, by its path.

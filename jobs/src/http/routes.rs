@@ -69,7 +69,7 @@ static LIST: &[Route] = &[
     Route::open(
         "/openapi.json",
         |permitted| Box::pin(readings::openapi(permitted)),
-        "this table as OpenAPI",
+        "the description of these endpoints for programs",
     )
     .alone(),
 ];

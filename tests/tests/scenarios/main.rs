@@ -25,6 +25,7 @@ mod faults;
 mod full_disk;
 mod hardening;
 mod ill_plugins;
+mod job_examples;
 mod jobs;
 mod launching;
 mod leaders;
@@ -71,6 +72,7 @@ const WAITING: &[&str] = &[
     "connections::bodies_that_trickle_are_given_up",
     "failover::an_agent_leaves_a_leader_that_stands_still",
     "ill_plugins::whatever_a_plug_in_does_offers_of_regular_resources_go_on",
+    "job_examples::a_nightly_job_waits_for_its_time_and_runs_when_it_is_there",
     "leaders::an_agent_obeys_a_restored_registry_only_above_what_it_has_obeyed",
     "oversubscription::the_load_controller_evicts_all_revocable_executors_and_nobody_else",
     "pauses::a_master_that_was_stopped_ends_no_framework_and_loses_no_agent",
@@ -104,6 +106,7 @@ fn main() -> ExitCode {
         restart,
         failover,
         jobs,
+        job_examples,
         leaders,
         pauses,
         absences,

@@ -93,15 +93,22 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
     submit(&mut world, database(1));
     world.calm(20, None);
     let (task, volume) = (task_of(&world, 0).unwrap(), volume_of(&world, 0));
+    // A new version takes the place of the one before, which uses the volume.
+    let mut larger = changed(&database(1), "another");
+    for (cpus, fits) in [(1.0, 1), (4.0, 1), (5.0, 0)] {
+        larger.task.requests.insert("cpus".to_owned(), cpus);
+        let plan = world.state.plan(&larger);
+        assert_eq!((plan.wants, plan.fits), (1, fits), "{cpus} cpus: {plan:?}");
+    }
     while world.alive("web") > 0 {
         world.toggle_agent();
     }
     world.return_others(&task);
-    // Where it is placed is known, if not when.
-    let plan = world.state.plan(&changed(&database(1), "another"));
-    assert_eq!((plan.wants, plan.fits), (1, 0), "{plan:?}");
     // Much longer than the task of a service without a volume is waited for.
     world.calm(300, None);
+    // Nor does a new version find room.
+    let plan = world.state.plan(&changed(&database(1), "another"));
+    assert_eq!((plan.wants, plan.fits), (1, 0), "{plan:?}");
     let job = world.state.job("web").unwrap();
     assert!(
         job.why.contains("which has its volume and is away"),
