@@ -17,7 +17,7 @@ how=$(cat how)
 rest=; [ "$how" = last ] && rest=last
 if [ "$how" = reboot ]; then
   # Once it is busy, for as long as the rest of them.
-  (until grep -q BUSY /tmp/told 2>/dev/null; do sleep 0.5; done; sleep "$(cat seconds)"; systemctl reboot) &
+  (until grep -q 'WORDS [1-9][0-9]' /tmp/told 2>/dev/null; do sleep 0.5; done; sleep "$(cat seconds)"; systemctl reboot) &
 fi
 ./reboots known /dev/vdc $rest 2>&1 | tee /tmp/told >/dev/console
 systemctl status meseta-agent meseta-master --no-pager -l >/out/units.txt 2>&1

@@ -121,7 +121,9 @@ pub fn tasks_after_a_reboot(
         let open: Vec<&String> = known
             .tasks
             .iter()
-            .filter(|(id, states)| !is_over(states) && !told.get(*id).is_some_and(has_end))
+            .filter(|(id, states)| {
+                !is_over(states) && !told.get(*id).is_some_and(|all| has_end(all))
+            })
             .map(|(id, _)| id)
             .collect();
         if !open.is_empty() {
@@ -156,7 +158,7 @@ pub fn tasks_after_a_reboot(
     judge(known, &told)
 }
 
-fn has_end(statuses: &Vec<Value>) -> bool {
+fn has_end(statuses: &[Value]) -> bool {
     statuses.iter().any(is_terminal)
 }
 
