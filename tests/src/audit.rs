@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 
-/// Until an agent that is back has registered, orders for it are lost too.
-const COMING_BACK: Duration = Duration::from_secs(5);
+use crate::framework::patience;
+
+/// Until an agent that is back has registered, orders for it are lost too: 5 s, and more in an emulated machine.
+fn coming_back() -> Duration {
+    patience() / 4
+}
 
 /// What a task does.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
@@ -253,7 +257,7 @@ fn circumstances(
         .collect();
     // An absence between the order and the word that it was lost.
     let is_around = |(killed, back): &(Instant, Instant)| {
-        one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + COMING_BACK
+        one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + coming_back()
     };
     let is_between =
         |cut: &Instant| one.launched <= *cut && one.told_at.is_none_or(|told| *cut <= told);

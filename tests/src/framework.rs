@@ -15,7 +15,7 @@ use crate::http::{self, Answer};
 /// an emulated machine.
 const PATIENCE_SECS: u64 = 20;
 
-fn patience() -> Duration {
+pub(crate) fn patience() -> Duration {
     let given = std::env::var("MESETA_TEST_PATIENCE");
     let given = given.ok().and_then(|text| text.parse().ok());
     Duration::from_secs(given.unwrap_or(PATIENCE_SECS))
