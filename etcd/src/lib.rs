@@ -1,19 +1,25 @@
-//! The part of etcd's v3 API that a master needs: transactions, ranges, leases and watches over gRPC.
+//! What daemons of a kind share in etcd: who leads, and the records that the leader writes.
 //!
-//! Entered through [`Client`]. Messages are compiled from `proto/etcd.proto`; what a transaction is made of is built by
-//! the functions of [`operation`]. Invariant: every call ends within its time, and an error says whether the call may
-//! have taken effect.
+//! [`Client`] has the part of etcd's v3 API that this needs: transactions, ranges, leases and watches over gRPC. Messages
+//! are compiled from `proto/etcd.proto`; what a transaction is made of is built by the functions of [`operation`].
+//! [`leadership`] elects one of several daemons, [`store`] keeps its records, [`EtcdFlags`] are its flags. Invariants:
+//! every call ends within its time, and an error says whether the call may have taken effect; nothing here knows what a
+//! record says.
 
 mod client;
 mod error;
+mod flags;
+pub mod leadership;
 pub mod operation;
 mod settings;
+pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod watch;
 
 pub use client::Client;
 pub use error::Error;
+pub use flags::EtcdFlags;
 pub use settings::{Settings, SettingsError};
 pub use watch::{Change, Watch};
 

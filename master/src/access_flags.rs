@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ValueHint};
 use meseta_access::rate_limits::RateLimits;
 use meseta_daemon::authentication::{self, Realm, RequestFlags, Settings};
-
-use crate::flag_error::FlagError;
+use meseta_daemon::flag_error::FlagError;
 
 /// Flags of authentication, authorization and TLS.
 #[derive(Args, Clone, Debug)]

@@ -17,7 +17,7 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::leadership::Fence;
+use meseta_etcd::leadership::Fence;
 
 /// Events that may wait for one subscriber.
 pub(crate) const EVENTS_MAX: usize = 131_072;
@@ -288,7 +288,7 @@ mod tests {
     async fn nothing_is_read_while_the_fence_is_closed() {
         use tokio::time::{Instant, timeout};
 
-        use crate::leadership::fence::BootTime;
+        use meseta_etcd::leadership::fence::BootTime;
 
         let fence = Fence::closed_by(BootTime::of_runtime);
         let (sink, source) = queue(Budget::new(1 << 20), EVENTS_MAX);

@@ -11,6 +11,8 @@ use std::time::Duration;
 use clap::Args;
 use meseta_access::rate_limits::RateLimits;
 use meseta_allocator::SorterKind;
+use meseta_daemon::flag_error::FlagError;
+use meseta_etcd::EtcdFlags;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::DomainInfo;
 use meseta_resources::{
@@ -20,8 +22,6 @@ use meseta_resources::{
 use crate::access_flags::AccessFlags;
 use crate::budgets::MEMORY_BUDGET_MIN;
 use crate::core::{AllocatorConfig, QuotaSemantics};
-use crate::etcd_flags::EtcdFlags;
-use crate::flag_error::FlagError;
 use crate::whitelist::Whitelist;
 
 /// Flags of `meseta master`.

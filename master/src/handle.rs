@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use meseta_allocator::Explanation;
 use meseta_daemon::authentication::Caller;
+use meseta_etcd::leadership::{Fence, Role, Standing};
 use meseta_proto::Invalid;
 use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::budgets::{Budgets, Peer};
 use crate::closed::Closed;
@@ -19,7 +20,6 @@ use crate::core::{
     SubscribeRequest,
 };
 use crate::events::{EventSink, Sink};
-use crate::leadership::{Fence, Role};
 use crate::measures::Measures;
 use crate::operation_outcomes::OperationOutcome;
 use crate::view_cache::{ViewCache, ViewScope};
@@ -36,10 +36,8 @@ pub(crate) const FRAMES_MAX: usize = 65_536;
 pub(crate) struct Handle {
     pub(crate) commands: mpsc::Sender<Command>,
     queries: mpsc::Sender<Query>,
-    /// What this master is, which says whether the core may be asked for changes.
-    pub(crate) role: watch::Receiver<Role>,
-    /// Until when anything may be shown.
-    pub(crate) fence: Fence,
+    /// What this master is, which says whether the core may be asked for changes and until when anything may be shown.
+    pub(crate) standing: Standing,
     pub(crate) connections: Arc<AtomicU64>,
     /// What may wait, in bytes.
     pub(crate) budgets: Arc<Budgets>,
@@ -113,18 +111,13 @@ pub(crate) struct WatchStart {
 
 impl Handle {
     /// The way in to a core that starts later, or at once.
-    pub(crate) fn new(
-        budgets: Budgets,
-        role: watch::Receiver<Role>,
-        fence: Fence,
-    ) -> (Self, Inbox) {
+    pub(crate) fn new(budgets: Budgets, standing: Standing) -> (Self, Inbox) {
         let (commands, incoming) = mpsc::channel(COMMANDS_MAX);
         let (queries, questions) = mpsc::channel(COMMANDS_MAX);
         let handle = Self {
             commands,
             queries,
-            role,
-            fence: fence.clone(),
+            standing: standing.clone(),
             connections: Arc::new(AtomicU64::new(1)),
             budgets: Arc::new(budgets),
             views: Arc::default(),
@@ -132,7 +125,7 @@ impl Handle {
         let inbox = Inbox {
             commands: incoming,
             queries: questions,
-            fence,
+            fence: standing.fence,
         };
         (handle, inbox)
     }
@@ -154,7 +147,7 @@ impl Handle {
         request: Request,
         charge: Option<Charge>,
     ) -> Result<Answer, Closed> {
-        if let Some(reason) = self.suspended() {
+        if let Some(reason) = self.standing.suspended() {
             return Ok(Answer::Unavailable(format!(
                 "This master takes no changes at the moment: {reason}"
             )));
@@ -166,7 +159,7 @@ impl Handle {
             answer,
         })
         .await?;
-        let mut role = self.role.clone();
+        let mut role = self.standing.role.clone();
         let until_suspended = role.wait_for(|role| matches!(role, Role::Suspended { .. }));
         tokio::select! {
             biased;
@@ -174,23 +167,6 @@ impl Handle {
             Ok(_) = until_suspended => Ok(Answer::Unavailable(
                 "This master cannot act at the moment; whether the change is made is not known yet".to_owned(),
             )),
-        }
-    }
-
-    /// What this master is. The role is kept up now and then, while the fence closes by the clock: a process that
-    /// was stopped finds out here, before it answers anybody.
-    pub(crate) fn role_now(&self) -> Role {
-        match &*self.role.borrow() {
-            Role::Leading if !self.fence.is_open() => Role::fenced(),
-            role => role.clone(),
-        }
-    }
-
-    /// Why this master may not act at the moment, if so.
-    pub(crate) fn suspended(&self) -> Option<String> {
-        match self.role_now() {
-            Role::Suspended { reason } => Some(reason),
-            Role::Following(_) | Role::Recovering | Role::Leading => None,
         }
     }
 
@@ -234,23 +210,5 @@ impl Handle {
 
     pub(crate) async fn send(&self, command: Command) -> Result<(), Closed> {
         self.commands.send(command).await.map_err(|_| Closed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::leadership::fence::BootTime;
-
-    #[tokio::test]
-    async fn a_leader_whose_lease_has_ended_is_suspended_before_its_role_says_so() {
-        let (_role, role) = watch::channel(Role::Leading);
-        let fence = Fence::closed();
-        let (handle, _inbox) = Handle::new(Budgets::of(64 << 20), role, fence.clone());
-        assert_eq!(handle.role_now(), Role::fenced());
-        assert!(handle.suspended().is_some());
-        fence.extend(BootTime::now().after(std::time::Duration::from_secs(3_600)));
-        assert_eq!(handle.role_now(), Role::Leading);
-        assert_eq!(handle.suspended(), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::handle::{Handle, Query};
-use crate::leadership::Role;
+use meseta_etcd::leadership::Role;
 
 /// The core answers at once unless the machine is in trouble.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,7 +17,7 @@ pub struct Health {
 impl Health {
     /// One line for people; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
-        let role = self.handle.role_now();
+        let role = self.handle.standing.now();
         match role {
             Role::Leading => self.leading().await,
             Role::Following(Some(leader)) => Some(format!("Following {}", leader.address)),

@@ -44,7 +44,7 @@ impl History {
                 () = shutdown.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            if !handle.role_now().is_elected() {
+            if !handle.standing.now().is_elected() {
                 continue;
             }
             let Ok((snapshot, measures)) = handle.query(Query::Measure).await else {

@@ -5,17 +5,18 @@
 
 use std::sync::Arc;
 
+use meseta_etcd::leadership::election::{Candidate, Elected, Lost};
+use meseta_etcd::leadership::{Fence, Role};
+use meseta_etcd::store::{Cluster, Keys, StoreError, keep_role};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::core::{Lsn, Recovered, Snapshot};
 use crate::handle::{Inbox, Query};
-use crate::leadership::election::{Candidate, Elected, Lost};
-use crate::leadership::{Fence, Role, tell};
 use crate::measures::Measures;
 use crate::operation_outcomes::OperationOutcome;
 use crate::registry::Registry;
-use crate::registry::etcd::{self, Cluster, EtcdError, Keys, Writing};
+use crate::registry::etcd;
 use crate::service::Service;
 
 /// Why a master that shares its cluster with others ended.
@@ -25,7 +26,7 @@ pub enum LeadError {
     #[error("this master leads no more: {0}")]
     Lost(String),
     #[error(transparent)]
-    Registry(#[from] EtcdError),
+    Registry(#[from] StoreError),
     #[error("the registry takes no more writes: {0}")]
     Writing(String),
 }
@@ -67,15 +68,11 @@ impl Lead {
             () = stand_by(&mut inbox.queries, &self.nothing) => return Ok(()),
             elected = self.candidate.campaign(&self.role) => elected,
         };
-        tracing::info!(lease = elected.lease, "elected: this master leads");
-        let _following = self.role.send_replace(Role::Recovering);
         let fence = inbox.fence.clone();
-        let ended = tokio::select! {
-            lost = self.candidate.hold(&elected, &fence) => Err(LeadError::from(lost)),
-            ended = self.lead(&elected, &fence, inbox, start, shutdown) => ended,
-        };
-        self.candidate.resign(&elected, &fence).await;
-        ended
+        let leading = self.lead(&elected, &fence, inbox, start, shutdown);
+        self.candidate
+            .act(&elected, &self.role, &fence, leading)
+            .await
     }
 
     async fn lead(
@@ -143,109 +140,5 @@ fn answer(query: Query, nothing: &Arc<Snapshot>) {
         }
         // Nobody gets that far: their answers are dropped, which says that the master ends.
         Query::Explain(..) | Query::Watch { .. } => {}
-    }
-}
-
-/// Keeps the role up until nothing will be written any more; returns why.
-async fn keep_role(
-    role: &watch::Sender<Role>,
-    fence: &Fence,
-    mut writing: watch::Receiver<Writing>,
-) -> String {
-    loop {
-        let is_open = fence.is_open();
-        let new = match &*writing.borrow_and_update() {
-            Writing::Ended(reason) => return reason.clone(),
-            _ if !is_open => Role::fenced(),
-            Writing::Stalled(reason) => suspended(reason),
-            Writing::Works => Role::Leading,
-        };
-        if tell(role, new) {
-            tracing::info!(role = role.borrow().name(), "role changed");
-        }
-        let fence_turned = async {
-            if is_open {
-                fence.ended().await;
-            } else {
-                fence.opened().await;
-            }
-        };
-        let writing_changed = async {
-            // A writer that has written all ends before the core does.
-            if writing.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            () = fence_turned => {}
-            () = writing_changed => {}
-        }
-    }
-}
-
-fn suspended(reason: &str) -> Role {
-    Role::Suspended {
-        reason: reason.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::leadership::fence::BootTime;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[tokio::test(start_paused = true)]
-    async fn the_role_changes_when_the_fence_and_the_writer_do() {
-        let fence = Fence::closed_by(BootTime::of_runtime);
-        let (written, writing) = watch::channel(Writing::default());
-        let role = watch::Sender::new(Role::Recovering);
-        let mut told = role.subscribe();
-        let keeping = tokio::spawn({
-            let fence = fence.clone();
-            async move { keep_role(&role, &fence, writing).await }
-        });
-        let begun = Instant::now();
-        let lease = suspended("its lease in etcd could not be renewed");
-        let mut next = async |expected: Role| {
-            let changed = tokio::time::timeout(SECOND * 60, told.changed()).await;
-            changed.expect("the role changes").expect("it is kept");
-            assert_eq!(*told.borrow_and_update(), expected);
-        };
-        next(lease.clone()).await;
-        fence.extend(BootTime::of_runtime().after(8 * SECOND));
-        next(Role::Leading).await;
-        written.send_replace(Writing::Stalled("no space".to_owned()));
-        next(suspended("no space")).await;
-        written.send_replace(Writing::Works);
-        next(Role::Leading).await;
-        assert_eq!(begun.elapsed(), Duration::ZERO, "without waiting");
-        next(lease.clone()).await;
-        let open_for = begun.elapsed();
-        assert!(
-            open_for >= 8 * SECOND && open_for < 8 * SECOND + SECOND / 10,
-            "{open_for:?}"
-        );
-        fence.extend(BootTime::of_runtime().after(8 * SECOND));
-        next(Role::Leading).await;
-        written.send_replace(Writing::Ended("another leads".to_owned()));
-        assert_eq!(keeping.await.unwrap(), "another leads");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_writer_that_has_written_all_ends_no_role() {
-        let fence = Fence::never();
-        let (written, writing) = watch::channel(Writing::default());
-        let role = watch::Sender::new(Role::Recovering);
-        drop(written);
-        let keeping = keep_role(&role, &fence, writing);
-        let ended = tokio::time::timeout(SECOND * 60, keeping).await;
-        assert!(ended.is_err());
-        assert_eq!(*role.borrow(), Role::Leading);
     }
 }

@@ -20,11 +20,11 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
+use meseta_etcd::leadership::Role;
 use tokio::sync::watch;
 
 use crate::chunked_response::Document;
 use crate::core::{Snapshot, Usage, is_terminal, state_name};
-use crate::leadership::Role;
 use crate::measures::Measures;
 use mesos::MetricWriter;
 use process::ProcessStats;

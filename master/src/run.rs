@@ -13,10 +13,16 @@ use meseta_daemon::authentication;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
 use meseta_daemon::files::FileReads;
+use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::server::{self, CancellationToken};
 use meseta_daemon::tls;
 use meseta_daemon::verbosity::Verbosity;
 use meseta_daemon::work_dir;
+use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
+use meseta_etcd::leadership::fence::BootTime;
+use meseta_etcd::leadership::presence::Presence;
+use meseta_etcd::leadership::{Fence, Leader, Role, Standing};
+use meseta_etcd::store::{Cluster, Keys};
 use meseta_etcd::{Client, SettingsError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -30,17 +36,11 @@ use crate::chunked_response::Renderer;
 use crate::context::Context;
 use crate::core::{Config, Identity, Lsn, MasterCore, Memory, Recovered};
 use crate::files::Files;
-use crate::flag_error::FlagError;
 use crate::flags::{Flags, Options};
 use crate::handle::{Handle, Inbox};
 use crate::health::Health;
 use crate::lead::{Lead, LeadError, Start};
-use crate::leadership::election::{Candidate, LeaseTimes};
-use crate::leadership::fence::BootTime;
-use crate::leadership::presence::Presence;
-use crate::leadership::{Fence, Leader, Role};
 use crate::metrics::Metrics;
-use crate::registry::etcd::{Cluster, Keys};
 use crate::registry::{self, Kind, OpenError};
 use crate::service::Service;
 use crate::{grpc, http, whitelist};
@@ -145,13 +145,13 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         RegistryOf::One(_) => Fence::never(),
         RegistryOf::Several(_) => Fence::closed(),
     };
-    let (handle, inbox) = Handle::new(Budgets::of(options.memory_budget), role, fence);
+    let (handle, inbox) = Handle::new(Budgets::of(options.memory_budget), Standing { role, fence });
     let metrics = Arc::new(Metrics {
         registry: match &registry {
             RegistryOf::One(Kind::Embedded { work_dir }) => Some(registry::registry_path(work_dir)),
             RegistryOf::One(Kind::InMemory) | RegistryOf::Several(_) => None,
         },
-        role: Some(handle.role.clone()),
+        role: Some(handle.standing.role.clone()),
         registry_read: OnceLock::new(),
     });
     let (masters_told, masters) = watch::channel(vec![identity.address()]);
@@ -326,7 +326,7 @@ impl Cores {
         };
         let presence = Presence {
             client: candidacy.client.clone(),
-            prefix: candidacy.keys.masters(),
+            prefix: candidacy.keys.members("masters"),
             me: me.clone(),
         };
         let lead = Lead {
@@ -439,7 +439,7 @@ fn registry_of(flags: &Flags) -> Result<RegistryOf, RunError> {
         "in_memory" => Ok(RegistryOf::One(Kind::InMemory)),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
-            let client = Client::new(flags.etcd.settings(ttl)?)?;
+            let client = Client::new(flags.etcd.settings(ttl, "--registry=etcd")?)?;
             Ok(RegistryOf::Several(Box::new(Candidacy {
                 client,
                 keys: Keys::new(&flags.etcd.etcd_prefix),

@@ -38,7 +38,7 @@ impl AgentRegistry for Agents {
         let connection = self.handle.new_connection();
         let (sink, frames) = events::queue(self.handle.budgets.agent(), FRAMES_MAX);
         let sink = sink.on(caller.connection.clone());
-        let frames = frames.fenced(&self.handle.fence);
+        let frames = frames.fenced(&self.handle.standing.fence);
         let unread = frames.clone();
         let connected = Command::AgentConnected {
             connection,

@@ -77,7 +77,7 @@ impl Scheduler for Schedulers {
         let handle = self.context.handle.clone();
         let connection = handle.new_connection();
         let (sink, source) = events::queue(handle.budgets.subscriber(), events::EVENTS_MAX);
-        let source = source.fenced(&handle.fence);
+        let source = source.fenced(&handle.standing.fence);
         let sink = sink.on(caller.connection.clone());
         let request = SubscribeRequest {
             connection,

@@ -3,13 +3,13 @@
 use axum::Json;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
-use http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use meseta_etcd::leadership::{Elsewhere, Role};
 use serde_json::json;
 
 use super::responses::text;
 use crate::context::Context;
 use crate::handle::Handle;
-use crate::leadership::{Leader, Role};
 
 /// Of answers of a master that may not act: what is shown may be behind what another one shows. Its value says why.
 const STALE: HeaderName = HeaderName::from_static("meseta-stale");
@@ -19,18 +19,13 @@ const RETRY_AFTER: &str = "1";
 
 /// The answer of a master that does not lead; nothing where it does.
 pub(super) fn elsewhere(context: &Context, request: &Request) -> Option<Response> {
-    match &*context.handle.role.borrow() {
-        Role::Leading | Role::Suspended { .. } => None,
-        Role::Following(Some(leader)) => Some(to(leader, request.uri())),
-        Role::Following(None) => Some(later("No master leads at the moment")),
-        Role::Recovering => Some(later("This master leads and is reading the registry")),
-    }
-}
-
-/// To the same path of the leader, without a scheme, so that the client keeps its own.
-fn to(leader: &Leader, uri: &Uri) -> Response {
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    location(&format!("//{}{path}", leader.address))
+    let path = request.uri().path_and_query();
+    let path = path.map_or("/", |path| path.as_str());
+    Some(match context.handle.standing.elsewhere(path)? {
+        Elsewhere::Leader(there) => location(&there),
+        Elsewhere::Nobody => later("No master leads at the moment"),
+        Elsewhere::Recovering => later("This master leads and is reading the registry"),
+    })
 }
 
 fn location(location: &str) -> Response {
@@ -53,7 +48,7 @@ fn later(message: &'static str) -> Response {
 
 /// Marks an answer of a master that may not act.
 pub(super) fn marked(handle: &Handle, mut response: Response) -> Response {
-    if let Some(reason) = handle.suspended() {
+    if let Some(reason) = handle.standing.suspended() {
         let reason = HeaderValue::from_str(&reason);
         let reason = reason.unwrap_or_else(|_| HeaderValue::from_static("suspended"));
         response.headers_mut().insert(STALE, reason);
@@ -71,7 +66,7 @@ pub(super) fn redirect(context: &Context) -> Response {
 
 /// What this master is, who leads, and which masters there are.
 pub(super) fn leader(context: &Context) -> Response {
-    let role = context.handle.role_now();
+    let role = context.handle.standing.now();
     let reason = match &role {
         Role::Suspended { reason } => Some(reason.as_str()),
         Role::Following(_) | Role::Recovering | Role::Leading => None,
@@ -87,10 +82,5 @@ pub(super) fn leader(context: &Context) -> Response {
 
 /// The address of whoever leads, as far as this master knows.
 fn leading(context: &Context) -> Option<String> {
-    match &*context.handle.role.borrow() {
-        Role::Following(leader) => leader.as_ref().map(|leader| leader.address.clone()),
-        Role::Recovering | Role::Leading | Role::Suspended { .. } => {
-            Some(context.identity.address())
-        }
-    }
+    context.handle.standing.leader(&context.identity.address())
 }

@@ -152,7 +152,7 @@ async fn subscribe(
     };
     let connection = context.handle.new_connection();
     let (sink, source) = events::queue(context.handle.budgets.subscriber(), events::EVENTS_MAX);
-    let source = source.fenced(&context.handle.fence);
+    let source = source.fenced(&context.handle.standing.fence);
     let sink = sink.on(caller.connection.clone());
     let request = SubscribeRequest {
         connection,

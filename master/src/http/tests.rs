@@ -18,6 +18,7 @@ use http_body_util::BodyExt;
 use meseta_daemon::authentication::{Authentication, Caller};
 use meseta_daemon::files::FileReads;
 use meseta_daemon::verbosity::Verbosity;
+use meseta_etcd::leadership::{Fence, Role, Standing};
 use meseta_proto::convert::parse_resources;
 use meseta_proto::meseta::v1::{self as meseta, agent_frame};
 use meseta_proto::mesos::v1;
@@ -37,7 +38,6 @@ use crate::events;
 use crate::files::Files;
 use crate::flags::Flags;
 use crate::handle::{self, Handle};
-use crate::leadership::{Fence, Role};
 use crate::registry::InMemory;
 use crate::service::Service;
 use meseta_daemon::clock::Clock;
@@ -95,7 +95,13 @@ fn context_of(
     let clock = Clock::new();
     let core = MasterCore::new(config, recovered, clock.now());
     let (_, role) = watch::channel(Role::Leading);
-    let (handle, inbox) = Handle::new(budgets, role, Fence::never());
+    let (handle, inbox) = Handle::new(
+        budgets,
+        Standing {
+            role,
+            fence: Fence::never(),
+        },
+    );
     let registry = Box::new(registry);
     let service = Service::new(core, clock, registry, persisted, &handle, inbox, 1_000);
     tokio::spawn(service.run(CancellationToken::new()));

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use meseta_allocator::Quota;
+use meseta_etcd::store::Write;
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_resources::{ResourceName, Role, Scalar};
@@ -238,26 +239,6 @@ impl StoredDeactivation {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// One key to write, or to delete when there is no value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Write {
-    pub(super) key: String,
-    pub(super) value: Option<Vec<u8>>,
-}
-
-impl Write {
-    fn put(key: String, value: &impl Message) -> Self {
-        Self {
-            key,
-            value: Some(value.encode_to_vec()),
-        }
-    }
-
-    fn delete(key: String) -> Self {
-        Self { key, value: None }
-    }
 }
 
 fn remove_agent(agent_id: &str) -> [Write; 3] {

@@ -4,15 +4,14 @@
 
 use std::path::PathBuf;
 
+use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::work_dir;
-use meseta_etcd::{Client, SettingsError};
+use meseta_etcd::leadership::election::LeaseTimes;
+use meseta_etcd::store::{Keys, StoreError};
+use meseta_etcd::{Client, EtcdFlags, SettingsError};
 
-use super::etcd::{Keys, copying};
+use super::etcd::copying;
 use super::{DamagedRecord, Image, OpenError, embedded, registry_path};
-use crate::etcd_flags::EtcdFlags;
-use crate::flag_error::FlagError;
-use crate::leadership::election::LeaseTimes;
-use crate::registry::etcd::EtcdError;
 
 /// Where a registry is kept.
 #[derive(Debug)]
@@ -53,7 +52,7 @@ pub enum ToolError {
     #[error(transparent)]
     Embedded(#[from] OpenError),
     #[error(transparent)]
-    Etcd(#[from] EtcdError),
+    Etcd(#[from] StoreError),
     #[error(transparent)]
     Flag(#[from] FlagError),
     #[error("etcd cannot be used")]
@@ -100,7 +99,7 @@ impl Store {
             "etcd" => {
                 let ttl = etcd.lease_ttl()?;
                 Ok(Self::Etcd(EtcdStore {
-                    client: Client::new(etcd.settings(ttl)?)?,
+                    client: Client::new(etcd.settings(ttl, "--registry=etcd")?)?,
                     keys: Keys::new(&etcd.etcd_prefix),
                     times: LeaseTimes { ttl },
                     cluster,

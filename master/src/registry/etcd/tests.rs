@@ -3,15 +3,17 @@
 
 mod copying;
 
+use std::time::Duration;
+
 use meseta_allocator::Quota;
+use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
+use meseta_etcd::leadership::fence::BootTime;
+use meseta_etcd::leadership::{Leader, Role};
 use meseta_etcd::testing::{Call, FakeEtcd, Fault};
 use meseta_resources::{ResourceName, Role as ResourceRole, Scalar};
 
 use super::*;
 use crate::core::AgentRecord;
-use crate::leadership::election::{Candidate, LeaseTimes};
-use crate::leadership::fence::BootTime;
-use crate::leadership::{Leader, Role};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -34,7 +36,7 @@ struct Master {
 }
 
 /// Wins the lead once nobody has it, and takes the registry over.
-async fn lead(etcd: &FakeEtcd, id: &str) -> Result<Master, EtcdError> {
+async fn lead(etcd: &FakeEtcd, id: &str) -> Result<Master, StoreError> {
     let candidate = Candidate {
         client: etcd.client(CALL_TIMEOUT),
         key: keys().leader(),
@@ -242,14 +244,14 @@ async fn a_writer_that_finds_another_leader_or_another_number_ends() {
     let changes: [(Change, &str); 3] = [
         (
             |etcd| etcd.delete_prefix(&keys().leader()),
-            "another master leads now",
+            "another one leads now",
         ),
-        (FakeEtcd::expire_leases, "another master leads now"),
+        (FakeEtcd::expire_leases, "another one leads now"),
         (
             |etcd| {
                 etcd.put(&keys().sequence(), "77");
             },
-            "another program writes it",
+            "another program writes there",
         ),
     ];
     for (change, expected) in changes {
@@ -396,7 +398,7 @@ async fn a_registry_that_is_compacted_while_it_is_read_is_read_again() {
     // One that never keeps a revision for as long as a page takes cannot be read.
     etcd.inject(Call::Range, Fault::Compacted, 2, usize::MAX);
     let error = lead(&etcd, "never").await.map(|_| ()).unwrap_err();
-    let is_compacted = matches!(error, EtcdError::Etcd(meseta_etcd::Error::Compacted));
+    let is_compacted = matches!(error, StoreError::Etcd(meseta_etcd::Error::Compacted));
     assert!(is_compacted, "{error}");
 }
 
@@ -404,7 +406,7 @@ async fn a_registry_that_is_compacted_while_it_is_read_is_read_again() {
 async fn a_registry_of_a_newer_format_or_another_cluster_is_left_alone() {
     use prost::Message as _;
 
-    let meta = |format, name: &str| reading::Meta {
+    let meta = |format, name: &str| store::Meta {
         format,
         epoch: 7,
         id: "id".to_owned(),

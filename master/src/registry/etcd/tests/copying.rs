@@ -71,9 +71,9 @@ async fn a_registry_is_filled_only_where_there_is_none_and_nobody_leads() {
     assert_eq!(led.all("/m"), before);
     // One of a newer format is neither read nor replaced.
     let newer = FakeEtcd::start();
-    let meta = reading::Meta {
+    let meta = store::Meta {
         format: 99,
-        ..reading::Meta::default()
+        ..store::Meta::default()
     };
     newer.put(&keys().meta(), prost::Message::encode_to_vec(&meta));
     for error in [

@@ -1,8 +1,8 @@
-//! Until when this master may show anything to anybody.
+//! Until when this daemon may show anything to anybody.
 //!
 //! Invariant: what is told of a lease is on the safe side. Its time is counted from before the request that renewed it
 //! was sent, on `CLOCK_BOOTTIME`, which goes on while the process is stopped and while the machine sleeps
-//! (`clock_gettime(2)`). So a master that was stopped for longer than its lease finds itself fenced when it goes on,
+//! (`clock_gettime(2)`). So a daemon that was stopped for longer than its lease finds itself fenced when it goes on,
 //! before it has asked anybody.
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 
 /// A point on `CLOCK_BOOTTIME`: time since the machine was started, with what it slept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct BootTime(u64);
+pub struct BootTime(u64);
 
 impl BootTime {
-    pub(crate) fn now() -> Self {
+    pub fn now() -> Self {
         let time = clock_gettime(ClockId::Boottime);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
@@ -26,8 +26,8 @@ impl BootTime {
     }
 
     /// The runtime's time instead, which a test may turn.
-    #[cfg(test)]
-    pub(crate) fn of_runtime() -> Self {
+    #[cfg(feature = "testing")]
+    pub fn of_runtime() -> Self {
         /// Far enough from 0 for runtimes that are older than the origin.
         const AT_ORIGIN: BootTime = BootTime(86_400_000_000_000);
         static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
@@ -39,18 +39,18 @@ impl BootTime {
     }
 
     /// At the latest the last point that there is, which never comes.
-    pub(crate) fn after(self, time: Duration) -> Self {
+    pub fn after(self, time: Duration) -> Self {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))
     }
 }
 
 /// Where a fence reads the time.
-pub(crate) type Clock = fn() -> BootTime;
+pub type Clock = fn() -> BootTime;
 
-/// The end of the time in which a master may act as the leader. Clones share it.
+/// The end of the time in which a daemon may act as the leader. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Fence {
+pub struct Fence {
     shared: Arc<Shared>,
     clock: Clock,
 }
@@ -63,18 +63,18 @@ struct Shared {
 }
 
 impl Fence {
-    /// Of a master that no other one can replace.
-    pub(crate) fn never() -> Self {
+    /// Of a daemon that no other one can replace.
+    pub fn never() -> Self {
         Self::new(u64::MAX, BootTime::now)
     }
 
-    /// Of a master that does not lead yet.
-    pub(crate) fn closed() -> Self {
+    /// Of a daemon that does not lead yet.
+    pub fn closed() -> Self {
         Self::closed_by(BootTime::now)
     }
 
     /// The same, which reads the time elsewhere.
-    pub(crate) fn closed_by(clock: Clock) -> Self {
+    pub fn closed_by(clock: Clock) -> Self {
         Self::new(0, clock)
     }
 
@@ -94,13 +94,13 @@ impl Fence {
     }
 
     /// Moves the end on; an earlier one changes nothing.
-    pub(crate) fn extend(&self, until: BootTime) {
+    pub fn extend(&self, until: BootTime) {
         self.shared.until.fetch_max(until.0, Ordering::AcqRel);
         self.shared.moved.notify_waiters();
     }
 
     /// Ends the time at once.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.shared.until.store(0, Ordering::Release);
         self.shared.moved.notify_waiters();
     }
@@ -109,13 +109,13 @@ impl Fence {
         now.0 < self.until()
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        // A single master need not read the clock for each of its messages.
+    pub fn is_open(&self) -> bool {
+        // A single daemon need not read the clock for each of its messages.
         self.until() == u64::MAX || self.is_open_at((self.clock)())
     }
 
     /// Returns when it is open.
-    pub(crate) async fn opened(&self) {
+    pub async fn opened(&self) {
         loop {
             let moved = self.shared.moved.notified();
             if self.is_open() {
@@ -126,7 +126,7 @@ impl Fence {
     }
 
     /// Returns when it is closed.
-    pub(crate) async fn ended(&self) {
+    pub async fn ended(&self) {
         /// The runtime's timers stand still while the machine sleeps, and the fence does not.
         const CHECK: Duration = Duration::from_secs(1);
         loop {
@@ -145,7 +145,7 @@ impl Fence {
     }
 
     /// Ready while it is open; whoever finds it closed is woken when it opens, and to look again.
-    pub(crate) fn poll_open(&self, context: &Context<'_>) -> Poll<()> {
+    pub fn poll_open(&self, context: &Context<'_>) -> Poll<()> {
         /// So long a waiting task outlives a stream that has ended.
         const CHECK: Duration = Duration::from_secs(1);
         if self.is_open() {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_master_is_never_fenced() {
+    fn a_single_daemon_is_never_fenced() {
         let fence = Fence::never();
         assert!(
             fence.is_open()

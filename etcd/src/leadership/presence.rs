@@ -1,17 +1,17 @@
-//! The masters that share a cluster: each has a key of its own that lives by a lease, and reads those of all.
+//! The daemons that share a cluster: each has a key of its own that lives by a lease, and reads those of all.
 //!
-//! Nothing is decided by it: people find another master when one is gone for good.
+//! Nothing is decided by it: people find another daemon when one is gone for good.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-use meseta_etcd::api::{RangeRequest, TxnRequest};
-use meseta_etcd::{Client, Error, operation};
 use tokio::sync::watch;
 
 use super::{Leader, tell};
+use crate::api::{RangeRequest, TxnRequest};
+use crate::{Client, Error, operation};
 
-/// A master that has not renewed its key for so long is listed no more.
+/// A daemon that has not renewed its key for so long is listed no more.
 const TTL: Duration = Duration::from_secs(60);
 
 /// Between two renewals, and two looks at who else is there.
@@ -20,18 +20,19 @@ const INTERVAL: Duration = Duration::from_secs(15);
 /// Masters that are listed. More than a few help nobody.
 const LISTED_MAX: i64 = 64;
 
-/// A master that shows that it is there.
-pub(crate) struct Presence {
-    pub(crate) client: Client,
-    /// What the keys of all masters begin with.
-    pub(crate) prefix: String,
-    pub(crate) me: Leader,
+/// A daemon that shows that it is there.
+#[derive(Debug)]
+pub struct Presence {
+    pub client: Client,
+    /// What the keys of all daemons begin with.
+    pub prefix: String,
+    pub me: Leader,
 }
 
 impl Presence {
-    /// Keeps this master's key, and the addresses of all masters in `known`. Where etcd does not answer, the last ones
+    /// Keeps this daemon's key, and the addresses of all daemons in `known`. Where etcd does not answer, the last ones
     /// stay: the election logs why.
-    pub(crate) async fn keep(self, known: watch::Sender<Vec<String>>) -> Infallible {
+    pub async fn keep(self, known: watch::Sender<Vec<String>>) -> Infallible {
         let mut lease = None;
         loop {
             if let Ok(addresses) = self.round(&mut lease).await {
@@ -70,7 +71,7 @@ impl Presence {
         self.client.txn(txn).await.map(drop)
     }
 
-    /// The addresses of all masters, in order.
+    /// The addresses of all daemons, in order.
     async fn all(&self) -> Result<Vec<String>, Error> {
         let range = RangeRequest {
             key: self.prefix.clone().into(),
@@ -79,17 +80,17 @@ impl Presence {
             ..RangeRequest::default()
         };
         let found = self.client.range(range).await?.kvs;
-        let masters = found
+        let daemons = found
             .iter()
             .filter_map(|found| serde_json::from_slice(&found.value).ok());
-        let addresses = masters.map(|master: Leader| master.address);
+        let addresses = daemons.map(|daemon: Leader| daemon.address);
         Ok(addresses.filter(|address| !address.is_empty()).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use meseta_etcd::testing::FakeEtcd;
+    use crate::testing::FakeEtcd;
 
     use super::*;
 
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn masters_know_each_other_and_one_that_is_gone_is_listed_no_more() {
+    async fn daemons_know_each_other_and_one_that_is_gone_is_listed_no_more() {
         let etcd = FakeEtcd::start();
         etcd.put("/m/masters/x", "not a master");
         let mut first = start(&etcd, "a:5050");

@@ -1,6 +1,6 @@
 //! Elections on an etcd in memory, by the runtime's clock, which stands still while nothing waits for it.
 
-use meseta_etcd::testing::{Call, FakeEtcd, Fault};
+use crate::testing::{Call, FakeEtcd, Fault};
 use tokio::time::Instant;
 
 use super::*;

@@ -1,31 +1,30 @@
-//! Which transactions mutations become, within the limits of etcd.
+//! Which transactions changes become, within the limits of etcd.
 //!
-//! Mutations that fit share a transaction. One that does not is staged: its writes are stored in parts, then a pointer
+//! Changes that fit share a transaction. One that does not is staged: its writes are stored in parts, then a pointer
 //! to them makes all of it durable at once, and only then they are written to where they belong and the parts are
-//! deleted. A master that finds a pointer does the rest; parts without a pointer were never promised to anybody.
-//! Invariant: after any prefix of the transactions, a mutation is there as a whole or not at all.
+//! deleted. A leader that finds a pointer does the rest; parts without a pointer were never promised to anybody.
+//! Invariant: after any prefix of the transactions, a change is there as a whole or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 
+use super::Write;
 use super::keys::Keys;
-use crate::core::Lsn;
-use crate::registry::records::Write;
 
 /// Operations in a transaction at most, besides the number that each one writes; etcd takes 128
 /// (`--max-txn-ops`).
-pub(super) const OPERATIONS_MAX: usize = 100;
+pub(crate) const OPERATIONS_MAX: usize = 100;
 
 /// Keys and values in a transaction, in bytes at most; etcd takes requests of 1.5 MiB (`--max-request-bytes`).
-pub(super) const BYTES_MAX: usize = 1 << 20;
+pub(crate) const BYTES_MAX: usize = 1 << 20;
 
 /// A longer value is kept in chunks of this length, in bytes.
 const CHUNK_BYTES: usize = 512 << 10;
 
 /// One operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     Put { key: String, value: Vec<u8> },
     Delete { key: String },
     DeletePrefix { prefix: String },
@@ -33,15 +32,15 @@ pub(super) enum Operation {
 
 /// What is done at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Transaction {
+pub(crate) struct Transaction {
     /// One more than that of the transaction before.
-    pub(super) sequence: u64,
-    pub(super) operations: Vec<Operation>,
-    /// All mutations up to this one are durable when this is done.
-    pub(super) durable: Option<Lsn>,
+    pub(crate) sequence: u64,
+    pub(crate) operations: Vec<Operation>,
+    /// All changes up to the one of this number are durable when this is done.
+    pub(crate) durable: Option<u64>,
 }
 
-/// A mutation's writes as they are staged. Stored, so fields are only added.
+/// A change's writes as they are staged. Stored, so fields are only added.
 #[derive(Clone, PartialEq, Message)]
 struct Staged {
     #[prost(message, repeated, tag = "1")]
@@ -59,16 +58,16 @@ struct StagedWrite {
 
 /// Says where staged parts are. Stored, so fields are only added.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub(super) struct Pointer {
+pub struct Pointer {
     #[prost(uint64, tag = "1")]
-    pub(super) generation: u64,
+    pub generation: u64,
     #[prost(uint32, tag = "2")]
-    pub(super) parts: u32,
+    pub parts: u32,
 }
 
-/// Makes transactions of mutations, one after the other.
+/// Makes transactions of changes, one after the other.
 #[derive(Debug)]
-pub(super) struct Planner {
+pub(crate) struct Planner {
     keys: Keys,
     /// Of the last transaction.
     sequence: u64,
@@ -81,7 +80,7 @@ pub(super) struct Planner {
 struct Open {
     writes: BTreeMap<String, Option<Vec<u8>>>,
     bytes: usize,
-    durable: Option<Lsn>,
+    durable: Option<u64>,
 }
 
 impl Open {
@@ -90,11 +89,11 @@ impl Open {
             && self.bytes + bytes(writes) <= BYTES_MAX
     }
 
-    fn add(&mut self, lsn: Lsn, writes: Vec<Write>) {
+    fn add(&mut self, number: u64, writes: Vec<Write>) {
         self.bytes += bytes(&writes);
         let entries = writes.into_iter().map(|write| (write.key, write.value));
         self.writes.extend(entries);
-        self.durable = Some(lsn);
+        self.durable = Some(number);
     }
 }
 
@@ -118,7 +117,7 @@ fn write_bytes(write: &Write) -> usize {
 
 impl Planner {
     /// Goes on after the transaction of this number; of some records the values are kept in chunks.
-    pub(super) fn new(keys: Keys, sequence: u64, chunked: BTreeSet<String>) -> Self {
+    pub(crate) fn new(keys: Keys, sequence: u64, chunked: BTreeSet<String>) -> Self {
         Self {
             keys,
             sequence,
@@ -126,31 +125,31 @@ impl Planner {
         }
     }
 
-    /// The transactions of mutations, in their order.
-    pub(super) fn plan(&mut self, batch: Vec<(Lsn, Vec<Write>)>) -> Vec<Transaction> {
+    /// The transactions of changes, in their order.
+    pub(crate) fn plan(&mut self, batch: Vec<(u64, Vec<Write>)>) -> Vec<Transaction> {
         let mut all = Vec::new();
         let mut open = Open::default();
-        for (lsn, writes) in batch {
+        for (number, writes) in batch {
             let writes = merged(writes);
             if self.must_stage(&writes) {
                 self.close(std::mem::take(&mut open), &mut all);
-                self.stage(lsn, writes, &mut all);
+                self.stage(number, writes, &mut all);
                 continue;
             }
             if !open.has_room_for(&writes) {
                 self.close(std::mem::take(&mut open), &mut all);
             }
-            open.add(lsn, writes);
+            open.add(number, writes);
         }
         self.close(open, &mut all);
         all
     }
 
-    /// The transactions that make an empty registry one with these records. What is known of it as a whole is there
+    /// The transactions that fill an empty prefix with these records. What is known of it as a whole is there
     /// from the moment on in which all records are.
-    pub(super) fn fill(&mut self, meta: Vec<u8>, writes: Vec<Write>) -> Vec<Transaction> {
+    pub(crate) fn fill(&mut self, meta: Vec<u8>, writes: Vec<Write>) -> Vec<Transaction> {
         let mut all = Vec::new();
-        self.stage(Lsn(1), writes, &mut all);
+        self.stage(1, writes, &mut all);
         let put = Operation::Put {
             key: self.keys.meta(),
             value: meta,
@@ -161,15 +160,15 @@ impl Planner {
         all
     }
 
-    /// What is left to do of a mutation that was staged and pointed to.
-    pub(super) fn finish(&mut self, pointer: Pointer, writes: Vec<Write>) -> Vec<Transaction> {
+    /// What is left to do of a change that was staged and pointed to.
+    pub(crate) fn finish(&mut self, pointer: Pointer, writes: Vec<Write>) -> Vec<Transaction> {
         let mut all = Vec::new();
         self.apply(pointer, writes, &mut all);
         all
     }
 
     /// Deletes parts that nothing points to.
-    pub(super) fn discard_staged(&mut self) -> Transaction {
+    pub(crate) fn discard_staged(&mut self) -> Transaction {
         let prefix = self.keys.all_staged();
         self.transaction(vec![Operation::DeletePrefix { prefix }], None)
     }
@@ -206,7 +205,7 @@ impl Planner {
     }
 
     /// Stores the parts, points to them, does what they say.
-    fn stage(&mut self, lsn: Lsn, writes: Vec<Write>, all: &mut Vec<Transaction>) {
+    fn stage(&mut self, number: u64, writes: Vec<Write>, all: &mut Vec<Transaction>) {
         let generation = self.sequence + 1;
         let encoded = encode(&writes);
         let mut parts = 0;
@@ -221,7 +220,7 @@ impl Planner {
             key: self.keys.pointer(),
             value: pointer.encode_to_vec(),
         };
-        all.push(self.transaction(vec![put], Some(lsn)));
+        all.push(self.transaction(vec![put], Some(number)));
         self.apply(pointer, writes, all);
     }
 
@@ -287,7 +286,7 @@ impl Planner {
         operations
     }
 
-    fn transaction(&mut self, operations: Vec<Operation>, durable: Option<Lsn>) -> Transaction {
+    fn transaction(&mut self, operations: Vec<Operation>, durable: Option<u64>) -> Transaction {
         self.sequence += 1;
         Transaction {
             sequence: self.sequence,
@@ -314,8 +313,8 @@ fn encode(writes: &[Write]) -> Vec<u8> {
     Staged { writes }.encode_to_vec()
 }
 
-/// The writes that the parts of a mutation hold together.
-pub(super) fn decode(parts: &[u8]) -> Result<Vec<Write>, prost::DecodeError> {
+/// The writes that the parts of a change hold together.
+pub(crate) fn decode(parts: &[u8]) -> Result<Vec<Write>, prost::DecodeError> {
     let staged = Staged::decode(parts)?;
     let write = |write: StagedWrite| Write {
         key: write.key,

@@ -1,15 +1,15 @@
 //! Where things lie in etcd, all of it under one prefix.
 
-/// The keys of one cluster.
+/// The keys of one cluster of daemons.
 #[derive(Clone, Debug)]
-pub(crate) struct Keys {
+pub struct Keys {
     /// With a slash at its end.
     prefix: String,
 }
 
 impl Keys {
     /// Of a prefix such as `/meseta`; slashes at its ends do not matter.
-    pub(crate) fn new(prefix: &str) -> Self {
+    pub fn new(prefix: &str) -> Self {
         let prefix = prefix.trim_matches('/');
         let prefix = match prefix {
             "" => "/".to_owned(),
@@ -18,72 +18,72 @@ impl Keys {
         Self { prefix }
     }
 
-    pub(crate) fn prefix(&self) -> &str {
+    pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
     /// Who leads; lives by the leader's lease.
-    pub(crate) fn leader(&self) -> String {
+    pub fn leader(&self) -> String {
         self.key("leader")
     }
 
-    /// Which masters there are; each key lives by its master's own lease.
-    pub(crate) fn masters(&self) -> String {
-        self.key("masters/")
+    /// Which daemons of a kind share the prefix; each key lives by its daemon's own lease.
+    pub fn members(&self, kind: &str) -> String {
+        self.key(&format!("{kind}/"))
     }
 
-    /// What is known of the registry as a whole: format, epoch, cluster.
-    pub(crate) fn meta(&self) -> String {
+    /// What is known of the records as a whole: format, epoch, cluster.
+    pub fn meta(&self) -> String {
         self.key("meta")
     }
 
     /// The number of the last transaction.
-    pub(crate) fn sequence(&self) -> String {
+    pub fn sequence(&self) -> String {
         self.key("sequence")
     }
 
     /// Says that the staged parts of this number are valid and not yet all among the records.
-    pub(crate) fn pointer(&self) -> String {
+    pub fn pointer(&self) -> String {
         self.key("pointer")
     }
 
-    /// Parts of a mutation that is too large for one transaction.
-    pub(crate) fn all_staged(&self) -> String {
+    /// Parts of a change that is too large for one transaction.
+    pub fn all_staged(&self) -> String {
         self.key("staged/")
     }
 
-    pub(crate) fn staged(&self, generation: u64) -> String {
+    pub fn staged(&self, generation: u64) -> String {
         self.key(&format!("staged/{generation:020}/"))
     }
 
-    pub(crate) fn staged_part(&self, generation: u64, part: u32) -> String {
+    pub fn staged_part(&self, generation: u64, part: u32) -> String {
         self.key(&format!("staged/{generation:020}/{part:010}"))
     }
 
-    pub(crate) fn records(&self) -> String {
+    pub fn records(&self) -> String {
         self.key("records/")
     }
 
-    pub(crate) fn record(&self, name: &str) -> String {
+    pub fn record(&self, name: &str) -> String {
         self.key(&format!("records/{name}"))
     }
 
     /// Chunks of records whose values are too long for one key.
-    pub(crate) fn all_chunks(&self) -> String {
+    pub fn all_chunks(&self) -> String {
         self.key("chunks/")
     }
 
     /// The chunks of one record. Its length comes first, so that no name is the beginning of another.
-    pub(crate) fn chunks(&self, name: &str) -> String {
+    pub fn chunks(&self, name: &str) -> String {
         self.key(&format!("chunks/{}:{name}/", name.len()))
     }
 
-    pub(crate) fn chunk(&self, name: &str, number: u32) -> String {
+    pub fn chunk(&self, name: &str, number: u32) -> String {
         format!("{}{number:010}", self.chunks(name))
     }
 
     /// Of which record a key below [`Self::all_chunks`] is a chunk.
-    pub(crate) fn chunk_name<'a>(&self, key: &'a str) -> Option<&'a str> {
+    pub fn chunk_name<'a>(&self, key: &'a str) -> Option<&'a str> {
         let rest = key.strip_prefix(self.all_chunks().as_str())?;
         let (length, rest) = rest.split_once(':')?;
         rest.get(..length.parse().ok()?)

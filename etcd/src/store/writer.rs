@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use meseta_etcd::api::{RequestOp, ResponseOp, TxnRequest, response_op};
-use meseta_etcd::{Client, Error, operation};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::plan::{Operation, Planner};
-use super::{EtcdError, Keys, Transaction, Writing};
-use crate::core::{Lsn, Mutation};
+use super::plan::{Operation, Planner, Transaction};
+use super::{Keys, OnDurable, StoreError, Write, Writing};
+use crate::api::{RequestOp, ResponseOp, TxnRequest, response_op};
 use crate::leadership::failures::Failures;
 use crate::leadership::{Fence, tell};
-use crate::registry::{OnPersisted, records};
+use crate::{Client, Error, operation};
 
-/// Mutations planned at once, so that a long queue still reports progress.
+/// Changes planned at once, so that a long queue still reports progress.
 const BATCH_MAX: usize = 1_024;
 
 /// Between two tries of a transaction, at first and at most.
@@ -24,43 +22,45 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
 /// The task that writes.
-pub(super) struct Writer {
-    pub(super) client: Client,
-    pub(super) keys: Keys,
-    /// The revision at which this master's key was created.
-    pub(super) leader_created: i64,
-    pub(super) fence: Fence,
-    pub(super) planner: Planner,
-    pub(super) waiting: mpsc::UnboundedReceiver<(Lsn, Mutation)>,
-    pub(super) told: watch::Sender<Writing>,
+pub(crate) struct Writer<C> {
+    pub(crate) client: Client,
+    pub(crate) keys: Keys,
+    /// The revision at which this leader's key was created.
+    pub(crate) leader_created: i64,
+    pub(crate) fence: Fence,
+    pub(crate) planner: Planner,
+    pub(crate) waiting: mpsc::UnboundedReceiver<(u64, C)>,
+    /// Which records a change touches.
+    pub(crate) writes: fn(&C) -> Vec<Write>,
+    pub(crate) told: watch::Sender<Writing>,
 }
 
-impl Writer {
+impl<C> Writer<C> {
     /// Ends when the queue is closed and empty, or when nothing can be written any more.
-    pub(super) async fn run(mut self, unfinished: Vec<Transaction>, on_persisted: OnPersisted) {
-        if let Err(error) = self.write_all(unfinished, on_persisted).await {
-            tracing::error!(%error, "the registry takes no more writes");
+    pub(crate) async fn run(mut self, unfinished: Vec<Transaction>, on_durable: OnDurable) {
+        if let Err(error) = self.write_all(unfinished, on_durable).await {
+            tracing::error!(%error, "etcd takes no more changes");
             let _former = self.told.send_replace(Writing::Ended(error.to_string()));
         }
     }
 
     /// Does the unfinished transactions, then those of what is queued, until the queue is closed.
-    pub(super) async fn write_all(
+    pub(crate) async fn write_all(
         &mut self,
         unfinished: Vec<Transaction>,
-        on_persisted: OnPersisted,
-    ) -> Result<(), EtcdError> {
+        on_durable: OnDurable,
+    ) -> Result<(), StoreError> {
         for transaction in &unfinished {
             self.commit(transaction).await?;
         }
         let mut batch = Vec::new();
         while self.waiting.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            let mutations = batch.drain(..);
-            let writes = mutations.map(|(lsn, mutation)| (lsn, records::writes(&mutation)));
+            let changes = batch.drain(..);
+            let writes = changes.map(|(number, change)| (number, (self.writes)(&change)));
             for transaction in self.planner.plan(writes.collect()) {
                 self.commit(&transaction).await?;
-                if let Some(lsn) = transaction.durable {
-                    on_persisted(lsn);
+                if let Some(number) = transaction.durable {
+                    on_durable(number);
                 }
             }
         }
@@ -68,8 +68,8 @@ impl Writer {
     }
 
     /// Sends a transaction until it is known to be done. What says that it was done before is the number in it: only
-    /// this master could have written it.
-    async fn commit(&mut self, transaction: &Transaction) -> Result<(), EtcdError> {
+    /// this leader could have written it.
+    async fn commit(&mut self, transaction: &Transaction) -> Result<(), StoreError> {
         let request = self.request(transaction);
         let begun = Instant::now();
         let mut pause = RETRY.0;
@@ -115,7 +115,7 @@ impl Writer {
         &self,
         responses: Vec<ResponseOp>,
         transaction: &Transaction,
-    ) -> Result<(), EtcdError> {
+    ) -> Result<(), StoreError> {
         let mut values = responses
             .into_iter()
             .map(|response| match response.response {
@@ -124,16 +124,16 @@ impl Writer {
             });
         let (leader, sequence) = (values.next().flatten(), values.next().flatten());
         if leader.is_none_or(|leader| leader.create_revision != self.leader_created) {
-            return Err(EtcdError::LeadershipLost);
+            return Err(StoreError::LeadershipLost);
         }
         let number = transaction.sequence.to_string();
         if sequence.is_some_and(|found| found.value == number.as_bytes()) {
             return Ok(());
         }
-        Err(EtcdError::Interfered)
+        Err(StoreError::Interfered)
     }
 
-    /// Waits while this master may not act.
+    /// Waits while this leader may not act.
     async fn until_open(&self, begun: Instant) {
         let stalled = tokio::time::sleep_until(begun + STALLED_AFTER);
         tokio::select! {
@@ -147,7 +147,7 @@ impl Writer {
 
     fn passing(&self, error: &Error, begun: Instant, failures: &mut Failures) {
         if failures.is_worth_a_line(error, Instant::now()) {
-            tracing::warn!(%error, "writing to the registry failed; it is tried again");
+            tracing::warn!(%error, "writing to etcd failed; it is tried again");
         }
         if begun.elapsed() > STALLED_AFTER || *error == Error::OutOfSpace {
             self.tell(Writing::Stalled(error.to_string()));

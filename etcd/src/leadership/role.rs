@@ -1,22 +1,22 @@
-//! What a master is at the moment.
+//! What a daemon is at the moment.
 
 use serde::{Deserialize, Serialize};
 
-/// What a master tells the others of itself in etcd.
+/// What a daemon tells the others of itself in etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Leader {
-    /// Of this start of the master.
-    pub(crate) id: String,
-    pub(crate) hostname: String,
+pub struct Leader {
+    /// Of this start of the daemon.
+    pub id: String,
+    pub hostname: String,
     /// Where others reach it: an address and a port.
-    pub(crate) address: String,
-    pub(crate) version: String,
+    pub address: String,
+    pub version: String,
 }
 
-/// What a master is, in one value that all parts of it watch.
+/// What a daemon is, in one value that all parts of it watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Another master leads, or nobody is known to.
+pub enum Role {
+    /// Another daemon leads, or nobody is known to.
     Following(Option<Leader>),
     /// It leads and reads the registry.
     Recovering,
@@ -29,10 +29,10 @@ pub(crate) enum Role {
 
 impl Role {
     /// All that [`Self::name`] may be.
-    pub(crate) const NAMES: [&str; 4] = ["following", "recovering", "leading", "suspended"];
+    pub const NAMES: [&str; 4] = ["following", "recovering", "leading", "suspended"];
 
     /// The word for it in metrics and answers.
-    pub(crate) fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Following(_) => "following",
             Self::Recovering => "recovering",
@@ -41,13 +41,13 @@ impl Role {
         }
     }
 
-    /// Whether this master holds the leadership, as far as it knows.
-    pub(crate) fn is_elected(&self) -> bool {
+    /// Whether this daemon holds the leadership, as far as it knows.
+    pub fn is_elected(&self) -> bool {
         !matches!(self, Self::Following(_))
     }
 
     /// Of a leader whose lease has ended for itself.
-    pub(crate) fn fenced() -> Self {
+    pub fn fenced() -> Self {
         Self::Suspended {
             reason: "its lease in etcd could not be renewed".to_owned(),
         }

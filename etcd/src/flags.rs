@@ -1,25 +1,26 @@
-//! The master's flags of etcd, for clusters of several masters.
+//! The flags of daemons that share their state in etcd.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use meseta_daemon::error_chain::chain;
+use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::tls::{self, read_secret_file};
-use meseta_etcd::Settings;
 use meseta_resources::parse_duration;
 
-use crate::flag_error::FlagError;
+use crate::Settings;
 
-/// What a master with `--registry=etcd` is told of etcd.
+/// What a daemon is told of etcd that keeps its state there.
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct EtcdFlags {
-    /// Endpoints of etcd, for --registry=etcd: `http://host:port,...`, or `https://`.
+    /// Endpoints of etcd, where state is kept in it: `http://host:port,...`, or `https://`.
     #[arg(long, value_name = "URLS")]
     pub etcd_endpoints: Option<String>,
 
-    /// Prefix of this cluster's keys in etcd. Clusters that share an etcd have prefixes of their own.
+    /// Prefix of this cluster's keys in etcd; those of job schedulers begin with `PREFIX-scheduler`. Clusters that share an
+    /// etcd have prefixes of their own.
     #[arg(long, default_value = "/meseta", value_name = "PREFIX")]
     pub etcd_prefix: String,
 
@@ -35,7 +36,7 @@ pub struct EtcdFlags {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_ca_file: Option<PathBuf>,
 
-    /// Certificate that this master shows to etcd, in PEM form; with --etcd_key_file.
+    /// Certificate that this daemon shows to etcd, in PEM form; with --etcd_key_file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_cert_file: Option<PathBuf>,
 
@@ -43,7 +44,7 @@ pub struct EtcdFlags {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_key_file: Option<PathBuf>,
 
-    /// Time that a leader stays one without hearing from etcd, from 2secs to 5mins: another master takes over so long
+    /// Time that a leader stays one without hearing from etcd, from 2secs to 5mins: another one takes over so long
     /// after the leader has failed.
     #[arg(long, default_value = "8secs", value_name = "DURATION")]
     pub etcd_lease_ttl: String,
@@ -54,7 +55,7 @@ const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs
 
 impl EtcdFlags {
     /// How long the leader's lease lasts.
-    pub(crate) fn lease_ttl(&self) -> Result<Duration, FlagError> {
+    pub fn lease_ttl(&self) -> Result<Duration, FlagError> {
         let error = |reason: String| FlagError::new("etcd_lease_ttl", &self.etcd_lease_ttl, reason);
         let ttl =
             parse_duration(&self.etcd_lease_ttl).map_err(|source| error(source.to_string()))?;
@@ -64,8 +65,8 @@ impl EtcdFlags {
         Ok(ttl)
     }
 
-    /// How to reach etcd; reads the files.
-    pub(crate) fn settings(&self, lease_ttl: Duration) -> Result<Settings, FlagError> {
+    /// How to reach etcd; reads the files. `needed_by` is the flag that asks for etcd.
+    pub fn settings(&self, lease_ttl: Duration, needed_by: &str) -> Result<Settings, FlagError> {
         let given = self.etcd_endpoints.as_deref().unwrap_or_default();
         let endpoints = given
             .split(',')
@@ -73,7 +74,7 @@ impl EtcdFlags {
             .filter(|one| !one.is_empty());
         let endpoints: Vec<_> = endpoints.map(str::to_owned).collect();
         if endpoints.is_empty() {
-            let reason = "--registry=etcd needs it: for instance http://127.0.0.1:2379";
+            let reason = format!("{needed_by} needs it: for instance http://127.0.0.1:2379");
             return Err(FlagError::new("etcd_endpoints", given, reason));
         }
         Ok(Settings {
@@ -176,7 +177,8 @@ mod tests {
                 "--etcd_ca_file=/no/file: failed to read /no/file",
             ),
         ] {
-            let error = flags(given).settings(Duration::from_secs(10)).unwrap_err();
+            let error = flags(given).settings(Duration::from_secs(10), "--registry=etcd");
+            let error = error.unwrap_err();
             let error = error.to_string();
             assert!(error.starts_with(expected), "{error}");
         }
@@ -191,7 +193,9 @@ mod tests {
     #[test]
     fn endpoints_are_a_list() {
         let settings = flags(&["--etcd_endpoints=http://a:2379, http://b:2379,"]);
-        let settings = settings.settings(Duration::from_secs(8)).unwrap();
+        let settings = settings
+            .settings(Duration::from_secs(8), "--store=etcd")
+            .unwrap();
         assert_eq!(settings.endpoints, ["http://a:2379", "http://b:2379"]);
         assert_eq!(settings.call_timeout, Duration::from_secs(2));
     }

@@ -9,14 +9,14 @@ const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// The failures of one call, one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Failures {
+pub struct Failures {
     /// Text and time of the last one that was logged.
     logged: Option<(String, Instant)>,
 }
 
 impl Failures {
     /// Whether to log a failure: the first one, another one than before, and the same one every ten seconds.
-    pub(crate) fn is_worth_a_line(&mut self, failure: &impl ToString, now: Instant) -> bool {
+    pub fn is_worth_a_line(&mut self, failure: &impl ToString, now: Instant) -> bool {
         let text = failure.to_string();
         let is_repeated = self.logged.as_ref().is_some_and(|(last, when)| {
             *last == text && now.saturating_duration_since(*when) < AGAIN_AFTER

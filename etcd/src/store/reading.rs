@@ -1,56 +1,54 @@
-//! Reading a registry in etcd as of one revision, and taking it over: a new epoch, then all records as they were at it.
+//! Reading records in etcd as of one revision, and taking them over: a new epoch, then all as they were at it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meseta_etcd::api::{
-    KeyValue, RangeRequest, RangeResponse, ResponseOp, TxnRequest, response_op,
-};
-use meseta_etcd::{Client, Error, operation};
 use prost::Message;
 
-use super::plan::{self, Planner, Pointer};
-use super::{Cluster, EtcdError, Keys, Transaction};
-use crate::core::Recovered;
+use super::plan::{self, Planner, Pointer, Transaction};
+use super::{Cluster, Keys, Layout, StoreError, Write};
+use crate::api::{KeyValue, RangeRequest, RangeResponse, ResponseOp, TxnRequest, response_op};
 use crate::leadership::election::Elected;
-use crate::registry::records::{self, FORMAT, Write};
+use crate::{Client, Error, operation};
 
 /// Records in one page.
 const PAGE: i64 = 500;
 
-/// What is known of the registry as a whole. Stored, so fields are only added.
+/// What is known of the records as a whole. Stored, so fields are only added.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub(super) struct Meta {
+pub struct Meta {
     #[prost(uint32, tag = "1")]
-    pub(super) format: u32,
+    pub format: u32,
     #[prost(uint64, tag = "2")]
-    pub(super) epoch: u64,
+    pub epoch: u64,
     /// Of the cluster, for as long as it exists.
     #[prost(string, tag = "3")]
-    pub(super) id: String,
-    /// As `--cluster` names it.
+    pub id: String,
+    /// As it is configured.
     #[prost(string, tag = "4")]
-    pub(super) name: String,
-    /// The start of a master that made this epoch.
+    pub name: String,
+    /// The start of a daemon that made this epoch.
     #[prost(string, tag = "5")]
-    pub(super) leader: String,
+    pub leader: String,
 }
 
 /// What was found, and what goes on from there.
-pub(super) struct TakenOver {
-    pub(super) recovered: Recovered,
-    pub(super) planner: Planner,
-    /// What the master before left half done.
-    pub(super) unfinished: Vec<Transaction>,
+pub(crate) struct TakenOver {
+    pub(crate) meta: Meta,
+    pub(crate) values: BTreeMap<String, Vec<u8>>,
+    pub(crate) planner: Planner,
+    /// What the leader before left half done.
+    pub(crate) unfinished: Vec<Transaction>,
 }
 
 /// Reads what is there and makes this leader's epoch durable, which is one higher than the last.
-pub(super) async fn take_over(
+pub(crate) async fn take_over(
     client: &Client,
     keys: &Keys,
+    layout: &Layout,
     cluster: &Cluster,
     elected: &Elected,
-) -> Result<TakenOver, EtcdError> {
-    let (meta, revision, sequence) = begin_epoch(client, keys, cluster, elected).await?;
+) -> Result<TakenOver, StoreError> {
+    let (meta, revision, sequence) = begin_epoch(client, keys, layout, cluster, elected).await?;
     let Contents {
         staged,
         mut values,
@@ -65,41 +63,31 @@ pub(super) async fn take_over(
             planner.finish(pointer, writes)
         }
     };
-    let mut recovered = Recovered {
-        epoch: meta.epoch,
-        cluster_id: meta.id,
-        ..Recovered::default()
-    };
-    for (key, value) in &values {
-        let read = records::read(&mut recovered, key, value);
-        read.map_err(|source| EtcdError::Damaged {
-            key: keys.record(key),
-            source,
-        })?;
-    }
     Ok(TakenOver {
-        recovered,
+        meta,
+        values,
         planner,
         unfinished,
     })
 }
 
-/// All of a registry as of one revision.
-pub(super) struct Contents {
-    pub(super) staged: Staged,
+/// All that is below a prefix as of one revision.
+#[derive(Debug)]
+pub struct Contents {
+    pub staged: Staged,
     /// Records by name, without what is staged.
-    pub(super) values: BTreeMap<String, Vec<u8>>,
+    pub values: BTreeMap<String, Vec<u8>>,
     /// The names of those that are kept in chunks.
-    pub(super) chunked: BTreeSet<String>,
+    pub chunked: BTreeSet<String>,
 }
 
-/// How often a registry is read at most that is compacted meanwhile. Reading takes seconds; etcd compacts by the hour,
+/// How often all is read at most that is compacted meanwhile. Reading takes seconds; etcd compacts by the hour,
 /// or when an operator does.
-pub(super) const READS_MAX: usize = 5;
+pub(crate) const READS_MAX: usize = 5;
 
 /// Reads all as of a revision, or of a newer one where etcd has compacted that meanwhile: nobody but the leader, who
 /// reads, writes in between.
-async fn read_all(client: &Client, keys: &Keys, mut revision: i64) -> Result<Contents, EtcdError> {
+async fn read_all(client: &Client, keys: &Keys, mut revision: i64) -> Result<Contents, StoreError> {
     let mut reads = 1;
     loop {
         let at = At {
@@ -108,12 +96,12 @@ async fn read_all(client: &Client, keys: &Keys, mut revision: i64) -> Result<Con
             revision,
         };
         match at.contents().await {
-            Err(EtcdError::Etcd(Error::Compacted)) if reads < READS_MAX => reads += 1,
+            Err(StoreError::Etcd(Error::Compacted)) if reads < READS_MAX => reads += 1,
             read => return read,
         }
         tracing::warn!(
             revision,
-            "etcd was compacted while the registry was read; it is read again"
+            "etcd was compacted while the records were read; they are read again"
         );
         let leader = RangeRequest {
             key: keys.leader().into(),
@@ -125,7 +113,7 @@ async fn read_all(client: &Client, keys: &Keys, mut revision: i64) -> Result<Con
 }
 
 /// Does writes to the records that were read.
-pub(super) fn apply(values: &mut BTreeMap<String, Vec<u8>>, writes: &[Write]) {
+pub fn apply(values: &mut BTreeMap<String, Vec<u8>>, writes: &[Write]) {
     for write in writes {
         match &write.value {
             Some(value) => values.insert(write.key.clone(), value.clone()),
@@ -138,35 +126,34 @@ pub(super) fn apply(values: &mut BTreeMap<String, Vec<u8>>, writes: &[Write]) {
 async fn begin_epoch(
     client: &Client,
     keys: &Keys,
+    layout: &Layout,
     cluster: &Cluster,
     elected: &Elected,
-) -> Result<(Meta, i64, u64), EtcdError> {
-    let raised = keys.record(records::EPOCH_KEY);
+) -> Result<(Meta, i64, u64), StoreError> {
+    let raised = layout.raised_epoch.map(|(name, _)| keys.record(name));
+    let names = [Some(keys.meta()), Some(keys.sequence()), raised];
     let read = TxnRequest {
-        success: vec![
-            operation::get(keys.meta()),
-            operation::get(keys.sequence()),
-            operation::get(raised.clone()),
-        ],
+        success: names.into_iter().flatten().map(operation::get).collect(),
         ..TxnRequest::default()
     };
     let found = client.txn(read).await?;
     let mut found = found.responses.into_iter().map(first);
     let (meta, sequence) = (found.next().flatten(), found.next().flatten());
-    let raised_epoch = found.next().flatten().map(|found| {
-        let epoch = records::raised_epoch(&found.value);
-        epoch.map_err(|source| EtcdError::Damaged {
-            key: raised,
-            source,
-        })
-    });
-    let raised_epoch = raised_epoch.transpose()?.unwrap_or(0);
+    let raised_epoch = match (layout.raised_epoch, found.next().flatten()) {
+        (Some((name, read)), Some(found)) => {
+            read(&found.value).map_err(|source| StoreError::Damaged {
+                key: keys.record(name),
+                source,
+            })?
+        }
+        _ => 0,
+    };
     let known = meta
         .as_ref()
         .map(|found| decode_meta(keys, found))
         .transpose()?;
     if let Some(known) = &known {
-        check(keys, cluster, known)?;
+        check(keys, layout, cluster, known)?;
         if known.leader == elected.leader_id {
             // An earlier try, whose answer was lost, did it.
             let revision = meta.map_or(0, |found| found.mod_revision);
@@ -174,7 +161,7 @@ async fn begin_epoch(
         }
     }
     let next = Meta {
-        format: FORMAT,
+        format: layout.format,
         epoch: raised_epoch.max(known.as_ref().map_or(0, |known| known.epoch)) + 1,
         id: known.map_or_else(|| cluster.new_id.clone(), |known| known.id),
         name: cluster.name.clone(),
@@ -196,42 +183,42 @@ async fn begin_epoch(
     }
     let written = client.txn(write).await?;
     if !written.succeeded {
-        return Err(EtcdError::LeadershipLost);
+        return Err(StoreError::LeadershipLost);
     }
     let revision = written.header.map_or(0, |header| header.revision);
     Ok((next, revision, last))
 }
 
-pub(super) fn first(response: ResponseOp) -> Option<KeyValue> {
+pub(crate) fn first(response: ResponseOp) -> Option<KeyValue> {
     match response.response? {
         response_op::Response::ResponseRange(range) => range.kvs.into_iter().next(),
         _ => None,
     }
 }
 
-pub(super) fn decode_meta(keys: &Keys, found: &KeyValue) -> Result<Meta, EtcdError> {
-    Meta::decode(&*found.value).map_err(|source| EtcdError::Damaged {
+pub(crate) fn decode_meta(keys: &Keys, found: &KeyValue) -> Result<Meta, StoreError> {
+    Meta::decode(&*found.value).map_err(|source| StoreError::Damaged {
         key: keys.meta(),
         source,
     })
 }
 
 /// Refuses what a newer version wrote.
-pub(super) fn check_format(keys: &Keys, found: &Meta) -> Result<(), EtcdError> {
-    if found.format > FORMAT {
-        return Err(EtcdError::Newer {
+pub(crate) fn check_format(keys: &Keys, layout: &Layout, found: &Meta) -> Result<(), StoreError> {
+    if found.format > layout.format {
+        return Err(StoreError::Newer {
             prefix: keys.prefix().to_owned(),
             found: found.format,
-            known: FORMAT,
+            known: layout.format,
         });
     }
     Ok(())
 }
 
-fn check(keys: &Keys, cluster: &Cluster, found: &Meta) -> Result<(), EtcdError> {
-    check_format(keys, found)?;
+fn check(keys: &Keys, layout: &Layout, cluster: &Cluster, found: &Meta) -> Result<(), StoreError> {
+    check_format(keys, layout, found)?;
     if found.name != cluster.name {
-        return Err(EtcdError::AnotherCluster {
+        return Err(StoreError::AnotherCluster {
             prefix: keys.prefix().to_owned(),
             found: found.name.clone(),
             given: cluster.name.clone(),
@@ -240,17 +227,18 @@ fn check(keys: &Keys, cluster: &Cluster, found: &Meta) -> Result<(), EtcdError> 
     Ok(())
 }
 
-pub(super) fn number(keys: &Keys, found: Option<&KeyValue>) -> Result<u64, EtcdError> {
+pub(crate) fn number(keys: &Keys, found: Option<&KeyValue>) -> Result<u64, StoreError> {
     let Some(found) = found else { return Ok(0) };
     let text = String::from_utf8_lossy(&found.value);
-    text.parse().map_err(|_| EtcdError::Unreadable {
+    text.parse().map_err(|_| StoreError::Unreadable {
         key: keys.sequence(),
         found: text.into_owned(),
     })
 }
 
 /// What lies below the staged parts.
-pub(super) enum Staged {
+#[derive(Debug)]
+pub enum Staged {
     Nothing,
     /// Parts without a pointer, which were never promised.
     Abandoned,
@@ -258,14 +246,14 @@ pub(super) enum Staged {
 }
 
 /// Reading as of one revision.
-pub(super) struct At<'a> {
-    pub(super) client: &'a Client,
-    pub(super) keys: &'a Keys,
-    pub(super) revision: i64,
+pub(crate) struct At<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) keys: &'a Keys,
+    pub(crate) revision: i64,
 }
 
 impl At<'_> {
-    pub(super) async fn contents(&self) -> Result<Contents, EtcdError> {
+    pub(crate) async fn contents(&self) -> Result<Contents, StoreError> {
         let staged = self.staged().await?;
         let (values, chunked) = self.values().await?;
         Ok(Contents {
@@ -275,7 +263,7 @@ impl At<'_> {
         })
     }
 
-    async fn staged(&self) -> Result<Staged, EtcdError> {
+    async fn staged(&self) -> Result<Staged, StoreError> {
         let key = self.keys.pointer();
         let range = RangeRequest {
             key: key.clone().into(),
@@ -294,7 +282,7 @@ impl At<'_> {
                 Staged::Nothing
             });
         };
-        let damaged = |key| move |source| EtcdError::Damaged { key, source };
+        let damaged = |key| move |source| StoreError::Damaged { key, source };
         let pointer = Pointer::decode(&*pointer.value).map_err(damaged(key))?;
         let generation = self.keys.staged(pointer.generation);
         let mut count = 0;
@@ -304,7 +292,7 @@ impl At<'_> {
         })
         .await?;
         if count != pointer.parts {
-            return Err(EtcdError::Incomplete {
+            return Err(StoreError::Incomplete {
                 key: generation,
                 found: count,
                 expected: pointer.parts,
@@ -315,7 +303,7 @@ impl At<'_> {
     }
 
     /// All records by name, and the names of those that are kept in chunks.
-    async fn values(&self) -> Result<(BTreeMap<String, Vec<u8>>, BTreeSet<String>), EtcdError> {
+    async fn values(&self) -> Result<(BTreeMap<String, Vec<u8>>, BTreeSet<String>), StoreError> {
         let mut values: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         let records = self.keys.records();
         self.each(&records, |found| {
@@ -343,7 +331,7 @@ impl At<'_> {
     }
 
     /// Everything below a prefix, in the order of the keys, page by page.
-    async fn each(&self, prefix: &str, mut each: impl FnMut(&KeyValue)) -> Result<(), EtcdError> {
+    async fn each(&self, prefix: &str, mut each: impl FnMut(&KeyValue)) -> Result<(), StoreError> {
         let mut from = prefix.as_bytes().to_vec();
         loop {
             let RangeResponse { kvs, more, .. } = self
@@ -372,11 +360,11 @@ mod tests {
 
     use super::*;
 
-    /// Written by earlier masters (`tests/recorded/registry-etcd.txt`), or with what later ones add.
+    /// Written by earlier versions (`tests/recorded/registry-etcd.txt`), or with what later ones add.
     #[test]
     fn what_stands_beside_the_records_is_read_across_versions() {
         let meta = Meta {
-            format: FORMAT,
+            format: 1,
             epoch: 7,
             id: "3f0e".to_owned(),
             name: "berlin".to_owned(),

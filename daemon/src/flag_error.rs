@@ -10,7 +10,7 @@ pub struct FlagError {
 }
 
 impl FlagError {
-    pub(crate) fn new(flag: &'static str, value: &str, reason: impl ToString) -> Self {
+    pub fn new(flag: &'static str, value: &str, reason: impl ToString) -> Self {
         Self {
             flag,
             value: value.to_owned(),

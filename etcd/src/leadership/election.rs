@@ -1,18 +1,18 @@
 //! Becoming the leader and staying it: a lease, and a key that lives by it.
 //!
 //! etcd's own election service is not used: its locks alone do not exclude two holders, so what is written is compared
-//! with the key ([`crate::registry`]), and what is shown stops by the clock ([`Fence`]).
+//! with the key ([`crate::store`]), and what is shown stops by the clock ([`Fence`]).
 
 use std::time::Duration;
 
-use meseta_etcd::api::{KeyValue, RangeRequest, TxnRequest};
-use meseta_etcd::{Change, Client, Error, operation};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::failures::Failures;
 use super::fence::{self, BootTime};
 use super::{Fence, Leader, Role, tell};
+use crate::api::{KeyValue, RangeRequest, TxnRequest};
+use crate::{Change, Client, Error, operation};
 
 /// Between two tries to reach etcd.
 const RETRY: Duration = Duration::from_millis(500);
@@ -22,13 +22,13 @@ const WATCH_CHECK: Duration = Duration::from_secs(10);
 
 /// What the times of a lease are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseTimes {
+pub struct LeaseTimes {
     /// After so long without a renewal etcd ends it.
-    pub(crate) ttl: Duration,
+    pub ttl: Duration,
 }
 
 impl LeaseTimes {
-    /// By so much earlier than etcd this master ends its lease for itself.
+    /// By so much earlier than etcd this daemon ends its lease for itself.
     fn margin(self) -> Duration {
         self.ttl / 5
     }
@@ -38,7 +38,7 @@ impl LeaseTimes {
         self.ttl / 4
     }
 
-    /// Until when a master may act whose renewal was sent at this time, and answered.
+    /// Until when a daemon may act whose renewal was sent at this time, and answered.
     fn safe_until(self, sent: BootTime) -> BootTime {
         sent.after(self.ttl - self.margin())
     }
@@ -46,37 +46,37 @@ impl LeaseTimes {
 
 /// A leadership that was won.
 #[derive(Clone, Debug)]
-pub(crate) struct Elected {
-    /// Of the start of the master that won it.
-    pub(crate) leader_id: String,
+pub struct Elected {
+    /// Of the start of the daemon that won it.
+    pub leader_id: String,
     /// The revision at which the leader's key was created, which tells it from all others.
-    pub(crate) created: i64,
-    pub(crate) lease: i64,
+    pub created: i64,
+    pub lease: i64,
     /// Until when it holds without a renewal.
-    pub(crate) safe_until: BootTime,
+    pub safe_until: BootTime,
 }
 
 /// Why a leader leads no more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Lost {
+pub enum Lost {
     #[error("etcd ended its lease")]
     LeaseEnded,
-    #[error("another master leads, or nobody does")]
+    #[error("another daemon leads, or nobody does")]
     Replaced,
     #[error("{0}")]
     Refused(Error),
 }
 
-/// A master that wants to lead, or does.
+/// A daemon that wants to lead, or does.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
-    pub(crate) client: Client,
+pub struct Candidate {
+    pub client: Client,
     /// The key that the leader holds.
-    pub(crate) key: String,
-    pub(crate) me: Leader,
-    pub(crate) times: LeaseTimes,
+    pub key: String,
+    pub me: Leader,
+    pub times: LeaseTimes,
     /// The same as that of the fence.
-    pub(crate) clock: fence::Clock,
+    pub clock: fence::Clock,
 }
 
 /// What lies at the leader's key.
@@ -95,9 +95,9 @@ impl Holder {
 }
 
 impl Candidate {
-    /// Follows whoever leads until nobody does and this master has won; never comes back where etcd refuses it, which
+    /// Follows whoever leads until nobody does and this daemon has won; never comes back where etcd refuses it, which
     /// is logged.
-    pub(crate) async fn campaign(&self, role: &watch::Sender<Role>) -> Elected {
+    pub async fn campaign(&self, role: &watch::Sender<Role>) -> Elected {
         let mut granted: Option<(i64, BootTime)> = None;
         let mut failures = Failures::default();
         loop {
@@ -139,8 +139,8 @@ impl Candidate {
         self.until_changed(holder.revision).await.map(|()| None)
     }
 
-    /// Whom a leader's key names, if that helps anybody: nobody if it cannot be read, if it is no master's,
-    /// or if it is left from an earlier run at this master's own address.
+    /// Whom a leader's key names, if that helps anybody: nobody if it cannot be read, if it is no daemon's,
+    /// or if it is left from an earlier run at this daemon's own address.
     fn leader_in(&self, value: &[u8]) -> Option<Leader> {
         let leader: Leader = serde_json::from_slice(value).ok()?;
         let is_of_use = !leader.address.is_empty() && leader.address != self.me.address;
@@ -148,7 +148,7 @@ impl Candidate {
     }
 
     /// Takes the key if nobody holds it; else, who does, if it can still be told.
-    pub(crate) async fn win_if_free(&self) -> Result<Result<Elected, Option<KeyValue>>, Error> {
+    pub async fn win_if_free(&self) -> Result<Result<Elected, Option<KeyValue>>, Error> {
         let mut granted = None;
         if let Some(found) = self.holder().await?.found {
             return Ok(Err(Some(found)));
@@ -207,8 +207,26 @@ impl Candidate {
         }
     }
 
+    /// Acts as the leader until that ends by itself or the leadership is lost, and gives it up.
+    pub async fn act<T, E: From<Lost>>(
+        &self,
+        elected: &Elected,
+        role: &watch::Sender<Role>,
+        fence: &Fence,
+        acting: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        tracing::info!(lease = elected.lease, "elected: this daemon leads");
+        let _following = role.send_replace(Role::Recovering);
+        let ended = tokio::select! {
+            lost = self.hold(elected, fence) => Err(E::from(lost)),
+            ended = acting => ended,
+        };
+        self.resign(elected, fence).await;
+        ended
+    }
+
     /// Renews the lease until the leadership is lost; the fence moves on with each answer, and closes with the end.
-    pub(crate) async fn hold(&self, elected: &Elected, fence: &Fence) -> Lost {
+    pub async fn hold(&self, elected: &Elected, fence: &Fence) -> Lost {
         fence.extend(elected.safe_until);
         let lost = tokio::select! {
             lost = self.renew(elected, fence) => lost,
@@ -245,7 +263,7 @@ impl Candidate {
     }
 
     /// Renews the lease; returns when that was sent. Unless all is as it should be, the key is looked at first: whoever
-    /// was away for long must not act before, and a master whose requests arrive and whose answers do not must not keep
+    /// was away for long must not act before, and a daemon whose requests arrive and whose answers do not must not keep
     /// a lease that it cannot use.
     async fn renew_once(&self, elected: &Elected, is_sure: bool) -> Result<BootTime, Error> {
         if !is_sure && !self.holder().await?.is(elected) {
@@ -285,8 +303,8 @@ impl Candidate {
         }
     }
 
-    /// Gives the leadership up, so that another master need not wait for the lease to end.
-    pub(crate) async fn resign(&self, elected: &Elected, fence: &Fence) {
+    /// Gives the leadership up, so that another daemon need not wait for the lease to end.
+    pub async fn resign(&self, elected: &Elected, fence: &Fence) {
         fence.close();
         if let Err(error) = self.client.revoke(elected.lease).await {
             tracing::warn!(%error, "the leadership could not be given up; it ends with its lease");

@@ -1,4 +1,4 @@
-//! Transactions are played to a map, in part and as a whole, and the map is read as a starting master reads etcd.
+//! Transactions are played to a map, in part and as a whole, and the map is read as a new leader reads etcd.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn play(store: &mut Store, transaction: &Transaction) {
     }
 }
 
-/// The records as a master would find them, staged ones included.
+/// The records as a leader would find them, staged ones included.
 fn read(store: &Store) -> BTreeMap<String, Vec<u8>> {
     let keys = keys();
     let mut records: BTreeMap<String, Vec<u8>> = BTreeMap::new();
@@ -108,7 +108,7 @@ fn check(mutations: Vec<Vec<Write>>) -> usize {
         apply(&mut next, writes);
         states.push(next);
     }
-    let batch = (1..).map(Lsn).zip(mutations).collect();
+    let batch = (1..).zip(mutations).collect();
     let mut planner = Planner::new(keys(), 41, BTreeSet::new());
     let transactions = planner.plan(batch);
     let mut store = Store::new();
@@ -117,8 +117,8 @@ fn check(mutations: Vec<Vec<Write>>) -> usize {
         assert_eq!(transaction.sequence, sequence);
         assert_within_limits(transaction);
         play(&mut store, transaction);
-        if let Some(lsn) = transaction.durable {
-            durable = usize::try_from(lsn.0).unwrap();
+        if let Some(number) = transaction.durable {
+            durable = usize::try_from(number).unwrap();
         }
         assert_eq!(read(&store), states[durable], "after {sequence}");
     }
@@ -161,7 +161,7 @@ fn a_master_that_finds_a_pointer_does_the_rest() {
     let many: Vec<_> = (0..300)
         .map(|number| put(&format!("quota/{number}"), 50))
         .collect();
-    let transactions = Planner::new(keys(), 0, BTreeSet::new()).plan(vec![(Lsn(1), many.clone())]);
+    let transactions = Planner::new(keys(), 0, BTreeSet::new()).plan(vec![(1, many.clone())]);
     let pointed = transactions
         .iter()
         .position(|one| one.durable.is_some())

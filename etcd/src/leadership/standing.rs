@@ -1,0 +1,113 @@
+//! What a daemon may do at the moment, for those who answer requests.
+
+use tokio::sync::watch;
+
+use super::{Fence, Role};
+
+/// The role of a daemon, and until when it may act in it.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    pub role: watch::Receiver<Role>,
+    pub fence: Fence,
+}
+
+/// Where a request goes that this daemon does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// To the same path of the leader, without a scheme, so that the client keeps its own.
+    Leader(String),
+    /// Nobody leads, as far as is known.
+    Nobody,
+    /// This daemon leads and reads what it leads with.
+    Recovering,
+}
+
+impl Standing {
+    /// The role. It is kept up now and then, while the fence closes by the clock: a process that was stopped finds out
+    /// here, before it answers anybody.
+    #[must_use]
+    pub fn now(&self) -> Role {
+        match &*self.role.borrow() {
+            Role::Leading if !self.fence.is_open() => Role::fenced(),
+            role => role.clone(),
+        }
+    }
+
+    /// Why this leader may not act at the moment, if so.
+    #[must_use]
+    pub fn suspended(&self) -> Option<String> {
+        match self.now() {
+            Role::Suspended { reason } => Some(reason),
+            Role::Following(_) | Role::Recovering | Role::Leading => None,
+        }
+    }
+
+    /// Where a request to this path goes, if it is not answered here.
+    #[must_use]
+    pub fn elsewhere(&self, path_and_query: &str) -> Option<Elsewhere> {
+        match &*self.role.borrow() {
+            Role::Leading | Role::Suspended { .. } => None,
+            Role::Following(Some(leader)) => {
+                let location = format!("//{}{path_and_query}", leader.address);
+                Some(Elsewhere::Leader(location))
+            }
+            Role::Following(None) => Some(Elsewhere::Nobody),
+            Role::Recovering => Some(Elsewhere::Recovering),
+        }
+    }
+
+    /// The address of whoever leads, as far as is known; `own` is this daemon's.
+    #[must_use]
+    pub fn leader(&self, own: &str) -> Option<String> {
+        match &*self.role.borrow() {
+            Role::Following(leader) => leader.as_ref().map(|leader| leader.address.clone()),
+            Role::Recovering | Role::Leading | Role::Suspended { .. } => Some(own.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::leadership::Leader;
+    use crate::leadership::fence::BootTime;
+
+    #[test]
+    fn a_leader_whose_lease_has_ended_is_suspended_before_its_role_says_so() {
+        let (_role, role) = watch::channel(Role::Leading);
+        let fence = Fence::closed();
+        let standing = Standing {
+            role,
+            fence: fence.clone(),
+        };
+        assert_eq!(standing.now(), Role::fenced());
+        assert!(standing.suspended().is_some());
+        fence.extend(BootTime::now().after(Duration::from_secs(3_600)));
+        assert_eq!(standing.now(), Role::Leading);
+        assert_eq!(standing.suspended(), None);
+    }
+
+    #[test]
+    fn a_follower_sends_requests_to_the_leader_it_knows() {
+        let (role, told) = watch::channel(Role::Following(None));
+        let standing = Standing {
+            role: told,
+            fence: Fence::closed(),
+        };
+        assert_eq!(standing.elsewhere("/a"), Some(Elsewhere::Nobody));
+        assert_eq!(standing.leader("me:1"), None);
+        role.send_replace(Role::Following(Some(Leader {
+            address: "b:2".to_owned(),
+            ..Leader::default()
+        })));
+        let there = Elsewhere::Leader("//b:2/a?b=c".to_owned());
+        assert_eq!(standing.elsewhere("/a?b=c"), Some(there));
+        role.send_replace(Role::Recovering);
+        assert_eq!(standing.elsewhere("/a"), Some(Elsewhere::Recovering));
+        assert_eq!(standing.leader("me:1").as_deref(), Some("me:1"));
+        role.send_replace(Role::fenced());
+        assert_eq!(standing.elsewhere("/a"), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! Reading and filling records in etcd without being one of the daemons that share them.
+//!
+//! Whoever fills a prefix holds the leader's key meanwhile, by a lease of its own, so that no daemon leads; its
+//! transactions are compared like a leader's. All records appear at once, with the pointer to their parts. Invariant: a
+//! prefix that was filled in part counts as empty, or is finished by the next leader.
+
+use prost::Message as _;
+use tokio::sync::{mpsc, watch};
+
+use super::plan::Planner;
+use super::reading::{self, At, Contents, Meta, READS_MAX};
+use super::writer::Writer;
+use super::{Keys, Layout, StoreError, Write, Writing};
+use crate::api::{KeyValue, TxnRequest};
+use crate::leadership::election::{Candidate, Elected};
+use crate::leadership::{Fence, Leader};
+use crate::{Client, Error, operation};
+
+pub use super::reading::{Staged, apply};
+
+/// All that is below a prefix, as of one revision.
+#[derive(Debug)]
+pub struct Found {
+    pub meta: Option<Meta>,
+    /// The value of the leader's key, if anybody holds it.
+    pub leader: Option<KeyValue>,
+    pub contents: Contents,
+    sequence: Option<KeyValue>,
+}
+
+impl Found {
+    /// Whether no daemon has ever had it, and nothing was imported as a whole.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let is_staged = matches!(self.contents.staged, Staged::Pointed(..));
+        self.meta.is_none() && self.contents.values.is_empty() && !is_staged
+    }
+}
+
+/// Who holds a leader's key, if the value says.
+#[must_use]
+pub fn holder(found: &KeyValue) -> Option<Leader> {
+    serde_json::from_slice(&found.value).ok()
+}
+
+/// Reads all, again and again if etcd is compacted meanwhile.
+///
+/// # Errors
+/// When it cannot be read, or a newer version wrote it.
+pub async fn find(client: &Client, keys: &Keys, layout: &Layout) -> Result<Found, StoreError> {
+    let mut reads = 1;
+    loop {
+        match find_once(client, keys, layout).await {
+            Err(StoreError::Etcd(Error::Compacted)) if reads < READS_MAX => reads += 1,
+            found => return found,
+        }
+    }
+}
+
+async fn find_once(client: &Client, keys: &Keys, layout: &Layout) -> Result<Found, StoreError> {
+    let names = [keys.meta(), keys.leader(), keys.sequence()];
+    let read = TxnRequest {
+        success: names.into_iter().map(operation::get).collect(),
+        ..TxnRequest::default()
+    };
+    let answer = client.txn(read).await?;
+    let mut found = answer.responses.into_iter().map(reading::first);
+    let mut next = || found.next().flatten();
+    let (meta, leader, sequence) = (next(), next(), next());
+    let meta = meta.map(|found| reading::decode_meta(keys, &found));
+    let meta = meta.transpose()?;
+    if let Some(meta) = &meta {
+        reading::check_format(keys, layout, meta)?;
+    }
+    let at = At {
+        client,
+        keys,
+        revision: answer.header.map_or(0, |header| header.revision),
+    };
+    Ok(Found {
+        meta,
+        leader,
+        sequence,
+        contents: at.contents().await?,
+    })
+}
+
+/// Why a prefix could not be filled.
+#[derive(Debug, thiserror::Error)]
+pub enum FillError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Whoever leads, if it can still be told.
+    #[error("somebody leads below {prefix} in etcd")]
+    Leading {
+        prefix: String,
+        holder: Option<KeyValue>,
+    },
+    #[error("there are records below {prefix} in etcd")]
+    NotEmpty { prefix: String },
+    #[error("etcd does not take what is written: {0}")]
+    Stalled(String),
+    #[error("the leader's key in etcd was lost: {0}")]
+    Interrupted(String),
+}
+
+/// Puts records below a prefix, if there are none and nobody leads. `candidate` needs no address: nobody is sent to it.
+///
+/// # Errors
+/// When there are records, somebody leads, or etcd does not take them.
+pub async fn fill(
+    candidate: &Candidate,
+    keys: &Keys,
+    layout: &Layout,
+    meta: Meta,
+    records: Vec<Write>,
+) -> Result<(), FillError> {
+    let elected = candidate.win_if_free().await.map_err(StoreError::from)?;
+    let elected = elected.map_err(|holder| FillError::Leading {
+        prefix: keys.prefix().to_owned(),
+        holder,
+    })?;
+    let fence = Fence::closed();
+    let meta = Meta {
+        leader: elected.leader_id.clone(),
+        ..meta
+    };
+    let filler = Filler {
+        client: &candidate.client,
+        keys,
+        layout,
+        elected: &elected,
+        fence: &fence,
+    };
+    let filled = tokio::select! {
+        lost = candidate.hold(&elected, &fence) => Err(FillError::Interrupted(lost.to_string())),
+        filled = filler.fill(meta, records) => filled,
+    };
+    candidate.resign(&elected, &fence).await;
+    filled
+}
+
+/// Whoever holds the leader's key in order to fill what is below it.
+struct Filler<'a> {
+    client: &'a Client,
+    keys: &'a Keys,
+    layout: &'a Layout,
+    elected: &'a Elected,
+    fence: &'a Fence,
+}
+
+impl Filler<'_> {
+    async fn fill(&self, meta: Meta, records: Vec<Write>) -> Result<(), FillError> {
+        let found = find(self.client, self.keys, self.layout).await?;
+        if !found.is_empty() {
+            return Err(FillError::NotEmpty {
+                prefix: self.keys.prefix().to_owned(),
+            });
+        }
+        let sequence = reading::number(self.keys, found.sequence.as_ref())?;
+        if found.sequence.is_none() {
+            self.begin_sequence(sequence).await?;
+        }
+        let mut planner = Planner::new(self.keys.clone(), sequence, found.contents.chunked);
+        let mut transactions = Vec::new();
+        if let Staged::Abandoned = found.contents.staged {
+            transactions.push(planner.discard_staged());
+        }
+        transactions.extend(planner.fill(meta.encode_to_vec(), records));
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "nothing is ever put into this queue, which the writer finds closed"
+        )]
+        let (_, waiting) = mpsc::unbounded_channel::<(u64, ())>();
+        let (told, mut writing) = watch::channel(Writing::default());
+        let mut writer = Writer {
+            client: self.client.clone(),
+            keys: self.keys.clone(),
+            leader_created: self.elected.created,
+            fence: self.fence.clone(),
+            planner,
+            waiting,
+            writes: |()| Vec::new(),
+            told,
+        };
+        tokio::select! {
+            written = writer.write_all(transactions, Box::new(|_| ())) => Ok(written?),
+            reason = stalled(&mut writing) => Err(FillError::Stalled(reason)),
+        }
+    }
+
+    /// Writes the first number that transactions are compared with.
+    async fn begin_sequence(&self, first: u64) -> Result<(), StoreError> {
+        let compare = operation::created_at(self.keys.leader(), self.elected.created);
+        let write = TxnRequest {
+            compare: vec![compare],
+            success: vec![operation::put(self.keys.sequence(), first.to_string())],
+            ..TxnRequest::default()
+        };
+        if !self.client.txn(write).await?.succeeded {
+            return Err(StoreError::LeadershipLost);
+        }
+        Ok(())
+    }
+}
+
+/// Returns why nothing is written any more, which need not come.
+async fn stalled(writing: &mut watch::Receiver<Writing>) -> String {
+    let changed = writing.wait_for(|writing| *writing != Writing::Works).await;
+    match changed.as_deref() {
+        Ok(Writing::Stalled(reason) | Writing::Ended(reason)) => reason.clone(),
+        Ok(Writing::Works) | Err(_) => std::future::pending().await,
+    }
+}

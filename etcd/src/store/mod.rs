@@ -1,0 +1,236 @@
+//! Records in etcd below one prefix, which only the leader of the daemons that share them writes.
+//!
+//! Entered through [`open`].
+//! - [`copying`]: reading and filling them while nobody leads;
+//! - [`keep_role`](mod@keep_role): what a leader is while it acts;
+//! - [`keys`]: where things lie;
+//! - [`plan`]: which transactions changes become;
+//! - [`reading`]: taking the records over;
+//! - [`writer`]: doing the transactions, in order, until each one is done.
+//!
+//! Invariant: each transaction is compared with *the leader's key is mine, and the number of the last transaction is
+//! the one before this*, so one that was sent twice, late, or by a daemon that leads no more takes no effect.
+
+pub mod copying;
+mod keep_role;
+mod keys;
+mod plan;
+mod reading;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::leadership::Fence;
+use crate::leadership::election::Elected;
+use crate::{Client, Error};
+
+pub use keep_role::keep_role;
+pub use keys::Keys;
+pub use reading::Meta;
+
+/// One record to write, or to delete when there is no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub key: String,
+    pub value: Option<Vec<u8>>,
+}
+
+impl Write {
+    pub fn put(key: String, value: &impl Message) -> Self {
+        Self {
+            key,
+            value: Some(value.encode_to_vec()),
+        }
+    }
+
+    pub fn delete(key: String) -> Self {
+        Self { key, value: None }
+    }
+}
+
+/// What a kind of daemon keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// The version of its records as a whole.
+    pub format: u32,
+    /// A record that may ask for a higher epoch than the last, and how its value is read.
+    pub raised_epoch: Option<RaisedEpoch>,
+}
+
+/// The name of the record of a raised epoch, and how its value is read.
+pub type RaisedEpoch = (&'static str, fn(&[u8]) -> Result<u64, prost::DecodeError>);
+
+/// Which cluster the records are of.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// As it is configured; empty if it has no name.
+    pub name: String,
+    /// For records that are new.
+    pub new_id: String,
+}
+
+/// Why records in etcd cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("failed to read or write the records in etcd")]
+    Etcd(#[from] Error),
+    #[error("another one leads now")]
+    LeadershipLost,
+    #[error(
+        "what is below {prefix} in etcd was written in format {found}; this version knows formats up to {known}: start \
+         the newer version that wrote it"
+    )]
+    Newer {
+        prefix: String,
+        found: u32,
+        known: u32,
+    },
+    #[error(
+        "what is below {prefix} in etcd is of the cluster {found:?}, and this is {given:?}: give another --etcd_prefix, \
+         or the cluster's name"
+    )]
+    AnotherCluster {
+        prefix: String,
+        found: String,
+        given: String,
+    },
+    #[error("there is a damaged record in etcd, {key}: restore etcd from a snapshot")]
+    Damaged {
+        key: String,
+        #[source]
+        source: prost::DecodeError,
+    },
+    #[error(
+        "there is {found:?} in etcd where a number belongs, at {key}: restore etcd from a snapshot"
+    )]
+    Unreadable { key: String, found: String },
+    #[error(
+        "there are {found} of {expected} parts of a change in etcd, below {key}: restore etcd from a snapshot"
+    )]
+    Incomplete {
+        key: String,
+        found: u32,
+        expected: u32,
+    },
+    #[error(
+        "there is another number of transactions in etcd than this daemon wrote: another program writes there"
+    )]
+    Interfered,
+}
+
+/// How the writing of changes goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Writing {
+    #[default]
+    Works,
+    /// Nothing could be written for a while, and the writer goes on trying.
+    Stalled(String),
+    /// Nothing will be written any more.
+    Ended(String),
+}
+
+/// Called from the writer with the number of the last durable change.
+pub type OnDurable = Box<dyn Fn(u64) + Send>;
+
+/// The way to the writer of changes of one kind.
+pub struct Queue<C> {
+    fence: Fence,
+    changes: Option<mpsc::UnboundedSender<(u64, C)>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl<C> fmt::Debug for Queue<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+impl<C> Queue<C> {
+    /// Queues a change, and never waits; numbers only grow. Whoever sends limits how many are not durable.
+    pub fn send(&self, number: u64, change: C) {
+        // A writer that has ended has told so, and the daemon ends.
+        if let Some(changes) = &self.changes {
+            let _unsent = changes.send((number, change));
+        }
+    }
+
+    /// Returns when all that is queued is durable, or cannot be written.
+    pub async fn close(mut self) {
+        /// What is not written by then was promised to nobody.
+        const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+        self.changes = None;
+        let Some(mut writer) = self.writer.take().filter(|_| self.fence.is_open()) else {
+            return;
+        };
+        match tokio::time::timeout(CLOSE_TIMEOUT, &mut writer).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => tracing::error!("the writer of the records in etcd panicked"),
+            Err(_) => {
+                tracing::warn!("not all that was to be written to etcd was");
+                writer.abort();
+            }
+        }
+    }
+}
+
+/// Records that were taken over.
+#[derive(Debug)]
+pub struct Opened<C> {
+    pub epoch: u64,
+    pub cluster_id: String,
+    /// The records by name.
+    pub values: BTreeMap<String, Vec<u8>>,
+    pub queue: Queue<C>,
+    pub writing: watch::Receiver<Writing>,
+}
+
+/// Takes the records over as the elected leader and starts the writer, which tells how it goes. `writes` says which
+/// records a change touches.
+///
+/// # Errors
+/// When they cannot be read, or another one leads by now.
+pub async fn open<C: Send + 'static>(
+    client: &Client,
+    keys: &Keys,
+    layout: &Layout,
+    cluster: &Cluster,
+    (elected, fence): (&Elected, &Fence),
+    writes: fn(&C) -> Vec<Write>,
+    on_durable: OnDurable,
+) -> Result<Opened<C>, StoreError> {
+    let taken = reading::take_over(client, keys, layout, cluster, elected).await?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whoever sends limits how many are not durable, and must not wait"
+    )]
+    let (changes, waiting) = mpsc::unbounded_channel();
+    let (told, writing) = watch::channel(Writing::default());
+    let writer = writer::Writer {
+        client: client.clone(),
+        keys: keys.clone(),
+        leader_created: elected.created,
+        fence: fence.clone(),
+        planner: taken.planner,
+        waiting,
+        writes,
+        told,
+    };
+    let queue = Queue {
+        fence: fence.clone(),
+        changes: Some(changes),
+        writer: Some(tokio::spawn(writer.run(taken.unfinished, on_durable))),
+    };
+    Ok(Opened {
+        epoch: taken.meta.epoch,
+        cluster_id: taken.meta.id,
+        values: taken.values,
+        queue,
+        writing,
+    })
+}
