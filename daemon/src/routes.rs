@@ -155,7 +155,7 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// A master that does not lead answers it too, for itself.
+    /// A daemon that does not lead answers it too, for itself.
     #[must_use]
     pub const fn by_followers(self) -> Self {
         Self {

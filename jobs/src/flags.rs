@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgAction;
+use meseta_etcd::EtcdFlags;
 use meseta_resources::parse_duration;
 
 use crate::access_flags::AccessFlags;
@@ -38,9 +39,18 @@ pub struct Flags {
     #[command(flatten)]
     pub access: AccessFlags,
 
-    /// Where jobs and what is known of their tasks are kept; must survive restarts.
+    /// Where the file of `--store=embedded` is, which must survive restarts.
     #[arg(long, default_value = "/var/lib/meseta/scheduler", value_name = "DIR")]
     pub work_dir: PathBuf,
+
+    /// Where jobs and what is known of their tasks are kept: `embedded` (a file in the work directory), or `etcd`, which
+    /// several schedulers share, of which one leads.
+    #[arg(long, default_value = "embedded", value_name = "STORE")]
+    pub store: String,
+
+    /// How etcd is reached, for `--store=etcd`.
+    #[command(flatten)]
+    pub etcd: EtcdFlags,
 
     /// User of tasks whose job names none. Default: the one who runs the scheduler, by $USER, else root.
     #[arg(long, value_name = "USER")]

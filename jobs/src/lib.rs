@@ -2,7 +2,8 @@
 //!
 //! Entered through [`run`], the daemon, with its [`Flags`]. [`spec`] is what a job is, which [`file`](mod@file) reads;
 //! [`core`] decides, [`placement`] says where tasks go and [`task_info`] what is launched there; `service` carries out
-//! what was decided, `link` speaks to the master, `store` to the disk, `http` to clients and `metrics` to Prometheus. Invariant: nothing here
+//! what was decided, `link` speaks to the master, `store` to the disk or to etcd, `http` to clients and `metrics` to
+//! Prometheus; `lead` waits until this scheduler is the one of several that leads. Invariant: nothing here
 //! knows a master or an agent but by what any framework may send and see.
 
 mod access_flags;
@@ -10,6 +11,7 @@ pub mod core;
 pub mod file;
 mod flags;
 mod http;
+mod lead;
 mod link;
 mod metrics;
 pub mod placement;

@@ -12,22 +12,32 @@ use std::time::Duration;
 use meseta_daemon::authentication::SettingsError;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
+use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::server::{self, CancellationToken};
 use meseta_daemon::{hostname, tls, work_dir};
+use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
+use meseta_etcd::leadership::fence::BootTime;
+use meseta_etcd::leadership::presence::Presence;
+use meseta_etcd::leadership::{Fence, Leader, Role, Standing};
+use meseta_etcd::store::Keys;
+use meseta_etcd::{Client, SettingsError as EtcdSettingsError};
 use meseta_proto::leader::is_host_port;
 use meseta_proto::reconciler::ReconcileIntervals;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 use tracing::info;
 
-use crate::core::{Options, RestoreError, State};
+use crate::core::{Options, RestoreError};
 use crate::flags::Flags;
 use crate::http;
+use crate::lead::{Acting, Candidacy, LeadError};
 use crate::link::{Link, Registration};
-use crate::service::Service;
+use crate::service::Ends;
 use crate::spec::Cron;
 use crate::spec::schedule::Schedule;
-use crate::store::{self, StoreError};
+use crate::store;
+use crate::store::embedded::StoreError;
 
 /// How long a scheduler that ends may keep the store from the next one: the kernel closes the files of a killed process
 /// after the process is told to be gone.
@@ -72,6 +82,14 @@ pub enum RunError {
         source: std::io::Error,
     },
     #[error(transparent)]
+    Flag(#[from] FlagError),
+    #[error("etcd cannot be used")]
+    Etcd(#[from] EtcdSettingsError),
+    #[error(transparent)]
+    Lead(#[from] LeadError),
+    #[error("the core of the scheduler panicked")]
+    Core,
+    #[error(transparent)]
     Store(#[from] StoreError),
     #[error("failed to restore what {path} has")]
     Restore {
@@ -100,41 +118,52 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let identity = flags.access.identity()?;
     let user = user(&flags);
     let principal = identity.principal()?;
+    let store = store_of(&flags)?;
     make_work_dir(&flags.work_dir)?;
-    let path = flags.work_dir.join(STORE);
-    let (records, store) = store::open(&path, STORE_PATIENCE).await?;
-    let clock = Clock::new();
-    let options = Options {
-        service_unreachable: flags.service_unreachable_timeout,
-        batch_unreachable: flags.batch_unreachable_timeout,
-        next_time,
-        reconcile: ReconcileIntervals::default(),
-        principal: principal.clone(),
-        owner: uuid::Uuid::new_v4().as_fields().0,
-    };
-    let state = State::restore(options, clock.now(), records);
-    let state = state.map_err(|source| RunError::Restore { path, source })?;
     let address = SocketAddr::new(flags.ip, flags.port);
     let (listener, address) = listen(address)?;
-    let scheme = if certificate.is_some() {
-        "https"
-    } else {
-        "http"
-    };
-
+    let scheme = certificate.as_ref().map_or("http", |_| "https");
     let hostname = flags.hostname.clone();
     let hostname = hostname.unwrap_or_else(|| hostname::of(address.ip()));
     let authority = hostname::with_port(&hostname, address.port());
     let registration = Registration {
         user: user.clone(),
-        principal,
+        principal: principal.clone(),
         webui_url: format!("{scheme}://{authority}/"),
-        hostname,
+        hostname: hostname.clone(),
         ..Registration::default()
     };
-    let (leader, of_leader) = watch::channel(None);
-    let (service, ends) = Service::new(state, store, clock, registration);
     let stop = CancellationToken::new();
+    let (role, of_role) = watch::channel(Role::Following(None));
+    let standing = Standing {
+        role: of_role,
+        fence: store.fence(),
+    };
+    let (leader, of_leader) = watch::channel(None);
+    let ends = Ends::new(registration, standing.clone());
+    let acting = Acting {
+        inbox: ends.inbox,
+        link: Link {
+            masters,
+            identity,
+            registration: ends.registration,
+            events: ends.link,
+            leader,
+            fence: standing.fence,
+            seed: uuid::Uuid::new_v4().as_u64_pair().0,
+        },
+        clock: Clock::new(),
+        options: options(&flags, principal.clone()),
+    };
+    let me = Leader {
+        id: uuid::Uuid::new_v4().to_string(),
+        hostname,
+        address: authority.clone(),
+        version: env.build.version.to_owned(),
+    };
+    let (schedulers, of_schedulers) = watch::channel(vec![authority.clone()]);
+    let driving = store.drive(acting, me, (role, schedulers), stop.clone());
+    let driving = tokio::spawn(driving.await?);
     // Both end with the token.
     if let Some(served) = certificate.clone() {
         tokio::spawn(served.watch(tls::WATCH_INTERVAL, stop.clone()));
@@ -145,17 +174,11 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         handle: ends.handle,
         user,
         leader: of_leader,
+        address: authority,
+        schedulers: of_schedulers,
         build: env.build,
         shutdown: stop.clone(),
     });
-    let link = Link {
-        masters,
-        identity,
-        registration: ends.registration,
-        events: ends.link,
-        leader,
-        seed: uuid::Uuid::new_v4().as_u64_pair().0,
-    };
     let serving = server::serve_with(
         listener,
         http::router(context),
@@ -167,8 +190,6 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         stop.clone(),
     );
     let serving = tokio::spawn(serving);
-    let linking = tokio::spawn(link.run(stop.clone()));
-    let driving = tokio::spawn(service.run(stop.clone()));
     work_dir::write_endpoint(&flags.work_dir, scheme, address)
         .map_err(|source| failed("write the endpoint in", &flags.work_dir, source))?;
     info!(%address, "listening");
@@ -176,12 +197,145 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         // Whoever wanted to know may have left.
         let _unsent = ready.send(address);
     }
-    env.shutdown.cancelled().await;
+    let ended = wait_for_end(&env.shutdown, driving, serving, &stop).await;
+    work_dir::remove_endpoint(&flags.work_dir);
+    ended
+}
+
+/// Until the scheduler is told to end, or cannot go on.
+async fn wait_for_end(
+    shutdown: &CancellationToken,
+    mut driving: JoinHandle<Result<(), RunError>>,
+    serving: JoinHandle<()>,
+    stop: &CancellationToken,
+) -> Result<(), RunError> {
+    let ended = tokio::select! {
+        () = shutdown.cancelled() => None,
+        ended = &mut driving => Some(ended),
+    };
     info!("ending; tasks go on");
     stop.cancel();
-    let _ = tokio::join!(serving, linking, driving);
-    work_dir::remove_endpoint(&flags.work_dir);
-    Ok(())
+    if serving.await.is_err() {
+        tracing::error!("the server panicked");
+    }
+    let ended = match ended {
+        Some(ended) => ended,
+        None => driving.await,
+    };
+    ended.map_err(|_| RunError::Core)?
+}
+
+/// Where the scheduler keeps what it knows.
+enum StoreOf {
+    /// In a file that no other scheduler writes.
+    One(PathBuf),
+    /// In etcd, which elects one of several.
+    Several {
+        client: Client,
+        keys: Keys,
+        times: LeaseTimes,
+    },
+}
+
+fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
+    match flags.store.as_str() {
+        "embedded" => Ok(StoreOf::One(flags.work_dir.join(STORE))),
+        "etcd" => {
+            let ttl = flags.etcd.lease_ttl()?;
+            let settings = flags.etcd.settings(ttl, "--store=etcd")?;
+            Ok(StoreOf::Several {
+                client: Client::new(settings)?,
+                keys: store::etcd::keys(&flags.etcd.etcd_prefix),
+                times: LeaseTimes { ttl },
+            })
+        }
+        other => {
+            let reason = "it is no store: use embedded or etcd";
+            Err(FlagError::new("store", other, reason).into())
+        }
+    }
+}
+
+/// A scheduler from its state to its end.
+type Driving = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
+
+impl StoreOf {
+    fn fence(&self) -> Fence {
+        match self {
+            Self::One(_) => Fence::never(),
+            Self::Several { .. } => Fence::closed(),
+        }
+    }
+
+    /// What runs until `stop`. One that is alone has read its store by then.
+    async fn drive(
+        self,
+        acting: Acting,
+        me: Leader,
+        (role, schedulers): (watch::Sender<Role>, watch::Sender<Vec<String>>),
+        stop: CancellationToken,
+    ) -> Result<Driving, RunError> {
+        let (client, keys, times) = match self {
+            Self::One(path) => return alone(path, acting, role, stop).await,
+            Self::Several {
+                client,
+                keys,
+                times,
+            } => (client, keys, times),
+        };
+        let presence = Presence {
+            client: client.clone(),
+            prefix: keys.members("schedulers"),
+            me: me.clone(),
+        };
+        let candidacy = Candidacy {
+            candidate: Candidate {
+                client,
+                key: keys.leader(),
+                me,
+                times,
+                clock: BootTime::now,
+            },
+            keys,
+            role,
+        };
+        Ok(Box::pin(async move {
+            tokio::select! {
+                led = candidacy.run(acting, stop) => Ok(led?),
+                never = presence.keep(schedulers) => match never {},
+            }
+        }))
+    }
+}
+
+/// One that reads the store and leads.
+async fn alone(
+    path: PathBuf,
+    acting: Acting,
+    role: watch::Sender<Role>,
+    stop: CancellationToken,
+) -> Result<Driving, RunError> {
+    let (records, store) = store::embedded::open(&path, STORE_PATIENCE).await?;
+    let state = acting.restore(records);
+    let state = state.map_err(|source| RunError::Restore { path, source })?;
+    let _following = role.send_replace(Role::Leading);
+    Ok(Box::pin(async move {
+        // Whoever asks for the role finds it for as long as the core runs.
+        let _role = role;
+        acting.run(state, store, stop).await;
+        Ok(())
+    }))
+}
+
+fn options(flags: &Flags, principal: Option<String>) -> Options {
+    Options {
+        service_unreachable: flags.service_unreachable_timeout,
+        batch_unreachable: flags.batch_unreachable_timeout,
+        next_time,
+        reconcile: ReconcileIntervals::default(),
+        principal,
+        owner: uuid::Uuid::new_v4().as_fields().0,
+    }
 }
 
 fn masters(text: &str) -> Result<Vec<String>, RunError> {

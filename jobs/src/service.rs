@@ -1,12 +1,14 @@
 //! Drives the core: takes inputs from clients, the master, the store and the clock, and carries its effects out.
 //!
-//! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariant: inputs that wait are taken together, so
-//! that a burst is decided on, and written, once.
+//! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariants: inputs that wait are taken together, so
+//! that a burst is decided on, and written, once; a scheduler that may not act at the moment takes nothing in but
+//! questions, and no time passes for its core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_etcd::leadership::{Role, Standing, tell};
 use meseta_proto::mesos::v1::scheduler::Call;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
@@ -53,38 +55,59 @@ enum Command {
 pub(crate) struct Handle {
     commands: mpsc::Sender<Command>,
     events: broadcast::Sender<Arc<Event>>,
+    /// What this scheduler is, which says whether the core may be asked for changes.
+    pub(crate) standing: Standing,
 }
 
-/// The scheduler is ending.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the scheduler is ending")]
-pub(crate) struct Ending;
+/// Why the core does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unavailable {
+    #[error("the scheduler is ending")]
+    Ending,
+    #[error("this scheduler takes no changes at the moment: {0}")]
+    Suspended(String),
+    #[error("this scheduler cannot act at the moment; whether the change is made is not known yet")]
+    Unknown,
+}
 
 impl Handle {
     /// Asks for a change; answered once it is durable.
     pub(crate) async fn request(
         &self,
         request: Request,
-    ) -> Result<Result<Accepted, Refusal>, Ending> {
+    ) -> Result<Result<Accepted, Refusal>, Unavailable> {
+        if let Some(reason) = self.standing.suspended() {
+            return Err(Unavailable::Suspended(reason));
+        }
         let (reply, answer) = oneshot::channel();
         let command = Command::Request(request, reply);
-        self.commands.send(command).await.map_err(|_| Ending)?;
-        answer.await.map_err(|_| Ending)
+        self.send(command).await?;
+        let mut role = self.standing.role.clone();
+        let until_suspended = role.wait_for(|role| matches!(role, Role::Suspended { .. }));
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_err(|_| Unavailable::Ending),
+            Ok(_) = until_suspended => Err(Unavailable::Unknown),
+        }
+    }
+
+    async fn send(&self, command: Command) -> Result<(), Unavailable> {
+        let sent = self.commands.send(command).await;
+        sent.map_err(|_| Unavailable::Ending)
     }
 
     /// Looks at the state between two steps.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&State) -> T + Send + 'static,
-    ) -> Result<T, Ending> {
+    ) -> Result<T, Unavailable> {
         let (reply, answer) = oneshot::channel();
         let reading = Box::new(move |state: &State| {
             // Whoever asked may have left.
             let _ = reply.send(look(state));
         });
-        let command = Command::Read(reading);
-        self.commands.send(command).await.map_err(|_| Ending)?;
-        answer.await.map_err(|_| Ending)
+        self.send(Command::Read(reading)).await?;
+        answer.await.map_err(|_| Unavailable::Ending)
     }
 
     /// Events from now on.
@@ -98,51 +121,82 @@ pub(crate) struct Service {
     state: State,
     store: Store,
     clock: Clock,
-    commands: mpsc::Receiver<Command>,
-    link: mpsc::Receiver<FromLink>,
-    events: broadcast::Sender<Arc<Event>>,
-    registration: watch::Sender<Registration>,
+    inbox: Inbox,
     calls: Option<CallQueue>,
     waiting: BTreeMap<u64, oneshot::Sender<Result<Accepted, Refusal>>>,
     next_request: u64,
 }
 
-/// What a service is spoken to by.
+/// What a service is spoken to by, made before there is one.
 pub(crate) struct Ends {
     pub(crate) handle: Handle,
     pub(crate) link: mpsc::Sender<FromLink>,
     pub(crate) registration: watch::Receiver<Registration>,
+    pub(crate) inbox: Inbox,
 }
 
-impl Service {
-    pub(crate) fn new(
-        state: State,
-        store: Store,
-        clock: Clock,
-        registration: Registration,
-    ) -> (Self, Ends) {
+/// What a service hears, and whom it tells.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    commands: mpsc::Receiver<Command>,
+    link: mpsc::Receiver<FromLink>,
+    events: broadcast::Sender<Arc<Event>>,
+    registration: watch::Sender<Registration>,
+    standing: Standing,
+}
+
+impl Ends {
+    pub(crate) fn new(registration: Registration, standing: Standing) -> Self {
         let (commands, of_commands) = mpsc::channel(QUEUE_MAX);
         let (link, of_link) = mpsc::channel(LINK_QUEUE_MAX);
         let (events, _) = broadcast::channel(EVENTS_MAX);
-        let (registration, of_registration) = watch::channel(registration.with(&state));
-        let service = Self {
+        let (registration, of_registration) = watch::channel(registration);
+        Self {
+            inbox: Inbox {
+                commands: of_commands,
+                link: of_link,
+                events: events.clone(),
+                registration,
+                standing: standing.clone(),
+            },
+            handle: Handle {
+                commands,
+                events,
+                standing,
+            },
+            link,
+            registration: of_registration,
+        }
+    }
+}
+
+impl Inbox {
+    /// Answers questions from this state while there is no service. Never returns while questions may come.
+    pub(crate) async fn stand_by(&mut self, nothing: &State) {
+        while let Some(command) = self.commands.recv().await {
+            match command {
+                Command::Read(look) => look(nothing),
+                // Nobody gets that far: the dropped answer says that the scheduler ends.
+                Command::Request(..) => {}
+            }
+        }
+    }
+}
+
+impl Service {
+    pub(crate) fn new(state: State, store: Store, clock: Clock, inbox: Inbox) -> Self {
+        inbox
+            .registration
+            .send_modify(|present| *present = present.with(&state));
+        Self {
             state,
             store,
             clock,
-            commands: of_commands,
-            link: of_link,
-            events: events.clone(),
-            registration,
+            inbox,
             calls: None,
             waiting: BTreeMap::new(),
             next_request: 0,
-        };
-        let ends = Ends {
-            handle: Handle { commands, events },
-            link,
-            registration: of_registration,
-        };
-        (service, ends)
+        }
     }
 
     /// Runs until `shutdown`; what was decided by then is durable.
@@ -150,26 +204,29 @@ impl Service {
         let mut durable = self.store.durable();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut role = self.inbox.standing.role.clone();
         loop {
             let mut inputs = Vec::new();
+            let acts = self.inbox.standing.now() == Role::Leading;
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Ok(()) = durable.changed() => {
+                Ok(()) = durable.changed(), if acts => {
                     inputs.push(Input::Stored(*durable.borrow_and_update()));
                 }
-                Some(told) = self.link.recv() => self.take(told, &mut inputs),
-                Some(command) = self.commands.recv() => self.command(command, &mut inputs),
-                _ = ticks.tick() => inputs.push(Input::Tick),
+                Some(told) = self.inbox.link.recv(), if acts => self.take(told, &mut inputs),
+                Some(command) = self.inbox.commands.recv() => self.command(command, &mut inputs),
+                _ = ticks.tick(), if acts => inputs.push(Input::Tick),
+                Ok(()) = role.changed() => {}
             }
-            while inputs.len() < BATCH_MAX
-                && let Ok(told) = self.link.try_recv()
+            while acts
+                && inputs.len() < BATCH_MAX
+                && let Ok(told) = self.inbox.link.try_recv()
             {
                 self.take(told, &mut inputs);
             }
             self.step(inputs).await;
         }
-        let store = self.store;
-        let _ = tokio::task::spawn_blocking(move || store.close()).await;
+        self.store.close().await;
     }
 
     fn take(&mut self, told: FromLink, inputs: &mut Vec<Input>) {
@@ -209,12 +266,8 @@ impl Service {
         for effect in effects {
             self.carry_out(effect).await;
         }
-        let registration = self.registration.borrow().with(&self.state);
-        self.registration.send_if_modified(|present| {
-            let is_new = *present != registration;
-            *present = registration;
-            is_new
-        });
+        let registration = self.inbox.registration.borrow().with(&self.state);
+        tell(&self.inbox.registration, registration);
     }
 
     async fn carry_out(&mut self, effect: Effect) {
@@ -229,10 +282,10 @@ impl Service {
             Effect::Event(event) => {
                 tracing::debug!(job = %event.job, task_id = event.task_id.as_deref(), text = %event.text, "event");
                 // Nobody may be following.
-                let _ = self.events.send(Arc::new(event));
+                let _ = self.inbox.events.send(Arc::new(event));
             }
             Effect::Accept(accept) => {
-                let call = calls::accept(&accept, &self.registration.borrow());
+                let call = calls::accept(&accept, &self.inbox.registration.borrow());
                 self.call(call).await;
             }
             Effect::Decline { offers, refuse } => self.call(calls::decline(offers, refuse)).await,
@@ -254,7 +307,7 @@ impl Service {
             Effect::Suppress(roles) => self.call(calls::suppress(roles)).await,
             Effect::Revive(roles) => self.call(calls::revive(roles)).await,
             Effect::Roles(roles) => {
-                let present = self.registration.borrow().with(&self.state);
+                let present = self.inbox.registration.borrow().with(&self.state);
                 let registration = Registration { roles, ..present };
                 self.call(calls::update_framework(&registration)).await;
             }

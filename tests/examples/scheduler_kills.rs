@@ -1,7 +1,8 @@
 //! kill -9 of scheduler, master and agents at random moments while a service and a batch run.
 //!
-//! `cargo build --release` and `cargo run --release -p meseta-tests --example scheduler_kills -- [TASKS] [KILLS] [SEED]`,
-//! as root; 200 tasks, 100 kills and seed 7 unless given.
+//! `cargo build --release` and `cargo run --release -p meseta-tests --example scheduler_kills -- [TASKS] [KILLS] [SEED]
+//! [etcd]`, as root; 200 tasks, 100 kills and seed 7 unless given. With `etcd`, three schedulers share their jobs in one,
+//! and the one that leads is killed.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::process::ExitCode;
@@ -9,13 +10,14 @@ use std::process::ExitCode;
 use meseta_tests::scheduler_kills;
 
 fn main() -> ExitCode {
+    let on_etcd = std::env::args().any(|argument| argument == "etcd");
     let mut given = std::env::args().skip(1);
     let mut number = |usual: usize| {
         let number = given.next().and_then(|text| text.parse().ok());
         number.unwrap_or(usual)
     };
     let (tasks, kills, seed) = (number(200), number(100), number(7));
-    match scheduler_kills::run(tasks, kills, seed as u64) {
+    match scheduler_kills::run(tasks, kills, seed as u64, on_etcd) {
         Ok(report) => {
             println!(
                 "{} kills of the scheduler, {} of the master, {} of agents; at most {} tasks of a service of {} in {} \

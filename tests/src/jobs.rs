@@ -1,14 +1,17 @@
-//! A scheduler of jobs beside a cluster: started, asked, killed.
+//! Schedulers of jobs beside a cluster: one with a file, or several on etcd; started, asked, killed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, free_port};
+use crate::masters::{Etcd, FAILOVER_LIMIT};
 use crate::wait::eventually;
 use crate::{Cluster, http};
 
+/// One scheduler with its state in the cluster's directory.
 #[derive(Debug)]
 pub struct Scheduler {
     pub daemon: Daemon,
@@ -16,7 +19,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// One of the cluster's master, with its state in the cluster's directory.
+    /// One of the cluster's master.
     pub fn start(cluster: &Cluster) -> Self {
         let flags = vec![
             "--port=0".to_owned(),
@@ -36,35 +39,140 @@ impl Scheduler {
 
     /// Submits a job in the JSON form of its file; gives its version.
     pub fn submit(&self, job: &Value) -> u64 {
-        let answer = http::post_json(&format!("{}/v1/jobs", self.daemon.url), job);
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()["version"].as_u64().expect("a version")
+        submit(&self.daemon.url, job)
     }
 
     /// What it says of a job; nothing while it does not answer or has no such job.
     pub fn job(&self, name: &str) -> Option<Value> {
-        let url = format!("{}/v1/jobs/{name}", self.daemon.url);
-        let answer = http::try_get(&url).ok()?;
-        (answer.status == 200).then(|| answer.json())
+        job(&self.daemon.url, name)
     }
 
     /// Waits until a job is in this state and version.
     pub fn wait_for(&self, name: &str, state: &str, version: u64, limit: Duration) -> Value {
-        let what = format!("{name} is {state} in version {version}");
-        let last = std::cell::RefCell::new(Value::Null);
-        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually(&what, limit, || {
-                let job = self.job(name)?;
-                let is_it = job["state"] == state && job["version"] == version;
-                last.replace(job.clone());
-                is_it.then_some(job)
-            })
-        }));
-        waited.unwrap_or_else(|_| panic!("{what}, but: {}", last.borrow()))
+        wait_for(|| self.job(name), name, state, version, limit)
     }
 }
 
-fn work_dir(cluster: &Cluster) -> std::path::PathBuf {
+/// Several schedulers that share their jobs in an etcd. The fields end in this order.
+#[derive(Debug)]
+pub struct Schedulers {
+    pub all: Vec<Daemon>,
+    pub etcd: Etcd,
+    dir: TempDir,
+    flags: Vec<String>,
+}
+
+impl Schedulers {
+    /// Starts so many of the cluster's master, and waits until one leads.
+    pub fn start(cluster: &Cluster, count: usize) -> Self {
+        let dir = TempDir::with_prefix("meseta-test-").expect("a temporary directory");
+        let etcd = Etcd::start(dir.path());
+        let flags = vec![
+            "--store=etcd".to_owned(),
+            format!("--etcd_endpoints={}", etcd.url),
+            "--etcd_lease_ttl=4secs".to_owned(),
+            format!("--master={}", cluster.master.address()),
+        ];
+        let mut schedulers = Self {
+            all: Vec::new(),
+            etcd,
+            dir,
+            flags,
+        };
+        for index in 0..count {
+            let started = schedulers.start_one(index, free_port());
+            schedulers.all.push(started);
+        }
+        schedulers.leader();
+        schedulers
+    }
+
+    fn start_one(&self, index: usize, port: u16) -> Daemon {
+        let mut flags = self.flags.clone();
+        flags.push(format!("--port={port}"));
+        let dir = self.dir.path().join(format!("scheduler-{index}"));
+        Daemon::start("scheduler", &dir, &flags)
+    }
+
+    /// kill -9, and a start at the same address.
+    pub fn restart(&mut self, index: usize) {
+        self.all[index].kill();
+        let port = self.all[index].address().rsplit(':').next();
+        let port = port.and_then(|port| port.parse().ok()).expect("a port");
+        self.all[index] = self.start_one(index, port);
+    }
+
+    /// Which one leads, once one does.
+    pub fn leader(&self) -> usize {
+        eventually("a scheduler leads", FAILOVER_LIMIT, || {
+            (0..self.all.len()).find(|index| self.role(*index) == "leading")
+        })
+    }
+
+    /// What a scheduler says it is; empty if it does not answer.
+    pub fn role(&self, index: usize) -> String {
+        let answer = http::try_get(&format!("{}/leader", self.all[index].url));
+        let role = answer.map(|answer| answer.json()["role"].clone());
+        let role = role.ok();
+        let role = role.as_ref().and_then(Value::as_str);
+        role.unwrap_or_default().to_owned()
+    }
+
+    /// All addresses, as the command line takes them.
+    pub fn addresses(&self) -> String {
+        let all: Vec<_> = self.all.iter().map(Daemon::address).collect();
+        all.join(",")
+    }
+
+    /// What whoever leads says of a job; nothing while nobody does.
+    pub fn job(&self, name: &str) -> Option<Value> {
+        let leader = (0..self.all.len()).find(|index| self.role(*index) == "leading")?;
+        job(&self.all[leader].url, name)
+    }
+
+    /// Submits a job to whoever leads; gives its version.
+    pub fn submit(&self, job: &Value) -> u64 {
+        submit(&self.all[self.leader()].url, job)
+    }
+
+    /// Waits until a job is in this state and version.
+    pub fn wait_for(&self, name: &str, state: &str, version: u64, limit: Duration) -> Value {
+        wait_for(|| self.job(name), name, state, version, limit)
+    }
+}
+
+fn submit(url: &str, job: &Value) -> u64 {
+    let answer = http::post_json(&format!("{url}/v1/jobs"), job);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["version"].as_u64().expect("a version")
+}
+
+fn job(url: &str, name: &str) -> Option<Value> {
+    let answer = http::try_get(&format!("{url}/v1/jobs/{name}")).ok()?;
+    (answer.status == 200).then(|| answer.json())
+}
+
+fn wait_for(
+    job: impl Fn() -> Option<Value>,
+    name: &str,
+    state: &str,
+    version: u64,
+    limit: Duration,
+) -> Value {
+    let what = format!("{name} is {state} in version {version}");
+    let last = std::cell::RefCell::new(Value::Null);
+    let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually(&what, limit, || {
+            let job = job()?;
+            let is_it = job["state"] == state && job["version"] == version;
+            last.replace(job.clone());
+            is_it.then_some(job)
+        })
+    }));
+    waited.unwrap_or_else(|_| panic!("{what}, but: {}", last.borrow()))
+}
+
+fn work_dir(cluster: &Cluster) -> PathBuf {
     let first = cluster.agent_dir(0);
     first.parent().unwrap_or(Path::new("/")).join("scheduler")
 }

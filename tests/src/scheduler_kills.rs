@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::dice::Dice;
-use crate::jobs::{Scheduler, batch, service};
+use crate::jobs::{Scheduler, Schedulers, batch, service};
 use crate::wait::eventually;
 use crate::{Cluster, Setup, http};
 
@@ -33,8 +33,41 @@ pub struct Report {
     pub settled_after: Duration,
 }
 
-/// Runs as many tasks, half of a service and half of a batch, through so many kills; the first contradiction ends it.
-pub fn run(tasks: usize, kills: usize, seed: u64) -> Result<Report, String> {
+/// What is killed of schedulers: one with a file, or whichever of three on etcd leads.
+enum Killed {
+    One(Scheduler),
+    Three(Schedulers),
+}
+
+impl Killed {
+    fn submit(&self, job: &Value) {
+        match self {
+            Self::One(scheduler) => scheduler.submit(job),
+            Self::Three(schedulers) => schedulers.submit(job),
+        };
+    }
+
+    fn job(&self, name: &str) -> Option<Value> {
+        match self {
+            Self::One(scheduler) => scheduler.job(name),
+            Self::Three(schedulers) => schedulers.job(name),
+        }
+    }
+
+    fn kill(&mut self, cluster: &Cluster) {
+        match self {
+            Self::One(scheduler) => scheduler.restart(cluster),
+            Self::Three(schedulers) => {
+                let leader = schedulers.leader();
+                schedulers.restart(leader);
+            }
+        }
+    }
+}
+
+/// Runs as many tasks, half of a service and half of a batch, through so many kills; the first contradiction ends it. With
+/// `on_etcd` there are three schedulers, of which the leader is killed.
+pub fn run(tasks: usize, kills: usize, seed: u64, on_etcd: bool) -> Result<Report, String> {
     let mut cluster = Cluster::start(Setup {
         agents: 2,
         agent_flags: vec!["--resources=cpus:8;mem:16384;disk:4096;ports:[31000-31999]".into()],
@@ -42,7 +75,10 @@ pub fn run(tasks: usize, kills: usize, seed: u64) -> Result<Report, String> {
     });
     let done =
         tempfile::TempDir::with_prefix("meseta-test-done-").map_err(|error| error.to_string())?;
-    let mut scheduler = Scheduler::start(&cluster);
+    let mut scheduler = match on_etcd {
+        false => Killed::One(Scheduler::start(&cluster)),
+        true => Killed::Three(Schedulers::start(&cluster, 3)),
+    };
     let count = tasks / 2;
     scheduler.submit(&service("web", count, "exec sleep 100000"));
     let command = format!("sleep 1; echo done >> {}/$INDEX", done.path().display());
@@ -53,7 +89,7 @@ pub fn run(tasks: usize, kills: usize, seed: u64) -> Result<Report, String> {
         std::thread::sleep(Duration::from_millis(dice.roll(PAUSE_MS_MAX)));
         match dice.roll(4) {
             0 | 1 => {
-                scheduler.restart(&cluster);
+                scheduler.kill(&cluster);
                 report.kills_of_scheduler += 1;
             }
             2 => {
@@ -116,7 +152,7 @@ fn look(cluster: &Cluster, most: usize, report: &mut Report) -> Result<(), Strin
 
 fn settle(
     cluster: &Cluster,
-    scheduler: &Scheduler,
+    scheduler: &Killed,
     count: usize,
     report: &mut Report,
 ) -> Result<(), String> {

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 pub use fence::Fence;
 pub use role::{Leader, Role};
-pub use standing::{Elsewhere, Standing};
+pub use standing::{Elsewhere, STALE_HEADER, Standing};
 
 /// Tells those who watch a value, if it is another one; says whether it is.
 pub fn tell<T: PartialEq>(told: &watch::Sender<T>, new: T) -> bool {

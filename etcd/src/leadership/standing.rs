@@ -4,6 +4,10 @@ use tokio::sync::watch;
 
 use super::{Fence, Role};
 
+/// The header of answers of a daemon that may not act: what is shown may be behind what another one shows. Its value says
+/// why.
+pub const STALE_HEADER: &str = "meseta-stale";
+
 /// The role of a daemon, and until when it may act in it.
 #[derive(Clone, Debug)]
 pub struct Standing {

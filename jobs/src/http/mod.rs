@@ -16,7 +16,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use http::{Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use meseta_access::Action;
 use meseta_daemon::authentication::{self, Authentication, Caller};
 use meseta_daemon::build_info::BuildInfo;
@@ -25,12 +25,16 @@ use meseta_daemon::query::Query;
 use meseta_daemon::request;
 use meseta_daemon::routes::Need;
 use meseta_daemon::server::{CancellationToken, Peer};
+use meseta_etcd::leadership::{Elsewhere, STALE_HEADER};
 use tokio::sync::watch;
 
 use crate::service::Handle;
 pub(crate) use reply::Reply;
 use routes::ROUTES;
 pub use routes::reference;
+
+/// Of answers of a scheduler that may not act: what is shown may be behind what another one shows.
+const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -41,6 +45,10 @@ pub(crate) struct Context {
     pub(crate) user: String,
     /// The URL of the master that it is subscribed to, or was last.
     pub(crate) leader: watch::Receiver<Option<String>>,
+    /// A host and a port, where clients are sent that ask another scheduler.
+    pub(crate) address: String,
+    /// The addresses of all schedulers that share the jobs.
+    pub(crate) schedulers: watch::Receiver<Vec<String>>,
     pub(crate) build: BuildInfo,
     pub(crate) shutdown: CancellationToken,
 }
@@ -94,7 +102,8 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
     }
     let Some(route) = ROUTES.find(&path) else {
         if let Some(file) = page::answer(Page::Scheduler, &request) {
-            return file;
+            // The page of whoever leads: what it asks for is answered there.
+            return elsewhere(&context, &request).map_or(file, Reply::response);
         }
         let text = format!("there is no {path} here; /openapi.json says what there is");
         return Reply::error(StatusCode::NOT_FOUND, &text).response();
@@ -114,6 +123,11 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
             .allow(allow)
             .response();
     }
+    if !route.by_followers
+        && let Some(elsewhere) = elsewhere(&context, &request)
+    {
+        return elsewhere.response();
+    }
     if let Need::Permission(action, object) = route.need(request.method())
         && let Err(forbidden) = caller.check(action, object)
     {
@@ -122,6 +136,7 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
     if let Some(text) = route.wrong_body_type(&request) {
         return Reply::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, &text).response();
     }
+    let standing = context.handle.standing.clone();
     let permitted = Permitted {
         query: Query::of(request.uri()),
         context,
@@ -129,5 +144,22 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
         request,
     };
     let reply = (route.handler)(permitted).await;
-    reply.unwrap_or_else(|refusal| refusal).response()
+    let mut response = reply.unwrap_or_else(|refusal| refusal).response();
+    if let Some(reason) = standing.suspended() {
+        let reason = HeaderValue::from_str(&reason);
+        let reason = reason.unwrap_or_else(|_| HeaderValue::from_static("suspended"));
+        response.headers_mut().insert(STALE, reason);
+    }
+    response
+}
+
+/// The answer of a scheduler that does not lead; nothing where it does.
+fn elsewhere(context: &Context, request: &Request<Body>) -> Option<Reply> {
+    let path = request.uri().path_and_query();
+    let path = path.map_or("/", |path| path.as_str());
+    Some(match context.handle.standing.elsewhere(path)? {
+        Elsewhere::Leader(location) => Reply::elsewhere(location),
+        Elsewhere::Nobody => Reply::later("no scheduler leads at the moment"),
+        Elsewhere::Recovering => Reply::later("this scheduler leads and is reading its jobs"),
+    })
 }

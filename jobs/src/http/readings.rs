@@ -95,6 +95,27 @@ pub(super) async fn subscription(permitted: Permitted) -> Result<Reply, Reply> {
     }))
 }
 
+/// Which scheduler leads, as of the one that is asked.
+#[derive(Serialize)]
+struct Leading {
+    role: &'static str,
+    leader: Option<String>,
+    schedulers: Vec<String>,
+    /// Why a leader may not act.
+    reason: Option<String>,
+}
+
+pub(super) async fn leader(permitted: Permitted) -> Result<Reply, Reply> {
+    let context = &permitted.context;
+    let standing = &context.handle.standing;
+    Ok(Reply::json(&Leading {
+        role: standing.now().name(),
+        leader: standing.leader(&context.address),
+        schedulers: context.schedulers.borrow().clone(),
+        reason: standing.suspended(),
+    }))
+}
+
 /// An entry of Prometheus's HTTP service discovery.
 #[derive(Serialize)]
 struct Target {
@@ -139,7 +160,10 @@ pub(super) async fn health(permitted: Permitted) -> Result<Reply, Reply> {
         .handle
         .read(|state| state.is_connected())
         .await?;
-    Ok(Reply::json(&json!({ "subscribed": is_connected })))
+    let role = permitted.context.handle.standing.now();
+    Ok(Reply::json(
+        &json!({ "role": role.name(), "subscribed": is_connected }),
+    ))
 }
 
 pub(super) async fn version(permitted: Permitted) -> Result<Reply, Reply> {

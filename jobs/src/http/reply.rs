@@ -1,13 +1,13 @@
 //! An answer in the making: JSON, but for metrics and streams.
 
 use axum::body::Body;
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use meseta_access::Forbidden;
 use serde::Serialize;
 
 use crate::core::Refusal;
-use crate::service::Ending;
+use crate::service::Unavailable;
 
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
@@ -18,7 +18,7 @@ pub(crate) struct Reply {
     status: StatusCode,
     content_type: &'static str,
     body: Body,
-    allow: Option<String>,
+    header: Option<(HeaderName, String)>,
 }
 
 /// The answer to what was refused as a whole.
@@ -65,15 +65,29 @@ impl Reply {
             status,
             content_type,
             body,
-            allow: None,
+            header: None,
         }
     }
 
+    /// The same request is answered there.
+    pub(super) fn elsewhere(location: String) -> Self {
+        let text = "another scheduler leads";
+        Self::error(StatusCode::TEMPORARY_REDIRECT, text).header(LOCATION, location)
+    }
+
+    /// To be asked again in a second.
+    pub(super) fn later(message: &str) -> Self {
+        let soon = "1".to_owned();
+        Self::error(StatusCode::SERVICE_UNAVAILABLE, message).header(RETRY_AFTER, soon)
+    }
+
     pub(super) fn allow(self, methods: String) -> Self {
-        Self {
-            allow: Some(methods),
-            ..self
-        }
+        self.header(ALLOW, methods)
+    }
+
+    fn header(self, name: HeaderName, value: String) -> Self {
+        let header = Some((name, value));
+        Self { header, ..self }
     }
 
     pub(super) fn response(self) -> Response<Body> {
@@ -81,8 +95,10 @@ impl Reply {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
-        if let Some(allow) = self.allow.and_then(|allow| allow.parse().ok()) {
-            headers.insert(ALLOW, allow);
+        if let Some((name, value)) = self.header
+            && let Ok(value) = value.parse()
+        {
+            headers.insert(name, value);
         }
         response
     }
@@ -94,9 +110,9 @@ impl From<Forbidden> for Reply {
     }
 }
 
-impl From<Ending> for Reply {
-    fn from(ending: Ending) -> Self {
-        Self::error(StatusCode::SERVICE_UNAVAILABLE, &ending.to_string())
+impl From<Unavailable> for Reply {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::error(StatusCode::SERVICE_UNAVAILABLE, &unavailable.to_string())
     }
 }
 

@@ -53,24 +53,35 @@ static LIST: &[Route] = &[
         |permitted| Box::pin(readings::metrics(permitted)),
         "for Prometheus",
     )
+    .by_followers()
     .alone(),
     Route::open(
         "/health",
         |permitted| Box::pin(readings::health(permitted)),
         "200 once the core answers",
     )
+    .by_followers()
+    .alone(),
+    Route::open(
+        "/leader",
+        |permitted| Box::pin(readings::leader(permitted)),
+        "what this scheduler is, which one leads, and which ones there are",
+    )
+    .by_followers()
     .alone(),
     Route::open(
         "/version",
         |permitted| Box::pin(readings::version(permitted)),
         "as the master's",
     )
+    .by_followers()
     .alone(),
     Route::open(
         "/openapi.json",
         |permitted| Box::pin(readings::openapi(permitted)),
         "the description of these endpoints for programs",
     )
+    .by_followers()
     .alone(),
 ];
 

@@ -16,6 +16,7 @@ use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::client::{self, Client, RecordStream};
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::leader;
+use meseta_etcd::leadership::Fence;
 use meseta_proto::leader::Backoff;
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1 as mesos;
@@ -101,6 +102,8 @@ pub(crate) struct Link {
     pub(crate) events: mpsc::Sender<FromLink>,
     /// Told the URL of each master that takes the subscription.
     pub(crate) leader: watch::Sender<Option<String>>,
+    /// Nothing is sent while it is closed.
+    pub(crate) fence: Fence,
     pub(crate) seed: u64,
 }
 
@@ -161,6 +164,8 @@ impl Link {
         let url = format!("{leader}{PATH}");
         let registration = self.registration.borrow().clone();
         let call = client::Call::message(&url, MEDIA, &calls::subscribe(&registration));
+        // A scheduler that leads no more must not take the stream of the one that does.
+        self.fence.opened().await;
         let mut records = client.stream(call).await?;
         let stream_id = records.header("mesos-stream-id").ok_or(Ended::NoStreamId)?;
         let stream_id = stream_id.parse().map_err(|_| Ended::NoStreamId)?;
@@ -187,6 +192,7 @@ impl Link {
             framework_id: framework_id.clone(),
             told: self.events.clone(),
             broken: broken.clone(),
+            fence: self.fence.clone(),
         };
         self.tell(FromLink::Subscribed {
             framework_id,

@@ -3,6 +3,7 @@
 use http::{HeaderName, HeaderValue};
 use meseta_daemon::client::{self, Client};
 use meseta_daemon::error_chain::chain;
+use meseta_etcd::leadership::Fence;
 use meseta_proto::mesos::v1::FrameworkId;
 use meseta_proto::mesos::v1::scheduler::{Call, call};
 use tokio::sync::mpsc;
@@ -38,6 +39,8 @@ pub(super) struct Stream {
     pub(super) told: mpsc::Sender<FromLink>,
     /// Ends the sending, and is cancelled when a call does not arrive.
     pub(super) broken: CancellationToken,
+    /// No call leaves while it is closed.
+    pub(super) fence: Fence,
 }
 
 impl CallQueue {
@@ -83,6 +86,10 @@ impl Stream {
             let Some(call) = call else {
                 return;
             };
+            tokio::select! {
+                () = self.broken.cancelled() => return,
+                () = self.fence.opened() => {}
+            }
             let kind = call.r#type();
             if let Err(error) = self.send(call).await {
                 tracing::warn!(error = %chain(&error), call = kind.as_str_name(), "call did not arrive");

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use meseta_etcd::leadership::{Elsewhere, Role};
+use meseta_etcd::leadership::{Elsewhere, Role, STALE_HEADER};
 use serde_json::json;
 
 use super::responses::text;
@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::handle::Handle;
 
 /// Of answers of a master that may not act: what is shown may be behind what another one shows. Its value says why.
-const STALE: HeaderName = HeaderName::from_static("meseta-stale");
+const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 
 /// In how many seconds to ask again where nobody leads yet.
 const RETRY_AFTER: &str = "1";

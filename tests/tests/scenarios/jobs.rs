@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use meseta_tests::jobs::{Scheduler, service};
+use meseta_tests::daemon::binary;
+use meseta_tests::jobs::{Scheduler, Schedulers, batch, service};
+use meseta_tests::masters::FAILOVER_LIMIT;
 use meseta_tests::wait::eventually;
-use meseta_tests::{Cluster, Setup, http, scheduler_kills, unless_root};
+use meseta_tests::{Cluster, Missing, Setup, http, scheduler_kills, unless_installed, unless_root};
 use serde_json::json;
 
 meseta_tests::scenarios! {
@@ -12,6 +14,16 @@ meseta_tests::scenarios! {
         a_service_is_healthy_soon_rolls_and_goes_back_by_itself,
         a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_alone,
         kills_of_scheduler_master_and_agents_lose_and_repeat_nothing;
+    without_root_or_etcd:
+        another_scheduler_goes_on_where_the_leader_was_killed;
+}
+
+fn without_root_or_etcd() -> Missing {
+    unless_root().or_else(unless_etcd)
+}
+
+fn unless_etcd() -> Missing {
+    unless_installed("etcd")
 }
 
 /// From the submission of a small job until its task is healthy: two seconds, and slack for a busy machine.
@@ -94,8 +106,63 @@ fn until(scheduler: &Scheduler, state: &str, version: u64, count: usize) {
 }
 
 fn kills_of_scheduler_master_and_agents_lose_and_repeat_nothing() {
-    let report = scheduler_kills::run(20, 8, 5).unwrap_or_else(|why| panic!("{why}"));
+    let report = scheduler_kills::run(20, 8, 5, false).unwrap_or_else(|why| panic!("{why}"));
     assert!(report.looks > 0);
+}
+
+/// Three share their jobs: followers send clients on, and in the middle of an update the leader is killed.
+fn another_scheduler_goes_on_where_the_leader_was_killed() {
+    let cluster = Cluster::default();
+    let mut schedulers = Schedulers::start(&cluster, 3);
+    let first = schedulers.leader();
+    let follower = &schedulers.all[(first + 1) % 3];
+    let health = http::get(&format!("{}/health", follower.url)).json();
+    assert_eq!(health, json!({ "role": "following", "subscribed": false }));
+    let leader = http::get(&format!("{}/leader", follower.url)).json();
+    assert_eq!(leader["leader"], schedulers.all[first].address());
+    let sent_on = http::get(&format!("{}/v1/jobs?x=1", follower.url));
+    let there = format!("//{}/v1/jobs?x=1", schedulers.all[first].address());
+    assert_eq!(
+        (sent_on.status, sent_on.header("location")),
+        (307, Some(&*there))
+    );
+
+    let count = 4;
+    let version = schedulers.submit(&service("web", count, "exec sleep 1000"));
+    schedulers.wait_for("web", "healthy", version, UPDATE_LIMIT);
+    let done = tempfile::tempdir().expect("a directory");
+    let command = format!("sleep 2; echo done >> {}/$INDEX", done.path().display());
+    schedulers.submit(&batch("array", count, &command));
+    let updated = schedulers.submit(&service("web", count, "exec sleep 2000"));
+    eventually("the update is under way", UPDATE_LIMIT, || {
+        let job = schedulers.job("web")?;
+        (job["state"] == "updating" && job["tasks"].as_array()?.len() > count).then_some(())
+    });
+    schedulers.all[first].kill();
+    let began = Instant::now();
+    let second = schedulers.leader();
+    let took = began.elapsed();
+    assert_ne!(first, second);
+    assert!(took <= FAILOVER_LIMIT, "{took:?}");
+    let web = schedulers.wait_for("web", "healthy", updated, UPDATE_LIMIT);
+    assert_eq!(web["tasks"].as_array().map(Vec::len), Some(count));
+    eventually("the batch has ended", UPDATE_LIMIT, || {
+        (schedulers.job("array")?["state"] == "complete").then_some(())
+    });
+    for index in 0..count {
+        let lines = std::fs::read_to_string(done.path().join(index.to_string()));
+        assert_eq!(lines.expect("it ran"), "done\n", "task {index}");
+    }
+    // The command line finds the one that leads among those that it is told.
+    let listed = std::process::Command::new(binary())
+        .args(["jobs", "--json", "--scheduler", &schedulers.addresses()])
+        .output()
+        .expect("meseta runs");
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(
+        listed.status.success() && text.contains("\"web\""),
+        "{listed:?}"
+    );
 }
 
 /// The list of roles of the master has one of the two; the other one's job says so, also after a start anew.

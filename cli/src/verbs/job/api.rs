@@ -1,5 +1,7 @@
 //! The scheduler's HTTP API, as much of it as the verbs ask.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, anyhow, bail};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -14,12 +16,25 @@ const SCHEDULER_PORT: u16 = 5070;
 /// Schedulers that a request is sent on to, one after the other.
 const REDIRECTIONS_MAX: usize = 3;
 
-/// A scheduler and the way to it.
+/// Between two questions while no scheduler leads, and how long that is waited for.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const LEADER_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A scheduler, or several of which one leads, and the way to them.
 #[derive(Debug)]
 pub(super) struct Scheduler {
-    base: String,
+    bases: Vec<String>,
     client: Client,
     runtime: tokio::runtime::Runtime,
+}
+
+/// What came of asking one scheduler.
+enum Asked {
+    Answered(Reply),
+    /// It could not be reached, so that it has not been asked.
+    Away(Error),
+    /// None leads, as far as it knows.
+    NoLeader(Reply),
 }
 
 /// The path of a job.
@@ -28,22 +43,13 @@ pub(super) fn path(name: &str) -> String {
 }
 
 impl Scheduler {
+    /// `address` has one, or several with commas between.
     pub(super) fn at(address: &str) -> anyhow::Result<Self> {
-        let (scheme, host) = address.split_once("://").unwrap_or(("", address));
-        let host = host.trim_end_matches('/');
-        let host = if has_port(host) {
-            host.to_owned()
-        } else {
-            format!("{host}:{SCHEDULER_PORT}")
-        };
-        let full = match scheme {
-            "" => host,
-            scheme => format!("{scheme}://{host}"),
-        };
-        let (scheme, host) = base(&full);
+        let bases: Vec<_> = address.split(',').map(base_of).collect();
+        let is_encrypted = bases.iter().any(|base| base.starts_with("https:"));
         Ok(Self {
-            base: format!("{scheme}://{host}"),
-            client: identity::client(scheme == "https")?,
+            bases,
+            client: identity::client(is_encrypted)?,
             runtime: server::runtime()?,
         })
     }
@@ -61,53 +67,121 @@ impl Scheduler {
         })
     }
 
-    /// Asks, and follows a scheduler that does not lead to the one that does.
+    /// Asks one after the other until the one that leads has answered; of several, waits while none leads.
     fn ask(&self, path: &str, call: impl Fn(&str) -> Call) -> anyhow::Result<Value> {
-        let mut url = format!("{}{path}", self.base);
-        for _ in 0..=REDIRECTIONS_MAX {
-            let reply = self.runtime.block_on(self.client.request(call(&url)));
-            let reply = reply.map_err(|error| self.unreachable(error))?;
-            let elsewhere = reply.header("location").map(str::to_owned);
-            match elsewhere.filter(|_| reply.status == StatusCode::TEMPORARY_REDIRECT) {
-                Some(next) => url = next,
-                None => return self.answer(&reply),
+        let until = Instant::now() + LEADER_PATIENCE;
+        loop {
+            let (mut away, mut no_leader) = (None, None);
+            for base in &self.bases {
+                match self.ask_one(base, path, &call)? {
+                    Asked::Answered(reply) => return answer(base, &reply),
+                    Asked::Away(error) => away = Some((base, error)),
+                    Asked::NoLeader(reply) => no_leader = Some((base, reply)),
+                }
+            }
+            let is_over = Instant::now() >= until;
+            match (no_leader, away) {
+                (Some((base, reply)), _) if is_over => return answer(base, &reply),
+                (None, Some((base, error))) if is_over || self.bases.len() == 1 => {
+                    return Err(unreachable(base, error));
+                }
+                _ => std::thread::sleep(RETRY_PAUSE),
             }
         }
-        bail!(
-            "{} and the schedulers that it names each say that another one leads",
-            self.base
-        )
     }
 
-    fn answer(&self, reply: &Reply) -> anyhow::Result<Value> {
-        if reply.status.is_success() {
-            return serde_json::from_slice(&reply.body).with_context(|| {
-                format!(
-                    "{} does not answer in JSON; is it a Meseta scheduler?",
-                    self.base
-                )
-            });
+    /// Asks, and follows a scheduler that does not lead to the one that does.
+    fn ask_one(
+        &self,
+        base: &str,
+        path: &str,
+        call: &impl Fn(&str) -> Call,
+    ) -> anyhow::Result<Asked> {
+        let mut url = format!("{base}{path}");
+        for _ in 0..=REDIRECTIONS_MAX {
+            let reply = match self.runtime.block_on(self.client.request(call(&url))) {
+                Ok(reply) => reply,
+                Err(error @ Error::Connect { .. }) => return Ok(Asked::Away(error)),
+                Err(error) => return Err(unreachable(base, error)),
+            };
+            let is_later = reply.header("retry-after").is_some();
+            if reply.status == StatusCode::SERVICE_UNAVAILABLE && is_later {
+                return Ok(Asked::NoLeader(reply));
+            }
+            let elsewhere = reply.header("location").map(|next| resolved(&url, next));
+            match elsewhere.filter(|_| reply.status == StatusCode::TEMPORARY_REDIRECT) {
+                Some(next) => url = next,
+                None => return Ok(Asked::Answered(reply)),
+            }
         }
-        let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-        let errors = items(&body, "errors");
-        if errors.is_empty() {
-            return Err(server::refusal(&self.base, reply.status, &reply.text()));
-        }
-        let told = errors.iter();
-        let told: Vec<String> = told
-            .map(|error| format!("{}; {}", text(error, "message"), text(error, "cure")))
-            .collect();
-        Err(anyhow!("the scheduler refused: {}", told.join("\n")))
+        bail!("{base} and the schedulers that it names each say that another one leads")
     }
+}
 
-    fn unreachable(&self, error: Error) -> anyhow::Error {
-        let base = &self.base;
-        let told = match error {
-            Error::Connect { .. } | Error::Timeout { .. } => format!(
-                "nothing answers at {base}; does `meseta scheduler` run there, is --scheduler right?"
-            ),
-            _ => format!("the request to {base} failed"),
-        };
-        anyhow::Error::from(error).context(told)
+/// The scheme and the host with its port, of an address that was typed.
+fn base_of(address: &str) -> String {
+    let address = address.trim();
+    let (scheme, host) = address.split_once("://").unwrap_or(("", address));
+    let host = host.trim_end_matches('/');
+    let host = if has_port(host) {
+        host.to_owned()
+    } else {
+        format!("{host}:{SCHEDULER_PORT}")
+    };
+    let full = match scheme {
+        "" => host,
+        scheme => format!("{scheme}://{host}"),
+    };
+    let (scheme, host) = base(&full);
+    format!("{scheme}://{host}")
+}
+
+/// Where an answer sends on to: a scheduler does not say by which scheme.
+fn resolved(url: &str, location: &str) -> String {
+    let scheme = url.split_once(':').map_or("http", |(scheme, _)| scheme);
+    match location.strip_prefix("//") {
+        Some(rest) => format!("{scheme}://{rest}"),
+        None => location.to_owned(),
+    }
+}
+
+fn answer(base: &str, reply: &Reply) -> anyhow::Result<Value> {
+    if reply.status.is_success() {
+        return serde_json::from_slice(&reply.body)
+            .with_context(|| format!("{base} does not answer in JSON; is it a Meseta scheduler?"));
+    }
+    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let errors = items(&body, "errors");
+    if errors.is_empty() {
+        return Err(server::refusal(base, reply.status, &reply.text()));
+    }
+    let told = errors.iter();
+    let told: Vec<String> = told
+        .map(|error| format!("{}; {}", text(error, "message"), text(error, "cure")))
+        .collect();
+    Err(anyhow!("the scheduler refused: {}", told.join("\n")))
+}
+
+fn unreachable(base: &str, error: Error) -> anyhow::Error {
+    let told = match error {
+        Error::Connect { .. } | Error::Timeout { .. } => format!(
+            "nothing answers at {base}; does `meseta scheduler` run there, is --scheduler right?"
+        ),
+        _ => format!("the request to {base} failed"),
+    };
+    anyhow::Error::from(error).context(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedulers_are_a_list_and_send_on_without_a_scheme() {
+        let bases: Vec<_> = "a, https://b:1,c:5/".split(',').map(base_of).collect();
+        assert_eq!(bases, ["http://a:5070", "https://b:1", "http://c:5"]);
+        let there = resolved("https://b:1/v1/jobs", "//c:2/v1/jobs?x=1");
+        assert_eq!(there, "https://c:2/v1/jobs?x=1");
+        assert_eq!(resolved("http://b:1/", "http://d:3/"), "http://d:3/");
     }
 }

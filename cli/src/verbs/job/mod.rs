@@ -28,7 +28,7 @@ use api::Scheduler;
 /// Where the scheduler is: a flag of every verb of jobs.
 #[derive(Debug, Clone, Args)]
 struct SchedulerFlag {
-    /// The scheduler, as `host:port` or `https://host:port`.
+    /// The scheduler, as `host:port` or `https://host:port`; several that share their jobs with commas between.
     #[arg(
         long,
         global = true,

@@ -1,4 +1,4 @@
-//! What is durable: one redb file, written by one thread, which commits all that waits with one fsync.
+//! One redb file, written by one thread, which commits all that waits with one fsync.
 //!
 //! Entered through [`open`]. Invariant: a write is told to be durable after its commit and all before it; a store that
 //! cannot be written ends the process, since what was promised could no longer be kept.
@@ -11,6 +11,7 @@ use meseta_daemon::work_dir;
 use redb::{Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
+use super::{QUEUE_MAX, Records, Store};
 use crate::core::Record;
 
 const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
@@ -19,8 +20,6 @@ const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
 const CACHE_BYTES: usize = 1024 * 1024;
 /// Between two looks at a store that another process has.
 const HELD_POLL: Duration = Duration::from_secs(1);
-/// Writes that may wait for the disk; more hold the scheduler up.
-const QUEUE_MAX: usize = 1_024;
 
 /// Why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -43,14 +42,11 @@ pub enum StoreError {
 
 /// The way to the thread that writes.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct Embedded {
     queue: Option<mpsc::Sender<(u64, Vec<Record>)>>,
     durable: watch::Receiver<u64>,
     writer: Option<JoinHandle<()>>,
 }
-
-/// All records that a store has.
-pub(crate) type Records = Vec<(String, Vec<u8>)>;
 
 /// Opens or makes a store, and gives what it has. Waits as long as `patience` for another process that has it and may be
 /// ending.
@@ -76,19 +72,19 @@ pub(crate) async fn open(path: &Path, patience: Duration) -> Result<(Records, St
         path: path.to_owned(),
         source,
     })?;
-    let (queue, waiting) = mpsc::channel(QUEUE_MAX);
+    let (queue, waiting) = mpsc::channel(usize::from(QUEUE_MAX));
     let (told, durable) = watch::channel(0);
     let path = path.to_owned();
     let writer = std::thread::Builder::new()
         .name("store".to_owned())
         .spawn(move || write_all(&database, &path, waiting, &told))
         .map_err(StoreError::Spawn)?;
-    let store = Store {
+    let store = Embedded {
         queue: Some(queue),
         durable,
         writer: Some(writer),
     };
-    Ok((records, store))
+    Ok((records, Store::Embedded(store)))
 }
 
 /// A file that nobody but its owner reads, whatever it was before: jobs hold secrets in their environment.
@@ -98,22 +94,20 @@ fn open_database(path: &Path) -> Result<Database, redb::Error> {
     Ok(builder.set_cache_size(CACHE_BYTES).create(path)?)
 }
 
-impl Store {
-    /// Queues a write; waits while too many are queued.
-    pub(crate) async fn write(&self, id: u64, records: Vec<Record>) {
+impl Embedded {
+    pub(super) async fn write(&self, id: u64, records: Vec<Record>) {
         if let Some(queue) = &self.queue {
             // The writer ends with the process or with this handle.
             let _ = queue.send((id, records)).await;
         }
     }
 
-    /// The last write that is durable; changes as more are.
-    pub(crate) fn durable(&self) -> watch::Receiver<u64> {
+    pub(super) fn durable(&self) -> watch::Receiver<u64> {
         self.durable.clone()
     }
 
     /// Waits until all that was queued is durable.
-    pub(crate) fn close(mut self) {
+    pub(super) fn close(mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
@@ -188,10 +182,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
-        open(&path, Duration::ZERO).await.unwrap().1.close();
+        open(&path, Duration::ZERO).await.unwrap().1.close().await;
         assert_eq!(mode(), 0o600);
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        open(&path, Duration::ZERO).await.unwrap().1.close();
+        open(&path, Duration::ZERO).await.unwrap().1.close().await;
         assert_eq!(mode(), 0o600);
     }
 
@@ -215,9 +209,9 @@ mod tests {
         durable.wait_for(|last| *last == 2).await.unwrap();
         let error = open(&path, Duration::ZERO).await.unwrap_err();
         assert!(error.to_string().contains("--work_dir"), "{error}");
-        store.close();
+        store.close().await;
         let (records, store) = open(&path, Duration::ZERO).await.unwrap();
         assert_eq!(records, [("b".to_owned(), b"3".to_vec())]);
-        store.close();
+        store.close().await;
     }
 }

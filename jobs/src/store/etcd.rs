@@ -1,0 +1,182 @@
+//! The records in etcd, below a prefix of their own, which only the scheduler that leads writes.
+//!
+//! Entered through [`open`], once elected. What a write touches becomes durable as a whole, however much that is:
+//! [`meseta_etcd::store`] divides it into transactions and compares each with the leadership.
+
+use meseta_etcd::Client;
+use meseta_etcd::leadership::Fence;
+use meseta_etcd::leadership::election::Elected;
+use meseta_etcd::store::{self, Cluster, Keys, Layout, Opened, Queue, StoreError, Writing};
+use tokio::sync::watch;
+
+use super::{QUEUE_MAX, Records, Store};
+use crate::core::Record;
+
+const LAYOUT: Layout = Layout {
+    format: 1,
+    raised_epoch: None,
+};
+
+/// What tells the records of schedulers from those of masters.
+const CLUSTER: &str = "meseta-scheduler";
+
+/// The keys of schedulers beside those of the masters that were given this prefix: whoever deletes the one does not
+/// delete the other.
+pub(crate) fn keys(prefix: &str) -> Keys {
+    Keys::new(&format!("{}-scheduler", prefix.trim_end_matches('/')))
+}
+
+/// The way to the writer.
+#[derive(Debug)]
+pub(crate) struct Etcd {
+    queue: Queue<Vec<Record>>,
+    durable: watch::Receiver<u64>,
+}
+
+/// Takes over what the leader before has left; the receiver tells how writing goes.
+///
+/// # Errors
+/// When it cannot be read, or another scheduler leads by now.
+pub(crate) async fn open(
+    client: &Client,
+    keys: &Keys,
+    elected: &Elected,
+    fence: &Fence,
+) -> Result<(Records, Store, watch::Receiver<Writing>), StoreError> {
+    let (told, durable) = watch::channel(0);
+    let on_durable = Box::new(move |number| {
+        told.send_replace(number);
+    });
+    let cluster = Cluster {
+        name: CLUSTER.to_owned(),
+        new_id: uuid::Uuid::new_v4().to_string(),
+    };
+    let by = (elected, fence);
+    let opening = store::open(client, keys, &LAYOUT, &cluster, by, writes, on_durable);
+    let Opened {
+        values,
+        queue,
+        writing,
+        ..
+    } = opening.await?;
+    let store = Store::Etcd(Etcd { queue, durable });
+    Ok((values.into_iter().collect(), store, writing))
+}
+
+fn writes(records: &Vec<Record>) -> Vec<store::Write> {
+    let write = |record: &Record| store::Write {
+        key: record.key.clone(),
+        value: record.value.clone(),
+    };
+    records.iter().map(write).collect()
+}
+
+impl Etcd {
+    pub(super) async fn write(&self, id: u64, records: Vec<Record>) {
+        let mut durable = self.durable.clone();
+        let has_room = durable.wait_for(|last| id.saturating_sub(*last) <= u64::from(QUEUE_MAX));
+        // A writer that has ended has told so, and the process ends.
+        if has_room.await.is_ok() {
+            self.queue.send(id, records);
+        }
+    }
+
+    pub(super) fn durable(&self) -> watch::Receiver<u64> {
+        self.durable.clone()
+    }
+
+    pub(super) async fn close(self) {
+        self.queue.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
+    use meseta_etcd::leadership::fence::BootTime;
+    use meseta_etcd::leadership::{Leader, Role};
+    use meseta_etcd::testing::FakeEtcd;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    struct Leading {
+        store: Store,
+        records: Records,
+        writing: watch::Receiver<Writing>,
+    }
+
+    async fn lead(etcd: &FakeEtcd, id: &str) -> Leading {
+        let keys = keys("/m/");
+        let candidate = Candidate {
+            client: etcd.client(2 * SECOND),
+            key: keys.leader(),
+            me: Leader {
+                id: id.to_owned(),
+                ..Leader::default()
+            },
+            times: LeaseTimes {
+                ttl: 3_600 * SECOND,
+            },
+            clock: BootTime::of_runtime,
+        };
+        let role = watch::Sender::new(Role::Following(None));
+        let elected = candidate.campaign(&role).await;
+        let fence = Fence::closed_by(BootTime::of_runtime);
+        fence.extend(BootTime::of_runtime().after(3_600 * SECOND));
+        let opened = open(&candidate.client, &keys, &elected, &fence).await;
+        let (records, store, writing) = opened.expect("it opens");
+        Leading {
+            store,
+            records,
+            writing,
+        }
+    }
+
+    fn put(key: impl Into<String>, value: &str) -> Record {
+        Record {
+            key: key.into(),
+            value: Some(value.as_bytes().to_vec()),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_leader_finds_what_is_durable_and_the_one_before_writes_no_more() {
+        let etcd = FakeEtcd::start();
+        let mut first = lead(&etcd, "1").await;
+        assert_eq!(first.records, []);
+        // More than a transaction takes, and a value that is longer than etcd takes.
+        let many = (0..250).map(|index| put(format!("task/{index:03}"), "here"));
+        first.store.write(1, many.collect()).await;
+        let long = "x".repeat(2 << 20);
+        first.store.write(2, vec![put("job/web", &long)]).await;
+        let deleted = Record {
+            key: "task/007".to_owned(),
+            value: None,
+        };
+        first.store.write(3, vec![deleted]).await;
+        let mut durable = first.store.durable();
+        durable.wait_for(|last| *last == 3).await.expect("durable");
+
+        etcd.expire_leases();
+        let second = lead(&etcd, "2").await;
+        assert_eq!(second.records.len(), 250);
+        assert!(
+            second
+                .records
+                .contains(&("job/web".to_owned(), long.into()))
+        );
+        assert!(!second.records.iter().any(|(key, _)| key == "task/007"));
+
+        first.store.write(4, vec![put("task/late", "late")]).await;
+        let ended = first
+            .writing
+            .wait_for(|writing| matches!(writing, Writing::Ended(_)));
+        ended.await.expect("it is told");
+        assert_eq!(etcd.get("/m-scheduler/records/task/late"), None);
+        second.store.close().await;
+    }
+}
