@@ -153,7 +153,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
             seed: uuid::Uuid::new_v4().as_u64_pair().0,
         },
         clock: Clock::new(),
-        options: options(&flags, principal.clone()),
+        options: options(&flags, principal),
     };
     let me = Leader {
         id: uuid::Uuid::new_v4().to_string(),

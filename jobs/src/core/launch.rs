@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_proto::convert::{self, Format};
+use meseta_resources::Resources;
 use prost::Message as _;
 
 use super::input::{Accept, Effect, Launch};
-use super::job::{Phase, Task, Wanted};
+use super::job::{Job, Phase, Task, Wanted};
 use super::outbox::Deferred;
 use super::records::{Key, TaskRecord};
 use super::state::{Collector, Rest, State};
@@ -26,6 +28,9 @@ const ACCEPT_TASKS_MAX: usize = 10_000;
 const ACCEPT_BYTES_MAX: usize = 16 << 20;
 /// The tag and the length of a task in its ACCEPT.
 const FRAMING_BYTES: usize = 8;
+/// As long as a master makes the id of an agent, and as a name in DNS may be.
+const AGENT_ID_BYTES: usize = 64;
+const HOSTNAME_BYTES: usize = 255;
 /// Offers of a role in which something waits come again after this long, those of another not before it is revived.
 const REFUSE_SHORT: Duration = Duration::from_secs(5);
 const REFUSE_LONG: Duration = Duration::from_secs(3600);
@@ -43,7 +48,9 @@ pub(super) struct Pool {
     pub(super) offers: Vec<Offer>,
     pub(super) launches: Vec<Vec<Launch>>,
     /// Of the messages of what is placed in each.
-    pub(super) bytes: Vec<usize>,
+    bytes: Vec<usize>,
+    /// Of the resources of a task in each, at most: no task has more pieces than were offered.
+    resource_bytes: Vec<usize>,
     /// How many are open.
     open: usize,
 }
@@ -53,6 +60,7 @@ impl Pool {
         Self {
             launches: offers.iter().map(|_| Vec::new()).collect(),
             bytes: vec![0; offers.len()],
+            resource_bytes: offers.iter().map(resource_bytes).collect(),
             open: offers.len(),
             offers,
         }
@@ -61,6 +69,25 @@ impl Pool {
     /// What may be used.
     pub(super) fn open(&self) -> &[Offer] {
         &self.offers[..self.open]
+    }
+
+    /// How many more tasks of so many bytes the ACCEPT of an offer can carry; the others find their place in other offers.
+    pub(super) fn room(&self, index: usize, bytes: usize) -> usize {
+        let bytes = bytes + self.resource_bytes[index];
+        let left = ACCEPT_BYTES_MAX.saturating_sub(self.bytes[index]) / bytes.max(1);
+        left.min(ACCEPT_TASKS_MAX.saturating_sub(self.launches[index].len()))
+    }
+
+    /// Notes a task of so many bytes in the ACCEPT of an offer.
+    pub(super) fn charge(&mut self, index: usize, bytes: usize) {
+        self.bytes[index] += bytes + self.resource_bytes[index];
+    }
+
+    /// How many tasks of a job are looked at: not more than what is offered could hold, beside what is held for instances.
+    fn limit(&self, job: &Job) -> usize {
+        let spec = job.spec().filter(|spec| spec.volume.is_none());
+        let room = spec.map(|spec| placement::room(spec, self.open()));
+        room.unwrap_or(PLACED_MAX).min(PLACED_MAX)
     }
 
     /// Keeps open offers from others; gives where they stand then.
@@ -72,6 +99,7 @@ impl Pool {
             self.offers.swap(*index, self.open);
             self.launches.swap(*index, self.open);
             self.bytes.swap(*index, self.open);
+            self.resource_bytes.swap(*index, self.open);
         }
         self.open..until
     }
@@ -171,7 +199,7 @@ impl State {
         let Some(job) = self.jobs.get(name) else {
             return;
         };
-        let (wanted, is_gang) = job.wants(self.clock.at, PLACED_MAX);
+        let (wanted, is_gang) = job.wants(self.clock.at, pool.limit(job));
         let mut versions: BTreeMap<u64, Vec<Wanted>> = BTreeMap::new();
         for one in wanted {
             versions.entry(one.version).or_default().push(one);
@@ -191,13 +219,18 @@ impl State {
                 true => Vec::new(),
                 false => job.tasks.values().map(placed_of).collect(),
             };
-            let placements = placement::place(&spec, &placed, pool.open(), wanted.len());
-            let sendable = sendable(name, &spec, &wanted, placements, pool);
+            let bytes = wanted.first().map(|one| task_bytes(name, &spec, one));
+            let Some(bytes) = bytes else {
+                continue;
+            };
+            let room = |index: usize| pool.room(index, bytes);
+            let placements =
+                placement::place_within(&spec, &placed, pool.open(), wanted.len(), &room);
             if is_gang {
-                self.place_gang(name, &spec, &wanted, sendable, pool);
+                self.place_gang(name, &spec, &wanted, (placements, bytes), pool);
                 return;
             }
-            self.intend_all(name, &spec, &wanted, sendable, pool);
+            self.intend_all(name, &spec, &wanted, (placements, bytes), pool);
         }
     }
 
@@ -206,10 +239,12 @@ impl State {
         name: &str,
         spec: &Arc<JobSpec>,
         wanted: &[Wanted],
-        Sendable { placements, bytes }: Sendable,
+        (placements, bytes): (Vec<Placement>, usize),
         pool: &mut Pool,
     ) {
-        pool.bytes = bytes;
+        for placement in &placements {
+            pool.charge(placement.offer, bytes);
+        }
         let placed: BTreeSet<_> = wanted
             .iter()
             .take(placements.len())
@@ -229,15 +264,14 @@ impl State {
         name: &str,
         spec: &Arc<JobSpec>,
         wanted: &[Wanted],
-        sendable: Sendable,
+        (placements, bytes): (Vec<Placement>, usize),
         pool: &mut Pool,
     ) {
-        let placements = &sendable.placements;
         let offers = placements.iter().map(|placement| placement.offer);
         let mut offers: BTreeSet<usize> = offers.collect();
         let fits = placements.len() == wanted.len();
         if fits {
-            self.intend_all(name, spec, wanted, sendable, pool);
+            self.intend_all(name, spec, wanted, (placements, bytes), pool);
             self.collector.take_if(|collector| collector.job == name);
             self.resting.remove(name);
             let mut accepts = Vec::new();
@@ -367,49 +401,41 @@ impl State {
     }
 }
 
-/// What one ACCEPT for each offer can carry, and the bytes of each offer's with it.
-pub(super) struct Sendable {
-    pub(super) placements: Vec<Placement>,
-    pub(super) bytes: Vec<usize>,
+fn resource_bytes(offer: &Offer) -> usize {
+    let resources = convert::to_resources(&offer.resources, Format::PostRefinement);
+    let resources = resources.unwrap_or_default();
+    let bytes = resources
+        .iter()
+        .map(|one| one.encoded_len() + FRAMING_BYTES);
+    bytes.sum()
 }
 
-/// The placements that one ACCEPT for each offer can carry; the others find their place in the next offers.
-pub(super) fn sendable(
-    name: &str,
-    spec: &JobSpec,
-    wanted: &[Wanted],
-    placements: Vec<Placement>,
-    pool: &Pool,
-) -> Sendable {
-    let mut total = pool.bytes.clone();
-    let launched = pool.launches.iter().map(Vec::len);
-    let mut tasks: Vec<usize> = launched.collect();
-    let mut kept = Vec::with_capacity(placements.len());
-    for (one, placement) in wanted.iter().zip(placements) {
-        let at = placement.offer;
-        if tasks[at] == ACCEPT_TASKS_MAX {
-            continue;
-        }
-        // The attempt is not known here: as many digits as it may have.
-        let task_name = name_of(name, one, u32::MAX);
-        let instance = Instance {
-            task_id: task_name.to_string(),
-            version: one.version,
-            index: one.index,
-            attempt: u32::MAX,
-        };
-        let info = task_info(spec, &instance, &pool.offers[at], &placement);
-        let bytes = total[at] + info.encoded_len() + FRAMING_BYTES;
-        if bytes <= ACCEPT_BYTES_MAX {
-            tasks[at] += 1;
-            total[at] = bytes;
-            kept.push(placement);
-        }
-    }
-    Sendable {
-        placements: kept,
-        bytes: total,
-    }
+/// The bytes of one task of a job in an ACCEPT at most, wherever it goes, without its resources: with numbers as long as
+/// they may be.
+pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
+    /// A range of its own among the resources.
+    const PORT_BYTES: usize = 32;
+    let instance = Instance {
+        task_id: name_of(name, one, u32::MAX).to_string(),
+        version: one.version,
+        index: u32::MAX,
+        attempt: u32::MAX,
+    };
+    let offer = Offer {
+        agent_id: "x".repeat(AGENT_ID_BYTES),
+        hostname: "x".repeat(HOSTNAME_BYTES),
+        ..Offer::default()
+    };
+    let ports = spec.task.ports.iter();
+    let placement = Placement {
+        offer: 0,
+        resources: Resources::new(),
+        ports: ports.map(|port| (port.clone(), u16::MAX)).collect(),
+        new_volume: Resources::new(),
+        returned: None,
+    };
+    let info = task_info(spec, &instance, &offer, &placement);
+    info.encoded_len() + spec.task.ports.len() * PORT_BYTES + FRAMING_BYTES
 }
 
 fn name_of(job: &str, wanted: &Wanted, attempt: u32) -> TaskName {
@@ -445,8 +471,8 @@ mod tests {
     use super::*;
     use crate::file;
 
-    /// How many tasks one ACCEPT is given of an agent with room for many.
-    fn sent(environment: &str) -> usize {
+    /// How many tasks each of so many agents with room for many is given in one ACCEPT.
+    fn sent(environment: &str, agents: usize) -> Vec<usize> {
         let text = format!(
             r#"{{ "name": "many", "count": 20000, "task": {{ "command": "true", "env": {{ "A": "{environment}" }} }},
                  "resources": {{ "cpus": 0.001, "mem": "1MB" }} }}"#
@@ -462,25 +488,45 @@ mod tests {
             resources: resources.into_iter().collect(),
             ..Offer::default()
         };
-        let wanted: Vec<_> = (0..PLACED_MAX)
-            .map(|index| Wanted {
-                run: 0,
-                index: u32::try_from(index).unwrap(),
+        let wanted = Wanted {
+            run: 0,
+            index: 0,
+            version: 1,
+        };
+        let pool = Pool::new(vec![offer; agents]);
+        let bytes = task_bytes(&spec.name, &spec, &wanted);
+        let room = |index: usize| pool.room(index, bytes);
+        let placements = placement::place_within(&spec, &[], pool.open(), PLACED_MAX, &room);
+        let mut sent = vec![0; agents];
+        let mut sizes = vec![0; agents];
+        for (index, placement) in (0..).zip(&placements) {
+            let instance = Instance {
+                task_id: name_of(&spec.name, &Wanted { index, ..wanted }, 7).to_string(),
                 version: 1,
-            })
-            .collect();
-        let pool = Pool::new(vec![offer]);
-        let placements = placement::place(&spec, &[], pool.open(), wanted.len());
-        assert_eq!(placements.len(), PLACED_MAX);
-        let kept = sendable(&spec.name, &spec, &wanted, placements, &pool);
-        assert!(kept.bytes[0] <= ACCEPT_BYTES_MAX);
-        kept.placements.len()
+                index,
+                attempt: 7,
+            };
+            let at = placement.offer;
+            let info = task_info(&spec, &instance, &pool.offers[at], placement);
+            sizes[at] += info.encoded_len() + FRAMING_BYTES;
+            sent[at] += 1;
+        }
+        assert!(
+            sizes.iter().all(|size| *size <= ACCEPT_BYTES_MAX),
+            "{sizes:?}"
+        );
+        sent
     }
 
     #[test]
     fn an_accept_is_no_longer_than_a_master_takes() {
-        assert_eq!(sent("x"), ACCEPT_TASKS_MAX);
-        let long = sent(&"x".repeat(50_000));
-        assert!((300..336).contains(&long), "{long} tasks of 50 kB");
+        assert_eq!(sent("x", 1), [ACCEPT_TASKS_MAX]);
+        let long = sent(&"x".repeat(50_000), 1);
+        assert!((300..336).contains(&long[0]), "{long:?} tasks of 50 kB");
+    }
+
+    #[test]
+    fn what_one_accept_cannot_carry_goes_to_other_agents() {
+        assert_eq!(sent("x", 3), [ACCEPT_TASKS_MAX, ACCEPT_TASKS_MAX, 0]);
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::job::{Job, KillReason, Wanted};
-use super::launch::{Pool, Sendable, sendable};
+use super::launch::{Pool, task_bytes};
 use super::records::Key;
 use super::state::State;
 use super::volume::{Presence, Volume, VolumeId, VolumeRecord};
@@ -23,20 +23,18 @@ impl State {
         wanted: &[Wanted],
         pool: &mut Pool,
     ) {
+        let Some(bytes) = wanted.first().map(|one| task_bytes(name, spec, one)) else {
+            return;
+        };
+        let bytes = bytes + OPERATIONS_BYTES;
         for one in wanted {
             let Some(placement) = self.place_instance(name, spec, *one, pool) else {
                 continue;
             };
-            let Sendable {
-                mut placements,
-                bytes,
-            } = sendable(name, spec, std::slice::from_ref(one), vec![placement], pool);
-            let Some(placement) = placements.pop() else {
-                continue;
-            };
-            pool.bytes = bytes;
-            pool.bytes[placement.offer] += OPERATIONS_BYTES;
-            self.intend_on_volume(name, spec, *one, placement, pool);
+            if pool.room(placement.offer, bytes) > 0 {
+                pool.charge(placement.offer, bytes);
+                self.intend_on_volume(name, spec, *one, placement, pool);
+            }
         }
     }
 

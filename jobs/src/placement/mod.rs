@@ -1,6 +1,6 @@
 //! Where tasks of a job go: which of the offers fit, what is taken of them, and why others do not fit.
 //!
-//! Entered through [`place`] for many tasks, [`place_on_volume`] for an instance that returns to its volume, and
+//! Entered through [`place`] and [`place_within`] for many tasks, [`place_on_volume`] for an instance that returns to its volume, and
 //! [`obstacles`] for what is in the way. Pure. Files: `offer.rs` what is offered, `constraint.rs` the rules,
 //! `held.rs` what is held for one instance, `take.rs` what a task takes, `layout.rs` which offer is next, `why.rs` the
 //! obstacles in words.
@@ -71,22 +71,55 @@ pub struct Returned {
 /// job that is spread.
 #[must_use]
 pub fn place(spec: &JobSpec, placed: &[Placed], offers: &[Offer], want: usize) -> Vec<Placement> {
+    place_within(spec, placed, offers, want, &|_| usize::MAX)
+}
+
+/// The same with so many tasks in each offer at most.
+#[must_use]
+pub fn place_within(
+    spec: &JobSpec,
+    placed: &[Placed],
+    offers: &[Offer],
+    want: usize,
+    most: &dyn Fn(usize) -> usize,
+) -> Vec<Placement> {
     let demand = Demand::new(spec);
     let mut layout = Layout::new(spec, placed, offers, &demand);
+    let mut counts = vec![0; offers.len()];
     let mut placements = Vec::new();
     while placements.len() < want {
         let Some((offer, left)) = layout.next() else {
             break;
         };
+        if counts[offer] >= most(offer) {
+            layout.exhausted();
+            continue;
+        }
         match demand.take(offer, left) {
             Ok(placement) => {
                 layout.took(&placement);
+                counts[offer] += 1;
                 placements.push(placement);
             }
             Err(_) => layout.exhausted(),
         }
     }
     placements
+}
+
+/// How many tasks offers may hold together, whatever the constraints: none of them holds more.
+#[must_use]
+pub fn room(spec: &JobSpec, offers: &[Offer]) -> usize {
+    let demand = Demand::new(spec);
+    let rooms = offers.iter().map(|offer| demand.room(&offer.resources));
+    let sum: f64 = rooms.map(f64::floor).sum();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is no less than 0, and what is beyond the largest number becomes it"
+    )]
+    let sum = sum as usize;
+    sum
 }
 
 /// Places an instance on the agent that has its volume.
