@@ -1,5 +1,6 @@
 //! The core against a small world: what holds whatever happens, and what comes of it once it is calm.
 
+mod beside;
 mod volumes;
 mod waiting;
 mod world;

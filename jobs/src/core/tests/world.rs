@@ -18,6 +18,8 @@ use crate::spec::Cron;
 
 /// An agent has room for four tasks of one cpu.
 const RESOURCES: &str = "cpus:4;disk:100";
+/// Tasks of one cpu that an agent has room for.
+pub(super) const SLOTS: u32 = 4;
 const ORIGIN: Duration = Duration::from_secs(1_700_000_000);
 
 /// A small generator, so that a failure names the seed that repeats it.
@@ -74,6 +76,11 @@ impl Agent {
     }
 }
 
+fn slots_of(resources: &Resources) -> u32 {
+    let cpus = resources.scalar("cpus").unwrap_or_default();
+    u32::try_from(cpus.units()).expect("a few")
+}
+
 pub(super) struct World {
     pub(super) state: State,
     options: Options,
@@ -85,6 +92,8 @@ pub(super) struct World {
     agents: BTreeMap<String, Agent>,
     /// Offers that are out, with their agent and what they have.
     offers: BTreeMap<String, (String, Resources)>,
+    /// Agents that were declined, until when.
+    filters: BTreeMap<String, Duration>,
     next_offer: u64,
     inbox: VecDeque<Input>,
     unacknowledged: BTreeMap<String, TaskStatus>,
@@ -150,6 +159,7 @@ impl World {
             writes: VecDeque::new(),
             agents: agents.collect(),
             offers: BTreeMap::new(),
+            filters: BTreeMap::new(),
             next_offer: 0,
             inbox: VecDeque::new(),
             unacknowledged: BTreeMap::new(),
@@ -199,9 +209,11 @@ impl World {
         match effect {
             Effect::Store { id, records } => self.writes.push_back((id, records)),
             Effect::Accept(accept) => self.accept(&accept),
-            Effect::Decline { offers, .. } => {
+            Effect::Decline { offers, refuse } => {
                 for offer in offers {
-                    self.offers.remove(&offer);
+                    if let Some((agent, _)) = self.offers.remove(&offer) {
+                        self.filters.insert(agent, self.since + refuse);
+                    }
                 }
             }
             Effect::Kill { task_id, .. } => self.kill(&task_id),
@@ -217,7 +229,10 @@ impl World {
                 }
             }
             Effect::Suppress(_) => self.is_suppressed = true,
-            Effect::Revive(_) => self.is_suppressed = false,
+            Effect::Revive(_) => {
+                self.is_suppressed = false;
+                self.filters.clear();
+            }
             Effect::Answer { id, answer } => {
                 self.answers
                     .insert(id, answer.map(|accepted| accepted.version));
@@ -378,6 +393,7 @@ impl World {
 
     fn subscribe(&mut self) {
         self.offers.clear();
+        self.filters.clear();
         self.inbox.clear();
         self.is_suppressed = false;
         let framework_id = "f".to_owned();
@@ -457,21 +473,70 @@ impl World {
             if out || agent.is_away || !has_cpus {
                 continue;
             }
-            self.next_offer += 1;
-            let id = format!("o{}", self.next_offer);
-            self.offers.insert(id.clone(), (name.clone(), free.clone()));
-            let offer = Offer {
-                id,
-                agent_id: name.clone(),
-                hostname: name.clone(),
-                role: "r".to_owned(),
-                ..Offer::default()
-            };
-            offered.push(offer.with_resources(free));
+            offered.push((name.clone(), free));
         }
+        let offered: Vec<_> = offered
+            .into_iter()
+            .map(|(agent, free)| self.new_offer(&agent, free))
+            .collect();
         if !offered.is_empty() {
             self.inbox.push_back(Input::Offers(offered));
         }
+    }
+
+    fn new_offer(&mut self, agent: &str, resources: Resources) -> Offer {
+        self.next_offer += 1;
+        let id = format!("o{}", self.next_offer);
+        let out = (agent.to_owned(), resources.clone());
+        self.offers.insert(id.clone(), out);
+        let offer = Offer {
+            id,
+            agent_id: agent.to_owned(),
+            hostname: agent.to_owned(),
+            role: "r".to_owned(),
+            ..Offer::default()
+        };
+        offer.with_resources(resources)
+    }
+
+    /// Offers so many slots of one agent.
+    pub(super) fn offer(&mut self, agent: &str, slots: u32) {
+        let slots = Resources::parse(&format!("cpus:{slots}"), &Role::star()).expect("cpus");
+        let offer = self.new_offer(agent, slots);
+        self.inbox.push_back(Input::Offers(vec![offer]));
+    }
+
+    /// Whether the scheduler wants to be offered what is free on an agent.
+    pub(super) fn may_offer(&self, agent: &str) -> bool {
+        let filter = self.filters.get(agent);
+        let is_filtered = filter.is_some_and(|until| self.since < *until);
+        !self.is_suppressed && self.roles.contains("r") && !is_filtered
+    }
+
+    pub(super) fn agents(&self) -> Vec<String> {
+        self.agents.keys().cloned().collect()
+    }
+
+    /// Slots of an agent that nobody has, where others have taken some.
+    pub(super) fn free(&self, agent: &str, taken: u32) -> u32 {
+        let own = self.agents.get(agent).map_or(0, |agent| agent.tasks.len());
+        let of_agent = self.offers.values().filter(|(at, _)| at == agent);
+        let offered: u32 = of_agent.map(|(_, offered)| slots_of(offered)).sum();
+        SLOTS - taken - offered - u32::try_from(own).unwrap()
+    }
+
+    /// Slots that the scheduler's tasks have.
+    pub(super) fn used(&self) -> u32 {
+        let tasks = self.agents.values().map(|agent| agent.tasks.len());
+        u32::try_from(tasks.sum::<usize>()).unwrap()
+    }
+
+    /// Slots that are on offer to the scheduler.
+    pub(super) fn offered(&self) -> u32 {
+        self.offers
+            .values()
+            .map(|(_, offered)| slots_of(offered))
+            .sum()
     }
 
     pub(super) fn deliver(&mut self) -> bool {

@@ -1,0 +1,182 @@
+//! The scheduler beside another framework, at a master that divides agents by fair shares: gangs beside one that takes
+//! whatever it is offered, and how soon another one is offered what jobs do not use.
+
+use super::*;
+use crate::core::tests::world::SLOTS;
+
+/// A framework that takes what it is offered, slot by slot.
+struct Other {
+    /// How many slots it wants now.
+    wants: u32,
+    /// Seconds that each of its tasks takes at least, and up to two more.
+    lasts: u64,
+    /// Its tasks: where, and until which second.
+    tasks: Vec<(String, u64)>,
+    /// How many times the share of the scheduler it may have, in percent.
+    share: u32,
+}
+
+impl Other {
+    fn new(wants: u32, lasts: u64, share: u32) -> Self {
+        Self {
+            wants,
+            lasts,
+            tasks: Vec::new(),
+            share,
+        }
+    }
+}
+
+/// What was seen of offers that the scheduler held.
+#[derive(Debug, Default)]
+struct Held {
+    /// Slots times seconds in which they were held and not used.
+    waste: u64,
+    /// The most slots at once.
+    most: u32,
+    /// The longest time in one piece, in seconds.
+    longest: u64,
+    since: Option<u64>,
+}
+
+impl Held {
+    fn note(&mut self, slots: u32, second: u64) {
+        self.waste += u64::from(slots);
+        self.most = self.most.max(slots);
+        match (slots, self.since) {
+            (0, _) => self.since = None,
+            (_, None) => self.since = Some(second),
+            (_, Some(_)) => {}
+        }
+        let held = self.since.map_or(0, |since| second - since + 1);
+        self.longest = self.longest.max(held);
+    }
+}
+
+/// One second: tasks of the other end, free slots are divided, batches of the scheduler go on.
+fn second(world: &mut World, other: &mut Other, now: u64, held: &mut Held) {
+    other.tasks.retain(|(_, until)| *until > now);
+    for _ in 0..8 {
+        divide(world, other, now);
+        while world.deliver() {}
+        world.sync();
+    }
+    held.note(world.offered(), now);
+    for _ in 0..SLOTS * 3 {
+        world.advance(None);
+    }
+    while world.deliver() {}
+    world.sync();
+    world.pass(Duration::from_secs(1));
+    world.check();
+}
+
+/// The whole of what is free on each agent goes to the one whose share is smaller, unless it wants nothing.
+fn divide(world: &mut World, other: &mut Other, now: u64) {
+    for agent in world.agents() {
+        let taken = other.tasks.iter().filter(|(at, _)| *at == agent).count();
+        let free = world.free(&agent, u32::try_from(taken).unwrap());
+        if free == 0 {
+            continue;
+        }
+        let its = u32::try_from(other.tasks.len()).unwrap();
+        let ours = world.used() + world.offered();
+        let is_its_turn = its * 100 < ours * other.share || !world.may_offer(&agent);
+        if other.wants > 0 && is_its_turn {
+            let takes = free.min(other.wants);
+            other.wants -= takes;
+            for _ in 0..takes {
+                // So that they do not all end at once.
+                let until = now + other.lasts + world.dice.below(3);
+                other.tasks.push((agent.clone(), until));
+            }
+        } else if world.may_offer(&agent) {
+            world.offer(&agent, free);
+        }
+    }
+}
+
+#[test]
+fn two_gangs_of_eight_on_twelve_slots_run_beside_a_greedy_framework() {
+    const HOLD: u64 = 20;
+    for lasts in [1, 3, 7] {
+        let mut world = World::new(lasts, 3);
+        world.success_in_ten = 10;
+        // It would take all there is; the role of the gangs has twice its weight, so eight of twelve slots are theirs.
+        let mut other = Other::new(u32::MAX, lasts, 50);
+        let mut held = Held::default();
+        let (mut runs, mut began, mut longest) = ([0_u64; 2], [0; 2], 0);
+        let mut others = 0;
+        for now in 0..1_200 {
+            for (index, name) in ["one", "two"].into_iter().enumerate() {
+                let state = world.state.job(name).map(|job| job.state);
+                if matches!(state, None | Some("complete")) {
+                    if state.is_some() {
+                        runs[index] += 1;
+                        longest = longest.max(now - began[index]);
+                    }
+                    began[index] = now;
+                    submit(&mut world, gang(name, 8));
+                }
+            }
+            second(&mut world, &mut other, now, &mut held);
+            others += other.tasks.len();
+        }
+        // Both, again and again; the starvation bound: the other gang's turn, and twice the time that slots become free in.
+        assert!(runs.iter().all(|runs| *runs >= 20), "{runs:?}, {lasts} s");
+        assert!(longest <= 2 * HOLD + 3 * lasts, "{longest} s, {lasts} s");
+        // No gang holds for longer than it may, nor more than it needs with the agent that the last of it fits in.
+        assert!(held.longest <= HOLD, "{held:?}, {lasts} s");
+        assert!(held.most <= 12, "{held:?}");
+        let waste_max = (runs[0] + runs[1] + 2) * HOLD * 12;
+        assert!(held.waste <= waste_max, "{held:?} of {waste_max}");
+        // The greedy one is not starved either.
+        assert!(others >= 1_200, "{others} slot-seconds, {lasts} s");
+        assert!(world.launches.iter().all(|(_, size)| *size == 8));
+    }
+}
+
+#[test]
+fn a_gang_beyond_the_share_of_its_role_gives_back_what_it_holds_ever_more_rarely() {
+    let mut world = World::new(3, 3);
+    // Half of the slots each: nine are never free for the gang, which gets eight at most, with a whole agent beyond four.
+    let mut other = Other::new(u32::MAX, 3, 100);
+    let mut held = Held::default();
+    submit(&mut world, gang("one", 9));
+    for now in 0..2_000 {
+        second(&mut world, &mut other, now, &mut held);
+    }
+    assert_eq!(state_of(&world, "one"), "pending");
+    assert!(held.longest <= 20, "{held:?}");
+    assert!(held.waste <= 300 * 12, "{held:?} of 24000 slot-seconds");
+}
+
+#[test]
+fn another_framework_is_offered_at_once_what_jobs_do_not_use() {
+    // Nothing to run, something that fits nowhere, and something that runs.
+    let idle = None;
+    let mut blocked = service(2, 1, 1);
+    blocked.task.requests.insert("cpus".to_owned(), 100.0);
+    let running = Some(service(4, 1, 1));
+    for (spec, free) in [(idle, 12), (Some(blocked), 12), (running, 8)] {
+        let mut world = World::new(1, 3);
+        if let Some(spec) = spec {
+            submit(&mut world, spec);
+        }
+        let mut other = Other::new(0, 2, 100);
+        let mut held = Held::default();
+        for now in 0..60 {
+            if now % 5 == 4 {
+                other.wants = 12;
+            }
+            second(&mut world, &mut other, now, &mut held);
+            // Within the one interval in which it asked.
+            if now % 5 == 4 && now > 10 {
+                let got = other.tasks.len();
+                assert_eq!(got, free, "second {now}");
+                other.wants = 0;
+            }
+        }
+        assert_eq!(held.waste, 0, "{held:?}");
+    }
+}
