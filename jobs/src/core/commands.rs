@@ -318,6 +318,7 @@ impl State {
         }
         self.outbox.write(job.key().delete());
         self.dirty.remove(name);
+        self.pressing.remove(name);
         self.resting.remove(name);
         self.event(name, None, "purged");
     }

@@ -197,6 +197,7 @@ impl State {
         for name in &names {
             self.fire(name);
         }
+        self.pressing.extend(names.iter().cloned());
         self.dirty.extend(names);
     }
 }

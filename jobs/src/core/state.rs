@@ -51,6 +51,8 @@ pub struct State {
     pub(super) releasing: BTreeMap<String, Volume>,
     /// Jobs that may have something to do.
     pub(super) dirty: BTreeSet<String>,
+    /// Jobs of which kills may be due.
+    pub(super) pressing: BTreeSet<String>,
     pub(super) is_connected: bool,
     /// Since when no master has answered.
     pub(super) away_since: Option<Duration>,
@@ -108,6 +110,7 @@ impl State {
             jobs: BTreeMap::new(),
             releasing: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            pressing: BTreeSet::new(),
             is_connected: false,
             away_since: Some(clock.at),
             offers: BTreeMap::new(),
@@ -290,6 +293,7 @@ impl State {
         self.reconciler.start(self.moment);
         self.ask_for_volumes_anew();
         self.dirty.extend(self.jobs.keys().cloned());
+        self.pressing.extend(self.jobs.keys().cloned());
     }
 
     fn disconnected(&mut self) {

@@ -18,6 +18,8 @@ pub(super) const LAUNCH_GRACE: Duration = Duration::from_secs(5);
 const LOST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause before a kill that was not answered is repeated.
 const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Of a job with more tasks not each update is decided on at once: time brings it, a moment later.
+const PROMPT_TASKS_MAX: usize = 500;
 
 /// How a task has ended, as its slot sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +62,23 @@ impl State {
             Ok(name) => name,
             Err(_) => return,
         };
-        self.dirty.insert(name.job.clone());
+        if self.is_prompt(&name.job) {
+            self.dirty.insert(name.job.clone());
+        }
         match end_of(state, status) {
             Some(end) => self.ended(&name, end),
             None => self.goes_on(&name, state, status),
         }
+    }
+
+    /// Whether an update of a job's task is worth a decision by itself. To plan a service, or to stop a job, takes as long
+    /// as it has tasks; a run of a batch only counts.
+    fn is_prompt(&self, job: &str) -> bool {
+        let job = self.jobs.get(job);
+        job.is_some_and(|job| {
+            let is_counted = !job.is_service() && job.record.stop.is_none();
+            is_counted || job.tasks.len() <= PROMPT_TASKS_MAX
+        })
     }
 
     /// A task that is not known here: one of a job that is gone, or that was given up.
@@ -317,12 +331,14 @@ impl State {
         }
         task.killing = Some(Killing::begun(reason, at));
         let job = task.name.job.clone();
+        self.pressing.insert(job.clone());
         self.dirty.insert(job);
     }
 
-    /// Sends the kills of a job that are due. What has not left yet is taken back when it is durable.
+    /// Sends the kills of a job that are due, if new ones were asked for or time has passed. What has not left yet is taken
+    /// back when it is durable.
     pub(super) fn press_kills(&mut self, job: &str) {
-        if !self.is_connected {
+        if !self.pressing.remove(job) || !self.is_connected {
             return;
         }
         let at = self.clock.at;
