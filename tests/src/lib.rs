@@ -26,6 +26,7 @@ pub mod recording;
 pub mod revocable;
 pub mod scheduler_kills;
 pub mod secure;
+pub mod simulated_agents;
 pub mod small_disk;
 pub mod state_check;
 pub mod trials;

@@ -1,7 +1,7 @@
 //! Agents that only talk: each task they are told to run is running, and finished as soon as its
-//! updates are acknowledged, unless it is one that is to stay.
+//! updates are acknowledged, unless it is one that is to stay. One that is killed has been.
 //!
-//! They share connections and end with the master; `returning.rs` has those that do not.
+//! They share connections and end with the master; the example `load` has others that do not.
 
 use meseta_proto::convert::{Format, parse_resources, to_resources};
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
@@ -11,21 +11,28 @@ use meseta_proto::meseta::v1::{
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::Role;
 
-use crate::framework::KEPT;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
+/// How the ids of tasks begin that do not end by themselves.
+pub const KEPT: &str = "keep";
+
+/// What each of them has, unless told otherwise: more than any number of tasks takes.
+pub const PLENTY: &str = "cpus:1000000;mem:100000000";
+
 /// Frames of one agent that wait for the socket.
-pub(crate) const FRAMES_MAX: usize = 4_096;
+pub const FRAMES_MAX: usize = 4_096;
 
 /// Each has a stream of its own; so many share a socket.
 const AGENTS_PER_CONNECTION: usize = 10;
 
-pub(crate) const RUNNING: u8 = 1;
-pub(crate) const FINISHED: u8 = 2;
+pub const RUNNING: u8 = 1;
+pub const FINISHED: u8 = 2;
+const KILLED: u8 = 3;
 
-pub(crate) async fn run(master: &str, count: usize) -> anyhow::Result<()> {
+/// So many agents with these resources each, until the master ends.
+pub async fn run(master: &str, count: usize, resources: &str) -> anyhow::Result<()> {
     let mut agents = Vec::with_capacity(count);
     let mut channel = None;
     for index in 0..count {
@@ -34,7 +41,7 @@ pub(crate) async fn run(master: &str, count: usize) -> anyhow::Result<()> {
             channel = Some(endpoint.connect().await?);
         }
         if let Some(channel) = channel.clone() {
-            agents.push(tokio::spawn(agent(channel, index)));
+            agents.push(tokio::spawn(agent(channel, index, resources.to_owned())));
         }
     }
     for agent in agents {
@@ -43,10 +50,13 @@ pub(crate) async fn run(master: &str, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn agent(channel: Channel, index: usize) -> anyhow::Result<()> {
+async fn agent(channel: Channel, index: usize, resources: String) -> anyhow::Result<()> {
     let mut client = AgentRegistryClient::new(channel);
     let (frames, waiting) = mpsc::channel(FRAMES_MAX);
-    frames.send(frame(register(index)?)).await?;
+    let register = registration(index, &resources)?;
+    frames
+        .send(frame(agent_frame::Message::Register(register)))
+        .await?;
     let mut orders = client
         .connect(ReceiverStream::new(waiting))
         .await?
@@ -79,22 +89,23 @@ fn answer(order: master_frame::Message) -> Option<agent_frame::Message> {
                 FINISHED,
             ))
         }
+        master_frame::Message::KillTask(kill) => {
+            Some(update(kill.framework_id, kill.task_id, KILLED))
+        }
         _ => None,
     }
 }
 
-pub(crate) fn frame(message: agent_frame::Message) -> AgentFrame {
+/// A message as it goes over the wire.
+pub fn frame(message: agent_frame::Message) -> AgentFrame {
     AgentFrame {
         message: Some(message),
     }
 }
 
-fn register(index: usize) -> anyhow::Result<agent_frame::Message> {
-    Ok(agent_frame::Message::Register(registration(index)?))
-}
-
-pub(crate) fn registration(index: usize) -> anyhow::Result<Register> {
-    let resources = parse_resources("cpus:1000000;mem:100000000", &Role::star())?;
+/// What the agent of this number registers with.
+pub fn registration(index: usize, resources: &str) -> anyhow::Result<Register> {
+    let resources = parse_resources(resources, &Role::star())?;
     let port = i32::try_from(10_000 + index)?;
     Ok(Register {
         agent_info: v1::AgentInfo {
@@ -108,15 +119,16 @@ pub(crate) fn registration(index: usize) -> anyhow::Result<Register> {
     })
 }
 
-pub(crate) fn update(
+/// That a task is running, or has ended.
+pub fn update(
     framework_id: v1::FrameworkId,
     task_id: v1::TaskId,
     which: u8,
 ) -> agent_frame::Message {
-    let state = if which == RUNNING {
-        TaskState::TaskRunning
-    } else {
-        TaskState::TaskFinished
+    let state = match which {
+        RUNNING => TaskState::TaskRunning,
+        KILLED => TaskState::TaskKilled,
+        _ => TaskState::TaskFinished,
     };
     agent_frame::Message::StatusUpdate(StatusUpdate {
         framework_id,

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use meseta_proto::meseta::v1::scheduler_client::SchedulerClient;
 use meseta_proto::mesos::v1::scheduler::{Call, Event, call};
 use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_tests::simulated_agents::KEPT;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tonic::Streaming;
@@ -19,8 +20,6 @@ use crate::updates::Told;
 
 /// Acknowledgements under way at once.
 const CALLS_MAX: usize = 256;
-/// How the ids of tasks begin that do not end.
-pub(crate) const KEPT: &str = "keep";
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 const WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 

@@ -17,7 +17,6 @@
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod acls;
-mod agents;
 mod failover;
 mod framework;
 mod reconcile;
@@ -33,6 +32,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use framework::Framework;
 use meseta_tests::kernel::memory_kib;
+use meseta_tests::simulated_agents;
 
 const AGENTS: usize = 100;
 const TASKS: usize = 50_000;
@@ -68,7 +68,7 @@ async fn main() -> anyhow::Result<()> {
     if let [role, master, count] = arguments.as_slice()
         && role == "agents"
     {
-        return agents::run(master, count.parse()?).await;
+        return simulated_agents::run(master, count.parse()?, simulated_agents::PLENTY).await;
     }
     if let [role, master, first, count] = arguments.as_slice()
         && role == "returning"

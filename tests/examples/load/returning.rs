@@ -12,14 +12,14 @@ use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
 use meseta_proto::meseta::v1::{Acknowledge, Pong, Reregister, RunTask, agent_frame, master_frame};
 use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_tests::dice::Dice;
+use meseta_tests::simulated_agents::{
+    FINISHED, FRAMES_MAX, KEPT, PLENTY, RUNNING, frame, registration, update,
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
-
-use crate::agents::{FINISHED, FRAMES_MAX, RUNNING, frame, registration, update};
-use crate::framework::KEPT;
 
 /// Between two tasks of an agent that end.
 const PACE: Duration = Duration::from_millis(50);
@@ -136,7 +136,7 @@ impl Agent {
     }
 
     fn first_message(&self) -> anyhow::Result<agent_frame::Message> {
-        let mut register = registration(self.index)?;
+        let mut register = registration(self.index, PLENTY)?;
         let Some(id) = self.id.clone() else {
             return Ok(agent_frame::Message::Register(register));
         };
