@@ -174,6 +174,12 @@ impl State {
         kept.chain(releasing).collect()
     }
 
+    /// One job as the list has it: of very many tasks it costs little.
+    #[must_use]
+    pub fn summary(&self, name: &str) -> Option<JobView> {
+        Some(self.view(self.jobs.get(name)?))
+    }
+
     /// The role of a job, which says who may see and change it.
     #[must_use]
     pub fn role_of(&self, name: &str) -> Option<&str> {

@@ -99,7 +99,14 @@ async fn show(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
     let Permitted {
         context, caller, ..
     } = &permitted;
-    let looked = move |state: &State| Some((state.job(&wanted)?, state.authority_of(&wanted)?));
+    let is_brief = permitted.query.get("tasks") == Some("false");
+    let looked = move |state: &State| {
+        let job = match is_brief {
+            true => state.summary(&wanted),
+            false => state.job(&wanted),
+        };
+        Some((job?, state.authority_of(&wanted)?))
+    };
     let found = context.handle.read(looked).await?;
     let seen = found.filter(|(job, _)| permitted.sees(&job.role));
     let (job, authority) = seen.ok_or_else(|| Reply::no_job(name))?;

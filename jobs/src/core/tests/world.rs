@@ -78,7 +78,7 @@ impl Agent {
 
 fn slots_of(resources: &Resources) -> u32 {
     let cpus = resources.scalar("cpus").unwrap_or_default();
-    u32::try_from(cpus.units()).expect("a few")
+    u32::try_from(cpus.whole_units()).expect("a few")
 }
 
 pub(super) struct World {
