@@ -7,6 +7,7 @@
 //! of the wall clock makes one go sooner.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +27,10 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(600);
 
 /// Ages are recorded when sandboxes come or go, and after so long in any case: a reboot costs no more.
 const AGES_INTERVAL_MAX: Duration = Duration::from_secs(3600);
+
+/// The folder of an executor's sandboxes, and the link in it to the newest.
+const RUNS: &str = "runs";
+const LATEST: &str = "latest";
 
 /// Frameworks whose sandboxes are removed side by side.
 const FRAMEWORKS_AT_ONCE: usize = 4;
@@ -92,6 +97,13 @@ impl Known {
     fn forget(&mut self, sandbox: &Path) {
         self.is_changed |= self.waiting.remove(sandbox).is_some();
         self.again.remove(sandbox);
+    }
+
+    /// Whether a run that is not over has its sandbox in this folder, or will have.
+    fn has_live_in(&self, folder: &Path) -> bool {
+        let from = (Bound::Included(folder), Bound::Unbounded);
+        let mut live = self.live.range::<Path, _>(from);
+        live.next().is_some_and(|live| live.starts_with(folder))
     }
 
     /// The ages to be recorded, if that is due; what changes from now on is due again.
@@ -200,17 +212,25 @@ impl Gc {
             );
             SandboxAges::default()
         });
-        let agents = self.inner.layout.work_dir().join("slaves");
         // slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>
-        let levels = [None, Some("frameworks"), Some("executors"), Some("runs")];
-        let mut folders = vec![agents];
+        let levels = [None, Some("frameworks"), Some("executors"), Some(RUNS)];
+        let (mut folders, mut emptied) = (vec![self.inner.layout.sandboxes()], Vec::new());
         for level in levels {
-            let inside = folders.iter().map(|folder| match level {
-                Some(name) => folder.join(name),
-                None => folder.clone(),
-            });
-            folders = inside.flat_map(|folder| folders_in(&folder)).collect();
+            let mut found = Vec::new();
+            for folder in folders {
+                let folder = level.map_or_else(|| folder.clone(), |name| folder.join(name));
+                let inside = folders_in(&folder);
+                if inside.is_empty() {
+                    emptied.push(folder);
+                }
+                found.extend(inside);
+            }
+            folders = found;
         }
+        // An agent that fell while it removed a sandbox may have left these.
+        emptied
+            .iter()
+            .for_each(|folder| self.remove_emptied(folder));
         let mut known = self.known();
         for sandbox in folders {
             if !known.live.contains(&sandbox) {
@@ -310,20 +330,54 @@ impl Gc {
             }
             _ => {}
         }
-        // What held nothing else goes with it; each of these fails on a folder that does.
-        let top = self.inner.layout.work_dir().join("slaves");
         if let Some(runs) = sandbox.parent() {
-            let latest = runs.join("latest");
-            if !latest.exists() {
-                let _ = std::fs::remove_file(latest);
-            }
-        }
-        for folder in sandbox.ancestors().skip(1) {
-            if folder == top || std::fs::remove_dir(folder).is_err() {
-                break;
-            }
+            self.remove_emptied(runs);
         }
         Ok(())
+    }
+
+    /// Removes a folder that held sandboxes, and those above it, as far as they hold nothing: what a run is about to be made
+    /// in stays.
+    fn remove_emptied(&self, folder: &Path) {
+        let top = self.inner.layout.sandboxes();
+        let is_ours = |folder: &&Path| *folder != top && folder.starts_with(&top);
+        for folder in folder.ancestors().take_while(is_ours) {
+            if self.known().has_live_in(folder) {
+                return;
+            }
+            if folder.ends_with(RUNS) {
+                remove_dangling(&folder.join(LATEST));
+            }
+            // Which fails on a folder that holds something.
+            match std::fs::remove_dir(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Removes a link to a sandbox that is gone. A new run may point it elsewhere meanwhile: it is looked at where nobody
+/// changes it, and put back.
+fn remove_dangling(latest: &Path) {
+    if std::fs::read_link(latest).is_err() || latest.exists() {
+        return;
+    }
+    let aside = latest.with_extension("old");
+    if std::fs::rename(latest, &aside).is_err() {
+        return;
+    }
+    let is_put_back = aside.exists()
+        && rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &aside,
+            rustix::fs::CWD,
+            latest,
+            rustix::fs::RenameFlags::NOREPLACE,
+        )
+        .is_ok();
+    if !is_put_back {
+        let _ = std::fs::remove_file(aside);
     }
 }
 
@@ -519,6 +573,35 @@ mod tests {
         gc.prune(uptime() + WEEK + WEEK);
         assert!(!dir.path().join("slaves/S0").exists());
         assert!(dir.path().join("slaves").exists());
+    }
+
+    #[test]
+    fn what_an_agent_left_that_fell_while_it_removed_a_sandbox_goes_at_the_start() {
+        let (dir, gc, runs) = site();
+        for run in ["old", "new"] {
+            std::fs::remove_dir_all(runs.join(run)).expect("removed");
+        }
+        let emptied = dir.path().join("slaves/S1/frameworks/F/executors");
+        std::fs::create_dir_all(emptied).expect("made");
+        gc.find(&boot(), uptime());
+        let left = std::fs::read_dir(dir.path().join("slaves")).expect("a folder");
+        assert_eq!(left.count(), 0);
+    }
+
+    /// Its sandbox is not made yet: neither the folders go that it will be in, nor the link that it will have.
+    #[test]
+    fn a_run_that_is_about_to_begin_finds_the_folders_of_its_executor() {
+        let (_dir, gc, runs) = site();
+        gc.keep(runs.join("third"));
+        gc.discard(runs.join("old"));
+        gc.discard(runs.join("new"));
+        gc.prune(uptime() + WEEK + WEEK);
+        assert_eq!(gc.counts().removed, 2);
+        assert!(std::fs::read_link(runs.join("latest")).is_ok());
+        let later = runs.with_file_name("third");
+        std::os::unix::fs::symlink(".", &later).expect("linked");
+        remove_dangling(&later);
+        assert!(later.exists(), "a link that leads somewhere");
     }
 
     #[test]

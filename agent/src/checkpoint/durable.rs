@@ -189,6 +189,11 @@ impl Batch {
     pub(super) fn append(&mut self, path: &Path, bodies: &[Vec<u8>]) -> Result<(), StoreError> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         self.make_dir(dir)?;
+        // A log beside which there is no record of what it is of would be taken for what damage has left.
+        let is_beside = |unsettled: &Unsettled| unsettled.path.parent() == Some(dir);
+        if self.unsettled.iter().any(is_beside) {
+            self.settle()?;
+        }
         let mut file = open_log(path)?;
         let before = file.metadata().map_err(io_error("stat", path))?.len();
         let mut bytes = Vec::new();
@@ -526,5 +531,23 @@ mod tests {
         }
         // As a disk that fails: the name is longer than any file system has them.
         assert!(is_something_else(&at(&"n".repeat(4096))).is_err());
+    }
+
+    /// Found by an agent that was killed between both: the folder of the run stayed for ever.
+    #[test]
+    fn a_log_is_never_there_before_the_record_that_it_belongs_to() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [record, log, other] =
+            ["t/task.info", "t/task.updates", "u/task.info"].map(|name| dir.path().join(name));
+        let mut batch = Batch::default();
+        batch.write_file(&other, b"other").expect("written");
+        batch.write_file(&record, b"record").expect("written");
+        assert!(!record.exists(), "in place with the rest of the batch");
+        batch.append(&log, &[b"entry".to_vec()]).expect("appended");
+        assert!(record.exists() && log.exists());
+        batch.write_file(&other, b"again").expect("written");
+        batch.append(&log, &[b"more".to_vec()]).expect("appended");
+        assert!(!batch.unsettled.is_empty(), "what is beside no log waits");
+        batch.finish().expect("durable");
     }
 }
