@@ -85,6 +85,8 @@ pub struct TaskImage {
     pub record: TaskRecord,
     /// What happened since, in order.
     pub log: Vec<LogEntry>,
+    /// Whether more may have happened: the log is torn or has a hole.
+    pub is_log_short: bool,
 }
 
 /// Something that could not be read and was set aside.
@@ -258,8 +260,14 @@ impl Reader<'_> {
                 run: key.clone(),
                 task: id.clone(),
             };
+            let repairs_before = (self.repairs.len(), self.holes.len());
             if let Some((record, log)) = self.task(&task)? {
-                tasks.push(TaskImage { id, record, log });
+                tasks.push(TaskImage {
+                    id,
+                    record,
+                    log,
+                    is_log_short: (self.repairs.len(), self.holes.len()) != repairs_before,
+                });
             }
         }
         if self.damages.len() > damages_before {

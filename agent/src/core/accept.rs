@@ -503,6 +503,7 @@ impl AgentCore {
             demand,
             group: group.map(|(name, _)| name),
             delivered: false,
+            may_run_unknown: false,
             check_state: super::CheckState::default(),
             healthy: None,
             check_status: None,

@@ -23,6 +23,10 @@ use super::{AgentCore, ConnectionId, Destination, ExecutorAction};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, LogEntry, RunKey, Write};
 
+/// Why a task ends that its executor may not know.
+const NEVER_ARRIVED: &str = "Task launched during agent restart";
+const DAMAGED: &str = "What the agent had written of the task is damaged; whether it ran is unknown, and it is killed";
+
 impl AgentCore {
     fn custom(&self, framework: &FrameworkId, executor: &ExecutorId) -> Option<Arc<Executor>> {
         let framework = self.frameworks.get(framework)?;
@@ -74,7 +78,12 @@ impl AgentCore {
                 permit,
             );
         }
-        self.drop_never_arrived(now, &executor.key, &subscribe.unacknowledged_tasks);
+        self.drop_never_arrived(
+            now,
+            &executor.key,
+            connection,
+            &subscribe.unacknowledged_tasks,
+        );
         self.repeat_kills(&executor.key, connection);
         self.reconcile_executor(now, &executor.key);
         self.registered_if_all_back(now);
@@ -100,29 +109,39 @@ impl AgentCore {
         }
     }
 
-    /// Tasks that were sent and that the executor does not have got lost on the way.
-    fn drop_never_arrived(&mut self, now: Now, key: &RunKey, known: &[pb::TaskInfo]) {
+    /// Tasks that were sent and that the executor does not have got lost on the way. One whose log is damaged may run all the
+    /// same, told and acknowledged: it is killed.
+    fn drop_never_arrived(
+        &mut self,
+        now: Now,
+        key: &RunKey,
+        connection: ConnectionId,
+        known: &[pb::TaskInfo],
+    ) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
         for task in executor.tasks.values() {
-            let is_staging = task.delivered && task.statuses.is_empty();
+            let was_sent = task.delivered || task.may_run_unknown;
             let id = task.key.task.as_str();
-            if !is_staging || known.iter().any(|known| known.task_id.value == id) {
+            let is_known = known.iter().any(|known| known.task_id.value == id);
+            if !was_sent || is_known || !task.statuses.is_empty() {
                 continue;
             }
             let task_ref = TaskRef {
                 executor: executor.clone(),
                 task: task.clone(),
             };
-            let state = self.dropped_or_lost_of(key);
-            self.finish_unlaunched(
-                now,
-                &task_ref,
-                state,
-                Reason::AgentRestarted,
-                "Task launched during agent restart".to_owned(),
-            );
+            let (state, why) = match task.may_run_unknown {
+                true => (pb::TaskState::TaskFailed, DAMAGED),
+                false => (self.dropped_or_lost_of(key), NEVER_ARRIVED),
+            };
+            let reason = Reason::AgentRestarted;
+            self.finish_unlaunched(now, &task_ref, state, reason, why.to_owned());
+            if task.may_run_unknown {
+                let kill = kill_event(&task.key.task, None);
+                self.tell_executor(&executor, connection, kill);
+            }
         }
     }
 

@@ -307,6 +307,8 @@ pub struct Task {
     pub group: Option<Arc<str>>,
     /// Whether its executor was given it.
     pub delivered: bool,
+    /// Whether its executor may run it though nothing is known of that: its log was damaged.
+    pub may_run_unknown: bool,
     /// How its checks stand.
     pub check_state: CheckState,
     /// What its health check said last.

@@ -228,6 +228,7 @@ impl AgentCore {
             group: record.group.as_deref().map(Arc::from),
             // What the core launches itself is not launched twice.
             delivered: kind != ExecutorKind::Custom,
+            may_run_unknown: image.is_log_short,
             check_state: super::CheckState::default(),
             healthy: None,
             check_status: None,

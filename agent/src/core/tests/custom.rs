@@ -519,6 +519,30 @@ fn a_task_that_got_lost_on_its_way_is_dropped_and_one_that_waited_is_delivered()
     assert_eq!(launched, ["b"]);
 }
 
+/// What it said of the task was acknowledged, so it says nothing of it when it is back.
+#[test]
+fn a_task_whose_log_is_damaged_is_not_sent_again_but_killed() {
+    for kept_bytes in [12, 40] {
+        let (mut simulation, _) = Simulation::with_executor();
+        simulation.tells(status("a", TaskRunning, 1));
+        simulation.acknowledge_all();
+        simulation.told(1);
+        let key = simulation.image().frameworks[0].runs[0].key.clone();
+        let log = simulation.work_dir().join(format!(
+            "meta/slaves/{}/frameworks/{}/executors/{}/runs/{}/tasks/a/task.updates",
+            key.agent, key.framework, key.executor, key.container
+        ));
+        let bytes = std::fs::read(&log).expect("a log");
+        std::fs::write(&log, &bytes[..kept_bytes]).expect("cut");
+        simulation.crash(false);
+        simulation.subscribe(1, call::Subscribe::default());
+        simulation.register();
+        simulation.assert_only_told(TaskFailed, Reason::AgentRestarted);
+        let told = simulation.told(1);
+        assert_eq!(kinds(&told), [Type::Subscribed, Type::Kill], "{kept_bytes}");
+    }
+}
+
 #[test]
 fn an_executor_gone_while_the_agent_was_down_ends_its_tasks() {
     let (mut simulation, container) = Simulation::with_executor();
