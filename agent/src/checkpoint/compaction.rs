@@ -2,14 +2,17 @@
 //!
 //! Pure. Invariant: what the core makes of the shorter log is what it would have made of the longer one: the
 //! same updates wait in the same order, the same are known to be acknowledged, and of what was told before
-//! the last of each state. Data goes with the acknowledgement: the core keeps none of it.
+//! the last of each state. Data goes with the acknowledgement: the core keeps none of it. Of an acknowledged update that
+//! is not the last of its state the core keeps the uuid alone, and so does the log.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
+use meseta_proto::mesos::v1 as pb;
+use prost::Message as _;
+
 use super::frame::{self, FrameError};
 use super::records::{LogEntry, LogRecord};
-use prost::Message as _;
 
 /// A log is looked at when it grows beyond this many bytes, and beyond each doubling of it.
 const LENGTH_MIN: u64 = 64 << 10;
@@ -25,6 +28,8 @@ enum Needed {
     Whole,
     /// Of an update that is acknowledged.
     WithoutData,
+    /// Of one that is not shown any more: what tells it from others.
+    Identity,
 }
 
 /// Whether a log that grew from one length to another is worth a look.
@@ -47,6 +52,7 @@ pub(super) fn shortened(log: &[u8]) -> Option<Result<Vec<u8>, FrameError>> {
         let body = match needed.get(&at) {
             Some(Needed::Whole) => Cow::Borrowed(*body),
             Some(Needed::WithoutData) => without_data(body, record),
+            Some(Needed::Identity) => identity(body, record),
             None => continue,
         };
         if let Err(error) = frame::encode_record(&body, &mut short) {
@@ -66,6 +72,21 @@ fn without_data<'a>(body: &'a [u8], record: &LogRecord) -> Cow<'a, [u8]> {
         }
         _ => Cow::Borrowed(body),
     }
+}
+
+fn identity<'a>(body: &'a [u8], record: &LogRecord) -> Cow<'a, [u8]> {
+    let Some(LogEntry::Update(status)) = &record.entry else {
+        return Cow::Borrowed(body);
+    };
+    let short = pb::TaskStatus {
+        task_id: status.task_id.clone(),
+        state: status.state,
+        source: status.source,
+        reason: status.reason,
+        uuid: status.uuid.clone(),
+        ..pb::TaskStatus::default()
+    };
+    Cow::Owned(LogRecord::of(LogEntry::Update(short)).encode_to_vec())
 }
 
 /// What is needed of the records, by their places.
@@ -111,17 +132,17 @@ fn needed(records: &[LogRecord]) -> BTreeMap<usize, Needed> {
     // one of the same check took its place.
     let head = acknowledged.back().map_or(0, |(update, _)| *update);
     let waiting = unacknowledged.into_values().filter(|at| *at >= head);
-    let told = acknowledged.iter().chain(last_of.values());
-    let told = told.flat_map(|(update, at)| [(*update, Needed::WithoutData), (*at, Needed::Whole)]);
+    let with =
+        |needed| move |(update, at): &(usize, usize)| [(*update, needed), (*at, Needed::Whole)];
+    kept.extend(acknowledged.iter().flat_map(with(Needed::Identity)));
+    kept.extend(last_of.values().flat_map(with(Needed::WithoutData)));
     let whole = last.into_values().chain(waiting);
-    kept.extend(whole.map(|at| (at, Needed::Whole)).chain(told));
+    kept.extend(whole.map(|at| (at, Needed::Whole)));
     kept
 }
 
 #[cfg(test)]
 mod tests {
-    use meseta_proto::mesos::v1 as pb;
-
     use super::super::records::Started;
     use super::*;
 
@@ -130,6 +151,15 @@ mod tests {
             uuid: Some(number.to_le_bytes().to_vec()),
             state: state.into(),
             message: Some("m".repeat(100)),
+            ..pb::TaskStatus::default()
+        })
+    }
+
+    /// What is kept of an update that is not shown any more.
+    fn known(number: u32) -> LogEntry {
+        LogEntry::Update(pb::TaskStatus {
+            uuid: Some(number.to_le_bytes().to_vec()),
+            state: pb::TaskState::TaskRunning.into(),
             ..pb::TaskStatus::default()
         })
     }
@@ -183,10 +213,12 @@ mod tests {
             update(0, pb::TaskState::TaskStarting),
             acknowledged(0),
         ];
-        for number in 937..=1000 {
-            expected.push(update(number, pb::TaskState::TaskRunning));
+        for number in 937..1000 {
+            expected.push(known(number));
             expected.push(acknowledged(number));
         }
+        expected.push(update(1000, pb::TaskState::TaskRunning));
+        expected.push(acknowledged(1000));
         expected.extend(waiting);
         assert_eq!(kept, expected);
         // Nothing is gained by a second look.
@@ -209,10 +241,11 @@ mod tests {
         // Less than half goes, but much.
         assert!(short.len() > log.len() / 2 && short.len() < 21 << 20);
         let acknowledged = (0..12).flat_map(|number| {
-            [
-                update(number, pb::TaskState::TaskRunning),
-                acknowledged(number),
-            ]
+            let kept = match number {
+                11 => update(number, pb::TaskState::TaskRunning),
+                _ => known(number),
+            };
+            [kept, acknowledged(number)]
         });
         let expected: Vec<_> = acknowledged.chain((12..32).map(with_data)).collect();
         assert!(entries_of(&short) == expected);
