@@ -30,6 +30,10 @@ const ENDPOINT_MODE: u32 = 0o644;
 /// Between two attempts at a full disk.
 pub(crate) const DISK_FULL_RETRY: Duration = Duration::from_secs(1);
 
+/// How long the lock of an agent that was killed is waited for, and between two attempts.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
 /// Why a directory of the agent's cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
@@ -83,7 +87,8 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError
     Ok(layout)
 }
 
-/// Held for as long as the agent lives; the kernel lets go of it whatever happens.
+/// Held for as long as the agent lives; the kernel lets go of it whatever happens. What an agent that was killed had just
+/// begun to execute holds it for a moment more.
 pub(crate) fn lock(layout: &Layout) -> Result<File, DirectoryError> {
     let path = layout.meta().join("lock");
     let failed = |source: std::io::Error| DirectoryError::Unusable {
@@ -93,10 +98,17 @@ pub(crate) fn lock(layout: &Layout) -> Result<File, DirectoryError> {
         source,
     };
     let file = create_file(&path, PRIVATE_FILE_MODE).map_err(failed)?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::InUse { path }),
-        Err(errno) => Err(failed(errno.into())),
+    let mut waited = Duration::ZERO;
+    loop {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if waited < LOCK_WAIT => {
+                waited += LOCK_PAUSE;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(DirectoryError::InUse { path }),
+            Err(errno) => return Err(failed(errno.into())),
+        }
     }
 }
 

@@ -30,7 +30,11 @@ pub(crate) async fn run(containerizer: Containerizer, watch: InspectionSettings)
     });
     let limits = every(Some(limit_drift::PERIOD), || {
         let containerizer = containerizer.clone();
-        move || outer(&containerizer).for_each(|live| limit_drift::compare(&containerizer, &live))
+        move || {
+            let live = containerizer.live().into_iter();
+            live.filter(|live| live.own_limits)
+                .for_each(|live| limit_drift::compare(&containerizer, &live));
+        }
     });
     tokio::join!(disks, ports, limits);
 }

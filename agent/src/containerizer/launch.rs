@@ -12,10 +12,11 @@ use meseta_resources::ContainerId;
 use tracing::warn;
 
 use super::inspection_limits::InspectionLimits;
+use super::recover::has_own_limits;
 use super::state::{Applied, Entry, Inner, LiveContainer};
 use super::{Containerizer, blocking};
 use crate::checkpoint::inside;
-use crate::core::{Input, LaunchPlan};
+use crate::core::{Input, LaunchPlan, Subject};
 use crate::failure::Failure;
 use crate::fetch::{self, Cancel};
 use crate::spec::isolation::task_isolation;
@@ -142,6 +143,10 @@ impl Containerizer {
             container: container.clone(),
             supervisor: supervisor.clone(),
             demand: plan.demand,
+            own_limits: match &plan.subject {
+                Subject::Nested(task) => has_own_limits(task),
+                _ => true,
+            },
             inspection_limits: InspectionLimits::of_plan(plan, self.layout()),
             volumes: None,
             change_lock: Applied::at_first(plan.demand),

@@ -1,8 +1,8 @@
 //! Compares the limits in force with those that were asked for, and sets them again.
 //!
 //! Limits are a function of the demand, whoever else writes to the groups: all are compared when the agent comes back,
-//! and every [`PERIOD`] those of containers that are in no other. Blocking. Invariant: a container that is being
-//! changed is left to that, and a memory limit that waits for memory to be given back is no difference.
+//! and every [`PERIOD`]. What is nested and shares the groups around it has none of its own. Blocking. Invariant: a container
+//! that is being changed is left to that, and a memory limit that waits for memory to be given back is no difference.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

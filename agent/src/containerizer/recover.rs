@@ -106,10 +106,7 @@ pub(crate) fn recover(
     boot: &BootId,
     containerizer: &Containerizer,
 ) -> io::Result<(Recovery, Vec<Adoption>)> {
-    let rebooted = image
-        .boot_id
-        .as_deref()
-        .is_some_and(|before| before != boot.as_str());
+    let rebooted = was_rebooted(&image, boot);
     if rebooted {
         info!("the machine was booted since; the tasks of before are over");
     }
@@ -146,6 +143,19 @@ pub(crate) fn recover(
         containers,
     };
     Ok((recovery, adoptions))
+}
+
+/// Whether the machine was booted since the checkpoints were written. A record of another boot may be an old one, put back:
+/// what began in this boot says so.
+fn was_rebooted(image: &Image, boot: &BootId) -> bool {
+    let is_other = |before: &str| before != boot.as_str();
+    let mut runs = image.frameworks.iter().flat_map(|one| &one.runs);
+    let began_now = |log: &[LogEntry]| started(log).is_some_and(|began| began.boot_id == *boot);
+    image.boot_id.as_deref().is_some_and(is_other)
+        && !runs.any(|run| {
+            run.executor.iter().any(|executor| began_now(&executor.log))
+                || run.tasks.iter().any(|task| began_now(&task.log))
+        })
 }
 
 fn machine_state(containerizer: &Containerizer) -> io::Result<BTreeMap<String, Recovered>> {
@@ -206,6 +216,7 @@ fn settle(
                 container: container.clone(),
                 supervisor: supervisor.clone(),
                 demand,
+                own_limits: expected.own_limits,
                 inspection_limits: inspection_limits_of(run, expected, containerizer),
                 volumes: None,
                 change_lock: Applied::at_first(demand),
@@ -292,7 +303,7 @@ fn expected(run: &RunImage) -> Vec<ExpectedContainer> {
 }
 
 /// Whether a task of a group has groups of its own (`share_cgroups`).
-fn has_own_limits(task: &pb::TaskInfo) -> bool {
+pub(super) fn has_own_limits(task: &pb::TaskInfo) -> bool {
     let container = task.container.as_ref();
     let linux = container.and_then(|container| container.linux_info.as_ref());
     linux.is_some_and(|linux| !linux.share_cgroups())
@@ -326,4 +337,54 @@ fn started(log: &[LogEntry]) -> Option<ProcessIdentity> {
         LogEntry::Started(started) => ProcessIdentity::from_text(&started.supervisor),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_resources::{AgentId, ExecutorId, FrameworkId, TaskId};
+
+    use super::*;
+    use crate::checkpoint::{FrameworkImage, RunKey, Started, TaskImage, TaskRecord};
+
+    fn image(recorded: Option<&str>, began: &str) -> Image {
+        let key = RunKey {
+            agent: AgentId::new("S0").expect("an id"),
+            framework: FrameworkId::new("F").expect("an id"),
+            executor: ExecutorId::new("t").expect("an id"),
+            container: ContainerId::new("c").expect("an id"),
+        };
+        let task = TaskImage {
+            id: TaskId::new("t").expect("an id"),
+            record: TaskRecord::default(),
+            log: vec![LogEntry::Started(Started {
+                supervisor: format!("7 5 {began}"),
+                ..Started::default()
+            })],
+            is_log_short: false,
+        };
+        Image {
+            boot_id: recorded.map(str::to_owned),
+            frameworks: vec![FrameworkImage {
+                id: key.framework.clone(),
+                info: pb::FrameworkInfo::default(),
+                runs: vec![RunImage {
+                    key,
+                    executor: None,
+                    tasks: vec![task],
+                }],
+            }],
+            ..Image::default()
+        }
+    }
+
+    #[test]
+    fn an_old_record_of_the_boot_ends_no_task_of_this_one() {
+        let boot = BootId::from_text("b");
+        let rebooted = |recorded, began| was_rebooted(&image(recorded, began), &boot);
+        assert!(rebooted(Some("a"), "a"));
+        assert!(!rebooted(Some("a"), "b"));
+        assert!(!rebooted(Some("b"), "b") && !rebooted(Some("b"), "a"));
+        // A record that was lost says nothing; processes of another boot are none of this one's.
+        assert!(!rebooted(None, "a"));
+    }
 }

@@ -62,6 +62,8 @@ pub(crate) struct LiveContainer {
     pub(crate) supervisor: ProcessIdentity,
     /// Requests and limits of resources.
     pub(crate) demand: Demand,
+    /// Whether its groups have limits of its own; what is nested may share those around it.
+    pub(crate) own_limits: bool,
     /// What it may hold and listen on.
     pub(crate) inspection_limits: InspectionLimits,
     /// The persistent volumes that it is to see; those of its launch if absent.

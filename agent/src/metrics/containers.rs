@@ -235,6 +235,7 @@ pub(crate) mod tests {
                     cpus_millis: 500,
                     ..Demand::default()
                 },
+                own_limits: true,
                 inspection_limits: InspectionLimits::default(),
                 volumes: None,
                 change_lock: Arc::default(),
