@@ -41,6 +41,8 @@ pub enum Kind {
     TakenAlong,
     /// The one that fails.
     FailsItsGroup,
+    /// Runs until its agent is drained.
+    Drained,
 }
 
 impl Kind {
@@ -61,7 +63,7 @@ impl Kind {
             Self::Hungry => {
                 "x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo ${#x}; sleep 600".to_owned()
             }
-            Self::Killed | Self::KilledEarly | Self::Overdue | Self::TakenAlong => {
+            Self::Killed | Self::KilledEarly | Self::Overdue | Self::TakenAlong | Self::Drained => {
                 "exec sleep 600".to_owned()
             }
         };
@@ -390,6 +392,7 @@ fn ended_so(told: &TaskRecord, around: &RunRecord, last: &Value) -> bool {
         }
         (Kind::TakenAlong, _) => killed && (around.mate_ended || around.mate_never_began),
         (Kind::Overdue, _) => failed && is_overdue(told, last),
+        (Kind::Drained, _) => killed && last["reason"] == "REASON_AGENT_DRAINING",
         (Kind::Hungry, _) => failed && last["reason"] == "REASON_CONTAINER_LIMITATION_MEMORY",
         // Another of its group was not launched, which ends them all.
         (Kind::Grouped | Kind::FailsItsGroup, None) => killed && around.mate_never_began,
@@ -458,6 +461,16 @@ mod tests {
         assert_eq!(violations(&told, &around).len(), 1);
         let (told, around) = story(Kind::Exits(0), &finished(), "began\n");
         assert_eq!(violations(&told, &around).len(), 1);
+    }
+
+    #[test]
+    fn a_drained_task_has_the_reason_of_its_kill() {
+        let mut end = status("3", "TASK_KILLED", "");
+        let (told, around) = story(Kind::Drained, &end, "began\n");
+        assert_eq!(violations(&told, &around).len(), 1);
+        end["reason"] = json!("REASON_AGENT_DRAINING");
+        let (told, around) = story(Kind::Drained, &end, "began\n");
+        assert_eq!(violations(&told, &around), Vec::<String>::new());
     }
 
     #[test]

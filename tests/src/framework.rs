@@ -304,7 +304,7 @@ pub fn uuid_bytes(status: &Value) -> Vec<u8> {
 }
 
 /// One RecordIO record: its length in decimal, a line feed, so many bytes. Nothing at the end.
-fn next_record(reader: &mut impl Read) -> Option<Vec<u8>> {
+pub(crate) fn next_record(reader: &mut impl Read) -> Option<Vec<u8>> {
     let mut digits = String::new();
     loop {
         let mut byte = [0];

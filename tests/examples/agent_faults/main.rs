@@ -2,9 +2,10 @@
 //! fail made to fail.
 //!
 //! `cargo build && cargo run -p meseta-tests --example agent_faults -- MODE [FLAG=VALUE]...` as root. `MODE` is `count`,
-//! `kill-before`, `kill-after` or `errors`. Flags: `--from=M` and `--points=N` for a part of the sweep, `--together=K`
-//! errors in one life (those of a life that went wrong are tried again one by one), `--times=T` calls of a site that fail in a row,
-//! `--only=TEXT` for points whose names contain it, `--logs=DIR` for what agents printed in lives that went wrong.
+//! `kill-before`, `kill-after` or `errors`. Flags: `--from=M` and `--points=N` for a part of the sweep, `--share=I/N` for
+//! the Ith part of N, counted from 0, of programs that run side by side, `--ordinals=K` for the first K calls of each site, `--together=K`
+//! faults in one life (those of a life that went wrong, or were not reached, are tried again one by one), `--times=T` calls of a site that
+//! fail in a row, `--only=TEXT` for points whose names contain it, `--logs=DIR` for what agents printed in lives that went wrong.
 //! SIGINT and SIGTERM end it after the life that goes on. Ends with 1 if anything was wrong. How it works is in `tests/src/faults`.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
         "{} points of {} sites; {} had their fault and {} were not reached in {} lives; the agent ended {} times; {} lives went wrong",
         report.points,
         report.sites,
-        report.met,
+        report.met.len(),
         report.not_reached,
         report.lives,
         report.ends,
@@ -76,6 +77,8 @@ fn options(mut given: impl Iterator<Item = String>) -> Result<Options, String> {
             "--from" => options.from = number()?,
             "--points" => options.points = number()?,
             "--together" => options.together = number()?,
+            "--ordinals" => options.ordinals = number()?,
+            "--share" => options.share = share(value)?,
             "--times" => options.times = number()?,
             "--only" => options.only = Some(value.to_owned()),
             "--logs" => options.logs = Some(value.into()),
@@ -83,4 +86,14 @@ fn options(mut given: impl Iterator<Item = String>) -> Result<Options, String> {
         }
     }
     Ok(options)
+}
+
+/// `1/4`: the second of four parts.
+fn share(text: &str) -> Result<(u64, u64), String> {
+    let parts = text.split_once('/');
+    let numbers = parts.and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+    let is_part = |(part, parts): &(u64, u64)| part < parts;
+    numbers
+        .filter(is_part)
+        .ok_or_else(|| format!("--share takes a part of so many, as --share=0/2; not `{text}`"))
 }

@@ -28,8 +28,9 @@ use crate::{kernel, wait};
 /// No path that the agent gives is longer.
 const PATH_BYTES_MAX: usize = 4096;
 const PAGE: usize = 4096;
-/// For a call to be made, after which its agent is killed.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// For a call to be made, after which its agent is killed. Whatever the agent has begun waits for as long, with what it
+/// holds.
+const CALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// What the agent of a life has for itself.
 #[derive(Clone, Debug)]

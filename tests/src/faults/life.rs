@@ -22,10 +22,10 @@ const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0), ("disk", 8.0)];
 /// Between two kills of one task, and between two looks at the agent.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
-/// For everything of a life to be told.
-const TELLING: Duration = Duration::from_secs(120);
+/// For everything of a life to be told, on a machine that has other things to do.
+const TELLING: Duration = Duration::from_secs(300);
 /// For everything to be as it was, afterwards.
-const SETTLING: Duration = Duration::from_secs(60);
+const SETTLING: Duration = Duration::from_secs(180);
 /// An agent that ends more often in one life does not recover.
 const ENDS_MAX: usize = 12;
 

@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::calls;
-use crate::{Cluster, http, kernel};
+use crate::{Cluster, executor, http, kernel};
 
 /// Descriptors of the agent above those that it had at first: connections, and those by which it hears of limits.
 const DESCRIPTORS_MORE: usize = 40;
 /// Checks of the tasks that go on, each with one before it that is being removed.
 const CHECKS_MAX: usize = 6;
+
+/// Parts of the command lines of what does not come and go: sleepers, scripts that leave marks, executors.
+const LASTING: [&str; 3] = ["sleep\0", "/marks/", executor::ARGUMENT];
 
 /// How everything was when only the tasks that go on were there.
 #[derive(Debug)]
@@ -24,13 +27,16 @@ pub struct Baseline {
     mounts: usize,
     runs: BTreeSet<PathBuf>,
     records: BTreeSet<PathBuf>,
-    reserved: Value,
+    /// What is reserved on each agent.
+    reserved: Vec<Value>,
     descriptors: usize,
 }
 
 impl Baseline {
     pub fn of(cluster: &Cluster, standing: &[String]) -> Self {
-        let agent = cluster.agent().page("/state").json();
+        let states = cluster.agents.iter();
+        let states = states.map(|agent| agent.page("/state").json());
+        let reserved = states.map(|state| state["reserved_resources_full"].clone());
         Self {
             standing: standing.iter().cloned().collect(),
             processes: lasting(cluster),
@@ -38,7 +44,7 @@ impl Baseline {
             mounts: mounts(cluster),
             runs: runs(cluster),
             records: records(cluster),
-            reserved: agent["reserved_resources_full"].clone(),
+            reserved: reserved.collect(),
             descriptors: descriptors(cluster),
         }
     }
@@ -65,7 +71,8 @@ impl Baseline {
         if mounts != self.mounts {
             wrong.push(format!("{mounts} mounts, not {}", self.mounts));
         }
-        let zombies = zombies(cluster.agent().pid());
+        let agents = cluster.agents.iter();
+        let zombies: usize = agents.map(|agent| zombies(agent.pid())).sum();
         if zombies > 0 {
             wrong.push(format!("{zombies} children have not been waited for"));
         }
@@ -82,7 +89,6 @@ impl Baseline {
 
     fn wrongs_on_disk(&self, cluster: &Cluster, number: usize) -> Vec<String> {
         let mut wrong = Vec::new();
-        let dir = cluster.agent_dir(0);
         differ(
             &mut wrong,
             "runs in the checkpoint",
@@ -95,58 +101,80 @@ impl Baseline {
             &self.records,
             &records(cluster),
         );
-        for folder in ["meta/retired", "meta/quarantine"] {
-            let left = entries(&dir.join(folder));
-            if !left.is_empty() {
-                wrong.push(format!("{folder} holds {left:?}"));
-            }
-        }
-        let old = below(&dir.join("slaves"), 5).into_iter().find(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let life = name.rsplit_once('-').and_then(|(_, end)| end.parse().ok());
-            path.parent()
-                .is_some_and(|above| above.ends_with("executors"))
-                && life.is_some_and(|life: usize| life + 1 < number)
-                && !entries(&path.join("runs")).is_empty()
-        });
-        if let Some(old) = old {
-            wrong.push(format!("the sandbox {} is still there", old.display()));
+        for dir in work_dirs(cluster) {
+            wrong.extend(left_on_disk(&dir, number));
         }
         wrong
     }
 
     fn wrongs_told(&self, cluster: &Cluster) -> Vec<String> {
         let mut wrong = Vec::new();
-        let mut reserved = Vec::new();
-        for (who, daemon) in [("master", &cluster.master), ("agent", cluster.agent())] {
-            let Some(state) = page(&daemon.url, "/state") else {
-                wrong.push(format!("the {who} does not answer"));
+        let slaves = page(&cluster.master.url, "/slaves").unwrap_or_default();
+        let slaves = slaves["slaves"].as_array().cloned().unwrap_or_default();
+        let mut of_agents = BTreeSet::new();
+        for (agent, expected) in cluster.agents.iter().zip(&self.reserved) {
+            let Some(state) = page(&agent.url, "/state") else {
+                wrong.push("an agent does not answer".to_owned());
                 continue;
             };
-            differ(
-                &mut wrong,
-                &format!("tasks of the {who}"),
-                &self.standing,
-                &tasks(&state),
-            );
-        }
-        if let Some(slaves) = page(&cluster.master.url, "/slaves") {
-            let agent = &slaves["slaves"][0];
-            if agent["active"] != true {
+            of_agents.extend(tasks(&state));
+            let slave = slaves.iter().find(|slave| slave["id"] == state["id"]);
+            if slave.is_none_or(|slave| slave["active"] != true) {
                 wrong.push("the master has no active agent".to_owned());
             }
-            reserved.push(("master", agent["reserved_resources_full"].clone()));
-        }
-        if let Some(state) = page(&cluster.agent().url, "/state") {
-            reserved.push(("agent", state["reserved_resources_full"].clone()));
-        }
-        for (who, reserved) in reserved {
-            if reserved != self.reserved {
-                wrong.push(format!("to the {who} there is reserved {reserved}"));
+            let views = [("agent", Some(&state)), ("master", slave)];
+            for (who, view) in views {
+                let reserved = view.map(|view| &view["reserved_resources_full"]);
+                if reserved.is_some_and(|reserved| reserved != expected) {
+                    wrong.push(format!("to the {who} there is reserved {reserved:?}"));
+                }
             }
+        }
+        differ(
+            &mut wrong,
+            "tasks of the agents",
+            &self.standing,
+            &of_agents,
+        );
+        match page(&cluster.master.url, "/state") {
+            Some(state) => differ(
+                &mut wrong,
+                "tasks of the master",
+                &self.standing,
+                &tasks(&state),
+            ),
+            None => wrong.push("the master does not answer".to_owned()),
         }
         wrong
     }
+}
+
+fn work_dirs(cluster: &Cluster) -> Vec<PathBuf> {
+    let agents = 0..cluster.agents.len();
+    agents.map(|index| cluster.agent_dir(index)).collect()
+}
+
+/// What a work directory holds that should have gone: sandboxes of executors `NAME-LIFE` go two lives later.
+fn left_on_disk(dir: &Path, number: usize) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for folder in ["meta/retired", "meta/quarantine"] {
+        let left = entries(&dir.join(folder));
+        if !left.is_empty() {
+            wrong.push(format!("{folder} holds {left:?}"));
+        }
+    }
+    let old = below(&dir.join("slaves"), 5).into_iter().find(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let life = name.rsplit_once('-').and_then(|(_, end)| end.parse().ok());
+        path.parent()
+            .is_some_and(|above| above.ends_with("executors"))
+            && life.is_some_and(|life: usize| life + 1 < number)
+            && !entries(&path.join("runs")).is_empty()
+    });
+    if let Some(old) = old {
+        wrong.push(format!("the sandbox {} is still there", old.display()));
+    }
+    wrong
 }
 
 fn differ<T: Ord + std::fmt::Debug>(
@@ -192,13 +220,14 @@ pub(crate) fn tasks(state: &Value) -> BTreeSet<String> {
 
 /// The processes in containers but those that checks are made with, which come and go.
 fn lasting(cluster: &Cluster) -> BTreeSet<(i32, u64)> {
-    let sleeps = |pid: &i32| {
+    let is_lasting = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.starts_with(b"sleep\0")
+        let line = String::from_utf8_lossy(&line);
+        LASTING.iter().any(|part| line.contains(part))
     };
     let pids = kernel::tasks_below(&cluster.cgroups_root);
     pids.into_iter()
-        .filter(sleeps)
+        .filter(is_lasting)
         .filter_map(|pid| Some((pid, kernel::start_time(pid)?)))
         .collect()
 }
@@ -220,13 +249,20 @@ fn mounts(cluster: &Cluster) -> usize {
 /// The folders of runs in the checkpoint.
 fn runs(cluster: &Cluster) -> BTreeSet<PathBuf> {
     let is_run = |path: &PathBuf| path.parent().is_some_and(|above| above.ends_with("runs"));
-    let all = below(&cluster.agent_dir(0).join("meta/slaves"), 7);
-    all.into_iter().filter(is_run).collect()
+    let dirs = work_dirs(cluster);
+    let all = dirs
+        .iter()
+        .flat_map(|dir| below(&dir.join("meta/slaves"), 7));
+    all.filter(is_run).collect()
 }
 
 /// What the runtime folder holds of containers but checks, which come and go; of those when they are too many.
 fn records(cluster: &Cluster) -> BTreeSet<PathBuf> {
-    let agents = entries(&cluster.agent_dir(0).join("run"));
+    let dirs = work_dirs(cluster);
+    let agents: Vec<_> = dirs
+        .iter()
+        .flat_map(|dir| entries(&dir.join("run")))
+        .collect();
     let all = agents
         .iter()
         .flat_map(|agent| entries(&agent.join("containers")));
@@ -275,9 +311,10 @@ fn descriptors(cluster: &Cluster) -> usize {
 
 /// What the agent has open, by kinds of files; without those of the kernel, which it keeps as long as it may.
 fn open_files(cluster: &Cluster) -> BTreeMap<String, usize> {
-    let pid = cluster.agent().pid();
     let mut kinds = BTreeMap::new();
-    for one in entries(&PathBuf::from(format!("/proc/{pid}/fd"))) {
+    let agents = cluster.agents.iter();
+    let folders = agents.map(|agent| PathBuf::from(format!("/proc/{}/fd", agent.pid())));
+    for one in folders.flat_map(|folder| entries(&folder)) {
         let file = std::fs::read_link(one).unwrap_or_default();
         if file.starts_with("/sys") || file.starts_with("/proc") {
             continue;

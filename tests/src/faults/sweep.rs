@@ -1,4 +1,7 @@
-//! Life after life, each with a fault at other points, until every point has had its own.
+//! Life after life, each with faults at other points, until every point has had its own.
+//!
+//! Points that are together in a life are far from each other. What was not reached is tried once more by itself, and so is
+//! each point of a life that went wrong.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -36,8 +39,12 @@ pub struct Options {
     /// The first point, from 0, in the order of novelty.
     pub from: usize,
     pub points: usize,
-    /// Points that have their errors in one life.
+    /// Points that have their faults in one life.
     pub together: usize,
+    /// Only the first so many calls of each site.
+    pub ordinals: usize,
+    /// Which part of all points, and of how many: for programs that run side by side.
+    pub share: (u64, u64),
     /// So many calls of a site have the error, from the point's on.
     pub times: usize,
     /// Only sites whose names contain this.
@@ -55,6 +62,8 @@ impl Default for Options {
             from: 0,
             points: usize::MAX,
             together: 1,
+            ordinals: usize::MAX,
+            share: (0, 1),
             times: 1,
             only: None,
             logs: None,
@@ -70,9 +79,9 @@ pub struct Report {
     pub points: usize,
     /// Sites that they are of.
     pub sites: usize,
-    /// Points that had their fault.
-    pub met: usize,
-    /// Points whose call was not made in the life that waited for it.
+    /// Points that had their fault, by their names.
+    pub met: BTreeSet<String>,
+    /// Points whose call was not made in the lives that waited for it.
     pub not_reached: usize,
     /// How often an agent ended, by itself or killed.
     pub ends: usize,
@@ -105,20 +114,39 @@ pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Report {
     let end = options.from.saturating_add(options.points);
     let part = &planned[options.from.min(planned.len())..end.min(planned.len())];
     for faults in batches(part, options.together) {
-        if !tried(&mut stage, &mut report, options, &faults, &mut tell) && faults.len() > 1 {
+        let is_right = tried(&mut stage, &mut report, options, &faults, &mut tell);
+        if !is_right && faults.len() > 1 {
             // Which of them it was.
-            for fault in &faults {
-                tried(
-                    &mut stage,
-                    &mut report,
-                    options,
-                    std::slice::from_ref(fault),
-                    &mut tell,
-                );
-            }
+            alone(&mut stage, &mut report, options, &faults, &mut tell);
         }
     }
+    let missed = part
+        .iter()
+        .filter(|fault| !report.met.contains(&name_of(fault)));
+    let missed: Vec<_> = missed.cloned().collect();
+    if options.together > 1 {
+        alone(&mut stage, &mut report, options, &missed, &mut tell);
+    }
+    let is_met = |fault: &&(Point, Fault)| report.met.contains(&name_of(fault));
+    report.not_reached = part.len() - part.iter().filter(is_met).count();
     report
+}
+
+fn name_of((point, fault): &(Point, Fault)) -> String {
+    format!("{fault} {point}")
+}
+
+/// A life for each of these.
+fn alone(
+    stage: &mut Stage,
+    report: &mut Report,
+    options: &Options,
+    faults: &[(Point, Fault)],
+    tell: &mut impl FnMut(&str),
+) {
+    for fault in faults.chunks(1) {
+        tried(stage, report, options, fault, tell);
+    }
 }
 
 /// One life with these faults; whether all was right.
@@ -134,9 +162,7 @@ fn tried(
     }
     let outcome = stage.live(faults);
     let is_met = |(point, _): &&(Point, Fault)| outcome.fired.iter().any(|(met, _)| met == point);
-    let met = faults.iter().filter(is_met).count();
-    report.met += met;
-    report.not_reached += faults.len() - met;
+    report.met.extend(faults.iter().filter(is_met).map(name_of));
     record(report, options, faults, &outcome, tell);
     let is_right = outcome.wrong.is_empty();
     if !is_right {
@@ -186,7 +212,10 @@ fn record(
 fn planned(options: &Options, points: Vec<Point>) -> Vec<(Point, Fault)> {
     let is_wanted = |point: &Point| {
         let only = options.only.as_deref().unwrap_or_default();
-        point.to_string().contains(only)
+        let (part, parts) = options.share;
+        let name = point.to_string();
+        let is_shared = share_of(&name, parts) == part;
+        is_shared && point.ordinal <= options.ordinals && name.contains(only)
     };
     let points = points.into_iter().filter(is_wanted);
     let changes = |point: &Point| {
@@ -215,6 +244,16 @@ fn errors_of(point: &Point, times: usize) -> Vec<(Point, Fault)> {
         .filter(|errno| calls::may_fail(site.effect, site.call, *errno))
         .map(|errno| (point.clone(), Fault::Error { errno, times }))
         .collect()
+}
+
+/// Which part of so many a point belongs to, the same in every program. FNV-1a: what the standard library hashes with may
+/// differ between two builds.
+fn share_of(name: &str, parts: u64) -> u64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    // The last bytes, which tell ordinals apart, reach these bits and not all of those below.
+    (hash >> 40) % parts.max(1)
 }
 
 /// So many together that are far from each other.
@@ -254,6 +293,29 @@ mod tests {
         let planned = planned(&options, points);
         let errors: Vec<String> = planned.iter().map(|(_, fault)| fault.to_string()).collect();
         assert_eq!(errors, ["ENOSPC x1 at", "EIO x1 at", "ENOMEM x1 at"]);
+    }
+
+    #[test]
+    fn parts_of_a_sweep_have_each_point_once() {
+        let points: Vec<Point> = (1..=40)
+            .map(|ordinal| Point {
+                ordinal,
+                ..point("write", Effect::Changes)
+            })
+            .collect();
+        let part = |share| {
+            let options = Options {
+                mode: Mode::KillAfter,
+                ordinals: 30,
+                share,
+                ..Options::default()
+            };
+            planned(&options, points.clone())
+        };
+        let [first, second] = [(0, 2), (1, 2)].map(part);
+        assert!(first.len() > 5 && second.len() > 5);
+        assert_eq!(first.len() + second.len(), 30);
+        assert!(first.iter().all(|one| !second.contains(one)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod bad_flags;
 mod browsers;
 mod bursting;
 mod clients;
+mod clocks;
 mod command_line;
 mod connections;
 mod doctor;
@@ -36,6 +37,7 @@ mod master_kills;
 mod metrics;
 mod newcomer;
 mod operator_grpc;
+mod outside;
 mod oversubscription;
 mod pauses;
 mod placement;
@@ -94,6 +96,8 @@ fn main() -> ExitCode {
         power_cuts,
         master_kills,
         starved,
+        outside,
+        clocks,
         logs,
         doctor,
         enforcement,

@@ -1,0 +1,291 @@
+//! What others do to a node while tasks run: they move processes, stop supervisors, take the agent's memory,
+//! break the disk. No task ends of it, and each is told right.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use meseta_tests::daemon::free_port;
+use meseta_tests::framework::task;
+use meseta_tests::small_disk::SmallDisk;
+use meseta_tests::{
+    Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
+};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::enforcement::{is_container, standing_offer};
+
+meseta_tests::scenarios! {
+    unless_root:
+        processes_that_others_move_out_of_their_groups_end_with_their_task,
+        a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later,
+        an_agent_that_is_killed_for_want_of_memory_loses_no_task;
+    unless_ext4:
+        a_disk_that_has_become_read_only_ends_no_task_and_is_named;
+}
+
+const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn unless_ext4() -> Missing {
+    unless_root().or_else(|| unless_installed("mkfs.ext4"))
+}
+
+/// A process, and when it began.
+#[derive(Copy, Clone, Debug)]
+struct Process {
+    pid: i32,
+    born: u64,
+}
+
+impl Process {
+    fn of(pid: i32) -> Self {
+        let born = kernel::start_time(pid).expect("it lives");
+        Self { pid, born }
+    }
+
+    fn is_alive(self) -> bool {
+        kernel::start_time(self.pid) == Some(self.born)
+    }
+
+    /// The process that started it: of a task's first, its supervisor.
+    fn parent(self) -> Self {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).expect("it lives");
+        let rest = stat.rsplit(") ").next().expect("fields");
+        let parent = rest.split(' ').nth(1).and_then(|pid| pid.parse().ok());
+        Self::of(parent.expect("a parent"))
+    }
+}
+
+/// Runs a task; its first process.
+fn run(framework: &mut Framework, id: &str, command: &str) -> Process {
+    let offer = standing_offer(framework);
+    let mut info = task(&offer, id, command, SMALL);
+    info["kill_policy"] = json!({"grace_period": {"nanoseconds": 1_000_000_000}});
+    framework.launch(&offer, &[info]);
+    let status = framework.until_state(id, "TASK_RUNNING");
+    let pid = status["container_status"]["executor_pid"].as_i64();
+    Process::of(i32::try_from(pid.expect("a pid")).expect("a pid"))
+}
+
+fn nothing_is_left(cluster: &Cluster) {
+    wait::eventually("nothing is left", PATIENCE, || {
+        let groups = kernel::groups_below(&cluster.cgroups_root);
+        let has_processes = !kernel::tasks_below(&cluster.cgroups_root).is_empty();
+        (!has_processes && !groups.iter().any(|group| is_container(group))).then_some(())
+    });
+}
+
+/// The roots of all cgroup trees of this machine.
+fn roots() -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+    let groups = mounts.lines().filter(|line| line.contains(" cgroup"));
+    let paths = groups.filter_map(|line| line.split(' ').nth(1));
+    paths.map(PathBuf::from).collect()
+}
+
+fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let command = "sleep 6000 & sleep 6001 & wait";
+    let first = run(&mut framework, "killed", command);
+    run(&mut framework, "exits", "sleep 6002 & sleep 2; exit 3");
+    let supervisor = first.parent();
+    let mut moved: Vec<_> = kernel::tasks_below(&cluster.cgroups_root)
+        .into_iter()
+        .map(Process::of)
+        .collect();
+    assert!(moved.len() >= 5, "{moved:?}");
+    moved.push(supervisor);
+    for root in roots() {
+        for process in &moved {
+            let _ = std::fs::write(root.join("cgroup.procs"), process.pid.to_string());
+        }
+    }
+    let still = kernel::tasks_below(&cluster.cgroups_root);
+    assert!(still.is_empty(), "{still:?}");
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    assert!(first.is_alive() && supervisor.is_alive());
+    let status = framework.until_state("exits", "TASK_FAILED");
+    assert_eq!(status["message"], "Command exited with status 3");
+    framework.kill("killed");
+    framework.until_state("killed", "TASK_KILLED");
+    wait::eventually("all of them have ended", PATIENCE, || {
+        let left: Vec<_> = moved.iter().filter(|one| one.is_alive()).collect();
+        left.is_empty().then_some(())
+    });
+    nothing_is_left(&cluster);
+}
+
+fn a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let killed = run(&mut framework, "killed", "exec sleep 6000");
+    let go = cluster.dir.path().join("go");
+    let waits = format!("until [ -e {} ]; do sleep 0.1; done; exit 3", go.display());
+    let exits = run(&mut framework, "exits", &waits);
+    let supervisors = [killed.parent(), exits.parent()];
+    for supervisor in supervisors {
+        kernel::kill(supervisor.pid, Signal::SIGSTOP);
+    }
+    // An agent that comes back finds them stopped.
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    let began = Instant::now();
+    framework.kill("killed");
+    framework.until_state("killed", "TASK_KILLED");
+    assert!(!killed.is_alive(), "told killed, and not gone");
+    eprintln!("killed {:?} after the request", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(40));
+    std::fs::write(&go, "").expect("written");
+    wait::eventually("the task is over", PATIENCE, || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", exits.pid)).ok()?;
+        stat.contains(") Z ").then_some(())
+    });
+    kernel::kill(supervisors[1].pid, Signal::SIGCONT);
+    let status = framework.until_state("exits", "TASK_FAILED");
+    assert_eq!(status["message"], "Command exited with status 3");
+    wait::eventually("the supervisors have ended", PATIENCE, || {
+        let is_over = supervisors.iter().all(|one| !one.is_alive());
+        is_over.then_some(())
+    });
+    nothing_is_left(&cluster);
+}
+
+/// A group with a memory limit, removed at the end.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    fn make(name: &str) -> Self {
+        let v1 = Path::new("/sys/fs/cgroup/memory");
+        let root = match v1.is_dir() {
+            true => v1,
+            false => Path::new("/sys/fs/cgroup"),
+        };
+        let dir = root.join(name);
+        std::fs::create_dir(&dir).expect("a group");
+        Self(dir)
+    }
+
+    /// Sets its limit, or says what is used where none is given.
+    fn limit(&self, bytes: Option<u64>) -> u64 {
+        let either = |names: [&str; 2]| {
+            let paths = names.map(|name| self.0.join(name));
+            paths
+                .into_iter()
+                .find(|path| path.exists())
+                .expect("a file")
+        };
+        if let Some(bytes) = bytes {
+            let file = either(["memory.limit_in_bytes", "memory.max"]);
+            std::fs::write(file, bytes.to_string()).expect("a limit");
+        }
+        let used = either(["memory.usage_in_bytes", "memory.current"]);
+        let used = std::fs::read_to_string(used).expect("a number");
+        used.trim().parse().expect("a number")
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        wait::holds(PATIENCE, || std::fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+/// Its own group is the agent's alone: neither supervisors nor tasks are in it.
+fn an_agent_that_is_killed_for_want_of_memory_loses_no_task() {
+    let group = MemoryGroup::make(&format!("meseta-test-{}-agent", std::process::id()));
+    let joins = format!(
+        "echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"",
+        group.0.display()
+    );
+    let mut cluster = Cluster::start(Setup {
+        agent_port: Some(free_port()),
+        agent_prefix: vec!["/bin/sh".to_owned(), "-c".to_owned(), joins],
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let steady = run(&mut framework, "steady", "exec sleep 6000");
+    let down = cluster.dir.path().join("down");
+    let waits = format!(
+        "until [ -e {} ]; do sleep 0.1; done; exit 4",
+        down.display()
+    );
+    let waiting = run(&mut framework, "down", &waits);
+    let supervisors = [steady.parent(), waiting.parent()];
+    let used = group.limit(None);
+    group.limit(Some(used + (1 << 20)));
+    let url = format!("{}/api/v1", cluster.agent().url);
+    // Bodies that are kept until they are whole.
+    let body = vec![b' '; 4 << 20];
+    let clients: Vec<_> = (0..16)
+        .map(|_| {
+            let (url, body) = (url.clone(), body.clone());
+            std::thread::spawn(move || {
+                let headers = [("content-type", "application/json")];
+                drop(http::try_post(&url, &headers, &body));
+            })
+        })
+        .collect();
+    wait::eventually("the kernel kills the agent", PATIENCE, || {
+        cluster.agents[0].has_ended().then_some(())
+    });
+    for client in clients {
+        client.join().expect("a client ends");
+    }
+    assert!(steady.is_alive() && supervisors.iter().all(|one| one.is_alive()));
+    std::fs::write(&down, "").expect("written");
+    wait::eventually("a task ends meanwhile", PATIENCE, || {
+        (!waiting.is_alive()).then_some(())
+    });
+    group.limit(Some(1 << 30));
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    let status = framework.until_state("down", "TASK_FAILED");
+    assert_eq!(status["message"], "Command exited with status 4");
+    assert!(steady.is_alive());
+    framework.kill("steady");
+    framework.until_state("steady", "TASK_KILLED");
+    nothing_is_left(&cluster);
+    drop(cluster);
+}
+
+/// As the kernel does it with a device that fails: nothing is written any more until the file system is mounted anew.
+fn a_disk_that_has_become_read_only_ends_no_task_and_is_named() {
+    let mut cluster = Cluster::start(Setup {
+        agent_disk: Some(SmallDisk::Ext4 {
+            mib: 64,
+            inodes: 4096,
+        }),
+        runtime_dir_apart: true,
+        agent_port: Some(free_port()),
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let steady = run(&mut framework, "steady", "exec sleep 6000");
+    let target = run(&mut framework, "target", "exec sleep 6000");
+    let aborted = Command::new("mount")
+        .args(["-o", "remount,abort"])
+        .arg(cluster.agent_dir(0))
+        .status();
+    assert!(aborted.is_ok_and(|status| status.success()));
+    // A kill is to be written first; a disk that takes nothing saves nobody.
+    framework.kill("target");
+    let is_over = |cluster: &mut Cluster| !target.is_alive() || cluster.agents[0].has_ended();
+    wait::eventually("it is killed, or its agent has given up", PATIENCE, || {
+        is_over(&mut cluster).then_some(())
+    });
+    assert!(steady.is_alive());
+    // Whoever starts it again is told what is wrong.
+    cluster.respawn_agent(0);
+    wait::eventually("it says what is wrong", PATIENCE, || {
+        let said = cluster.agent().log_text();
+        said.contains("Read-only file system").then_some(())
+    });
+    wait::eventually("and ends", PATIENCE, || {
+        cluster.agents[0].has_ended().then_some(())
+    });
+    assert!(steady.is_alive());
+}
