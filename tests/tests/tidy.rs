@@ -104,9 +104,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "meseta-simulation",
         &[
+            "meseta-access",
             "meseta-agent",
+            "meseta-allocator",
             "meseta-daemon",
+            "meseta-estimators",
             "meseta-isolators",
+            "meseta-jobs",
             "meseta-master",
             "meseta-proto",
             "meseta-resources",

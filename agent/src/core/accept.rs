@@ -72,11 +72,14 @@ impl AgentCore {
         if self.is_here(&stream) {
             return;
         }
+        let info = run.task.executor.as_deref().cloned();
         if let Some(rejection) = self.refused_for_now(&run.framework) {
             self.refuse(now, &stream, run.task.task_id, &rejection);
+            self.tell_not_launched(&run.framework, info.as_ref(), run.launch_executor);
             return;
         }
-        let taken = match run.task.executor.as_deref().cloned() {
+        let executor = info.clone();
+        let taken = match info {
             None => self
                 .check(&run.task, true, &run.framework)
                 .map(|checked| self.take_command(now, &stream, &run, checked)),
@@ -84,6 +87,7 @@ impl AgentCore {
         };
         if let Err(rejection) = taken {
             self.refuse(now, &stream, run.task.task_id, &rejection);
+            self.tell_not_launched(&run.framework, executor.as_ref(), run.launch_executor);
         }
     }
 
@@ -263,12 +267,13 @@ impl AgentCore {
             for (stream, task) in streams.iter().zip(tasks) {
                 self.refuse(now, stream, task.task_id.clone(), &rejection);
             }
+            self.tell_not_launched(&run.framework, Some(&run.executor), run.launch_executor);
             return;
         }
         let taken = self.take_all(
             now,
             &run.framework,
-            run.executor,
+            run.executor.clone(),
             tasks,
             run.launch_executor,
         );
@@ -279,6 +284,7 @@ impl AgentCore {
                 for (stream, task) in streams.iter().zip(tasks) {
                     self.refuse(now, stream, task.task_id.clone(), &rejection);
                 }
+                self.tell_not_launched(&run.framework, Some(&run.executor), run.launch_executor);
             }
         }
     }

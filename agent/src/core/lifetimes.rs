@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::meseta::v1 as wire;
-use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::event;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
@@ -18,7 +17,7 @@ use super::ending::{exit_message, limited};
 use super::executors::plain;
 use super::fields::duration;
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
-use super::{AgentCore, Ending, Exit, State, Timer};
+use super::{AgentCore, Ending, Exit, Timer};
 use crate::checkpoint::{KillCause, RunKey};
 
 impl AgentCore {
@@ -133,23 +132,42 @@ impl AgentCore {
         self.retire_if_over(&key);
     }
 
+    /// The master has put an executor on its books that was to be launched for what was refused: it is told that there
+    /// is none.
+    pub(super) fn tell_not_launched(
+        &mut self,
+        framework: &pb::FrameworkInfo,
+        executor: Option<&pb::ExecutorInfo>,
+        was_to_be_launched: bool,
+    ) {
+        let ids = framework.id.clone().zip(executor);
+        let Some((framework, executor)) = ids.filter(|_| was_to_be_launched) else {
+            return;
+        };
+        let Ok(id) = ExecutorId::new(&executor.executor_id.value) else {
+            return;
+        };
+        let mut executors = self.all_executors();
+        let is_here = executors
+            .any(|one| one.key.executor == id && one.key.framework.as_str() == framework.value);
+        if !is_here {
+            self.tell_exited(framework, &id, None);
+        }
+    }
+
     pub(super) fn tell_exited(
         &mut self,
         framework_id: pb::FrameworkId,
         executor: &ExecutorId,
         status: Option<i32>,
     ) {
-        if self.state != State::Running {
-            // The master learns from our registration which executors there are.
-            return;
-        }
-        self.send(ToMaster::ExecutorExited(wire::ExecutorExited {
+        self.send_exited(wire::ExecutorExited {
             framework_id,
             executor_id: pb::ExecutorId {
                 value: executor.to_string(),
             },
             status,
-        }));
+        });
     }
 
     fn end_tasks_of(&mut self, now: Now, key: &RunKey, ending: &Ending) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use meseta_proto::convert::{self, Format};
 use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::ExecutorExited;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
@@ -47,6 +48,8 @@ pub(super) struct Link {
     cluster_id: Option<String>,
     ping_timeout: Duration,
     pub(super) last_ping: meseta_resources::Moment,
+    /// Executors that have ended since a registration that names them was sent and before it was answered.
+    exited: Vec<ExecutorExited>,
 }
 
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
@@ -99,7 +102,18 @@ impl AgentCore {
         }
     }
 
+    /// Tells the master that an executor has ended. One that does not know the agent yet learns it from the registration,
+    /// or, if that is on its way, right after its answer.
+    pub(super) fn send_exited(&mut self, exited: ExecutorExited) {
+        match (self.state, self.link.phase) {
+            (State::Running, _) => self.send(ToMaster::ExecutorExited(exited)),
+            (_, LinkPhase::Registering) => self.link.exited.push(exited),
+            _ => {}
+        }
+    }
+
     fn registration_message(&mut self) -> ToMaster {
+        self.link.exited.clear();
         let mut info = self.options.info.clone();
         info.id = self.agent_id.as_ref().map(|id| pb::AgentId {
             value: id.to_string(),
@@ -387,6 +401,9 @@ impl AgentCore {
         }
         for uuid in registered.unknown_operations {
             self.answer_unknown_operation(now, uuid);
+        }
+        for exited in std::mem::take(&mut self.link.exited) {
+            self.send(ToMaster::ExecutorExited(exited));
         }
         self.tell_total();
         for task in registered.unknown_tasks {

@@ -1,35 +1,108 @@
-//! Runs seeds: `cargo run -p meseta-simulation --example simulate -- [SEED] [SEEDS] [STEPS]`.
+//! Runs seeds: `cargo run -p meseta-simulation --example simulate -- [SEED] [SEEDS] [STEPS] [WORD...]`.
 //!
-//! Runs so many seeds from the first on, each for so many steps, and ends at the first broken promise with the seed and
-//! the steps before it.
+//! Runs so many seeds from the first on, each for so many steps with faults, and ends at the first broken promise with
+//! the seed and a shorter run that breaks it, told in words. `told` tells the last steps of the run as it is,
+//! `about:TEXT` the last that speak of something, and
+//! `counts` what happened how often; any other word is a feature to leave out, such as `Takeover`, or steps to leave
+//! out, such as `17..32`.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
+use std::time::Instant;
 
-use meseta_simulation::Cluster;
+use meseta_simulation::{Cluster, Counts, Plan, Violation, shrink};
 
-fn number(text: Option<String>, otherwise: u64) -> Result<u64, Box<dyn Error>> {
+fn number(text: Option<&String>, otherwise: u64) -> Result<u64, Box<dyn Error>> {
     Ok(text.map_or(Ok(otherwise), |text| text.parse())?)
 }
 
+/// Puts what the words say into a plan.
+fn read(words: &[String], plan: &mut Plan) -> Result<(), Box<dyn Error>> {
+    for word in words.iter().filter(|word| *word != "counts") {
+        if word == "told" {
+            plan.is_told = true;
+        } else if let Some(about) = word.strip_prefix("about:") {
+            (plan.is_told, plan.about) = (true, about.to_owned());
+        } else if let Some((first, end)) = word.split_once("..") {
+            plan.skipped.push(first.parse()?..end.parse()?);
+        } else {
+            plan.without.insert(word.parse()?);
+        }
+    }
+    Ok(())
+}
+
+/// How to run this plan again.
+fn command(plan: &Plan) -> String {
+    let (seed, steps) = (plan.seed, plan.steps);
+    let mut words = format!("{seed} 1 {steps}");
+    for feature in &plan.without {
+        words += &format!(" {feature:?}");
+    }
+    for range in &plan.skipped {
+        words += &format!(" {}..{}", range.start, range.end);
+    }
+    format!("cargo run -p meseta-simulation --example simulate -- {words}")
+}
+
+fn tell(plan: &Plan, violation: &Violation, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    writeln!(out, "{violation}\n\nmaking it shorter ...")?;
+    if let Some((shorter, told)) = shrink(plan) {
+        let left = shorter.steps
+            - shorter
+                .skipped
+                .iter()
+                .map(|r| r.end - r.start)
+                .sum::<u64>()
+                .min(shorter.steps);
+        writeln!(
+            out,
+            "{left} steps are enough, with {:?}:\n{told}",
+            shorter.features()
+        )?;
+        writeln!(out, "\n{}", command(&shorter))?;
+    }
+    Err("a promise was broken".into())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let first = number(arguments.next(), 1)?;
-    let seeds = number(arguments.next(), 1)?;
-    let steps = number(arguments.next(), 3_000)?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let first = number(arguments.first(), 1)?;
+    let seeds = number(arguments.get(1), 1)?;
+    let steps = number(arguments.get(2), 3_000)?;
+    let words = arguments.get(3..).unwrap_or_default();
     let mut out = std::io::stdout();
+    let begun = Instant::now();
+    let (mut all, mut counts): (u64, Counts) = (0, BTreeMap::new());
     for seed in first..first.saturating_add(seeds) {
-        let mut cluster = Cluster::new(seed)?;
-        match cluster.run(steps) {
-            Ok(hash) => writeln!(
-                out,
-                "seed {seed}: {} tasks, hash {hash:016x}",
-                cluster.tasks()
-            )?,
-            Err(story) => {
-                writeln!(out, "{story}")?;
+        let mut plan = Plan::new(seed, steps);
+        read(words, &mut plan)?;
+        let mut cluster = Cluster::new(plan.clone())?;
+        match cluster.run() {
+            Ok(outcome) => {
+                all += outcome.steps;
+                for (what, count) in outcome.counts {
+                    *counts.entry(what).or_default() += count;
+                }
+                let (tasks, hash, steps) = (outcome.tasks, outcome.hash, outcome.steps);
+                writeln!(
+                    out,
+                    "seed {seed}: {steps} steps, {tasks} tasks, hash {hash:016x}"
+                )?;
+            }
+            Err(violation) if plan.is_told => {
+                writeln!(out, "{violation}")?;
                 return Err("a promise was broken".into());
             }
+            Err(violation) => tell(&plan, &violation, &mut out)?,
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    writeln!(out, "{all} steps in {seconds:.1} s")?;
+    if words.iter().any(|word| word == "counts") {
+        for ((class, name), count) in counts {
+            writeln!(out, "{class}: {name}: {count}")?;
         }
     }
     Ok(())

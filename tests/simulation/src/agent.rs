@@ -1,23 +1,41 @@
-//! One agent: its core, its disk and its machine.
+//! One agent: its core, and the disk and machine that outlive its process.
+//!
+//! What the core asks for is carried out here once the writes before it are durable, by the production outbox; what
+//! it does is held against its promises as it happens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use meseta_agent::checkpoint::{Layout, Lsn, Store, Write, read};
+use meseta_agent::checkpoint::{LogEntry, Lsn, Write};
 use meseta_agent::core::{
-    AgentCore, BootClock, ContainerAction, Destination, Effect, Ending, Enforceable, Exit, Found,
-    Input, LinkAction, LinkId, Options, Output, Recovery,
+    AgentCore, BootClock, ContainerAction, Destination, Effect, Enforceable, ExecutorAction, Exit,
+    ExitReason, Input, LinkAction, LinkId, Options, Output, Recovery, Subject,
 };
 use meseta_daemon::outbox::Outbox;
-use meseta_isolators::{BootId, ProcessIdentity};
 use meseta_proto::convert::{Format, to_resources};
 use meseta_proto::meseta::v1::agent_frame;
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::time::Now;
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_resources::{ContainerId, Resources, Role};
 
-/// What each agent has.
-pub(crate) const RESOURCES: &str = "cpus:4;mem:1024;disk:100";
+use crate::checks::Broken;
+use crate::clock::Clock;
+use crate::disk::Disk;
+use crate::executors::Executors;
+use crate::machine::{Machine, News};
+use crate::names;
+use crate::story::Happening;
+
+/// What the agents have; one each.
+pub(crate) const RESOURCES: [&str; 4] = [
+    "cpus:4;mem:1024;disk:100",
+    "cpus:4;mem:1024;disk:200;ports:[31000-31009];cpus(c):2;mem(c):256;disk(c):50",
+    "cpus:4;mem:1024;disk:100",
+    "cpus:2;mem:512;disk:100",
+];
+
+/// The longest frame that each takes, in bytes.
+pub(crate) const FRAME_BYTES_MAX: [u64; 4] = [64 << 20, 64 << 20, 1 << 20, 16 << 10];
 
 /// What an agent wants of the network.
 #[derive(Debug)]
@@ -27,68 +45,87 @@ pub(crate) enum Wanted {
     Send(LinkId, Box<agent_frame::Message>),
 }
 
-/// An agent with what outlives its process.
+/// The process, and what outlives it.
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) core: AgentCore,
-    number: usize,
-    starts: u64,
-    dir: tempfile::TempDir,
-    store: Store,
-    /// Written and not yet durable.
-    unwritten: Vec<(Lsn, Write)>,
+    pub(crate) number: usize,
+    pub(crate) clock: Clock,
+    pub(crate) disk: Disk,
+    pub(crate) machine: Machine,
+    pub(crate) executors: Executors,
     outbox: Outbox<Destination, Output>,
-    /// Launches that the machine has not begun.
-    pub(crate) launching: BTreeSet<ContainerId>,
-    /// Containers that run; they outlive the core.
-    pub(crate) running: BTreeMap<ContainerId, ProcessIdentity>,
-    /// Containers whose end the core has not been told, and how they ended.
-    pub(crate) ended: BTreeMap<ContainerId, Exit>,
-    /// Every container that was ever launched here.
-    launched: BTreeSet<ContainerId>,
     pub(crate) wanted: Vec<Wanted>,
-    /// The uuids of the updates of each task that it has sent, in order, each once.
-    pub(crate) sent: BTreeMap<String, Vec<Vec<u8>>>,
-    pub(crate) violations: Vec<String>,
-    pids: i32,
+    /// Why the process has ended by itself, if it has.
+    pub(crate) exit: Option<ExitReason>,
+    /// Until when it is stopped.
+    pub(crate) paused: Option<(u64, u64)>,
+    starts: u64,
+    booted: u64,
+    /// The uuids of the updates of each task of each framework that it has sent, in order, each once.
+    pub(crate) sent: BTreeMap<(String, String), Vec<Vec<u8>>>,
+    /// The highest epoch of a frame that it was given since its work directory was made.
+    pub(crate) highest_epoch: u64,
+    pub(crate) broken: Vec<Broken>,
+    /// What it did since somebody counted.
+    pub(crate) counted: Vec<Happening>,
+    /// What it asked of its machine, where that is told.
+    pub(crate) words: Vec<String>,
+    pub(crate) is_told: bool,
+    /// The chance of this step that a container does not heed SIGTERM.
+    pub(crate) is_stuck: bool,
 }
 
 impl Agent {
     /// An agent that has just been started on an empty disk.
-    pub(crate) fn new(number: usize, seed: u64, now: Now) -> std::io::Result<Self> {
-        let dir = tempfile::Builder::new()
-            .prefix("meseta-simulation-")
-            .tempdir()?;
-        let store = Store::open(Layout::new(dir.path()));
+    pub(crate) fn new(number: usize, seed: u64, clock: Clock) -> std::io::Result<Self> {
+        let machine = Machine::default();
+        let boot_clock = BootClock::new(machine.boot(), Duration::ZERO);
         let mut agent = Self {
-            core: AgentCore::new(options(number), seed),
+            core: AgentCore::new(options(number, boot_clock), seed),
             number,
-            starts: seed,
-            dir,
-            store,
-            unwritten: Vec::new(),
+            clock,
+            disk: Disk::new()?,
+            machine,
+            executors: Executors::default(),
             outbox: Outbox::default(),
-            launching: BTreeSet::new(),
-            running: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            launched: BTreeSet::new(),
             wanted: Vec::new(),
+            exit: None,
+            paused: None,
+            starts: seed,
+            booted: 0,
             sent: BTreeMap::new(),
-            violations: Vec::new(),
-            pids: 100,
+            highest_epoch: 0,
+            broken: Vec::new(),
+            counted: Vec::new(),
+            words: Vec::new(),
+            is_told: false,
+            is_stuck: false,
         };
-        agent.step(now, Input::Recovered(Box::default()));
+        agent.step(0, Input::Recovered(Box::default()));
         Ok(agent)
     }
 
+    /// Whether the process runs.
+    pub(crate) fn is_up(&self) -> bool {
+        self.exit.is_none() && self.paused.is_none()
+    }
+
     /// One input to the core; what may be seen at once is carried out.
-    pub(crate) fn step(&mut self, now: Now, input: Input) {
-        for effect in self.core.step(now, input) {
+    pub(crate) fn step(&mut self, time: u64, input: Input) {
+        let correction = corrected(&input);
+        for effect in self.core.step(self.clock.now(time), input) {
             match effect {
-                Effect::Persist { lsn, write } => self.unwritten.push((lsn, write)),
+                Effect::Persist { lsn, write } => {
+                    self.counted.push(("write", names::of_write(&write)));
+                    self.disk.write(lsn, write);
+                }
                 Effect::Output { after, to, output } => {
+                    if correction && is_end(&output) {
+                        self.check_correction(&output);
+                    }
                     if self.outbox.push(to, after.0, output).is_err() {
-                        self.violations.push("the outbox is full".to_owned());
+                        self.broken.push(Broken::new("I49", "the outbox is full"));
                     }
                 }
             }
@@ -97,28 +134,27 @@ impl Agent {
         self.release(durable);
     }
 
-    /// How many writes wait for the disk.
-    pub(crate) fn unwritten(&self) -> usize {
-        self.unwritten.len()
-    }
-
     /// The disk takes so many writes.
     pub(crate) fn flush(&mut self, count: usize) {
-        let count = count.min(self.unwritten.len());
-        let batch: Vec<_> = self.unwritten.drain(..count).collect();
-        if let Err(error) = self.store.commit(batch.iter().map(|(_, write)| write)) {
-            self.violations
-                .push(format!("failed to write checkpoints: {error}"));
+        match self.disk.flush(count) {
+            Ok(Some(lsn)) => self.release(lsn.0),
+            Ok(None) => {}
+            Err(error) => self.failed(&error),
         }
-        if let Some((lsn, _)) = batch.last() {
-            self.release(lsn.0);
-        }
+    }
+
+    fn failed(&mut self, error: &impl std::error::Error) {
+        let cause = error.source().map(ToString::to_string).unwrap_or_default();
+        let what = format!("agent {} failed on its disk: {error}: {cause}", self.number);
+        self.broken.push(Broken::new("I34", what));
     }
 
     fn release(&mut self, lsn: u64) {
         self.core.durable(Lsn(lsn));
         for (_, output) in self.outbox.durable(lsn) {
-            self.carry_out(output);
+            if self.exit.is_none() {
+                self.carry_out(output);
+            }
         }
     }
 
@@ -129,70 +165,113 @@ impl Agent {
                 self.wanted.push(Wanted::Disconnect(link));
             }
             Output::Link(LinkAction::Send { link, message }) => {
-                self.remember(&message);
+                if let agent_frame::Message::StatusUpdate(update) = &*message {
+                    self.check_update(update);
+                }
                 self.wanted.push(Wanted::Send(link, message));
             }
-            Output::Container(action) => self.carry_out_on_container(action),
-            Output::Exit(reason) => self
-                .violations
-                .push(format!("agent {} ends: {reason:?}", self.number)),
-            Output::Executor(_) | Output::DiscardSandbox { .. } => {}
+            Output::Container(action) => {
+                self.counted
+                    .push(("container", names::of_container(&action)));
+                let is_launch = matches!(action, ContainerAction::Launch(_));
+                let wrong = self.machine.carry_out(action, self.is_stuck);
+                let wrong = wrong.map(|what| Broken::new("I25", what));
+                self.broken.extend(wrong);
+                if is_launch {
+                    self.check_held();
+                }
+            }
+            Output::Executor(ExecutorAction::Send { connection, event }) => {
+                self.executors.hear(connection, *event);
+            }
+            Output::Executor(ExecutorAction::Finish { connection }) => {
+                self.executors.hang_up(connection);
+            }
+            Output::Exit(reason) => self.exit = Some(reason),
+            Output::DiscardSandbox { .. } => {}
         }
     }
 
-    fn remember(&mut self, message: &agent_frame::Message) {
-        if let agent_frame::Message::StatusUpdate(update) = message
-            && let Some(uuid) = &update.status.uuid
+    /// What leaves is durable; the one before it is acknowledged, durably; and what is told to have ended has.
+    fn check_update(&mut self, update: &meseta_proto::meseta::v1::StatusUpdate) {
+        let status = &update.status;
+        let (Some(uuid), task) = (&status.uuid, status.task_id.value.clone()) else {
+            return;
+        };
+        let framework = update.framework_id.value.clone();
+        let name = format!("{:?} of {task} by agent {}", status.state(), self.number);
+        if status.container_status.is_some() && !self.disk.updates.contains(uuid) {
+            let what = format!("{name} is told before it is durable");
+            self.broken.push(Broken::new("I21", what));
+        }
+        if meseta_master::core::is_terminal(status.state()) {
+            let mut running = self.machine.running.values();
+            if running.any(|process| process.task() == Some((&framework, &task))) {
+                let what = format!("{name} is told while its container runs");
+                self.broken.push(Broken::new("I26", what));
+            }
+        }
+        let key = (framework, task);
+        let is_good = self.machine.exits.get(&key).copied();
+        if status.state() == pb::TaskState::TaskFinished && is_good == Some(false) {
+            let what = format!("{name} is told of one that did not end well");
+            self.broken.push(Broken::new("I22", what));
+        }
+        let sent = self.sent.entry(key).or_default();
+        if sent.contains(uuid) {
+            return;
+        }
+        if let Some(before) = sent.last()
+            && self.disk.updates.contains(before)
+            && !self.disk.acknowledged.contains(before)
         {
-            let task = update.status.task_id.value.clone();
-            let sent = self.sent.entry(task).or_default();
-            if !sent.contains(uuid) {
-                sent.push(uuid.clone());
-            }
+            let what = format!("{name} is told before the acknowledgement of the one before it");
+            self.broken.push(Broken::new("I20", what));
+        }
+        // The others are answers to the master, which asks again.
+        if self.disk.updates.contains(uuid) {
+            sent.push(uuid.clone());
         }
     }
 
-    fn carry_out_on_container(&mut self, action: ContainerAction) {
-        match action {
-            ContainerAction::Launch(plan) => {
-                if !self.launched.insert(plan.container.clone()) {
-                    let container = &plan.container;
-                    self.violations
-                        .push(format!("container {container} is launched twice"));
-                }
-                self.launching.insert(plan.container);
-            }
-            ContainerAction::Kill { container, .. } | ContainerAction::Destroy { container } => {
-                if self.running.remove(&container).is_some() || self.launching.remove(&container) {
-                    self.ended.insert(container, Exit::Signal(15));
-                }
-            }
-            ContainerAction::Forget { container } => {
-                self.ended.remove(&container);
-            }
-            ContainerAction::Resize { .. }
-            | ContainerAction::Probe(_)
-            | ContainerAction::Freeze { .. }
-            | ContainerAction::ThrottleRevocable { .. } => {}
+    /// What runs here and was not asked to end is not more than there is.
+    fn check_held(&mut self) {
+        let held = self.machine.held().unrevocable().scalar_quantities();
+        if !total(self.number).scalar_quantities().contains(&held) {
+            let what = format!("agent {} runs containers with {held}", self.number);
+            self.broken.push(Broken::new("I2", what));
+        }
+    }
+
+    /// A correction ends nothing that holds no revocable resources.
+    fn check_correction(&mut self, output: &Output) {
+        if let Output::Container(
+            ContainerAction::Kill { container, .. } | ContainerAction::Destroy { container },
+        ) = output
+            && let Some(process) = self.machine.running.get(container)
+            && process.plan.resources.revocable().is_empty()
+            && !matches!(process.plan.subject, Subject::Nested(_))
+        {
+            let what = format!("a correction ends {container}, which is not revocable");
+            self.broken.push(Broken::new("I31", what));
         }
     }
 
     /// The machine begins to run a container.
-    pub(crate) fn start(&mut self, now: Now, container: &ContainerId) {
-        if !self.launching.remove(container) {
+    pub(crate) fn start(&mut self, time: u64, container: &ContainerId) {
+        let Some(supervisor) = self.machine.start(container) else {
             return;
-        }
-        self.pids += 1;
-        let supervisor = ProcessIdentity {
-            pid: self.pids,
-            start_ticks: 5,
-            boot_id: BootId::from_text("boot"),
         };
-        self.running.insert(container.clone(), supervisor.clone());
+        let plan = &self.machine.running[container].plan;
+        if let Subject::Executor(_) = &plan.subject {
+            let run = plan.run.clone();
+            self.executors
+                .begin(container, run.framework.clone(), run.executor.clone());
+        }
+        let task_pid = supervisor.pid;
         let container = container.clone();
-        let task_pid = self.pids;
         self.step(
-            now,
+            time,
             Input::ContainerStarted {
                 container,
                 supervisor,
@@ -201,74 +280,243 @@ impl Agent {
         );
     }
 
-    /// The core hears of the end of a container.
-    pub(crate) fn tell_end(&mut self, now: Now, container: &ContainerId) {
-        if let Some(exit) = self.ended.remove(container) {
-            let ending = Ending {
-                exit,
-                limitation: None,
-                kill_requested: None,
-            };
-            let container = container.clone();
-            self.step(now, Input::ContainerEnded { container, ending });
+    /// A container ends by itself.
+    pub(crate) fn end(&mut self, container: &ContainerId, exit: Exit) {
+        self.machine.end(container, exit);
+        self.forget_ended_executors();
+    }
+
+    /// A container that was asked to end does.
+    pub(crate) fn heed(&mut self, container: &ContainerId) {
+        self.machine.heed(container);
+        self.forget_ended_executors();
+    }
+
+    fn forget_ended_executors(&mut self) {
+        let running = &self.machine.running;
+        self.executors
+            .all
+            .retain(|container, _| running.contains_key(container));
+    }
+
+    /// The core hears what became of a container.
+    pub(crate) fn tell(&mut self, time: u64, container: &ContainerId) {
+        let container = container.clone();
+        let input = match self.machine.news.remove(&container) {
+            Some(News::LaunchFailed(cause)) => Input::LaunchFailed { container, cause },
+            Some(News::Ended(ending)) => {
+                // It is kept until the core says that it may go.
+                let kept = News::Ended(ending.clone());
+                self.machine.news.insert(container.clone(), kept);
+                Input::ContainerEnded { container, ending }
+            }
+            None => return,
+        };
+        self.step(time, input);
+    }
+
+    /// The process dies. So many writes that waited had reached the disk, and perhaps a part of the next.
+    pub(crate) fn crash(&mut self, time: u64, kept: usize, tears: Option<&mut fastrand::Rng>) {
+        match self.disk.crash(kept, tears) {
+            Ok(Some(lsn)) => self.core.durable(lsn),
+            Ok(None) => {}
+            Err(error) => self.failed(&error),
+        }
+        self.machine.agent_died();
+        self.restart(time, false);
+    }
+
+    /// The machine is booted anew.
+    pub(crate) fn reboot(&mut self, time: u64) {
+        match self.disk.crash(0, None) {
+            Ok(_) => {}
+            Err(error) => self.failed(&error),
+        }
+        self.machine.agent_died();
+        self.machine.reboot();
+        self.booted = time;
+        self.restart(time, true);
+    }
+
+    /// An operator clears the work directory and starts the agent as another one.
+    pub(crate) fn replace(&mut self, time: u64) -> std::io::Result<()> {
+        self.disk = Disk::new()?;
+        self.sent.clear();
+        self.highest_epoch = 0;
+        self.machine.agent_died();
+        self.restart(time, false);
+        Ok(())
+    }
+
+    /// Another process reads the disk.
+    fn restart(&mut self, time: u64, rebooted: bool) {
+        let before = self.core.snapshot().resources;
+        self.starts += 1;
+        (self.exit, self.paused) = (None, None);
+        self.wanted.clear();
+        self.outbox = Outbox::default();
+        self.executors.disconnect();
+        self.clock = self.clock.restarted(time);
+        let uptime = self.clock.uptime_at_origin(self.booted);
+        let boot_clock = BootClock::new(self.machine.boot(), uptime);
+        self.core = AgentCore::new(options(self.number, boot_clock), self.starts);
+        let mut image = match self.disk.read() {
+            Ok(image) => image,
+            Err(error) => return self.failed(&error),
+        };
+        let mut first = vec![Write::Repair {
+            repairs: std::mem::take(&mut image.repairs),
+        }];
+        if let Some(holdings) = &image.holdings {
+            let record = Box::new(holdings.clone());
+            first.push(Write::RestoreVolumes { record });
+        }
+        if let Err(error) = self.disk.write_at_start(&first) {
+            return self.failed(&error);
+        }
+        self.remember_image(&image);
+        // One that is not durable was not obeyed either.
+        let record = image.agent.as_ref().and_then(|agent| agent.record.as_ref());
+        let obeyed = record.and_then(|record| record.obeyed.as_ref());
+        self.highest_epoch = obeyed.map_or(0, |obeyed| obeyed.epoch);
+        let recorded = containers_of(&image);
+        self.check_intents(&recorded);
+        let containers = self.machine.find(recorded.iter());
+        self.forget_ended_executors();
+        let drains = image
+            .agent
+            .as_ref()
+            .is_some_and(|agent| agent.drain.is_some());
+        let asked = asked_to_end(&image);
+        let untouched: Vec<_> = containers
+            .keys()
+            .filter(|id| !drains && !self.machine.killed.contains(*id) && !asked.contains(*id))
+            .cloned()
+            .collect();
+        let wiped = image.agent.is_none();
+        let recovery = Recovery {
+            image,
+            rebooted,
+            containers,
+        };
+        self.step(time, Input::Recovered(Box::new(recovery)));
+        self.check_untouched(&untouched);
+        let after = self.core.snapshot().resources;
+        if after != before && !wiped {
+            let what = format!("agent {} had {before} durably and has {after}", self.number);
+            self.broken.push(Broken::new("I9", what));
         }
     }
 
-    /// The process dies with all that was not durable, and another one reads the disk.
-    pub(crate) fn crash(&mut self, now: Now) {
-        self.starts += 1;
-        self.unwritten.clear();
-        self.wanted.clear();
-        self.outbox = Outbox::default();
-        for container in std::mem::take(&mut self.launching) {
-            self.ended.insert(container, Exit::NeverBegun);
-        }
-        self.core = AgentCore::new(options(self.number), self.starts);
-        let mut image = match read(&Layout::new(self.dir.path())) {
-            Ok(image) => image,
-            Err(error) => {
-                let text = format!("the checkpoints cannot be read: {error}");
-                return self.violations.push(text);
-            }
-        };
-        let repairs = std::mem::take(&mut image.repairs);
-        if let Err(error) = self.store.commit(&[Write::Repair { repairs }]) {
-            self.violations
-                .push(format!("failed to write checkpoints: {error}"));
-        }
+    /// What reached the disk without anybody having been told counts as durable from now on.
+    fn remember_image(&mut self, image: &meseta_agent::checkpoint::Image) {
         let runs = image.frameworks.iter().flat_map(|one| &one.runs);
-        let containers = runs.filter_map(|run| {
-            let container = run.key.container.clone();
-            let found = match self.running.get(&container) {
-                Some(identity) => Found::Alive(identity.clone()),
-                None => self.ended.get(&container).map(|_| Found::Ending)?,
-            };
-            Some((container, found))
-        });
-        let containers = containers.collect();
-        let recovery = Recovery {
-            image,
-            rebooted: false,
-            containers,
-        };
-        self.step(now, Input::Recovered(Box::new(recovery)));
+        for entry in runs.flat_map(|run| &run.tasks).flat_map(|task| &task.log) {
+            match entry {
+                LogEntry::Update(status) => self.disk.updates.extend(status.uuid.clone()),
+                LogEntry::Acknowledged(uuid) => {
+                    self.disk.acknowledged.insert(uuid.clone());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whatever runs was written down before.
+    fn check_intents(&mut self, recorded: &[ContainerId]) {
+        let mut running = self.machine.running.keys();
+        if let Some(unknown) = running.find(|id| !recorded.contains(id)) {
+            let what = format!(
+                "container {unknown} runs on agent {} and is on no record",
+                self.number
+            );
+            self.broken.push(Broken::new("I37", what));
+        }
+    }
+
+    /// A start ends nothing that lives and that nobody asked to end: but what is left of a group of which not all had
+    /// arrived.
+    fn check_untouched(&mut self, untouched: &[ContainerId]) {
+        for id in untouched {
+            let process = self.machine.running.get(id);
+            let is_command =
+                process.is_some_and(|one| matches!(one.plan.subject, Subject::Task(_)));
+            if is_command && self.machine.killed.contains(id) {
+                let what = format!("the start of agent {} ends {id}", self.number);
+                self.broken.push(Broken::new("I36", what));
+            }
+        }
     }
 }
 
-/// All agents are of one boot of their machines: the cluster has no reboots.
-fn options(number: usize) -> Options {
-    let resources = Resources::parse(RESOURCES, &Role::star()).unwrap_or_default();
+/// Containers of command tasks whose end is asked for on record.
+fn asked_to_end(image: &meseta_agent::checkpoint::Image) -> BTreeSet<ContainerId> {
+    let is_kill = |entry: &LogEntry| matches!(entry, LogEntry::KillRequested(_));
+    let runs = image.frameworks.iter().flat_map(|one| &one.runs);
+    let asked = runs.filter(|run| run.tasks.iter().any(|task| task.log.iter().any(is_kill)));
+    asked.map(|run| run.key.container.clone()).collect()
+}
+
+/// All containers on record, nested ones too.
+fn containers_of(image: &meseta_agent::checkpoint::Image) -> Vec<ContainerId> {
+    let runs = image.frameworks.iter().flat_map(|one| &one.runs);
+    let of_run = |run: &meseta_agent::checkpoint::RunImage| {
+        let nested = run.tasks.iter();
+        let nested = nested.filter_map(|task| task.record.nested_container.as_deref());
+        let nested = nested.filter_map(|id| ContainerId::new(id).ok());
+        let mut all: Vec<_> = nested.collect();
+        all.push(run.key.container.clone());
+        all
+    };
+    runs.flat_map(of_run).collect()
+}
+
+/// Whether an input corrects what uses too much.
+fn corrected(input: &Input) -> bool {
+    let Input::Oversubscription(report) = input else {
+        return false;
+    };
+    report.assessment.is_some()
+}
+
+fn is_end(output: &Output) -> bool {
+    matches!(
+        output,
+        Output::Container(ContainerAction::Kill { .. } | ContainerAction::Destroy { .. })
+    )
+}
+
+/// What the configuration gives an agent.
+pub(crate) fn total(number: usize) -> Resources {
+    Resources::parse(RESOURCES[number], &Role::star()).unwrap_or_default()
+}
+
+fn options(number: usize, boot_clock: BootClock) -> Options {
+    let resources = total(number);
     Options {
-        boot_clock: BootClock::new(BootId::from_text("boot"), Duration::from_secs(1_000)),
+        boot_clock,
         info: pb::AgentInfo {
-            hostname: format!("host{number}"),
+            hostname: hostname(number),
+            port: Some(5051),
             resources: to_resources(&resources, Format::PostRefinement).unwrap_or_default(),
             ..pb::AgentInfo::default()
         },
         resources,
-        address: pb::Address::default(),
+        address: pb::Address {
+            hostname: Some(hostname(number)),
+            ip: Some(format!("10.0.0.{}", number + 1)),
+            port: 5051,
+        },
         version: "1.12.0".to_owned(),
-        capabilities: Vec::new(),
+        capabilities: vec![
+            Capability::MultiRole,
+            Capability::HierarchicalRole,
+            Capability::ReservationRefinement,
+            Capability::ResizeVolume,
+            Capability::AgentOperationFeedback,
+            Capability::AgentDraining,
+            Capability::TaskResourceLimits,
+        ],
         registration_backoff_factor: Duration::from_secs(1),
         oversubscribed_resources_interval: Duration::from_secs(15),
         enforceable: Enforceable {
@@ -278,11 +526,15 @@ fn options(number: usize) -> Options {
         max_completed_executors_per_framework: 3,
         history_bytes_max: 1 << 20,
         operations_bytes_max: 16 << 20,
-        frame_bytes_max: 64 << 20,
+        frame_bytes_max: FRAME_BYTES_MAX[number],
         check_updates_bytes_max: 1 << 20,
         container_ip: "127.0.0.1".to_owned(),
         executor_registration_timeout: Duration::from_secs(60),
         executor_reregistration_timeout: Duration::from_secs(2),
         executor_shutdown_grace: Duration::from_secs(5),
     }
+}
+
+pub(crate) fn hostname(number: usize) -> String {
+    format!("host{number}")
 }

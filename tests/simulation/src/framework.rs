@@ -1,13 +1,91 @@
-//! A framework that launches command tasks, acknowledges what it is told, and comes back when its stream breaks.
+//! A framework: its stream, its tasks, and what it was told of them.
+//!
+//! What it does with what it is offered is in `behaviour`, but for the job scheduler, which is production code, in
+//! `jobs`. Invariant of the records: a task is noted before its ACCEPT leaves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use meseta_master::core::call::{Action, Subscribe};
+use meseta_master::core::is_terminal;
+use meseta_proto::mesos::v1::framework_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::scheduler::{Event, call, event};
 use meseta_proto::mesos::v1::{self as pb, TaskState};
 
-/// Tasks that are not over at one time, at most.
-const TASKS_MAX: usize = 12;
+use crate::checks::Broken;
+use crate::jobs::Jobs;
+use crate::models::reconciliation::Questions;
+
+/// How a framework behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Launches tasks, groups and executors, reserves, answers all.
+    Good,
+    /// Takes all that it is offered, revocable resources too, and keeps offers.
+    Greedy,
+    /// Reads its stream late.
+    Slow,
+    /// Has two roles, one below the other.
+    TwoRoles,
+    /// Ends and comes back as another process.
+    FailingOver,
+    /// Knows neither partitions nor several roles, and is ended when it is away for a minute.
+    Old,
+    /// Names what is not its own, accepts twice, and asks for nonsense.
+    Malicious,
+    /// The job scheduler of this repository.
+    Jobs,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Good,
+        Self::Greedy,
+        Self::Slow,
+        Self::TwoRoles,
+        Self::FailingOver,
+        Self::Old,
+        Self::Malicious,
+        Self::Jobs,
+    ];
+
+    pub(crate) fn roles(self) -> &'static [&'static str] {
+        match self {
+            Self::Good | Self::Slow => &["a"],
+            Self::Greedy | Self::FailingOver => &["b"],
+            Self::TwoRoles => &["c", "c/d"],
+            Self::Old => &["*"],
+            Self::Malicious => &["e"],
+            Self::Jobs => &["jobs"],
+        }
+    }
+
+    fn capabilities(self) -> &'static [Capability] {
+        match self {
+            Self::Old => &[],
+            Self::Greedy | Self::Jobs => &[
+                Capability::MultiRole,
+                Capability::ReservationRefinement,
+                Capability::PartitionAware,
+                Capability::RevocableResources,
+            ],
+            _ => &[
+                Capability::MultiRole,
+                Capability::ReservationRefinement,
+                Capability::PartitionAware,
+                Capability::TaskKillingState,
+            ],
+        }
+    }
+
+    /// Seconds that it may be away.
+    fn failover_timeout(self) -> f64 {
+        match self {
+            Self::Old => 60.0,
+            // Clocks of the wall are set by days here, and what is stored of a deadline is a time of the wall.
+            _ => 1e8,
+        }
+    }
+}
 
 /// A task as the framework knows it.
 #[derive(Debug, Default)]
@@ -20,51 +98,135 @@ pub(crate) struct Task {
     seen: BTreeSet<Vec<u8>>,
     /// The uuids of its updates as they came first.
     pub(crate) order: Vec<Vec<u8>>,
+    /// The state of the last update that had a uuid.
+    told: Option<TaskState>,
 }
 
 impl Task {
+    /// One that is about to be launched on this agent.
+    pub(crate) fn on(agent: &pb::AgentId) -> Self {
+        Self {
+            agent: agent.value.clone(),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.state.is_some_and(is_terminal)
     }
 }
 
-/// The scheduler of one framework.
-#[derive(Debug, Default)]
+/// A stream to a master.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    pub(crate) id: u64,
+    pub(crate) master: u64,
+}
+
+#[derive(Debug)]
 pub(crate) struct Framework {
+    pub(crate) number: usize,
+    pub(crate) kind: Kind,
     pub(crate) id: Option<String>,
-    /// The stream that it subscribed on, until it breaks.
-    pub(crate) connection: Option<u64>,
+    pub(crate) stream: Option<Stream>,
+    is_subscribed: bool,
+    /// What waits to be read on the stream.
+    pub(crate) events: VecDeque<Box<Event>>,
+    /// The stream ends behind what waits.
+    is_closed: bool,
     pub(crate) tasks: BTreeMap<String, Task>,
-    /// Calls that are on their way.
+    /// Offers that it has not answered.
+    pub(crate) offers: VecDeque<pb::Offer>,
+    /// Offers that it has accepted, for whoever accepts twice.
+    pub(crate) used_offers: VecDeque<pb::OfferId>,
+    /// Calls that are on their way on this stream.
     pub(crate) calls: VecDeque<Action>,
     /// Whether it declines all that it is offered.
-    pub(crate) idle: bool,
-    /// Reads nothing of its stream meanwhile.
-    pub(crate) is_busy: bool,
-    pub(crate) violations: Vec<String>,
+    pub(crate) is_idle: bool,
+    /// Whether it answers no offers at all.
+    pub(crate) is_holding: bool,
+    /// Until which step it reads nothing.
+    pub(crate) busy_until: u64,
+    /// It has been ended: by an operator, by its timeout, or by itself.
+    pub(crate) is_over: bool,
+    /// The master has said that the id cannot be used any more.
+    pub(crate) is_removed: bool,
+    pub(crate) broken: Vec<Broken>,
     /// Answers to reconciliation that it has read and of which the master was not told.
     pub(crate) answers: usize,
-    subscribed: bool,
+    pub(crate) questions: Questions,
+    pub(crate) launched: usize,
+    pub(crate) operations: usize,
+    pub(crate) jobs: Option<Box<Jobs>>,
 }
 
 impl Framework {
+    pub(crate) fn new(number: usize, kind: Kind, jobs: Option<Box<Jobs>>) -> Self {
+        Self {
+            number,
+            kind,
+            id: None,
+            stream: None,
+            is_subscribed: false,
+            events: VecDeque::new(),
+            is_closed: false,
+            tasks: BTreeMap::new(),
+            offers: VecDeque::new(),
+            used_offers: VecDeque::new(),
+            calls: VecDeque::new(),
+            is_idle: false,
+            is_holding: false,
+            busy_until: 0,
+            is_over: false,
+            is_removed: false,
+            broken: Vec::new(),
+            answers: 0,
+            questions: Questions::default(),
+            launched: 0,
+            operations: 0,
+            jobs,
+        }
+    }
+
     pub(crate) fn is_subscribed(&self) -> bool {
-        self.connection.is_some() && self.subscribed
+        self.stream.is_some() && self.is_subscribed
+    }
+
+    /// Whether it has offers that it does not keep.
+    pub(crate) fn must_answer(&self) -> bool {
+        let kept = if self.is_idle || self.kind != Kind::Greedy {
+            0
+        } else {
+            2
+        };
+        self.offers.len() > kept && !self.is_holding
+    }
+
+    /// Whether there is something to read on its stream, be it the end.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.events.is_empty() || self.is_closed
     }
 
     /// What it subscribes with.
     pub(crate) fn subscription(&self) -> Subscribe {
-        use pb::framework_info::capability::Type;
         let id = self.id.clone().map(|value| pb::FrameworkId { value });
+        let capability = |kind: &Capability| pb::framework_info::Capability {
+            r#type: Some((*kind).into()),
+        };
+        let mut roles: Vec<String> = self.kind.roles().iter().map(|&role| role.into()).collect();
+        if let Some(jobs) = &self.jobs {
+            roles = jobs.roles();
+        }
+        let is_old = self.kind == Kind::Old;
         let info = pb::FrameworkInfo {
             user: "somebody".to_owned(),
-            name: "simulated".to_owned(),
+            name: format!("{:?}", self.kind),
             id,
-            failover_timeout: Some(1e6),
+            failover_timeout: Some(self.kind.failover_timeout()),
             checkpoint: Some(true),
-            capabilities: vec![pb::framework_info::Capability {
-                r#type: Some(Type::PartitionAware.into()),
-            }],
+            role: is_old.then(|| roles[0].clone()),
+            roles: if is_old { Vec::new() } else { roles },
+            capabilities: self.kind.capabilities().iter().map(capability).collect(),
             ..pb::FrameworkInfo::default()
         };
         Subscribe {
@@ -74,24 +236,180 @@ impl Framework {
         }
     }
 
-    /// Its stream breaks: calls that have not arrived are lost.
+    /// Its stream breaks: what has not arrived on either way is lost.
     pub(crate) fn disconnected(&mut self) {
-        self.connection = None;
-        self.subscribed = false;
+        self.stream = None;
+        self.is_subscribed = false;
+        self.is_closed = false;
+        self.events.clear();
+        self.offers.clear();
         self.calls.clear();
         self.answers = 0;
+        self.questions.lost();
+        if let Some(jobs) = &mut self.jobs {
+            jobs.disconnected();
+        }
     }
 
-    /// Asks for the state of every task that is not over, and of whatever else there is.
-    pub(crate) fn reconcile(&mut self) {
-        let open = self.tasks.iter().filter(|(_, task)| !task.is_over());
-        let tasks = open.map(|(id, task)| call::reconcile::Task {
-            task_id: pb::TaskId { value: id.clone() },
-            agent_id: Some(pb::AgentId {
-                value: task.agent.clone(),
-            }),
-        });
-        let tasks: Vec<_> = tasks.collect();
+    /// The master ends the stream, after what it has sent.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// It reads what comes next.
+    pub(crate) fn next_event(&mut self) -> Option<Box<Event>> {
+        let event = self.events.pop_front();
+        if event.is_none() && self.is_closed {
+            self.disconnected();
+        }
+        event
+    }
+
+    /// Accepts what is not its own, or what it has accepted before, with more than there is.
+    pub(crate) fn accept_again(&mut self, offer_ids: Vec<pb::OfferId>, agent: &str) -> Action {
+        let id = format!("f{}.{}", self.number, self.launched);
+        self.launched += 1;
+        let scalar = |name: &str, value| pb::Resource {
+            name: name.to_owned(),
+            r#type: pb::value::Type::Scalar.into(),
+            scalar: Some(pb::value::Scalar { value }),
+            ..pb::Resource::default()
+        };
+        let task = pb::TaskInfo {
+            name: id.clone(),
+            task_id: pb::TaskId { value: id },
+            agent_id: pb::AgentId {
+                value: agent.to_owned(),
+            },
+            resources: vec![scalar("cpus", 1e9), scalar("mem", -1.0)],
+            ..pb::TaskInfo::default()
+        };
+        Action::Accept(call::Accept {
+            offer_ids,
+            operations: vec![crate::behaviour::launch(vec![task])],
+            filters: None,
+        })
+    }
+
+    /// It ends and comes back as another process, which knows its id and what the simulation keeps for it.
+    pub(crate) fn restart(&mut self) {
+        self.used_offers.clear();
+    }
+
+    /// What an event means to any framework.
+    pub(crate) fn hear(&mut self, event: &Event) {
+        match event.r#type() {
+            event::Type::Subscribed => {
+                if let Some(subscribed) = &event.subscribed {
+                    let id = subscribed.framework_id.value.clone();
+                    if self.id.as_ref().is_some_and(|known| *known != id) {
+                        let what = format!("framework {:?} is given the id {id}", self.id);
+                        self.broken.push(Broken::new("I29", what));
+                    }
+                    self.id = Some(id);
+                    self.is_subscribed = true;
+                }
+            }
+            event::Type::Offers => {
+                let offers = event.offers.iter().flat_map(|event| &event.offers);
+                for offer in offers {
+                    if Some(&offer.framework_id.value) != self.id.as_ref() {
+                        let what = format!("an offer of another framework: {}", offer.id.value);
+                        self.broken.push(Broken::new("I29", what));
+                    }
+                    self.offers.push_back(offer.clone());
+                }
+            }
+            event::Type::Rescind => {
+                if let Some(rescind) = &event.rescind {
+                    self.offers.retain(|offer| offer.id != rescind.offer_id);
+                }
+            }
+            event::Type::Update => {
+                if let Some(update) = &event.update {
+                    self.update(&update.status);
+                }
+            }
+            event::Type::UpdateOperationStatus => {
+                let update = event.update_operation_status.as_ref();
+                if let Some(action) = update.and_then(|update| acknowledged(&update.status)) {
+                    self.calls.push_back(action);
+                }
+            }
+            event::Type::Error => {
+                let message = event
+                    .error
+                    .as_ref()
+                    .map_or("", |error| error.message.as_str());
+                self.is_removed |=
+                    message.contains("has been removed") || message.contains("completed framework");
+            }
+            _ => {}
+        }
+    }
+
+    fn update(&mut self, status: &pb::TaskStatus) {
+        let (id, state) = (status.task_id.value.clone(), status.state());
+        if self.questions.answered(status) {
+            self.answers += 1;
+        }
+        let Some(task) = self.tasks.get_mut(&id) else {
+            if self.kind != Kind::Malicious && self.jobs.is_none() {
+                let what = format!(
+                    "update of task {id}, which framework {} has not",
+                    self.number
+                );
+                self.broken.push(Broken::new("I29", what));
+            }
+            return;
+        };
+        let Some(uuid) = status.uuid.clone() else {
+            if !task.is_over() {
+                task.state = Some(state);
+            }
+            return;
+        };
+        if task.seen.insert(uuid.clone()) {
+            task.order.push(uuid.clone());
+            if task.terminal.is_some() {
+                let what = format!("task {id} is {state:?} after its end");
+                self.broken.push(Broken::new("I18", what));
+            } else if is_terminal(state) {
+                task.terminal = Some(uuid.clone());
+            }
+            if task.told.is_some_and(|told| rank(state) < rank(told)) {
+                let what = format!("task {id} is {state:?} after {:?}", task.told);
+                self.broken.push(Broken::new("I18", what));
+            }
+            task.told = Some(state);
+            task.state = Some(state);
+        }
+        if self.jobs.is_some() {
+            return;
+        }
+        if let (Some(agent), Ok(uuid)) = (&status.agent_id, <[u8; 16]>::try_from(uuid)) {
+            self.calls.push_back(Action::Acknowledge {
+                agent_id: agent.value.clone(),
+                task_id: id,
+                uuid,
+            });
+        }
+    }
+
+    /// Asks for the state of every task that is not over, and of some that are not there.
+    pub(crate) fn reconcile(&mut self, with_all: bool) {
+        let open = self.tasks.iter();
+        let open = open.filter(|(_, task)| with_all || !task.is_over());
+        let mut tasks: Vec<_> = open
+            .map(|(id, task)| call::reconcile::Task {
+                task_id: pb::TaskId { value: id.clone() },
+                agent_id: Some(pb::AgentId {
+                    value: task.agent.clone(),
+                }),
+            })
+            .collect();
+        // One in two thousand is enough for those that ask for all.
+        tasks.truncate(2_000);
         if !tasks.is_empty() {
             self.calls
                 .push_back(Action::Reconcile(call::Reconcile { tasks }));
@@ -108,123 +426,25 @@ impl Framework {
             kill_policy: None,
         }));
     }
-
-    /// One event that has arrived.
-    pub(crate) fn hear(&mut self, event: Event) {
-        match event.r#type() {
-            event::Type::Subscribed => {
-                self.subscribed = true;
-                self.id = event.subscribed.map(|body| body.framework_id.value);
-                self.reconcile();
-            }
-            event::Type::Offers => {
-                let offers = event.offers.into_iter().flat_map(|body| body.offers);
-                offers.for_each(|offer| self.answer(offer));
-            }
-            event::Type::Update => {
-                if let Some(update) = event.update {
-                    self.update(update.status);
-                }
-            }
-            event::Type::Error => self.violations.push(format!("ERROR: {:?}", event.error)),
-            _ => {}
-        }
-    }
-
-    fn answer(&mut self, offer: pb::Offer) {
-        let open = self.tasks.values().filter(|task| !task.is_over()).count();
-        let fits = offer
-            .resources
-            .iter()
-            .any(|one| one.name == "cpus" && one.scalar.is_some_and(|cpus| cpus.value >= 1.0))
-            && offer
-                .resources
-                .iter()
-                .any(|one| one.name == "mem" && one.scalar.is_some_and(|mem| mem.value >= 64.0));
-        let filters = Some(pb::Filters {
-            refuse_seconds: Some(1.0),
-        });
-        if self.idle || open >= TASKS_MAX || !fits {
-            return self.calls.push_back(Action::Decline(call::Decline {
-                offer_ids: vec![offer.id],
-                filters,
-            }));
-        }
-        let id = format!("t{}", self.tasks.len());
-        let task = Task {
-            agent: offer.agent_id.value.clone(),
-            ..Task::default()
-        };
-        self.tasks.insert(id.clone(), task);
-        let launch = pb::offer::operation::Launch {
-            task_infos: vec![task_info(id, offer.agent_id)],
-        };
-        self.calls.push_back(Action::Accept(call::Accept {
-            offer_ids: vec![offer.id],
-            operations: vec![pb::offer::Operation {
-                r#type: Some(pb::offer::operation::Type::Launch.into()),
-                launch: Some(launch),
-                ..pb::offer::Operation::default()
-            }],
-            filters,
-        }));
-    }
-
-    fn update(&mut self, status: pb::TaskStatus) {
-        let (id, state) = (status.task_id.value.clone(), status.state());
-        let Some(task) = self.tasks.get_mut(&id) else {
-            return self
-                .violations
-                .push(format!("update of task {id}, which nobody launched"));
-        };
-        let Some(uuid) = status.uuid else {
-            self.answers += 1;
-            if !task.is_over() {
-                task.state = Some(state);
-            }
-            return;
-        };
-        if task.seen.insert(uuid.clone()) {
-            task.order.push(uuid.clone());
-            match &task.terminal {
-                Some(_) => self
-                    .violations
-                    .push(format!("task {id} is {state:?} after its end")),
-                None if is_terminal(state) => task.terminal = Some(uuid.clone()),
-                None => {}
-            }
-            task.state = Some(state);
-        }
-        if let (Some(agent), Ok(uuid)) = (status.agent_id, <[u8; 16]>::try_from(uuid)) {
-            self.calls.push_back(Action::Acknowledge {
-                agent_id: agent.value,
-                task_id: id,
-                uuid,
-            });
-        }
-    }
 }
 
-fn is_terminal(state: TaskState) -> bool {
-    meseta_master::core::is_terminal(state)
+/// The acknowledgement of what is told of an operation.
+fn acknowledged(status: &pb::OperationStatus) -> Option<Action> {
+    let uuid = status.uuid.as_ref()?.value.as_slice().try_into().ok()?;
+    Some(Action::AcknowledgeOperationStatus {
+        agent_id: status.agent_id.as_ref()?.value.clone(),
+        operation_id: status.operation_id.as_ref()?.value.clone(),
+        uuid,
+    })
 }
 
-fn task_info(id: String, agent_id: pb::AgentId) -> pb::TaskInfo {
-    let scalar = |name: &str, value| pb::Resource {
-        name: name.to_owned(),
-        r#type: pb::value::Type::Scalar.into(),
-        scalar: Some(pb::value::Scalar { value }),
-        ..pb::Resource::default()
-    };
-    pb::TaskInfo {
-        name: id.clone(),
-        task_id: pb::TaskId { value: id },
-        agent_id,
-        resources: vec![scalar("cpus", 1.0), scalar("mem", 64.0)],
-        command: Some(pb::CommandInfo {
-            value: Some("true".to_owned()),
-            ..pb::CommandInfo::default()
-        }),
-        ..pb::TaskInfo::default()
+/// How far a task in this state is, of those that its agent tells.
+fn rank(state: TaskState) -> u8 {
+    match state {
+        TaskState::TaskStaging => 0,
+        TaskState::TaskStarting => 1,
+        TaskState::TaskRunning => 2,
+        TaskState::TaskKilling => 3,
+        _ => 4,
     }
 }

@@ -15,7 +15,9 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
 
-use super::simulation::{FRAMEWORK, Seen, Simulation, framework_id, scalar, task, task_id};
+use super::simulation::{
+    FRAMEWORK, Seen, Simulation, framework_id, registered, scalar, task, task_id,
+};
 use crate::byte_semaphore::{ByteSemaphore, Permit, UNACKNOWLEDGED_BYTES};
 use crate::core::{ConnectionId, Exit, Input, State};
 
@@ -595,4 +597,55 @@ fn a_word_about_somebody_elses_task_is_dropped() {
         simulation.core.snapshot().counters.invalid_status_updates,
         1
     );
+}
+
+#[test]
+fn an_executor_that_ends_while_the_agent_registers_is_told_of_right_after() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.started_custom(custom("t"));
+    simulation.subscribe(1, call::Subscribe::default());
+    simulation.link_down();
+    simulation.frames.clear();
+    simulation.link_up();
+    let reports = |frame: &FromAgent| matches!(frame, FromAgent::Reregister(report) if report.executors.len() == 1);
+    assert!(simulation.frames.iter().any(reports));
+    simulation.end(&container, Exit::Code(3));
+    let exits = |simulation: &Simulation| {
+        let exited = simulation.frames.iter();
+        let exited = exited.filter(|frame| matches!(frame, FromAgent::ExecutorExited(_)));
+        exited.count()
+    };
+    assert_eq!(exits(&simulation), 0, "nothing is said before the answer");
+    simulation.tell(registered());
+    assert_eq!(exits(&simulation), 1);
+    // The next registration does not name it any more.
+    simulation.link_down();
+    simulation.link_up();
+    simulation.tell(registered());
+    assert_eq!(exits(&simulation), 1);
+}
+
+#[test]
+fn an_executor_that_was_to_be_launched_for_what_is_refused_is_told_to_be_gone() {
+    let mut simulation = Simulation::registered();
+    simulation.step(Input::Disk(crate::checkpoint::DiskCondition::Full));
+    simulation.frames.clear();
+    simulation.run_custom("t", true);
+    let gone = |simulation: &Simulation| {
+        let exited = simulation.frames.iter().filter_map(|frame| match frame {
+            FromAgent::ExecutorExited(exited) => Some(exited.executor_id.value.as_str()),
+            _ => None,
+        });
+        exited.filter(|id| *id == EXECUTOR).count()
+    };
+    assert_eq!(gone(&simulation), 1, "{:?}", simulation.frames);
+    // A task that is for another agent, the first of an executor; and one of an executor that is here.
+    simulation.step(Input::Disk(crate::checkpoint::DiskCondition::Writable));
+    let mut stray = custom("u");
+    stray.agent_id.value = "another".to_owned();
+    simulation.run_in_executor(stray.clone(), true);
+    assert_eq!(gone(&simulation), 2, "{:?}", simulation.frames);
+    simulation.started_custom(custom("v"));
+    simulation.run_in_executor(stray, false);
+    assert_eq!(gone(&simulation), 2, "the executor of v lives");
 }

@@ -1,0 +1,229 @@
+//! What masters say of agents, offers and quota, held against each other and against the models.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use meseta_master::core::{AgentView, Offer, Snapshot};
+use meseta_resources::{OfferId, ResourceQuantities};
+
+use super::Broken;
+use crate::agent::{RESOURCES, hostname, total};
+use crate::cluster::Cluster;
+use crate::models::{quota, reservation};
+
+/// What was seen of a master at its last step.
+#[derive(Debug, Default)]
+struct Seen {
+    /// What the master began with: whether there was quota, and how many agents it expected.
+    began: Option<(bool, usize)>,
+    /// Agents that were there at one time.
+    came: BTreeSet<meseta_resources::AgentId>,
+    agents: Vec<Arc<AgentView>>,
+    offers: BTreeSet<OfferId>,
+}
+
+/// What was seen of each master.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    seen: BTreeMap<u64, Seen>,
+}
+
+impl Cluster {
+    /// Checks the masters that have made a step.
+    pub(super) fn check_masters(&mut self) {
+        for at in 0..self.masters.len() {
+            let master = &mut self.masters[at];
+            if !std::mem::take(&mut master.has_stepped) {
+                continue;
+            }
+            let number = master.number;
+            let snapshot = master.core.snapshot();
+            let seen = &mut self.checks.seen;
+            if seen.len() > 4 {
+                seen.retain(|known, _| *known == number);
+            }
+            let seen = seen.entry(number).or_default();
+            let found = seen.look(&snapshot);
+            self.broken.extend(found);
+        }
+    }
+}
+
+impl Seen {
+    /// The first of what is wrong, of that which has changed.
+    fn look(&mut self, snapshot: &Snapshot) -> Option<Broken> {
+        if snapshot.counters.invariant_violations > 0 {
+            let what = "the master's core and its allocator disagree";
+            return Some(Broken::new("I1", what));
+        }
+        let expected = snapshot.recovered_agents.len();
+        self.began
+            .get_or_insert((!snapshot.quotas.is_empty(), expected));
+        self.came
+            .extend(snapshot.agents.iter().map(|agent| agent.id().clone()));
+        let before = std::mem::replace(&mut self.agents, snapshot.agents.to_vec());
+        let mut before = before.iter().peekable();
+        for agent in snapshot.agents.iter() {
+            while before.next_if(|old| old.id() < agent.id()).is_some() {}
+            let old = before.next_if(|old| old.id() == agent.id());
+            if old.is_none_or(|old| !Arc::ptr_eq(old, agent))
+                && let Some(broken) = check_agent(agent)
+            {
+                return Some(broken);
+            }
+        }
+        let made: Vec<_> = snapshot
+            .offers
+            .iter()
+            .filter(|offer| !self.offers.contains(&offer.id))
+            .collect();
+        let gone = self.offers.len() + made.len() > snapshot.offers.len();
+        if made.is_empty() && !gone {
+            return orphan(snapshot);
+        }
+        self.offers = snapshot.offers.iter().map(|one| one.id.clone()).collect();
+        orphan(snapshot)
+            .or_else(|| self.hasty(snapshot, &made))
+            .or_else(|| made.iter().find_map(|offer| check_offer(snapshot, offer)))
+            .or_else(|| check_quota(snapshot, &made))
+    }
+}
+
+impl Seen {
+    /// With quota, nothing is offered until most of the agents of before are back.
+    fn hasty(&self, snapshot: &Snapshot, made: &[&Arc<Offer>]) -> Option<Broken> {
+        const PATIENCE: std::time::Duration = std::time::Duration::from_secs(590);
+        let (has_quota, expected) = self.began?;
+        let early = snapshot.taken.saturating_sub(snapshot.started) < PATIENCE;
+        let few = self.came.len() * 100 < expected * 80 / 100 * 100;
+        let still = snapshot.taken >= snapshot.started;
+        (has_quota && !snapshot.quotas.is_empty() && early && still && few && !made.is_empty())
+            .then(|| {
+                let what = format!("offers with {} of {expected} agents back", self.came.len());
+                Broken::new("I15", what)
+            })
+    }
+}
+
+/// An offer whose framework is not there to answer it.
+fn orphan(snapshot: &Snapshot) -> Option<Broken> {
+    for offer in &snapshot.offers {
+        let mut frameworks = snapshot.frameworks.iter();
+        let framework = frameworks.find(|one| one.id == offer.framework_id);
+        if !framework.is_some_and(|framework| framework.connected) {
+            let what = format!("offer {} of a framework that is away", offer.id);
+            return Some(Broken::new("I4", what));
+        }
+    }
+    None
+}
+
+fn check_agent(agent: &AgentView) -> Option<Broken> {
+    let id = agent.id();
+    let mut held = agent.offered.unallocate();
+    for used in agent.used.values() {
+        held += used.unallocate();
+    }
+    let all = agent.profile.total.unrevocable();
+    let held = held.unrevocable();
+    if !all.contains(&held) {
+        let what = format!("agent {id} has {all}, of which {held} is given out");
+        return Some(Broken::new("I1", what));
+    }
+    let number = (0..RESOURCES.len()).find(|at| agent.profile.info.hostname == hostname(*at));
+    let amount = reservation::amount(&all);
+    if number.is_some_and(|number| reservation::amount(&total(number)) != amount) {
+        let what = format!("agent {id} has become one with {amount}");
+        return Some(Broken::new("I9", what));
+    }
+    for used in agent.used.values() {
+        for (role, of_role) in used.allocations() {
+            if let Some(foreign) = reservation::foreign(&of_role, &role) {
+                let what = format!("role {role} uses {foreign} of agent {id}");
+                return Some(Broken::new("I8", what));
+            }
+        }
+    }
+    None
+}
+
+fn check_offer(snapshot: &Snapshot, offer: &Offer) -> Option<Broken> {
+    let (id, role) = (&offer.id, &offer.role);
+    if let Some(foreign) = reservation::foreign(&offer.resources, role) {
+        let what = format!("offer {id} to role {role} has {foreign}");
+        return Some(Broken::new("I8", what));
+    }
+    let mut agents = snapshot.agents.iter();
+    let agent = agents.find(|agent| *agent.id() == offer.agent_id);
+    if !agent.is_some_and(|agent| agent.is_active()) {
+        let what = format!(
+            "offer {id} of agent {}, which is not active",
+            offer.agent_id
+        );
+        return Some(Broken::new("I17", what));
+    }
+    let mut frameworks = snapshot.frameworks.iter();
+    let framework = frameworks.find(|one| one.id == offer.framework_id)?;
+    if framework.suppressed.contains(role) || !framework.roles.contains(role) {
+        let what = format!("offer {id} to role {role}, which its framework does not want");
+        return Some(Broken::new("I17", what));
+    }
+    let revocable = offer.resources.revocable();
+    if !revocable.is_empty() && !framework.capabilities.revocable_resources {
+        let what = format!("offer {id} has {revocable}, and its framework does not take it");
+        return Some(Broken::new("I13", what));
+    }
+    None
+}
+
+/// Offers that were just made keep within limits, and leave what guarantees need.
+fn check_quota(snapshot: &Snapshot, made: &[&Arc<Offer>]) -> Option<Broken> {
+    if snapshot.quotas.is_empty() || made.is_empty() {
+        return None;
+    }
+    let mut held = quota::Held::default();
+    let mut free = ResourceQuantities::new();
+    for agent in snapshot.agents.iter() {
+        let all = &agent.profile.total;
+        held.reserved(all);
+        held.allocated(&agent.offered);
+        let mut given = agent.offered.clone();
+        for used in agent.used.values() {
+            held.allocated(used);
+            given += used;
+        }
+        if agent.is_active() {
+            let left = all.unreserved().unrevocable().scalar_quantities();
+            free += &(&left - &given.unreserved().unrevocable().scalar_quantities());
+        }
+    }
+    let unmet = held.unmet(&snapshot.quotas);
+    for offer in made {
+        if let Some(what) = held.exceeded(&snapshot.quotas, &offer.role, &offer.resources) {
+            return Some(Broken::new("I12", what));
+        }
+        let mut top = offer.role.clone();
+        while let Some(parent) = top.parent() {
+            top = parent;
+        }
+        let quota = snapshot.quotas.get(&top);
+        if quota.is_some_and(|quota| !quota.guarantees.is_empty()) {
+            continue;
+        }
+        let offered = offer
+            .resources
+            .unreserved()
+            .unrevocable()
+            .scalar_quantities();
+        for (name, needed) in unmet.iter() {
+            let name = name.as_str();
+            if offered.get(name).is_positive() && free.get(name) < needed {
+                let role = &offer.role;
+                let what =
+                    format!("role {role} is offered {offered}, {free} is left, guaranteed {unmet}");
+                return Some(Broken::new("I11", what));
+            }
+        }
+    }
+    None
+}

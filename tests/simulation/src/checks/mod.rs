@@ -1,0 +1,126 @@
+//! What must hold after each step, of what has changed in it.
+//!
+//! Agents and the network notice much of it where it happens, see [`crate::agent`] and [`crate::outputs`]; here is what
+//! masters say of themselves. Which invariant is checked where stands in `docs/testing.md`.
+
+mod masters;
+
+use std::fmt;
+
+pub(crate) use masters::Checks;
+
+use crate::cluster::Cluster;
+
+/// A promise that was broken: its number in the table of invariants, and what happened.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    rule: &'static str,
+    what: String,
+}
+
+impl Broken {
+    pub(crate) fn new(rule: &'static str, what: impl Into<String>) -> Self {
+        let what = what.into();
+        Self { rule, what }
+    }
+}
+
+/// The end of a run that broke a promise.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The number of the invariant.
+    pub rule: &'static str,
+    pub what: String,
+    pub seed: u64,
+    /// The step in which it was noticed.
+    pub step: u64,
+    /// The steps before, where they were told.
+    pub last: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            rule,
+            what,
+            seed,
+            step,
+            last,
+        } = self;
+        write!(f, "{rule}: {what}\nseed {seed}, step {step}")?;
+        if !last.is_empty() {
+            write!(f, "; the last steps:\n{last}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Violation {}
+
+impl Cluster {
+    pub(crate) fn violation(&self, broken: Broken) -> Violation {
+        Violation {
+            rule: broken.rule,
+            what: broken.what,
+            seed: self.plan.seed,
+            step: self.steps,
+            last: self.story.last_steps(),
+        }
+    }
+
+    /// Whether every promise held in this step.
+    pub(crate) fn check(&mut self) -> Result<(), Violation> {
+        for agent in &mut self.agents {
+            self.broken.append(&mut agent.broken);
+            for words in agent.words.drain(..) {
+                let number = agent.number;
+                self.story
+                    .tell(|| format!("agent {number} asks for {words}"));
+            }
+            agent
+                .counted
+                .drain(..)
+                .for_each(|what| self.story.count(what));
+        }
+        for framework in &mut self.frameworks {
+            self.broken.append(&mut framework.broken);
+        }
+        self.check_masters();
+        match self.broken.is_empty() {
+            true => Ok(()),
+            false => {
+                let first = self.broken.remove(0);
+                Err(self.violation(first))
+            }
+        }
+    }
+
+    /// No job has more tasks than it may have.
+    pub(crate) fn check_jobs(&mut self) {
+        let mut frameworks = self.frameworks.iter();
+        let jobs = frameworks.find(|one| one.jobs.is_some());
+        let Some(id) = jobs.and_then(|one| one.id.as_deref()) else {
+            return;
+        };
+        // What runs on after its agent was declared gone is nobody's.
+        if self.replaced.iter().any(|times| *times > 0) || !self.registry.gone.is_empty() {
+            return;
+        }
+        let mut living = Vec::new();
+        for agent in &self.agents {
+            let running = agent.machine.running.iter();
+            let running = running.map(|(id, process)| (id, &process.plan));
+            for (container, plan) in running.chain(&agent.machine.launching) {
+                if let Some((framework, task)) = crate::machine::task_of(plan)
+                    && framework == id
+                    && !agent.machine.killed.contains(container)
+                {
+                    living.push(task.to_owned());
+                }
+            }
+        }
+        if let Some(what) = crate::jobs::too_many(&living) {
+            self.broken.push(Broken::new("J1", what));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The clocks of one process: they drift from true time, and the one of the wall is set by people.
+//!
+//! True time is a number of nanoseconds that only the simulation knows. Invariant: the moments of a process never go
+//! back, whatever becomes of the clock of the wall.
+
+use std::time::Duration;
+
+use meseta_resources::time::{Moment, Now};
+
+/// What moments of a process begin with.
+const FIRST_NANOS: u64 = 1_000;
+/// Of the wall's clock when true time began.
+const WALL_AT_START: Duration = Duration::from_secs(1_800_000_000);
+const MILLION: i128 = 1_000_000;
+
+/// The clocks of a process on one machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock {
+    /// True time at the start of the process.
+    started: u64,
+    /// How much too fast the machine's clocks are, in millionths.
+    drift: i32,
+    /// What somebody has added to the clock of the wall, in seconds.
+    set: i64,
+}
+
+impl Clock {
+    /// Of a process that starts now, on a machine whose clocks are so much too fast.
+    pub(crate) fn new(started: u64, drift: i32) -> Self {
+        let set = 0;
+        Self {
+            started,
+            drift,
+            set,
+        }
+    }
+
+    /// Of the next process on the same machine.
+    pub(crate) fn restarted(self, started: u64) -> Self {
+        Self { started, ..self }
+    }
+
+    /// Somebody sets the clock of the wall.
+    pub(crate) fn set_wall(&mut self, seconds: i64) {
+        self.set += seconds;
+    }
+
+    fn shown(self, elapsed: u64) -> u64 {
+        let shown = i128::from(elapsed) * (MILLION + i128::from(self.drift)) / MILLION;
+        u64::try_from(shown).unwrap_or_default()
+    }
+
+    /// What the process reads at a true time.
+    pub(crate) fn now(self, time: u64) -> Now {
+        let since_start = self.shown(time.saturating_sub(self.started));
+        let wall = WALL_AT_START + Duration::from_nanos(self.shown(time));
+        let set = Duration::from_secs(self.set.unsigned_abs());
+        Now {
+            moment: Moment::from_nanos(FIRST_NANOS + since_start),
+            unix: match self.set < 0 {
+                true => wall.saturating_sub(set),
+                false => wall + set,
+            },
+        }
+    }
+
+    /// How long the machine was up when the process started, if it was booted at that true time.
+    pub(crate) fn uptime_at_origin(self, booted: u64) -> Duration {
+        Duration::from_nanos(self.shown(self.started.saturating_sub(booted)))
+    }
+
+    /// The true time at which the process reads this moment.
+    pub(crate) fn true_time(self, moment: Moment) -> u64 {
+        if moment == Moment::NEVER {
+            return u64::MAX;
+        }
+        let shown = moment.as_nanos().saturating_sub(FIRST_NANOS);
+        let elapsed = i128::from(shown) * MILLION / (MILLION + i128::from(self.drift));
+        let elapsed = u64::try_from(elapsed).unwrap_or(u64::MAX);
+        // Rounded up, so that the moment has come by then.
+        self.started.saturating_add(elapsed).saturating_add(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_has_come_at_its_true_time_and_not_long_before() {
+        for drift in [-5_000, -1, 0, 3, 5_000] {
+            let clock = Clock::new(77, drift);
+            for shown in [1_000, 1_001, 5_000_000_123, 86_400_000_000_007] {
+                let moment = Moment::from_nanos(shown);
+                let time = clock.true_time(moment);
+                assert!(clock.now(time).moment >= moment);
+                assert!(clock.now(time - 4).moment <= moment, "{drift} {shown}");
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The disk of an agent: the production store in a directory of its own, with faults at its boundary.
+//!
+//! Writes wait until the disk takes them. At a crash a first part of what waits may have reached the disk without
+//! anybody having been told, and the record after it in part. Invariant: what was told to be durable stays.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use meseta_agent::checkpoint::{
+    DiskCondition, Image, Layout, LogEntry, Lsn, ReadError, Store, StoreError, Write, read,
+};
+
+/// Syncing costs nothing there, and no machine fails.
+const IN_MEMORY: &str = "/dev/shm";
+
+#[derive(Debug)]
+pub(crate) struct Disk {
+    dir: tempfile::TempDir,
+    store: Store,
+    /// Written and not yet durable.
+    unwritten: VecDeque<(Lsn, Write)>,
+    /// Whether it takes writes.
+    pub(crate) condition: DiskCondition,
+    /// Uuids of updates that are durable.
+    pub(crate) updates: BTreeSet<Vec<u8>>,
+    /// Uuids whose acknowledgement is durable.
+    pub(crate) acknowledged: BTreeSet<Vec<u8>>,
+}
+
+impl Disk {
+    /// An empty disk in a directory of its own.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("meseta-simulation-");
+        let dir = match Path::new(IN_MEMORY).is_dir() {
+            true => builder.tempdir_in(IN_MEMORY)?,
+            false => builder.tempdir()?,
+        };
+        let store = Store::open(Layout::new(dir.path()));
+        Ok(Self {
+            dir,
+            store,
+            unwritten: VecDeque::new(),
+            condition: DiskCondition::default(),
+            updates: BTreeSet::new(),
+            acknowledged: BTreeSet::new(),
+        })
+    }
+
+    pub(crate) fn write(&mut self, lsn: Lsn, write: Write) {
+        self.unwritten.push_back((lsn, write));
+    }
+
+    /// How many writes wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.unwritten.len()
+    }
+
+    /// Takes so many writes; the last of them, if there was one.
+    pub(crate) fn flush(&mut self, count: usize) -> Result<Option<Lsn>, StoreError> {
+        let count = count.min(self.unwritten.len());
+        let batch: Vec<_> = self.unwritten.drain(..count).collect();
+        self.store.commit(batch.iter().map(|(_, write)| write))?;
+        for (_, write) in &batch {
+            self.remember(write);
+        }
+        Ok(batch.last().map(|(lsn, _)| *lsn))
+    }
+
+    fn remember(&mut self, write: &Write) {
+        if let Write::Log { entry, .. } = write {
+            match &**entry {
+                LogEntry::Update(status) => self.updates.extend(status.uuid.clone()),
+                LogEntry::Acknowledged(uuid) => drop(self.acknowledged.insert(uuid.clone())),
+                LogEntry::Started(_) | LogEntry::KillRequested(_) | LogEntry::Delivered(_) => {}
+            }
+        }
+    }
+
+    /// The process dies. So many of the writes that wait had reached the disk, and if `tears` the next one in part;
+    /// the last that is whole.
+    pub(crate) fn crash(
+        &mut self,
+        kept: usize,
+        tears: Option<&mut fastrand::Rng>,
+    ) -> Result<Option<Lsn>, StoreError> {
+        let last = self.flush(kept)?;
+        let next = self.unwritten.front().map(|(_, write)| write);
+        let is_record = matches!(next, Some(Write::Log { .. } | Write::ExecutorLog { .. }));
+        if let Some(rng) = tears.filter(|_| is_record) {
+            let before = self.logs();
+            self.store
+                .commit(self.unwritten.iter().take(1).map(|(_, write)| write))?;
+            self.tear(&before, rng);
+        }
+        self.unwritten.clear();
+        Ok(last)
+    }
+
+    /// Cuts off a part of what was appended last.
+    fn tear(&self, before: &BTreeMap<PathBuf, u64>, rng: &mut fastrand::Rng) {
+        for (path, length) in self.logs() {
+            let whole = before.get(&path).copied().unwrap_or_default();
+            if length > whole
+                && let Ok(file) = fs::OpenOptions::new().write(true).open(&path)
+            {
+                // Without an effect the record is whole, which is one of the ways in which a crash may leave it.
+                let _ = file.set_len(rng.u64(whole..length));
+            }
+        }
+    }
+
+    /// All logs with their lengths.
+    fn logs(&self) -> BTreeMap<PathBuf, u64> {
+        let mut logs = BTreeMap::new();
+        let mut folders = vec![Layout::new(self.dir.path()).meta()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                let path = entry.path();
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                match entry.metadata() {
+                    Ok(found) if found.is_dir() && name != "retired" => folders.push(path),
+                    Ok(found) if name.ends_with(".updates") || name.ends_with(".log") => {
+                        logs.insert(path, found.len());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        logs
+    }
+
+    /// What the next process finds. What is damaged is put right, as a start does.
+    pub(crate) fn read(&self) -> Result<Image, ReadError> {
+        read(&Layout::new(self.dir.path()))
+    }
+
+    /// Makes what a start found to be necessary durable.
+    pub(crate) fn write_at_start(&self, first: &[Write]) -> Result<(), StoreError> {
+        self.store.commit(first)
+    }
+}

@@ -1,0 +1,279 @@
+//! The machine below an agent: containers that begin, run, end, hang and outlive the agent's process.
+//!
+//! Plays the containerizer and the supervisors: what became of a container is kept until the core says that it may go,
+//! and is lost only with the machine itself. Invariant: a container is launched once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use meseta_agent::checkpoint::Limitation;
+use meseta_agent::core::{ContainerAction, Ending, Exit, Found, LaunchPlan, Subject};
+use meseta_isolators::{BootId, ProcessIdentity};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::{ContainerId, Resources};
+
+/// Pids that the machine gives, so few that they come again soon.
+const PIDS: u64 = 40;
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+
+/// The processes of a container that runs.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) identity: ProcessIdentity,
+    pub(crate) plan: Box<LaunchPlan>,
+    /// The signal that it was sent and has not heeded.
+    signal: Option<i32>,
+    /// It ends by SIGKILL only, and late.
+    is_stuck: bool,
+}
+
+/// What the core is to be told of a container.
+#[derive(Debug)]
+pub(crate) enum News {
+    LaunchFailed(String),
+    Ended(Ending),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Machine {
+    /// Launches that have not begun.
+    pub(crate) launching: BTreeMap<ContainerId, Box<LaunchPlan>>,
+    pub(crate) running: BTreeMap<ContainerId, Process>,
+    pub(crate) news: BTreeMap<ContainerId, News>,
+    /// Containers whose limits are being changed.
+    pub(crate) resizes: VecDeque<ContainerId>,
+    /// Every container that was ever launched here.
+    launched: BTreeSet<ContainerId>,
+    /// How tasks whose process is a container's ended, by framework and task: whether well.
+    pub(crate) exits: BTreeMap<(String, String), bool>,
+    /// Containers that somebody has asked to end.
+    pub(crate) killed: BTreeSet<ContainerId>,
+    started: u64,
+    boots: u64,
+}
+
+fn ending(exit: Exit) -> News {
+    News::Ended(Ending {
+        exit,
+        limitation: None,
+        kill_requested: None,
+    })
+}
+
+impl Machine {
+    /// The boot that it is in.
+    pub(crate) fn boot(&self) -> BootId {
+        BootId::from_text(&format!("boot-{}", self.boots))
+    }
+
+    /// Does what the core asks; a broken promise, if that is one.
+    pub(crate) fn carry_out(&mut self, action: ContainerAction, is_stuck: bool) -> Option<String> {
+        match action {
+            ContainerAction::Launch(plan) => {
+                if !self.launched.insert(plan.container.clone()) {
+                    return Some(format!("container {} is launched twice", plan.container));
+                }
+                self.launching.insert(plan.container.clone(), plan);
+            }
+            ContainerAction::Kill { container, .. } => self.signal(&container, SIGTERM, is_stuck),
+            ContainerAction::Destroy { container } => {
+                self.killed.insert(container.clone());
+                self.end(&container, Exit::Signal(SIGKILL));
+            }
+            ContainerAction::Resize {
+                container,
+                resources,
+                ..
+            } => {
+                if let Some(process) = self.running.get_mut(&container) {
+                    process.plan.resources = resources;
+                }
+                self.resizes.push_back(container);
+            }
+            ContainerAction::Forget { container } => drop(self.news.remove(&container)),
+            ContainerAction::Probe(_)
+            | ContainerAction::Freeze { .. }
+            | ContainerAction::ThrottleRevocable { .. } => {}
+        }
+        None
+    }
+
+    fn signal(&mut self, container: &ContainerId, signal: i32, is_stuck: bool) {
+        self.killed.insert(container.clone());
+        if self.launching.remove(container).is_some() {
+            let cause = "it was killed before it began".to_owned();
+            self.news
+                .insert(container.clone(), News::LaunchFailed(cause));
+        } else if let Some(process) = self.running.get_mut(container) {
+            process.signal = Some(signal);
+            process.is_stuck |= is_stuck;
+        }
+    }
+
+    /// Begins to run a container; its supervisor, or none if it is not to be launched any more.
+    pub(crate) fn start(&mut self, container: &ContainerId) -> Option<ProcessIdentity> {
+        let plan = self.launching.remove(container)?;
+        self.started += 1;
+        let identity = ProcessIdentity {
+            pid: i32::try_from(100 + self.started % PIDS).unwrap_or_default(),
+            start_ticks: self.started,
+            boot_id: self.boot(),
+        };
+        let process = Process {
+            identity: identity.clone(),
+            plan,
+            signal: None,
+            is_stuck: false,
+        };
+        self.running.insert(container.clone(), process);
+        Some(identity)
+    }
+
+    /// A launch comes to nothing.
+    pub(crate) fn fail_launch(&mut self, container: &ContainerId) {
+        if self.launching.remove(container).is_some() {
+            let cause = "no such file".to_owned();
+            self.news
+                .insert(container.clone(), News::LaunchFailed(cause));
+        }
+    }
+
+    /// A container ends by itself, with all that is within it.
+    pub(crate) fn end(&mut self, container: &ContainerId, exit: Exit) {
+        let within = format!("{container}+");
+        let is_within = |id: &ContainerId| id.as_str().starts_with(&within);
+        let running = self.running.keys().filter(|id| is_within(id)).cloned();
+        let launching = self.launching.keys().filter(|id| is_within(id)).cloned();
+        let nested: Vec<_> = running.chain(launching).collect();
+        for id in nested {
+            self.end_one(&id, Exit::Signal(SIGKILL));
+        }
+        self.end_one(container, exit);
+    }
+
+    fn end_one(&mut self, container: &ContainerId, exit: Exit) {
+        if let Some(process) = self.running.remove(container) {
+            if let Some((framework, task)) = process.task() {
+                let task = (framework.to_owned(), task.to_owned());
+                self.exits.insert(task, exit == Exit::Code(0));
+            }
+            self.news.insert(container.clone(), ending(exit));
+        } else if self.launching.remove(container).is_some() {
+            let cause = "its executor ended".to_owned();
+            self.news
+                .insert(container.clone(), News::LaunchFailed(cause));
+        }
+    }
+
+    /// A container that has just ended had run into its limit of memory.
+    pub(crate) fn was_out_of_memory(&mut self, container: &ContainerId) {
+        if let Some(News::Ended(ending)) = self.news.get_mut(container) {
+            ending.exit = Exit::Signal(SIGKILL);
+            ending.limitation = Some(Limitation {
+                reason: Reason::ContainerLimitationMemory,
+                message: "Memory limit exceeded".to_owned(),
+                resources: Vec::new(),
+            });
+        }
+    }
+
+    /// What was asked to end does so, sooner or later.
+    pub(crate) fn heed(&mut self, container: &ContainerId) {
+        let Some(process) = self.running.get_mut(container) else {
+            return;
+        };
+        // Somebody else has to do it: the core destroys what is overdue.
+        if let Some(signal) = process.signal
+            && !process.is_stuck
+        {
+            self.end(container, Exit::Signal(signal));
+        }
+    }
+
+    /// The agent's process is gone: what it had not begun is not begun any more.
+    pub(crate) fn agent_died(&mut self) {
+        for container in std::mem::take(&mut self.launching).into_keys() {
+            self.news.insert(container, ending(Exit::NeverBegun));
+        }
+        for news in self.news.values_mut() {
+            if let News::LaunchFailed(_) = news {
+                *news = ending(Exit::NeverBegun);
+            }
+        }
+        self.resizes.clear();
+    }
+
+    /// The machine is booted anew: nothing is left of what ran, and of how it ended.
+    pub(crate) fn reboot(&mut self) {
+        self.boots += 1;
+        for process in std::mem::take(&mut self.running).into_values() {
+            if let Some((framework, task)) = process.task() {
+                let task = (framework.to_owned(), task.to_owned());
+                self.exits.insert(task, false);
+            }
+        }
+        self.news.clear();
+    }
+
+    /// What the next agent finds of the containers on record; others are destroyed.
+    pub(crate) fn find<'a>(
+        &mut self,
+        recorded: impl Iterator<Item = &'a ContainerId>,
+    ) -> BTreeMap<ContainerId, Found> {
+        let mut found = BTreeMap::new();
+        for id in recorded {
+            if let Some(process) = self.running.get(id) {
+                found.insert(id.clone(), Found::Alive(process.identity.clone()));
+            } else if self.news.contains_key(id) {
+                found.insert(id.clone(), Found::Ending);
+            }
+        }
+        self.running.retain(|id, _| found.contains_key(id));
+        self.news.retain(|id, _| found.contains_key(id));
+        found
+    }
+
+    /// What runs and was not asked to end holds so much.
+    pub(crate) fn held(&self) -> Resources {
+        let running = self.running.iter().map(|(id, process)| (id, &process.plan));
+        let plans = running.chain(&self.launching);
+        let plans = plans.filter(|(id, _)| !self.killed.contains(*id));
+        let mut held = Resources::new();
+        for (_, plan) in plans {
+            if matches!(plan.subject, Subject::Nested(_)) {
+                // Its executor's container holds it too.
+                continue;
+            }
+            for resource in plan.resources.iter() {
+                held.insert(resource.clone());
+            }
+        }
+        held
+    }
+
+    /// Any of those that run, launch, or have news.
+    pub(crate) fn any<T>(
+        of: &BTreeMap<ContainerId, T>,
+        rng: &mut fastrand::Rng,
+    ) -> Option<ContainerId> {
+        let at = rng.usize(..of.len().max(1));
+        of.keys().nth(at).cloned()
+    }
+}
+
+impl Process {
+    /// The task whose process this is, with its framework.
+    pub(crate) fn task(&self) -> Option<(&str, &str)> {
+        task_of(&self.plan)
+    }
+}
+
+/// The task whose process runs by this plan, with its framework.
+pub(crate) fn task_of(plan: &LaunchPlan) -> Option<(&str, &str)> {
+    match &plan.subject {
+        Subject::Task(task) | Subject::Nested(task) => {
+            Some((plan.run.framework.as_str(), task.task_id.value.as_str()))
+        }
+        Subject::Executor(_) | Subject::Group(_) => None,
+    }
+}

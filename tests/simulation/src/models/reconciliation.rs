@@ -1,0 +1,50 @@
+//! Reconciliation: each task that is asked for is answered, and at rest the answer is the truth.
+
+use std::collections::BTreeMap;
+
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::{TaskState, TaskStatus};
+
+/// What a framework has asked on its stream, and what it was answered.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    /// Tasks that no answer has come for.
+    pub(crate) open: BTreeMap<String, ()>,
+    /// The last answer for each task since they were last forgotten.
+    pub(crate) answers: BTreeMap<String, TaskState>,
+}
+
+impl Questions {
+    /// These were asked for, and the master has taken the question.
+    pub(crate) fn asked(&mut self, tasks: impl Iterator<Item = String>) {
+        self.open.extend(tasks.map(|task| (task, ())));
+    }
+
+    /// A status has come; whether it answers a question.
+    pub(crate) fn answered(&mut self, status: &TaskStatus) -> bool {
+        let is_answer = status.reason == Some(Reason::Reconciliation.into());
+        if is_answer {
+            let task = status.task_id.value.clone();
+            self.open.remove(&task);
+            self.answers.insert(task, status.state());
+        }
+        is_answer
+    }
+
+    /// The stream has ended: nobody is owed an answer.
+    pub(crate) fn lost(&mut self) {
+        self.open.clear();
+    }
+}
+
+/// Whether an answer is true of a task whose process runs, or does not.
+pub(crate) fn is_true(answer: TaskState, runs: bool) -> bool {
+    use TaskState::{TaskKilling, TaskRunning, TaskStaging, TaskStarting};
+    match runs {
+        true => matches!(
+            answer,
+            TaskStaging | TaskStarting | TaskRunning | TaskKilling
+        ),
+        false => !matches!(answer, TaskRunning),
+    }
+}

@@ -1,0 +1,31 @@
+//! Reservation: what is reserved to a role is offered to that role and those below it, and to nobody else; a reservation
+//! or volume that was made stays until it is unmade; and reserving makes nothing more or less.
+
+use std::collections::BTreeSet;
+
+use meseta_resources::{Resource, ResourceQuantities, Resources, Role};
+
+/// The first of these resources that is reserved to others than a role.
+pub(crate) fn foreign<'a>(resources: &'a Resources, role: &Role) -> Option<&'a Resource> {
+    let is_above = |of: &Role| {
+        let below = role.as_str().strip_prefix(of.as_str());
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let is_foreign = |resource: &&Resource| {
+        let reserved = resource.reservations().last();
+        reserved.is_some_and(|reservation| !is_above(&reservation.role))
+    };
+    resources.iter().find(is_foreign)
+}
+
+/// How much there is, reserved or not: the same for ever.
+pub(crate) fn amount(total: &Resources) -> ResourceQuantities {
+    total.unrevocable().scalar_quantities()
+}
+
+/// The volumes among resources, by their ids.
+pub(crate) fn volumes(total: &Resources) -> BTreeSet<String> {
+    let disks = total.iter().filter_map(Resource::disk);
+    let persistent = disks.filter_map(|disk| disk.persistence.as_ref());
+    persistent.map(|one| one.id.to_string()).collect()
+}

@@ -1,0 +1,105 @@
+//! Connections between agents and masters.
+//!
+//! First in, first out for each direction; a direction stalls alone, a connection breaks and loses a part of what is on
+//! its way. Several connections of one agent may carry something at once: what an earlier one has still to bring comes
+//! late, or again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use meseta_agent::core::LinkId;
+use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
+
+/// A connection of an agent; `None` in a direction is its end, behind what was sent before.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) agent: usize,
+    pub(crate) link: LinkId,
+    /// The process that it leads to.
+    pub(crate) master: u64,
+    pub(crate) to_master: VecDeque<Option<Box<agent_frame::Message>>>,
+    pub(crate) to_agent: VecDeque<Option<Box<MasterFrame>>>,
+    /// One of its ends is gone: nothing more can be sent on it.
+    pub(crate) is_broken: bool,
+    /// Nothing arrives at the master, or at the agent, until it breaks or goes on.
+    pub(crate) is_stalled: [bool; 2],
+}
+
+impl Connection {
+    pub(crate) fn new(agent: usize, link: LinkId, master: u64) -> Self {
+        Self {
+            agent,
+            link,
+            master,
+            to_master: VecDeque::new(),
+            to_agent: VecDeque::new(),
+            is_broken: false,
+            is_stalled: [false; 2],
+        }
+    }
+
+    /// It breaks; some of what was on its way is lost.
+    pub(crate) fn cut(&mut self, rng: &mut fastrand::Rng) {
+        if self.is_broken {
+            return;
+        }
+        let kept = rng.usize(..=self.to_master.len());
+        self.to_master.truncate(kept);
+        self.to_master.push_back(None);
+        let kept = rng.usize(..=self.to_agent.len());
+        self.to_agent.truncate(kept);
+        self.to_agent.push_back(None);
+        self.is_stalled = [false; 2];
+        self.is_broken = true;
+    }
+
+    /// The process at the master's end is gone, with what it has not read.
+    pub(crate) fn lose_master(&mut self, rng: &mut fastrand::Rng) {
+        self.cut(rng);
+        self.to_master.clear();
+    }
+
+    /// The same of the agent's end.
+    pub(crate) fn lose_agent(&mut self, rng: &mut fastrand::Rng) {
+        self.cut(rng);
+        self.to_agent.clear();
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_broken && self.to_master.is_empty() && self.to_agent.is_empty()
+    }
+}
+
+/// All connections, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Network {
+    pub(crate) connections: BTreeMap<u64, Connection>,
+}
+
+impl Network {
+    /// The connections on which something can arrive: their numbers, and whether at the master.
+    pub(crate) fn ready(&mut self, hears: impl Fn(&Connection, bool) -> bool) -> Vec<(u64, bool)> {
+        self.connections.retain(|_, one| !one.is_over());
+        let mut ready = Vec::new();
+        for (id, one) in &self.connections {
+            if !one.is_stalled[0] && !one.to_master.is_empty() && hears(one, true) {
+                ready.push((*id, true));
+            }
+            if !one.is_stalled[1] && !one.to_agent.is_empty() && hears(one, false) {
+                ready.push((*id, false));
+            }
+        }
+        ready
+    }
+
+    /// The last connection of an agent by this name.
+    pub(crate) fn of_link(&mut self, agent: usize, link: LinkId) -> Option<&mut Connection> {
+        let mut connections = self.connections.values_mut().rev();
+        connections.find(|one| one.agent == agent && one.link == link)
+    }
+
+    /// Any of the connections, if there is one.
+    pub(crate) fn any(&self, rng: &mut fastrand::Rng) -> Option<u64> {
+        let at = rng.usize(..self.connections.len().max(1));
+        self.connections.keys().nth(at).copied()
+    }
+}

@@ -1,0 +1,158 @@
+//! Which run it is: its seed, its length, and what is left out of it.
+//!
+//! Each step draws from a generator of its own, so that a run without some of its steps, or without a kind of fault, is
+//! otherwise the same. That is what makes a long story short: see [`crate::shrink`].
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// What a run may have beside frameworks that launch tasks: each seed has some of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Feature {
+    AgentCrash,
+    MasterCrash,
+    Takeover,
+    Rollback,
+    Cut,
+    Stall,
+    StreamCut,
+    SlowReader,
+    FrameworkRestart,
+    Pause,
+    WallClock,
+    Drift,
+    Reboot,
+    LateWrites,
+    TornWrite,
+    DiskFull,
+    DiskFailure,
+    LaunchFailure,
+    StuckContainer,
+    OutOfMemory,
+    Groups,
+    Executors,
+    Reservations,
+    Volumes,
+    Revocable,
+    Malicious,
+    Jobs,
+    Quota,
+    Weights,
+    OperatorReservations,
+    Drain,
+    Gone,
+    Maintenance,
+    Teardown,
+    LargeTasks,
+}
+
+impl Feature {
+    /// All of them, in the order in which they are declared.
+    pub const ALL: [Self; 35] = [
+        Self::AgentCrash,
+        Self::MasterCrash,
+        Self::Takeover,
+        Self::Rollback,
+        Self::Cut,
+        Self::Stall,
+        Self::StreamCut,
+        Self::SlowReader,
+        Self::FrameworkRestart,
+        Self::Pause,
+        Self::WallClock,
+        Self::Drift,
+        Self::Reboot,
+        Self::LateWrites,
+        Self::TornWrite,
+        Self::DiskFull,
+        Self::DiskFailure,
+        Self::LaunchFailure,
+        Self::StuckContainer,
+        Self::OutOfMemory,
+        Self::Groups,
+        Self::Executors,
+        Self::Reservations,
+        Self::Volumes,
+        Self::Revocable,
+        Self::Malicious,
+        Self::Jobs,
+        Self::Quota,
+        Self::Weights,
+        Self::OperatorReservations,
+        Self::Drain,
+        Self::Gone,
+        Self::Maintenance,
+        Self::Teardown,
+        Self::LargeTasks,
+    ];
+
+    /// How many of a hundred seeds have it. What ends agents or frameworks for good leaves little for the rest.
+    fn percent(self) -> u32 {
+        match self {
+            Self::Rollback | Self::Gone | Self::Teardown => 15,
+            Self::Maintenance | Self::Takeover | Self::Reboot => 40,
+            _ => 65,
+        }
+    }
+}
+
+impl std::str::FromStr for Feature {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        let found = all.find(|one| format!("{one:?}").eq_ignore_ascii_case(text));
+        found.ok_or_else(|| format!("{text:?} is no feature of a run; they are {:?}", Self::ALL))
+    }
+}
+
+/// A run that can be repeated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// Steps with faults; those in which the cluster comes to rest follow.
+    pub steps: u64,
+    /// What the seed would have and this run has not.
+    pub without: BTreeSet<Feature>,
+    /// Steps in which nothing is done.
+    pub skipped: Vec<Range<u64>>,
+    /// Whether the last steps are told in words, which is slow.
+    pub is_told: bool,
+    /// Only those are told that speak of this.
+    pub about: String,
+}
+
+impl Plan {
+    #[must_use]
+    pub fn new(seed: u64, steps: u64) -> Self {
+        Self {
+            seed,
+            steps,
+            without: BTreeSet::new(),
+            skipped: Vec::new(),
+            is_told: false,
+            about: String::new(),
+        }
+    }
+
+    /// What this run has.
+    #[must_use]
+    pub fn features(&self) -> BTreeSet<Feature> {
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x5eed);
+        let drawn = Feature::ALL.into_iter();
+        let drawn = drawn.filter(|feature| rng.u32(..100) < feature.percent());
+        drawn
+            .filter(|feature| !self.without.contains(feature))
+            .collect()
+    }
+
+    pub(crate) fn is_skipped(&self, step: u64) -> bool {
+        self.skipped.iter().any(|range| range.contains(&step))
+    }
+
+    /// The generator of one step.
+    pub(crate) fn chance(&self, step: u64) -> fastrand::Rng {
+        let mixed = (self.seed ^ step.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        fastrand::Rng::with_seed(mixed ^ (mixed >> 29))
+    }
+}

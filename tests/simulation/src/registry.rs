@@ -1,0 +1,105 @@
+//! The registry of the masters: what is durable in it, who may write to it, and its backups.
+//!
+//! A model of what a master finds that starts. Invariant: only the process that took the lead last can write, so that
+//! one that was succeeded ends with its first write.
+
+use std::collections::BTreeSet;
+
+use meseta_allocator::Quota;
+use meseta_master::core::{Mutation, Recovered};
+use meseta_resources::Role;
+
+/// Copies that an operator keeps.
+const BACKUPS_MAX: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Registry {
+    pub(crate) content: Recovered,
+    /// The process that may write.
+    leader: u64,
+    backups: Vec<Recovered>,
+    /// Agents that were marked gone and whose mark was not pruned.
+    pub(crate) gone: BTreeSet<String>,
+    /// How often it was put back to an older state.
+    pub(crate) rollbacks: u64,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        let content = Recovered {
+            epoch: 0,
+            cluster_id: "cluster".to_owned(),
+            ..Recovered::default()
+        };
+        Self {
+            content,
+            leader: 0,
+            backups: Vec::new(),
+            gone: BTreeSet::new(),
+            rollbacks: 0,
+        }
+    }
+
+    /// A process takes the lead, with an epoch that is one higher; what it finds.
+    pub(crate) fn lead(&mut self, process: u64) -> Recovered {
+        self.leader = process;
+        self.content.epoch += 1;
+        self.content.clone()
+    }
+
+    /// Whether this process may write.
+    pub(crate) fn is_led_by(&self, process: u64) -> bool {
+        self.leader == process
+    }
+
+    /// Makes mutations durable, unless another process leads by now.
+    pub(crate) fn commit(&mut self, process: u64, mutations: Vec<Mutation>) -> bool {
+        if self.leader != process {
+            return false;
+        }
+        for mutation in mutations {
+            match &mutation {
+                Mutation::MarkGone { agent_id, .. } => {
+                    self.gone.insert(agent_id.clone());
+                }
+                Mutation::PruneGone { agent_ids } => {
+                    self.gone.retain(|id| !agent_ids.contains(id));
+                }
+                _ => {}
+            }
+            self.content.apply(mutation);
+        }
+        true
+    }
+
+    /// An operator keeps a copy.
+    pub(crate) fn back_up(&mut self) {
+        if self.backups.len() == BACKUPS_MAX {
+            self.backups.remove(0);
+        }
+        self.backups.push(self.content.clone());
+    }
+
+    /// An operator puts a copy back, the epoch with it, while no master runs. False if there is none.
+    pub(crate) fn restore(&mut self, choice: usize) -> bool {
+        let Some(count) = (!self.backups.is_empty()).then_some(self.backups.len()) else {
+            return false;
+        };
+        self.content = self.backups[choice % count].clone();
+        self.gone = self.content.gone.iter().map(|(id, _)| id.clone()).collect();
+        self.rollbacks += 1;
+        true
+    }
+
+    pub(crate) fn has_agent(&self, id: &str) -> bool {
+        let mut agents = self.content.agents.iter();
+        agents.any(|agent| agent.agent_id == id)
+    }
+
+    pub(crate) fn quota(&self, role: &str) -> Option<&Quota> {
+        let mut quotas = self.content.quotas.iter();
+        quotas
+            .find(|(known, _): &&(Role, Quota)| known.as_str() == role)
+            .map(|(_, quota)| quota)
+    }
+}

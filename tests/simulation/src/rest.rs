@@ -1,0 +1,326 @@
+//! How the cluster comes to rest when nothing goes wrong any more, and what must hold then.
+
+use meseta_master::core::call::Action;
+use meseta_master::core::is_terminal;
+use meseta_proto::mesos::v1::TaskState;
+use meseta_resources::AgentId;
+
+use crate::agent::total;
+use crate::checks::{Broken, Violation};
+use crate::cluster::{Cluster, SECOND};
+use crate::framework::Kind;
+use crate::machine::task_of;
+use crate::models::reconciliation::is_true;
+use crate::models::reservation;
+
+/// Steps without an effect after which nothing is left to do until time passes.
+const IDLE_STEPS: u64 = 120;
+/// Steps between two advances of time, at most.
+const STEPS_MAX: u64 = 4_000;
+/// Time that passes between; less than the patience of agents with their master.
+const SPAN: u64 = 25 * SECOND;
+/// In which nobody asks for anything: a kill would bring the end of a task that no retry brings. Longer than the longest
+/// pause between two tries, and than masters wait for agents that they expect.
+const QUIET_SPANS: usize = 30;
+const LAST_SPANS: usize = 12;
+
+impl Cluster {
+    pub(crate) fn settle(&mut self) -> Result<(), Violation> {
+        self.is_wild = false;
+        self.heal();
+        // Frameworks read nothing for a while, and then their streams break: what was on its way is lost, and no agent has
+        // a reason to connect again. Only a retry brings it.
+        for framework in &mut self.frameworks {
+            framework.is_idle = true;
+            framework.busy_until = u64::MAX;
+        }
+        self.drain_queues()?;
+        for at in 0..self.frameworks.len() {
+            self.frameworks[at].busy_until = 0;
+            self.cut_stream(at);
+        }
+        self.undo();
+        for _ in 0..QUIET_SPANS {
+            self.pass()?;
+        }
+        self.check_truth()?;
+        for _ in 0..LAST_SPANS {
+            self.end_tasks();
+            self.pass()?;
+        }
+        self.check_rest()?;
+        self.check_all_offered()
+    }
+
+    /// What nobody holds is offered, all of it: nothing was lost on the way.
+    fn check_all_offered(&mut self) -> Result<(), Violation> {
+        for framework in &mut self.frameworks {
+            framework.is_holding = true;
+            framework.offers.clear();
+            let roles = Vec::new();
+            framework.calls.push_back(Action::Revive { roles });
+        }
+        for _ in 0..2 {
+            self.drain_queues()?;
+            self.advance(SPAN);
+        }
+        self.drain_queues()?;
+        let leader = self.leader();
+        let Some(master) = self.master(leader) else {
+            return Ok(());
+        };
+        let snapshot = master.core.snapshot();
+        for agent in snapshot.agents.iter().filter(|agent| agent.is_active()) {
+            let mut held = agent.offered.unallocate();
+            for used in agent.used.values() {
+                held += used.unallocate();
+            }
+            let all = agent.profile.total.unrevocable().unreserved();
+            let held = held.unrevocable().unreserved();
+            if all != held && snapshot.frameworks.iter().any(|one| one.connected) {
+                let what = format!("of {all} of agent {} only {held} is offered", agent.id());
+                return Err(self.violation(Broken::new("I1", what)));
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self) -> Result<(), Violation> {
+        self.drain_queues()?;
+        self.advance(SPAN);
+        self.revive_agents();
+        self.check()
+    }
+
+    /// All faults end: what is broken is mended, and one master leads.
+    fn heal(&mut self) {
+        while self.masters.len() > 1 {
+            let oldest = self.masters[0].number;
+            self.end_master(oldest);
+        }
+        let time = self.time;
+        for master in &mut self.masters {
+            if let Some((since, _)) = master.paused.take() {
+                master.lost += time - since;
+            }
+        }
+        for agent in &mut self.agents {
+            agent.disk.condition = Default::default();
+            if let Some((since, _)) = agent.paused.take() {
+                let lasted = std::time::Duration::from_nanos(time - since);
+                agent.step(time, meseta_agent::core::Input::Paused { lasted });
+            }
+            if agent.is_up() {
+                let writable = meseta_agent::core::Input::Disk(agent.disk.condition);
+                agent.step(time, writable);
+            }
+        }
+        for connection in self.network.connections.values_mut() {
+            connection.is_stalled = [false; 2];
+        }
+        self.carry();
+    }
+
+    /// Everything that can happen without time does.
+    fn drain_queues(&mut self) -> Result<(), Violation> {
+        let (mut idle, until) = (0, self.steps + STEPS_MAX);
+        while idle < IDLE_STEPS && self.steps < until {
+            self.step()?;
+            idle = match self.story.is_idle() {
+                true => idle + 1,
+                false => 0,
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether a framework is one that promises are made to until the end.
+    fn is_served(&self, at: usize) -> bool {
+        let framework = &self.frameworks[at];
+        !framework.is_over && framework.kind != Kind::Malicious && framework.kind != Kind::Old
+    }
+
+    /// Frameworks ask for the end of what they take to live, and for what became of it.
+    fn end_tasks(&mut self) {
+        for at in 0..self.frameworks.len() {
+            let framework = &mut self.frameworks[at];
+            if !framework.is_subscribed() {
+                continue;
+            }
+            let open = framework.tasks.iter();
+            let open = open.filter(|(_, task)| !task.is_over());
+            let open: Vec<_> = open.map(|(id, _)| id.clone()).collect();
+            open.iter().for_each(|id| framework.kill(id));
+            framework.reconcile(false);
+            if let Some(jobs) = &mut framework.jobs {
+                jobs.stop_all(self.time);
+            }
+            self.take_jobs_calls(at);
+        }
+    }
+
+    /// Nothing goes on by itself: what frameworks are answered of their tasks is the truth.
+    fn check_truth(&mut self) -> Result<(), Violation> {
+        self.is_calm = true;
+        self.drain_queues()?;
+        for framework in &mut self.frameworks {
+            framework.questions.open.clear();
+            framework.questions.answers.clear();
+            if framework.is_subscribed() {
+                framework.reconcile(true);
+            }
+        }
+        self.drain_queues()?;
+        self.is_calm = false;
+        let mut wrong = None;
+        for at in (0..self.frameworks.len()).filter(|at| self.is_served(*at)) {
+            let framework = &self.frameworks[at];
+            if let Some(task) = framework.questions.open.keys().next() {
+                wrong = Some(("I28", format!("nobody answers for task {task}")));
+            }
+            let Some(id) = &framework.id else { continue };
+            for (task, answer) in &framework.questions.answers {
+                let Some(runs) = self.runs(id, task) else {
+                    continue;
+                };
+                if !is_true(*answer, runs) {
+                    let what = format!("task {task} is answered {answer:?}, and runs: {runs}");
+                    wrong = Some(("I24", what));
+                }
+            }
+        }
+        match wrong {
+            Some((rule, what)) => Err(self.violation(Broken::new(rule, what))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the process of a task runs; nothing of one that runs within its executor's.
+    fn runs(&self, framework: &str, task: &str) -> Option<bool> {
+        let mut of_executors = self
+            .agents
+            .iter()
+            .flat_map(|agent| agent.executors.all.values());
+        if of_executors.any(|executor| executor.has(task)) {
+            return None;
+        }
+        let mut plans = self.agents.iter().flat_map(|agent| {
+            let running = agent.machine.running.values().map(|process| &process.plan);
+            running.chain(agent.machine.launching.values())
+        });
+        Some(plans.any(|plan| task_of(plan) == Some((framework, task))))
+    }
+
+    fn check_rest(&mut self) -> Result<(), Violation> {
+        let broken = self
+            .open_task()
+            .or_else(|| self.missing_update())
+            .or_else(|| self.unequal_books())
+            .or_else(|| self.living_container());
+        match broken {
+            Some(broken) => Err(self.violation(broken)),
+            None => Ok(()),
+        }
+    }
+
+    fn open_task(&self) -> Option<Broken> {
+        for at in (0..self.frameworks.len()).filter(|at| self.is_served(*at)) {
+            for (id, task) in &self.frameworks[at].tasks {
+                // Of an agent that has another id now nobody ever hears: the operator has to say that it is gone.
+                let is_there = self.agents.iter().any(|agent| {
+                    let id = agent.core.snapshot().agent_id;
+                    id.is_some_and(|id| id.as_str() == task.agent)
+                });
+                let is_over = task.state.is_some_and(|state| {
+                    is_terminal(state)
+                        || state == TaskState::TaskUnknown
+                        || (state == TaskState::TaskUnreachable && !is_there)
+                });
+                // A registry that was put back may not know that an agent was ever lost.
+                if !is_over && self.registry.rollbacks == 0 {
+                    let (state, agent) = (task.state, &task.agent);
+                    let what = format!("task {id} on {agent} stays {state:?}");
+                    return Some(Broken::new("I23", what));
+                }
+            }
+        }
+        None
+    }
+
+    /// Every update that an agent has sent has come to the framework, in the order in which the agent sent them.
+    fn missing_update(&self) -> Option<Broken> {
+        for (number, agent) in self.agents.iter().enumerate() {
+            for ((framework, id), sent) in &agent.sent {
+                let of = |one: &usize| self.frameworks[*one].id.as_ref() == Some(framework);
+                let mut served = (0..self.frameworks.len()).filter(|at| self.is_served(*at));
+                let Some(at) = served.find(of) else { continue };
+                let task = self.frameworks[at].tasks.get(id);
+                let came = task.into_iter().flat_map(|task| &task.order);
+                let came: Vec<_> = came.filter(|uuid| sent.contains(uuid)).collect();
+                if came != sent.iter().collect::<Vec<_>>() {
+                    let what = format!(
+                        "agent {number} sent {} updates of {id}, of which {} came, or in another order",
+                        sent.len(),
+                        came.len()
+                    );
+                    return Some(Broken::new("I23", what));
+                }
+            }
+        }
+        None
+    }
+
+    /// Agent and master have the same resources, and the master holds nothing for anybody.
+    fn unequal_books(&mut self) -> Option<Broken> {
+        let leader = self.leader();
+        let snapshot = self.master(leader)?.core.snapshot();
+        for agent in &self.agents {
+            let own = agent.core.snapshot();
+            let id: Option<AgentId> = own.agent_id;
+            let mut known = snapshot.agents.iter();
+            let Some(view) = known.find(|view| Some(view.id()) == id.as_ref()) else {
+                let what = format!("agent {} is not registered at rest", agent.number);
+                return Some(Broken::new("I23", what));
+            };
+            let master = view.profile.total.unrevocable();
+            let own = own.resources.unrevocable();
+            let equal = master == own
+                && reservation::amount(&own) == reservation::amount(&total(agent.number))
+                && reservation::volumes(&own) == reservation::volumes(&master);
+            if !equal {
+                let what = format!("the master has {master} of an agent that has {own}");
+                return Some(Broken::new("I9", what));
+            }
+            let served = view.used.iter().find(|(framework, used)| {
+                let of =
+                    |at: &usize| self.frameworks[*at].id.as_deref() == Some(framework.as_str());
+                let is_served = (0..self.frameworks.len()).any(|at| of(&at) && self.is_served(at));
+                is_served && !used.is_empty()
+            });
+            if let Some((framework, used)) = served {
+                let executors = view.executors.keys().map(|(_, executor)| executor.as_str());
+                let executors: Vec<_> = executors.collect();
+                let what = format!(
+                    "the master holds {used} for {framework} on {} at rest, with executors {executors:?}",
+                    view.id()
+                );
+                return Some(Broken::new("I27", what));
+            }
+        }
+        None
+    }
+
+    fn living_container(&self) -> Option<Broken> {
+        for agent in &self.agents {
+            for (id, process) in &agent.machine.running {
+                let framework = process.plan.run.framework.as_str();
+                let of = |at: &usize| self.frameworks[*at].id.as_deref() == Some(framework);
+                if (0..self.frameworks.len()).any(|at| of(&at) && self.is_served(at)) {
+                    let what = format!("container {id} runs on agent {} at rest", agent.number);
+                    return Some(Broken::new("I23", what));
+                }
+            }
+        }
+        None
+    }
+}
