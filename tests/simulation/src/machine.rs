@@ -73,6 +73,12 @@ impl Machine {
                 if !self.launched.insert(plan.container.clone()) {
                     return Some(format!("container {} is launched twice", plan.container));
                 }
+                let outer = plan.container.parent();
+                if outer.is_some_and(|outer| !self.running.contains_key(&outer)) {
+                    let cause = "the container around it is gone".to_owned();
+                    self.news.insert(plan.container, News::LaunchFailed(cause));
+                    return None;
+                }
                 self.launching.insert(plan.container.clone(), plan);
             }
             ContainerAction::Kill { container, .. } => self.signal(&container, SIGTERM, is_stuck),
