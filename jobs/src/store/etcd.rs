@@ -52,7 +52,15 @@ pub(crate) async fn open(
         new_id: uuid::Uuid::new_v4().to_string(),
     };
     let by = (elected, fence);
-    let opening = store::open(client, keys, &LAYOUT, &cluster, by, writes, on_durable);
+    let opening = store::open(
+        client,
+        keys,
+        &LAYOUT,
+        &cluster,
+        by,
+        |records: &Vec<Record>| writes(records),
+        on_durable,
+    );
     let Opened {
         values,
         queue,
@@ -63,7 +71,7 @@ pub(crate) async fn open(
     Ok((values.into_iter().collect(), store, writing))
 }
 
-fn writes(records: &Vec<Record>) -> Vec<store::Write> {
+fn writes(records: &[Record]) -> Vec<store::Write> {
     let write = |record: &Record| store::Write {
         key: record.key.clone(),
         value: record.value.clone(),

@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::responses::text;
 use super::routes::{Handled, Permitted};
 
-pub(super) fn handle(permitted: &Permitted) -> Handled {
+pub(super) async fn handle(permitted: Permitted) -> Handled {
     let query = permitted.query();
     let since = query.get("since").map_or(Ok(0.0), str::parse::<f64>);
     let since = since.ok().filter(|since| since.is_finite());

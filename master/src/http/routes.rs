@@ -296,7 +296,7 @@ static LIST: &[Route] = &[
     Route::read(
         "/metrics/history",
         Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot")),
-        |permitted| Box::pin(async move { history::handle(&permitted) }),
+        |permitted| Box::pin(history::handle(permitted)),
         "what the cluster had, allocated and used over the last hour, four times a minute; `since` (seconds since 1970)",
     ),
     Route::endpoint(

@@ -251,7 +251,7 @@ fn come_and_go(observed: &mut Observed, agent: &str, round: usize) {
                 .iter()
                 .any(|pid| {
                     std::fs::read(format!("/proc/{pid}/cmdline"))
-                        .is_ok_and(|line| line == b"sleep\0100000\0")
+                        .is_ok_and(|line| line == b"sleep\x00100000\x00")
                 })
     });
     if let Some(pid) = is_new(observed) {
