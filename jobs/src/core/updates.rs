@@ -26,7 +26,7 @@ const PROMPT_TASKS_MAX: usize = 500;
 enum End {
     Succeeded,
     Failed,
-    /// By no fault of its own: its agent is gone, it was preempted, or never came to run.
+    /// By no fault of its own: its agent is gone or drained, it was preempted, or never came to run.
     Lost,
 }
 
@@ -439,8 +439,14 @@ fn end_of(state: TaskState, status: &TaskStatus) -> Option<End> {
     match state {
         TaskState::TaskFinished => Some(End::Succeeded),
         TaskState::TaskFailed | TaskState::TaskKilled | TaskState::TaskError => {
-            let is_preempted = status.reason == Some(Reason::ContainerPreempted.into());
-            Some(if is_preempted { End::Lost } else { End::Failed })
+            let is_taken_away = [Reason::ContainerPreempted, Reason::AgentDraining]
+                .into_iter()
+                .any(|reason| status.reason == Some(reason.into()));
+            Some(if is_taken_away {
+                End::Lost
+            } else {
+                End::Failed
+            })
         }
         TaskState::TaskLost
         | TaskState::TaskDropped
@@ -494,5 +500,28 @@ impl KillReason {
             Self::Superseded => "an earlier attempt has succeeded",
             Self::Released => "its volume is to be destroyed",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_away_from_a_task_is_no_failure_of_it() {
+        let end = |reason: Option<Reason>| {
+            let status = TaskStatus {
+                reason: reason.map(Into::into),
+                ..TaskStatus::default()
+            };
+            end_of(TaskState::TaskKilled, &status)
+        };
+        assert_eq!(end(Some(Reason::AgentDraining)), Some(End::Lost));
+        assert_eq!(end(Some(Reason::ContainerPreempted)), Some(End::Lost));
+        assert_eq!(
+            end(Some(Reason::ContainerLimitationMemory)),
+            Some(End::Failed)
+        );
+        assert_eq!(end(None), Some(End::Failed));
     }
 }
