@@ -473,7 +473,9 @@ impl AgentCore {
             permanent = refused.permanent,
             "the master refused this agent"
         );
-        if refused.permanent {
+        if self.state == State::Terminating {
+            // A master refuses an agent that it has just told to shut down: what runs is to end first.
+        } else if refused.permanent {
             self.exit_process(ExitReason::Refused(refused.reason.clone()));
         } else {
             let pause = self.backoff(REFUSED_BACKOFF_MAX);

@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1::TaskState::{TaskDropped, TaskLost, TaskRunning};
 use meseta_proto::mesos::v1::task_status::Reason;
 
 use super::simulation::{PING_TIMEOUT, Seen, Simulation, framework_id, registered, task, task_id};
-use crate::core::{ExitReason, State};
+use crate::core::{Exit, ExitReason, State};
 
 /// A task as it is reported.
 fn task_of(encoded: &[u8]) -> pb::Task {
@@ -379,6 +379,36 @@ fn a_refusal_for_good_ends_the_agent_and_another_is_tried_later() {
     }));
     assert!(
         matches!(simulation.seen.last(), Some(Seen::Exit(ExitReason::Refused(why))) if why == "gone")
+    );
+}
+
+/// A master tells an agent that was marked gone to shut down, and refuses it right after.
+#[test]
+fn a_refusal_right_after_a_shutdown_does_not_end_the_agent_before_its_tasks() {
+    let (mut simulation, container) = Simulation::with_task();
+    simulation.link_down();
+    simulation.link_up();
+    let reason = "the agent was marked gone".to_owned();
+    let shutdown = wire::Shutdown {
+        reason: reason.clone(),
+    };
+    simulation.tell(ToAgent::Shutdown(shutdown));
+    simulation.tell(ToAgent::Refused(wire::Refused {
+        reason,
+        permanent: true,
+    }));
+    simulation.link_down();
+    assert_eq!(simulation.kills().len(), 1);
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Exit(_))));
+    simulation.end(&container, Exit::Signal(15));
+    let exits = simulation.seen.iter().filter_map(|seen| match seen {
+        Seen::Exit(reason) => Some(reason),
+        _ => None,
+    });
+    let exits: Vec<_> = exits.collect();
+    assert!(
+        matches!(&exits[..], [ExitReason::Shutdown(why)] if why.contains("gone")),
+        "{exits:?}"
     );
 }
 
