@@ -251,9 +251,15 @@ impl Executor {
 
     /// What it and its live tasks were allocated.
     pub fn allocated(&self) -> Resources {
+        self.allocated_with(|_| true)
+    }
+
+    /// What it was allocated, and those of its live tasks that count.
+    pub(super) fn allocated_with(&self, counts: impl Fn(&Task) -> bool) -> Resources {
         let mut sum = Resources::default();
         if self.is_live() {
-            let live = self.tasks.values().filter(|task| !task.is_terminal());
+            let live = self.tasks.values();
+            let live = live.filter(|task| !task.is_terminal() && counts(task));
             let of_tasks = live.flat_map(|task| task.resources.iter());
             for resource in self.resources.iter().chain(of_tasks) {
                 sum.insert(resource.clone());

@@ -82,7 +82,7 @@ impl AgentCore {
             ContainerAction::Resize {
                 container,
                 demand: required,
-                resources: executor.allocated(),
+                resources: executor.allocated_with(|task| !executor.awaits_resize(task)),
                 volumes,
             },
         );

@@ -132,7 +132,7 @@ impl Simulation {
             .iter()
             .position(|seen| matches!(seen, Seen::Resize(..)))
         {
-            let Seen::Resize(container, demand) = self.seen.remove(at) else {
+            let Seen::Resize(container, demand, _) = self.seen.remove(at) else {
                 unreachable!("just found");
             };
             sizes.push(demand.mem_bytes.unwrap_or_default() >> 20);
@@ -218,6 +218,21 @@ fn a_container_grows_before_a_task_comes_and_shrinks_before_its_end_is_told() {
     assert_eq!(simulation.resize(None), [96]);
     assert_eq!(simulation.take_updates()[0].status.state(), TaskFinished);
     assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
+}
+
+/// What is behind a container bounds its disk and its ports too.
+#[test]
+fn a_container_that_shrinks_has_nothing_of_the_task_that_ended() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.run_custom("b", false);
+    simulation.resize(None);
+    simulation.tells(status("b", TaskFinished, 2));
+    let Some(Seen::Resize(_, demand, resources)) = simulation.seen.last() else {
+        panic!("not resized: {:?}", simulation.seen.last());
+    };
+    assert_eq!(demand.mem_bytes.map(|bytes| bytes >> 20), Some(96));
+    let mem = resources.mem().expect("memory");
+    assert_eq!(mem.to_string(), "96", "{resources}");
 }
 
 #[test]

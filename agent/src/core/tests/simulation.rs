@@ -47,7 +47,7 @@ pub(super) enum Seen {
     Told(ConnectionId, executor::Event),
     HungUp(ConnectionId),
     Probe(Box<Probe>),
-    Resize(ContainerId, Demand),
+    Resize(ContainerId, Demand, Resources),
 }
 
 /// The world of one agent.
@@ -314,9 +314,12 @@ impl Simulation {
             }
             ContainerAction::Probe(probe) => self.seen.push(Seen::Probe(probe)),
             ContainerAction::Resize {
-                container, demand, ..
+                container,
+                demand,
+                resources,
+                ..
             } => {
-                self.seen.push(Seen::Resize(container, demand));
+                self.seen.push(Seen::Resize(container, demand, resources));
             }
         }
     }
