@@ -31,6 +31,13 @@ pub(crate) struct Checks {
 impl Cluster {
     /// Checks the masters that have made a step.
     pub(super) fn check_masters(&mut self) {
+        // A master that was succeeded may go on for long, and its offers were made when they were made: what was
+        // seen of it is forgotten with it, and not before.
+        if self.checks.seen.len() > self.masters.len() {
+            let masters = &self.masters;
+            let is_there = |number: u64| masters.iter().any(|master| master.number == number);
+            self.checks.seen.retain(|number, _| is_there(*number));
+        }
         for at in 0..self.masters.len() {
             let master = &mut self.masters[at];
             if !std::mem::take(&mut master.has_stepped) {
@@ -38,11 +45,7 @@ impl Cluster {
             }
             let number = master.number;
             let snapshot = master.core.snapshot();
-            let seen = &mut self.checks.seen;
-            if seen.len() > 4 {
-                seen.retain(|known, _| *known == number);
-            }
-            let seen = seen.entry(number).or_default();
+            let seen = self.checks.seen.entry(number).or_default();
             let found = seen.look(&snapshot);
             self.broken.extend(found);
         }
