@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meseta_master::core::{AgentView, Offer, Snapshot};
-use meseta_resources::{OfferId, ResourceQuantities};
+use meseta_resources::{AgentId, FrameworkId, OfferId, ResourceQuantities, TaskId};
 
 use super::Broken;
 use crate::agent::{RESOURCES, hostname, total};
@@ -17,8 +17,10 @@ struct Seen {
     /// What the master began with: whether there was quota, and how many agents it expected.
     began: Option<(bool, usize)>,
     /// Agents that were there at one time.
-    came: BTreeSet<meseta_resources::AgentId>,
+    came: BTreeSet<AgentId>,
     agents: Vec<Arc<AgentView>>,
+    /// Of each agent, tasks that it will say it does not have, see [`Seen::note_unheard`].
+    unheard: BTreeMap<AgentId, BTreeSet<(FrameworkId, TaskId)>>,
     offers: BTreeSet<OfferId>,
 }
 
@@ -69,9 +71,11 @@ impl Seen {
         for agent in snapshot.agents.iter() {
             while before.next_if(|old| old.id() < agent.id()).is_some() {}
             let old = before.next_if(|old| old.id() == agent.id());
-            if old.is_none_or(|old| !Arc::ptr_eq(old, agent))
-                && let Some(broken) = check_agent(agent)
-            {
+            if old.is_some_and(|old| Arc::ptr_eq(old, agent)) {
+                continue;
+            }
+            self.note_unheard(old, agent);
+            if let Some(broken) = check_agent(agent, self.unheard.get(agent.id())) {
                 return Some(broken);
             }
         }
@@ -93,6 +97,26 @@ impl Seen {
 }
 
 impl Seen {
+    /// An agent that never got an operation comes back without what it made of the resources, and without the tasks that
+    /// were launched on that, for both were lost on one connection. They stay on the books until it has answered for
+    /// them. Beside them the resources as they were before may be given out: nothing of the tasks can run.
+    fn note_unheard(&mut self, old: Option<&Arc<AgentView>>, agent: &AgentView) {
+        let is_back = |old: &&Arc<AgentView>| old.reregistered != agent.reregistered;
+        let Some(old) = old.filter(is_back) else {
+            return;
+        };
+        if old.profile.total.unrevocable() == agent.profile.total.unrevocable() {
+            return;
+        }
+        let all = agent.tasks.iter();
+        let unheard = all.filter(|(_, task)| task.statuses.is_empty());
+        let unheard = unheard.map(|(key, _)| key.clone());
+        self.unheard
+            .entry(agent.id().clone())
+            .or_default()
+            .extend(unheard);
+    }
+
     /// With quota, nothing is offered until most of the agents of before are back.
     fn hasty(&self, snapshot: &Snapshot, made: &[&Arc<Offer>]) -> Option<Broken> {
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(590);
@@ -121,11 +145,19 @@ fn orphan(snapshot: &Snapshot) -> Option<Broken> {
     None
 }
 
-fn check_agent(agent: &AgentView) -> Option<Broken> {
+fn check_agent(
+    agent: &AgentView,
+    unheard: Option<&BTreeSet<(FrameworkId, TaskId)>>,
+) -> Option<Broken> {
     let id = agent.id();
     let mut held = agent.offered.unallocate();
     for used in agent.used.values() {
         held += used.unallocate();
+    }
+    for task in unheard.into_iter().flatten() {
+        if let Some(task) = agent.tasks.get(task) {
+            held -= &task.resources.unallocate();
+        }
     }
     let all = agent.profile.total.unrevocable();
     let held = held.unrevocable();
