@@ -58,7 +58,7 @@ pub(crate) struct Master {
     pub(crate) heard: BTreeMap<String, u64>,
     /// It has made a step since it was checked last.
     pub(crate) has_stepped: bool,
-    /// When it last said of an agent that it is unreachable, without the time in which it did not run.
+    /// When it last said of an agent that it is unreachable, in true time.
     last_removal: Option<u64>,
 }
 
@@ -272,12 +272,13 @@ fn check_removal(master: &mut Master, time: u64, agent: &str) -> Option<Broken> 
     // Five pings of 15 s without an answer; the last one that was answered may be 15 s older than its answer. Clocks drift.
     const SILENCE_MIN: u64 = 58 * SECOND;
     const BETWEEN_MIN: u64 = 19 * SECOND;
-    let ran = master.ran(time);
-    let before = master.last_removal.replace(ran);
-    if before.is_some_and(|before| ran.saturating_sub(before) < BETWEEN_MIN) {
+    // The brake is for those who watch the cluster: their time goes on also when the master's does not.
+    let before = master.last_removal.replace(time);
+    if before.is_some_and(|before| time.saturating_sub(before) < BETWEEN_MIN) {
         let what = format!("agent {agent} is unreachable right after another");
         return Some(Broken::new("I43", what));
     }
+    let ran = master.ran(time);
     let heard = master.heard.get(agent).copied()?;
     (ran.saturating_sub(heard) < SILENCE_MIN).then(|| {
         let what = format!("agent {agent} is unreachable and was heard of just before");
