@@ -221,7 +221,10 @@ impl Agent {
         if sent.contains(uuid) {
             return;
         }
+        // An answer for a task that the agent no longer has, with the updates that its framework left behind, follows
+        // none of them.
         if let Some(before) = sent.last()
+            && self.disk.updates.contains(uuid)
             && self.disk.updates.contains(before)
             && !self.disk.acknowledged.contains(before)
         {

@@ -415,8 +415,11 @@ impl Cluster {
         let jobs = frameworks.find(of).and_then(|one| one.jobs.as_mut());
         let again = jobs.zip(status.uuid.as_ref());
         let again = again.and_then(|(jobs, uuid)| jobs.succeeded(&status.task_id.value, uuid));
-        // What an operator declares gone has not succeeded, whatever it has done.
-        if let Some(what) = again.filter(|_| self.replaced.iter().all(|times| *times == 0)) {
+        // What an operator declares gone, or brings down with its machine, has not succeeded, whatever it has done.
+        let is_gone = self.replaced.iter().any(|times| *times > 0);
+        let down = ("mutation", "RemoveAgents");
+        let is_lost = is_gone || self.story.counts().contains_key(&down);
+        if let Some(what) = again.filter(|_| !is_lost) {
             self.broken.push(Broken::new("J2", what));
         }
     }
