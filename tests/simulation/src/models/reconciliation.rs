@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use meseta_master::core::is_terminal;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{TaskState, TaskStatus};
 
@@ -27,6 +28,9 @@ impl Questions {
             let task = status.task_id.value.clone();
             self.open.remove(&task);
             self.answers.insert(task, status.state());
+        } else if is_terminal(status.state()) {
+            // The end came later than the answer to an earlier question, which was true when it was given.
+            self.answers.remove(&status.task_id.value);
         }
         is_answer
     }
