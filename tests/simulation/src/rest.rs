@@ -16,7 +16,7 @@ use crate::models::reservation;
 /// Steps without an effect after which nothing is left to do until time passes.
 const IDLE_STEPS: u64 = 120;
 /// Steps between two advances of time, at most.
-const STEPS_MAX: u64 = 4_000;
+const STEPS_MAX: u64 = 40_000;
 /// Time that passes between; less than the patience of agents with their master.
 const SPAN: u64 = 25 * SECOND;
 /// In which nobody asks for anything: a kill would bring the end of a task that no retry brings. Longer than the longest
