@@ -4,7 +4,7 @@
 import { useEffect, useState } from "./vendor/preact-htm.js";
 
 /** What is known of the connection: when it last answered (ms), what went wrong since, and what it says of itself. */
-export const connection = { answeredAt: Date.now(), trouble: null, stale: null, going: null, masters: [] };
+export const connection = { answeredAt: Date.now(), trouble: null, stale: null, going: null, others: [] };
 
 const watchers = new Set();
 
@@ -48,7 +48,7 @@ async function ask(path, options) {
   }
   if (response.type === "opaqueredirect") {
     goToLeader();
-    throw new Refused(307, "this master does not lead");
+    throw new Refused(307, "another one leads");
   }
   if (response.status === 503) {
     const message = (await response.text()) || "not available at the moment";
@@ -70,10 +70,10 @@ function messageOf(text) {
   }
 }
 
-/** What the master says of itself and of the others, whom the page names when this one does not answer. */
+/** What the daemon says of itself and of the others, whom the page names when this one does not answer. */
 export async function askLeader() {
   const answer = await get("leader");
-  connection.masters = answer.masters;
+  connection.others = (answer.masters ?? answer.schedulers).filter((other) => other !== location.host);
   return answer;
 }
 
@@ -82,7 +82,7 @@ async function goToLeader() {
   if (connection.going) return;
   try {
     const leader = (await (await fetch("leader", { cache: "no-cache" })).json()).leader;
-    if (!leader || leader === location.host) return told({ trouble: "no master leads at the moment" });
+    if (!leader || leader === location.host) return told({ trouble: "nobody leads at the moment" });
     told({ going: leader });
     location.replace(`//${leader}/${location.hash}`);
   } catch {

@@ -1,6 +1,6 @@
 // One job: its instances, what failed last, its versions, and what its reader may do to it.
 
-import { html } from "./vendor/preact-htm.js";
+import { html, useRef } from "./vendor/preact-htm.js";
 import { get, send, usePoll } from "./api.js";
 import { Form, awaited } from "./form.js";
 import * as format from "./format.js";
@@ -36,6 +36,7 @@ export function Job({ name, subscription }) {
     ${faults.length > 0 && html`<section><h2>Last failures</h2>
       <${Events} caption="Last failures" events=${faults} subscription=${subscription} /></section>`}
     <section><h2>Instances</h2><${Instances} tasks=${job.tasks ?? []} subscription=${subscription} /></section>
+    ${volumesOf(job).length > 0 && html`<section><h2>Volumes</h2><${Volumes} volumes=${volumesOf(job)} subscription=${subscription} /></section>`}
     ${history && html`<section><h2>Versions</h2><${Versions} versions=${history.versions} /></section>`}
     ${history && job.actions.length > 0 && html`<section><h2>Change it</h2><${Changes} at=${at} job=${job} history=${history} /></section>`}
     <section><h2>What happened</h2><${Events} caption="What happened" events=${events} subscription=${subscription} /></section>
@@ -51,8 +52,26 @@ function LogsOf({ id, agent, subscription }) {
   return html`<${Logs} task=${task} master=${`${subscription.master}/`} />`;
 }
 
+/** The agent of a task or of a volume, on the master's page. */
+function Host({ of, subscription }) {
+  if (!subscription?.master) return of.hostname;
+  return html`<a href="${subscription.master}/${link("agents", of.agent_id)}">${of.hostname}</a>`;
+}
+
+function Volumes({ volumes, subscription }) {
+  const columns = [
+    { key: "index", label: "Index", number: true, value: (volume) => volume.index, cell: (volume) => volume.index },
+    { key: "volume", label: "Volume", value: (volume) => volume.volume_id, cell: (volume) => html`<code>${volume.volume_id}</code>` },
+    { key: "state", label: "State", value: (volume) => volume.state, cell: (volume) => volume.state },
+    { key: "size", label: "Size", number: true, value: (volume) => volume.size_mb, cell: (volume) => format.amount("disk", volume.size_mb) },
+    { key: "path", label: "Path", value: (volume) => volume.path, cell: (volume) => html`<code>${volume.path}</code>` },
+    { key: "host", label: "Agent", value: (volume) => volume.hostname, cell: (volume) => html`<${Host} of=${volume} subscription=${subscription} />` },
+  ];
+  return html`<${Table} caption="Volumes" columns=${columns} rows=${volumes} id=${(volume) => volume.volume_id} />`;
+}
+
 function Instances({ tasks, subscription }) {
-  const host = (task) => (subscription?.master ? html`<a href="${subscription.master}/${link("agents", task.agent_id)}">${task.hostname}</a>` : task.hostname);
+  const host = (task) => html`<${Host} of=${task} subscription=${subscription} />`;
   const ports = (task) => Object.entries(task.ports).map(([name, port]) => `${name}:${port}`).join(" ");
   const columns = [
     { key: "task", label: "Task", value: (task) => task.task_id, cell: (task) => html`<code>${task.task_id}</code>` },
@@ -107,10 +126,19 @@ async function stop(at, { purge }) {
   });
 }
 
+/** The volumes of a job; most have none. */
+const volumesOf = (job) => job.volumes ?? [];
+
+/** The id of an instance's volume, if it has one. */
+function idOf(job, index) {
+  return volumesOf(job).find((volume) => volume.index === Number(index))?.volume_id;
+}
+
 /** The changes that the job's state admits, of those that its reader may make. */
-function changes(at, job, history) {
+function changes(at, job, history, withVolumes) {
   const name = word(job.name);
   const earlier = history.versions.filter((one) => !one.current).map((one) => String(one.version)).reverse();
+  const lost = `The job and its versions are forgotten${volumesOf(job).length > 0 ? ", and its volumes destroyed with what is in them" : ""}.`;
   const change = (action, body) => send("POST", `${at}/${action}`, body);
   return [
     job.update?.state === "canary" && {
@@ -147,15 +175,31 @@ function changes(at, job, history) {
         return until(at, (now) => now.version === Number(version) && isSettled(now), `Done: version ${version} runs.`);
       },
     },
+    withVolumes.length > 0 && {
+      id: "release", title: "Destroy a volume",
+      fields: [{ name: "index", label: "Index", choices: withVolumes }],
+      command: ({ index }) => `meseta job release ${name} ${index}`,
+      asks: ({ index }) => `Destroy the volume of instance ${index} of ${job.name}, with what is in it? The instance begins anew with an empty one.`,
+      verb: "Destroy",
+      run: async ({ index }) => {
+        const id = idOf(job, index);
+        await change("release", { index: Number(index) });
+        return until(at, (now) => idOf(now, index) !== id, "Done: the instance has it no more.");
+      },
+    },
     {
       id: "stop", title: "Stop", fields: [{ name: "purge", label: "And forget the job", choices: ["no", "yes"] }],
       command: ({ purge }) => `meseta job stop ${name}${purge === "yes" ? " --purge" : ""}`,
-      asks: ({ purge }) => `End all tasks of ${job.name}?${purge === "yes" ? " The job and its versions are forgotten." : ""}`, verb: "Stop",
+      asks: ({ purge }) => `End all tasks of ${job.name}?${purge === "yes" ? ` ${lost}` : ""}`, verb: "Stop",
       run: (values) => stop(at, values),
     },
   ].filter((form) => form && job.actions.includes(form.id));
 }
 
 function Changes({ at, job, history }) {
-  return html`<div class="forms">${changes(at, job, history).map((form) => html`<${Form} key=${form.id} form=${form} given=${{ count: String(job.count) }} />`)}</div>`;
+  // Between two volumes an instance has none, and the form that waits for that stays.
+  const withVolumes = useRef([]);
+  const now = volumesOf(job).map((volume) => String(volume.index));
+  if (now.length > 0) withVolumes.current = now;
+  return html`<div class="forms">${changes(at, job, history, withVolumes.current).map((form) => html`<${Form} key=${form.id} form=${form} given=${{ count: String(job.count) }} />`)}</div>`;
 }

@@ -59,7 +59,7 @@ export function Frame({ name, title, pages, here, children }) {
 function Connection() {
   const { answeredAt, trouble, stale, going } = useConnection();
   const age = format.span((Date.now() - answeredAt) / 1000);
-  if (going) return html`<p class="connection bad" role="status">Going to the leading master, ${going}</p>`;
+  if (going) return html`<p class="connection bad" role="status">Going to the one that leads, ${going}</p>`;
   if (trouble) {
     return html`<p class="connection bad" role="status">
       Disconnected: ${trouble}. What is shown is ${age} old; trying again.<${Others} /></p>`;
@@ -68,10 +68,10 @@ function Connection() {
   return html`<p class="connection" role="status">Connected to ${location.host}</p>`;
 }
 
-/** The other masters, where this one may be gone for good: their pages are the same. */
+/** The others, where this one may be gone for good: their pages are the same. */
 function Others() {
-  const others = connection.masters.filter((master) => master !== location.host);
-  return others.length > 0 && html` Other masters: ${others.map((master) => html`<a href="//${master}/${location.hash}">${master}</a> `)}`;
+  const { others } = connection;
+  return others.length > 0 && html` The others: ${others.map((other) => html`<a href="//${other}/${location.hash}">${other}</a> `)}`;
 }
 
 /** What is shown before there is an answer, and what is wrong with one. */

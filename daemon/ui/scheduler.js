@@ -1,7 +1,7 @@
 // The page of the scheduler: its jobs, one of them, and what happens to them.
 
 import { html, render } from "./vendor/preact-htm.js";
-import { get, lines, usePoll } from "./api.js";
+import { askLeader, get, lines, usePoll } from "./api.js";
 import { Job } from "./job.js";
 import { Jobs } from "./jobs.js";
 import { Frame, link, useRoute } from "./parts.js";
@@ -21,6 +21,7 @@ function Events() {
 
 function App() {
   const { parts: [page = "", name] } = useRoute();
+  usePoll(askLeader, []);
   const subscription = usePoll(() => get("v1/subscription"), [], 15).value;
   const [here, title, content] = page === "job"
     ? ["", name, html`<${Job} key=${name} name=${name} subscription=${subscription} />`]

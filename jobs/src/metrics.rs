@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use meseta_etcd::leadership::Role;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
@@ -19,15 +20,17 @@ pub(crate) struct Measures {
     volumes: Vec<VolumeView>,
     totals: Totals,
     is_connected: bool,
+    role: Role,
 }
 
 impl Measures {
-    pub(crate) fn of(state: &State) -> Self {
+    pub(crate) fn of(state: &State, role: Role) -> Self {
         Self {
             jobs: state.jobs(),
             volumes: state.volumes(),
             totals: state.totals(),
             is_connected: state.is_connected(),
+            role,
         }
     }
 }
@@ -51,13 +54,20 @@ fn families(measures: &Measures) -> Vec<MetricFamily> {
         volumes,
         totals,
         is_connected,
+        role,
     } = measures;
+    let leadership = Role::NAMES.map(|name| (Some(name), usize::from(name == role.name())));
     let sum = |count: fn(&JobView) -> usize| one(jobs.iter().map(count).sum::<usize>());
     vec![
         gauge(
             "meseta_scheduler_jobs",
             "Jobs by state.",
             by_state(jobs.iter().map(|job| job.state)),
+        ),
+        gauge(
+            "meseta_scheduler_leadership",
+            "What this scheduler is among the others: 1 for the state that it is in, 0 for the others.",
+            leadership.into(),
         ),
         counter(
             "meseta_scheduler_offers_unreadable_total",
@@ -220,7 +230,20 @@ mod tests {
             volumes: Vec::new(),
             totals,
             is_connected: true,
+            role: Role::Leading,
         }
+    }
+
+    #[test]
+    fn of_the_states_of_leadership_one_is_set() {
+        let text = text(&measures(Totals::default())).expect("text");
+        let text = String::from_utf8(text).expect("text");
+        let is = |state: &str, value: u8| {
+            let line = format!("meseta_scheduler_leadership{{state=\"{state}\"}} {value}");
+            assert!(text.lines().any(|one| one == line), "{line} in {text}");
+        };
+        is("leading", 1);
+        is("following", 0);
     }
 
     #[test]

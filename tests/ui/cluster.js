@@ -2,6 +2,7 @@
 
 import { execFileSync, spawn } from "node:child_process";
 import { chmodSync, mkdtempSync, readFileSync, readdirSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
+import net from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 
@@ -70,13 +71,24 @@ export class Cluster {
     rmSync(this.dir, { recursive: true, force: true });
   }
 
+  /** The processes that it started. */
+  processes() {
+    const threads = `/proc/${this.process.pid}/task`;
+    return readdirSync(threads).flatMap((id) => readFileSync(`${threads}/${id}/children`, "utf8").trim().split(" ")).filter(Boolean);
+  }
+
+  /** Where its masters find their etcd. */
+  etcd() {
+    const flags = this.processes().map((id) => readFileSync(`/proc/${id}/cmdline`, "utf8"));
+    return flags.map((all) => /--etcd_endpoints=([^\0]+)/.exec(all)?.[1]).find(Boolean);
+  }
+
   /** Kills the master that listens on this port as a crash would. */
   kill(port) {
     const listens = new RegExp(`:${Number(port).toString(16).toUpperCase().padStart(4, "0")} [0-9A-F]+:0000 0A (?:\\S+ ){5}(\\d+)`);
     const rows = readFileSync("/proc/net/tcp", "utf8").split("\n").map((row) => row.trim().replace(/\s+/g, " "));
     const [, inode] = rows.map((row) => listens.exec(row)).find(Boolean) ?? [];
-    const threads = `/proc/${this.process.pid}/task`;
-    const children = readdirSync(threads).flatMap((id) => readFileSync(`${threads}/${id}/children`, "utf8").trim().split(" ")).filter(Boolean);
+    const children = this.processes();
     const holds = (id) => readdirSync(`/proc/${id}/fd`).some((fd) => {
       try {
         return readlinkSync(`/proc/${id}/fd/${fd}`) === `socket:[${inode}]`;
@@ -129,12 +141,7 @@ export class Cluster {
 
   /** What a master that answers says of who leads. */
   async leads() {
-    // The others name one that was killed until its lease is over: the leader has to say it of itself.
-    for (const port of [...this.said.matchAll(/127\.0\.0\.1:(\d+)/g)].map(([, port]) => port)) {
-      const answer = await fetch(`http://127.0.0.1:${port}/leader`).then((found) => found.json()).catch(() => null);
-      if (answer?.role === "leading" && answer.leader === `127.0.0.1:${port}`) return answer;
-    }
-    throw new Error("no master says who leads");
+    return leading([...this.said.matchAll(/127\.0\.0\.1:\d+/g)].map(([address]) => address));
   }
 
   async fill() {
@@ -171,6 +178,52 @@ export class Cluster {
       return waiting && states.includes("TASK_FAILED") && tasks.some((task) => task.name === "api" && task.state === "TASK_RUNNING");
     });
   }
+}
+
+/** What the daemon that leads answers, of those at these addresses. */
+async function leading(addresses) {
+  // The others name one that was killed until its lease is over: the leader has to say it of itself.
+  for (const address of addresses) {
+    const answer = await fetch(`http://${address}/leader`).then((found) => found.json()).catch(() => null);
+    if (answer?.role === "leading" && answer.leader === address) return answer;
+  }
+  throw new Error("nobody says that it leads");
+}
+
+/** Two schedulers that share the etcd of a cluster's masters. */
+export class Schedulers {
+  static async start(cluster) {
+    const schedulers = new Schedulers();
+    const { leader } = await cluster.leads();
+    schedulers.all = new Map();
+    for (const name of ["one", "two"]) {
+      const port = await freePort();
+      const flags = [`--master=${leader}`, "--ip=127.0.0.1", `--port=${port}`, "--store=etcd", `--etcd_endpoints=${cluster.etcd()}`,
+        "--etcd_lease_ttl=4secs", `--work_dir=${cluster.dir}/scheduler-${name}`];
+      const daemon = cluster.daemon("scheduler", flags);
+      cluster.children.push(daemon);
+      schedulers.all.set(`127.0.0.1:${port}`, daemon);
+    }
+    await eventually("both schedulers", async () => (await schedulers.leads()).schedulers.length === 2, 60);
+    return schedulers;
+  }
+
+  async leads() {
+    return leading(this.all.keys());
+  }
+
+  /** As a crash would. */
+  kill(address) {
+    this.all.get(address).kill("SIGKILL");
+  }
+}
+
+async function freePort() {
+  const server = net.createServer();
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return port;
 }
 
 /** Lists of ACLs and what these call their objects, as the reference has them. */

@@ -14,7 +14,7 @@ export async function nextLeader(context, several) {
     await page.goto(`http://${leader}/#/agents`);
     await page.getByRole("table", { name: "Agents" }).waitFor();
     several.kill(leader.split(":")[1]);
-    await page.getByText(/Disconnected|Going to the leading master/).waitFor();
+    await page.getByText(/Disconnected|Going to the one that leads/).waitFor();
     // The one that was killed is started again, and may be elected again.
     await eventually("the page of the next leader", async () => {
       const { leader: next } = await several.leads();
@@ -46,7 +46,7 @@ export async function goneForGood(context, several) {
     several.process.kill("SIGSTOP");
     try {
       several.kill(leader.split(":")[1]);
-      await page.getByText(/Disconnected: .*Other masters:/).waitFor();
+      await page.getByText(/Disconnected: .*The others:/).waitFor();
       const others = page.locator(".connection a");
       assert.deepEqual(await others.allTextContents(), masters.filter((one) => one !== leader));
       await eventually("a new leader", async () => (await several.leads()).leader !== leader, 60);

@@ -111,6 +111,45 @@ export async function jobsAreChanged(page, cluster) {
   assert.equal((await job()).state, "stopped");
 }
 
+/** The volume of an instance is shown, and destroyed by a form; then the instance has another one. */
+export async function volumes(page, cluster) {
+  const volume = { size: "16MB", path: "data" };
+  await cluster.submit({ name: "db", role: "ads", task: { command: "exec sleep 100000" }, resources: small, volume });
+  const used = () => eventually("a volume in use", async () => {
+    const [one] = (await cluster.jobs("jobs/db")).volumes ?? [];
+    return one?.state === "used" && one;
+  }, 60);
+  const { volume_id: first, hostname } = await used();
+  await page.goto(`http://${cluster.scheduler}/#/job/db`);
+  await page.getByRole("table", { name: "Volumes" }).waitFor();
+  assert.deepEqual(await rowsOf(page, "Volumes"), [["0", first, "used", "16 MiB", "data", hostname]]);
+  assert.ok((await page.locator("#form-release code").first().textContent()).includes("meseta job release db 0"));
+  await change(page, "release", "Destroy", "Done: the instance has it no more.");
+  assert.notEqual((await used()).volume_id, first);
+}
+
+/** A scheduler that leads is gone for good: its page names the others, and one click leads to the next leader's. */
+export async function schedulerGoneForGood(context, schedulers) {
+  const page = await context.newPage();
+  try {
+    const { leader, schedulers: all } = await schedulers.leads();
+    await page.goto(`http://${leader}/`);
+    await page.getByText(/Connected to/).waitFor();
+    await page.getByRole("table", { name: "Jobs" }).waitFor();
+    schedulers.kill(leader);
+    await page.getByText(/Disconnected: .*The others:/).waitFor();
+    const others = page.locator(".connection a");
+    assert.deepEqual(await others.allTextContents(), all.filter((one) => one !== leader));
+    await eventually("a new leader", async () => (await schedulers.leads()).leader !== leader, 60);
+    await others.first().click();
+    await page.getByRole("table", { name: "Jobs" }).waitFor({ timeout: 60_000 });
+    await page.getByText(/Connected to/).waitFor();
+    assert.notEqual(new URL(page.url()).host, leader);
+  } finally {
+    await page.close();
+  }
+}
+
 /** What happens to a job is shown as it happens. */
 export async function jobEvents(page, cluster) {
   await page.goto(`http://${cluster.scheduler}/#/events`);

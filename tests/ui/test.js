@@ -10,9 +10,9 @@ import { chromium } from "playwright-core";
 
 import { eachItsOwn, nobody } from "./access.js";
 import { OPTIONS, breaking, problems, rowsOf, watch } from "./browser.js";
-import { Cluster, FAILING, LAST_LINE, eventually } from "./cluster.js";
+import { Cluster, FAILING, LAST_LINE, Schedulers, eventually } from "./cluster.js";
 import { brokenStream, goneForGood, nextLeader } from "./failures.js";
-import { fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, oneJob, whyItWaits } from "./jobs.js";
+import { fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, oneJob, schedulerGoneForGood, volumes, whyItWaits } from "./jobs.js";
 
 const PICTURES = path.resolve(import.meta.dirname, "../../docs/page");
 const PICTURE_BYTES_MAX = 150 * 1024;
@@ -434,6 +434,7 @@ try {
   await step("a job equals the API and is scaled, restarted, reverted and stopped by forms", job);
   await step("what keeps a job waiting is said as the API says it", () => whyItWaits(page, cluster));
   await step("what happens to jobs comes live", () => jobEvents(page, cluster));
+  await step("a volume of a job is shown, and destroyed by a form", () => volumes(page, cluster));
   await step("nobody is shown anything without a secret", nobody);
   await step("a reader sees only its own and gets no form that would be refused", eachItsOwn);
   await step("the stream of events goes on after a break", () => brokenStream(page.context(), cluster));
@@ -441,6 +442,8 @@ try {
   try {
     await step("the leading master is killed, and the page goes on at the next", () => nextLeader(page.context(), several));
     await step("a master is gone for good, and its page names the others", () => goneForGood(page.context(), several));
+    const schedulers = await Schedulers.start(several);
+    await step("a scheduler is gone for good, and its page names the other", () => schedulerGoneForGood(page.context(), schedulers));
   } finally {
     await several.end();
   }

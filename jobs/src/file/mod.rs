@@ -69,18 +69,37 @@ pub fn from_text(text: &str) -> Result<JobSpec, Mistakes> {
     }
 }
 
+/// What a file has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Submission {
+    Job(Box<JobSpec>),
+    /// The jobs of the list `jobs`, at least one.
+    Jobs(Vec<JobSpec>),
+}
+
 /// Reads a file of one job, or of several in the list `jobs`; JSON or TOML as [`from_text`].
 ///
 /// # Errors
 /// As [`from_toml`], of all jobs.
 pub fn all_from_text(text: &str) -> Result<Vec<JobSpec>, Mistakes> {
+    Ok(match submission(text)? {
+        Submission::Job(spec) => vec![*spec],
+        Submission::Jobs(specs) => specs,
+    })
+}
+
+/// The same, which tells a list of one job from a job.
+///
+/// # Errors
+/// As [`from_toml`], of all jobs.
+pub fn submission(text: &str) -> Result<Submission, Mistakes> {
     let (parse, not_parsed): (Parse, _) = match text.trim_start().starts_with('{') {
         true => (json::from_json, NOT_JSON),
         false => (tree::from_toml, NOT_TOML),
     };
     let tree = parsed(text, parse, not_parsed)?;
     let Some(list) = tree.get(LIST) else {
-        return Ok(vec![checked(text, &tree)?]);
+        return Ok(Submission::Job(Box::new(checked(text, &tree)?)));
     };
     let mut mistakes = Collector::default();
     for entry in tree.entries().iter().filter(|entry| entry.name != LIST) {
@@ -107,7 +126,7 @@ pub fn all_from_text(text: &str) -> Result<Vec<JobSpec>, Mistakes> {
         specs.push(spec);
     }
     if mistakes.is_empty() {
-        Ok(specs)
+        Ok(Submission::Jobs(specs))
     } else {
         Err(mistakes.finish(text))
     }

@@ -5,9 +5,8 @@ use meseta_daemon::body;
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Permitted, Reply, permission};
-use crate::core::{Authority, JobView, Request, State, VolumeView};
-use crate::file;
-use crate::spec::JobSpec;
+use crate::core::{Accepted, Authority, JobView, Refusal, Request, State, VolumeView};
+use crate::file::{self, Mistakes, Submission};
 
 /// Bytes of the body of a change other than a job's file.
 const CHANGE_BYTES_MAX: usize = 4_096;
@@ -18,6 +17,12 @@ pub(super) const ACTIONS: [&str; 6] = ["scale", "restart", "stop", "revert", "pr
 #[derive(Serialize)]
 struct List {
     jobs: Vec<JobView>,
+}
+
+/// The answer to several jobs, in their order.
+#[derive(Serialize)]
+struct Submitted<'a> {
+    jobs: &'a [Accepted],
 }
 
 /// One job, and what its reader may do to it.
@@ -134,19 +139,40 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         request,
         ..
     } = permitted;
-    let spec = read_job(request).await?;
-    permission::run(&caller.approver, &Authority::of(&spec), &context.user)?;
-    let name = spec.name.clone();
-    // A job that is there is taken over only by who may run in its role too.
-    if let Some(present) = present(&context, &name).await? {
-        permission::change(&caller.approver, &present)?;
+    let submitted = read_file(request, file::submission).await?;
+    let (specs, is_list) = match submitted {
+        Submission::Job(spec) => (vec![*spec], false),
+        Submission::Jobs(specs) => (specs, true),
+    };
+    for spec in &specs {
+        permission::run(&caller.approver, &Authority::of(spec), &context.user)?;
+        // A job that is there is taken over only by who may run in its role too.
+        if let Some(present) = present(&context, &spec.name).await? {
+            permission::change(&caller.approver, &present)?;
+        }
     }
-    let answer = context
-        .handle
-        .request(Request::Submit(Box::new(spec)))
-        .await?;
-    caller.audit("submit", &name, result_text(&answer));
-    Ok(Reply::json(&answer?))
+    let mut jobs = Vec::new();
+    for spec in specs {
+        let name = spec.name.clone();
+        let answer = context
+            .handle
+            .request(Request::Submit(Box::new(spec)))
+            .await?;
+        caller.audit("submit", &name, result_text(&answer));
+        jobs.push(answer.map_err(|refusal| refused_after(&jobs, &name, refusal))?);
+    }
+    let first = jobs.first().filter(|_| !is_list);
+    Ok(first.map_or_else(|| Reply::json(&Submitted { jobs: &jobs }), Reply::json))
+}
+
+/// What is answered where one of several jobs is refused: those before it are taken.
+fn refused_after(taken: &[Accepted], name: &str, refusal: Refusal) -> Reply {
+    if taken.is_empty() {
+        return refusal.into();
+    }
+    let names: Vec<_> = taken.iter().map(|job| job.name.as_str()).collect();
+    let text = format!("{name:?}: {refusal}; taken before it: {}", names.join(", "));
+    Reply::error(Reply::from(refusal).status(), &text)
 }
 
 async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
@@ -156,7 +182,7 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
         request,
         ..
     } = permitted;
-    let spec = read_job(request).await?;
+    let spec = read_file(request, file::from_text).await?;
     permission::change(&caller.approver, &Authority::of(&spec))?;
     // The changes tell what the present one is.
     if let Some(present) = present(&context, &spec.name).await? {
@@ -247,15 +273,18 @@ fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Reply> {
     })
 }
 
-async fn read_job(request: http::Request<axum::body::Body>) -> Result<JobSpec, Reply> {
+async fn read_file<T>(
+    request: http::Request<axum::body::Body>,
+    read: fn(&str) -> Result<T, Mistakes>,
+) -> Result<T, Reply> {
     let body = body::read(request.into_body(), file::FILE_BYTES_MAX).await;
     let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
     let text = std::str::from_utf8(&body)
         .map_err(|_| Reply::error(StatusCode::BAD_REQUEST, "the body is not UTF-8"))?;
-    file::from_text(text).map_err(|mistakes| Reply::json_with(StatusCode::BAD_REQUEST, &mistakes))
+    read(text).map_err(|mistakes| Reply::json_with(StatusCode::BAD_REQUEST, &mistakes))
 }
 
-fn result_text<T>(answer: &Result<T, crate::core::Refusal>) -> &'static str {
+fn result_text<T>(answer: &Result<T, Refusal>) -> &'static str {
     match answer {
         Ok(_) => "done",
         Err(_) => "refused",

@@ -144,7 +144,9 @@ pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
-    let measures = permitted.context.handle.read(Measures::of).await?;
+    let handle = &permitted.context.handle;
+    let role = handle.standing.now();
+    let measures = handle.read(|state| Measures::of(state, role)).await?;
     match metrics::text(&measures) {
         Ok(text) => Ok(Reply::prometheus(text)),
         Err(error) => {

@@ -81,6 +81,10 @@ impl Reply {
         Self::error(StatusCode::SERVICE_UNAVAILABLE, message).header(RETRY_AFTER, soon)
     }
 
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     pub(super) fn allow(self, methods: String) -> Self {
         self.header(ALLOW, methods)
     }

@@ -73,11 +73,37 @@ fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
         "{}",
         wrong.text()
     );
+    several_in_one_request(&scheduler);
     let metrics = scheduler.daemon.page("/metrics").text();
     assert!(
         metrics.contains("meseta_scheduler_jobs{state=\"healthy\"} 2"),
         "{metrics}"
     );
+    assert!(
+        metrics.contains("meseta_scheduler_leadership{state=\"leading\"} 1"),
+        "{metrics}"
+    );
+}
+
+/// All of a list are looked at before the first is taken, and the answer is a list as well.
+fn several_in_one_request(scheduler: &Scheduler) {
+    let url = format!("{}/v1/jobs", scheduler.daemon.url);
+    let once = |name: &str| {
+        let task = json!({ "command": "true" });
+        json!({ "name": name, "kind": "batch", "task": task })
+    };
+    let wrong = json!({ "jobs": [once("first"), { "name": "second" }] });
+    assert_eq!(http::post_json(&url, &wrong).status, 400);
+    assert_eq!(scheduler.job("first"), None);
+    let both = http::post_json(&url, &json!({ "jobs": [once("first"), once("second")] }));
+    let expected = json!({ "jobs": [{ "name": "first", "version": 1 }, { "name": "second", "version": 1 }] });
+    assert_eq!((both.status, both.json()), (200, expected));
+    let alone = http::post_json(&url, &json!({ "jobs": [once("third")] }));
+    let expected = json!({ "jobs": [{ "name": "third", "version": 1 }] });
+    assert_eq!(alone.json(), expected);
+    for name in ["first", "second", "third"] {
+        scheduler.wait_for(name, "complete", 1, UPDATE_LIMIT);
+    }
 }
 
 fn history(scheduler: &Scheduler) -> String {
