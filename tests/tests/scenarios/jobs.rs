@@ -96,7 +96,8 @@ fn several_in_one_request(scheduler: &Scheduler) {
     assert_eq!(http::post_json(&url, &wrong).status, 400);
     assert_eq!(scheduler.job("first"), None);
     let both = http::post_json(&url, &json!({ "jobs": [once("first"), once("second")] }));
-    let expected = json!({ "jobs": [{ "name": "first", "version": 1 }, { "name": "second", "version": 1 }] });
+    let expected =
+        json!({ "jobs": [{ "name": "first", "version": 1 }, { "name": "second", "version": 1 }] });
     assert_eq!((both.status, both.json()), (200, expected));
     let alone = http::post_json(&url, &json!({ "jobs": [once("third")] }));
     let expected = json!({ "jobs": [{ "name": "third", "version": 1 }] });
