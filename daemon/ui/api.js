@@ -77,12 +77,23 @@ export async function askLeader() {
   return answer;
 }
 
+/** Where another one's page is with the same part of it: that page knows that this one did not answer. */
+export const otherPage = (address) => `//${address}/${url("", { left: location.host })}${location.hash}`;
+
+/** Longer than a lease; what has been left may be back after that. */
+const LEFT_MS = 60_000;
+
+/** The address that was left for this one a while ago because it did not answer, if one was. */
+const left = () => (performance.now() < LEFT_MS ? new URLSearchParams(location.search).get("left") : null);
+
 /** Follows the leader: its page is the same, at another address. */
 async function goToLeader() {
   if (connection.going) return;
   try {
     const leader = (await (await fetch("leader", { cache: "no-cache" })).json()).leader;
     if (!leader || leader === location.host) return told({ trouble: "nobody leads at the moment" });
+    // Until its lease is over, the others name the leader whose page did not answer.
+    if (leader === left()) return told({ trouble: `${leader} leads and does not answer; the next one is waited for` });
     told({ going: leader });
     location.replace(`//${leader}/${location.hash}`);
   } catch {

@@ -1,7 +1,7 @@
 // Parts that several pages are made of. Texts are always children of elements, never markup.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
-import { connection, useConnection } from "./api.js";
+import { connection, otherPage, useConnection } from "./api.js";
 import * as format from "./format.js";
 
 /** The address of a page of this one: `#/task/a/b`. */
@@ -71,7 +71,7 @@ function Connection() {
 /** The others, where this one may be gone for good: their pages are the same. */
 function Others() {
   const { others } = connection;
-  return others.length > 0 && html` The others: ${others.map((other) => html`<a href="//${other}/${location.hash}">${other}</a> `)}`;
+  return others.length > 0 && html` The others: ${others.map((other) => html`<a href=${otherPage(other)}>${other}</a> `)}`;
 }
 
 /** What is shown before there is an answer, and what is wrong with one. */

@@ -102,8 +102,7 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
     }
     let Some(route) = ROUTES.find(&path) else {
         if let Some(file) = page::answer(Page::Scheduler, &request) {
-            // The page of whoever leads: what it asks for is answered there.
-            return elsewhere(&context, &request).map_or(file, Reply::response);
+            return file;
         }
         let text = format!("there is no {path} here; /openapi.json says what there is");
         return Reply::error(StatusCode::NOT_FOUND, &text).response();
