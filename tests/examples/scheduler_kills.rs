@@ -1,4 +1,5 @@
-//! kill -9 of scheduler, master and agents at random moments while a service and a batch run.
+//! kill -9 of scheduler, master and agents at random moments while a service and a batch run, and agents that are cut off
+//! and return.
 //!
 //! `cargo build --release` and `cargo run --release -p meseta-tests --example scheduler_kills -- [TASKS] [KILLS] [SEED]
 //! [etcd]`, as root; 200 tasks, 100 kills and seed 7 unless given. With `etcd`, three schedulers share their jobs in one,
@@ -20,11 +21,12 @@ fn main() -> ExitCode {
     match scheduler_kills::run(tasks, kills, seed as u64, on_etcd) {
         Ok(report) => {
             println!(
-                "{} kills of the scheduler, {} of the master, {} of agents; at most {} tasks of a service of {} in {} \
+                "{} kills of the scheduler, {} of the master, {} of agents, {} cut off and returned; at most {} tasks of a service of {} in {} \
                  looks; each of {} batch tasks succeeded once; settled {:.1?} after the last kill",
                 report.kills_of_scheduler,
                 report.kills_of_master,
                 report.kills_of_agents,
+                report.cuts,
                 report.most,
                 tasks / 2,
                 report.looks,

@@ -1,13 +1,16 @@
-//! kill -9 of scheduler, master and agents at random moments while jobs run: no service has too many tasks, none is lost,
-//! and each task of a batch succeeds once.
+//! kill -9 of scheduler, master and agents at random moments while jobs run, and agents that are cut off and return: no
+//! service has too many tasks, none is lost, and each task of a batch succeeds once.
 //!
 //! Entered through [`run`], by a scenario with a few kills and by an example with very many.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::daemon::Daemon;
 use crate::dice::Dice;
 use crate::jobs::{Scheduler, Schedulers, batch, service};
 use crate::wait::eventually;
@@ -17,6 +20,16 @@ use crate::{Cluster, Setup, http};
 const SETTLE_LIMIT: Duration = Duration::from_secs(180);
 /// Between two kills at most, in ms.
 const PAUSE_MS_MAX: u64 = 1_500;
+/// An agent that does not answer is unreachable after two seconds.
+const MASTER_FLAGS: [&str; 4] = [
+    "--agent_ping_timeout=1secs",
+    "--max_agent_ping_timeouts=2",
+    "--agent_removal_rate_limit=none",
+    "--recovery_agent_removal_limit=100%",
+];
+/// An agent is cut off until it is unreachable, and for so long after that.
+const CUT: Duration = Duration::from_secs(1);
+const CUT_LIMIT: Duration = Duration::from_secs(30);
 /// Instances above its count that the service may have.
 const SURGE: usize = 1;
 
@@ -26,6 +39,8 @@ pub struct Report {
     pub kills_of_scheduler: usize,
     pub kills_of_master: usize,
     pub kills_of_agents: usize,
+    /// Agents that were unreachable for a while.
+    pub cuts: usize,
     /// The most tasks of the service that lived at once.
     pub most: usize,
     /// Looks at how many lived.
@@ -70,6 +85,7 @@ impl Killed {
 pub fn run(tasks: usize, kills: usize, seed: u64, on_etcd: bool) -> Result<Report, String> {
     let mut cluster = Cluster::start(Setup {
         agents: 2,
+        master_flags: MASTER_FLAGS.map(str::to_owned).to_vec(),
         agent_flags: vec!["--resources=cpus:8;mem:16384;disk:4096;ports:[31000-31999]".into()],
         ..Setup::default()
     });
@@ -87,14 +103,19 @@ pub fn run(tasks: usize, kills: usize, seed: u64, on_etcd: bool) -> Result<Repor
     let mut dice = Dice::new(seed);
     for _ in 0..kills {
         std::thread::sleep(Duration::from_millis(dice.roll(PAUSE_MS_MAX)));
-        match dice.roll(4) {
-            0 | 1 => {
+        match dice.roll(8) {
+            0..4 => {
                 scheduler.kill(&cluster);
                 report.kills_of_scheduler += 1;
             }
-            2 => {
+            4 | 5 => {
                 cluster.restart_master();
                 report.kills_of_master += 1;
+            }
+            6 => {
+                let agent = usize::try_from(dice.roll(2)).unwrap_or_default();
+                cut(&cluster, &cluster.agents[agent]);
+                report.cuts += 1;
             }
             _ => {
                 let agent = usize::try_from(dice.roll(2)).unwrap_or_default();
@@ -109,6 +130,20 @@ pub fn run(tasks: usize, kills: usize, seed: u64, on_etcd: bool) -> Result<Repor
     report.settled_after = began.elapsed();
     once_each(done.path(), count)?;
     Ok(report)
+}
+
+/// Stops an agent until the master has given it up for unreachable, and a moment longer.
+fn cut(cluster: &Cluster, agent: &Daemon) {
+    cluster.wait_for_agents(2);
+    let pid = Pid::from_raw(agent.pid());
+    kill(pid, Signal::SIGSTOP).expect("the agent runs");
+    let unreachable = "meseta_master_agents{state=\"unreachable\"} 1";
+    eventually("the agent is unreachable", CUT_LIMIT, || {
+        let metrics = cluster.master.page("/metrics").text();
+        metrics.contains(unreachable).then_some(())
+    });
+    std::thread::sleep(CUT);
+    kill(pid, Signal::SIGCONT).expect("the agent is there");
 }
 
 /// How many tasks of the service live, as far as the master knows.
