@@ -1,4 +1,4 @@
-//! Writes the seeds of every target where libFuzzer begins: one file each in `fuzz/corpus/TARGET/`.
+//! Writes what libFuzzer begins with, the seeds and the corpus of every target: one file each in `fuzz/corpus/TARGET/`.
 
 use std::io;
 use std::path::Path;
@@ -8,8 +8,13 @@ fn main() -> io::Result<()> {
     for target in meseta_fuzz::ALL {
         let folder = corpus.join(target.name);
         std::fs::create_dir_all(&folder)?;
-        for (number, seed) in (target.seeds)().iter().enumerate() {
-            std::fs::write(folder.join(format!("seed-{number}")), seed)?;
+        for (kind, inputs) in [
+            ("seed", (target.seeds)()),
+            ("kept", meseta_fuzz::corpus::read(target.name)?),
+        ] {
+            for (number, input) in inputs.iter().enumerate() {
+                std::fs::write(folder.join(format!("{kind}-{number}")), input)?;
+            }
         }
     }
     Ok(())

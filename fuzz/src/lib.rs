@@ -3,6 +3,7 @@
 //! A body panics when what it was given breaks a promise; refusing it is no such thing.
 
 pub mod access_inputs;
+pub mod corpus;
 pub mod master_core;
 pub mod mutate;
 pub mod parsers;

@@ -1,4 +1,4 @@
-//! Each fuzz target's body on its seeds and on variations of them: always the same, and a bounded number.
+//! Each fuzz target's body on its seeds, on variations of them, and on its corpus: always the same, and a bounded number.
 //!
 //! libFuzzer finds more (see the README); what it found is a seed.
 
@@ -20,6 +20,8 @@ macro_rules! targets {
             let seeds = (target.seeds)();
             assert!(!seeds.is_empty(), "nothing that means something is tried");
             mutate::run(target.body, &seeds, $count, SEED);
+            let kept = meseta_fuzz::corpus::read(target.name).expect("the corpus");
+            kept.iter().for_each(|input| (target.body)(input));
         })*
 
         const TESTED: &[&str] = &[$(stringify!($name)),*];
