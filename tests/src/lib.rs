@@ -5,6 +5,7 @@
 //! test failed. Nothing else on the machine is touched.
 
 pub mod acknowledged;
+pub mod agent_kills;
 pub mod audit;
 pub mod cluster;
 pub mod daemon;
@@ -32,6 +33,7 @@ pub mod simulated_agents;
 pub mod small_disk;
 pub mod state_check;
 pub mod trials;
+pub mod update_kills;
 pub mod wait;
 
 pub use cluster::{Cluster, Setup};

@@ -8,12 +8,12 @@
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod changes;
-mod ends;
 mod slow_source;
 mod standing;
 
 use std::process::ExitCode;
 
+use meseta_tests::agent_kills;
 use meseta_tests::audit;
 use meseta_tests::dice::Dice;
 use meseta_tests::executor;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let [kills, tasks] = [kills, tasks].map(|number| usize::try_from(number).expect("few"));
     let dice = Dice::new(seed);
     let outcome = match mode.as_deref() {
-        None | Some("ends") => ends::run(kills, tasks, dice),
+        None | Some("ends") => agent_kills::run(kills, tasks, dice),
         Some("standing") => standing::run(kills, dice),
         Some("changes") => changes::run(kills, dice),
         Some(other) => {

@@ -1,20 +1,27 @@
 //! The agent is killed in the middle of a launch, its descriptors are gone: what runs goes on,
 //! what could not be done is told or done later, and nothing is left over.
 
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use meseta_tests::{Cluster, Framework, Missing, kernel, unless_installed, unless_root, wait};
+use meseta_tests::dice::Dice;
+use meseta_tests::raw::Raw;
+use meseta_tests::{
+    Cluster, Framework, Missing, agent_kills, kernel, unless_installed, unless_root, wait,
+};
 use serde_json::Value;
 
 use crate::enforcement::{is_container, standing_offer};
 
 meseta_tests::scenarios! {
     unless_root:
-        an_agent_killed_while_it_launches_loses_no_task;
+        an_agent_killed_while_it_launches_loses_no_task,
+        an_agent_killed_while_tasks_begin_and_end_tells_each_end_once;
     unless_prlimit:
-        want_of_descriptors_holds_up_what_is_new_and_loses_nothing;
+        want_of_descriptors_holds_up_what_is_new_and_loses_nothing,
+        an_agent_without_descriptors_serves_whom_it_has_and_does_not_spin;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -106,6 +113,13 @@ fn an_agent_killed_while_it_launches_loses_no_task() {
     }
 }
 
+/// A few of the kills that the example `agent_kills` makes many of.
+fn an_agent_killed_while_tasks_begin_and_end_tells_each_end_once() {
+    let outcome = agent_kills::run(4, 80, Dice::new(7));
+    assert_eq!(outcome.wrong, Vec::<String>::new());
+    assert!(outcome.told.len() >= 80);
+}
+
 /// A task that runs, known by its process and when that began.
 fn steady(framework: &mut Framework) -> (i32, Option<u64>) {
     let offer = framework.offer();
@@ -184,4 +198,39 @@ fn ended(framework: &mut Framework, id: &str) -> Value {
             _ => {}
         }
     }
+}
+
+/// Seconds of the processor that a process has used.
+fn used_seconds(pid: i32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let rest = stat.rsplit(") ").next().expect("fields");
+    let ticks = rest.split(' ').skip(11).take(2);
+    let ticks: f64 = ticks.filter_map(|one| one.parse::<f64>().ok()).sum();
+    ticks / 100.0
+}
+
+fn an_agent_without_descriptors_serves_whom_it_has_and_does_not_spin() {
+    const LASTING: Duration = Duration::from_secs(3);
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let before = steady(&mut framework);
+    let agent = cluster.agent();
+    allow_descriptors(agent.pid(), "8");
+    // Those that come now wait to be accepted.
+    let knocking: Vec<_> = (0..50)
+        .map(|_| TcpStream::connect(agent.address()).expect("connected"))
+        .collect();
+    says(&cluster, "failed to accept a connection");
+    let (began, used) = (Instant::now(), used_seconds(agent.pid()));
+    wait::holds(LASTING, || false);
+    cluster.wait_for_agents(1);
+    let share = (used_seconds(agent.pid()) - used) / began.elapsed().as_secs_f64();
+    eprintln!("it takes {:.1} % of a processor meanwhile", share * 100.0);
+    assert!(share < 0.10, "{share}");
+    allow_descriptors(agent.pid(), "20000");
+    drop(knocking);
+    let mut fresh = Raw::connect(agent.address());
+    fresh.request("GET /health", &[], "");
+    assert_eq!(fresh.head().status, 200);
+    still_steady(&mut framework, before);
 }

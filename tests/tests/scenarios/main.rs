@@ -62,6 +62,7 @@ mod units;
 
 use std::process::ExitCode;
 
+use meseta_tests::executor;
 use meseta_tests::faults::filter;
 use meseta_tests::trials::{self, anywhere};
 
@@ -81,7 +82,10 @@ const WAITING: &[&str] = &[
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = probe::run_if_requested().or_else(filter::run_if_requested) {
+    if let Some(code) = probe::run_if_requested()
+        .or_else(filter::run_if_requested)
+        .or_else(executor::run_if_requested)
+    {
         return code;
     }
     let groups = meseta_tests::groups![

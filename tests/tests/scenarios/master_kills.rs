@@ -1,12 +1,15 @@
-//! kill -9 of the master while an operator writes: each write that was acknowledged is there afterwards.
+//! kill -9 of the master while an operator writes, or while tasks end: each write that was acknowledged is there
+//! afterwards, and each end is told.
 
-use meseta_tests::master_kills;
+use meseta_tests::{master_kills, unless_root, update_kills};
 
 use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
         acknowledged_writes_outlive_kills_of_the_master;
+    unless_root:
+        ends_of_many_tasks_are_told_in_order_over_kills_of_the_master;
 }
 
 /// A few of what the example `master_kills` makes many of.
@@ -20,4 +23,12 @@ fn acknowledged_writes_outlive_kills_of_the_master() {
         .filter(|((_, how), _)| *how == "acknowledged");
     let acknowledged: usize = acknowledged.map(|(_, count)| count).sum();
     assert!(acknowledged >= writes / 2, "{:?}", report.counts);
+}
+
+/// A few of those that the example `update_kills` has.
+fn ends_of_many_tasks_are_told_in_order_over_kills_of_the_master() {
+    let (tasks, kills) = (120, 3);
+    let report = update_kills::run(tasks, kills).unwrap_or_else(|why| panic!("{why}"));
+    eprintln!("{report:?}");
+    assert_eq!(report.updates, 2 * tasks);
 }

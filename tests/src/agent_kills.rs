@@ -1,5 +1,7 @@
 //! Kills under tasks of every kind that begin and end: each leaves marks in a file of its own, when it began and how it
 //! ended itself, and keeps that file locked while it lives.
+//!
+//! Entered through [`run`], by a scenario with few kills and by the example `agent_kills` with many.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use meseta_tests::audit::{self, Excuses, Kind, TaskRecord, is_terminal};
-use meseta_tests::dice::Dice;
-use meseta_tests::framework::task;
-use meseta_tests::observed::Outcome;
-use meseta_tests::{Cluster, Framework, Setup, kernel, wait};
 use serde_json::{Value, json};
+
+use crate::audit::{self, Excuses, Kind, TaskRecord, is_terminal};
+use crate::dice::Dice;
+use crate::framework::task;
+use crate::observed::Outcome;
+use crate::{Cluster, Framework, Setup, kernel, wait};
 
 /// Tasks under way at a time.
 const AT_ONCE: usize = 48;
@@ -47,7 +50,7 @@ const ALONE: [Kind; 13] = [
 ];
 
 /// So many kills under so many tasks.
-pub(crate) fn run(kills: usize, tasks: usize, mut dice: Dice) -> Outcome {
+pub fn run(kills: usize, tasks: usize, mut dice: Dice) -> Outcome {
     let setup = Setup {
         agent_flags: vec!["--resources=cpus:64;mem:16384;disk:4096".to_owned()],
         ..Setup::default()
