@@ -27,6 +27,8 @@ pub struct Setup {
     pub agent_flags: Vec<String>,
     /// Port of the first agent, also after a restart; a free one if absent.
     pub agent_port: Option<u16>,
+    /// A file system of its own that the master's work directory is; needs root.
+    pub master_disk: Option<SmallDisk>,
     /// A file system of its own that the first agent's work directory is; needs root.
     pub agent_disk: Option<SmallDisk>,
     /// Whether what agents keep of containers is beside their work directories and not in them.
@@ -46,6 +48,7 @@ impl Default for Setup {
             master_flags: Vec::new(),
             agent_flags: vec!["--resources=cpus:4;mem:4096;disk:4096;ports:[31000-31999]".into()],
             agent_port: None,
+            master_disk: None,
             agent_disk: None,
             runtime_dir_apart: false,
             runtime_disk: None,
@@ -79,7 +82,11 @@ impl Cluster {
         let cgroups_root = format!("meseta-test-{}-{number}", std::process::id());
         let mut flags = vec!["--port=0".to_owned()];
         flags.extend(setup.master_flags.iter().cloned());
-        let master = Daemon::start("master", &dir.path().join("master"), &flags);
+        let master_dir = dir.path().join("master");
+        if let Some(disk) = setup.master_disk {
+            disk.mount_at(&master_dir);
+        }
+        let master = Daemon::start("master", &master_dir, &flags);
         let mut cluster = Self {
             master,
             agents: Vec::new(),
@@ -110,6 +117,11 @@ impl Cluster {
     /// What an agent keeps of containers, where that is not in its work directory.
     pub fn runtime_dir_apart(&self, index: usize) -> PathBuf {
         self.dir.path().join(format!("run-{index}"))
+    }
+
+    /// The work directory of the master.
+    pub fn master_dir(&self) -> PathBuf {
+        self.dir.path().join("master")
     }
 
     /// File systems of the first agent's own, and where they are.
@@ -284,7 +296,9 @@ impl Drop for Cluster {
             agent.end(END_LIMIT);
         }
         kernel::remove_groups(&self.cgroups_root);
-        for (dir, _) in self.small_disks() {
+        let agents = self.small_disks().into_iter().map(|(dir, _)| dir);
+        let master = self.setup.master_disk.map(|_| self.master_dir());
+        for dir in agents.chain(master) {
             let _ = nix::mount::umount2(&dir, nix::mount::MntFlags::MNT_DETACH);
         }
     }

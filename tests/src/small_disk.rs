@@ -30,7 +30,7 @@ pub enum SmallDisk {
 
 impl SmallDisk {
     /// Makes the folder and mounts it there. The loop device goes when it is unmounted.
-    pub(crate) fn mount_at(self, dir: &Path) {
+    pub fn mount_at(self, dir: &Path) {
         std::fs::create_dir(dir).expect("a directory");
         match self {
             Self::Tmpfs(_) => {}

@@ -24,7 +24,8 @@ use crate::enforcement::is_container;
 meseta_tests::scenarios! {
     unless_root:
         an_agent_that_is_started_on_a_full_disk_loses_no_task,
-        an_end_that_found_no_room_on_the_disk_keeps_its_reason;
+        an_end_that_found_no_room_on_the_disk_keeps_its_reason,
+        a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep;
     unless_prlimit:
         an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task;
 }
@@ -315,4 +316,51 @@ fn an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_ta
         framework.kill(&id);
         framework.until_state(&id, "TASK_KILLED");
     }
+}
+
+/// What an operator gets for a weight, nothing if nobody answers.
+fn put_weight(cluster: &Cluster, weight: u32) -> Option<u16> {
+    let body = format!("[{{\"role\": \"kept\", \"weight\": {weight}.0}}]");
+    let url = format!("{}/weights", cluster.master.url);
+    let answer = http::put_within(Duration::from_secs(5), &url, &body);
+    answer.ok().map(|answer| answer.status)
+}
+
+fn a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep() {
+    let mut cluster = Cluster::start(Setup {
+        master_disk: Some(SmallDisk::Tmpfs("size=24m")),
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let running = run(&mut framework, &[sleeper(0)]);
+    let mut weight = 2;
+    assert_eq!(put_weight(&cluster, weight), Some(200));
+    let mut filler = Filler::new(&cluster.master_dir());
+    filler.fill_bytes();
+    // What the file has room for within itself is kept all the same.
+    let refused = wait::eventually("there is no room", PATIENCE, || {
+        match put_weight(&cluster, weight + 1) {
+            Some(200) => {
+                weight += 1;
+                None
+            }
+            other => Some(other),
+        }
+    });
+    eprintln!("with weight {weight} kept, the next one got {refused:?}");
+    assert!(refused.is_none_or(|status| status >= 500), "{refused:?}");
+    wait::eventually("it ends or goes on", PATIENCE, || {
+        let is_over = cluster.master.has_ended();
+        let says = cluster.master.log_text().contains("No space left");
+        (is_over || says).then_some(())
+    });
+    assert!(running[0].is_alive());
+    filler.remove();
+    cluster.restart_master();
+    cluster.wait_for_agents(1);
+    let page = cluster.master.page("/weights").text();
+    let is_kept = |weight: u32| page.contains(&format!("\"weight\":{weight}.0"));
+    assert!(is_kept(weight) || is_kept(weight + 1), "{weight}: {page}");
+    assert!(running[0].is_alive());
+    assert_eq!(put_weight(&cluster, weight + 2), Some(200));
 }
