@@ -23,6 +23,7 @@ pub mod network;
 pub mod observed;
 pub mod power_cuts;
 pub mod priority;
+pub mod proxy;
 pub mod raw;
 pub mod recorded_bytes;
 pub mod recording;

@@ -9,6 +9,7 @@ mod access;
 mod agent_endpoints;
 mod agent_faults;
 mod bad_flags;
+mod broken_connections;
 mod browsers;
 mod bursting;
 mod clients;
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         master_kills,
         starved,
         outside,
+        broken_connections,
         clocks,
         logs,
         doctor,

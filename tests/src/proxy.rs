@@ -1,0 +1,209 @@
+//! A TCP proxy on loopback: what goes through it is cut after so many bytes, stands still without an end, or is kept.
+//!
+//! What was asked of it holds for connections that are accepted from then on, but for [`Proxy::hold`], which is about
+//! those that there are. Each direction of each connection has a thread; all end with the proxy.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What is kept of the bytes of a client, at most.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+/// No limit to the bytes of a direction.
+const NEVER: usize = usize::MAX;
+
+/// Who sends the bytes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Sender {
+    Client,
+    Server,
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    /// After so many bytes of each side the connection is closed.
+    ends: [AtomicUsize; 2],
+    passed: [AtomicUsize; 2],
+    is_held: Mutex<bool>,
+    released: Condvar,
+    is_over: AtomicBool,
+    kept: Mutex<Vec<u8>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connection {
+    fn close(&self) {
+        for stream in [&self.client, &self.server] {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.is_over.store(true, Ordering::SeqCst);
+        self.set_held(false);
+    }
+
+    fn set_held(&self, held: bool) {
+        *lock(&self.is_held) = held;
+        self.released.notify_all();
+    }
+
+    fn pass_on(&self, from: Sender) {
+        let (mut source, mut target) = match from {
+            Sender::Client => (&self.client, &self.server),
+            Sender::Server => (&self.server, &self.client),
+        };
+        let at = from as usize;
+        let mut bytes = vec![0; 16 << 10];
+        while let Ok(count @ 1..) = source.read(&mut bytes) {
+            let held = lock(&self.is_held);
+            drop(self.released.wait_while(held, |held| *held));
+            let passed = self.passed[at].load(Ordering::SeqCst);
+            let end = self.ends[at].load(Ordering::SeqCst);
+            let count = count.min(end.saturating_sub(passed));
+            if from == Sender::Client {
+                let mut kept = lock(&self.kept);
+                let room = KEPT_BYTES_MAX.saturating_sub(kept.len());
+                kept.extend(&bytes[..count.min(room)]);
+            }
+            let is_sent = target.write_all(&bytes[..count]).is_ok();
+            self.passed[at].store(passed + count, Ordering::SeqCst);
+            if !is_sent || passed + count >= end {
+                break;
+            }
+        }
+        self.close();
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: String,
+    over: AtomicBool,
+    ends: [AtomicUsize; 2],
+    connections: Mutex<Vec<Arc<Connection>>>,
+}
+
+#[derive(Debug)]
+pub struct Proxy {
+    pub address: String,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// Listens at a free port, for a server at this address.
+    pub fn new(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let shared = Arc::new(Shared {
+            target: target.to_owned(),
+            over: AtomicBool::new(false),
+            ends: [AtomicUsize::new(NEVER), AtomicUsize::new(NEVER)],
+            connections: Mutex::default(),
+        });
+        let accepting = shared.clone();
+        std::thread::spawn(move || accept(&listener, &accepting));
+        Self { address, shared }
+    }
+
+    /// From now on connections are closed after so many bytes of one side.
+    pub fn cut_after(&self, from: Sender, bytes: usize) {
+        self.shared.ends[from as usize].store(bytes, Ordering::SeqCst);
+    }
+
+    /// From now on they are not.
+    pub fn mend(&self) {
+        for end in &self.shared.ends {
+            end.store(NEVER, Ordering::SeqCst);
+        }
+    }
+
+    /// The newest connection is closed after so many bytes more of one side.
+    pub fn cut_newest_after(&self, from: Sender, bytes: usize) {
+        let newest = self.newest();
+        let at = from as usize;
+        let end = newest.passed[at].load(Ordering::SeqCst) + bytes;
+        newest.ends[at].store(end, Ordering::SeqCst);
+    }
+
+    /// All connections that there are stand still: nothing passes, and nobody is told.
+    pub fn hold(&self) {
+        for connection in lock(&self.shared.connections).iter() {
+            connection.set_held(true);
+        }
+    }
+
+    /// Ends what [`Self::hold`] has begun: what was on its way arrives.
+    pub fn release(&self) {
+        for connection in lock(&self.shared.connections).iter() {
+            connection.set_held(false);
+        }
+    }
+
+    /// How many connections there have been.
+    pub fn count(&self) -> usize {
+        lock(&self.shared.connections).len()
+    }
+
+    /// Whether the newest connection is closed.
+    pub fn is_newest_over(&self) -> bool {
+        self.newest().is_over.load(Ordering::SeqCst)
+    }
+
+    /// What the client of the newest connection has said, from its beginning.
+    pub fn said(&self) -> Vec<u8> {
+        lock(&self.newest().kept).clone()
+    }
+
+    fn newest(&self) -> Arc<Connection> {
+        let connections = lock(&self.shared.connections);
+        connections.last().expect("a connection").clone()
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept() {
+        if shared.over.load(Ordering::SeqCst) {
+            return;
+        }
+        // A server that is away is the same as a connection that is closed at once.
+        let Ok(server) = TcpStream::connect(&shared.target) else {
+            continue;
+        };
+        for stream in [&client, &server] {
+            let _ = stream.set_nodelay(true);
+        }
+        let connection = Arc::new(Connection {
+            client,
+            server,
+            ends: shared
+                .ends
+                .each_ref()
+                .map(|end| AtomicUsize::new(end.load(Ordering::SeqCst))),
+            passed: Default::default(),
+            is_held: Mutex::new(false),
+            released: Condvar::new(),
+            is_over: AtomicBool::new(false),
+            kept: Mutex::default(),
+        });
+        lock(&shared.connections).push(connection.clone());
+        for from in [Sender::Client, Sender::Server] {
+            let connection = connection.clone();
+            std::thread::spawn(move || connection.pass_on(from));
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::SeqCst);
+        // Wakes who accepts.
+        let _ = TcpStream::connect(&self.address);
+        for connection in lock(&self.shared.connections).drain(..) {
+            connection.close();
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Connections that are cut at any byte, stand still without an end, say everything again, or lead elsewhere: nothing is
+//! done by half or twice, and whoever was cut off comes back.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use meseta_tests::daemon::{Daemon, free_port};
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::proxy::{Proxy, Sender};
+use meseta_tests::{
+    Cluster, Encoding, Framework, Missing, Setup, http, unless_installed, unless_root, wait,
+};
+use serde_json::{Value, json};
+
+meseta_tests::scenarios! {
+    crate::anywhere:
+        a_launch_that_is_cut_at_any_byte_launches_nothing_and_one_said_twice_runs_once,
+        a_registration_that_is_cut_anywhere_is_made_once_in_the_end,
+        an_order_that_is_cut_on_its_way_to_the_agent_runs_once_or_is_told_lost,
+        a_connection_that_died_without_a_word_is_noticed_and_its_task_goes_on,
+        what_an_agent_said_is_said_again_by_somebody_and_changes_nothing,
+        of_two_schedulers_with_one_id_the_later_one_is_served;
+    unless_hosts:
+        a_master_is_found_again_where_its_name_leads_now;
+}
+
+fn unless_hosts() -> Missing {
+    unless_root().or_else(|| unless_installed("unshare"))
+}
+
+const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The bytes of a call of a framework, as they go over the wire.
+fn wire_bytes(framework: &Framework, mut call: Value) -> Vec<u8> {
+    call["framework_id"] = json!({"value": framework.id});
+    let body = call.to_string();
+    let head = format!(
+        "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Mesos-Stream-Id: {}\r\nContent-Length: {}\r\n\r\n",
+        framework.stream_id,
+        body.len()
+    );
+    (head + &body).into_bytes()
+}
+
+fn tasks_of(cluster: &Cluster) -> Vec<Value> {
+    let tasks = cluster.master.page("/tasks").json();
+    tasks["tasks"].as_array().expect("a list").clone()
+}
+
+fn a_launch_that_is_cut_at_any_byte_launches_nothing_and_one_said_twice_runs_once() {
+    let (cluster, mut framework, offer) = Cluster::with_offer();
+    let info = task(&offer, "t", "exec sleep 600", SMALL);
+    let accept = json!({"type": "ACCEPT", "accept": {"offer_ids": [offer["id"]],
+        "operations": [{"type": "LAUNCH", "launch": {"task_infos": [info]}}]}});
+    let bytes = wire_bytes(&framework, accept);
+    let address = cluster.master.address();
+    for end in 0..bytes.len() {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.write_all(&bytes[..end]).expect("sent");
+    }
+    let metrics = cluster.master.page("/metrics/snapshot").json();
+    assert_eq!(metrics["master/messages_launch_tasks"].as_f64(), Some(0.0));
+    assert_eq!(tasks_of(&cluster), Vec::<Value>::new());
+    for status in ["202", "400"] {
+        let mut raw = meseta_tests::raw::Raw::connect(address);
+        raw.send(&bytes);
+        let said = raw.head().status.to_string();
+        // An offer that is used up is told by an update of the task, not by the answer.
+        assert!(said == status || said == "202", "{said}");
+    }
+    framework.until_state("t", "TASK_RUNNING");
+    assert_eq!(tasks_of(&cluster).len(), 1);
+    framework.kill("t");
+    framework.until_state("t", "TASK_KILLED");
+}
+
+/// A cluster whose agent speaks to the master through a proxy.
+struct Between {
+    cluster: Cluster,
+    proxy: Proxy,
+}
+
+impl Between {
+    fn start(master_flags: &[&str]) -> Self {
+        let mut between = Self::without_agent(master_flags);
+        between.start_agent();
+        between.cluster.wait_for_agents(1);
+        between
+    }
+
+    fn without_agent(master_flags: &[&str]) -> Self {
+        let cluster = Cluster::start(Setup {
+            agents: 0,
+            master_flags: master_flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            ..Setup::default()
+        });
+        let proxy = Proxy::new(cluster.master.address());
+        Self { cluster, proxy }
+    }
+
+    fn start_agent(&mut self) {
+        let flags = agent_flags(&self.cluster, &self.proxy.address);
+        let agent = Daemon::start("agent", &self.cluster.agent_dir(0), &flags);
+        self.cluster.agents.push(agent);
+    }
+}
+
+fn agent_flags(cluster: &Cluster, master: &str) -> Vec<String> {
+    vec![
+        "--port=0".to_owned(),
+        format!("--master={master}"),
+        format!(
+            "--runtime_dir={}",
+            cluster.agent_dir(0).join("run").display()
+        ),
+        format!("--cgroups_root={}", cluster.cgroups_root),
+        "--resources=cpus:4;mem:4096;disk:4096".to_owned(),
+        "--registration_backoff_factor=10ms".to_owned(),
+        "--shutdown_tasks_on_exit".to_owned(),
+    ]
+}
+
+fn agents(cluster: &Cluster) -> Vec<Value> {
+    let slaves = cluster.master.page("/slaves").json();
+    slaves["slaves"].as_array().expect("a list").clone()
+}
+
+fn a_registration_that_is_cut_anywhere_is_made_once_in_the_end() {
+    let mut between = Between::without_agent(&[]);
+    // An agent that forgot what it was called is known by where it listens.
+    let port = format!("--port={}", free_port());
+    let mut flags = agent_flags(&between.cluster, &between.proxy.address);
+    flags[0] = port;
+    let dir = between.cluster.agent_dir(0);
+    // The preface and the settings of HTTP/2 are some sixty bytes; a registration is well below two thousand.
+    for offset in [
+        0, 1, 24, 60, 100, 150, 200, 300, 400, 500, 700, 1_000, 1_500,
+    ] {
+        between.proxy.cut_after(Sender::Client, offset);
+        let before = between.proxy.count();
+        // Its first attempt is made at once.
+        let mut agent = Daemon::start("agent", &dir, &flags);
+        wait::eventually("it is cut off, or registered", PATIENCE, || {
+            let is_cut = between.proxy.count() > before && between.proxy.is_newest_over();
+            (is_cut || agents(&between.cluster).len() == 1).then_some(())
+        });
+        agent.kill();
+        assert!(agents(&between.cluster).len() <= 1, "after {offset} bytes");
+    }
+    between.proxy.mend();
+    let agent = Daemon::start("agent", &dir, &flags);
+    between.cluster.agents.push(agent);
+    between.cluster.wait_for_agents(1);
+    assert_eq!(agents(&between.cluster).len(), 1);
+    let mut framework = between.cluster.framework();
+    let offer = framework.offer();
+    framework.launch_task(&offer, "t", "true", SMALL);
+    framework.until_state("t", "TASK_FINISHED");
+}
+
+/// How often a task began, by what it wrote.
+fn began(mark: &Path) -> usize {
+    let text = std::fs::read_to_string(mark).unwrap_or_default();
+    text.lines().count()
+}
+
+/// The first state of a task that says what became of its launch.
+fn outcome(framework: &mut Framework, id: &str) -> String {
+    loop {
+        let status = framework.update(id);
+        framework.acknowledge(&status);
+        let state = status["state"].as_str().expect("a state");
+        if !["TASK_STAGING", "TASK_STARTING"].contains(&state) {
+            return state.to_owned();
+        }
+    }
+}
+
+fn an_order_that_is_cut_on_its_way_to_the_agent_runs_once_or_is_told_lost() {
+    let between = Between::start(&[]);
+    let mut framework = between.cluster.framework();
+    let mut outcomes = Vec::new();
+    for bytes in [1, 9, 40, 150, 300, 350, 600] {
+        let id = format!("t{bytes}");
+        let mark = between.cluster.dir.path().join(&id);
+        let command = format!("echo began >> {}; exec sleep 600", mark.display());
+        let offer = crate::enforcement::standing_offer(&mut framework);
+        between.proxy.cut_newest_after(Sender::Server, bytes);
+        framework.launch_task(&offer, &id, &command, SMALL);
+        let state = outcome(&mut framework, &id);
+        if state == "TASK_RUNNING" {
+            wait::eventually("it has begun", PATIENCE, || {
+                (began(&mark) > 0).then_some(())
+            });
+            framework.kill(&id);
+            framework.until_state(&id, "TASK_KILLED");
+        } else {
+            assert!(
+                ["TASK_DROPPED", "TASK_LOST"].contains(&state.as_str()),
+                "{state}"
+            );
+            assert_eq!(began(&mark), 0, "told {state}, and it ran");
+        }
+        assert!(began(&mark) <= 1, "it began twice");
+        outcomes.push((bytes, state));
+    }
+    eprintln!("cut after so many bytes of what the master says: {outcomes:?}");
+    assert!(outcomes.iter().any(|(_, state)| state != "TASK_RUNNING"));
+}
+
+/// Runs a task that goes on; its process.
+fn steady(framework: &mut Framework) -> i64 {
+    let offer = framework.offer();
+    let status = framework.run_task(&offer, "t", "exec sleep 600", SMALL);
+    status["container_status"]["executor_pid"]
+        .as_i64()
+        .expect("a pid")
+}
+
+/// The state of a task as the master tells it, and its process.
+fn asked(framework: &mut Framework) -> Value {
+    let question =
+        json!({"type": "RECONCILE", "reconcile": {"tasks": [{"task_id": {"value": "t"}}]}});
+    framework.accepted(question);
+    let is_answer = |event: &Value| event["update"]["status"]["reason"] == "REASON_RECONCILIATION";
+    framework.wait_until("an answer", is_answer)["update"]["status"].clone()
+}
+
+/// It runs as the same process, and ends when it is to.
+fn goes_on(framework: &mut Framework, pid: i64) {
+    let status = asked(framework);
+    assert_eq!(status["state"], "TASK_RUNNING", "{status:#}");
+    assert!(Path::new(&format!("/proc/{pid}")).exists());
+    framework.kill("t");
+    framework.until_state("t", "TASK_KILLED");
+}
+
+fn a_connection_that_died_without_a_word_is_noticed_and_its_task_goes_on() {
+    let between = Between::start(&[
+        "--agent_ping_timeout=1secs",
+        "--max_agent_ping_timeouts=3",
+        "--agent_removal_rate_limit=none",
+    ]);
+    let mut framework = between.cluster.framework();
+    let pid = steady(&mut framework);
+    let before = between.proxy.count();
+    between.proxy.hold();
+    let stood_still = Instant::now();
+    wait::eventually("the agent connects anew", PATIENCE, || {
+        (between.proxy.count() > before).then_some(())
+    });
+    let took = stood_still.elapsed();
+    eprintln!("noticed after {took:?} of three pings a second apart");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    between.cluster.wait_for_agents(1);
+    // What was on its way all the while says nothing that counts any more.
+    between.proxy.release();
+    goes_on(&mut framework, pid);
+    assert_eq!(agents(&between.cluster).len(), 1);
+}
+
+fn what_an_agent_said_is_said_again_by_somebody_and_changes_nothing() {
+    let between = Between::start(&[]);
+    let mut framework = between.cluster.framework();
+    let pid = steady(&mut framework);
+    let said = between.proxy.said();
+    assert!(said.len() > 500, "{} bytes", said.len());
+    for part in [said.len() / 3, said.len() / 2, said.len()] {
+        let mut again = TcpStream::connect(between.cluster.master.address()).expect("connected");
+        // It may be closed before all is said.
+        let _ = again.write_all(&said[..part]);
+        wait::eventually("the agent is there", PATIENCE, || {
+            (agents(&between.cluster).len() == 1).then_some(())
+        });
+    }
+    between.cluster.wait_for_agents(1);
+    assert_eq!(tasks_of(&between.cluster).len(), 1);
+    goes_on(&mut framework, pid);
+    let offer = framework.offer();
+    framework.launch_task(&offer, "after", "true", SMALL);
+    framework.until_state("after", "TASK_FINISHED");
+    assert_eq!(agents(&between.cluster).len(), 1);
+}
+
+fn of_two_schedulers_with_one_id_the_later_one_is_served() {
+    let cluster = Cluster::default();
+    let proxy = Proxy::new(cluster.master.address());
+    let url = format!("http://{}/api/v1/scheduler", proxy.address);
+    let mut cut_off = Framework::subscribe(&url, Encoding::Json, &framework_info("dev"));
+    let offer = cut_off.offer();
+    proxy.hold();
+    let mut info = framework_info("dev");
+    info["id"] = json!({"value": cut_off.id});
+    let mut later = cluster.subscribe(&info);
+    let served = later.offer();
+    assert_ne!(served["id"], offer["id"], "an offer of two");
+    proxy.release();
+    let over = |event: &Value| event["type"] == "OFFERS";
+    assert_eq!(cut_off.within(PATIENCE, &over), Err("the stream has ended"));
+    // The earlier one speaks on a stream that is no more.
+    let info = task(&offer, "old", "true", SMALL);
+    let answer = cut_off.call(
+        json!({"type": "ACCEPT", "accept": {"offer_ids": [offer["id"]],
+        "operations": [{"type": "LAUNCH", "launch": {"task_infos": [info]}}]}}),
+    );
+    assert!((400..500).contains(&answer.status), "{}", answer.text());
+    later.launch_task(&served, "new", "true", SMALL);
+    later.until_state("new", "TASK_FINISHED");
+    let known = http::get(&format!("{}/tasks", cluster.master.url)).text();
+    assert!(!known.contains("\"old\""), "{known}");
+}
+
+/// The name of the master, for the agent alone: a file of its own is its `/etc/hosts`.
+fn a_master_is_found_again_where_its_name_leads_now() {
+    const NAME: &str = "master.meseta.test";
+    let mut cluster = Cluster::start(Setup {
+        agents: 0,
+        ..Setup::default()
+    });
+    let (port, dir) = (free_port(), cluster.dir.path().join("named"));
+    let hosts = cluster.dir.path().join("hosts");
+    let lead_to = |address: &str| {
+        std::fs::write(&hosts, format!("{address} {NAME}\n127.0.0.1 localhost\n"))
+            .expect("written");
+    };
+    let start = |address: &str| {
+        let flags = [format!("--ip={address}"), format!("--port={port}")];
+        Daemon::start("master", &dir, &flags)
+    };
+    lead_to("127.0.0.2");
+    cluster.master = start("127.0.0.2");
+    let inside = format!(
+        "mount --make-rprivate / && mount --bind {} /etc/hosts && exec \"$0\" \"$@\"",
+        hosts.display()
+    );
+    let prefix = ["unshare", "--mount", "sh", "-c", &inside].map(str::to_owned);
+    let flags = agent_flags(&cluster, &format!("{NAME}:{port}"));
+    let agent = Daemon::start_under(&prefix, "agent", &cluster.agent_dir(0), &flags);
+    cluster.agents.push(agent);
+    cluster.wait_for_agents(1);
+    let id = cluster.agent_id();
+    cluster.master.kill();
+    lead_to("127.0.0.3");
+    cluster.master = start("127.0.0.3");
+    cluster.wait_for_agents(1);
+    assert_eq!(cluster.agent_id(), id);
+}
