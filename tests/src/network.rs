@@ -26,7 +26,7 @@ const FORWARDING: &str = "3";
 /// Until a new process has its own namespace.
 const NAMESPACE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Moves this process, and all that it starts, to a network of its own; before there are threads.
+/// Moves this thread, and all that it starts, to a network of its own: the process, where there are no others.
 pub fn leave() -> anyhow::Result<()> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNET)
         .context("failed to make a network namespace; run this as root")?;
@@ -89,7 +89,8 @@ impl Host {
     }
 
     fn connect(&self) -> anyhow::Result<()> {
-        let own = std::fs::read_link("/proc/self/ns/net")?;
+        // Of this thread: the others of this process may be elsewhere.
+        let own = std::fs::read_link("/proc/thread-self/ns/net")?;
         let is_apart = || std::fs::read_link(self.namespace()).is_ok_and(|other| other != own);
         ensure!(holds(NAMESPACE_LIMIT, is_apart), "no network namespace");
         let pid = self.holder.id().to_string();
