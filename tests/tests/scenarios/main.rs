@@ -37,6 +37,7 @@ mod logs;
 mod master_kills;
 mod metrics;
 mod newcomer;
+mod odd_tasks;
 mod operator_grpc;
 mod outside;
 mod oversubscription;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         master_kills,
         starved,
         outside,
+        odd_tasks,
         broken_connections,
         partitions,
         clocks,
