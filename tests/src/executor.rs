@@ -20,6 +20,10 @@ use crate::{http, kernel};
 
 /// First argument of the program that plays the executor.
 pub const ARGUMENT: &str = "--as-an-executor";
+/// The command of a task of which it tells that it runs, in ever new updates, as fast as it can.
+pub const FLOOD: &str = "flood";
+/// How many of these it sends side by side.
+const FLOODERS: usize = 4;
 /// Before the agent is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// An update that is not acknowledged by then is sent again.
@@ -153,6 +157,9 @@ impl Executor {
         let id = task["task_id"]["value"].as_str().unwrap_or_default();
         let command = BASE64.decode(task["data"].as_str().unwrap_or_default());
         let command = String::from_utf8(command.unwrap_or_default()).unwrap_or_default();
+        if command == FLOOD {
+            return self.flood(id);
+        }
         self.known().tasks.insert(id.to_owned(), task.clone());
         let child = Command::new("/bin/sh").arg("-c").arg(command).spawn();
         match child {
@@ -174,14 +181,21 @@ impl Executor {
         });
     }
 
+    fn flood(&self, id: &str) {
+        for _ in 0..FLOODERS {
+            let (this, id) = (self.clone(), id.to_owned());
+            std::thread::spawn(move || {
+                loop {
+                    let status = status(&mut this.known(), &id, "TASK_RUNNING", "");
+                    this.send(&status);
+                }
+            });
+        }
+    }
+
     fn tell(&self, id: &str, state: &str, message: &str) {
         let mut known = self.known();
-        known.sent += 1;
-        let mut uuid = [0; 16];
-        uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
-        uuid[8..].copy_from_slice(&known.sent.to_le_bytes());
-        let status = json!({"task_id": {"value": id}, "state": state, "message": message,
-            "source": "SOURCE_EXECUTOR", "uuid": BASE64.encode(uuid)});
+        let status = status(&mut known, id, state, message);
         known.updates.push((status.clone(), Instant::now()));
         drop(known);
         self.send(&status);
@@ -207,6 +221,16 @@ impl Executor {
             due.iter().for_each(|status| self.send(status));
         }
     }
+}
+
+/// An update that was never sent before.
+fn status(known: &mut Known, id: &str, state: &str, message: &str) -> Value {
+    known.sent += 1;
+    let mut uuid = [0; 16];
+    uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    uuid[8..].copy_from_slice(&known.sent.to_le_bytes());
+    json!({"task_id": {"value": id}, "state": state, "message": message,
+        "source": "SOURCE_EXECUTOR", "uuid": BASE64.encode(uuid)})
 }
 
 /// What is told of an end, as of a command task's.

@@ -40,6 +40,7 @@ mod newcomer;
 mod odd_tasks;
 mod operator_grpc;
 mod outside;
+mod overbearing;
 mod oversubscription;
 mod partitions;
 mod pauses;
@@ -81,6 +82,7 @@ const WAITING: &[&str] = &[
     "job_examples::a_nightly_job_waits_for_its_time_and_runs_when_it_is_there",
     "leaders::an_agent_obeys_a_restored_registry_only_above_what_it_has_obeyed",
     "oversubscription::the_load_controller_evicts_all_revocable_executors_and_nobody_else",
+    "overbearing::a_framework_that_went_away_has_its_time_and_no_more_over_a_restart_of_the_master",
     "partitions::a_third_of_all_packets_and_a_slow_line_lose_no_agent_and_no_update",
     "partitions::an_agent_that_is_cut_off_is_unreachable_once_and_comes_back_with_its_task",
     "pauses::a_master_that_was_stopped_ends_no_framework_and_loses_no_agent",
@@ -107,6 +109,7 @@ fn main() -> ExitCode {
         starved,
         outside,
         odd_tasks,
+        overbearing,
         broken_connections,
         partitions,
         clocks,

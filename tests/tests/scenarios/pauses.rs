@@ -48,7 +48,7 @@ pub(crate) fn outlive(cluster: &Cluster, seconds: usize) {
 }
 
 /// Takes the place of a framework's scheduler, and leaves.
-fn leave(cluster: &Cluster, info: &Value) {
+pub(crate) fn leave(cluster: &Cluster, info: &Value) {
     let call = json!({"type": "SUBSCRIBE", "framework_id": info["id"], "subscribe": {"framework_info": info}});
     let body = call.to_string();
     let head = format!(
