@@ -26,6 +26,8 @@ mod failover;
 mod faults;
 mod full_disk;
 mod hardening;
+mod hostile_calls;
+mod hostile_peers;
 mod ill_plugins;
 mod job_examples;
 mod jobs;
@@ -112,6 +114,8 @@ fn main() -> ExitCode {
         overbearing,
         broken_connections,
         partitions,
+        hostile_peers,
+        hostile_calls,
         clocks,
         logs,
         doctor,

@@ -24,6 +24,7 @@ meseta_tests::scenarios! {
         paths::a_nested_container_is_removed_through_no_link,
         paths::a_nested_sandbox_takes_no_folder_of_another_user,
         paths::the_api_reads_no_file_that_is_another_users,
+        paths::a_race_for_a_file_that_is_read_is_never_won,
         modes::an_ordinary_users_task_runs_under_any_umask;
     anywhere:
         modes::an_agent_of_an_ordinary_user_runs_under_any_umask;

@@ -217,3 +217,69 @@ pub(super) fn the_api_reads_no_file_that_is_another_users() {
     assert_eq!(owner, NOBODY);
     end(&mut framework, "t");
 }
+
+/// Its files are exchanged for links to root's while they are read; `sandbox_files` has a test with very many reads.
+pub(super) fn a_race_for_a_file_that_is_read_is_never_won() {
+    const TRIES: usize = 300;
+    let cluster = open_cluster(&[]);
+    let mut framework = framework_of_nobody(&cluster);
+    let secret = secret(&cluster, "secret");
+    let command = format!(
+        "mkdir inside away; echo own > inside/file; ln -s {0} outside; ln -s {0}/file leads; echo own > plain; \
+         mkfifo pipe; ln -s /proc/self/root/etc/shadow root; echo made; \
+         while :; do mv inside kept; mv outside inside; mv inside outside; mv kept inside; \
+         mv plain kept; mv leads plain; mv plain leads; mv kept plain; done",
+        secret.display()
+    );
+    let offer = framework.offer();
+    framework.launch(&offer, &[small(&offer, "t", &command)]);
+    framework.until_state("t", "TASK_RUNNING");
+    let run = sandbox(&cluster, &framework, "t");
+    wait::eventually("its files", END_LIMIT, || {
+        let printed = std::fs::read_to_string(run.join("stdout")).unwrap_or_default();
+        printed.contains("made").then_some(())
+    });
+    let path = format!("/frameworks/{}/executors/t/runs/latest", framework.id);
+    let url = &cluster.agent().url;
+    let mut own = 0;
+    for number in 0..TRIES {
+        let name = ["inside/file", "plain"][number % 2];
+        let answer = match number % 3 {
+            0 => http::get(&format!("{url}/files/download?path={path}/{name}")),
+            _ => http::get(&format!("{url}/files/read?path={path}/{name}&offset=0")),
+        };
+        assert!(
+            !answer.text().contains("secret"),
+            "{name}: {}",
+            answer.text()
+        );
+        own += usize::from(answer.text().contains("own"));
+    }
+    eprintln!("{own} of {TRIES} tries read the task's own file");
+    assert!(own > 0);
+    for name in [
+        "pipe",
+        "root",
+        "../../../../../../../../etc/shadow",
+        "outside/file",
+        "leads",
+    ] {
+        let answer = http::get(&format!("{url}/files/read?path={path}/{name}&offset=0"));
+        assert!(answer.status >= 400, "{name}: {}", answer.text());
+    }
+    for part in [
+        "offset=-9",
+        "offset=9223372036854775808",
+        "offset=0&length=-5",
+        "offset=x",
+    ] {
+        let answer = http::get(&format!("{url}/files/read?path={path}/stdout&{part}"));
+        assert!(
+            [200, 400].contains(&answer.status),
+            "{part}: {}",
+            answer.text()
+        );
+        assert!(!answer.text().contains("panicked"));
+    }
+    end(&mut framework, "t");
+}
