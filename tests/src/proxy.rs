@@ -1,12 +1,12 @@
-//! A TCP proxy on loopback: what goes through it is cut after so many bytes, stands still without an end, or is kept.
+//! A TCP proxy on loopback: what goes through it is late, cut after so many bytes, stands still without an end, or is kept.
 //!
-//! What was asked of it holds for connections that are accepted from then on, but for [`Proxy::hold`], which is about
-//! those that there are. Each direction of each connection has a thread; all end with the proxy.
+//! Cuts hold for connections that are accepted from then on, [`Proxy::hold`] for those that there are. Each direction of each connection has a thread; all end with the proxy.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What is kept of the bytes of a client, at most.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -30,6 +30,8 @@ struct Connection {
     is_held: Mutex<bool>,
     released: Condvar,
     is_over: AtomicBool,
+    /// How long each piece that the server says is under way, in ms.
+    delay_ms: Arc<AtomicU64>,
     kept: Mutex<Vec<u8>>,
 }
 
@@ -59,6 +61,10 @@ impl Connection {
         let at = from as usize;
         let mut bytes = vec![0; 16 << 10];
         while let Ok(count @ 1..) = source.read(&mut bytes) {
+            let delay = self.delay_ms.load(Ordering::SeqCst);
+            if from == Sender::Server && delay > 0 {
+                std::thread::sleep(Duration::from_millis(delay));
+            }
             let held = lock(&self.is_held);
             drop(self.released.wait_while(held, |held| *held));
             let passed = self.passed[at].load(Ordering::SeqCst);
@@ -83,6 +89,7 @@ impl Connection {
 struct Shared {
     target: String,
     over: AtomicBool,
+    delay_ms: Arc<AtomicU64>,
     ends: [AtomicUsize; 2],
     connections: Mutex<Vec<Arc<Connection>>>,
 }
@@ -101,6 +108,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             target: target.to_owned(),
             over: AtomicBool::new(false),
+            delay_ms: Arc::default(),
             ends: [AtomicUsize::new(NEVER), AtomicUsize::new(NEVER)],
             connections: Mutex::default(),
         });
@@ -127,6 +135,12 @@ impl Proxy {
         let at = from as usize;
         let end = newest.passed[at].load(Ordering::SeqCst) + bytes;
         newest.ends[at].store(end, Ordering::SeqCst);
+    }
+
+    /// From now on each piece that the server says is under way for so long, on all connections.
+    pub fn delay(&self, each: Duration) {
+        let each_ms = u64::try_from(each.as_millis()).unwrap_or(u64::MAX);
+        self.shared.delay_ms.store(each_ms, Ordering::SeqCst);
     }
 
     /// All connections that there are stand still: nothing passes, and nobody is told.
@@ -187,6 +201,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             is_held: Mutex::new(false),
             released: Condvar::new(),
             is_over: AtomicBool::new(false),
+            delay_ms: shared.delay_ms.clone(),
             kept: Mutex::default(),
         });
         lock(&shared.connections).push(connection.clone());

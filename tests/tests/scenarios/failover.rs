@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use meseta_tests::daemon::Daemon;
 use meseta_tests::framework::{Encoding, framework_info};
-use meseta_tests::masters::{FAILOVER_LIMIT, Masters};
+use meseta_tests::masters::{Etcd, FAILOVER_LIMIT, Masters};
+use meseta_tests::proxy::Proxy;
 use meseta_tests::wait::{eventually, holds};
 use meseta_tests::{Framework, Missing, http, kernel, unless_installed};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 meseta_tests::scenarios! {
     without_etcd:
@@ -18,6 +20,7 @@ meseta_tests::scenarios! {
         a_leader_that_stood_still_shows_nothing_and_ends,
         an_agent_leaves_a_leader_that_stands_still,
         a_leader_without_etcd_says_so_and_goes_on_when_it_is_back,
+        an_etcd_that_is_slow_or_silent_costs_no_write,
         a_leader_that_is_shut_down_is_replaced_at_once,
         followers_send_clients_to_the_leader,
         a_registry_is_read_filled_and_moved_between_a_file_and_etcd;
@@ -238,6 +241,64 @@ fn a_leader_without_etcd_says_so_and_goes_on_when_it_is_back() {
             .header("Meseta-Stale")
             .is_none()
     );
+}
+
+/// Each answer takes a third of a second, and then the connections stand still without an end.
+fn an_etcd_that_is_slow_or_silent_costs_no_write() {
+    let dir = TempDir::with_prefix("meseta-test-").expect("a directory");
+    let etcd = Etcd::start(dir.path());
+    let proxy = Proxy::new(etcd.url.trim_start_matches("http://"));
+    let flags = [
+        "--port=0".to_owned(),
+        "--registry=etcd".to_owned(),
+        format!("--etcd_endpoints=http://{}", proxy.address),
+        "--etcd_lease_ttl=6secs".to_owned(),
+    ];
+    let start = || Daemon::start("master", &dir.path().join("master"), &flags);
+    let leads = |master: &Daemon| {
+        eventually("it leads", FAILOVER_LIMIT, || {
+            let answer = http::try_get(&format!("{}/leader", master.url)).ok()?;
+            (answer.json()["role"] == "leading").then_some(())
+        });
+    };
+    let mut master = start();
+    leads(&master);
+    proxy.delay(Duration::from_millis(300));
+    for weight in 2..6 {
+        let answer = weights(&master.url, "web", f64::from(weight));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    proxy.hold();
+    // It connects anew in time, or ends as a leader does that has lost its lease.
+    let is_kept = eventually("it goes on, or ends", FAILOVER_LIMIT, || {
+        let body = json!([{"role": "web", "weight": 9.0}]).to_string();
+        let url = format!("{}/weights", master.url);
+        match http::put_within(Duration::from_secs(5), &url, &body) {
+            Ok(answer) if answer.status == 200 => Some(true),
+            _ => master.has_ended().then_some(false),
+        }
+    });
+    eprintln!(
+        "it {} when etcd fell silent",
+        if is_kept { "went on" } else { "ended" }
+    );
+    proxy.delay(Duration::ZERO);
+    if !is_kept {
+        master = start();
+    }
+    leads(&master);
+    // What was on its way all the while comes too late to change anything.
+    proxy.release();
+    let found = weights_of(&master.url);
+    let expected: &[f64] = if is_kept { &[9.0] } else { &[5.0, 9.0] };
+    assert!(
+        expected
+            .iter()
+            .any(|weight| found == [("web".to_owned(), *weight)]),
+        "{found:?}"
+    );
+    assert_eq!(weights(&master.url, "web", 11.0).status, 200);
+    assert_eq!(weights_of(&master.url), [("web".to_owned(), 11.0)]);
 }
 
 fn a_leader_that_is_shut_down_is_replaced_at_once() {
