@@ -278,3 +278,22 @@ async fn a_wrong_secret_that_is_given_again_costs_nothing_and_limits_nobody() {
     let right = claim("ada", "wonder");
     assert_eq!(authenticator.check(&right, here).await, CheckOutcome::Known);
 }
+
+/// The least of some tries, which other work on the machine does not shorten.
+#[tokio::test]
+async fn a_name_that_is_not_there_takes_as_long_as_a_wrong_secret() {
+    const TRIES: u32 = 16;
+    let authenticator = authenticator();
+    let mut least = [f64::MAX; 2];
+    for number in 0..TRIES {
+        for (who, least) in ["ada", "nobody"].into_iter().zip(&mut least) {
+            let began = std::time::Instant::now();
+            let got = outcome(&authenticator, who, &format!("guess-{number}")).await;
+            assert_eq!(got, CheckOutcome::Unknown, "{who}");
+            *least = least.min(began.elapsed().as_secs_f64());
+        }
+    }
+    let [wrong, unknown] = least;
+    let ratio = unknown / wrong;
+    assert!((0.7..1.4).contains(&ratio), "{unknown} s and {wrong} s");
+}
