@@ -21,6 +21,21 @@ pub fn groups_below(root: &str) -> Vec<PathBuf> {
     found
 }
 
+/// How many groups there are in the hierarchy of a controller, the root among them; nothing where it has none of its own.
+pub fn groups_of(controller: &str) -> u64 {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+    let is_its = |options: &str| options.split(',').any(|option| option == controller);
+    let paths = mounts.lines().filter_map(|mount| {
+        let fields: Vec<&str> = mount.split(' ').collect();
+        (fields.get(2) == Some(&"cgroup") && is_its(fields.get(3)?)).then(|| fields[1])
+    });
+    let mut found = Vec::new();
+    for path in paths {
+        walk(Path::new(path), &mut found);
+    }
+    u64::try_from(found.len()).unwrap_or(u64::MAX)
+}
+
 /// Depth first, children before their parents.
 fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(dir) else {
