@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use meseta_tests::framework::task;
 use meseta_tests::small_disk::SmallDisk;
 use meseta_tests::{
-    Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
+    Cluster, Framework, Missing, Setup, executor, http, kernel, unless_installed, unless_root, wait,
 };
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::Signal;
@@ -28,6 +28,7 @@ meseta_tests::scenarios! {
         two_thousand_children_that_nobody_waits_for_end_with_their_task,
         tasks_that_close_their_output_or_fill_a_pipe_hold_up_nobody,
         a_supervisor_that_is_killed_ends_its_task_alone_and_soon,
+        an_executor_that_is_killed_ends_its_tasks_alone_and_soon,
         a_sandbox_of_very_many_files_pipes_and_devices_is_collected_beside_other_work;
 }
 
@@ -284,6 +285,48 @@ fn a_supervisor_that_is_killed_ends_its_task_alone_and_soon() {
     assert_eq!(kernel::start_time(other), born);
     framework.kill("other");
     framework.until_state("other", "TASK_KILLED");
+    nothing_is_left(&cluster);
+}
+
+fn an_executor_that_is_killed_ends_its_tasks_alone_and_soon() {
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = standing_offer(&mut framework);
+    let resources = task(&offer, "x", "", SMALL)["resources"].clone();
+    let tasks: Vec<_> = ["hit", "other"]
+        .into_iter()
+        .flat_map(|id| {
+            let info = executor::info(id, &framework.id, &resources);
+            let of_executor = ["a", "b"].map(|part| {
+                let id = format!("{id}-{part}");
+                let mut task = task(&offer, &id, "exec sleep 600", SMALL);
+                executor::assign(&mut task, &info);
+                task
+            });
+            of_executor.into_iter()
+        })
+        .collect();
+    framework.launch(&offer, &tasks);
+    let mut executors = Vec::new();
+    for id in ["hit-a", "hit-b", "other-a", "other-b"] {
+        let status = framework.until_state(id, "TASK_RUNNING");
+        executors.push(pid_of(&status));
+    }
+    assert_eq!(executors[0], executors[1]);
+    let killed = Instant::now();
+    kernel::kill(executors[0], Signal::SIGKILL);
+    for id in ["hit-a", "hit-b"] {
+        let status = framework.until_state(id, "TASK_FAILED");
+        assert_eq!(status["reason"], "REASON_EXECUTOR_TERMINATED", "{status:#}");
+    }
+    let took = killed.elapsed();
+    eprintln!("told after {took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    for id in ["other-a", "other-b"] {
+        framework.kill(id);
+        framework.until_state(id, "TASK_KILLED");
+    }
+    framework.teardown();
     nothing_is_left(&cluster);
 }
 

@@ -27,7 +27,8 @@ meseta_tests::scenarios! {
         an_end_that_found_no_room_on_the_disk_keeps_its_reason,
         a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep;
     unless_prlimit:
-        an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task;
+        an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task,
+        more_launches_than_there_are_descriptors_run_or_fail_with_the_reason;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -363,4 +364,54 @@ fn a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep() {
     assert!(is_kept(weight) || is_kept(weight + 1), "{weight}: {page}");
     assert!(running[0].is_alive());
     assert_eq!(put_weight(&cluster, weight + 2), Some(200));
+}
+
+fn more_launches_than_there_are_descriptors_run_or_fail_with_the_reason() {
+    const LAUNCHES: usize = 60;
+    let cluster = Cluster::start(Setup {
+        agent_descriptors: Some(100),
+        agent_flags: vec!["--resources=cpus:20;mem:8192;disk:4096".to_owned()],
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let infos: Vec<Value> = (0..LAUNCHES)
+        .map(|number| {
+            let (id, command) = sleeper(number);
+            task(&offer, &id, &command, SMALL)
+        })
+        .collect();
+    framework.launch(&offer, &infos);
+    let mut running = Vec::new();
+    for number in 0..LAUNCHES {
+        let (id, _) = sleeper(number);
+        let status = loop {
+            let status = framework.update(&id);
+            framework.acknowledge(&status);
+            if status["state"] != "TASK_STARTING" {
+                break status;
+            }
+        };
+        let message = status["message"].as_str().unwrap_or_default();
+        match status["state"].as_str() {
+            Some("TASK_RUNNING") => running.push(id),
+            Some("TASK_FAILED") => {
+                assert!(message.contains("Too many open files"), "{status:#}");
+            }
+            _ => panic!("{status:#}"),
+        }
+    }
+    eprintln!("{} of {LAUNCHES} run", running.len());
+    assert!(running.len() > 10);
+    assert_eq!(
+        http::get(&format!("{}/health", cluster.agent().url)).status,
+        200
+    );
+    running.iter().for_each(|id| framework.kill(id));
+    for id in &running {
+        framework.until_state(id, "TASK_KILLED");
+    }
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "after", "true", SMALL)]);
+    framework.until_state("after", "TASK_FINISHED");
 }
