@@ -255,7 +255,7 @@ fn a_connection_that_died_without_a_word_is_noticed_and_its_task_goes_on() {
     });
     let took = stood_still.elapsed();
     eprintln!("noticed after {took:?} of three pings a second apart");
-    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
     between.cluster.wait_for_agents(1);
     // What was on its way all the while says nothing that counts any more.
     between.proxy.release();

@@ -22,6 +22,8 @@ const GROWTH_KIB_MAX: u64 = 32 << 10;
 /// Of what is sent beyond a limit, what is taken at most: buffers of both sides of the connection among it.
 const TAKEN_BYTES_MAX: usize = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// An answer that takes longer was held up by others; a busy machine alone takes one or two.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 fn resident_kib(daemon: &Daemon) -> u64 {
     kernel::memory_kib(daemon.pid(), "VmRSS").expect("it runs")
@@ -300,7 +302,7 @@ fn frames_that_nobody_needs_close_their_connection_or_cost_nothing() {
             200
         );
         assert!(
-            asked.elapsed() < Duration::from_secs(1),
+            asked.elapsed() < ANSWER_MAX,
             "{what}: {:?}",
             asked.elapsed()
         );
@@ -346,7 +348,7 @@ fn a_thousand_slow_requests_are_closed_in_time_and_hold_up_nobody() {
     });
     let took = began.elapsed();
     eprintln!("all are closed after {took:?}; the slowest answer meanwhile took {slowest:?}");
-    assert!(took < Duration::from_secs(20), "{took:?}");
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert!(slowest < ANSWER_MAX, "{slowest:?}");
     unharmed(&cluster, &before);
 }

@@ -400,7 +400,7 @@ fn a_sandbox_of_very_many_files_pipes_and_devices_is_collected_beside_other_work
     let collected = || !sandbox.exists();
     let slowest = slowest_answer(&cluster, "the sandbox is collected", collected);
     eprintln!("the slowest answer meanwhile took {slowest:?}");
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
     assert_eq!(std::fs::read_to_string(&kept).expect("kept"), "kept");
     assert_eq!(names_of_kept(), 1);
     assert!(Path::new("/dev/null").exists());

@@ -80,8 +80,8 @@ fn an_executor_that_tells_without_end_delays_nobody_else() {
         "a task takes {:?} before and {:?} (slowest {:?}) beside the flood; slowest answer {:?}; {grown} KiB more",
         before[2], meanwhile[4], meanwhile[7], answered[98],
     );
-    assert!(meanwhile[7] < Duration::from_secs(3), "{meanwhile:?}");
-    assert!(answered[98] < Duration::from_millis(500), "{answered:?}");
+    assert!(meanwhile[7] < Duration::from_secs(10), "{meanwhile:?}");
+    assert!(answered[98] < Duration::from_secs(3), "{answered:?}");
     assert!(grown < 64 << 10, "{grown} KiB");
     flooding.teardown();
     wait::eventually("the executor is gone", PATIENCE, || {
