@@ -4,7 +4,8 @@
 //! wait for a copy of its program; whoever needs the launcher waits for it. A request carries a socket of its own, on which the new process answers, so that launches from
 //! many threads wait side by side and the launcher itself never waits for anyone.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt;
@@ -23,8 +24,8 @@ use nix::sys::socket::{
 use super::plan::{PLAN_BYTES_MAX, TaskPlan};
 use super::report::{Outcome, REPORT_BYTES, Report};
 use super::{
-    INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, LaunchError, LaunchSpec, Launched, LauncherOptions, READY,
-    image, lock,
+    INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, LaunchError, LaunchSpec, Launched, LauncherOptions, PING,
+    READY, image, lock,
 };
 use crate::identity::{BootId, ProcessIdentity, wait_pidfd};
 use crate::sys;
@@ -71,6 +72,13 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a request may wait for room in the launcher's socket. A launcher that takes none for so
 /// long is replaced.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a launch is silent before the launcher is asked whether it still works.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// How long it may take to answer, behind the requests that came before; each costs it one clone. One that
+/// does not is replaced.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often one launch is tried when launchers die under it: the second death in a row is somebody
 /// killing them, or a fault of ours.
@@ -178,6 +186,31 @@ impl Launcher {
         }
     }
 
+    /// The first report of a launch. While there is none it is made sure that the launcher works: one that was
+    /// stopped keeps its requests for ever.
+    fn first_report(&self, ours: &OwnedFd, pid: u32, deadline: Instant) -> Answer {
+        loop {
+            match wait_report(ours, deadline.min(Instant::now() + SILENCE)) {
+                Answer::TimedOut if Instant::now() < deadline => self.end_if_silent(pid),
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Ends the launcher of this pid if it does not answer. The sockets of what it has not begun close with it.
+    fn end_if_silent(&self, pid: u32) {
+        let mut state = self.lock();
+        let process = state.started.as_mut().map(|started| &mut started.process);
+        let is_silent = |it: &mut Process| it.child.id() == pid && !it.answers();
+        if let Some(mut silent) = process.and_then(|it| it.take_if(is_silent)) {
+            silent.reap();
+            if let Ok(mut log) = open_log(&self.options) {
+                // For operators; that it cannot be said keeps nobody from launching.
+                let _ = writeln!(log, "launcher {pid} did not answer, and is replaced");
+            }
+        }
+    }
+
     fn attempt(
         &self,
         spec: &LaunchSpec<'_>,
@@ -191,7 +224,7 @@ impl Launcher {
             .map_err(io::Error::from)
             .map_err(starting("making a report socket"))?;
         let pid = self.send(bytes, theirs)?;
-        let answer = match wait_report(&ours, deadline) {
+        let answer = match self.first_report(&ours, pid, deadline) {
             Answer::Closed => return Ok(Attempt::Died { pid }),
             answer => answer,
         };
@@ -325,12 +358,7 @@ impl Drop for Launcher {
 
 impl Process {
     fn start(options: &LauncherOptions, image: &OwnedFd) -> Result<Self, LaunchError> {
-        let log = options.runtime_dir.join("launcher.log");
-        let log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(log);
-        let log = log.map_err(starting("opening launcher.log"))?;
+        let log = open_log(options).map_err(starting("opening launcher.log"))?;
         let errors = log.try_clone().map_err(starting("opening launcher.log"))?;
         let (socket, theirs) = pair().map_err(starting("making its socket"))?;
         let timeout = nix::sys::time::TimeVal::new(SEND_TIMEOUT.as_secs().cast_signed(), 0);
@@ -395,12 +423,21 @@ impl Process {
         }
     }
 
+    /// Whether it takes a message and answers it in time. Asked by one thread at a time.
+    fn answers(&self) -> bool {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        self.send(&[PING], &[]).is_ok()
+            && matches!(sys::is_readable_by(&self.socket, deadline), Ok(true))
+            && matches!(nix::unistd::read(&self.socket, &mut [0]), Ok(1))
+    }
+
     fn send(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
         let control = [ControlMessage::ScmRights(fds)];
+        let control = if fds.is_empty() { &[][..] } else { &control };
         let flags = MsgFlags::MSG_NOSIGNAL;
         let slices = [IoSlice::new(bytes)];
         loop {
-            match sendmsg::<()>(self.socket.as_raw_fd(), &slices, &control, flags, None) {
+            match sendmsg::<()>(self.socket.as_raw_fd(), &slices, control, flags, None) {
                 Err(nix::Error::EINTR) => {}
                 other => return other.map(drop).map_err(io::Error::from),
             }
@@ -432,6 +469,11 @@ fn deadline_after(distance: Duration) -> Instant {
     Instant::now() + distance.min(YEAR)
 }
 
+fn open_log(options: &LauncherOptions) -> io::Result<File> {
+    let log = options.runtime_dir.join("launcher.log");
+    File::options().create(true).append(true).open(log)
+}
+
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let kind = SockType::SeqPacket;
     Ok(socketpair(
@@ -444,8 +486,8 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn store(bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = memfd_create(c"meseta-plan", MFdFlags::MFD_CLOEXEC)?;
-    let mut file = std::fs::File::from(file);
-    io::Write::write_all(&mut file, bytes)?;
+    let mut file = File::from(file);
+    file.write_all(bytes)?;
     Ok(file.into())
 }
 

@@ -2,13 +2,17 @@
 //!
 //! Every launcher holds a file's lock together with others, and each supervisor until it has recorded
 //! who it is. An agent that could have the lock alone finds whatever there is, and nothing comes to it
-//! later: a launcher that outlives its agent by a moment could else start what was told to have failed.
+//! later: a launcher that outlives its agent by a moment could else start what was told to have failed. The file
+//! names the launcher and its agent: a launcher that was stopped does not see the end of its agent, and is ended.
 
-use std::fs::{File, TryLockError};
-use std::io;
-use std::os::fd::OwnedFd;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use crate::identity::{BootId, ProcessIdentity, start_ticks_of_stat};
+use crate::sys;
 
 /// The file, in the runtime folder.
 pub(crate) const LOCK_FILE: &str = "launcher.lock";
@@ -16,29 +20,81 @@ pub(crate) const LOCK_FILE: &str = "launcher.lock";
 /// Between two looks at a lock that somebody holds.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// How long a launcher may take to see that its agent has ended; it has one clone to end at most.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+
 fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.create(true).write(true).truncate(false).open(path)
 }
 
-/// Takes the lock for as long as the descriptor, or a copy of it, is open.
+/// Takes the lock for as long as the descriptor, or a copy of it, is open; by the launcher.
 pub(super) fn share(path: &Path) -> io::Result<OwnedFd> {
     let file = open(path)?;
     file.lock_shared()?;
+    // A full disk: then it is waited for without being known.
+    let _ = name_holder(&file);
     Ok(file.into())
+}
+
+/// Writes who this process and its parent are.
+fn name_holder(mut file: &File) -> io::Result<()> {
+    let boot_id = BootId::current()?;
+    let line = |pid: i32| {
+        let stat = fs::read(format!("/proc/{pid}/stat"))?;
+        let start_ticks = start_ticks_of_stat(&stat).ok_or(io::ErrorKind::InvalidData)?;
+        let boot_id = boot_id.clone();
+        let identity = ProcessIdentity {
+            pid,
+            start_ticks,
+            boot_id,
+        };
+        io::Result::Ok(identity.to_text())
+    };
+    let us = line(nix::unistd::getpid().as_raw())?;
+    let parent = line(nix::unistd::getppid().as_raw())?;
+    file.set_len(0)?;
+    file.write_all(format!("{us}\n{parent}\n").as_bytes())
 }
 
 /// Waits until nobody holds the lock; whether that came in time.
 pub(crate) fn wait_until_free(path: &Path, timeout: Duration) -> io::Result<bool> {
-    let deadline = Instant::now() + timeout;
+    wait(path, timeout, END_TIMEOUT)
+}
+
+fn wait(path: &Path, timeout: Duration, end_timeout: Duration) -> io::Result<bool> {
+    let began = Instant::now();
     let file = open(path)?;
+    let mut is_holder_ended = false;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(true),
             Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Ok(false),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(POLL_INTERVAL),
+            Err(TryLockError::WouldBlock) if began.elapsed() >= timeout => return Ok(false),
+            Err(TryLockError::WouldBlock) => {
+                if !is_holder_ended && began.elapsed() >= end_timeout {
+                    is_holder_ended = true;
+                    end_orphan(path)?;
+                }
+                std::thread::sleep(POLL_INTERVAL);
+            }
         }
+    }
+}
+
+/// Ends the launcher that the file names, if its agent has ended.
+fn end_orphan(path: &Path) -> io::Result<()> {
+    let text = fs::read_to_string(path)?;
+    let mut named = text.lines().map(ProcessIdentity::from_text);
+    let (Some(Some(launcher)), Some(Some(agent))) = (named.next(), named.next()) else {
+        return Ok(());
+    };
+    if agent.open()?.is_some() {
+        return Ok(());
+    }
+    match launcher.open()? {
+        Some(launcher) => sys::send_signal(launcher.as_fd(), libc::SIGKILL),
+        None => Ok(()),
     }
 }
 
@@ -53,7 +109,8 @@ mod tests {
         let one = share(&path).expect("shared");
         let other = share(&path).expect("shared");
         let copy = one.try_clone().expect("a copy");
-        let free = |timeout| wait_until_free(&path, timeout).expect("looked at");
+        // It names this process, whose parent lives.
+        let free = |timeout| wait(&path, timeout, Duration::ZERO).expect("looked at");
         assert!(!free(Duration::ZERO));
         drop(one);
         drop(other);
@@ -61,6 +118,35 @@ mod tests {
         let waiting = std::thread::spawn(move || drop(copy));
         assert!(free(Duration::from_secs(30)));
         waiting.join().expect("ended");
+        assert!(free(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_launcher_that_was_stopped_is_ended_once_its_agent_has() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join(LOCK_FILE);
+        let identity = |pid: u32| {
+            let stat = fs::read(format!("/proc/{pid}/stat")).expect("it lives");
+            let identity = ProcessIdentity {
+                pid: i32::try_from(pid).expect("a pid"),
+                start_ticks: start_ticks_of_stat(&stat).expect("a start"),
+                boot_id: BootId::current().expect("a boot"),
+            };
+            identity.to_text()
+        };
+        let sleeper = || std::process::Command::new("sleep").arg("600").spawn();
+        let (mut launcher, mut agent) = (sleeper().expect("begun"), sleeper().expect("begun"));
+        let named = [identity(launcher.id()), identity(agent.id())].join("\n");
+        let held = share(&path).expect("shared");
+        fs::write(&path, named).expect("written");
+        end_orphan(&path).expect("looked at");
+        assert_eq!(launcher.try_wait().expect("asked"), None, "its agent lives");
+        agent.kill().expect("killed");
+        agent.wait().expect("it has ended");
+        let free = |timeout| wait(&path, timeout, Duration::ZERO).expect("looked at");
+        assert!(!free(Duration::from_millis(20)), "others hold it");
+        launcher.wait().expect("it has ended");
+        drop(held);
         assert!(free(Duration::ZERO));
     }
 }

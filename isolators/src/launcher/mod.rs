@@ -36,6 +36,9 @@ const LAUNCHER_ARGUMENT: &str = "--meseta-sealed-launcher";
 /// First byte of the launcher's first message, before an errno.
 const READY: u8 = b'R';
 
+/// A message without descriptors that the launcher answers with the same: it works.
+const PING: u8 = b'P';
+
 /// Longest plan that travels in the request itself; below the default socket buffer of 208 KiB.
 const INLINE_BYTES_MAX: usize = 128 << 10;
 

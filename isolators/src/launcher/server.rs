@@ -19,7 +19,7 @@ use nix::sys::stat::Mode;
 
 use super::plan::{PLAN_BYTES_MAX, TaskPlan};
 use super::report::{Outcome, Report};
-use super::{INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, READY, lock, supervisor};
+use super::{INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, PING, READY, lock, supervisor};
 use crate::launch_step::LaunchStep;
 use crate::sys::{self, Cloned};
 
@@ -80,6 +80,10 @@ fn serve() -> io::Result<()> {
         // What a dead agent still wanted nobody waits for, and the next one would not know of it.
         if is_orphaned(socket) {
             break;
+        }
+        if buffer[..length] == [PING] {
+            let _ = sys::write_once(socket, &[PING]);
+            continue;
         }
         let group = group.as_ref().map(AsFd::as_fd);
         handle(&buffer[..length], fds, group, lock.as_fd());

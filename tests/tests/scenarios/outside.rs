@@ -1,4 +1,4 @@
-//! What others do to a node while tasks run: they move processes, stop supervisors, take the agent's memory,
+//! What others do to a node while tasks run: they move processes, stop supervisors and the launcher, take the agent's memory,
 //! break the disk. No task ends of it, and each is told right.
 
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ meseta_tests::scenarios! {
     unless_root:
         processes_that_others_move_out_of_their_groups_end_with_their_task,
         a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later,
+        a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away,
         an_agent_that_is_killed_for_want_of_memory_loses_no_task;
     unless_ext4:
         a_disk_that_has_become_read_only_ends_no_task_and_is_named;
@@ -151,6 +152,51 @@ fn a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later() {
         let is_over = supervisors.iter().all(|one| !one.is_alive());
         is_over.then_some(())
     });
+    nothing_is_left(&cluster);
+}
+
+/// The agent's launcher. Supervisors have its command line too.
+fn launcher(cluster: &Cluster) -> Process {
+    let agent = Process::of(cluster.agent().pid()).pid;
+    let all = kernel::processes_like("--meseta-sealed-launcher");
+    let all = all
+        .into_iter()
+        .filter(|pid| kernel::start_time(*pid).is_some());
+    let mut ours = all.map(Process::of).filter(|one| one.parent().pid == agent);
+    ours.next().expect("there is one")
+}
+
+fn a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let steady = run(&mut framework, "steady", "exec sleep 6000");
+    let stopped = launcher(&cluster);
+    kernel::kill(stopped.pid, Signal::SIGSTOP);
+    let began = Instant::now();
+    let offer = standing_offer(&mut framework);
+    let ids = ["a", "b", "c"];
+    let infos = ids.map(|id| task(&offer, id, "exec sleep 6000", SMALL));
+    framework.launch(&offer, &infos);
+    for id in ids {
+        framework.until_state(id, "TASK_RUNNING");
+    }
+    eprintln!("running {:?} after the request", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(25));
+    assert!(!stopped.is_alive());
+    let stopped = launcher(&cluster);
+    kernel::kill(stopped.pid, Signal::SIGSTOP);
+    // It does not see the end of its agent, and holds the lock that the next one waits for.
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    wait::eventually("it is ended", PATIENCE, || {
+        (!stopped.is_alive()).then_some(())
+    });
+    assert!(steady.is_alive());
+    run(&mut framework, "later", "exec sleep 6000");
+    for id in ["steady", "a", "b", "c", "later"] {
+        framework.kill(id);
+        framework.until_state(id, "TASK_KILLED");
+    }
     nothing_is_left(&cluster);
 }
 
