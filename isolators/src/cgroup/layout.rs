@@ -215,7 +215,7 @@ impl Layout {
                 Version::V1 => {
                     for dir in [&supervisors, &revocable] {
                         if !tree.controllers.is_empty() {
-                            v1::create(dir)?;
+                            v1::create_with_parents(dir)?;
                         }
                         v1::fill_cpuset(dir)?;
                     }
@@ -223,7 +223,7 @@ impl Layout {
                 Version::V2 => {
                     let below = self.relative.join(REVOCABLE);
                     v2::create_instance(&tree.mount, &below, &tree.controllers)?;
-                    v2::create(&supervisors)?;
+                    super::create(&supervisors)?;
                 }
             }
         }
@@ -293,19 +293,19 @@ impl Groups {
         self.dirs.iter().any(|group| group.dir.exists())
     }
 
-    /// Makes all folders. What was made before a failure is left for a destroy.
+    /// Makes all folders, in parents that are there. What was made before a failure is left for a destroy.
     pub fn create(&self) -> Result<(), KnobError> {
         for group in &self.dirs {
             match group.version {
                 Version::V1 => {
                     if !group.controllers.is_empty() {
-                        v1::create(&group.dir)?;
+                        super::create(&group.dir)?;
                     }
                     v1::fill_cpuset(&group.dir)?;
                 }
                 Version::V2 => {
-                    v2::create(&group.dir)?;
-                    v2::create(&group.dir.join(LEAF))?;
+                    super::create(&group.dir)?;
+                    super::create(&group.dir.join(LEAF))?;
                 }
             }
         }
@@ -460,5 +460,29 @@ mod tests {
         std::fs::write(&knob, "").expect("written");
         groups.write(&write).expect("written");
         assert_eq!(std::fs::read_to_string(knob).expect("read"), "9");
+    }
+
+    /// Found by checks of containers that were just being removed: their groups stayed, with those around them.
+    #[test]
+    fn a_nested_container_does_not_remake_the_container_around_it() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let host = fixture(
+            dir.path(),
+            &["cpu,cpuacct", "memory", "pids", "freezer"],
+            Some(""),
+        );
+        let layout = layout(&host);
+        layout.create_instance().expect("made");
+        let outer = layout.container(&name("c"));
+        outer.create().expect("made");
+        for group in &outer.dirs {
+            std::fs::remove_dir_all(&group.dir).expect("removed");
+        }
+        let made = outer.nested("check").create();
+        assert!(
+            matches!(&made, Err(KnobError::Create { source, .. }) if source.kind() == std::io::ErrorKind::NotFound),
+            "{made:?}"
+        );
+        assert!(!outer.exist());
     }
 }

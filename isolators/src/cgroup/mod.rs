@@ -29,6 +29,19 @@ pub use open_files::Files;
 pub(crate) use open_files::{Anchors, Budget};
 pub use scope::{ScopeError, task_scope};
 
+/// Makes one group; one that exists already is no error. Its parent has to be there: what was removed meanwhile is
+/// not made again, since nobody would remove it.
+fn create(dir: &std::path::Path) -> Result<(), KnobError> {
+    match std::fs::create_dir(dir) {
+        Ok(()) => show(dir),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(source) => Err(KnobError::Create {
+            path: dir.to_owned(),
+            source,
+        }),
+    }
+}
+
 /// Lets everybody read a group that was just made, whatever the umask: programs look there for their limits.
 fn show(dir: &std::path::Path) -> Result<(), KnobError> {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

@@ -7,7 +7,7 @@ use super::knob::{read_text, write_file};
 use super::{Controller, KnobError};
 
 /// Makes a group and its missing parents. A group that exists already is no error.
-pub(super) fn create(dir: &Path) -> Result<(), KnobError> {
+pub(super) fn create_with_parents(dir: &Path) -> Result<(), KnobError> {
     let above = dir.ancestors().skip(1);
     let missing: Vec<_> = above.take_while(|above| !above.exists()).collect();
     fs::create_dir_all(dir).map_err(|source| KnobError::Create {
@@ -50,7 +50,7 @@ mod tests {
     fn a_group_that_cannot_be_made_keeps_path_and_errno() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::write(dir.path().join("file"), "").expect("written");
-        let error = create(&dir.path().join("file/below"));
+        let error = create_with_parents(&dir.path().join("file/below"));
         let Err(KnobError::Create { source, .. }) = error else {
             panic!("{error:?}")
         };

@@ -4,24 +4,10 @@
 //! error. Invariant: `cgroup.subtree_control` above the handed root is written only when the root
 //! lacks a controller that we need, and then only to add it.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::knob::{read_text, write_file};
 use super::{Controller, KnobError};
-
-/// Makes one group; one that exists already is no error.
-pub(super) fn create(dir: &Path) -> Result<(), KnobError> {
-    match fs::create_dir(dir) {
-        Ok(()) => super::show(dir),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(source) => Err(KnobError::Create {
-            path: dir.to_owned(),
-            source,
-        }),
-    }
-}
 
 /// Makes `mount/relative` and sees to it that groups made inside it have these controllers.
 pub(super) fn create_instance(
@@ -34,7 +20,7 @@ pub(super) fn create_instance(
         let next = folders
             .last()
             .map_or_else(PathBuf::new, |parent| parent.join(part));
-        create(&next)?;
+        super::create(&next)?;
         folders.push(next);
     }
     let missing_in = |dir: &Path| -> Vec<Controller> {
@@ -82,6 +68,8 @@ pub(super) fn enable(dir: &Path, requested: &[Controller]) -> Result<(), KnobErr
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A folder with control files as the kernel would make them.

@@ -71,7 +71,7 @@ impl Containers {
             name: spec.name.clone(),
             source,
         };
-        self.make(groups).map_err(failed)?;
+        self.make(&spec.name, groups).map_err(failed)?;
         let is_nested = spec.name.nesting().is_some();
         if is_nested && task.own_limits {
             self.groups(&spec.name.outermost())

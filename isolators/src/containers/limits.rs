@@ -34,10 +34,13 @@ pub enum Shrink {
 }
 
 impl Containers {
-    /// Makes the groups, and the instance's too if somebody has removed them.
-    pub(super) fn make(&self, groups: &Groups) -> Result<(), KnobError> {
+    /// Makes the groups, and the instance's too if somebody has removed them. Those of a nested container are
+    /// missing because the container around it has ended.
+    pub(super) fn make(&self, name: &ContainerName, groups: &Groups) -> Result<(), KnobError> {
         match groups.create() {
-            Err(KnobError::Create { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(KnobError::Create { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && name.nesting().is_none() =>
+            {
                 self.layout.create_instance()?;
                 // The next one has the new group of supervisors open.
                 self.launcher.stop();
