@@ -497,6 +497,7 @@ fn open_blocking(
 ) -> Result<Opened, RunError> {
     let store = Store::open(layout.clone());
     let mut image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
+    let store = store.after(&image);
     let unusable = |error: &dyn std::error::Error| RunError::Containers(chain(error));
     let boot = BootId::current().map_err(|error| unusable(&error))?;
     let mut host = Host::detect().map_err(|error| unusable(&error))?;

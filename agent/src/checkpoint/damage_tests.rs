@@ -77,7 +77,7 @@ fn written() -> (tempfile::TempDir, Layout) {
         remembered(),
         identity(),
         super::tests::framework(),
-        super::tests::holdings_with("eng"),
+        super::holdings::tests::holdings_with("eng"),
         Write::Drain {
             agent: meseta_resources::AgentId::new("S0").expect("an id"),
             config: Some(meseta_proto::mesos::v1::DrainConfig::default()),

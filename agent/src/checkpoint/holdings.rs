@@ -1,7 +1,9 @@
 //! `resources_and_operations.state`: what was reserved and made at run time, and what is still to be
 //! told of it.
 //!
-//! One record, replaced whole, so that an operation and its effect are durable together. The
+//! One record, replaced whole, so that an operation and its effect are durable together. It is kept twice, in two
+//! folders: what no agent can be told again is not lost with one file. Each is numbered; the newer one that can be
+//! read counts, and both are durable before anybody is told. The
 //! directories of volumes are made before the record that names them, and removed after the record
 //! that does not; [`super::Write::RestoreVolumes`] completes what a crash cut short.
 
@@ -50,12 +52,63 @@ pub struct ResourcesRecord {
     /// Volumes that this very change destroyed: their directories go once the record is durable.
     #[prost(message, repeated, tag = "3")]
     pub destroyed: Vec<pb::Resource>,
+    /// Counts the records that were written; of two the higher is the newer. 0 before there were copies.
+    #[prost(uint64, tag = "4")]
+    pub number: u64,
+}
+
+/// What one of the two files gave.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Found {
+    Record(ResourcesRecord),
+    Missing,
+    /// It is named elsewhere.
+    Damaged,
+}
+
+/// What the record and its copy say together.
+#[derive(Debug, PartialEq)]
+pub(super) struct Chosen {
+    pub(super) record: Option<ResourcesRecord>,
+    /// Whether both are to be written again.
+    pub(super) is_rewritten: bool,
+    /// What is wrong with the record itself, though it is not damaged: it is written before its copy.
+    pub(super) loss: Option<&'static str>,
+}
+
+/// Chooses the newer of both that could be read.
+pub(super) fn choose(record: Found, copy: Found) -> Chosen {
+    let number = |found: &Found| match found {
+        Found::Record(record) => Some(record.number),
+        Found::Missing | Found::Damaged => None,
+    };
+    let loss = match (&record, number(&copy)) {
+        (Found::Missing, Some(_)) => Some("it is gone; its copy is read"),
+        (Found::Record(old), Some(newer)) if old.number < newer => {
+            Some("it is older than its copy, which is read")
+        }
+        _ => None,
+    };
+    let is_rewritten = record != copy;
+    let newer = match number(&copy) > number(&record) {
+        true => copy,
+        false => record,
+    };
+    let record = match newer {
+        Found::Record(record) => Some(record),
+        Found::Missing | Found::Damaged => None,
+    };
+    Chosen {
+        is_rewritten: is_rewritten && record.is_some(),
+        record,
+        loss,
+    }
 }
 
 impl Holdings {
-    pub(super) fn encode(&self, destroyed: &[Resource]) -> Vec<u8> {
+    pub(super) fn record(&self, destroyed: &[Resource], number: u64) -> ResourcesRecord {
         let one = |resource: &Resource| convert::to_resource(resource, Format::PostRefinement);
-        let record = ResourcesRecord {
+        ResourcesRecord {
             resources: convert::to_resources(&self.resources, Format::PostRefinement)
                 .unwrap_or_default(),
             operations: self.operations.iter().map(|one| (**one).clone()).collect(),
@@ -63,9 +116,20 @@ impl Holdings {
                 .iter()
                 .filter_map(|volume| one(volume).ok())
                 .collect(),
-        };
-        record.encode_to_vec()
+            number,
+        }
     }
+}
+
+/// Writes a record and its copy.
+pub(super) fn write(
+    layout: &Layout,
+    record: &ResourcesRecord,
+    batch: &mut Batch,
+) -> Result<(), StoreError> {
+    let body = record.encode_to_vec();
+    batch.write_file(&layout.holdings(), &body)?;
+    batch.write_file(&layout.holdings_copy(), &body)
 }
 
 /// Where a volume's data is. None of what is no volume, or lies on a device of its own.
@@ -191,3 +255,6 @@ pub(super) fn volumes(messages: &[pb::Resource]) -> Vec<Resource> {
         .filter(Resource::is_persistent_volume)
         .collect()
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! meta/resources/resources_and_operations.state   reservations, volumes, operations
+//! meta/resources_and_operations.copy              the same, in case that one is lost
 //! meta/boot_id, meta/instance, meta/estimator, meta/sandbox_ages, meta/executor_key
 //! meta/slaves/latest -> <agent>
 //! meta/slaves/<agent>/{slave.info,drain.config}
@@ -104,6 +105,10 @@ impl Layout {
         self.meta()
             .join("resources")
             .join("resources_and_operations.state")
+    }
+
+    pub(super) fn holdings_copy(&self) -> PathBuf {
+        self.meta().join("resources_and_operations.copy")
     }
 
     pub(super) fn agents(&self) -> PathBuf {

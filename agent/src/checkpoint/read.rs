@@ -15,7 +15,7 @@ use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
 use prost::Message as _;
 
 use super::frame::{self, FrameError};
-use super::holdings::ResourcesRecord;
+use super::holdings::{self, Found, ResourcesRecord};
 use super::layout::{
     EXECUTOR_INFO, EXECUTOR_LOG, Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey,
 };
@@ -151,10 +151,31 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// A damaged record is set aside: the volumes' directories stay, but nothing knows of them.
+    /// The record of reservations and volumes, or its copy. What is damaged is set aside; without either the volumes'
+    /// directories stay, but nothing knows of them.
     fn holdings(&mut self) -> Result<Option<ResourcesRecord>, ReadError> {
         let path = self.layout.holdings();
-        self.message_or_aside::<ResourcesRecord>(&path)
+        let record = self.record_of_holdings(&path)?;
+        let copy = self.record_of_holdings(&self.layout.holdings_copy())?;
+        let chosen = holdings::choose(record, copy);
+        if let Some(why) = chosen.loss {
+            self.note(&path, why);
+        }
+        if let Some(record) = chosen.record.clone().filter(|_| chosen.is_rewritten) {
+            let record = Box::new(record);
+            self.repairs.push(Repair::WriteHoldings { record });
+        }
+        Ok(chosen.record)
+    }
+
+    fn record_of_holdings(&mut self, path: &Path) -> Result<Found, ReadError> {
+        let damages_before = self.damages.len();
+        let record = self.message_or_aside(path)?;
+        Ok(match record {
+            Some(record) => Found::Record(record),
+            None if self.damages.len() > damages_before => Found::Damaged,
+            None => Found::Missing,
+        })
     }
 
     /// A record that is nobody's run: a damaged one is set aside.

@@ -7,9 +7,10 @@
 use std::path::PathBuf;
 
 use super::durable::{Batch, StoreError, cut_tail};
-use super::layout::RunKey;
+use super::holdings::{self, ResourcesRecord};
+use super::layout::{Layout, RunKey};
 
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Repair {
     /// A log ends in a record that was not written whole.
     CutTail {
@@ -25,14 +26,17 @@ pub enum Repair {
         /// Where it is kept.
         to: PathBuf,
     },
+    /// The record of reservations and volumes, or its copy, is lost or older than the other.
+    WriteHoldings { record: Box<ResourcesRecord> },
     /// A run of which nothing had been durable when an agent ended, so that nothing was begun.
     Retire { key: Box<RunKey> },
 }
 
 impl Repair {
-    /// Does it; what is retired goes to the path that `retired` gives for it.
+    /// Does it, below a work directory; what is retired goes to the path that `retired` gives for it.
     pub(super) fn carry_out(
         &self,
+        layout: &Layout,
         batch: &mut Batch,
         retired: impl Fn(&RunKey) -> (PathBuf, PathBuf),
     ) -> Result<(), StoreError> {
@@ -48,6 +52,7 @@ impl Repair {
                     batch.touch_dir(changed);
                 }
             }),
+            Self::WriteHoldings { record } => holdings::write(layout, record, batch),
             Self::Retire { key } => {
                 let (from, to) = retired(key);
                 batch.move_away(&from, &to)

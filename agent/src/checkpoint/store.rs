@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use meseta_proto::mesos::v1::DrainConfig;
 use meseta_resources::{AgentId, FrameworkId, Resource};
@@ -19,6 +20,7 @@ use super::janitor::Janitor;
 use super::layout::{
     EXECUTOR_INFO, EXECUTOR_LOG, Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey,
 };
+use super::read::Image;
 use super::records::{
     AgentRecord, DrainRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
 };
@@ -137,13 +139,28 @@ impl Write {
 pub struct Store {
     layout: Layout,
     janitor: Janitor,
+    /// The number of the newest record of reservations and volumes.
+    holdings_number: AtomicU64,
 }
 
 impl Store {
     /// Over a work directory; nothing is written yet.
     pub fn open(layout: Layout) -> Self {
         let janitor = Janitor::start(layout.retired());
-        Self { layout, janitor }
+        Self {
+            layout,
+            janitor,
+            holdings_number: AtomicU64::new(0),
+        }
+    }
+
+    /// Goes on from what was read: what is written next is newer.
+    pub fn after(self, image: &Image) -> Self {
+        let number = image.holdings.as_ref().map_or(0, |record| record.number);
+        Self {
+            holdings_number: AtomicU64::new(number),
+            ..self
+        }
     }
 
     /// The paths that it writes to.
@@ -187,7 +204,7 @@ impl Store {
                 let retired = |key: &RunKey| (self.top_of(key), self.janitor.next_path());
                 repairs
                     .iter()
-                    .try_for_each(|one| one.carry_out(batch, retired))
+                    .try_for_each(|one| one.carry_out(&self.layout, batch, retired))
             }
             Write::RestoreVolumes { record } => self.restore_volumes(record, batch),
             Write::Drain { agent, config } => match config {
@@ -256,7 +273,10 @@ impl Store {
         batch: &mut Batch,
     ) -> Result<(), StoreError> {
         self.make_volumes(created, batch)?;
-        batch.write_file(&self.layout.holdings(), &holdings.encode(destroyed))?;
+        // Written again after a failure it is a later one, which is as good.
+        let number = 1 + self.holdings_number.fetch_add(1, Ordering::Relaxed);
+        let record = holdings.record(destroyed, number);
+        holdings::write(&self.layout, &record, batch)?;
         if destroyed.is_empty() {
             return Ok(());
         }

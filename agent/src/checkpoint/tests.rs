@@ -6,6 +6,7 @@ use std::sync::Arc;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
 
+use super::holdings::tests::holdings_with;
 use super::*;
 
 fn run_key(name: &str) -> RunKey {
@@ -661,40 +662,4 @@ fn what_no_file_can_hold_is_left_out_and_what_follows_is_written() {
     assert_eq!(found.len(), 3);
     assert!(image.holdings.is_some(), "the record itself is sound");
     drop(dir);
-}
-
-/// A record with one volume of that role, which was just made.
-pub(super) fn holdings_with(role: &str) -> Write {
-    let volume = pb::Resource {
-        name: "disk".to_owned(),
-        r#type: pb::value::Type::Scalar.into(),
-        scalar: Some(pb::value::Scalar { value: 10.0 }),
-        reservations: vec![pb::resource::ReservationInfo {
-            r#type: Some(pb::resource::reservation_info::Type::Dynamic.into()),
-            role: Some(role.to_owned()),
-            ..pb::resource::ReservationInfo::default()
-        }],
-        disk: Some(Box::new(pb::resource::DiskInfo {
-            persistence: Some(pb::resource::disk_info::Persistence {
-                id: "v".to_owned(),
-                principal: None,
-            }),
-            volume: Some(pb::Volume {
-                container_path: "data".to_owned(),
-                mode: pb::volume::Mode::Rw.into(),
-                ..pb::Volume::default()
-            }),
-            ..pb::resource::DiskInfo::default()
-        })),
-        ..pb::Resource::default()
-    };
-    let volume = meseta_proto::convert::resource(&volume).expect("a volume");
-    Write::Resources {
-        holdings: Arc::new(Holdings {
-            resources: std::iter::once(volume.clone()).collect(),
-            operations: Vec::new(),
-        }),
-        created: vec![volume],
-        destroyed: Vec::new(),
-    }
 }

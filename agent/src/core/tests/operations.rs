@@ -387,7 +387,20 @@ fn a_damaged_record_costs_no_start_and_no_data() {
     simulation.tell(apply(&Operation::Create(vec![data]), 2));
     let meta = simulation.work_dir().join("meta");
     let record = meta.join("resources/resources_and_operations.state");
+    let copy = meta.join("resources_and_operations.copy");
+    let before = simulation.total().to_checkpoint();
+    assert!(!before.is_empty());
     std::fs::write(&record, b"MSTR nonsense").unwrap();
+    simulation.crash(false);
+    simulation.back(Vec::new());
+    assert_eq!(
+        simulation.total().to_checkpoint(),
+        before,
+        "there is a copy"
+    );
+    for damaged in [&record, &copy] {
+        std::fs::write(damaged, b"MSTR nonsense").unwrap();
+    }
     simulation.crash(false);
     simulation.back(Vec::new());
     assert!(simulation.total().to_checkpoint().is_empty());

@@ -1,0 +1,163 @@
+//! The record of reservations and volumes, and its copy: whatever becomes of one of them, nothing is lost.
+
+use std::fs;
+
+use proptest::prelude::*;
+
+use super::super::{Image, Repair, Store, Write, read};
+use super::*;
+
+/// A record with one volume of that role, which was just made.
+pub(in crate::checkpoint) fn holdings_with(role: &str) -> Write {
+    let volume = pb::Resource {
+        name: "disk".to_owned(),
+        r#type: pb::value::Type::Scalar.into(),
+        scalar: Some(pb::value::Scalar { value: 10.0 }),
+        reservations: vec![pb::resource::ReservationInfo {
+            r#type: Some(pb::resource::reservation_info::Type::Dynamic.into()),
+            role: Some(role.to_owned()),
+            ..pb::resource::ReservationInfo::default()
+        }],
+        disk: Some(Box::new(pb::resource::DiskInfo {
+            persistence: Some(pb::resource::disk_info::Persistence {
+                id: "v".to_owned(),
+                principal: None,
+            }),
+            volume: Some(pb::Volume {
+                container_path: "data".to_owned(),
+                mode: pb::volume::Mode::Rw.into(),
+                ..pb::Volume::default()
+            }),
+            ..pb::resource::DiskInfo::default()
+        })),
+        ..pb::Resource::default()
+    };
+    let volume = convert::resource(&volume).expect("a volume");
+    Write::Resources {
+        holdings: Arc::new(Holdings {
+            resources: std::iter::once(volume.clone()).collect(),
+            operations: Vec::new(),
+        }),
+        created: vec![volume],
+        destroyed: Vec::new(),
+    }
+}
+
+/// What becomes of a file.
+#[derive(Clone, Debug)]
+enum Harm {
+    Removed,
+    /// Cut off here, of 1,000 parts.
+    Cut(usize),
+    /// A bit of the byte there, of 1,000 parts.
+    Flipped(usize, u8),
+    Zeroes,
+    /// As it was so many records ago.
+    Older(usize),
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    prop_oneof![
+        Just(Harm::Removed),
+        (0..1_000_usize).prop_map(Harm::Cut),
+        (0..1_000_usize, 0..8_u8).prop_map(|(at, bit)| Harm::Flipped(at, bit)),
+        Just(Harm::Zeroes),
+        (1..4_usize).prop_map(Harm::Older),
+    ]
+}
+
+impl Harm {
+    fn apply(&self, path: &Path, earlier: &[Vec<u8>]) {
+        let mut bytes = fs::read(path).expect("there");
+        let at = |part: usize| part * bytes.len() / 1_000;
+        match self {
+            Self::Removed => return fs::remove_file(path).expect("removed"),
+            Self::Cut(part) => {
+                let at = at(*part);
+                bytes.truncate(at);
+            }
+            Self::Flipped(part, bit) => {
+                let at = at(*part);
+                bytes[at] ^= 1 << bit;
+            }
+            Self::Zeroes => bytes.fill(0),
+            Self::Older(records) => match earlier.iter().rev().nth(*records) {
+                Some(older) => bytes.clone_from(older),
+                None => return fs::remove_file(path).expect("removed"),
+            },
+        }
+        fs::write(path, bytes).expect("written");
+    }
+}
+
+/// The roles of what is held.
+fn roles(image: &Image) -> Vec<String> {
+    let record = image.holdings.as_ref().expect("a record");
+    let reservations = record.resources.iter().flat_map(|it| &it.reservations);
+    reservations.filter_map(|it| it.role.clone()).collect()
+}
+
+fn has_damage_of(image: &Image, path: &Path) -> bool {
+    image.damages.iter().any(|damage| damage.path == path)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_newest_record_outlives_any_damage_to_one_of_both(
+        records in 1..5_usize,
+        harm in harm(),
+        is_copy in any::<bool>(),
+    ) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(dir.path());
+        let store = Store::open(layout.clone());
+        let path = if is_copy { layout.holdings_copy() } else { layout.holdings() };
+        let mut earlier = Vec::new();
+        for record in 0..records {
+            store.commit(&[holdings_with(&format!("r{record}"))]).expect("written");
+            earlier.push(fs::read(&path).expect("there"));
+        }
+        let newest = vec![format!("r{}", records - 1)];
+        harm.apply(&path, &earlier);
+        let is_harmed = fs::read(&path).ok().as_ref() != earlier.last();
+        let image = read(&layout).expect("readable");
+        prop_assert_eq!(roles(&image), newest.clone());
+        // A copy that is gone or older may be one that a crash has kept from being written.
+        let is_named = !is_copy || !matches!(harm, Harm::Removed | Harm::Older(_));
+        // The version of the record is no part of its checksum; 0 is read as 1.
+        let is_readable = fs::read(&path).is_ok_and(|bytes| super::super::frame::decode_file(&bytes).is_ok());
+        let is_same = is_readable && !matches!(harm, Harm::Older(_));
+        prop_assert_eq!(has_damage_of(&image, &path), is_harmed && is_named && !is_same, "{:?}", image.damages);
+        let repairs = image.repairs.clone();
+        let store = Store::open(layout.clone()).after(&image);
+        store.commit(&[Write::Repair { repairs }]).expect("repaired");
+        let again = read(&layout).expect("readable");
+        prop_assert_eq!(roles(&again), newest);
+        prop_assert!(again.damages.is_empty() && again.repairs.is_empty());
+        // The next one is newer than both.
+        store.commit(&[holdings_with("next")]).expect("written");
+        Harm::Removed.apply(&path, &earlier);
+        prop_assert_eq!(roles(&read(&layout).expect("readable")), ["next"]);
+    }
+}
+
+/// As an agent that kept no copy has left it.
+#[test]
+fn a_record_without_a_copy_is_no_damage_and_gets_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layout = Layout::new(dir.path());
+    let store = Store::open(layout.clone());
+    store.commit(&[holdings_with("r")]).expect("written");
+    fs::remove_file(layout.holdings_copy()).expect("removed");
+    let image = read(&layout).expect("readable");
+    assert!(image.damages.is_empty());
+    assert!(matches!(image.repairs[..], [Repair::WriteHoldings { .. }]));
+    let repairs = image.repairs;
+    store
+        .commit(&[Write::Repair { repairs }])
+        .expect("repaired");
+    let of = |path: PathBuf| fs::read(path).expect("there");
+    assert_eq!(of(layout.holdings()), of(layout.holdings_copy()));
+}
