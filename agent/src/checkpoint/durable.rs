@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -144,9 +144,15 @@ impl Batch {
 
     /// Replaces a file's contents.
     pub(super) fn write_file(&mut self, path: &Path, body: &[u8]) -> Result<(), StoreError> {
+        let bytes = frame::encode_file(body).map_err(frame_error(path))?;
+        self.begin_file(path, &bytes)
+    }
+
+    /// Writes a file that gets its name when it is synced, after those that were written before: a log is never
+    /// there without the record of what it is of, nor without what it begins with.
+    fn begin_file(&mut self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         self.make_dir(dir)?;
-        let bytes = frame::encode_file(body).map_err(frame_error(path))?;
         let tmp = tmp_beside(path);
         let repeated = |unsettled: &Unsettled| unsettled.path == path;
         if self.unsettled.len() >= UNSETTLED_MAX || self.unsettled.iter().any(repeated) {
@@ -162,7 +168,7 @@ impl Batch {
             created => created,
         }
         .map_err(io_error("create", &tmp))?;
-        file.write_all(&bytes).map_err(io_error("write", &tmp))?;
+        file.write_all(bytes).map_err(io_error("write", &tmp))?;
         self.dirs.insert(dir.to_owned());
         self.unsettled.push_back(Unsettled {
             file,
@@ -187,27 +193,20 @@ impl Batch {
 
     /// Appends records to a log, which is created if missing. A failed write leaves no part of them.
     pub(super) fn append(&mut self, path: &Path, bodies: &[Vec<u8>]) -> Result<(), StoreError> {
-        let dir = path.parent().unwrap_or(Path::new("/"));
-        self.make_dir(dir)?;
-        // A log beside which there is no record of what it is of would be taken for what damage has left.
-        let is_beside = |unsettled: &Unsettled| unsettled.path.parent() == Some(dir);
-        if self.unsettled.iter().any(is_beside) {
-            self.settle()?;
-        }
-        let mut file = open_log(path)?;
-        let before = file.metadata().map_err(io_error("stat", path))?.len();
         let mut bytes = Vec::new();
-        if before == 0 {
-            bytes.extend_from_slice(&frame::log_header());
-            self.dirs.insert(dir.to_owned());
-        }
         for body in bodies {
             frame::encode_record(body, &mut bytes).map_err(frame_error(path))?;
         }
-        if let Err(source) = file.write_all(&bytes) {
-            file.set_len(before).map_err(sync_error(path))?;
-            return Err(io_error("append to", path)(source));
+        let mut begun = self.unsettled.iter();
+        if let Some(begun) = begun.find(|unsettled| unsettled.path == path) {
+            return append_to(&begun.file, &begun.tmp, &bytes).map(drop);
         }
+        self.make_dir(path.parent().unwrap_or(Path::new("/")))?;
+        let Some(file) = open_log(path)? else {
+            let bytes = [&frame::log_header()[..], &bytes[..]].concat();
+            return self.begin_file(path, &bytes);
+        };
+        let before = append_to(&file, path, &bytes)?;
         self.logs.insert(path.to_owned());
         let after = before.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         if compaction::is_due(before, after) {
@@ -486,15 +485,24 @@ fn rename_into_place(new: &Path, path: &Path) -> Result<(), StoreError> {
     renamed.map_err(io_error("rename into place", path))
 }
 
-/// Opens a log to be appended to, new or as it is.
-fn open_log(path: &Path) -> Result<File, StoreError> {
+/// Writes behind the end of a log; its length before. What fails leaves no part.
+fn append_to(file: &File, path: &Path, bytes: &[u8]) -> Result<u64, StoreError> {
+    let before = file.metadata().map_err(io_error("stat", path))?.len();
+    if let Err(source) = file.write_all_at(bytes, before) {
+        file.set_len(before).map_err(sync_error(path))?;
+        return Err(io_error("append to", path)(source));
+    }
+    Ok(before)
+}
+
+/// Opens a log to be appended to; none if it is to begin, as one that was emptied is. What is something else is put aside.
+fn open_log(path: &Path) -> Result<Option<File>, StoreError> {
     // Opening a pipe waits for nobody.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
     let open = || {
         let mut options = OpenOptions::new();
-        options.append(true).create(true).mode(FILE_MODE);
-        options.custom_flags(flags).open(path)
+        options.write(true).custom_flags(flags).open(path)
     };
     let is_something_else = || {
         let found = fs::symlink_metadata(path);
@@ -507,7 +515,12 @@ fn open_log(path: &Path) -> Result<File, StoreError> {
         }
         opened => opened,
     };
-    opened.map_err(io_error("open", path))
+    let file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(io_error("open", path))?,
+    };
+    let found = file.metadata().map_err(io_error("stat", path))?;
+    Ok((found.len() > 0).then_some(file))
 }
 
 fn libc_nofollow() -> i32 {
@@ -544,10 +557,15 @@ mod tests {
         batch.write_file(&record, b"record").expect("written");
         assert!(!record.exists(), "in place with the rest of the batch");
         batch.append(&log, &[b"entry".to_vec()]).expect("appended");
-        assert!(record.exists() && log.exists());
-        batch.write_file(&other, b"again").expect("written");
+        assert!(!log.exists(), "nor is the log");
         batch.append(&log, &[b"more".to_vec()]).expect("appended");
-        assert!(!batch.unsettled.is_empty(), "what is beside no log waits");
+        batch.write_file(&other, b"again").expect("written");
+        assert!(record.exists() && log.exists());
+        batch.append(&log, &[b"last".to_vec()]).expect("appended");
+        assert_eq!(batch.unsettled.len(), 1, "what is there is appended to");
         batch.finish().expect("durable");
+        let bytes = fs::read(&log).expect("there");
+        let contents = frame::decode_log(&bytes).expect("a log");
+        assert_eq!(contents.bodies, [&b"entry"[..], b"more", b"last"]);
     }
 }

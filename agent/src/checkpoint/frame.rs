@@ -147,15 +147,10 @@ pub(super) struct Hole {
 }
 
 /// Reads a log. What is no record, though records follow it up to the end, is a hole and costs no more than
-/// itself; otherwise the log ends before it, torn. A file shorter than the header is an empty log, torn at its creation;
-/// so is one of zeroes alone, which has its length, but of whose bytes none reached the disk.
+/// itself; otherwise the log ends before it, torn. What a log begins with is synced before the log gets its name: without
+/// it, cut off or zeroes, it is damaged.
 pub(super) fn decode_log(log: &[u8]) -> Result<LogContents<'_>, FrameError> {
-    let Some(header) = log.get(..LOG_HEADER_BYTES) else {
-        return Ok(LogContents::default());
-    };
-    if log.iter().all(|byte| *byte == 0) {
-        return Ok(LogContents::default());
-    }
+    let header = log.get(..LOG_HEADER_BYTES).ok_or(FrameError::Short)?;
     let version = read_u32(header, 4).ok_or(FrameError::Short)?;
     let is_ours = header.starts_with(&LOG_MAGIC) && version <= VERSION;
     if !is_ours && header.starts_with(&LOG_MAGIC) {
@@ -285,7 +280,7 @@ mod tests {
         assert_eq!(whole.bodies, bodies);
         assert_eq!(whole.valid_bytes, log.len());
         let mut longest = 0;
-        for cut in 0..log.len() {
+        for cut in LOG_HEADER_BYTES..log.len() {
             let contents = decode_log(&log[..cut]).expect("a torn log still decodes");
             assert!(contents.valid_bytes <= cut);
             assert_eq!(contents.bodies, bodies[..contents.bodies.len()]);
@@ -298,9 +293,16 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_zeroes_alone_was_torn_at_its_creation() {
-        for length in [1, LOG_HEADER_BYTES, 4096] {
-            assert_eq!(decode_log(&vec![0; length]), Ok(LogContents::default()));
+    fn a_log_without_its_beginning_is_damaged_and_not_empty() {
+        for length in 0..LOG_HEADER_BYTES {
+            assert_eq!(
+                decode_log(&log_of(&[b"one"])[..length]),
+                Err(FrameError::Short)
+            );
+        }
+        // A bad sector.
+        for length in [LOG_HEADER_BYTES, 4096] {
+            assert_eq!(decode_log(&vec![0; length]), Err(FrameError::Magic));
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
 
+use super::frame::LOG_HEADER_BYTES;
 use super::holdings::tests::holdings_with;
 use super::*;
 
@@ -203,7 +204,7 @@ fn a_log_cut_at_any_byte_loses_only_its_last_records() {
     let (_dir, layout) = written();
     let path = layout.task(&task_key("a")).join("task.updates");
     let whole = std::fs::read(&path).expect("a log");
-    let cuts = (0..=whole.len()).map(|cut| left_of_log(&layout, &whole[..cut]));
+    let cuts = (LOG_HEADER_BYTES..=whole.len()).map(|cut| left_of_log(&layout, &whole[..cut]));
     let kept: Vec<usize> = cuts.collect();
     assert!(kept.is_sorted(), "{kept:?}");
     assert_eq!(kept.last(), Some(&3));
@@ -215,10 +216,31 @@ fn zeroes_at_the_end_of_a_log_are_bytes_that_never_reached_the_disk() {
     let (_dir, layout) = written();
     let path = layout.task(&task_key("a")).join("task.updates");
     let whole = std::fs::read(&path).expect("a log");
-    for cut in (0..whole.len()).step_by(8) {
+    for cut in (LOG_HEADER_BYTES..whole.len()).step_by(8) {
         let mut torn = whole.clone();
         torn[cut..].fill(0);
         left_of_log(&layout, &torn);
+    }
+}
+
+/// A sector that went bad under a task that runs: nothing of it may be told as if it had not begun.
+#[test]
+fn a_log_that_lost_its_beginning_is_damaged_and_costs_its_own_run() {
+    let (_dir, layout) = written();
+    let path = layout.task(&task_key("a")).join("task.updates");
+    let whole = std::fs::read(&path).expect("a log");
+    for lost in [
+        vec![0; whole.len()],
+        Vec::new(),
+        whole[..LOG_HEADER_BYTES - 1].to_vec(),
+    ] {
+        std::fs::write(&path, &lost).expect("the damage");
+        let image = read(&layout).expect("readable");
+        assert_eq!(tasks(&image), [("b".to_owned(), 1)]);
+        let [damage] = &image.damages[..] else {
+            panic!("{:?}", image.damages)
+        };
+        assert_eq!(damage.path, path);
     }
 }
 

@@ -98,10 +98,15 @@ impl Disk {
         Ok(last)
     }
 
-    /// Cuts off a part of what was appended last.
+    /// Cuts off a part of what was appended last; a log that is new is there as a whole or not at all.
     fn tear(&self, before: &BTreeMap<PathBuf, u64>, rng: &mut fastrand::Rng) {
         for (path, length) in self.logs() {
-            let whole = before.get(&path).copied().unwrap_or_default();
+            let Some(whole) = before.get(&path).copied() else {
+                if rng.bool() {
+                    let _ = fs::remove_file(&path);
+                }
+                continue;
+            };
             if length > whole
                 && let Ok(file) = fs::OpenOptions::new().write(true).open(&path)
             {
