@@ -164,7 +164,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         context,
         start,
     };
-    let close = node.flags.shutdown_tasks_on_exit;
+    let close = node.flags.shutdown_tasks_on_exit || node.flags.recover == "cleanup";
     let outcome = node.live(mailbox, master, env.shutdown).await;
     http_shutdown.cancel();
     let _ = serving.await;
@@ -257,6 +257,9 @@ impl Node {
         let ready = containerizer.ready().await;
         if ready.is_err() {
             self.handle.tell(Input::Stop { kill_tasks: false }).await;
+        } else if self.flags.recover == "cleanup" {
+            info!("killing the tasks of before, and ending");
+            self.handle.tell(Input::Stop { kill_tasks: true }).await;
         } else if let Some(started) = self.started.take() {
             // Whoever wanted to know may have left.
             let _unsent = started.send(Health {
@@ -498,6 +501,13 @@ fn open_blocking(
     let store = Store::open(layout.clone());
     let mut image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
     let store = store.after(&image);
+    if let Some(first) = image.damages.first().filter(|_| flags.strict) {
+        return Err(RunError::Damaged {
+            count: image.damages.len(),
+            path: first.path.clone(),
+            why: first.why.clone(),
+        });
+    }
     let unusable = |error: &dyn std::error::Error| RunError::Containers(chain(error));
     let boot = BootId::current().map_err(|error| unusable(&error))?;
     let mut host = Host::detect().map_err(|error| unusable(&error))?;

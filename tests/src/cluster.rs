@@ -188,12 +188,17 @@ impl Cluster {
 
     /// The same, and from now on with these flags instead of earlier ones of the same names.
     pub fn restart_agent_with(&mut self, index: usize, flags: &[&str]) {
+        self.set_agent_flags(flags);
+        self.restart_agent(index);
+    }
+
+    /// From the next start on agents have these flags instead of earlier ones of the same names.
+    pub fn set_agent_flags(&mut self, flags: &[&str]) {
         let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
         let new: Vec<_> = flags.iter().map(|flag| name(flag)).collect();
         let known = &mut self.setup.agent_flags;
         known.retain(|flag| !new.contains(&name(flag)));
         known.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        self.restart_agent(index);
     }
 
     /// kill -9 of the master and a start on the same port with the same work directory.

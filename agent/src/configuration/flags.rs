@@ -225,6 +225,16 @@ pub struct Flags {
           value_parser = ["equal", "additive"])]
     pub reconfiguration_policy: String,
 
+    /// What becomes of tasks of before: they are taken back (`reconnect`), or killed, and the agent ends (`cleanup`).
+    #[arg(long, default_value = "reconnect", value_name = "HOW",
+          value_parser = ["reconnect", "cleanup"])]
+    pub recover: String,
+
+    /// Refuse to start while a checkpoint cannot be read, instead of giving up what it is of.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub strict: bool,
+
     /// Completed executors that are shown per framework.
     #[arg(long, default_value_t = 150, value_name = "COUNT")]
     pub max_completed_executors_per_framework: usize,

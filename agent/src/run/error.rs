@@ -41,6 +41,17 @@ pub enum RunError {
     /// The checkpoints are there but cannot be used.
     #[error("failed to read the checkpoints")]
     Checkpoints(#[source] ReadError),
+    /// Some of the checkpoints are damaged, and nothing is to be given up.
+    #[error(
+        "{count} damaged checkpoint(s), the first {path} ({why}); with --strict=false the agent starts without what it is of, \
+         and keeps the file in meta/quarantine"
+    )]
+    Damaged {
+        count: usize,
+        path: std::path::PathBuf,
+        /// What is wrong with the first.
+        why: String,
+    },
     /// The kernel side could not be opened.
     #[error("failed to prepare for containers: {0}")]
     Containers(String),

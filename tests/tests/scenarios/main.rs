@@ -53,6 +53,7 @@ mod power_cuts;
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
 mod quota;
+mod recovering;
 mod reservations;
 mod resizing;
 mod restart;
@@ -116,6 +117,7 @@ fn main() -> ExitCode {
         partitions,
         hostile_peers,
         hostile_calls,
+        recovering,
         clocks,
         logs,
         doctor,

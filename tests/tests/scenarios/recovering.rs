@@ -1,0 +1,108 @@
+//! How an agent is told to recover: `--recover=cleanup` and `--strict`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use meseta_tests::daemon::free_port;
+use meseta_tests::{Cluster, Framework, Setup, kernel, unless_root, wait};
+
+use crate::enforcement::{is_container, standing_offer};
+
+meseta_tests::scenarios! {
+    unless_root:
+        an_agent_that_cleans_up_kills_what_runs_ends_and_forgets_nothing,
+        a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up;
+}
+
+const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn cluster() -> Cluster {
+    Cluster::start(Setup {
+        agent_port: Some(free_port()),
+        ..Setup::default()
+    })
+}
+
+/// Runs a task; its first process, and when that began.
+fn run(framework: &mut Framework, id: &str) -> (i32, Option<u64>) {
+    let offer = standing_offer(framework);
+    framework.launch_task(&offer, id, "exec sleep 6000", SMALL);
+    let status = framework.until_state(id, "TASK_RUNNING");
+    let pid = status["container_status"]["executor_pid"].as_i64();
+    let pid = i32::try_from(pid.expect("a pid")).expect("a pid");
+    (pid, kernel::start_time(pid))
+}
+
+fn wait_until_ended(cluster: &mut Cluster) {
+    wait::eventually("the agent ends", PATIENCE, || {
+        cluster.agents[0].has_ended().then_some(())
+    });
+}
+
+fn an_agent_that_cleans_up_kills_what_runs_ends_and_forgets_nothing() {
+    let mut cluster = cluster();
+    let mut framework = cluster.framework();
+    run(&mut framework, "a");
+    run(&mut framework, "b");
+    let id = cluster.agent_id();
+    cluster.set_agent_flags(&["--recover=cleanup"]);
+    cluster.respawn_agent(0);
+    wait_until_ended(&mut cluster);
+    assert!(kernel::tasks_below(&cluster.cgroups_root).is_empty());
+    let groups = kernel::groups_below(&cluster.cgroups_root);
+    assert!(
+        !groups.iter().any(|group| is_container(group)),
+        "{groups:?}"
+    );
+    cluster.restart_agent_with(0, &["--recover=reconnect"]);
+    cluster.wait_for_agents(1);
+    for task in ["a", "b"] {
+        framework.until_state(task, "TASK_KILLED");
+    }
+    assert_eq!(cluster.agent_id(), id);
+    run(&mut framework, "later");
+}
+
+/// The only file of this name below a folder.
+fn find(folder: &Path, name: &str) -> PathBuf {
+    let mut folders = vec![folder.to_owned()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(path),
+                Ok(_) if entry.file_name() == name => found.push(path),
+                _ => {}
+            }
+        }
+    }
+    let [only] = <[PathBuf; 1]>::try_from(found).expect("one");
+    only
+}
+
+fn a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up() {
+    let mut cluster = cluster();
+    let mut framework = cluster.framework();
+    let (pid, born) = run(&mut framework, "t");
+    cluster.agents[0].kill();
+    let record = find(&cluster.agent_dir(0).join("meta"), "task.info");
+    let whole = std::fs::read(&record).expect("a record");
+    std::fs::write(&record, &whole[..whole.len() / 2]).expect("the damage");
+    cluster.set_agent_flags(&["--strict"]);
+    cluster.respawn_agent(0);
+    wait_until_ended(&mut cluster);
+    let said = cluster.agent().log_text();
+    assert!(said.contains("1 damaged checkpoint"), "{said}");
+    assert!(said.contains("task.info"), "{said}");
+    assert!(said.contains("--strict=false"), "{said}");
+    assert_eq!(kernel::start_time(pid), born, "the task goes on");
+    // Nothing was set aside: from a backup, say.
+    std::fs::write(&record, &whole).expect("put back");
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    assert_eq!(kernel::start_time(pid), born);
+    framework.kill("t");
+    framework.until_state("t", "TASK_KILLED");
+}
