@@ -31,6 +31,10 @@ const AGES_INTERVAL_MAX: Duration = Duration::from_secs(3600);
 /// The folder of an executor's sandboxes, and the link in it to the newest.
 const RUNS: &str = "runs";
 const LATEST: &str = "latest";
+/// Its name while it is removed.
+const LATEST_ASIDE: &str = "latest.old";
+/// What its name begins with until it takes the place of an earlier one.
+pub(crate) const LATEST_FRESH: &str = ".latest.";
 
 /// Frameworks whose sandboxes are removed side by side.
 const FRAMEWORKS_AT_ONCE: usize = 4;
@@ -347,6 +351,7 @@ impl Gc {
             }
             if folder.ends_with(RUNS) {
                 remove_dangling(&folder.join(LATEST));
+                remove_half_made_links(folder);
             }
             // Which fails on a folder that holds something.
             match std::fs::remove_dir(folder) {
@@ -363,7 +368,7 @@ fn remove_dangling(latest: &Path) {
     if std::fs::read_link(latest).is_err() || latest.exists() {
         return;
     }
-    let aside = latest.with_extension("old");
+    let aside = latest.with_file_name(LATEST_ASIDE);
     if std::fs::rename(latest, &aside).is_err() {
         return;
     }
@@ -378,6 +383,20 @@ fn remove_dangling(latest: &Path) {
         .is_ok();
     if !is_put_back {
         let _ = std::fs::remove_file(aside);
+    }
+}
+
+/// Removes what an agent left that fell while it pointed the link to the newest sandbox elsewhere, or removed it. A
+/// sandbox is made before its link: one that leads nowhere is nobody's any more.
+fn remove_half_made_links(runs: &Path) {
+    let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let is_ours = name == LATEST_ASIDE || name.to_string_lossy().starts_with(LATEST_FRESH);
+        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        if is_ours && is_link && !entry.path().exists() {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -580,6 +599,9 @@ mod tests {
         let (dir, gc, runs) = site();
         for run in ["old", "new"] {
             std::fs::remove_dir_all(runs.join(run)).expect("removed");
+        }
+        for (link, to) in [(".latest.old", "old"), ("latest.old", "new")] {
+            std::os::unix::fs::symlink(to, runs.join(link)).expect("linked");
         }
         let emptied = dir.path().join("slaves/S1/frameworks/F/executors");
         std::fs::create_dir_all(emptied).expect("made");

@@ -16,6 +16,7 @@ use tracing::warn;
 use crate::checkpoint::{Layout, RunKey, inside};
 use crate::core::{LaunchPlan, Subject};
 use crate::folders::make_passage;
+use crate::gc::LATEST_FRESH;
 
 /// Folders inside a sandbox that hold those of others.
 const INNER_MODE: u32 = 0o755;
@@ -161,7 +162,7 @@ fn ids(owner: Option<&Credentials>) -> Owner {
 
 fn point_latest(runs: &Path, run: &RunKey) -> Result<(), SandboxError> {
     let latest = runs.join("latest");
-    let fresh = runs.join(format!(".latest.{}", run.container));
+    let fresh = runs.join(format!("{LATEST_FRESH}{}", run.container));
     std::os::unix::fs::symlink(run.container.as_str(), &fresh).map_err(failed("link", &fresh))?;
     std::fs::rename(&fresh, &latest).map_err(failed("rename into place", &latest))
 }

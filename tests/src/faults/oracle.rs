@@ -172,7 +172,8 @@ fn left_on_disk(dir: &Path, number: usize) -> Vec<String> {
             && !entries(&path.join("runs")).is_empty()
     });
     if let Some(old) = old {
-        wrong.push(format!("the sandbox {} is still there", old.display()));
+        let left = entries(&old.join("runs"));
+        wrong.push(format!("the sandbox {} still has {left:?}", old.display()));
     }
     wrong
 }
