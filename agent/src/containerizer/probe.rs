@@ -12,6 +12,9 @@ use meseta_isolators::{
     ProcessIdentity, is_device_failure, is_shortage,
 };
 use tracing::warn;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::time::Duration as UreqDuration;
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use super::state::Entry;
 use super::{Containerizer, blocking};
@@ -252,19 +255,73 @@ fn by_http(url: &str, timeout: Duration) -> ProbeResult {
     let tls = ureq::tls::TlsConfig::builder()
         .disable_verification(true)
         .build();
-    let agent: ureq::Agent = ureq::Agent::config_builder()
+    let config = ureq::Agent::config_builder()
         .timeout_global(Some(timeout))
         .max_redirects(REDIRECTS_MAX)
         .http_status_as_error(false)
         .tls_config(tls)
         .proxy(None)
-        .build()
-        .into();
+        .build();
+    let connector = DefaultConnector::default();
+    let agent = ureq::Agent::with_parts(config, connector, AddressResolver::default());
     match agent.get(url).call() {
         Ok(answer) => ProbeResult::Status(answer.status().as_u16().into()),
         Err(ureq::Error::Io(error)) if is_shortage(&error) => {
             ProbeResult::NotRun(error.to_string())
         }
         Err(error) => ProbeResult::NoAnswer(error.to_string()),
+    }
+}
+
+/// Takes an address as it is; only a name, which an answer may lead to, is looked up by a thread that can be
+/// abandoned. Without memory for a thread ureq panics.
+#[derive(Debug, Default)]
+struct AddressResolver {
+    names: DefaultResolver,
+}
+
+impl Resolver for AddressResolver {
+    fn resolve(
+        &self,
+        uri: &ureq::http::Uri,
+        config: &ureq::config::Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let host = uri.host().unwrap_or_default();
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        let after = match address.parse::<std::net::IpAddr>() {
+            Ok(_) => UreqDuration::NotHappening,
+            Err(_) => timeout.after,
+        };
+        self.names
+            .resolve(uri, config, NextTimeout { after, ..timeout })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by ENOMEM at the clone of a thread: the check's thread panicked.
+    #[test]
+    fn no_thread_is_needed_to_look_up_an_address() {
+        let config = ureq::Agent::config_builder().build();
+        // No thread answers in no time at all.
+        let at_once = NextTimeout {
+            after: UreqDuration::Exact(Duration::ZERO),
+            ..NextTimeout::default()
+        };
+        let found = |url: &str| {
+            let uri = url.parse().expect("a URL");
+            let found = AddressResolver::default().resolve(&uri, &config, at_once);
+            found.map(|found| found.first().copied())
+        };
+        for (url, address) in [
+            ("http://127.0.0.1:81/x", "127.0.0.1:81"),
+            ("http://[::1]/", "[::1]:80"),
+        ] {
+            let address = address.parse().expect("an address");
+            assert_eq!(found(url).expect("an address"), Some(address), "{url}");
+        }
     }
 }
