@@ -97,7 +97,12 @@ pub(crate) fn lock(layout: &Layout) -> Result<File, DirectoryError> {
         flag: "work_dir",
         source,
     };
-    let file = create_file(&path, PRIVATE_FILE_MODE).map_err(failed)?;
+    let file = match create_file(&path, PRIVATE_FILE_MODE) {
+        // What a damaged disk has made of it, which can be locked as well.
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => File::open(&path),
+        created => created,
+    };
+    let file = file.map_err(failed)?;
     let mut waited = Duration::ZERO;
     loop {
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
@@ -247,6 +252,17 @@ mod tests {
             assert_eq!(mode(&work.join(path)), expected, "{path}");
         }
         drop(lock);
+    }
+
+    #[test]
+    fn a_folder_in_place_of_the_lock_is_locked_as_well() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let layout = prepare_work_dir(dir.path()).expect("usable");
+        std::fs::create_dir(layout.meta().join("lock")).expect("made");
+        let held = lock(&layout).expect("locked");
+        assert!(matches!(lock(&layout), Err(DirectoryError::InUse { .. })));
+        drop(held);
+        lock(&layout).expect("free");
     }
 
     #[test]

@@ -296,7 +296,9 @@ impl Reader<'_> {
             return Ok(None);
         }
         if tasks.is_empty() && executor.is_none() {
-            self.retire_unless_logged(folder, key);
+            // Its agent ended before anything of it was durable.
+            let key = Box::new(key);
+            self.repairs.push(Repair::Retire { key });
             return Ok(None);
         }
         Ok(Some(RunImage {
@@ -306,28 +308,12 @@ impl Reader<'_> {
         }))
     }
 
-    /// The folder of a run whose agent ended before anything of it was durable is of no use; one that has a log is
-    /// left as it is.
-    fn retire_unless_logged(&mut self, folder: PathBuf, key: RunKey) {
-        let names = self.list(&folder.join("tasks"));
-        let tasks = names.iter().map(|name| folder.join("tasks").join(name));
-        let logs: Vec<PathBuf> = tasks
-            .map(|task| task.join(TASK_UPDATES))
-            .chain([folder.join(EXECUTOR_LOG)])
-            .collect();
-        let damages_before = self.damages.len();
-        let has_log = logs.iter().any(|log| self.bytes(log).is_some());
-        if !has_log && self.damages.len() == damages_before {
-            let key = Box::new(key);
-            self.repairs.push(Repair::Retire { key });
-        }
-    }
-
     fn executor(&mut self, folder: &Path) -> Result<Option<ExecutorImage>, ReadError> {
-        let Some(record) = self.message::<ExecutorRecord>(&folder.join(EXECUTOR_INFO))? else {
+        let (path, log) = (folder.join(EXECUTOR_INFO), folder.join(EXECUTOR_LOG));
+        let Some(record) = self.record_of_log::<ExecutorRecord>(&path, &log)? else {
             return Ok(None);
         };
-        let log = self.log(&folder.join(EXECUTOR_LOG))?;
+        let log = self.log(&log)?;
         Ok(log.map(|log| ExecutorImage { record, log }))
     }
 
@@ -335,11 +321,28 @@ impl Reader<'_> {
     /// damaged (then that is noted).
     fn task(&mut self, key: &TaskKey) -> Result<Option<(TaskRecord, Vec<LogEntry>)>, ReadError> {
         let folder = self.layout.task(key);
-        let Some(record) = self.message::<TaskRecord>(&folder.join(TASK_INFO))? else {
+        let (path, log) = (folder.join(TASK_INFO), folder.join(TASK_UPDATES));
+        let Some(record) = self.record_of_log::<TaskRecord>(&path, &log)? else {
             return Ok(None);
         };
-        let log = self.log(&folder.join(TASK_UPDATES))?;
+        let log = self.log(&log)?;
         Ok(log.map(|log| (record, log)))
+    }
+
+    /// A record that a log belongs to. It gets its name before the log: one that is gone beside its log is damaged,
+    /// and what is logged of may run.
+    fn record_of_log<M: prost::Message + Default>(
+        &mut self,
+        path: &Path,
+        log: &Path,
+    ) -> Result<Option<M>, ReadError> {
+        let damages_before = self.damages.len();
+        let record = self.message(path)?;
+        let is_missing = record.is_none() && self.damages.len() == damages_before;
+        if is_missing && self.bytes(log).is_some() {
+            self.note(path, "it is gone, and its log is there");
+        }
+        Ok(record)
     }
 
     fn log(&mut self, path: &Path) -> Result<Option<Vec<LogEntry>>, ReadError> {

@@ -237,11 +237,22 @@ fn a_log_that_lost_its_beginning_is_damaged_and_costs_its_own_run() {
         std::fs::write(&path, &lost).expect("the damage");
         let image = read(&layout).expect("readable");
         assert_eq!(tasks(&image), [("b".to_owned(), 1)]);
-        let [damage] = &image.damages[..] else {
-            panic!("{:?}", image.damages)
-        };
-        assert_eq!(damage.path, path);
+        let damaged: Vec<_> = image.damages.iter().map(|it| &it.path).collect();
+        assert_eq!(damaged, [&path]);
     }
+}
+
+/// Found by damages under tasks that live: a task of a custom executor was told as dropped while it ran.
+#[test]
+fn a_record_that_is_gone_beside_its_log_is_damaged_and_costs_its_own_run() {
+    let (_dir, layout) = written();
+    let path = layout.task(&task_key("a")).join("task.info");
+    std::fs::remove_file(&path).expect("removed");
+    let image = read(&layout).expect("readable");
+    assert_eq!(tasks(&image), [("b".to_owned(), 1)]);
+    let damaged: Vec<_> = image.damages.iter().map(|it| &it.path).collect();
+    assert_eq!(damaged, [&path]);
+    assert!(matches!(image.repairs[..], [Repair::SetAside { .. }]));
 }
 
 #[test]
@@ -497,7 +508,7 @@ fn a_run_of_which_nothing_was_durable_is_gone_after_the_start() {
     let executor = unborn.parent().and_then(Path::parent).expect("a folder");
     assert!(!executor.exists(), "nothing of it is left");
     assert_eq!(retired(&layout), 0, "and the janitor has removed it");
-    assert!(logged.exists());
+    assert!(layout.quarantine().join("c-logged").exists());
     assert_eq!(tasks(&read_and_repair(&layout)), a_and_b());
 }
 

@@ -25,7 +25,11 @@ const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
-    options.create(true).write(true).truncate(false).open(path)
+    match options.create(true).write(true).truncate(false).open(path) {
+        // What a damaged disk has made of it, which can be locked as well.
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => File::open(path),
+        opened => opened,
+    }
 }
 
 /// Takes the lock for as long as the descriptor, or a copy of it, is open; by the launcher.
@@ -74,7 +78,8 @@ fn wait(path: &Path, timeout: Duration, end_timeout: Duration) -> io::Result<boo
             Err(TryLockError::WouldBlock) => {
                 if !is_holder_ended && began.elapsed() >= end_timeout {
                     is_holder_ended = true;
-                    end_orphan(path)?;
+                    // Otherwise it is waited for.
+                    let _ = end_orphan(path);
                 }
                 std::thread::sleep(POLL_INTERVAL);
             }
@@ -146,6 +151,16 @@ mod tests {
         let free = |timeout| wait(&path, timeout, Duration::ZERO).expect("looked at");
         assert!(!free(Duration::from_millis(20)), "others hold it");
         launcher.wait().expect("it has ended");
+        drop(held);
+        assert!(free(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_folder_in_its_place_is_locked_as_well() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let held = share(dir.path()).expect("shared");
+        let free = |timeout| wait(dir.path(), timeout, Duration::ZERO).expect("looked at");
+        assert!(!free(Duration::from_millis(20)));
         drop(held);
         assert!(free(Duration::ZERO));
     }
