@@ -28,6 +28,7 @@ use super::{
     READY, image, lock,
 };
 use crate::identity::{BootId, ProcessIdentity, wait_pidfd};
+use crate::shortage::is_shortage;
 use crate::sys;
 
 /// How long the launches of an agent before us may take to end. Theirs is the launch timeout too.
@@ -469,9 +470,13 @@ fn deadline_after(distance: Duration) -> Instant {
     Instant::now() + distance.min(YEAR)
 }
 
+/// Where the launcher complains; nowhere if that is no file, or none can be made.
 fn open_log(options: &LauncherOptions) -> io::Result<File> {
     let log = options.runtime_dir.join("launcher.log");
-    File::options().create(true).append(true).open(log)
+    match File::options().create(true).append(true).open(log) {
+        Err(error) if !is_shortage(&error) => File::options().append(true).open("/dev/null"),
+        opened => opened,
+    }
 }
 
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -524,5 +529,25 @@ fn lost(spec: &LaunchSpec<'_>, doing: &'static str) -> LaunchError {
     LaunchError::Lost {
         name: spec.name.clone(),
         doing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by damages under tasks that live: the agent did not start.
+    #[test]
+    fn a_folder_in_place_of_its_log_keeps_no_launcher_away() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir(dir.path().join("launcher.log")).expect("made");
+        let options = LauncherOptions {
+            runtime_dir: dir.path().to_owned(),
+            launch_timeout: Duration::ZERO,
+            supervisor_tasks: Vec::new(),
+            supervisor_group: None,
+        };
+        let mut log = open_log(&options).expect("opened");
+        log.write_all(b"a complaint").expect("written");
     }
 }
