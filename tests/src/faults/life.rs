@@ -170,9 +170,11 @@ impl Stage {
         self.number += 1;
         let log_begins = std::fs::metadata(&self.cluster.agent().log).map_or(0, |data| data.len());
         self.injector.ledger().begin(faults.to_vec());
+        // Asked before the start: an agent may be registered a moment after it.
+        let not_before = self.registered();
         self.cluster.respawn_agent(0);
         let mut life = Life {
-            not_before: self.registered(),
+            not_before,
             ..Life::default()
         };
         let is_error = |(_, fault): &(Point, Fault)| matches!(fault, Fault::Error { .. });
