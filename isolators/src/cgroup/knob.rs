@@ -58,6 +58,13 @@ pub enum KnobError {
         #[source]
         source: io::Error,
     },
+    /// Want of ours, or a device that fails: it says nothing of the group.
+    #[error("failed to read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("{path} does not exist: controller {} is not enabled here", controller.name())]
     NotEnabled {
         path: PathBuf,

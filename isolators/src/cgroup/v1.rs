@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::knob::{read_text, write_file};
+use super::knob::{control_text, write_file};
 use super::{Controller, KnobError};
 
 /// Makes a group and its missing parents. A group that exists already is no error.
@@ -19,13 +19,17 @@ pub(super) fn create_with_parents(dir: &Path) -> Result<(), KnobError> {
 
 /// Gives a new group of a cpuset hierarchy, and those above it that we have just made, the processors
 /// and memory nodes of the nearest group that has any: the kernel leaves them empty, and refuses tasks
-/// in such a group. Nothing to do for other hierarchies.
+/// in such a group. Nothing to do for other hierarchies; that it cannot be read does not make one such.
 pub(super) fn fill_cpuset(dir: &Path) -> Result<(), KnobError> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let mut empty = Vec::new();
         let mut found = None;
         for dir in dir.ancestors() {
-            match read_text(dir, file) {
+            let read = control_text(dir, file).map_err(|source| KnobError::Read {
+                path: dir.join(file),
+                source,
+            });
+            match read? {
                 None => break,
                 Some(text) if text.trim().is_empty() => empty.push(dir),
                 Some(text) => {
@@ -55,5 +59,33 @@ mod tests {
             panic!("{error:?}")
         };
         assert_eq!(source.raw_os_error(), Some(libc::ENOTDIR));
+    }
+
+    /// Found by an EIO at that call: the group of a check was left without processors, and its task told as ill.
+    #[test]
+    fn a_group_whose_processors_cannot_be_read_is_not_taken_for_one_without() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let group = dir.path().join("outer/inner");
+        fs::create_dir_all(&group).expect("made");
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            fs::write(group.join(file), "\n").expect("written");
+        }
+        let outer = dir.path().join("outer");
+        fs::write(outer.join("cpuset.mems"), "0\n").expect("written");
+        // Reading a process's memory at 0 is an EIO.
+        let pid = std::process::id();
+        std::os::unix::fs::symlink(format!("/proc/{pid}/mem"), outer.join("cpuset.cpus"))
+            .expect("linked");
+        let filled = fill_cpuset(&group);
+        assert!(
+            matches!(&filled, Err(KnobError::Read { path, .. }) if *path == outer.join("cpuset.cpus")),
+            "{filled:?}"
+        );
+        fs::remove_file(outer.join("cpuset.cpus")).expect("removed");
+        fs::write(outer.join("cpuset.cpus"), "0-1\n").expect("written");
+        fill_cpuset(&group).expect("filled");
+        let filled = |file| fs::read_to_string(group.join(file)).expect("there");
+        assert_eq!(filled("cpuset.cpus").trim(), "0-1");
+        assert_eq!(filled("cpuset.mems").trim(), "0");
     }
 }
