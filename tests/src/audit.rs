@@ -363,6 +363,7 @@ fn may_never_have_begun(told: &TaskRecord, around: &RunRecord, last: &Value) -> 
     }
     match last["state"].as_str().unwrap_or_default() {
         "TASK_LOST" | "TASK_DROPPED" => around.may_be_lost && !told.was_told("TASK_RUNNING"),
+        "TASK_KILLED" if last["reason"] == "REASON_AGENT_DRAINING" => told.kind == Kind::Drained,
         "TASK_KILLED" => was_ended,
         "TASK_FAILED" if last["reason"] == "REASON_AGENT_RESTARTED" => around.may_be_lost,
         "TASK_FAILED" => is_overdue(told, last),
@@ -471,6 +472,11 @@ mod tests {
         end["reason"] = json!("REASON_AGENT_DRAINING");
         let (told, around) = story(Kind::Drained, &end, "began\n");
         assert_eq!(violations(&told, &around), Vec::<String>::new());
+        // Before its shell came to the first line.
+        let (told, around) = story(Kind::Drained, &end, "");
+        assert_eq!(violations(&told, &around), Vec::<String>::new());
+        let (told, around) = story(Kind::Exits(0), &end, "");
+        assert_eq!(violations(&told, &around).len(), 1);
     }
 
     #[test]

@@ -136,7 +136,11 @@ impl Stage {
             self.framework.until_state(id, "TASK_RUNNING");
             self.standing.push(id.to_owned());
         }
-        let baseline = Baseline::of(&self.cluster, &self.standing);
+        let baseline = wait::eventually("all of them have begun", SETTLING, || {
+            let baseline = Baseline::of(&self.cluster, &self.standing);
+            // Those of the tasks, and the one that keeps the group.
+            (baseline.processes() > self.standing.len()).then_some(baseline)
+        });
         self.baseline = Some(baseline);
     }
 

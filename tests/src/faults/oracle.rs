@@ -49,6 +49,11 @@ impl Baseline {
         }
     }
 
+    /// How many processes last: a shell that has just begun is none of them.
+    pub fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
     /// What is not as it was, after so many lives.
     pub fn wrongs(&self, cluster: &Cluster, number: usize) -> Vec<String> {
         let mut wrong = self.wrongs_in_kernel(cluster);
