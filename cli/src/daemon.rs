@@ -169,6 +169,8 @@ fn write_no_core() -> anyhow::Result<()> {
 const BLOCKING_THREADS_IDLE: std::time::Duration = std::time::Duration::from_secs(3);
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    // The runtime makes one for signals, and panics without the descriptors for it.
+    std::os::unix::net::UnixStream::pair().context("failed to make a pair of sockets")?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_keep_alive(BLOCKING_THREADS_IDLE)
