@@ -22,8 +22,10 @@ use tracing::{info, warn};
 use crate::checkpoint::{Image, Layout, SandboxAges};
 use crate::clock::uptime;
 
-/// Before a sandbox that could not be removed is tried again.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(600);
+/// Before a sandbox that could not be removed is tried again, the first time and at most; it doubles between. One error of a
+/// disk, or want of descriptors, is over soon.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
+const PAUSE_AFTER_FAILURE_MAX: Duration = Duration::from_secs(600);
 
 /// Ages are recorded when sandboxes come or go, and after so long in any case: a reboot costs no more.
 const AGES_INTERVAL_MAX: Duration = Duration::from_secs(3600);
@@ -72,8 +74,8 @@ struct Inner {
 struct Known {
     /// Those of runs that are over.
     waiting: BTreeMap<PathBuf, Waiting>,
-    /// When those that could not be removed are tried again, by [`uptime`].
-    again: BTreeMap<PathBuf, Duration>,
+    /// When those that could not be removed are tried again.
+    again: BTreeMap<PathBuf, Again>,
     /// Those of runs that are not, whether they are made yet or not.
     live: BTreeSet<PathBuf>,
     /// Whether those that wait are others than on record.
@@ -89,6 +91,15 @@ struct Waiting {
     before: Duration,
     /// When that was, by [`uptime`].
     since: Duration,
+}
+
+/// When a removal is tried again.
+#[derive(Copy, Clone, Debug)]
+struct Again {
+    /// By [`uptime`].
+    at: Duration,
+    /// How long it was waited for.
+    pause: Duration,
 }
 
 impl Waiting {
@@ -297,7 +308,7 @@ impl Gc {
         let known = self.known();
         let waiting = known.waiting.iter();
         let is_due = |path: &Path, waiting: Waiting| {
-            let pauses = known.again.get(path).is_some_and(|again| now < *again);
+            let pauses = known.again.get(path).is_some_and(|again| now < again.at);
             waiting.age(now) >= allowed && !pauses
         };
         let due = waiting.filter(|(path, waiting)| is_due(path, **waiting));
@@ -314,9 +325,11 @@ impl Gc {
             self.inner.failed.fetch_add(1, Ordering::Relaxed);
             let mut known = self.known();
             if known.waiting.contains_key(path) {
-                known
-                    .again
-                    .insert(path.to_owned(), now + PAUSE_AFTER_FAILURE);
+                let before = known.again.get(path).map(|again| again.pause * 2);
+                let pause = before.unwrap_or(PAUSE_AFTER_FAILURE);
+                let pause = pause.min(PAUSE_AFTER_FAILURE_MAX);
+                let at = now + pause;
+                known.again.insert(path.to_owned(), Again { at, pause });
             }
             return;
         }
@@ -634,14 +647,17 @@ mod tests {
         let hidden = runs.with_file_name("hidden");
         std::fs::rename(&runs, &hidden).expect("moved");
         std::fs::write(&runs, "in the way").expect("written");
-        let later = uptime() + WEEK + WEEK;
+        let mut later = uptime() + WEEK + WEEK;
         gc.prune(later);
         assert_eq!((gc.counts().pending, gc.counts().failed), (1, 1));
+        later += PAUSE_AFTER_FAILURE;
+        gc.prune(later);
+        assert_eq!(gc.counts().failed, 2);
         std::fs::remove_file(&runs).expect("removed");
         std::fs::rename(&hidden, &runs).expect("moved back");
-        gc.prune(later + PAUSE_AFTER_FAILURE / 2);
-        assert!(runs.join("old").exists(), "not at once");
         gc.prune(later + PAUSE_AFTER_FAILURE);
+        assert!(runs.join("old").exists(), "later than the first time");
+        gc.prune(later + 2 * PAUSE_AFTER_FAILURE);
         assert!(!runs.join("old").exists());
         assert_eq!((gc.counts().pending, gc.counts().removed), (0, 1));
     }
