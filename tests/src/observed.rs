@@ -141,7 +141,9 @@ impl Observed {
         }
         // What is told again, since its acknowledgement was lost or damaged, says nothing new.
         if self.standing.contains_key(&id)
-            && (status["state"] != "TASK_RUNNING" || status["healthy"] == false)
+            && (!["TASK_STARTING", "TASK_RUNNING"]
+                .contains(&status["state"].as_str().unwrap_or_default())
+                || status["healthy"] == false)
         {
             self.wrong.push(format!("of {id}, which goes on: {status}"));
         }

@@ -291,6 +291,19 @@ impl Reader<'_> {
                 });
             }
         }
+        // Its record is written before those of its tasks.
+        let has_executor = |task: &TaskImage| {
+            task.record.info.executor.is_some() || task.record.nested_container.is_some()
+        };
+        if executor.is_none()
+            && self.damages.len() == damages_before
+            && tasks.iter().any(has_executor)
+        {
+            self.note(
+                &folder.join(EXECUTOR_INFO),
+                "it is gone, and its tasks are there",
+            );
+        }
         if self.damages.len() > damages_before {
             self.quarantine(&folder, &key);
             return Ok(None);

@@ -116,3 +116,31 @@ fn a_disk_that_fails_for_good_keeps_no_agent_away() {
     assert!(!image.damages.is_empty());
     assert!(*disk.pauses.borrow() < 1_000);
 }
+
+/// Found by damages under tasks that live: without record and log of its executor, one of two tasks was told as over and
+/// the other never.
+#[test]
+fn tasks_without_their_executor_are_no_command_tasks() {
+    let (_dir, layout) = written();
+    let image = read_from(&layout, &LocalDisk).expect("readable");
+    let run = image.frameworks[0].runs[0].key.clone();
+    let key = TaskKey {
+        run: run.clone(),
+        task: TaskId::new("nested").expect("an id"),
+    };
+    let record = TaskRecord {
+        nested_container: Some("c.nested".to_owned()),
+        ..TaskRecord::default()
+    };
+    let write = Write::Task {
+        key: std::sync::Arc::new(key),
+        record: Box::new(record),
+    };
+    Store::open(layout.clone())
+        .commit(&[write])
+        .expect("the disk works");
+    let image = read_from(&layout, &LocalDisk).expect("readable");
+    assert!(image.frameworks.iter().all(|one| one.runs.is_empty()));
+    let damaged: Vec<_> = image.damages.iter().map(|it| &it.path).collect();
+    assert_eq!(damaged, [&layout.run(&run).join(EXECUTOR_INFO)]);
+}
