@@ -194,8 +194,7 @@ impl Gc {
 
     /// Finds what earlier lives of the agent left, then looks again and again.
     pub(crate) async fn run(self, boot: BootId) {
-        let (this, found_in) = (self.clone(), boot.clone());
-        let _ = tokio::task::spawn_blocking(move || this.find(&found_in, uptime())).await;
+        let mut is_found = false;
         let mut ticks = tokio::time::interval(self.inner.options.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -206,10 +205,15 @@ impl Gc {
             let (this, boot) = (self.clone(), boot.clone());
             let pass = move || {
                 let now = uptime();
+                let is_found = is_found || this.find(&boot, now);
                 this.prune(now);
-                this.record_ages(&boot, now);
+                if is_found {
+                    this.record_ages(&boot, now);
+                }
+                is_found
             };
-            let _ = tokio::task::spawn_blocking(pass).await;
+            let found = tokio::task::spawn_blocking(pass).await;
+            is_found = found.unwrap_or(is_found);
         }
     }
 
@@ -218,7 +222,8 @@ impl Gc {
         known.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, boot: &BootId, now: Duration) {
+    /// Finds what lies on the disk; whether all of it could be listed.
+    fn find(&self, boot: &BootId, now: Duration) -> bool {
         let ages = SandboxAges::read(&self.inner.layout, boot, now).unwrap_or_else(|error| {
             let error = chain(&error);
             warn!(
@@ -230,15 +235,20 @@ impl Gc {
         // slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>
         let levels = [None, Some("frameworks"), Some("executors"), Some(RUNS)];
         let (mut folders, mut emptied) = (vec![self.inner.layout.sandboxes()], Vec::new());
+        let mut is_whole = true;
         for level in levels {
             let mut found = Vec::new();
             for folder in folders {
                 let folder = level.map_or_else(|| folder.clone(), |name| folder.join(name));
-                let inside = folders_in(&folder);
-                if inside.is_empty() {
-                    emptied.push(folder);
+                match folders_in(&folder) {
+                    Ok(inside) if inside.is_empty() => emptied.push(folder),
+                    Ok(inside) => found.extend(inside),
+                    Err(error) => {
+                        let path = folder.display();
+                        warn!(%path, %error, "old sandboxes cannot be listed; trying again");
+                        is_whole = false;
+                    }
                 }
-                found.extend(inside);
             }
             folders = found;
         }
@@ -255,6 +265,7 @@ impl Gc {
             }
         }
         known.is_changed = true;
+        is_whole
     }
 
     fn record_ages(&self, boot: &BootId, now: Duration) {
@@ -413,11 +424,21 @@ fn remove_half_made_links(runs: &Path) {
     }
 }
 
-/// The folders in a folder, links left out.
-fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.map(|entry| entry.path()).collect()
+/// The folders in a folder, links left out; none in what is no folder, or is not there.
+fn folders_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut folders = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            folders.push(entry.path());
+        }
+    }
+    Ok(folders)
 }
 
 /// The age by the formula of Mesos.
@@ -621,6 +642,24 @@ mod tests {
         gc.find(&boot(), uptime());
         let left = std::fs::read_dir(dir.path().join("slaves")).expect("a folder");
         assert_eq!(left.count(), 0);
+    }
+
+    /// Found by ENOMEM at the listing: what an earlier agent had left stayed until the next start.
+    #[test]
+    fn what_cannot_be_listed_is_looked_for_again() {
+        let (dir, gc, _) = site();
+        let executor = dir.path().join("slaves/S0/frameworks/F2/executors/E");
+        std::fs::create_dir_all(&executor).expect("made");
+        // As a disk that fails: a link that leads to itself.
+        let circle = executor.join("runs");
+        std::os::unix::fs::symlink("runs", &circle).expect("linked");
+        assert!(!gc.find(&boot(), uptime()));
+        assert!(gc.counts().pending > 0, "the others are found");
+        std::fs::remove_file(&circle).expect("removed");
+        std::fs::create_dir_all(circle.join("c")).expect("made");
+        let before = gc.counts().pending;
+        assert!(gc.find(&boot(), uptime()));
+        assert_eq!(gc.counts().pending, before + 1);
     }
 
     /// Its sandbox is not made yet: neither the folders go that it will be in, nor the link that it will have.
