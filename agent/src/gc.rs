@@ -96,7 +96,7 @@ struct Waiting {
 /// When a removal is tried again.
 #[derive(Copy, Clone, Debug)]
 struct Again {
-    /// By [`uptime`].
+    /// The moment, by [`uptime`].
     at: Duration,
     /// How long it was waited for.
     pause: Duration,
