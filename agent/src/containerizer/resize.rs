@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
-use meseta_isolators::{ContainerError, ContainerName, Demand, Shrink};
+use meseta_isolators::{ContainerError, ContainerName, Demand, Shrink, note_repeated};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{ContainerId, Resources};
 use tokio::sync::oneshot;
@@ -18,6 +18,11 @@ use super::{Containerizer, blocking};
 use crate::core::Input;
 use crate::failure::Failure;
 use crate::spec::volumes;
+
+/// How often a resize is tried, and the pause between: that the agent was short of something, or that a disk failed, says
+/// nothing of the tasks that would end with it.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// How often a hard memory limit is tried again below which what runs does not fit.
 const SHRINK_AGAIN: Duration = Duration::from_secs(5);
@@ -41,10 +46,24 @@ impl Containerizer {
         }
         let this = self.clone();
         tokio::spawn(async move {
-            let failed = this.resize_now(&container).await.err().map(String::from);
+            let failed = this.try_resizing(&container).await.err();
+            let failed = failed.map(String::from);
             let resized = Input::Resized { container, failed };
             this.inner.tell(resized).await;
         });
+    }
+
+    async fn try_resizing(&self, container: &ContainerId) -> Result<(), Failure> {
+        for _ in 1..ATTEMPTS {
+            let Err(failure) = self.resize_now(container).await else {
+                return Ok(());
+            };
+            let cause = String::from(failure);
+            warn!(container_id = %container, cause, "a container could not be resized; trying again");
+            note_repeated();
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.resize_now(container).await
     }
 
     /// Brings a container to what it is to have by now: of several resizes at once each finds what the

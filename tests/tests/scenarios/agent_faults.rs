@@ -38,6 +38,11 @@ fn a_fault_in_a_call_of_the_agent_ends_no_task() {
             error("getdents64", "WORK/run/agent-N/containers", Errno::EIO),
             error("unlinkat", &format!("{RECORD}/status"), Errno::EIO),
         ],
+        // What is mounted in a container that gets other limits, and what earlier agents have left.
+        vec![
+            error("openat", "/proc/N/mountinfo", Errno::EIO),
+            error("getdents64", "WORK/slaves", Errno::ENOMEM),
+        ],
         // A check that cannot be made.
         vec![
             error("socket", "by check", Errno::EMFILE),
