@@ -8,6 +8,7 @@
 //! - `info_usage`: descriptions of agents, held to their limits
 //! - `loss`: agents disconnected, unreachable, removed
 //! - `partial_reregistrations`: reregistrations in parts, taken and completed
+//! - `predecessors`: earlier connections of an agent, and earlier agents where it is
 //! - `profile`: an agent as it describes itself
 //! - `registration`: how agents come and come back
 //! - `reported_budget`: memory limit of what agents report
@@ -20,6 +21,7 @@ pub(super) mod frames;
 pub(super) mod info_usage;
 pub(super) mod loss;
 pub(super) mod partial_reregistrations;
+pub(super) mod predecessors;
 pub(super) mod profile;
 pub(super) mod registration;
 pub(super) mod reported_budget;

@@ -14,6 +14,7 @@ use meseta_resources::AgentId;
 
 use super::adoption::ReregistrationKind;
 use super::partial_reregistrations::{NOT_GIVEN, reregister_without_tasks};
+use super::predecessors::said_before;
 use super::profile::{profile, record};
 use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::effect::Output;
@@ -100,6 +101,7 @@ impl MasterCore {
         self.check_agent_is_authorized(connection, &profile, None)?;
         self.check_domain(&profile)?;
         self.check_machine_is_up(connection, &profile)?;
+        self.check_is_newest(connection, self.agents_at(&profile))?;
         if let Some(id) = self.silent_predecessor(&profile) {
             return self.reregister(connection, reregister_without_tasks(register, &id));
         }
@@ -119,36 +121,6 @@ impl MasterCore {
             },
         );
         Ok(())
-    }
-
-    /// An agent that registers where one was admitted that has said nothing since is that one: it ended
-    /// before the id that it was given was on its disk.
-    fn silent_predecessor(&self, profile: &AgentProfile) -> Option<AgentId> {
-        let silent = |agent: &&Agent| !agent.keeps_id && agent.connection.is_none();
-        let found = self.agents_at(profile).find(silent);
-        found.map(|agent| agent.id().clone())
-    }
-
-    /// An agent that registers anew where a disconnected one was has forgotten that it was that one.
-    fn replace_lost_predecessor(&mut self, profile: &AgentProfile) {
-        let lost = |agent: &&Agent| agent.connection.is_none() && !agent.removal_pending;
-        let found = self.agents_at(profile).find(lost);
-        let Some(id) = found.map(|agent| agent.id().clone()) else {
-            return;
-        };
-        if let Some(agent) = self.agents.get_mut(&id) {
-            agent.removal_pending = true;
-        }
-        self.counters.agent_removals_registered += 1;
-        self.persist(
-            Mutation::RemoveAgent {
-                agent_id: id.to_string(),
-            },
-            Pending::Removed {
-                agent: id,
-                why: "a new agent registered at the same address",
-            },
-        );
     }
 
     pub(super) fn reregister(
@@ -216,6 +188,7 @@ impl MasterCore {
             );
             return Ok(());
         };
+        self.check_is_newest(connection, std::iter::once(agent))?;
         if agent.removal_pending {
             return Err(Rejection::for_now(
                 "the agent is being marked unreachable or removed",
@@ -323,6 +296,7 @@ impl MasterCore {
                 profile,
                 oversubscribed_bytes: 0,
                 connection: Some(connection),
+                newest_connection: connection,
                 generation: 1,
                 registered,
                 reregistered: None,
@@ -456,7 +430,14 @@ impl MasterCore {
             );
             return;
         };
+        if agent.is_newer_than(connection) {
+            let rejection = said_before(agent);
+            self.keep_changed_description(&id);
+            self.refuse_agent(connection, rejection);
+            return;
+        }
         let previous = agent.connection.replace(connection);
+        agent.newest_connection = connection;
         self.disconnected.remove(&id);
         self.silent.remove(&id);
         agent.generation += 1;
@@ -469,6 +450,8 @@ impl MasterCore {
         self.locations.add(&profile);
         let generation = agent.generation;
         self.keep_description(connection, &profile);
+        // What it said on an earlier connection may still wait for the registry.
+        self.keep_changed_description(&id);
         self.agent_connections.insert(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.remove(&previous);

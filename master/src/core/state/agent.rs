@@ -125,6 +125,8 @@ pub(in crate::core) struct Agent {
     /// What its estimate of revocable resources takes beside its description.
     pub oversubscribed_bytes: usize,
     pub connection: Option<ConnectionId>,
+    /// The last connection that it was admitted on, also when that has ended: what comes on an earlier one is older.
+    pub newest_connection: ConnectionId,
     /// Counts connections, so that an old ping timer is recognised.
     pub generation: u64,
     /// Times since the Unix epoch.
@@ -175,6 +177,12 @@ impl Agent {
     #[must_use]
     pub(in crate::core) fn id(&self) -> &AgentId {
         &self.profile.id
+    }
+
+    /// Whether it has come on a later connection than this.
+    #[must_use]
+    pub(in crate::core) fn is_newer_than(&self, connection: ConnectionId) -> bool {
+        connection < self.newest_connection
     }
 
     #[must_use]

@@ -187,6 +187,51 @@ fn a_newer_connection_replaces_the_older_and_an_impostor_is_refused() {
     assert!(world.core.snapshot().agents[0].connected);
 }
 
+/// It gave the connection up while its registration was on the way, came back on another, and ended its task.
+#[test]
+fn what_comes_late_on_an_earlier_connection_of_an_agent_is_not_taken() {
+    let (mut world, node, scheduler) = begin_running();
+    let tasks = || vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
+    let late = AgentMessage::Reregister(report(&node, tasks(), vec![]));
+    let given_up = [(); 3].map(|()| ConnectionId(world.number()));
+    let node = world.return_empty(&node);
+    let connected = |world: &World| world.core.agents[&node.agent_id()].connection;
+    world.say_on(given_up[0], late.clone());
+    assert!(refused(&mut world, given_up[0]).is_some_and(|refused| !refused.permanent));
+    assert!(world.closed.contains(&given_up[0]));
+    assert_eq!(connected(&world), Some(node.connection));
+    // Also when the newer one has ended, and of an agent that had no id yet.
+    world.lose_agent(&node);
+    world.say_on(given_up[1], late);
+    let register = AgentMessage::Register(node.register.clone());
+    world.say_on(given_up[2], register);
+    for connection in &given_up[1..] {
+        assert!(refused(&mut world, *connection).is_some());
+    }
+    assert_eq!(world.core.agents.len(), 1);
+    assert_eq!(connected(&world), None);
+    // A process that comes now is on a newer one.
+    let again = world.return_empty(&node);
+    world.registered(again.connection);
+    assert_eq!(connected(&world), Some(again.connection));
+}
+
+/// What it said first waits for the registry, because it is news; what it said last does not.
+#[test]
+fn of_two_returns_of_an_agent_the_one_on_the_newer_connection_counts() {
+    let (mut world, node) = World::with_agent("cpus:4;mem:1024");
+    world.writes_at_once = false;
+    let mut changed = node.clone();
+    changed.register.agent_info.attributes = vec![v1::Attribute::default()];
+    let first = world.return_empty(&changed);
+    let last = world.return_empty(&node);
+    world.write();
+    assert!(refused(&mut world, first.connection).is_some());
+    let agent = &world.core.agents[&node.agent_id()];
+    assert_eq!(agent.connection, Some(last.connection));
+    assert_eq!(agent.profile.info.attributes, []);
+}
+
 #[test]
 fn an_agent_that_unregisters_takes_its_tasks_with_it() {
     let (mut world, node, scheduler) = begin_running();

@@ -1,0 +1,69 @@
+//! What an agent was before: earlier connections of it, and earlier agents where it is now.
+//!
+//! Two agents cannot listen at one address of one host, so that one which comes takes the place of those that are away.
+//! Invariant: what was said on a connection that an agent has given up is never taken for newer than what it has said
+//! since.
+
+use meseta_resources::AgentId;
+
+use crate::core::ids::ConnectionId;
+use crate::core::master::MasterCore;
+use crate::core::state::agent::{Agent, AgentProfile};
+use crate::core::state::pending::Pending;
+use crate::core::state::persisted::Mutation;
+use crate::core::state::rejection::Rejection;
+
+impl MasterCore {
+    /// Sends away what was on its way on an earlier connection while its agent came back on another. Connections are
+    /// numbered as they are accepted, so that of an agent's, or of those of a process that took its place, the newest is
+    /// the present one.
+    pub(super) fn check_is_newest<'a>(
+        &self,
+        connection: ConnectionId,
+        mut agents: impl Iterator<Item = &'a Agent>,
+    ) -> Result<(), Rejection> {
+        match agents.find(|agent| agent.is_newer_than(connection)) {
+            Some(agent) => Err(said_before(agent)),
+            None => Ok(()),
+        }
+    }
+
+    /// An agent that registers where one was admitted that has said nothing since is that one: it ended
+    /// before the id that it was given was on its disk.
+    pub(super) fn silent_predecessor(&self, profile: &AgentProfile) -> Option<AgentId> {
+        let silent = |agent: &&Agent| !agent.keeps_id && agent.connection.is_none();
+        let found = self.agents_at(profile).find(silent);
+        found.map(|agent| agent.id().clone())
+    }
+
+    /// An agent that registers anew where a disconnected one was has forgotten that it was that one.
+    pub(super) fn replace_lost_predecessor(&mut self, profile: &AgentProfile) {
+        let lost = |agent: &&Agent| agent.connection.is_none() && !agent.removal_pending;
+        let found = self.agents_at(profile).find(lost);
+        let Some(id) = found.map(|agent| agent.id().clone()) else {
+            return;
+        };
+        if let Some(agent) = self.agents.get_mut(&id) {
+            agent.removal_pending = true;
+        }
+        self.counters.agent_removals_registered += 1;
+        self.persist(
+            Mutation::RemoveAgent {
+                agent_id: id.to_string(),
+            },
+            Pending::Removed {
+                agent: id,
+                why: "a new agent registered at the same address",
+            },
+        );
+    }
+}
+
+/// The answer on a connection that the agent has given up: what it said there was on its way while it came back on
+/// another.
+pub(super) fn said_before(agent: &Agent) -> Rejection {
+    Rejection::for_now(format!(
+        "agent {} has registered on a newer connection",
+        agent.id()
+    ))
+}
