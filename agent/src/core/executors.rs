@@ -394,7 +394,7 @@ impl AgentCore {
         self.tell_executor(&executor, connection, event);
     }
 
-    /// The last word about a task that its executor never had.
+    /// The last word about a task that its executor never had, once the executor's container has nothing of it.
     pub(super) fn finish_unlaunched(
         &mut self,
         now: Now,
@@ -403,6 +403,10 @@ impl AgentCore {
         reason: Reason,
         message: String,
     ) {
+        let executor = self.executor_at(&task_ref.executor.key);
+        if executor.is_some_and(|executor| executor.awaits_resize(&task_ref.task)) {
+            return;
+        }
         let mut status = self.executor_status(now, task_ref, state, None);
         status.source = Some(Source::Agent.into());
         status.reason = Some(reason.into());
@@ -412,7 +416,7 @@ impl AgentCore {
             let id = nested.id.clone();
             self.change_container(&id, |nested| nested.phase = Phase::Ended);
         }
-        self.update_task(now, &task_ref.task.key, status);
+        self.send_after_resize(now, task_ref, status, Default::default());
     }
 
     pub(super) fn gone_or_lost(&self, key: &RunKey) -> pb::TaskState {

@@ -54,8 +54,9 @@ impl AgentCore {
         self.kill(now, &task_ref, KillCause::Framework, grace);
     }
 
-    /// A task that waits for its executor is killed at once, and its whole group with it.
-    fn kill_undelivered(&mut self, now: Now, task_ref: &TaskRef) {
+    /// A task that waits for its executor is killed before it gets there, and its whole group with it. The executor's
+    /// container has its resources, or is being launched with them: the end is told once that is over.
+    pub(super) fn kill_undelivered(&mut self, now: Now, task_ref: &TaskRef) {
         let key = task_ref.executor.key.clone();
         let group = task_ref.task.group.clone();
         let waiting = task_ref.executor.undelivered();
@@ -67,9 +68,12 @@ impl AgentCore {
                 executor: task_ref.executor.clone(),
                 task,
             };
+            // Another life of the agent must not give it to the executor.
+            self.log_kill(now, &task_ref, KillCause::Framework, Duration::ZERO);
             self.finish_killed_during_launch(now, &task_ref);
         }
         self.reconcile_executor(now, &key);
+        self.end_if_idle(now, &key);
     }
 
     /// Ends a task whose process is a container's.

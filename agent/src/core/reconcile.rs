@@ -10,7 +10,7 @@ use std::time::Duration;
 use meseta_isolators::Demand;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::{Event, event};
-use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, Now};
 use tracing::{error, info};
 
@@ -139,10 +139,12 @@ impl AgentCore {
             return;
         };
         let uuid = status.uuid.clone().unwrap_or_default();
+        let is_executors = status.source() == Source::Executor;
         let told = self.update_task_in(now, key, status, permit);
         match &task_ref.task.nested {
             Some(nested) => self.forget(&nested.id.clone()),
-            None => self.acknowledge_to_executor(&task_ref, uuid, told),
+            None if is_executors => self.acknowledge_to_executor(&task_ref, uuid, told),
+            None => {}
         }
     }
 
@@ -193,16 +195,23 @@ impl AgentCore {
     }
 
     /// An executor that has nothing to do, and never will, goes: the default one as soon as its tasks
-    /// are over, a custom one only if all its first tasks were killed before it got them.
+    /// are over, a custom one only if all its first tasks were killed before it got them. One that is still being
+    /// launched takes the ends of its tasks with it.
     pub(super) fn end_if_idle(&mut self, now: Now, key: &RunKey) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
-        if executor.container.kill.is_some() || executor.container.phase != Phase::Running {
-            return;
-        }
+        let is_running = match executor.container.phase {
+            _ if executor.container.kill.is_some() => return,
+            Phase::Launching => false,
+            Phase::Running => true,
+            Phase::Ended => return,
+        };
         let mut tasks = executor.tasks.values();
-        if tasks.any(|task| !task.is_terminal()) || !executor.link.delayed_updates.is_empty() {
+        let waits = |task: &Task| !task.is_terminal() && !executor.awaits_resize(task);
+        if tasks.any(|task| waits(task))
+            || (is_running && !executor.link.delayed_updates.is_empty())
+        {
             return;
         }
         match executor.kind {
@@ -244,7 +253,7 @@ impl Executor {
         let waiting = self
             .tasks
             .values()
-            .filter(|task| !task.delivered && !task.is_terminal());
+            .filter(|task| !task.delivered && !task.is_terminal() && !self.awaits_resize(task));
         let mut waiting: Vec<_> = waiting.cloned().collect();
         waiting.sort_by_key(|task| task.order);
         waiting
@@ -267,7 +276,7 @@ impl Executor {
     }
 
     /// Whether the end of one of its tasks waits to be told.
-    fn awaits_resize(&self, task: &Task) -> bool {
+    pub(super) fn awaits_resize(&self, task: &Task) -> bool {
         let mut delayed = self.link.delayed_updates.iter();
         delayed.any(|(status, _)| status.task_id.value == task.key.task.as_str())
     }

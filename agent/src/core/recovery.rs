@@ -411,6 +411,13 @@ impl AgentCore {
                 }
             }
         }
+        for task in executor.undelivered() {
+            if task.kill_asked.is_some()
+                && let Some(task_ref) = self.task_at(&task.key)
+            {
+                self.kill_undelivered(now, &task_ref);
+            }
+        }
         match (executor.kind, executor.container.kill) {
             (ExecutorKind::Custom, Some(kill)) => self.set_timer(
                 now.moment + kill.grace,

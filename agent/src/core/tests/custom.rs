@@ -365,16 +365,38 @@ fn a_task_killed_before_it_was_delivered_never_arrives_and_ends_an_idle_executor
     let mut simulation = Simulation::registered();
     let container = simulation.started_custom(custom("a"));
     simulation.kill("a", None);
-    let told = simulation.acknowledge_all();
-    assert_eq!(told[0].state(), TaskKilled);
-    assert_eq!(told[0].reason(), Reason::TaskKilledDuringLaunch);
-    simulation.resize(None);
+    // Its container was launched with what the task has, and is made smaller first.
+    assert!(simulation.acknowledge_all().is_empty());
+    assert_eq!(simulation.resize(None), [32]);
+    simulation.assert_only_told(TaskKilled, Reason::TaskKilledDuringLaunch);
     simulation.subscribe(1, call::Subscribe::default());
     assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
     simulation.advance(6 * SECOND);
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&container, Exit::Signal(9));
     assert!(simulation.core.snapshot().frameworks.is_empty());
+}
+
+/// The kill was taken, and the agent fell before the container was smaller.
+#[test]
+fn a_kill_of_a_task_that_waits_for_its_executor_outlives_the_agent() {
+    let mut simulation = Simulation::registered();
+    simulation.started_custom(custom("a"));
+    simulation.run_custom("b", false);
+    assert_eq!(simulation.resize(None), [160]);
+    simulation.kill("a", None);
+    simulation.kill("a", None);
+    simulation.seen.clear();
+    simulation.crash(false);
+    simulation.subscribe(1, call::Subscribe::default());
+    assert_eq!(simulation.resize(None), [160 - 64]);
+    simulation.register();
+    simulation.assert_only_told(TaskKilled, Reason::TaskKilledDuringLaunch);
+    let told = simulation.told(1);
+    // A kill of what it never had says nothing to it.
+    assert_eq!(kinds(&told), [Type::Subscribed, Type::Kill, Type::Launch]);
+    let launched = told[2].launch.as_ref().expect("a task");
+    assert_eq!(launched.task.task_id.value, "b");
 }
 
 #[test]
@@ -553,10 +575,11 @@ fn a_task_whose_log_is_damaged_is_not_sent_again_but_killed() {
         std::fs::write(&log, &bytes[..kept_bytes]).expect("cut");
         simulation.crash(false);
         simulation.subscribe(1, call::Subscribe::default());
+        simulation.resize(None);
         simulation.register();
         simulation.assert_only_told(TaskFailed, Reason::AgentRestarted);
-        let told = simulation.told(1);
-        assert_eq!(kinds(&told), [Type::Subscribed, Type::Kill], "{kept_bytes}");
+        let told = kinds(&simulation.told(1));
+        assert_eq!(told[..2], [Type::Subscribed, Type::Kill], "{kept_bytes}");
     }
 }
 

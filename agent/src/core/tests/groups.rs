@@ -164,20 +164,51 @@ fn another_group_of_the_executor_is_not_touched() {
 
 #[test]
 fn a_kill_before_the_launch_kills_the_whole_group() {
+    for begins in [false, true] {
+        let mut simulation = Simulation::registered();
+        simulation.run_group(&["a", "b"], true);
+        let outer = simulation.launches().remove(0);
+        simulation.kill("b", None);
+        simulation.kill("a", None);
+        // The container has their resources until it is gone.
+        assert_eq!(simulation.kills(), [Duration::ZERO]);
+        assert!(simulation.acknowledge_all().is_empty());
+        if begins {
+            simulation.start(&outer);
+            assert!(simulation.launches().is_empty());
+            assert!(simulation.acknowledge_all().is_empty());
+            simulation.end(&outer, Exit::Signal(9));
+        } else {
+            simulation.launch_fails(outer, "killed");
+        }
+        let told = simulation.acknowledge_all();
+        assert_eq!(told.len(), 2);
+        for status in told {
+            assert_eq!(status.state(), TaskKilled);
+            assert_eq!(status.reason(), Reason::TaskKilledDuringLaunch);
+        }
+        assert!(simulation.image().frameworks.is_empty());
+    }
+}
+
+#[test]
+fn a_group_killed_while_its_executor_is_launched_for_another_ends_when_the_container_is_smaller() {
     let mut simulation = Simulation::registered();
     simulation.run_group(&["a", "b"], true);
     let outer = simulation.launches().remove(0);
+    simulation.run_group(&["c"], false);
     simulation.kill("b", None);
+    assert!(simulation.acknowledge_all().is_empty());
+    assert!(simulation.kills().is_empty());
     simulation.start(&outer);
     assert!(simulation.launches().is_empty());
+    assert!(simulation.acknowledge_all().is_empty());
+    // 32 of its own and 64 for `c`.
+    assert_eq!(simulation.resize(None), [96]);
     let told = simulation.acknowledge_all();
     assert_eq!(told.len(), 2);
-    for status in told {
-        assert_eq!(status.state(), TaskKilled);
-        assert_eq!(status.reason(), Reason::TaskKilledDuringLaunch);
-    }
-    simulation.resize(None);
-    assert_eq!(simulation.kills(), [Duration::ZERO]);
+    assert!(told.iter().all(|status| status.state() == TaskKilled));
+    assert_eq!(simulation.launches().len(), 1);
 }
 
 #[test]
