@@ -21,7 +21,7 @@ use super::state::counters::Counters;
 use super::state::framework::Framework;
 use super::state::framework_info_usage::FrameworkInfoUsage;
 use super::state::inverse_offers::InverseOffers;
-use super::state::locations::Locations;
+use super::state::locations::{Endpoint, Locations};
 use super::state::offer::Offer;
 use super::state::operator_settings::OperatorSettings;
 use super::state::ownership::Ownership;
@@ -61,6 +61,8 @@ pub struct MasterCore {
     /// Reregistrations of which only some parts have arrived.
     pub(super) partial_reregistrations: PartialReregistrations,
     pub(super) recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
+    /// The same by where they listen.
+    pub(super) recovered_at: BTreeMap<Endpoint, BTreeSet<AgentId>>,
     /// Memory of the agent infos: of registered agents, recovered ones, and those that wait for the registry.
     pub(super) agent_info_usage: AgentInfoUsage,
     pub(super) unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,

@@ -58,6 +58,7 @@ impl MasterCore {
                 config.memory.partial_reregistrations,
             ),
             recovered_agents: BTreeMap::new(),
+            recovered_at: BTreeMap::new(),
             agent_info_usage: AgentInfoUsage::default(),
             unreachable_agents: BTreeMap::new(),
             gone_agents: BTreeMap::new(),

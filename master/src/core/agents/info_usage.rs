@@ -9,6 +9,8 @@ use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
 use crate::core::state::agent_info_usage::{AGENTS_PER_HOST_MAX, DescribedAgent, Origin, host_of};
+use crate::core::state::inverse_offers::forget;
+use crate::core::state::locations::endpoint;
 use crate::core::state::maintenance::Machine;
 use crate::core::state::pending::Pending;
 use crate::core::state::rejection::Rejection;
@@ -141,15 +143,24 @@ impl MasterCore {
     pub(in crate::core) fn expect_agent(&mut self, id: AgentId, agent: RecoveredAgent) {
         let origin = Origin::host(&agent.info.hostname);
         self.agent_info_usage.set(&id, origin, agent.bytes());
+        let there = self.recovered_at.entry(endpoint(&agent.info));
+        there.or_default().insert(id.clone());
         self.recovered_agents.insert(id, agent);
     }
 
     /// An agent of the registry is expected no more, and is lost unless its return waits for the registry.
     pub(super) fn take_expected(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
-        let agent = self.recovered_agents.remove(id)?;
+        let agent = self.take_returned(id)?;
         if !self.readmitting.contains(id) {
             self.agent_info_usage.remove(id);
         }
+        Some(agent)
+    }
+
+    /// An agent of the registry is expected no more, for it is back.
+    pub(super) fn take_returned(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
+        let agent = self.recovered_agents.remove(id)?;
+        forget(&mut self.recovered_at, &endpoint(&agent.info), id);
         Some(agent)
     }
 

@@ -74,12 +74,18 @@ impl MasterCore {
     }
 
     pub(in crate::core) fn agent_removed(&mut self, id: &AgentId, why: &'static str) {
-        let Some(agent) = self.take_agent(id) else {
-            return;
-        };
-        tracing::info!(agent_id = %id, why, "agent removed");
-        self.forget_deactivation(id);
-        self.lose(agent, Loss::Removed { why });
+        let was_expected = self.take_expected(id).is_some();
+        let agent = self.take_agent(id);
+        if agent.is_some() || was_expected {
+            tracing::info!(agent_id = %id, why, "agent removed");
+            self.forget_deactivation(id);
+        }
+        if let Some(agent) = agent {
+            self.lose(agent, Loss::Removed { why });
+        } else if was_expected {
+            self.confirm_unproven_owners();
+            self.agent_failure(id);
+        }
     }
 
     /// An operator says that an agent will never be back, wherever it is now.

@@ -6,9 +6,11 @@
 
 use meseta_resources::AgentId;
 
+use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile};
+use crate::core::state::locations::endpoint;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
 use crate::core::state::rejection::Rejection;
@@ -56,6 +58,36 @@ impl MasterCore {
                 why: "a new agent registered at the same address",
             },
         );
+    }
+
+    /// Agents of the registry where another is now will not be back. Mostly they are ids that this very agent never
+    /// learnt, because the master that gave them was succeeded: as agents that may come back they would count against a
+    /// master that asks itself whether it is cut off.
+    pub(super) fn replace_expected_predecessors(&mut self, profile: &AgentProfile) {
+        let there = self.recovered_at.get(&endpoint(&profile.info));
+        let there = there.into_iter().flatten();
+        let others: Vec<_> = there.filter(|id| **id != profile.id).cloned().collect();
+        for id in others {
+            let is_busy = self.pending.len() >= PENDING_MUTATIONS_MAX;
+            let is_returning = self.readmitting.contains(&id) || self.operator.going.contains(&id);
+            let expected = self.recovered_agents.get_mut(&id);
+            let Some(expected) = expected.filter(|_| !is_busy && !is_returning) else {
+                continue;
+            };
+            if std::mem::replace(&mut expected.removal_pending, true) {
+                continue;
+            }
+            self.counters.agent_removals_registered += 1;
+            self.persist(
+                Mutation::RemoveAgent {
+                    agent_id: id.to_string(),
+                },
+                Pending::Removed {
+                    agent: id,
+                    why: "another agent registered at the same address",
+                },
+            );
+        }
     }
 }
 

@@ -110,6 +110,7 @@ impl MasterCore {
         self.next_agent += 1;
         self.counters.agent_frame("register");
         self.replace_lost_predecessor(&profile);
+        self.replace_expected_predecessors(&profile);
         self.handshakes.insert(connection);
         self.keep_description(connection, &profile);
         let profile = Arc::new(profile);
@@ -386,9 +387,10 @@ impl MasterCore {
             );
             return;
         }
-        let is_expected = self.recovered_agents.remove(&id).is_some();
+        let is_expected = self.take_returned(&id).is_some();
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
+        self.replace_expected_predecessors(&profile);
         if !self.insert_agent(connection, profile, self.now.unix) {
             return;
         }

@@ -343,7 +343,7 @@ pub struct UnreachableAgent {
 pub struct RecoveredAgent {
     pub info: Arc<v1::AgentInfo>,
     pub encoded: Bytes,
-    /// That it is unreachable is on its way to the registry.
+    /// That it is unreachable, or is removed, is on its way to the registry.
     pub removal_pending: bool,
 }
 

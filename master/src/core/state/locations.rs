@@ -1,9 +1,10 @@
-//! Where the registered agents are: by host, and by the address that they listen on.
+//! Where agents are: the registered ones by host, and by the address that they listen on.
 //!
 //! Invariant: each registered agent is listed under what its profile says now, and nobody else is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use meseta_proto::mesos::v1::AgentInfo;
 use meseta_resources::AgentId;
 use meseta_resources::work_counter::count_entries;
 
@@ -17,6 +18,13 @@ pub(in crate::core) struct Locations {
     hosts: BTreeMap<String, BTreeSet<AgentId>>,
     /// By address and port.
     addresses: BTreeMap<(String, i32), BTreeSet<AgentId>>,
+}
+
+/// Where an agent listens, as the registry has it: its host's name in lower case, and its port.
+pub(in crate::core) type Endpoint = (String, i32);
+
+pub(in crate::core) fn endpoint(info: &AgentInfo) -> Endpoint {
+    (info.hostname.to_lowercase(), info.port())
 }
 
 fn location_of(agent: &AgentProfile) -> (String, (String, i32)) {

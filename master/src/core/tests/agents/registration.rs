@@ -340,6 +340,44 @@ fn an_agent_that_never_kept_its_id_is_given_it_again() {
     assert_ne!(world.agent(5052, "cpus:4;mem:1024").id, node.id);
 }
 
+/// Its master was stopped while it tried again and again, gave it an id for each try, and was succeeded before it could
+/// take them back.
+#[test]
+fn ids_that_an_agent_never_learnt_are_taken_back_when_it_comes() {
+    for has_an_id in [false, true] {
+        let mut world = World::new();
+        let node = world.agent(5051, "cpus:4;mem:1024");
+        let other = world.agent(5052, "cpus:4;mem:1024");
+        for number in 0..12 {
+            let mut unlearnt = world.registry.agents[0].clone();
+            unlearnt.agent_id = format!("m-S-{number}");
+            world.registry.agents.push(unlearnt);
+        }
+        if !has_an_id {
+            world
+                .registry
+                .agents
+                .retain(|agent| agent.agent_id != node.id);
+        }
+        let mut world = world.restart();
+        let id = match has_an_id {
+            true => {
+                let back = world.return_empty(&node);
+                world.registered(back.connection).agent_id.value
+            }
+            false => world.agent(5051, "cpus:4;mem:1024").id,
+        };
+        let agents = world.registry.agents.iter();
+        let left: BTreeSet<_> = agents.map(|agent| agent.agent_id.clone()).collect();
+        assert_eq!(left, BTreeSet::from([id, other.id.clone()]));
+        let expected = world.core.snapshot().recovered_agents.clone();
+        let expected: Vec<_> = expected.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(expected, [other.id.as_str()]);
+        world.return_empty(&other);
+        assert!(world.core.recovered_at.is_empty());
+    }
+}
+
 #[test]
 fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
     let (world, node, scheduler) = begin_running();
