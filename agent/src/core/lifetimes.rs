@@ -147,7 +147,8 @@ impl AgentCore {
         let Ok(id) = ExecutorId::new(&executor.executor_id.value) else {
             return;
         };
-        let mut executors = self.all_executors();
+        // One that has ended may still have updates to be acknowledged.
+        let mut executors = self.all_executors().filter(|one| one.is_live());
         let is_here = executors
             .any(|one| one.key.executor == id && one.key.framework.as_str() == framework.value);
         if !is_here {

@@ -365,7 +365,6 @@ fn a_task_killed_before_it_was_delivered_never_arrives_and_ends_an_idle_executor
     let mut simulation = Simulation::registered();
     let container = simulation.started_custom(custom("a"));
     simulation.kill("a", None);
-    // Its container was launched with what the task has, and is made smaller first.
     assert!(simulation.acknowledge_all().is_empty());
     assert_eq!(simulation.resize(None), [32]);
     simulation.assert_only_told(TaskKilled, Reason::TaskKilledDuringLaunch);
@@ -648,19 +647,18 @@ fn an_executor_that_ends_while_the_agent_registers_is_told_of_right_after() {
     let reports = |frame: &FromAgent| matches!(frame, FromAgent::Reregister(report) if report.executors.len() == 1);
     assert!(simulation.frames.iter().any(reports));
     simulation.end(&container, Exit::Code(3));
-    let exits = |simulation: &Simulation| {
-        let exited = simulation.frames.iter();
-        let exited = exited.filter(|frame| matches!(frame, FromAgent::ExecutorExited(_)));
-        exited.count()
-    };
-    assert_eq!(exits(&simulation), 0, "nothing is said before the answer");
+    assert_eq!(
+        exits(&simulation.frames),
+        0,
+        "nothing is said before the answer"
+    );
     simulation.tell(registered());
-    assert_eq!(exits(&simulation), 1);
+    assert_eq!(exits(&simulation.frames), 1);
     // The next registration does not name it any more.
     simulation.link_down();
     simulation.link_up();
     simulation.tell(registered());
-    assert_eq!(exits(&simulation), 1);
+    assert_eq!(exits(&simulation.frames), 1);
 }
 
 #[test]
@@ -686,4 +684,16 @@ fn an_executor_that_was_to_be_launched_for_what_is_refused_is_told_to_be_gone() 
     simulation.started_custom(custom("v"));
     simulation.run_in_executor(stray, false);
     assert_eq!(gone(&simulation), 2, "the executor of v lives");
+}
+
+#[test]
+fn an_executor_that_is_to_be_launched_again_before_all_is_acknowledged_is_told_to_be_gone() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.end(&container, Exit::Code(0));
+    assert_eq!(exits(&simulation.frames), 1);
+    simulation.run_custom("b", true);
+    assert_eq!(exits(&simulation.frames), 2, "{:?}", simulation.frames);
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[1].state(), TaskLost);
+    assert_eq!(told[1].reason(), Reason::ExecutorTerminated);
 }
