@@ -19,7 +19,7 @@ use super::fields::duration;
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
 use super::states::{gone_or_lost, is_terminal};
 use super::update_streams::{Pushed, StreamKey};
-use super::{AgentCore, ConnectionId, Destination, ExecutorAction};
+use super::{AgentCore, ConnectionId, Destination, ExecutorAction, State};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, LogEntry, RunKey, Write};
 
@@ -348,13 +348,20 @@ impl AgentCore {
         self.tell_executor(&executor, connection, event);
     }
 
-    /// From an executor to its scheduler.
+    /// From an executor to its scheduler. Nobody keeps messages, and no connection begins with one.
     pub(super) fn executor_message(
         &mut self,
         framework: &FrameworkId,
         executor: &ExecutorId,
         data: Vec<u8>,
     ) {
+        if self.state != State::Running {
+            self.counters.invalid_framework_messages += 1;
+            return warn!(
+                framework_id = %framework, executor_id = %executor,
+                "dropped a message of an executor: the agent is not registered with a master"
+            );
+        }
         self.counters.valid_framework_messages += 1;
         self.send(ToMaster::ExecutorMessage(wire::ExecutorMessage {
             framework_id: pb::FrameworkId {

@@ -9,8 +9,10 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskDropped, TaskLost, TaskRunning};
 use meseta_proto::mesos::v1::task_status::Reason;
 
+use meseta_resources::{ExecutorId, FrameworkId};
+
 use super::simulation::{PING_TIMEOUT, Seen, Simulation, framework_id, registered, task, task_id};
-use crate::core::{Exit, ExitReason, State};
+use crate::core::{Exit, ExitReason, Input, State};
 
 /// A task as it is reported.
 fn task_of(encoded: &[u8]) -> pb::Task {
@@ -477,4 +479,27 @@ fn what_is_too_much_for_one_frame_is_told_in_parts() {
     assert_eq!((told, count), (3, 4));
     simulation.tell(registered());
     assert_eq!(simulation.core.state(), State::Running);
+}
+
+/// It waited for the disk with the registration behind it, and the master sent an agent away for good whose first word it
+/// was.
+#[test]
+fn a_message_of_an_executor_is_dropped_while_the_agent_is_not_registered() {
+    let mut simulation = Simulation::registered();
+    simulation.link_down();
+    simulation.frames.clear();
+    for connects in [false, true] {
+        if connects {
+            simulation.link_up();
+        }
+        simulation.step(Input::ExecutorMessage {
+            framework: FrameworkId::new("f").expect("an id"),
+            executor: ExecutorId::new("e").expect("an id"),
+            data: Vec::new(),
+            permit: Default::default(),
+        });
+    }
+    assert!(matches!(simulation.frames[..], [FromAgent::Reregister(_)]));
+    let counters = simulation.core.snapshot().counters;
+    assert_eq!(counters.invalid_framework_messages, 2);
 }
