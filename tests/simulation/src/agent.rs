@@ -173,6 +173,9 @@ impl Agent {
             Output::Container(action) => {
                 self.counted
                     .push(("container", names::of_container(&action)));
+                if self.is_told {
+                    self.words.push(format!("{action:?}"));
+                }
                 let is_launch = matches!(action, ContainerAction::Launch(_));
                 let wrong = self.machine.carry_out(action, self.is_stuck);
                 let wrong = wrong.map(|what| Broken::new("I25", what));
@@ -212,6 +215,13 @@ impl Agent {
             }
         }
         let key = (framework, task);
+        if let Some(healthy) = status.healthy {
+            let found = self.machine.probed.get(&key).copied();
+            if !found.unwrap_or_default()[usize::from(healthy)] {
+                let what = format!("{name} says healthy: {healthy}, which no probe has found");
+                self.broken.push(Broken::new("I22", what));
+            }
+        }
         let is_good = self.machine.exits.get(&key).copied();
         if status.state() == pb::TaskState::TaskFinished && is_good == Some(false) {
             let what = format!("{name} is told of one that did not end well");
@@ -519,6 +529,8 @@ fn options(number: usize, boot_clock: BootClock) -> Options {
             Capability::AgentOperationFeedback,
             Capability::AgentDraining,
             Capability::TaskResourceLimits,
+            // Without it no operation may ask to be told of.
+            Capability::ResourceProvider,
         ],
         registration_backoff_factor: Duration::from_secs(1),
         oversubscribed_resources_interval: Duration::from_secs(15),

@@ -1,5 +1,6 @@
 //! What frameworks do with what they are offered, and of their own accord.
 
+use meseta_allocator::InverseAnswer;
 use meseta_master::core::call::Action;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
@@ -11,6 +12,7 @@ use meseta_resources::{
 };
 
 use crate::framework::{Framework, Kind, Task};
+use crate::health_checks::{check, health_check};
 use crate::plan::Feature;
 
 /// Tasks of one framework that are not over at one time, at most.
@@ -18,6 +20,8 @@ const TASKS_MAX: usize = 10;
 /// Offers that are kept back at one time.
 const OFFERS_KEPT_MAX: usize = 2;
 const USED_OFFERS_MAX: usize = 4;
+/// Executors that a framework remembers.
+const EXECUTORS_MAX: usize = 12;
 
 /// What frameworks may do in this run.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +31,11 @@ pub(crate) struct Allowed {
     pub(crate) reservations: bool,
     pub(crate) volumes: bool,
     pub(crate) large_tasks: bool,
+    pub(crate) checks: bool,
+    pub(crate) messages: bool,
+    pub(crate) shutdowns: bool,
+    pub(crate) shared_executors: bool,
+    pub(crate) crowd: bool,
 }
 
 impl Allowed {
@@ -37,6 +46,11 @@ impl Allowed {
             reservations: has(Feature::Reservations),
             volumes: has(Feature::Volumes),
             large_tasks: has(Feature::LargeTasks),
+            checks: has(Feature::Checks),
+            messages: has(Feature::Messages),
+            shutdowns: has(Feature::Shutdowns),
+            shared_executors: has(Feature::SharedExecutors),
+            crowd: has(Feature::Crowd),
         }
     }
 }
@@ -67,6 +81,9 @@ impl Framework {
         for _ in 0..launches {
             operations.extend(self.launch(&offer, &mut left, rng, allowed));
         }
+        if allowed.crowd && self.kind == Kind::Good && rng.u32(..12) == 0 {
+            operations.extend(self.crowd(&offer, &mut left, rng));
+        }
         if operations.is_empty() {
             return self.decline(offer, rng);
         }
@@ -95,14 +112,15 @@ impl Framework {
         rng: &mut fastrand::Rng,
         allowed: Allowed,
     ) -> Option<Operation> {
-        match rng.u32(..6) {
-            0 if allowed.groups && self.kind != Kind::Old => self.group(offer, left, rng),
-            1 if allowed.executors && self.kind != Kind::Old => {
-                let executor = take_all(left, &[("cpus", 0.1), ("mem", 32.0)], rng)?;
+        match rng.u32(..8) {
+            0 | 1 if allowed.groups && self.kind != Kind::Old => {
+                self.group(offer, left, rng, allowed)
+            }
+            2 | 3 if allowed.executors && self.kind != Kind::Old => {
+                let info = self.some_executor(offer, left, rng, true, allowed)?;
                 let mut task = self.task(offer, left, rng, allowed)?;
-                let number = self.launched;
-                let info = self.executor(format!("x{number}"), executor, true);
                 task.command = None;
+                (task.health_check, task.check) = (None, None);
                 task.executor = Some(Box::new(info));
                 Some(launch(vec![task]))
             }
@@ -115,22 +133,75 @@ impl Framework {
         offer: &pb::Offer,
         left: &mut Vec<pb::Resource>,
         rng: &mut fastrand::Rng,
+        allowed: Allowed,
     ) -> Option<Operation> {
-        let executor = take_all(left, &[("cpus", 0.1), ("mem", 32.0), ("disk", 1.0)], rng)?;
+        let executor = self.some_executor(offer, left, rng, false, allowed)?;
         let mut tasks = Vec::new();
         for _ in 0..rng.usize(1..3) {
             let resources = take_all(left, &[("cpus", 0.5), ("mem", 32.0)], rng);
-            tasks.extend(resources.map(|resources| self.task_of(offer, resources)));
+            let task = resources.map(|resources| self.task_of(offer, resources, rng, allowed));
+            tasks.extend(task);
         }
-        let number = self.launched;
         Some(Operation {
             r#type: Some(operation::Type::LaunchGroup.into()),
             launch_group: Some(operation::LaunchGroup {
-                executor: self.executor(format!("g{number}"), executor, false),
+                executor,
                 task_group: pb::TaskGroupInfo { tasks },
             }),
             ..Operation::default()
         })
+    }
+
+    /// An executor for what is to be launched: one that was launched on this agent before, or a new one.
+    fn some_executor(
+        &mut self,
+        offer: &pb::Offer,
+        left: &mut Vec<pb::Resource>,
+        rng: &mut fastrand::Rng,
+        custom: bool,
+        allowed: Allowed,
+    ) -> Option<pb::ExecutorInfo> {
+        let kind = if custom { 'x' } else { 'g' };
+        let known = self.executors.iter().filter(|(agent, info)| {
+            *agent == offer.agent_id.value && info.executor_id.value.starts_with(kind)
+        });
+        let known: Vec<_> = known.map(|(_, info)| info).collect();
+        if allowed.shared_executors && !known.is_empty() && rng.bool() {
+            return Some(known[rng.usize(..known.len())].clone());
+        }
+        let amounts = [("cpus", 0.1), ("mem", 32.0), ("disk", 1.0)];
+        let resources = take_all(left, if custom { &amounts[..2] } else { &amounts }, rng)?;
+        let info = self.executor(format!("{kind}{}", self.launched), resources, custom);
+        self.executors
+            .push_back((offer.agent_id.value.clone(), info.clone()));
+        if self.executors.len() > EXECUTORS_MAX {
+            self.executors.pop_front();
+        }
+        Some(info)
+    }
+
+    /// Tasks that take little, but for their labels, which no agent can tell of in one frame.
+    fn crowd(
+        &mut self,
+        offer: &pb::Offer,
+        left: &mut Vec<pb::Resource>,
+        rng: &mut fastrand::Rng,
+    ) -> Option<Operation> {
+        const TASKS: usize = 60;
+        const LABEL_BYTES: usize = 80 << 10;
+        let mut tasks = Vec::new();
+        for _ in 0..TASKS {
+            let resources = take_all(left, &[("cpus", 0.01), ("mem", 1.0)], rng);
+            let mut task = self.plain_task(offer, resources?);
+            task.labels = Some(pb::Labels {
+                labels: vec![pb::Label {
+                    key: "long".to_owned(),
+                    value: Some("x".repeat(LABEL_BYTES)),
+                }],
+            });
+            tasks.push(task);
+        }
+        Some(launch(tasks))
     }
 
     fn executor(&self, id: String, resources: Vec<pb::Resource>, custom: bool) -> pb::ExecutorInfo {
@@ -161,7 +232,7 @@ impl Framework {
         if let Some(at) = volumes.filter(|_| rng.bool()) {
             resources.push(left.swap_remove(at));
         }
-        let mut task = self.task_of(offer, resources);
+        let mut task = self.task_of(offer, resources, rng, allowed);
         if allowed.large_tasks && rng.u32(..4) == 0 {
             task.data = Some(vec![0; rng.usize(..24 << 10)]);
         }
@@ -172,10 +243,25 @@ impl Framework {
         Some(task)
     }
 
-    fn task_of(&mut self, offer: &pb::Offer, resources: Vec<pb::Resource>) -> pb::TaskInfo {
+    fn task_of(
+        &mut self,
+        offer: &pb::Offer,
+        resources: Vec<pb::Resource>,
+        rng: &mut fastrand::Rng,
+        allowed: Allowed,
+    ) -> pb::TaskInfo {
+        let mut task = self.plain_task(offer, resources);
+        if allowed.checks {
+            task.health_check = (rng.u32(..3) == 0).then(|| Box::new(health_check(rng)));
+            task.check = (rng.u32(..6) == 0).then(|| Box::new(check(rng)));
+        }
+        task
+    }
+
+    fn plain_task(&mut self, offer: &pb::Offer, resources: Vec<pb::Resource>) -> pb::TaskInfo {
         let id = format!("f{}.{}", self.number, self.launched);
         self.launched += 1;
-        let task = Task::on(&offer.agent_id);
+        let task = Task::on(&offer.agent_id, 0);
         self.tasks.insert(id.clone(), task);
         pb::TaskInfo {
             name: id.clone(),
@@ -207,7 +293,7 @@ impl Framework {
                 let free =
                     |one: &pb::Resource| one.reservations.is_empty() && one.revocable.is_none();
                 let taken = take(left, what.0, what.1, rng, free)?;
-                reserve(&taken, &role)?
+                reserve(&taken, &role, self.principal().as_deref())?
             }
             2 => {
                 let at = left
@@ -223,7 +309,7 @@ impl Framework {
                     .filter(|(_, one)| one.name == "disk" && is_dynamic(one) && !is_volume(one));
                 let at = at.next()?.0;
                 let id = format!("v{}-{}", self.number, self.operations);
-                volume(&left.swap_remove(at), &id)?
+                volume(&left.swap_remove(at), &id, self.principal().as_deref())?
             }
             _ if allowed.volumes => {
                 let at = left.iter().position(is_volume)?;
@@ -240,7 +326,7 @@ impl Framework {
     }
 
     /// Does something of its own accord.
-    pub(crate) fn act(&mut self, rng: &mut fastrand::Rng) {
+    pub(crate) fn act(&mut self, rng: &mut fastrand::Rng, allowed: Allowed) {
         let some = |rng: &mut fastrand::Rng, tasks: usize| rng.usize(..tasks.max(1));
         match rng.u32(..40) {
             0 => self.reconcile(false),
@@ -248,9 +334,13 @@ impl Framework {
                 .calls
                 .push_back(Action::Reconcile(call::Reconcile { tasks: Vec::new() })),
             2 | 3 => {
-                let at = some(rng, self.tasks.len());
-                if let Some(id) = self.tasks.keys().nth(at).cloned() {
-                    self.kill(&id);
+                // Mostly one that lives.
+                let with_all = rng.u32(..4) == 0;
+                let tasks = self.tasks.iter();
+                let tasks = tasks.filter(|(_, task)| with_all || !task.is_over());
+                let tasks: Vec<_> = tasks.map(|(id, _)| id.clone()).collect();
+                if let Some(id) = tasks.get(some(rng, tasks.len())) {
+                    self.kill(id);
                 }
             }
             4 => self.calls.push_back(Action::Revive { roles: Vec::new() }),
@@ -267,8 +357,60 @@ impl Framework {
             8 => self.calls.push_back(Action::ReconcileOperations(
                 call::ReconcileOperations::default(),
             )),
+            9..13 => self.answer_inverse_offer(rng),
+            13 if allowed.shutdowns => {
+                if let Some((agent_id, executor_id)) = self.some_known_executor(rng) {
+                    self.calls.push_back(Action::Shutdown(call::Shutdown {
+                        executor_id,
+                        agent_id,
+                    }));
+                }
+            }
+            14..17 if allowed.messages => self.send_message(rng),
             _ => {}
         }
+    }
+
+    fn answer_inverse_offer(&mut self, rng: &mut fastrand::Rng) {
+        let Some(id) = self.inverse_offers.pop_front() else {
+            return;
+        };
+        let answer = match rng.bool() {
+            true => InverseAnswer::Accept,
+            false => InverseAnswer::Decline,
+        };
+        self.calls.push_back(Action::AnswerInverseOffers {
+            answer,
+            ids: vec![id],
+            filters: filters(rng),
+        });
+    }
+
+    fn some_known_executor(
+        &self,
+        rng: &mut fastrand::Rng,
+    ) -> Option<(pb::AgentId, pb::ExecutorId)> {
+        let at = rng.usize(..self.executors.len().max(1));
+        let (agent, info) = self.executors.get(at)?;
+        let agent = pb::AgentId {
+            value: agent.clone(),
+        };
+        Some((agent, info.executor_id.clone()))
+    }
+
+    /// Says something to one of its executors, which names it, so that whoever hears it can tell.
+    fn send_message(&mut self, rng: &mut fastrand::Rng) {
+        let Some((agent_id, executor_id)) = self.some_known_executor(rng) else {
+            return;
+        };
+        let Some(own) = &self.id else { return };
+        self.messages += 1;
+        let data = format!("{own}/{}#{}", executor_id.value, self.messages);
+        self.calls.push_back(Action::Message(call::Message {
+            agent_id,
+            executor_id,
+            data: data.into_bytes(),
+        }));
     }
 }
 
@@ -279,7 +421,7 @@ fn filters(rng: &mut fastrand::Rng) -> Option<pb::Filters> {
     })
 }
 
-fn shell(command: &str) -> pb::CommandInfo {
+pub(crate) fn shell(command: &str) -> pb::CommandInfo {
     pb::CommandInfo {
         value: Some(command.to_owned()),
         ..pb::CommandInfo::default()
@@ -350,8 +492,12 @@ fn inner(resource: &pb::Resource) -> Option<Resources> {
 }
 
 /// Reserves a resource to a role.
-pub(crate) fn reserve(resource: &pb::Resource, role: &Role) -> Option<Operation> {
-    let reservation = Reservation::dynamic(role.clone(), None);
+pub(crate) fn reserve(
+    resource: &pb::Resource,
+    role: &Role,
+    principal: Option<&str>,
+) -> Option<Operation> {
+    let reservation = Reservation::dynamic(role.clone(), principal);
     let reserved = inner(resource)?.push_reservation(&reservation).ok()?;
     Some(convert::to_operation(&Change::Reserve {
         source: Vec::new(),
@@ -360,12 +506,12 @@ pub(crate) fn reserve(resource: &pb::Resource, role: &Role) -> Option<Operation>
 }
 
 /// Makes a volume of a reserved disk.
-fn volume(disk: &pb::Resource, id: &str) -> Option<Operation> {
+fn volume(disk: &pb::Resource, id: &str, principal: Option<&str>) -> Option<Operation> {
     let disk = inner(disk)?;
-    volume_on(disk.iter().next()?, id)
+    volume_on(disk.iter().next()?, id, principal)
 }
 
-pub(crate) fn volume_on(disk: &Resource, id: &str) -> Option<Operation> {
+pub(crate) fn volume_on(disk: &Resource, id: &str, principal: Option<&str>) -> Option<Operation> {
     let volume = Resource::new(ResourceParts {
         name: disk.name().clone(),
         value: disk.value().clone(),
@@ -374,7 +520,7 @@ pub(crate) fn volume_on(disk: &Resource, id: &str) -> Option<Operation> {
         disk: Some(Disk {
             persistence: Some(Persistence {
                 id: id.into(),
-                principal: None,
+                principal: principal.map(Into::into),
             }),
             volume: Some(Volume {
                 container_path: "data".to_owned(),

@@ -14,7 +14,7 @@ use crate::behaviour::Allowed;
 use crate::checks::Broken;
 use crate::cluster::Cluster;
 use crate::executors::Next;
-use crate::framework::{Framework, Kind, Stream};
+use crate::framework::{Framework, Kind, Stream, Task};
 use crate::names;
 use crate::operators::Asked;
 use crate::plan::Feature;
@@ -66,6 +66,11 @@ impl Cluster {
             );
         }
         if let Some(action) = framework.calls.pop_front() {
+            if self.happens(Feature::Repeats, 4)
+                && let Some(again) = repeated(&action)
+            {
+                self.frameworks[at].calls.push_back(again);
+            }
             return self.make_call(at, stream, action);
         }
         if let Some(jobs) = &mut framework.jobs {
@@ -89,14 +94,17 @@ impl Cluster {
         if !self.is_wild {
             return;
         }
+        let allowed = Allowed::of(|feature| self.features.contains(&feature));
+        let framework = &mut self.frameworks[at];
         match framework.kind {
-            Kind::Malicious => self.harm(at, stream),
-            _ => framework.act(&mut self.rng),
+            Kind::Malicious => self.harm(at, stream, allowed),
+            _ => framework.act(&mut self.rng, allowed),
         }
     }
 
     /// Whatever the job scheduler wants to say is queued, with tasks noted as of any framework.
     pub(crate) fn take_jobs_calls(&mut self, at: usize) {
+        let steps = self.steps;
         let framework = &mut self.frameworks[at];
         let Some(jobs) = &mut framework.jobs else {
             return;
@@ -113,7 +121,7 @@ impl Cluster {
                     let tasks = tasks.filter_map(|operation| operation.launch.as_ref());
                     for task in tasks.flat_map(|launch| &launch.task_infos) {
                         let known = framework.tasks.entry(task.task_id.value.clone());
-                        known.or_default().agent = task.agent_id.value.clone();
+                        known.or_insert_with(|| Task::on(&task.agent_id, steps));
                     }
                     framework.offers.clear();
                     Action::Accept(accept)
@@ -318,13 +326,16 @@ impl Cluster {
     }
 
     /// A framework that means no good does something.
-    fn harm(&mut self, at: usize, stream: Stream) {
+    fn harm(&mut self, at: usize, stream: Stream, allowed: Allowed) {
         let victim = self.any_framework();
         let own = self.frameworks[at].id.clone();
         let other = self.frameworks[victim].id.clone();
         let (Some(own), Some(other)) = (own, other.filter(|_| victim != at)) else {
-            return self.frameworks[at].act(&mut self.rng);
+            return self.frameworks[at].act(&mut self.rng, allowed);
         };
+        if self.rng.u32(..10) == 0 {
+            return self.steal(at, stream.master, other);
+        }
         let tasks = &self.frameworks[victim].tasks;
         let chosen = self.rng.usize(..tasks.len().max(1));
         let task = tasks.keys().nth(chosen).cloned().unwrap_or_default();
@@ -375,6 +386,30 @@ impl Cluster {
         self.ask(at, stream, id, action, Vec::new(), foreign);
     }
 
+    /// Subscribes with the id of another's framework, which has a principal.
+    fn steal(&mut self, at: usize, master: u64, other: String) {
+        if !self.has(Feature::Principals) {
+            return;
+        }
+        let id = self.number();
+        self.story.note(("call", "theft"), [at as u64, id], || {
+            format!("framework {at} on {id} to master {master} as {other}")
+        });
+        let mut call = Box::new(self.frameworks[at].subscription());
+        call.info.id = Some(pb::FrameworkId { value: other });
+        self.thieves.insert((master, id));
+        let connection = ConnectionId(id);
+        self.step_master(
+            master,
+            Input::Subscribe(SubscribeRequest {
+                connection,
+                stream_id: id.to_string(),
+                call,
+                caller: Caller::default(),
+            }),
+        );
+    }
+
     /// A container ends by itself, well or not.
     pub(crate) fn end_container(&mut self, at: usize, container: &ContainerId) {
         let exit = match self.rng.u32(..8) {
@@ -412,15 +447,49 @@ impl Cluster {
         }
         let mut frameworks = self.frameworks.iter_mut();
         let of = |one: &&mut Framework| one.id.as_ref() == Some(&update.framework_id.value);
-        let jobs = frameworks.find(of).and_then(|one| one.jobs.as_mut());
-        let again = jobs.zip(status.uuid.as_ref());
-        let again = again.and_then(|(jobs, uuid)| jobs.succeeded(&status.task_id.value, uuid));
-        // What an operator declares gone, or brings down with its machine, has not succeeded, whatever it has done.
-        let is_gone = self.replaced.iter().any(|times| *times > 0);
-        let down = ("mutation", "RemoveAgents");
-        let is_lost = is_gone || self.story.counts().contains_key(&down);
-        if let Some(what) = again.filter(|_| !is_lost) {
+        let Some(framework) = frameworks.find(of) else {
+            return;
+        };
+        let (given_up, tasks) = (&self.given_up, &framework.tasks);
+        let is_given_up = |status: &pb::TaskStatus| {
+            let task = tasks.get(&status.task_id.value);
+            task.is_none_or(|task| task.is_given_up(given_up))
+        };
+        let jobs = framework.jobs.as_mut();
+        // A registry that was put back may know nothing of agents and what they run.
+        if let Some(what) = jobs.and_then(|jobs| jobs.succeeded(status, is_given_up))
+            && self.registry.rollbacks == 0
+        {
             self.broken.push(Broken::new("J2", what));
         }
+    }
+}
+
+/// The same call once more, of those that mean no more the second time.
+fn repeated(action: &Action) -> Option<Action> {
+    match action {
+        Action::Kill(kill) => Some(Action::Kill(kill.clone())),
+        Action::Shutdown(shutdown) => Some(Action::Shutdown(shutdown.clone())),
+        Action::Decline(decline) => Some(Action::Decline(decline.clone())),
+        Action::Reconcile(reconcile) => Some(Action::Reconcile(reconcile.clone())),
+        Action::Acknowledge {
+            agent_id,
+            task_id,
+            uuid,
+        } => Some(Action::Acknowledge {
+            agent_id: agent_id.clone(),
+            task_id: task_id.clone(),
+            uuid: *uuid,
+        }),
+        Action::AcknowledgeOperationStatus {
+            agent_id,
+            operation_id,
+            uuid,
+        } => Some(Action::AcknowledgeOperationStatus {
+            agent_id: agent_id.clone(),
+            operation_id: operation_id.clone(),
+            uuid: *uuid,
+        }),
+        _ => None,
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use meseta_agent::checkpoint::DiskCondition;
 use meseta_agent::core::Input as AgentInput;
 use meseta_master::core::Input;
+use meseta_resources::ContainerId;
 
 use crate::agent::{Agent, RESOURCES};
 use crate::checks::{Broken, Checks, Violation};
@@ -57,6 +58,10 @@ pub struct Cluster {
     pub(crate) agent_ids: BTreeMap<u64, String>,
     /// Which machine, and which life of its agent, has an id.
     pub(crate) id_owners: BTreeMap<String, (usize, u64)>,
+    /// Agents that a master or an operator has given up, by their ids, with the last step in which that was.
+    pub(crate) given_up: BTreeMap<String, u64>,
+    /// Streams on which somebody asks for the id of another's framework, by master.
+    pub(crate) thieves: BTreeSet<(u64, u64)>,
     /// Promises that were broken in this step.
     pub(crate) broken: Vec<Broken>,
     /// Faults happen, and frameworks and operators want something.
@@ -89,6 +94,8 @@ impl Cluster {
             checks: Checks::default(),
             agent_ids: BTreeMap::new(),
             id_owners: BTreeMap::new(),
+            given_up: BTreeMap::new(),
+            thieves: BTreeSet::new(),
             broken: Vec::new(),
             is_wild: true,
             is_calm: false,
@@ -103,6 +110,7 @@ impl Cluster {
             let clock = Clock::new(0, cluster.drift(number as u64));
             let mut agent = Agent::new(number, seed, clock)?;
             agent.is_told = cluster.plan.is_told;
+            agent.executors.talk = cluster.has(Feature::Messages);
             cluster.agents.push(agent);
         }
         for (number, kind) in Kind::ALL.into_iter().enumerate() {
@@ -117,7 +125,9 @@ impl Cluster {
             let clock = Clock::new(0, cluster.drift(77));
             let jobs = (kind == Kind::Jobs).then(|| Jobs::new(clock).ok());
             let jobs = jobs.flatten().map(Box::new);
-            cluster.frameworks.push(Framework::new(number, kind, jobs));
+            let has_principal = cluster.has(Feature::Principals);
+            let framework = Framework::new(number, kind, jobs, has_principal);
+            cluster.frameworks.push(framework);
         }
         Ok(cluster)
     }
@@ -216,53 +226,79 @@ impl Cluster {
         agent.flush(count);
     }
 
-    /// A container begins, ends, or is found to have ended; an executor does something; limits were changed.
+    /// A container begins, ends, or is found to have ended; an executor does something; limits were changed; a task is
+    /// looked at.
     fn machine(&mut self) {
-        let at = self.rng.usize(..self.agents.len());
-        let what = self.rng.u32(..100);
+        let (verb, has): (_, fn(&Agent) -> bool) = match self.rng.u32(..100) {
+            0..32 => ("starts", |one| !one.machine.launching.is_empty()),
+            32..60 => ("is reported", |one| !one.machine.news.is_empty()),
+            60..67 => ("ends", |one| !one.machine.running.is_empty()),
+            67..76 => ("heeds a signal", |one| !one.machine.running.is_empty()),
+            76..81 => ("is resized", |one| !one.machine.resizes.is_empty()),
+            81..88 => ("is probed", |one| !one.machine.probes.is_empty()),
+            _ => ("acts", |one| !one.executors.all.is_empty()),
+        };
+        // What the agent's process does itself waits for it.
+        let needs_agent = !matches!(verb, "ends" | "heeds a signal");
+        let busy = self.agents.iter();
+        let busy = busy.filter(|one| has(one) && (one.is_up() || !needs_agent));
+        let busy: Vec<usize> = busy.map(|one| one.number).collect();
+        if busy.is_empty() || (verb == "ends" && self.is_calm) {
+            return;
+        }
+        let at = busy[self.rng.usize(..busy.len())];
         let stuck = self.happens(Feature::StuckContainer, 20);
         let fails = self.happens(Feature::LaunchFailure, 10);
-        let time = self.time;
-        let is_up = self.agents[at].is_up();
         let rng = &mut self.rng;
         let agent = &mut self.agents[at];
         agent.is_stuck = stuck;
         let machine = &agent.machine;
-        let (verb, container) = match what {
-            0..35 => ("starts", Machine::any(&machine.launching, rng)),
-            35..65 => ("is reported", Machine::any(&machine.news, rng)),
-            65..72 => ("ends", Machine::any(&machine.running, rng)),
-            72..82 => ("heeds a signal", Machine::any(&machine.running, rng)),
-            82..87 => ("is resized", machine.resizes.front().cloned()),
-            _ => ("acts", Machine::any(&agent.executors.all, rng)),
+        let container = match verb {
+            "starts" => Machine::any(&machine.launching, rng),
+            "is reported" => Machine::any(&machine.news, rng),
+            "ends" | "heeds a signal" => Machine::any(&machine.running, rng),
+            "is resized" => machine.resizes.front().cloned(),
+            "is probed" => machine.probes.front().map(|(one, _)| one.container.clone()),
+            _ => Machine::any(&agent.executors.all, rng),
         };
         let Some(container) = container else {
             return;
         };
-        // What the agent's process does itself waits for it.
-        let needs_agent = !matches!(verb, "ends" | "heeds a signal");
-        if (needs_agent && !is_up) || (verb == "ends" && self.is_calm) {
-            return;
-        }
-        let number = at as u64;
         let id = container.as_str().len() as u64;
-        self.story.note(("machine", verb), [number, id], || {
+        self.story.note(("machine", verb), [at as u64, id], || {
             format!("container {container} of agent {at}")
         });
+        let verb = if verb == "starts" && fails {
+            "fails"
+        } else {
+            verb
+        };
+        self.act_on(at, verb, container);
+    }
+
+    fn act_on(&mut self, at: usize, verb: &str, container: ContainerId) {
+        let time = self.time;
+        let agent = &mut self.agents[at];
         match verb {
-            "starts" if fails => self.agents[at].machine.fail_launch(&container),
+            "fails" => agent.machine.fail_launch(&container),
             "starts" => {
-                self.agents[at].start(time, &container);
+                agent.start(time, &container);
                 self.check_jobs();
             }
-            "is reported" => self.agents[at].tell(time, &container),
+            "is reported" => agent.tell(time, &container),
+            // Executors live longer than tasks.
+            "ends" if agent.executors.all.contains_key(&container) && self.rng.u32(..4) > 0 => {}
             "ends" => self.end_container(at, &container),
-            "heeds a signal" => self.agents[at].heed(&container),
+            "heeds a signal" => agent.heed(&container),
             "is resized" => {
-                let agent = &mut self.agents[at];
                 agent.machine.resizes.pop_front();
                 let failed = None;
                 agent.step(time, AgentInput::Resized { container, failed });
+            }
+            "is probed" => {
+                if let Some(input) = agent.machine.answer_probe(&mut self.rng) {
+                    agent.step(time, input);
+                }
             }
             _ => self.act_executor(at, &container),
         }

@@ -2,12 +2,14 @@
 //!
 //! They outlive the agent's process, and tell the next one what it has not acknowledged.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use meseta_agent::core::{ConnectionId, Input};
 use meseta_proto::mesos::v1::executor::{Event, call, event};
 use meseta_proto::mesos::v1::{self as pb, TaskState};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
+
+use crate::checks::Broken;
 
 /// One program of a framework, with what it knows.
 #[derive(Debug)]
@@ -24,6 +26,10 @@ pub(crate) struct Executor {
     unheard: BTreeMap<String, pb::TaskInfo>,
     /// It was asked to end.
     is_ending: bool,
+    /// Messages of its scheduler that it has heard.
+    heard: BTreeSet<Vec<u8>>,
+    /// Messages that it has sent.
+    messages: usize,
 }
 
 /// What an executor does next.
@@ -39,6 +45,9 @@ pub(crate) enum Next {
 pub(crate) struct Executors {
     pub(crate) all: BTreeMap<ContainerId, Executor>,
     connections: u64,
+    /// Whether they send messages.
+    pub(crate) talk: bool,
+    pub(crate) broken: Vec<Broken>,
 }
 
 impl Executors {
@@ -58,6 +67,8 @@ impl Executors {
             unacknowledged: Vec::new(),
             unheard: BTreeMap::new(),
             is_ending: false,
+            heard: BTreeSet::new(),
+            messages: 0,
         };
         self.all.insert(container.clone(), executor);
     }
@@ -101,7 +112,15 @@ impl Executors {
             return Next::Tell(executor.subscribe(connection));
         }
         match executor.inbox.pop_front() {
+            Some(Event {
+                message: Some(message),
+                ..
+            }) => {
+                self.broken.extend(executor.hear_message(message.data));
+                Next::Nothing
+            }
             Some(event) => executor.obey(event),
+            None if self.talk && rng.u32(..16) == 0 => executor.send_message(container),
             None => executor.work(rng),
         }
     }
@@ -111,6 +130,28 @@ impl Executor {
     /// Whether a task is one of its own that has not ended.
     pub(crate) fn has(&self, task: &str) -> bool {
         self.tasks.contains_key(task)
+    }
+
+    /// A message of its scheduler, which names the framework and the executor that it is for. None comes to another, or
+    /// twice.
+    fn hear_message(&mut self, data: Vec<u8>) -> Option<Broken> {
+        let own = format!("{}/{}#", self.framework, self.executor);
+        let is_own = data.starts_with(own.as_bytes());
+        let text = String::from_utf8_lossy(&data).into_owned();
+        let is_wrong = !is_own || !self.heard.insert(data);
+        is_wrong.then(|| Broken::new("I29", format!("executor {own} hears {text}, or again")))
+    }
+
+    fn send_message(&mut self, container: &ContainerId) -> Next {
+        self.messages += 1;
+        let (framework, executor) = (&self.framework, &self.executor);
+        let data = format!("{framework}/{executor}/{container}!{}", self.messages);
+        Next::Tell(Input::ExecutorMessage {
+            framework: framework.clone(),
+            executor: executor.clone(),
+            data: data.into_bytes(),
+            permit: Default::default(),
+        })
     }
 
     fn subscribe(&mut self, connection: ConnectionId) -> Input {

@@ -294,6 +294,9 @@ impl Cluster {
                 });
             self.lose_agent(at);
             let time = self.time;
+            let id = self.agents[at].core.snapshot().agent_id;
+            self.given_up
+                .extend(id.map(|id| (id.to_string(), self.steps)));
             let is_down =
                 matches!(&reason, ExitReason::Shutdown(why) if why.contains("maintenance"));
             let is_gone = matches!(&reason, ExitReason::Shutdown(why) if why.contains("gone"));

@@ -91,6 +91,8 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Task {
     pub(crate) agent: String,
+    /// The step in which it was launched.
+    launched: u64,
     /// The newest state that it was told; none before the first.
     pub(crate) state: Option<TaskState>,
     /// The uuid of the first terminal update.
@@ -104,15 +106,23 @@ pub(crate) struct Task {
 
 impl Task {
     /// One that is about to be launched on this agent.
-    pub(crate) fn on(agent: &pb::AgentId) -> Self {
+    pub(crate) fn on(agent: &pb::AgentId, launched: u64) -> Self {
         Self {
             agent: agent.value.clone(),
+            launched,
             ..Self::default()
         }
     }
 
     pub(crate) fn is_over(&self) -> bool {
         self.state.is_some_and(is_terminal)
+    }
+
+    /// Whether its agent has been given up since it was launched.
+    pub(crate) fn is_given_up(&self, given_up: &BTreeMap<String, u64>) -> bool {
+        given_up
+            .get(&self.agent)
+            .is_some_and(|step| *step >= self.launched)
     }
 }
 
@@ -158,10 +168,27 @@ pub(crate) struct Framework {
     pub(crate) launched: usize,
     pub(crate) operations: usize,
     pub(crate) jobs: Option<Box<Jobs>>,
+    /// Whether it has a principal.
+    has_principal: bool,
+    /// Executors that it has launched, oldest first, with their agents.
+    pub(crate) executors: VecDeque<(String, pb::ExecutorInfo)>,
+    /// Inverse offers that it has not answered.
+    pub(crate) inverse_offers: VecDeque<pb::OfferId>,
+    /// Messages that it has sent.
+    pub(crate) messages: usize,
+    /// Messages of its executors that it has heard.
+    heard: BTreeSet<Vec<u8>>,
+    /// What it was told of its operations.
+    told: BTreeMap<String, pb::OperationStatus>,
 }
 
 impl Framework {
-    pub(crate) fn new(number: usize, kind: Kind, jobs: Option<Box<Jobs>>) -> Self {
+    pub(crate) fn new(
+        number: usize,
+        kind: Kind,
+        jobs: Option<Box<Jobs>>,
+        has_principal: bool,
+    ) -> Self {
         Self {
             number,
             kind,
@@ -185,6 +212,12 @@ impl Framework {
             launched: 0,
             operations: 0,
             jobs,
+            has_principal,
+            executors: VecDeque::new(),
+            inverse_offers: VecDeque::new(),
+            messages: 0,
+            heard: BTreeSet::new(),
+            told: BTreeMap::new(),
         }
     }
 
@@ -207,6 +240,10 @@ impl Framework {
         !self.events.is_empty() || self.is_closed
     }
 
+    pub(crate) fn principal(&self) -> Option<String> {
+        self.has_principal.then(|| format!("p{}", self.number))
+    }
+
     /// What it subscribes with.
     pub(crate) fn subscription(&self) -> Subscribe {
         let id = self.id.clone().map(|value| pb::FrameworkId { value });
@@ -222,6 +259,7 @@ impl Framework {
             user: "somebody".to_owned(),
             name: format!("{:?}", self.kind),
             id,
+            principal: self.principal(),
             failover_timeout: Some(self.kind.failover_timeout()),
             checkpoint: Some(true),
             role: is_old.then(|| roles[0].clone()),
@@ -243,6 +281,7 @@ impl Framework {
         self.is_closed = false;
         self.events.clear();
         self.offers.clear();
+        self.inverse_offers.clear();
         self.calls.clear();
         self.answers = 0;
         self.questions.lost();
@@ -331,9 +370,29 @@ impl Framework {
                 }
             }
             event::Type::UpdateOperationStatus => {
-                let update = event.update_operation_status.as_ref();
-                if let Some(action) = update.and_then(|update| acknowledged(&update.status)) {
-                    self.calls.push_back(action);
+                if let Some(update) = &event.update_operation_status {
+                    self.update_operation(&update.status);
+                }
+            }
+            event::Type::InverseOffers => {
+                let offers = event.inverse_offers.iter();
+                for offer in offers.flat_map(|event| &event.inverse_offers) {
+                    if Some(&offer.framework_id.value) != self.id.as_ref() {
+                        let what = format!("an inverse offer of another: {}", offer.id.value);
+                        self.broken.push(Broken::new("I29", what));
+                    }
+                    self.inverse_offers.push_back(offer.id.clone());
+                }
+            }
+            event::Type::RescindInverseOffer => {
+                if let Some(rescind) = &event.rescind_inverse_offer {
+                    self.inverse_offers
+                        .retain(|id| *id != rescind.inverse_offer_id);
+                }
+            }
+            event::Type::Message => {
+                if let Some(message) = &event.message {
+                    self.hear_message(message);
                 }
             }
             event::Type::Error => {
@@ -396,6 +455,34 @@ impl Framework {
         }
     }
 
+    /// A message of an executor, which names its framework and itself. None comes to another, or twice.
+    fn hear_message(&mut self, message: &event::Message) {
+        let own = self.id.as_deref().unwrap_or_default();
+        let from = format!("{own}/{}/", message.executor_id.value);
+        let is_own = message.data.starts_with(from.as_bytes());
+        if !is_own || !self.heard.insert(message.data.clone()) {
+            let data = String::from_utf8_lossy(&message.data);
+            let what = format!("framework {own} hears {data} of {from}, or again");
+            self.broken.push(Broken::new("I29", what));
+        }
+    }
+
+    /// What is told of an operation is acknowledged; nothing else follows its end. An agent that never had it answers
+    /// whenever it is asked, also in its next life.
+    fn update_operation(&mut self, status: &pb::OperationStatus) {
+        let id = status.operation_id.clone().unwrap_or_default().value;
+        if status.uuid.is_some()
+            && let Some(before) = self.told.insert(id.clone(), status.clone())
+            && before.state() != status.state()
+            && is_operation_over(before.state())
+        {
+            let (state, before) = (status.state(), before.state());
+            let what = format!("operation {id} is {state:?} after {before:?}");
+            self.broken.push(Broken::new("I18", what));
+        }
+        self.calls.extend(acknowledged(status));
+    }
+
     /// Asks for the state of every task that is not over, and of some that are not there.
     pub(crate) fn reconcile(&mut self, with_all: bool) {
         let open = self.tasks.iter();
@@ -436,6 +523,16 @@ fn acknowledged(status: &pb::OperationStatus) -> Option<Action> {
         operation_id: status.operation_id.as_ref()?.value.clone(),
         uuid,
     })
+}
+
+fn is_operation_over(state: pb::OperationState) -> bool {
+    use pb::OperationState::{
+        OperationDropped, OperationError, OperationFailed, OperationFinished,
+    };
+    matches!(
+        state,
+        OperationDropped | OperationError | OperationFailed | OperationFinished
+    )
 }
 
 /// How far a task in this state is, of those that its agent tells.

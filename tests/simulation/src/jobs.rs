@@ -53,8 +53,8 @@ pub(crate) struct Jobs {
     stream_roles: BTreeSet<String>,
     requests: u64,
     version: u64,
-    /// The update that each index of a batch succeeded by.
-    successes: BTreeMap<(String, u64, u32), Vec<u8>>,
+    /// The first update that tells of the success of each index of a batch.
+    successes: BTreeMap<(String, u64, u32), pb::TaskStatus>,
 }
 
 impl Jobs {
@@ -270,16 +270,26 @@ impl Jobs {
         }
     }
 
-    /// A task of its own succeeded, as its agent tells: once for each index of a batch.
-    pub(crate) fn succeeded(&mut self, task: &str, uuid: &[u8]) -> Option<String> {
-        let name: TaskName = task.parse().ok()?;
+    /// A task of its own succeeded, as its agent tells: once for each index of a batch. What became of one that was given
+    /// up with its agent does not count.
+    pub(crate) fn succeeded(
+        &mut self,
+        status: &pb::TaskStatus,
+        is_given_up: impl Fn(&pb::TaskStatus) -> bool,
+    ) -> Option<String> {
+        let name: TaskName = status.task_id.value.parse().ok()?;
         if name.job != BATCH && name.job != GANG {
             return None;
         }
-        let key = (name.job, name.run, name.index);
-        let first = self.successes.entry(key).or_insert_with(|| uuid.to_vec());
-        (first != uuid)
-            .then(|| format!("task {task} of a batch succeeds, and its index had before"))
+        let first = self.successes.entry((name.job, name.run, name.index));
+        let first = first.or_insert_with(|| status.clone());
+        if is_given_up(first) {
+            *first = status.clone();
+            return None;
+        }
+        let is_again = first.uuid != status.uuid && !is_given_up(status);
+        let task = &status.task_id.value;
+        is_again.then(|| format!("task {task} of a batch succeeds, and its index had before"))
     }
 }
 

@@ -6,7 +6,7 @@
 //! - `plan`, `story`, `clock`: which run it is, what happened in it, and what its processes take for the time
 //! - `registry`, `network`, `disk`, `machine`, `executors`: what the cores stand on, with its faults
 //! - `master`, `outputs`, `agent`: the cores, and what becomes of their outputs
-//! - `framework`, `behaviour`, `calls`, `jobs`, `operators`: who asks for what
+//! - `framework`, `behaviour`, `health_checks`, `calls`, `jobs`, `operators`: who asks for what
 //! - `faults`, `cluster`, `rest`: what happens next, and how it comes to rest
 //! - `checks/`, `models/`: what must hold
 //! - `shrink`: a short story for a long one
@@ -22,6 +22,7 @@ mod disk;
 mod executors;
 mod faults;
 mod framework;
+mod health_checks;
 mod jobs;
 mod machine;
 mod master;

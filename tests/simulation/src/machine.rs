@@ -6,7 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use meseta_agent::checkpoint::Limitation;
-use meseta_agent::core::{ContainerAction, Ending, Exit, Found, LaunchPlan, Subject};
+use meseta_agent::core::{
+    ContainerAction, Ending, Exit, Found, Input, LaunchPlan, Probe, ProbeMethod, ProbeResult,
+    Subject,
+};
 use meseta_isolators::{BootId, ProcessIdentity};
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Resources};
@@ -48,6 +51,10 @@ pub(crate) struct Machine {
     pub(crate) exits: BTreeMap<(String, String), bool>,
     /// Containers that somebody has asked to end.
     pub(crate) killed: BTreeSet<ContainerId>,
+    /// Probes that are not answered, by the task that they look at.
+    pub(crate) probes: VecDeque<(Probe, (String, String))>,
+    /// Of each task that was probed, whether a probe has failed, and whether one was good.
+    pub(crate) probed: BTreeMap<(String, String), [bool; 2]>,
     started: u64,
     boots: u64,
 }
@@ -97,11 +104,48 @@ impl Machine {
                 self.resizes.push_back(container);
             }
             ContainerAction::Forget { container } => drop(self.news.remove(&container)),
-            ContainerAction::Probe(_)
-            | ContainerAction::Freeze { .. }
-            | ContainerAction::ThrottleRevocable { .. } => {}
+            ContainerAction::Probe(probe) => return self.begin_probe(*probe),
+            ContainerAction::Freeze { .. } | ContainerAction::ThrottleRevocable { .. } => {}
         }
         None
+    }
+
+    /// A task is looked at that runs here, or has just ended, and not more than once for each of its two checks.
+    fn begin_probe(&mut self, probe: Probe) -> Option<String> {
+        const CHECKS: usize = 2;
+        let container = probe.container.clone();
+        let Some(process) = self.running.get(&container) else {
+            let is_known = self.news.contains_key(&container);
+            return (!is_known).then(|| format!("a probe of {container}, which does not run"));
+        };
+        let (framework, task) = process.task()?;
+        let task = (framework.to_owned(), task.to_owned());
+        self.probes.push_back((probe, task));
+        let of_this = self.probes.iter();
+        let of_this = of_this.filter(|(probe, _)| probe.container == container);
+        (of_this.count() > CHECKS).then(|| format!("too many probes of {container}"))
+    }
+
+    /// What a probe finds. Some tasks are sick.
+    pub(crate) fn answer_probe(&mut self, rng: &mut fastrand::Rng) -> Option<Input> {
+        let (probe, task) = self.probes.pop_front()?;
+        let is_sick = task.1.bytes().map(u32::from).sum::<u32>() % 3 == 0;
+        let is_good = rng.u32(..8) >= if is_sick { 6 } else { 1 };
+        let result = match (rng.u32(..10), &probe.method) {
+            (0, _) => ProbeResult::NotRun("no memory".to_owned()),
+            (1, _) if !is_good => ProbeResult::NoAnswer("timeout".to_owned()),
+            (_, ProbeMethod::Command(_)) => ProbeResult::ExitCode(i32::from(!is_good)),
+            (_, ProbeMethod::Http { .. }) => ProbeResult::Status(if is_good { 200 } else { 500 }),
+            (_, ProbeMethod::Tcp { .. }) => ProbeResult::Connected(is_good),
+        };
+        if !matches!(result, ProbeResult::NotRun(_)) {
+            self.probed.entry(task).or_default()[usize::from(is_good)] = true;
+        }
+        Some(Input::Probed {
+            container: probe.container,
+            id: probe.id,
+            result,
+        })
     }
 
     fn signal(&mut self, container: &ContainerId, signal: i32, is_stuck: bool) {
@@ -207,6 +251,7 @@ impl Machine {
             }
         }
         self.resizes.clear();
+        self.probes.clear();
     }
 
     /// The machine is booted anew: nothing is left of what ran, and of how it ended.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use meseta_daemon::outbox::Outbox;
 use meseta_master::core::{
@@ -17,6 +18,7 @@ use crate::checks::Broken;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::names;
+use crate::plan::Feature;
 
 /// Where an output goes, as in the daemon: order is kept for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +71,11 @@ impl Master {
         let recovered = cluster.registry.lead(number);
         let drift = cluster.drift(number);
         let clock = Clock::new(cluster.time, drift);
-        let config = config(number, recovered.epoch, cluster.plan.seed);
+        let mut config = config(number, recovered.epoch, cluster.plan.seed);
+        if cluster.has(Feature::Pruning) {
+            config.registry_max_agent_count = 1;
+            config.registry_gc_interval = Duration::from_secs(120);
+        }
         Self {
             number,
             core: MasterCore::new(config, recovered, clock.now(cluster.time)),
@@ -133,6 +139,7 @@ impl Cluster {
                 Effect::Persist { lsn, mutation } => {
                     self.story
                         .count(("mutation", names::of_mutation(&mutation)));
+                    self.note_given_up(&mutation);
                     if let Mutation::MarkUnreachable(record) = &mutation {
                         let broken = check_removal(&mut self.masters[at], time, &record.agent_id);
                         self.broken.extend(broken);
@@ -238,6 +245,21 @@ impl Cluster {
             self.end_master(oldest);
         }
         self.settings_after_start(number);
+    }
+
+    /// Agents that are removed or marked gone are given up, with all that runs on them: of what it comes to nothing
+    /// counts.
+    fn note_given_up(&mut self, mutation: &Mutation) {
+        match mutation {
+            Mutation::MarkGone { agent_id, .. } | Mutation::RemoveAgent { agent_id } => {
+                self.given_up.insert(agent_id.clone(), self.steps);
+            }
+            Mutation::RemoveAgents { agent_ids } | Mutation::PruneUnreachable { agent_ids } => {
+                let ids = agent_ids.iter().cloned();
+                self.given_up.extend(ids.map(|id| (id, self.steps)));
+            }
+            _ => {}
+        }
     }
 
     /// A sign of life of an agent has arrived.

@@ -102,7 +102,12 @@ impl Cluster {
             Feature::Drain => self.drain(leader),
             Feature::Gone if self.rng.u32(..6) == 0 => {
                 if let Some(agent_id) = self.some_agent(leader) {
-                    self.administer(leader, Administration::MarkAgentGone { agent_id }, None);
+                    let gone = Administration::MarkAgentGone { agent_id };
+                    // Impatient people ask again while it is on its way to the registry.
+                    if self.rng.bool() {
+                        self.administer(leader, gone.clone(), None);
+                    }
+                    self.administer(leader, gone, None);
                 }
             }
             Feature::Maintenance => self.maintain(leader),
@@ -192,6 +197,10 @@ impl Cluster {
         let Some(agent_id) = self.some_agent(leader) else {
             return;
         };
+        if self.rng.u32(..12) == 0 {
+            let agent_id = format!("nobody-{agent_id}");
+            return self.administer(leader, Administration::MarkAgentGone { agent_id }, None);
+        }
         let request = match self.rng.u32(..8) {
             0 => Administration::DrainAgent {
                 agent_id,
@@ -206,17 +215,20 @@ impl Cluster {
 
     fn maintain(&mut self, leader: u64) {
         let at = self.rng.usize(..RESOURCES.len());
-        let request = match self.rng.u32(..6) {
-            0 => {
+        let others = (0..RESOURCES.len()).filter(|_| self.rng.u32(..3) == 0);
+        let mut machines: Vec<_> = others.filter(|one| *one != at).map(machine).collect();
+        machines.push(machine(at));
+        let request = match self.rng.u32(..12) {
+            0..3 => {
                 let start = self
                     .masters
                     .last()
                     .map(|master| master.clock.now(self.time));
                 let start = start.unwrap_or_default().unix + Duration::from_secs(100);
-                schedule(vec![machine(at)], start)
+                schedule(machines, start)
             }
-            1 => Administration::StartMaintenance(vec![machine(at)]),
-            2 | 3 => Administration::StopMaintenance(vec![machine(at)]),
+            3..6 => Administration::StartMaintenance(vec![machine(at)]),
+            6..10 => Administration::StopMaintenance(vec![machine(at)]),
             _ => schedule(Vec::new(), Duration::ZERO),
         };
         self.administer(leader, request, None);
@@ -287,7 +299,7 @@ impl Cluster {
         if resource.is_dynamically_reserved() {
             let is_disk = resource.name().as_str() == "disk";
             return match self.rng.bool() && is_disk {
-                true => volume_on(&resource, &format!("o{}", self.operators.volumes)),
+                true => volume_on(&resource, &format!("o{}", self.operators.volumes), None),
                 false => Some(convert::to_operation(&Change::Unreserve(vec![resource]))),
             };
         }
@@ -303,7 +315,7 @@ impl Cluster {
         let mut message = to_resource(&resource, Format::PostRefinement).ok()?;
         message.scalar = Some(pb::value::Scalar { value: amount });
         let role = Role::new(ROLES[self.rng.usize(..ROLES.len())]).ok()?;
-        reserve(&message, &role)
+        reserve(&message, &role, None)
     }
 
     /// What a master has answered with success is in the registry, unless something else was asked meanwhile.

@@ -3,6 +3,7 @@
 use meseta_agent::core::Input as AgentInput;
 use meseta_master::core::{Input, Output};
 use meseta_proto::meseta::v1::{MasterFrame, master_frame};
+use meseta_proto::mesos::v1::scheduler::event;
 use prost::Message as _;
 
 use crate::agent::{FRAME_BYTES_MAX, Wanted};
@@ -19,6 +20,13 @@ impl Cluster {
         match output {
             Output::Event { to, event } => {
                 self.story.count(("event", event.r#type().as_str_name()));
+                if event.r#type() == event::Type::Subscribed
+                    && self.thieves.contains(&(master, to.0))
+                    && self.registry.rollbacks == 0
+                {
+                    let what = "a framework is given to one with another principal";
+                    self.broken.push(Broken::new("I29", what));
+                }
                 let Some(at) = self.framework_on(master, to.0) else {
                     return;
                 };

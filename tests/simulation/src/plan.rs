@@ -44,11 +44,27 @@ pub enum Feature {
     Maintenance,
     Teardown,
     LargeTasks,
+    /// Tasks have checks and health checks.
+    Checks,
+    /// Schedulers and executors send messages.
+    Messages,
+    /// Frameworks shut executors down.
+    Shutdowns,
+    /// Executors are given more than one task or group.
+    SharedExecutors,
+    /// Some dozens of tasks with long labels on one agent, which then comes back in parts.
+    Crowd,
+    /// The registry keeps few of the agents that are unreachable or gone.
+    Pruning,
+    /// Frameworks have principals, which the registry keeps.
+    Principals,
+    /// Frameworks make calls twice.
+    Repeats,
 }
 
 impl Feature {
     /// All of them, in the order in which they are declared.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 43] = [
         Self::AgentCrash,
         Self::MasterCrash,
         Self::Takeover,
@@ -84,13 +100,23 @@ impl Feature {
         Self::Maintenance,
         Self::Teardown,
         Self::LargeTasks,
+        Self::Checks,
+        Self::Messages,
+        Self::Shutdowns,
+        Self::SharedExecutors,
+        Self::Crowd,
+        Self::Pruning,
+        Self::Principals,
+        Self::Repeats,
     ];
 
     /// How many of a hundred seeds have it. What ends agents or frameworks for good leaves little for the rest.
     fn percent(self) -> u32 {
         match self {
+            // What is slow is rare.
+            Self::Crowd => 8,
             Self::Rollback | Self::Gone | Self::Teardown => 15,
-            Self::Maintenance | Self::Takeover | Self::Reboot => 40,
+            Self::Maintenance | Self::Takeover | Self::Reboot | Self::Pruning => 40,
             _ => 65,
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 /// Steps that a broken promise is told with.
-const LAST_STEPS: usize = 60;
+const LAST_STEPS: usize = 100;
 
 /// What kind of thing happened: its class and its name.
 pub type Happening = (&'static str, &'static str);

@@ -1,10 +1,14 @@
-//! Seeds that are run every time.
+//! Seeds that are run every time: a million steps, on as many threads as there are cores.
 
-use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use meseta_simulation::{Cluster, Counts, Outcome, Plan};
 
+/// Steps with faults; those in which the cluster comes to rest are several times as many.
 const STEPS: u64 = 3_000;
+const STEPS_IN_ALL: u64 = 1_000_000;
 
 fn run(seed: u64) -> Outcome {
     let mut cluster = Cluster::new(Plan::new(seed, STEPS)).expect("room for directories");
@@ -12,22 +16,63 @@ fn run(seed: u64) -> Outcome {
     outcome.unwrap_or_else(|violation| panic!("{violation}"))
 }
 
-#[test]
-fn promises_hold_whatever_breaks() {
-    let mut counts: Counts = BTreeMap::new();
-    let (mut tasks, mut steps) = (0, 0);
-    for seed in 1..=20 {
-        let outcome = run(seed);
-        tasks += outcome.tasks;
-        steps += outcome.steps;
+/// What some runs have come to.
+#[derive(Default)]
+struct Sum {
+    steps: u64,
+    tasks: usize,
+    counts: Counts,
+}
+
+impl Sum {
+    fn add(&mut self, outcome: Outcome) {
+        self.steps += outcome.steps;
+        self.tasks += outcome.tasks;
         for (what, count) in outcome.counts {
-            *counts.entry(what).or_default() += count;
+            *self.counts.entry(what).or_default() += count;
         }
     }
+}
+
+#[test]
+fn promises_hold_for_a_million_steps_whatever_breaks() {
+    let (next, sum) = (AtomicU64::new(1), Mutex::new(Sum::default()));
+    let work = || {
+        loop {
+            let outcome = run(next.fetch_add(1, Ordering::Relaxed));
+            let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+            sum.add(outcome);
+            if sum.steps >= STEPS_IN_ALL {
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            assert!(worker.join().is_ok(), "a promise was broken, see above");
+        }
+    });
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (steps, tasks) = (sum.steps, sum.tasks);
     assert!(
-        tasks > 60,
+        tasks > 1_000,
         "only {tasks} tasks were launched in {steps} steps"
     );
+    // What has to be reached, or the runs say nothing of it.
+    for what in [
+        ("call", "ACCEPT"),
+        ("call", "ACKNOWLEDGE_OPERATION_STATUS"),
+        ("container", "Probe"),
+        ("fault", "agent crash"),
+        ("fault", "master crash"),
+        ("frame arrives", "ShutdownExecutor"),
+        ("mutation", "MarkUnreachable"),
+        ("operation of an operator", "OPERATION_FINISHED"),
+    ] {
+        assert!(sum.counts.contains_key(&what), "{what:?} never happened");
+    }
 }
 
 #[test]

@@ -72,6 +72,7 @@ impl Cluster {
     pub(crate) fn check(&mut self) -> Result<(), Violation> {
         for agent in &mut self.agents {
             self.broken.append(&mut agent.broken);
+            self.broken.append(&mut agent.executors.broken);
             for words in agent.words.drain(..) {
                 let number = agent.number;
                 self.story
@@ -102,8 +103,8 @@ impl Cluster {
         let Some(id) = jobs.and_then(|one| one.id.as_deref()) else {
             return;
         };
-        // What runs on after its agent was declared gone is nobody's.
-        if self.replaced.iter().any(|times| *times > 0) || !self.registry.gone.is_empty() {
+        // A registry that was put back may know nothing of agents and what they run.
+        if self.registry.rollbacks > 0 {
             return;
         }
         let mut living = Vec::new();
@@ -113,6 +114,8 @@ impl Cluster {
             for (container, plan) in running.chain(&agent.machine.launching) {
                 if let Some((framework, task)) = crate::machine::task_of(plan)
                     && framework == id
+                    // What runs on after its agent was given up is nobody's.
+                    && !jobs.is_some_and(|jobs| jobs.tasks.get(task).is_some_and(|task| task.is_given_up(&self.given_up)))
                     && !agent.machine.killed.contains(container)
                 {
                     living.push(task.to_owned());
