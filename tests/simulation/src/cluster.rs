@@ -334,7 +334,7 @@ impl Cluster {
         }
     }
 
-    fn next_deadline(&self) -> u64 {
+    pub(crate) fn next_deadline(&self) -> u64 {
         let masters = self.masters.iter().map(|master| match master.paused {
             Some((_, until)) => until,
             None => master.clock.true_time(master.core.next_deadline()),
@@ -364,7 +364,7 @@ impl Cluster {
     }
 
     /// Everybody whose deadline has come makes a step.
-    fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         let time = self.time;
         let due: Vec<u64> = self
             .masters

@@ -8,7 +8,6 @@ use meseta_resources::{ContainerId, Resources, Role};
 use crate::checks::Broken;
 use crate::cluster::{Cluster, SECOND};
 use crate::framework::Kind;
-use crate::machine::Machine;
 use crate::plan::Feature;
 
 /// The longest that a process is stopped.
@@ -241,8 +240,13 @@ impl Cluster {
                 allocated.insert(resource.clone());
             }
         }
-        let victim = Machine::any(&machine.running, &mut self.rng);
-        let victim = victim.filter(|_| self.rng.u32(..4) == 0);
+        let with_all = self.rng.u32(..4) == 0;
+        let victims = machine.running.iter();
+        let victims =
+            victims.filter(|(_, one)| with_all || !one.plan.resources.revocable().is_empty());
+        let victims: Vec<_> = victims.map(|(id, _)| id.clone()).collect();
+        let victim = victims.get(self.rng.usize(..victims.len().max(1))).cloned();
+        let victim = victim.filter(|_| self.rng.bool());
         let assessment = victim.and_then(|id| self.correction(at, id));
         let report = Report {
             allocated,
