@@ -4,8 +4,8 @@
 //! the seed and a shorter run that breaks it, told in words; with `all` it goes on with the next seed, and lists what broke.
 //! `told` tells the last steps of the run as it is,
 //! `about:TEXT` the last that speak of something, and
-//! `counts` what happened how often; any other word is a feature to leave out, such as `Takeover`, or steps to leave
-//! out, such as `17..32`.
+//! `counts` what happened how often, `unshrunk` looks for no shorter run; any other word is a feature to leave out, such as
+//! `Takeover`, or steps to leave out, such as `17..32`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,11 +18,14 @@ fn number(text: Option<&String>, otherwise: u64) -> Result<u64, Box<dyn Error>> 
     Ok(text.map_or(Ok(otherwise), |text| text.parse())?)
 }
 
+/// Words that say what is printed.
+const OUTPUT_WORDS: [&str; 3] = ["all", "counts", "unshrunk"];
+
 /// Puts what the words say into a plan.
 fn read(words: &[String], plan: &mut Plan) -> Result<(), Box<dyn Error>> {
     for word in words
         .iter()
-        .filter(|word| *word != "counts" && *word != "all")
+        .filter(|word| !OUTPUT_WORDS.contains(&word.as_str()))
     {
         if word == "told" {
             plan.is_told = true;
@@ -76,6 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let seeds = number(arguments.get(1), 1)?;
     let steps = number(arguments.get(2), 3_000)?;
     let words = arguments.get(3..).unwrap_or_default();
+    let is_unshrunk = words.iter().any(|word| word == "unshrunk");
     let mut out = std::io::stdout();
     let begun = Instant::now();
     let goes_on = words.iter().any(|word| word == "all");
@@ -101,7 +105,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 broken += 1;
                 writeln!(out, "{violation}")?;
             }
-            Err(violation) if plan.is_told => {
+            Err(violation) if plan.is_told || is_unshrunk => {
                 writeln!(out, "{violation}")?;
                 return Err("a promise was broken".into());
             }
