@@ -159,6 +159,10 @@ fn check_agent(
             held -= &task.resources.unallocate();
         }
     }
+    if !agent.is_active() && !agent.offered.is_empty() {
+        let what = format!("agent {id} is not active, and {} is offered", agent.offered);
+        return Some(Broken::new("I17", what));
+    }
     let all = agent.profile.total.unrevocable();
     let held = held.unrevocable();
     if !all.contains(&held) {
