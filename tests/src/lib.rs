@@ -19,6 +19,7 @@ pub mod jobs;
 pub mod kernel;
 pub mod master_kills;
 pub mod masters;
+pub mod mutants;
 pub mod network;
 pub mod observed;
 pub mod power_cuts;

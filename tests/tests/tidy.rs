@@ -2,6 +2,8 @@
 
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
+#[path = "tidy/mutants.rs"]
+mod mutants;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

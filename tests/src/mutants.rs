@@ -1,0 +1,108 @@
+//! Deliberate bugs: the patches of `tests/mutants/`, and what is expected to find each of them.
+//!
+//! A patch begins with what is made wrong, in plain words. Lines of the form `key: value` follow: `found-by` says which
+//! run finds it, `puts-back` which defect of earlier versions it is, `expects` the invariant that the simulation names.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+/// What is expected to find a mutant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finder {
+    /// The simulation of the whole cluster.
+    Simulation,
+    /// The arguments of `cargo` with which a test fails.
+    Test(Vec<String>),
+}
+
+impl Finder {
+    fn read(text: &str) -> anyhow::Result<Self> {
+        if text == "simulation" {
+            return Ok(Self::Simulation);
+        }
+        let mut words = text.split_whitespace().map(str::to_owned);
+        if words.next().as_deref() != Some("cargo") {
+            bail!("`found-by: {text}` is neither `simulation` nor a `cargo test`");
+        }
+        let words: Vec<String> = words.collect();
+        match words.first().map(String::as_str) {
+            Some("test") => Ok(Self::Test(words)),
+            _ => bail!("`found-by: {text}` runs no test"),
+        }
+    }
+
+    /// As it is written in a patch.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Simulation => "simulation".to_owned(),
+            Self::Test(words) => format!("cargo {}", words.join(" ")),
+        }
+    }
+}
+
+/// One deliberate bug, as its patch tells of it.
+#[derive(Clone, Debug)]
+pub struct Mutant {
+    /// The name of its file, without the ending.
+    pub name: String,
+    pub path: PathBuf,
+    /// What is made wrong.
+    pub what: String,
+    /// Which defect of an earlier version it is, if it was one.
+    pub puts_back: Option<String>,
+    pub finder: Finder,
+    /// The invariant that the simulation is expected to name.
+    pub expects: Option<String>,
+}
+
+impl Mutant {
+    fn read(path: PathBuf) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(&path)?;
+        let name = path.file_stem().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        let (mut what, mut finder, mut puts_back, mut expects) = (Vec::new(), None, None, None);
+        for line in text.lines().take_while(|line| !line.starts_with("--- ")) {
+            match line.split_once(": ") {
+                Some(("found-by", by)) => finder = Some(Finder::read(by)?),
+                Some(("puts-back", defect)) => puts_back = Some(defect.to_owned()),
+                Some(("expects", rule)) => expects = Some(rule.to_owned()),
+                _ => what.push(line.trim()),
+            }
+        }
+        let what = what.join(" ").trim().to_owned();
+        if what.is_empty() {
+            bail!("it does not say what is made wrong");
+        }
+        Ok(Self {
+            finder: finder.context("it does not say what finds it (`found-by: ...`)")?,
+            name,
+            path,
+            what,
+            puts_back,
+            expects,
+        })
+    }
+}
+
+/// All mutants of a checkout, by name.
+///
+/// # Errors
+/// Names the patch that cannot be read, and what it lacks.
+pub fn all(checkout: &Path) -> anyhow::Result<Vec<Mutant>> {
+    let folder = checkout.join("tests/mutants");
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "patch") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let read = |path: PathBuf| {
+        let shown = path.display().to_string();
+        Mutant::read(path).with_context(|| shown)
+    };
+    paths.into_iter().map(read).collect()
+}
