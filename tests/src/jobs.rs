@@ -152,6 +152,13 @@ fn job(url: &str, name: &str) -> Option<Value> {
     (answer.status == 200).then(|| answer.json())
 }
 
+/// What has happened to a job, as its history tells.
+pub fn events(url: &str, name: &str) -> Vec<Value> {
+    let answer = http::get(&format!("{url}/v1/jobs/{name}/history"));
+    let events = answer.json()["events"].as_array().cloned();
+    events.unwrap_or_default()
+}
+
 fn wait_for(
     job: impl Fn() -> Option<Value>,
     name: &str,

@@ -1,15 +1,19 @@
 //! How soon, and how well, regular work is relieved of revocable tasks that use what it did not.
 //!
-//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example relief -- [ROUNDS]` as
+//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example relief -- [ROUNDS] [job]` as
 //! root, on a machine with nothing else to do; three rounds unless given, some four minutes. Starts a real
 //! master and agent; regular tasks hold 2 cpus and use 0.3; what that leaves is oversubscribed to a framework that
 //! keeps the processors busy with it; then the regular tasks wake up. Prints each figure with its bar, and
 //! ends with 1 when one is missed. Throughput and lateness are compared with the same work beside neighbours
 //! that are frozen; hogs with equal shares are the negative control, without which the figures would say nothing.
+//!
+//! With `job` regular work is a service of `meseta scheduler`, and the hogs are a best-effort batch of it, which has to
+//! come back after it was preempted.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod kernel;
+mod tenants;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -19,18 +23,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use kernel::Revocable;
-use meseta_tests::framework::task;
-use meseta_tests::revocable::{
-    amount, launch_and_decline_rest, revocable_framework, revocable_task,
-};
-use meseta_tests::{Cluster, Framework, Setup};
-use serde_json::{Value, json};
+use meseta_tests::{Cluster, Setup};
+use serde_json::json;
+use tenants::Tenants;
 
 const ROUNDS: usize = 3;
 /// How often the agent tells the master what can be oversubscribed: its default.
 const INTERVAL: Duration = Duration::from_secs(15);
 /// Regular work is awake for so long.
 const WINDOW: Duration = Duration::from_secs(8);
+/// Regular work sleeps again: an agent that has preempted is not used for a while, and a new task takes a moment.
+const BACK_AFTER: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(90);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// What regular work is promised: two workers and a sleeper.
@@ -44,18 +47,20 @@ const HOG_CPUS: f64 = 0.05;
 const BUSY_CPUS: f64 = 1.0;
 
 fn main() -> anyhow::Result<ExitCode> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_job = arguments.last().is_some_and(|last| last == "job");
+    arguments.truncate(arguments.len() - usize::from(is_job));
     let rounds = match arguments.as_slice() {
         [] => ROUNDS,
         [rounds] => rounds.parse().context("a number of rounds")?,
         [role, dir, name] => {
             return work::run(role, Path::new(dir), name).map(|()| ExitCode::SUCCESS);
         }
-        _ => bail!("relief [ROUNDS]"),
+        _ => bail!("relief [ROUNDS] [job]"),
     };
     let mut criteria = Criteria::default();
-    let frozen = oversubscribed_and_taken_back(rounds, &mut criteria)?;
-    killed_and_not_helped(&frozen, &mut criteria)?;
+    let frozen = oversubscribed_and_taken_back(is_job, rounds, &mut criteria)?;
+    killed_and_not_helped(is_job, &frozen, &mut criteria)?;
     println!(
         "{}",
         if criteria.missed {
@@ -105,12 +110,11 @@ impl Criteria {
     }
 }
 
-/// One cluster, its regular work, and the folder in which that speaks and listens.
+/// One cluster, its regular work, and the folder in which that speaks and listens. The fields end in this order.
 struct Bench {
+    tenants: Tenants,
     cluster: Cluster,
     dir: PathBuf,
-    _regular: Framework,
-    revocable_framework: Framework,
 }
 
 /// What regular work got in one window.
@@ -128,89 +132,29 @@ struct Relief {
     killed: Option<Duration>,
 }
 
-fn command(role: &str, dir: &Path, name: &str) -> anyhow::Result<String> {
-    let program = std::env::current_exe().context("failed to find this program")?;
-    Ok(format!(
-        "exec {} {role} {} {name}",
-        program.display(),
-        dir.display()
-    ))
-}
-
 impl Bench {
-    fn start(agent_flags: Vec<String>) -> anyhow::Result<Self> {
+    fn start(is_job: bool, agent_flags: Vec<String>) -> anyhow::Result<Self> {
         let cluster = Cluster::start(Setup {
             agent_flags,
             ..Setup::default()
         });
         let dir = cluster.dir.path().join("notes");
         std::fs::create_dir(&dir).context("failed to create a folder for notes")?;
-        let mut regular = cluster.framework();
-        let offer = regular.offer();
-        let mut tasks = Vec::new();
-        for name in WORKERS {
-            let command = command("work", &dir, name)?;
-            let promised = [("cpus", WORKER_CPUS), ("mem", 64.0)];
-            tasks.push(task(&offer, name, &command, &promised));
-        }
-        let command = command("nap", &dir, SLEEPER)?;
-        let promised = [("cpus", SLEEPER_CPUS), ("mem", 64.0)];
-        tasks.push(task(&offer, SLEEPER, &command, &promised));
-        launch_and_decline_rest(&regular, &offer, &tasks);
-        for name in WORKERS.iter().chain([&SLEEPER]) {
-            regular.until_state(name, "TASK_RUNNING");
-        }
-        let revocable_framework = revocable_framework(&cluster);
+        let tenants = match is_job {
+            true => Tenants::jobs(&cluster, &dir)?,
+            false => Tenants::frameworks(&cluster, &dir)?,
+        };
         Ok(Self {
+            tenants,
             cluster,
             dir,
-            _regular: regular,
-            revocable_framework,
         })
     }
 
-    /// The first offer of at least so many cpus of a kind, and how long it took to come.
-    fn offered(&mut self, cpus: f64, revocable: bool) -> anyhow::Result<(Value, Duration)> {
-        let began = Instant::now();
-        while began.elapsed() < PATIENCE {
-            let is_offers = |event: &Value| event["type"] == "OFFERS";
-            let event = self.revocable_framework.within(PATIENCE, &is_offers);
-            let event = event.map_err(|why| anyhow::anyhow!("nothing was offered: {why}"))?;
-            let offers = event["offers"]["offers"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default();
-            for offer in offers {
-                if amount(&offer, "cpus", revocable) + 1e-9 >= cpus
-                    && amount(&offer, "mem", false) >= 256.0
-                {
-                    return Ok((offer, began.elapsed()));
-                }
-                self.revocable_framework.decline(&offer, 0.0);
-            }
-        }
-        let state = self.cluster.agent().page("/state").json();
-        bail!(
-            "no {cpus} cpus were offered within {PATIENCE:?}: {:#}",
-            state["oversubscription"]
-        )
-    }
-
-    /// Hogs on what was offered; `cpus` for each.
-    fn fill(&mut self, offer: &Value, cpus: f64, revocable: bool) -> anyhow::Result<()> {
-        let mut tasks = Vec::new();
-        for name in HOGS {
-            let mut hog = revocable_task(offer, name, &command("hog", &self.dir, name)?, cpus);
-            if !revocable && let Some(resource) = hog["resources"][0].as_object_mut() {
-                resource.remove("revocable");
-            }
-            tasks.push(hog);
-        }
-        launch_and_decline_rest(&self.revocable_framework, offer, &tasks);
-        for name in HOGS {
-            self.revocable_framework.until_state(name, "TASK_RUNNING");
-        }
-        Ok(())
+    /// Hogs on what was offered, so many cpus each; gives how long that took.
+    fn fill(&mut self, cpus: f64, is_revocable: bool) -> anyhow::Result<Duration> {
+        self.tenants
+            .fill(&self.cluster, &self.dir, (cpus, is_revocable))
     }
 
     fn revocable(&self) -> Revocable {
@@ -294,29 +238,29 @@ fn secs(time: Option<Duration>) -> f64 {
 
 /// Slack is oversubscribed, filled, and taken back, as it is meant to be; gives what regular work does beside
 /// frozen neighbours.
-fn oversubscribed_and_taken_back(rounds: usize, criteria: &mut Criteria) -> anyhow::Result<Course> {
+fn oversubscribed_and_taken_back(
+    is_job: bool,
+    rounds: usize,
+    criteria: &mut Criteria,
+) -> anyhow::Result<Course> {
     // Defaults, but for how long a new task counts at its limit: five minutes.
     let modules = json!({"libraries": {"modules": {"name": "slack", "parameters": [
         {"key": "min_age", "value": "5secs"}, {"key": "min_samples", "value": "5"}]}}});
-    let mut bench = Bench::start(vec![
+    let flags = [
         "--resources=cpus:2;mem:4096;disk:4096".to_owned(),
         "--resource_estimator=slack".to_owned(),
         "--qos_controller=pressure".to_owned(),
         format!("--modules={modules}"),
-    ])?;
-    let (offer, after) = bench.offered(2.0 * HOG_CPUS, true)?;
+    ];
+    let mut bench = Bench::start(is_job, flags.to_vec())?;
+    let after = bench.fill(HOG_CPUS, true)?;
     let bar = 2.0 * INTERVAL.as_secs_f64();
     criteria.at_most(
-        "idle promises are offered as revocable after",
+        "idle promises are offered as revocable (a job: used) after",
         after.as_secs_f64(),
         bar,
         " s",
     );
-    println!(
-        "    {} revocable cpus in the first offer",
-        amount(&offer, "cpus", true)
-    );
-    bench.fill(&offer, HOG_CPUS, true)?;
     let (mut acted, mut still, mut reliefs) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=rounds {
         bench.until_busy()?;
@@ -366,21 +310,25 @@ fn oversubscribed_and_taken_back(rounds: usize, criteria: &mut Criteria) -> anyh
 
 /// Where nothing may be frozen, it comes to kills. Then hogs that are not revocable at all, which nobody
 /// takes anything from.
-fn killed_and_not_helped(frozen: &Course, criteria: &mut Criteria) -> anyhow::Result<()> {
+fn killed_and_not_helped(
+    is_job: bool,
+    frozen: &Course,
+    criteria: &mut Criteria,
+) -> anyhow::Result<()> {
     let modules = json!({"libraries": {"modules": [
         {"name": "fixed", "parameters": {"key": "resources", "value": "cpus:2"}},
         {"name": "pressure", "parameters": {"key": "freeze", "value": "false"}}]}});
-    let mut bench = Bench::start(vec![
+    let flags = [
         "--resources=cpus:4;mem:4096;disk:4096".to_owned(),
         "--resource_estimator=fixed".to_owned(),
         "--qos_controller=pressure".to_owned(),
         format!("--modules={modules}"),
-    ])?;
-    let (offer, _) = bench.offered(2.0, true)?;
-    bench.fill(&offer, 1.0, true)?;
+    ];
+    let mut bench = Bench::start(is_job, flags.to_vec())?;
+    bench.fill(1.0, true)?;
     bench.until_busy()?;
-    let (_, relief) = bench.awake(WINDOW + Duration::from_secs(3))?;
-    println!("without freezing: {relief:.3?}");
+    let (course, relief) = bench.awake(WINDOW + Duration::from_secs(3))?;
+    println!("without freezing: {course:.1?}, {relief:.3?}");
     criteria.at_most(
         "without freezing: first relief after",
         secs(relief.throttled),
@@ -393,11 +341,14 @@ fn killed_and_not_helped(frozen: &Course, criteria: &mut Criteria) -> anyhow::Re
         10.0,
         " s",
     );
+    if is_job {
+        preempted_and_back(&bench, criteria)?;
+    }
     drop(bench);
 
-    let mut bench = Bench::start(vec!["--resources=cpus:4;mem:4096;disk:4096".to_owned()])?;
-    let (offer, _) = bench.offered(2.0 * WORKER_CPUS, false)?;
-    bench.fill(&offer, WORKER_CPUS, false)?;
+    let flags = ["--resources=cpus:4;mem:4096;disk:4096".to_owned()];
+    let mut bench = Bench::start(is_job, flags.to_vec())?;
+    bench.fill(WORKER_CPUS, false)?;
     let (course, _) = bench.awake(WINDOW)?;
     println!("negative control, hogs of equal shares: {course:.1?}");
     let ratio = course.throughput / frozen.throughput;
@@ -406,6 +357,25 @@ fn killed_and_not_helped(frozen: &Course, criteria: &mut Criteria) -> anyhow::Re
         ratio,
         0.65,
         "",
+    );
+    Ok(())
+}
+
+/// A job whose tasks were killed for regular work runs again once that sleeps.
+fn preempted_and_back(bench: &Bench, criteria: &mut Criteria) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let preemptions = bench.tenants.preemptions();
+    println!("    {preemptions} tasks of the job were preempted");
+    if preemptions == 0 {
+        bail!("no task of the job was preempted");
+    }
+    bench.tenants.until_back();
+    bench.until_busy()?;
+    criteria.at_most(
+        "preempted: the job is back, and busy, after",
+        began.elapsed().as_secs_f64(),
+        BACK_AFTER.as_secs_f64(),
+        " s",
     );
     Ok(())
 }
