@@ -6,16 +6,19 @@
 //! is retired again. Ends, with its work done, when it is dropped.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use meseta_isolators::beneath::Folder;
 
 /// One pending wake-up suffices for any number of trees.
 const WAKE_UPS_MAX: usize = 1;
+/// What could not be removed is tried again after this.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// The thread, and the names it has given.
 #[derive(Debug)]
@@ -36,9 +39,9 @@ impl Janitor {
         let thread = std::thread::Builder::new()
             .name("janitor".to_owned())
             .spawn(move || {
-                sweep(&swept);
-                while woken.recv().is_ok() {
-                    sweep(&swept);
+                let mut is_clean = sweep(&swept);
+                while is_to_sweep(&woken, is_clean, AGAIN) {
+                    is_clean = sweep(&swept);
                 }
             });
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -75,17 +78,57 @@ impl Drop for Janitor {
     }
 }
 
-fn sweep(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return;
+/// Waits until there is something to do, for `again` at most while something is left over; false at the end.
+fn is_to_sweep(woken: &mpsc::Receiver<()>, is_clean: bool, again: Duration) -> bool {
+    if is_clean {
+        return woken.recv().is_ok();
+    }
+    woken.recv_timeout(again) != Err(mpsc::RecvTimeoutError::Disconnected)
+}
+
+/// Removes all that is there; whether nothing is left.
+fn sweep(folder: &Path) -> bool {
+    let entries = match fs::read_dir(folder) {
+        Err(error) => return error.kind() == io::ErrorKind::NotFound,
+        Ok(entries) => entries,
     };
-    for entry in entries.flatten() {
+    let mut is_clean = true;
+    for entry in entries {
+        let Ok(entry) = entry else {
+            is_clean = false;
+            continue;
+        };
         let path = entry.path();
         // Volumes are among it, whose tasks may have nested folders deeper than a stack is.
         let removed =
             Folder::open(folder).and_then(|all| all.remove(Path::new(&entry.file_name())));
         if let Err(error) = removed {
             tracing::warn!(path = %path.display(), %error, "a retired checkpoint is left over");
+            is_clean = false;
+        }
+    }
+    is_clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_removed_is_tried_again_by_itself() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let folder = dir.path().join("retired");
+        assert!(sweep(&folder), "nothing was ever retired");
+        fs::write(&folder, "in the place of the folder").expect("a file");
+        assert!(!sweep(&folder));
+
+        let (wake_ups, woken) = mpsc::sync_channel(WAKE_UPS_MAX);
+        assert!(is_to_sweep(&woken, false, Duration::ZERO));
+        wake_ups.try_send(()).expect("room");
+        assert!(is_to_sweep(&woken, true, Duration::ZERO));
+        drop(wake_ups);
+        for is_clean in [true, false] {
+            assert!(!is_to_sweep(&woken, is_clean, AGAIN));
         }
     }
 }
