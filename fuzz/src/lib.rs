@@ -10,7 +10,7 @@ pub mod parsers;
 mod seeds;
 pub mod specs;
 
-use meseta_proto::mesos::v1::{executor, scheduler};
+use meseta_proto::mesos::v1::scheduler;
 
 /// What takes bytes, by its target's name.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub const ALL: &[Target] = &[
     target(
         "executor_call_protobuf",
         parsers::executor_call_protobuf,
-        || seeds::encoded::<executor::Call>(seeds::EXECUTOR_CALLS),
+        seeds::encoded_executor_calls,
     ),
     target(
         "operator_call_json",

@@ -1,6 +1,6 @@
 //! Inputs that mean something: where variations and libFuzzer begin. What libFuzzer found is among them.
 
-use meseta_proto::mesos::v1::{agent, master};
+use meseta_proto::mesos::v1::{agent, executor, master};
 use meseta_proto::{WireMessage, json, meseta, protobuf};
 
 pub(crate) fn bytes(all: &[&[u8]]) -> Vec<Vec<u8>> {
@@ -29,8 +29,20 @@ pub(crate) fn operator_calls() -> Vec<Vec<u8>> {
 pub(crate) fn encoded_frames() -> Vec<Vec<u8>> {
     let mut all = encoded::<meseta::v1::AgentFrame>(AGENT_FRAMES);
     all.extend(encoded::<meseta::v1::MasterFrame>(MASTER_FRAMES));
+    all.push(OPERATION_IN_TWO_STATES.to_vec());
     all
 }
+
+pub(crate) fn encoded_executor_calls() -> Vec<Vec<u8>> {
+    let mut all = encoded::<executor::Call>(EXECUTOR_CALLS);
+    all.push(TASK_IN_TWO_STATES.to_vec());
+    all
+}
+
+/// Found by libFuzzer: a required enum that is known the first time and unknown the second time.
+const TASK_IN_TWO_STATES: &[u8] =
+    b"\x0a\x03\x0a\x01e\x12\x03\x0a\x01f\x18\x02\x2a\x0b\x0a\x09\x0a\x03\x0a\x01t\x10\x01\x10\x3d";
+const OPERATION_IN_TWO_STATES: &[u8] = b"J\x22\x0a\x03\x0a\x01f\x12\x07\x10\x02\x1a\x01o\x103\x1a\x12\x0a\x10\x00\x00\x00\x00\x00\x00\x01s:\x06\x1a\x04\x07rue";
 
 pub(crate) const CALLS: &[&[u8]] = &[
     br#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"n","roles":["a/b"],"failover_timeout":1e3,"capabilities":[{"type":"MULTI_ROLE"}],"offer_filters":{"a":{"min_allocatable_resources":{"quantities":[{"quantities":{"cpus":{"value":1}}}]}}}},"suppressed_roles":["a/b"],"offer_constraints":{"role_constraints":{"a/b":{"groups":[{"attribute_constraints":[{"selector":{"attribute_name":"x"},"predicate":{"text_matches":{"regex":"a+"}}}]}]}}}}}"#,

@@ -178,16 +178,24 @@ fn is_complete(schema: &'static Message, bytes: &[u8], depth: usize) -> bool {
             {
                 return false;
             }
-            (Kind::Enum(numbers), Value::Varint(number)) if !is_known(numbers, number) => continue,
+            // The last of several counts.
+            (Kind::Enum(numbers), Value::Varint(number)) if !is_known(numbers, number) => {
+                seen &= !bit(index);
+                continue;
+            }
             _ => {}
         }
-        seen |= 1u64
-            .checked_shl(u32::try_from(index).unwrap_or(u32::MAX))
-            .unwrap_or(0);
+        seen |= bit(index);
     }
     schema.fields.iter().enumerate().all(|(index, field)| {
         field.label != Label::Required || (index < 64 && seen & (1 << index) != 0)
     })
+}
+
+/// The bit of a field; none beyond the 64th.
+fn bit(index: usize) -> u64 {
+    let index = u32::try_from(index).unwrap_or(u32::MAX);
+    1u64.checked_shl(index).unwrap_or(0)
 }
 
 fn is_known(numbers: &[i32], varint: u64) -> bool {
@@ -222,7 +230,9 @@ fn collect_wire(
         };
         match (&field.kind, value) {
             (_, Value::Bytes(bytes)) => found.push(bytes),
-            (Kind::Enum(numbers), Value::Varint(number)) if !is_known(numbers, number) => {}
+            (Kind::Enum(numbers), Value::Varint(number)) if !is_known(numbers, number) => {
+                found.clear();
+            }
             _ => found.push(&[]),
         }
     }
@@ -427,6 +437,20 @@ mod tests {
         prost::encoding::encode_varint(bytes.len() as u64, &mut out);
         out.extend_from_slice(bytes);
         out
+    }
+
+    /// Found by libFuzzer: what was taken could not be read again, for of two states the last one is kept.
+    #[test]
+    fn of_a_required_enum_that_comes_twice_the_last_counts() {
+        let id = field(1, &field(1, b"t"));
+        for (states, expected) in [
+            (&[0x10, 1][..], &[][..]),
+            (&[0x10, 61, 0x10, 1], &[]),
+            (&[0x10, 1, 0x10, 61], &["state"]),
+        ] {
+            let status = [&id, states].concat();
+            assert_eq!(missing::<TaskStatus>(&status), expected, "{states:?}");
+        }
     }
 
     #[test]
