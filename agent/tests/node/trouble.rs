@@ -86,20 +86,20 @@ fn an_agent_without_a_launcher_ends_and_says_why() {
     let run = world.dir.path().join("run");
     let mut instances = std::fs::read_dir(&run).expect("it is there");
     let instance = instances.next().expect("one").expect("readable").path();
-    let log = instance.join("launcher.log");
-    wait_for("the first launcher", || log.exists().then_some(()));
+    let lock = instance.join("launcher.lock");
+    wait_for("the first launcher", || lock.exists().then_some(()));
     world.signal_agent(Signal::KILL);
-    std::fs::remove_file(&log).expect("it is there");
-    std::fs::create_dir(&log).expect("made");
+    std::fs::remove_file(&lock).expect("it is there");
+    std::os::unix::fs::symlink("nowhere/launcher.lock", &lock).expect("made");
     let text = complaint(&mut world.command());
     for part in [
         "failed to start the launcher",
-        "opening launcher.log",
-        "directory",
+        "looking for an earlier launcher",
+        "No such file or directory",
     ] {
         assert!(text.contains(part), "{text}");
     }
-    std::fs::remove_dir(&log).expect("removed");
+    std::fs::remove_file(&lock).expect("removed");
 }
 
 fn wrong_flags_are_refused_with_what_to_give() {
