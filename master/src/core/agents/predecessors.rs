@@ -48,16 +48,7 @@ impl MasterCore {
         if let Some(agent) = self.agents.get_mut(&id) {
             agent.removal_pending = true;
         }
-        self.counters.agent_removals_registered += 1;
-        self.persist(
-            Mutation::RemoveAgent {
-                agent_id: id.to_string(),
-            },
-            Pending::Removed {
-                agent: id,
-                why: "a new agent registered at the same address",
-            },
-        );
+        self.remove_predecessor(id, "a new agent registered at the same address");
     }
 
     /// Agents of the registry where another is now will not be back. Mostly they are ids that this very agent never
@@ -77,17 +68,16 @@ impl MasterCore {
             if std::mem::replace(&mut expected.removal_pending, true) {
                 continue;
             }
-            self.counters.agent_removals_registered += 1;
-            self.persist(
-                Mutation::RemoveAgent {
-                    agent_id: id.to_string(),
-                },
-                Pending::Removed {
-                    agent: id,
-                    why: "another agent registered at the same address",
-                },
-            );
+            self.remove_predecessor(id, "another agent registered at the same address");
         }
+    }
+
+    /// Takes an agent off the registry whose place another has taken.
+    fn remove_predecessor(&mut self, agent: AgentId, why: &'static str) {
+        self.counters.agent_removals_registered += 1;
+        let agent_id = agent.to_string();
+        let removal = Mutation::RemoveAgent { agent_id };
+        self.persist(removal, Pending::Removed { agent, why });
     }
 }
 
