@@ -4,19 +4,13 @@
 //! reads the same ones from the key, which is the operator's (`--jwt_secret_key`) or one that the agent made
 //! for itself in its work directory. Invariant: nobody but the key's owner may read its file.
 
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use meseta_access::executor_token::KEY_BYTES_MIN;
 use meseta_access::{Claims, TokenKey};
-use meseta_daemon::{authentication, tls};
-use meseta_isolators::is_disk_full;
-use tracing::{debug, warn};
+use meseta_daemon::tls;
 
-use crate::checkpoint::{Layout, RunKey};
-use crate::directories::DISK_FULL_RETRY;
+use crate::checkpoint::{KeyError, Layout, RunKey, open_executor_key};
 
 /// Why executors cannot be given tokens.
 #[derive(Debug, thiserror::Error)]
@@ -24,22 +18,15 @@ pub enum TokenError {
     /// The operator's key cannot be used.
     #[error("failed to read the key of executors' tokens (--jwt_secret_key)")]
     Given(#[source] tls::FileError),
-    /// The daemon's own certificate cannot be loaded.
-    #[error("failed to read the key of executors' tokens: remove it, and a new one is made")]
-    Kept(#[source] tls::FileError),
+    /// The agent's own key cannot be read or made.
+    #[error(transparent)]
+    Kept(#[from] KeyError),
     /// It would be guessed.
     #[error("{path} holds {length} bytes: a key of executors' tokens has at least {KEY_BYTES_MIN}")]
     Short {
         path: PathBuf,
         /// How long it is.
         length: usize,
-    },
-    /// A new one cannot be kept.
-    #[error("failed to write the key of executors' tokens to {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
     },
 }
 
@@ -58,27 +45,7 @@ impl ExecutorTokens {
             let bytes = tls::read_secret_file(path).map_err(TokenError::Given)?;
             return Self::new(path, &bytes);
         }
-        let path = layout.executor_key();
-        let failed = |source| TokenError::Write {
-            path: path.clone(),
-            source,
-        };
-        put_damaged_aside(&path).map_err(failed)?;
-        if !path.exists() {
-            let fresh = authentication::fresh_key();
-            match write_whole(&path, &fresh) {
-                // No executor is launched before there is room again, and then it is kept.
-                Err(error) if is_disk_full(&error) => {
-                    warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
-                    let key = Self::new(&path, fresh.as_ref())?;
-                    tokio::spawn(save_when_disk_has_space(path, fresh));
-                    return Ok(key);
-                }
-                written => written.map_err(failed)?,
-            }
-        }
-        let bytes = tls::read_secret_file(&path).map_err(TokenError::Kept)?;
-        Self::new(&path, &bytes)
+        Self::new(&layout.meta(), &open_executor_key(layout)?)
     }
 
     fn new(path: &Path, bytes: &[u8]) -> Result<Self, TokenError> {
@@ -104,59 +71,10 @@ impl ExecutorTokens {
     }
 }
 
-/// What a damaged disk left of our own key is no key, and keeps nobody from making another.
-fn put_damaged_aside(path: &Path) -> io::Result<()> {
-    let is_key = |found: &fs::Metadata| {
-        let long_enough = u64::try_from(KEY_BYTES_MIN).is_ok_and(|least| found.len() >= least);
-        found.is_file() && long_enough
-    };
-    match fs::symlink_metadata(path) {
-        Ok(found) if !is_key(&found) => {
-            let aside = path.with_extension("damaged");
-            warn!(path = %path.display(), aside = %aside.display(), "the key of executors' tokens is damaged; making another");
-            match fs::symlink_metadata(&aside) {
-                Ok(earlier) if earlier.is_dir() => fs::remove_dir_all(&aside)?,
-                Ok(_) => fs::remove_file(&aside)?,
-                Err(_) => {}
-            }
-            fs::rename(path, &aside)
-        }
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-async fn save_when_disk_has_space(path: PathBuf, key: [u8; 32]) {
-    while let Err(error) = write_whole(&path, &key) {
-        debug!(path = %path.display(), %error, "cannot be written yet");
-        tokio::time::sleep(DISK_FULL_RETRY).await;
-    }
-}
-
-/// Writes a file that is there whole or not at all.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    path.parent()
-        .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId};
 
@@ -178,8 +96,6 @@ mod tests {
         fs::create_dir(layout.meta()).expect("made");
         let first = ExecutorTokens::open(None, &layout).expect("tokens");
         let token = first.of(&run("c1"));
-        let mode = fs::metadata(layout.executor_key()).expect("a key").mode();
-        assert_eq!(mode & 0o7777, 0o600);
         let second = ExecutorTokens::open(None, &layout).expect("tokens");
         let claims = second.read(&token).expect("ours");
         assert_eq!(
@@ -192,21 +108,6 @@ mod tests {
         fs::create_dir(other.meta()).expect("made");
         let stranger = ExecutorTokens::open(None, &other).expect("tokens");
         assert_eq!(stranger.read(&token), None, "each agent has its own key");
-    }
-
-    #[test]
-    fn a_damaged_key_of_our_own_is_replaced() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let layout = Layout::new(dir.path());
-        fs::create_dir(layout.meta()).expect("made");
-        let path = layout.executor_key();
-        for _ in 0..2 {
-            fs::write(&path, "").expect("written");
-            ExecutorTokens::open(None, &layout).expect("tokens");
-            fs::remove_file(&path).expect("a file");
-            fs::create_dir(&path).expect("made");
-            ExecutorTokens::open(None, &layout).expect("tokens");
-        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! ```text
 //! meta/resources/resources_and_operations.state   reservations, volumes, operations
 //! meta/resources_and_operations.copy              the same, in case that one is lost
-//! meta/boot_id, meta/instance, meta/estimator, meta/sandbox_ages, meta/executor_key
+//! meta/boot_id, meta/instance, meta/estimator, meta/sandbox_ages
+//! meta/executor_key, meta/executor_key.copy      what the tokens of executors are signed with, twice
 //! meta/slaves/latest -> <agent>
 //! meta/slaves/<agent>/{slave.info,drain.config}
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
@@ -68,8 +69,12 @@ impl Layout {
     }
 
     /// What the tokens of executors are signed with.
-    pub(crate) fn executor_key(&self) -> PathBuf {
+    pub(super) fn executor_key(&self) -> PathBuf {
         self.meta().join("executor_key")
+    }
+
+    pub(super) fn executor_key_copy(&self) -> PathBuf {
+        self.meta().join("executor_key.copy")
     }
 
     pub(super) fn boot_id(&self) -> PathBuf {

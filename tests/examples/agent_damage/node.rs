@@ -222,6 +222,9 @@ impl Node {
             trial.wrong.push("the agent panicked".to_owned());
         }
         if trial.wrong.is_empty() {
+            if let Some(owner) = owner {
+                self.end(&owner);
+            }
             self.launch_missing();
             trial.wrong.append(&mut self.observed.wrong);
         }
@@ -300,16 +303,22 @@ impl Node {
         let ended = |ids: &Vec<String>| ids.iter().any(|id| self.observed.is_over(id));
         let lost = self.live.iter().filter(|(_, ids)| ended(ids));
         trial.lost = lost.map(|(name, _)| name.clone()).collect();
-        let lost = trial.lost.clone();
-        for name in &lost {
-            for id in self.live.remove(name).into_iter().flatten() {
-                self.processes.remove(&id);
-                if !self.observed.is_over(&id) {
-                    self.observed.kill(&id);
-                }
-            }
+        for name in &trial.lost {
+            self.end(name);
         }
         self.observed.standing.clone_from(&self.processes);
+    }
+
+    /// Nothing more is expected of an executor. One that goes on with a damaged file ends as well: what it can bear is one
+    /// damage, and two would tell nothing of either.
+    fn end(&mut self, name: &str) {
+        for id in self.live.remove(name).into_iter().flatten() {
+            self.processes.remove(&id);
+            self.observed.standing.remove(&id);
+            if !self.observed.is_over(&id) {
+                self.observed.kill(&id);
+            }
+        }
     }
 }
 

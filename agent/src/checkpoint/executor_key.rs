@@ -1,0 +1,304 @@
+//! `meta/executor_key`: the key that the tokens of executors are signed with, where the agent made it for itself.
+//!
+//! Kept twice, since without it no executor that runs can speak with the agent any more, and a damaged file must not cost all
+//! of them: as nothing but the key, as earlier versions wrote it, and as a copy with a checksum, which counts where the two
+//! differ. Entered through [`open`]. Invariants: nobody but the key's owner may read the files; another key is made only if
+//! neither of the two can be read.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use meseta_access::executor_token::KEY_BYTES_MIN;
+use meseta_daemon::tls::FileError;
+use meseta_daemon::{authentication, tls};
+use meseta_isolators::{is_disk_full, is_shortage};
+use tracing::{debug, warn};
+
+use super::frame::{FrameError, decode_file, encode_file};
+use super::layout::Layout;
+use crate::directories::DISK_FULL_RETRY;
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Others may read it, or the agent is short of what reading takes.
+    #[error("failed to read the key of executors' tokens")]
+    Read(#[source] FileError),
+    /// Written by a later version of the agent.
+    #[error("{path} is of version {version}: start the newer agent that wrote it")]
+    Newer { path: PathBuf, version: u32 },
+    /// A new one cannot be kept.
+    #[error("failed to write the key of executors' tokens to {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What one of the two files gave.
+#[derive(Debug, Eq, PartialEq)]
+enum Found {
+    Key(Vec<u8>),
+    Missing,
+    Damaged(String),
+}
+
+/// The key, made if there is none. What is damaged is set aside and written again from the other file. Blocks.
+pub(crate) fn open(layout: &Layout) -> Result<Vec<u8>, KeyError> {
+    let record = find(&layout.executor_key(), plain)?;
+    let copy = find(&layout.executor_key_copy(), framed)?;
+    let kept = [&copy, &record].into_iter().find_map(|found| match found {
+        Found::Key(key) => Some(key.clone()),
+        Found::Missing | Found::Damaged(_) => None,
+    });
+    let is_new = kept.is_none();
+    let key = kept.unwrap_or_else(|| authentication::fresh_key().to_vec());
+    let source = |source| KeyError::Write {
+        path: layout.executor_key(),
+        source,
+    };
+    let with_checksum = encode_file(&key).map_err(|error| source(io::Error::other(error)))?;
+    let mut waiting = Vec::new();
+    for (path, found, bytes) in [
+        (layout.executor_key(), record, key.clone()),
+        (layout.executor_key_copy(), copy, with_checksum),
+    ] {
+        if found == Found::Key(key.clone()) {
+            continue;
+        }
+        match replace(&path, &found, &bytes) {
+            Ok(()) => {}
+            // No executor is launched before there is room again, and then it is kept.
+            Err(error) if is_disk_full(&error) => {
+                warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
+                waiting.push((path, bytes));
+            }
+            Err(source) if is_new => return Err(KeyError::Write { path, source }),
+            Err(error) => {
+                warn!(path = %path.display(), %error, "the key of executors' tokens is kept once only");
+            }
+        }
+    }
+    if !waiting.is_empty() {
+        tokio::spawn(save_when_disk_has_space(waiting));
+    }
+    Ok(key)
+}
+
+fn find(path: &Path, key: fn(&[u8]) -> Result<&[u8], FrameError>) -> Result<Found, KeyError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
+        Ok(found) if !found.is_file() => return Ok(Found::Damaged("it is no file".to_owned())),
+        _ => {}
+    }
+    let bytes = match tls::read_secret_file(path) {
+        Ok(bytes) => bytes,
+        Err(FileError::Read { source, .. }) if !is_shortage(&source) => {
+            return Ok(Found::Damaged(format!("it cannot be read: {source}")));
+        }
+        Err(error @ FileError::TooLong { .. }) => return Ok(Found::Damaged(error.to_string())),
+        Err(error) => return Err(KeyError::Read(error)),
+    };
+    match key(&bytes) {
+        Ok(key) if key.len() >= KEY_BYTES_MIN => Ok(Found::Key(key.to_owned())),
+        Ok(_) => Ok(Found::Damaged("it is short".to_owned())),
+        Err(FrameError::Newer(version)) => {
+            let path = path.to_owned();
+            Err(KeyError::Newer { path, version })
+        }
+        Err(error) => Ok(Found::Damaged(error.to_string())),
+    }
+}
+
+const fn plain(bytes: &[u8]) -> Result<&[u8], FrameError> {
+    Ok(bytes)
+}
+
+fn framed(bytes: &[u8]) -> Result<&[u8], FrameError> {
+    decode_file(bytes)
+}
+
+/// Writes one of the two files; what a damaged disk left of it is kept as evidence.
+fn replace(path: &Path, found: &Found, bytes: &[u8]) -> io::Result<()> {
+    let why = match found {
+        Found::Missing => None,
+        Found::Key(_) => Some("it is not what its copy says"),
+        Found::Damaged(why) => Some(why.as_str()),
+    };
+    if let Some(why) = why {
+        let aside = with_suffix(path, "damaged");
+        warn!(path = %path.display(), aside = %aside.display(), why, "a file of the key of executors' tokens is damaged");
+        clear(&aside)?;
+        fs::rename(path, &aside)?;
+    }
+    write_whole(path, bytes)
+}
+
+async fn save_when_disk_has_space(files: Vec<(PathBuf, Vec<u8>)>) {
+    for (path, bytes) in files {
+        while let Err(error) = write_whole(&path, &bytes) {
+            debug!(path = %path.display(), %error, "cannot be written yet");
+            tokio::time::sleep(DISK_FULL_RETRY).await;
+        }
+    }
+}
+
+/// Writes a file that is there whole or not at all.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = with_suffix(path, "new");
+    clear(&new)?;
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    path.parent()
+        .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+}
+
+/// Removes whatever is there.
+fn clear(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        _ => fs::remove_file(path),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    use super::*;
+
+    struct Agent {
+        _dir: tempfile::TempDir,
+        layout: Layout,
+        paths: [PathBuf; 2],
+    }
+
+    impl Agent {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let layout = Layout::new(dir.path());
+            fs::create_dir(layout.meta()).expect("made");
+            Self {
+                _dir: dir,
+                paths: [layout.executor_key(), layout.executor_key_copy()],
+                layout,
+            }
+        }
+
+        fn key(&self) -> Vec<u8> {
+            open(&self.layout).expect("a key")
+        }
+
+        fn are_both(&self, key: &[u8]) -> bool {
+            let key = Found::Key(key.to_owned());
+            let record = find(&self.paths[0], plain).expect("read");
+            let copy = find(&self.paths[1], framed).expect("read");
+            record == key && copy == key
+        }
+    }
+
+    #[test]
+    fn a_key_is_kept_twice_and_read_by_its_owner_alone() {
+        let agent = Agent::new();
+        let key = agent.key();
+        assert_eq!(agent.key(), key);
+        assert!(agent.are_both(&key));
+        for path in &agent.paths {
+            let mode = fs::metadata(path).expect("a file").mode();
+            assert_eq!(mode & 0o7777, 0o600, "{}", path.display());
+        }
+        assert_ne!(Agent::new().key(), key, "each agent has its own");
+    }
+
+    #[test]
+    fn one_file_that_is_damaged_or_gone_costs_no_key() {
+        let agent = Agent::new();
+        let key = agent.key();
+        for path in &agent.paths {
+            let whole = fs::read(path).expect("a file");
+            for at in 0..whole.len() {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1;
+                for damaged in [&flipped, &whole[..at].to_vec()] {
+                    fs::write(path, damaged).expect("written");
+                    assert_eq!(agent.key(), key, "byte {at} of {}", path.display());
+                    assert!(agent.are_both(&key), "byte {at} of {}", path.display());
+                }
+            }
+            fs::remove_file(path).expect("a file");
+            assert_eq!(agent.key(), key, "{} gone", path.display());
+            // Twice: something is in the way of what is set aside.
+            for _ in 0..2 {
+                fs::remove_file(path).expect("a file");
+                fs::create_dir(path).expect("made");
+                fs::write(path.join("inside"), "").expect("written");
+                assert_eq!(agent.key(), key, "{} a folder", path.display());
+                assert!(agent.are_both(&key));
+            }
+        }
+    }
+
+    #[test]
+    fn without_either_file_another_key_is_made() {
+        let agent = Agent::new();
+        let key = agent.key();
+        for path in &agent.paths {
+            fs::write(path, "").expect("written");
+        }
+        let other = agent.key();
+        assert_ne!(other, key);
+        assert_eq!(agent.key(), other);
+        assert!(agent.are_both(&other));
+    }
+
+    #[test]
+    fn the_key_of_an_earlier_version_is_taken_over_and_can_be_read_by_it() {
+        let agent = Agent::new();
+        let key = authentication::fresh_key();
+        fs::write(&agent.paths[0], key).expect("written");
+        fs::set_permissions(&agent.paths[0], fs::Permissions::from_mode(0o600)).expect("a mode");
+        assert_eq!(agent.key(), key);
+        assert!(agent.are_both(&key));
+        assert_eq!(fs::read(&agent.paths[0]).expect("a file"), key);
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused_and_one_of_a_later_version_left() {
+        let agent = Agent::new();
+        agent.key();
+        let open_to_all = fs::Permissions::from_mode(0o644);
+        fs::set_permissions(&agent.paths[1], open_to_all).expect("a mode");
+        assert!(matches!(open(&agent.layout), Err(KeyError::Read(_))));
+        let agent = Agent::new();
+        agent.key();
+        let mut later = encode_file(&[1; 32]).expect("short");
+        later[4..8].copy_from_slice(&9_u32.to_le_bytes());
+        let sum = crc32fast::hash(&[&later[4..12], &[1; 32]].concat());
+        later[12..16].copy_from_slice(&sum.to_le_bytes());
+        fs::write(&agent.paths[1], &later).expect("written");
+        let refused = open(&agent.layout).expect_err("newer");
+        assert!(refused.to_string().contains("start the newer agent"));
+        assert_eq!(fs::read(&agent.paths[1]).expect("a file"), later);
+    }
+}
