@@ -36,7 +36,8 @@ case "$filter" in '' | isolation) suite isolation ./kernel unified:: --test-thre
 if [ "$filter" = sweeps ]; then
   systemctl stop meseta-agent meseta-master
   kills=$(cat kills) points=$(cat points)
-  suite kills ./agent_kills "$kills" $((kills * 13))
+  suite kills ./agent_kills ends "$kills" 7 $((kills * 13))
+  for mode in standing changes; do suite $mode ./agent_kills $mode "$kills"; done
   for mode in kill-before kill-after errors; do suite $mode ./agent_faults $mode --points="$points" --together=4; done
 fi
 case "$filter" in safe | isolation | sweeps) ;; *)
