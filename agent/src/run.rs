@@ -43,7 +43,7 @@ use crate::configuration::flags::Flags;
 use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
 use crate::configuration::{self, Configuration};
 use crate::containerizer::inspection;
-use crate::containerizer::recover::{self, Adoption};
+use crate::containerizer::recover::{self, Adopted};
 use crate::containerizer::{self, Containerizer};
 use crate::context::Context;
 use crate::core::{AgentCore, BootClock, Enforceable, ExitReason, Input, Options};
@@ -393,15 +393,11 @@ impl Node {
             .await
             .map_err(|error| RunError::Internal(format!("recover: {error}")))?
             .map_err(RunError::ListContainers)?;
-        let (orphans, adoptions): (Vec<_>, Vec<_>) =
-            adoptions.into_iter().partition(Adoption::is_orphan);
+        let (adopted, orphans) = Adopted::enter(adoptions, containerizer);
         recover::remove_orphans(orphans, containerizer).await;
         self.context.recovered.store(true, Ordering::Release);
         self.handle.tell(Input::Recovered(Box::new(recovery))).await;
-        // Only now: the core would not know whose end it is told.
-        for adoption in adoptions {
-            let _ = adoption.carry_out(containerizer);
-        }
+        adopted.attend(containerizer);
         let took = self.start.elapsed();
         let _ = self.context.recovery.set(took);
         info!(seconds = took.as_secs_f64(), "recovered");

@@ -142,6 +142,21 @@ impl ProcessIdentity {
 }
 
 impl ProcessIdentity {
+    /// The process that has this pid now; `None` if there is none.
+    pub(crate) fn of_running(pid: i32) -> io::Result<Option<Self>> {
+        let boot_id = BootId::current()?;
+        let start_ticks = match fs::read(format!("/proc/{pid}/stat")) {
+            Ok(stat) => start_ticks_of_stat(&stat),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(start_ticks.map(|start_ticks| Self {
+            pid,
+            start_ticks,
+            boot_id,
+        }))
+    }
+
     /// A pidfd on exactly this process; `None` if it is gone.
     ///
     /// The pidfd is opened first and the start time read afterwards: if the pid was reused before,

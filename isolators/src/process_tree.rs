@@ -80,6 +80,12 @@ fn all_children(proc: &Path) -> BTreeMap<i32, Vec<i32>> {
     children
 }
 
+/// The parent of a process; `None` if it is gone.
+pub(crate) fn parent_of_process(proc: &Path, pid: i32) -> Option<i32> {
+    let stat = fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
+    parent_of(&stat)
+}
+
 /// The parent's pid in a `stat` line.
 fn parent_of(stat: &[u8]) -> Option<i32> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
@@ -102,5 +108,7 @@ mod tests {
         fs::create_dir(proc.path().join("self")).expect("made");
         assert_eq!(descendants_of(proc.path(), 10), [11, 12, 14]);
         assert_eq!(descendants_of(proc.path(), 13), [0; 0]);
+        let parents = [12, 99].map(|pid| parent_of_process(proc.path(), pid));
+        assert_eq!(parents, [Some(11), None]);
     }
 }

@@ -290,6 +290,11 @@ impl Batch {
         self.dirs.insert(dir.to_owned());
     }
 
+    /// A log was written to by other means.
+    pub(super) fn touch_log(&mut self, log: &Path) {
+        self.logs.insert(log.to_owned());
+    }
+
     /// Makes everything durable. After an error other than [`StoreError::Sync`] it may be called again.
     pub(super) fn finish(&mut self) -> Result<(), StoreError> {
         self.settle()?;

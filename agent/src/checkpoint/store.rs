@@ -41,6 +41,13 @@ pub enum Write {
         boot_id: String,
         instance: String,
     },
+    /// What was read at the start, and is told of before anything newer is: an agent that was killed may have left it
+    /// written and not synced.
+    SyncRecovered {
+        agent: AgentId,
+        /// Those of which something is to be told again.
+        tasks: Vec<Arc<TaskKey>>,
+    },
     /// What was found damaged is put right.
     Repair { repairs: Vec<Repair> },
     /// What a crash may have cut short of making and destroying volumes is completed.
@@ -122,6 +129,7 @@ impl Write {
                 | LogEntry::Delivered(_) => 0,
             },
             // Shared with the core but for what changed.
+            Self::SyncRecovered { tasks, .. } => tasks.len().saturating_mul(SMALL),
             Self::Resources { holdings, .. } => holdings.operations.len().saturating_mul(SMALL),
             Self::Remember { .. }
             | Self::Repair { .. }
@@ -200,6 +208,10 @@ impl Store {
                 batch.write_file(&self.layout.boot_id(), boot_id.as_bytes())?;
                 batch.write_file(&self.layout.instance(), instance.as_bytes())
             }
+            Write::SyncRecovered { agent, tasks } => {
+                self.sync_recovered(agent, tasks, batch);
+                Ok(())
+            }
             Write::Repair { repairs } => {
                 let retired = |key: &RunKey| (self.top_of(key), self.janitor.next_path());
                 repairs
@@ -262,6 +274,30 @@ impl Store {
                 let framework = self.layout.framework(agent, framework);
                 batch.move_away(&framework, &self.janitor.next_path())
             }
+        }
+    }
+
+    /// Records were synced before they got their names: their folders are synced again, and those logs that something is
+    /// told from.
+    fn sync_recovered(&self, agent: &AgentId, tasks: &[Arc<TaskKey>], batch: &mut Batch) {
+        let meta = self.layout.meta();
+        let mut files = vec![
+            self.layout.holdings(),
+            self.layout.holdings_copy(),
+            self.layout.agent_info(agent),
+        ];
+        let logs = tasks
+            .iter()
+            .map(|key| self.layout.task(key).join(TASK_UPDATES));
+        for log in logs {
+            batch.touch_log(&log);
+            files.push(log);
+        }
+        for file in &files {
+            let folders = file.ancestors().skip(1);
+            folders
+                .take_while(|folder| folder.starts_with(&meta))
+                .for_each(|folder| batch.touch_dir(folder));
         }
     }
 
@@ -401,7 +437,7 @@ impl Commit<'_, '_> {
                 Write::Repair { repairs } => repairs
                     .iter()
                     .any(|one| matches!(one, Repair::Retire { .. })),
-                Write::Remember { .. } | Write::Drain { .. } => false,
+                Write::Remember { .. } | Write::SyncRecovered { .. } | Write::Drain { .. } => false,
                 Write::Agent { .. }
                 | Write::Framework { .. }
                 | Write::Task { .. }

@@ -14,7 +14,6 @@ use meseta_isolators::{
 };
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
-use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::inspection_limits::InspectionLimits;
@@ -27,7 +26,7 @@ use crate::core::{Found, Recovery, demand_of_run, demand_of_task, is_terminal};
 /// How long the start waits for orphaned containers to be gone.
 const ORPHANS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is to be done with a container of before, once the core knows of it.
+/// What is to be done with a container of before.
 #[derive(Debug)]
 pub(crate) enum Adoption {
     /// It runs: watch it, or end it for the limit that it was found beyond.
@@ -38,32 +37,66 @@ pub(crate) enum Adoption {
     Orphan(ContainerName, Option<ProcessIdentity>),
 }
 
-impl Adoption {
-    /// Does it; with a handle to wait for, where there is nothing to be told afterwards.
-    pub(crate) fn carry_out(self, containerizer: &Containerizer) -> Option<JoinHandle<()>> {
-        match self {
-            Self::Alive(live, limitation) => containerizer.adopt(live, limitation),
-            Self::Ended(container, demand) => containerizer.adopt_ended(container, demand),
-            Self::Orphan(name, supervisor) => {
-                return Some(containerizer.remove_orphan(name, supervisor));
-            }
-        }
-        None
+/// Containers of before that are in the table, so that what the core asks for meets them. Nothing is told of them yet:
+/// the core would not know whose end it is told.
+#[derive(Debug)]
+#[must_use = "nobody watches them"]
+pub(crate) struct Adopted {
+    alive: Vec<(Arc<LiveContainer>, Option<Limitation>)>,
+    ended: Vec<(ContainerId, Demand)>,
+}
+
+impl Adopted {
+    /// Takes containers of before into the table, before the core hears of them: a resize or a kill that it asks for at
+    /// once would find nothing, and be lost. Those that belong to nobody come back.
+    pub(crate) fn enter(
+        adoptions: Vec<Adoption>,
+        containerizer: &Containerizer,
+    ) -> (Self, Vec<Orphan>) {
+        Self::enter_into(&mut containerizer.inner.table(), adoptions)
     }
 
-    /// Whether the core has no part in it.
-    pub(crate) fn is_orphan(&self) -> bool {
-        matches!(self, Self::Orphan(..))
+    fn enter_into(
+        table: &mut BTreeMap<ContainerId, Entry>,
+        adoptions: Vec<Adoption>,
+    ) -> (Self, Vec<Orphan>) {
+        let (mut alive, mut ended, mut orphans) = (Vec::new(), Vec::new(), Vec::new());
+        for adoption in adoptions {
+            match adoption {
+                Adoption::Alive(live, limitation) => {
+                    let live = Arc::new(live);
+                    table.insert(live.container.clone(), Entry::Running(live.clone()));
+                    alive.push((live, limitation));
+                }
+                Adoption::Ended(container, demand) => {
+                    table.insert(container.clone(), Entry::Ending);
+                    ended.push((container, demand));
+                }
+                Adoption::Orphan(name, supervisor) => orphans.push((name, supervisor)),
+            }
+        }
+        (Self { alive, ended }, orphans)
+    }
+
+    /// Watches those that run, and tells how the others ended; once the core knows of them.
+    pub(crate) fn attend(self, containerizer: &Containerizer) {
+        for (live, limitation) in self.alive {
+            containerizer.attend(live, limitation);
+        }
+        for (container, demand) in self.ended {
+            let this = containerizer.clone();
+            tokio::spawn(async move { this.end(container, None, demand).await });
+        }
     }
 }
 
+/// A container that belongs to nobody, and who keeps it.
+pub(crate) type Orphan = (ContainerName, Option<ProcessIdentity>);
+
 impl Containerizer {
-    /// Takes a container of an earlier agent up; it ends if that agent had found it beyond a limit.
-    fn adopt(&self, live: LiveContainer, limitation: Option<Limitation>) {
-        let live = Arc::new(live);
+    /// Watches a container of an earlier agent; it ends if that agent had found it beyond a limit.
+    fn attend(&self, live: Arc<LiveContainer>, limitation: Option<Limitation>) {
         let container = live.container.clone();
-        let running = Entry::Running(live.clone());
-        self.inner.table().insert(container.clone(), running);
         if let Some(limitation) = limitation {
             self.limit(&container, limitation);
         }
@@ -75,20 +108,14 @@ impl Containerizer {
         let this = self.clone();
         tokio::spawn(async move { this.watch(live).await });
     }
-
-    /// Destroys what is left of a container and tells its end.
-    fn adopt_ended(&self, container: ContainerId, demand: Demand) {
-        let this = self.clone();
-        tokio::spawn(async move { this.end(container, None, demand).await });
-    }
 }
 
 /// What belongs to nobody goes before the master hears of the agent, which would offer its resources
 /// again; but one that cannot die does not hold the others up.
-pub(crate) async fn remove_orphans(orphans: Vec<Adoption>, containerizer: &Containerizer) {
+pub(crate) async fn remove_orphans(orphans: Vec<Orphan>, containerizer: &Containerizer) {
     let removals = orphans
         .into_iter()
-        .filter_map(|orphan| orphan.carry_out(containerizer));
+        .map(|(name, supervisor)| containerizer.remove_orphan(name, supervisor));
     let all = async {
         for removal in removals.collect::<Vec<_>>() {
             let _ = removal.await;
@@ -106,11 +133,12 @@ pub(crate) fn recover(
     boot: &BootId,
     containerizer: &Containerizer,
 ) -> io::Result<(Recovery, Vec<Adoption>)> {
-    let rebooted = was_rebooted(&image, boot);
+    let mut on_machine = machine_state(containerizer)?;
+    let is_any_alive = on_machine.values().any(|found| found.supervisor.is_some());
+    let rebooted = was_rebooted(&image, boot, is_any_alive);
     if rebooted {
         info!("the machine was booted since; the tasks of before are over");
     }
-    let mut on_machine = machine_state(containerizer)?;
     let mut containers = BTreeMap::new();
     let mut adoptions = Vec::new();
     for run in image
@@ -145,13 +173,14 @@ pub(crate) fn recover(
     Ok((recovery, adoptions))
 }
 
-/// Whether the machine was booted since the checkpoints were written. A record of another boot may be an old one, put back:
-/// what began in this boot says so.
-fn was_rebooted(image: &Image, boot: &BootId) -> bool {
+/// Whether the machine was booted since the checkpoints were written, by what they say. A record of another boot may be an
+/// old one, put back: what began in this boot says so, and so does a supervisor that lives.
+fn was_rebooted(image: &Image, boot: &BootId, is_any_alive: bool) -> bool {
     let is_other = |before: &str| before != boot.as_str();
     let mut runs = image.frameworks.iter().flat_map(|one| &one.runs);
     let began_now = |log: &[LogEntry]| started(log).is_some_and(|began| began.boot_id == *boot);
     image.boot_id.as_deref().is_some_and(is_other)
+        && !is_any_alive
         && !runs.any(|run| {
             run.executor.iter().any(|executor| began_now(&executor.log))
                 || run.tasks.iter().any(|task| began_now(&task.log))
@@ -208,6 +237,7 @@ fn settle(
     let demand = expected.demand;
     match alive(&container, on_record, recorded, containerizer) {
         Some(supervisor) => {
+            restore_note(&container, &supervisor, containerizer);
             if expected.own_limits {
                 limit_drift::restore(containerizer, &container, &demand);
             }
@@ -256,6 +286,30 @@ fn alive(
             (!matches!(watched, Ok(None))).then_some(recorded)
         }
         (None, None) => None,
+    }
+}
+
+/// Writes again who keeps a container, where its folder does not tell: with its record it is known from two places.
+fn restore_note(
+    container: &ContainerId,
+    supervisor: &ProcessIdentity,
+    containerizer: &Containerizer,
+) {
+    let Ok(name) = ContainerName::new(container.as_str()) else {
+        return;
+    };
+    let containers = containerizer.containers();
+    let noted = match containers.is_noted(&name, supervisor) {
+        Ok(true) => return,
+        Ok(false) => containers.note_supervisor(&name, supervisor),
+        Err(error) => Err(error),
+    };
+    match noted {
+        Ok(true) => info!(container_id = %container, "noted again who keeps a container"),
+        Ok(false) => {}
+        Err(error) => {
+            warn!(container_id = %container, %error, "cannot note again who keeps a container");
+        }
     }
 }
 
@@ -345,14 +399,19 @@ mod tests {
 
     use super::*;
     use crate::checkpoint::{FrameworkImage, RunKey, Started, TaskImage, TaskRecord};
+    use crate::containerizer::resize::note_request;
 
-    fn image(recorded: Option<&str>, began: &str) -> Image {
-        let key = RunKey {
+    fn key() -> RunKey {
+        RunKey {
             agent: AgentId::new("S0").expect("an id"),
             framework: FrameworkId::new("F").expect("an id"),
             executor: ExecutorId::new("t").expect("an id"),
             container: ContainerId::new("c").expect("an id"),
-        };
+        }
+    }
+
+    fn image(recorded: Option<&str>, began: &str) -> Image {
+        let key = key();
         let task = TaskImage {
             id: TaskId::new("t").expect("an id"),
             record: TaskRecord::default(),
@@ -380,11 +439,62 @@ mod tests {
     #[test]
     fn an_old_record_of_the_boot_ends_no_task_of_this_one() {
         let boot = BootId::from_text("b");
-        let rebooted = |recorded, began| was_rebooted(&image(recorded, began), &boot);
+        let rebooted = |recorded, began| was_rebooted(&image(recorded, began), &boot, false);
         assert!(rebooted(Some("a"), "a"));
+        // Whatever the records say, what lives says more.
+        assert!(!was_rebooted(&image(Some("a"), "a"), &boot, true));
         assert!(!rebooted(Some("a"), "b"));
         assert!(!rebooted(Some("b"), "b") && !rebooted(Some("b"), "a"));
         // A record that was lost says nothing; processes of another boot are none of this one's.
         assert!(!rebooted(None, "a"));
+    }
+    fn demand(mem_bytes: u64) -> Demand {
+        Demand {
+            mem_bytes: Some(mem_bytes),
+            ..Demand::default()
+        }
+    }
+
+    /// Found by kills while tasks came to an executor: the resize that takes the memory of a task back which was never
+    /// begun reached the table before the container did, and was lost; the limit of before stayed.
+    #[test]
+    fn what_the_core_asks_for_at_once_meets_the_containers_of_before() {
+        let container = key().container;
+        let live = LiveContainer {
+            run: Arc::new(key()),
+            container: container.clone(),
+            supervisor: ProcessIdentity::from_text("7 5 b").expect("an identity"),
+            demand: demand(96),
+            own_limits: true,
+            inspection_limits: InspectionLimits::default(),
+            volumes: None,
+            change_lock: Applied::at_first(demand(96)),
+        };
+        let gone = ContainerId::new("gone").expect("an id");
+        let name = ContainerName::new("orphan").expect("a name");
+        let mut table = BTreeMap::new();
+        let (adopted, orphans) = Adopted::enter_into(
+            &mut table,
+            vec![
+                Adoption::Alive(live, None),
+                Adoption::Ended(gone.clone(), demand(1)),
+                Adoption::Orphan(name.clone(), None),
+            ],
+        );
+        assert_eq!(orphans, [(name, None)]);
+        note_request(
+            &mut table,
+            &container,
+            demand(64),
+            InspectionLimits::default(),
+            Vec::new(),
+        );
+        let Some(Entry::Running(now)) = table.get(&container) else {
+            panic!("it runs: {table:?}");
+        };
+        assert_eq!(now.demand, demand(64));
+        assert!(matches!(table.get(&gone), Some(Entry::Ending)));
+        // What is attended to later takes nothing back.
+        assert_eq!((adopted.alive.len(), adopted.ended.len()), (1, 1));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: of several resizes the newest holds in the end; a hard memory limit is lowered once what runs fits below it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,12 +39,8 @@ impl Containerizer {
         resources: &Resources,
         volumes: Vec<pb::Resource>,
     ) {
-        if let Some(Entry::Running(live)) = self.inner.table().get_mut(&container) {
-            let live = Arc::make_mut(live);
-            live.demand = demand;
-            live.inspection_limits = InspectionLimits::of(resources, self.layout());
-            live.volumes = Some(volumes);
-        }
+        let limits = InspectionLimits::of(resources, self.layout());
+        note_request(&mut self.inner.table(), &container, demand, limits, volumes);
         let this = self.clone();
         tokio::spawn(async move {
             let failed = this.try_resizing(&container).await.err();
@@ -54,16 +51,8 @@ impl Containerizer {
     }
 
     async fn try_resizing(&self, container: &ContainerId) -> Result<(), Failure> {
-        for _ in 1..ATTEMPTS {
-            let Err(failure) = self.resize_now(container).await else {
-                return Ok(());
-            };
-            let cause = String::from(failure);
-            warn!(container_id = %container, cause, "a container could not be resized; trying again");
-            note_repeated();
-            tokio::time::sleep(PAUSE).await;
-        }
-        self.resize_now(container).await
+        let attempt = || self.resize_now(container);
+        tried_again(container, attempt).await
     }
 
     /// Brings a container to what it is to have by now: of several resizes at once each finds what the
@@ -185,5 +174,71 @@ impl Containerizer {
             Some(Entry::Running(live)) => Some(live.demand),
             _ => None,
         }
+    }
+}
+
+/// Takes up what a container is to have from now on.
+pub(super) fn note_request(
+    table: &mut BTreeMap<ContainerId, Entry>,
+    container: &ContainerId,
+    demand: Demand,
+    inspection_limits: InspectionLimits,
+    volumes: Vec<pb::Resource>,
+) {
+    if let Some(Entry::Running(live)) = table.get_mut(container) {
+        let live = Arc::make_mut(live);
+        live.demand = demand;
+        live.inspection_limits = inspection_limits;
+        live.volumes = Some(volumes);
+    }
+}
+
+/// What the last of [`ATTEMPTS`] gives, or the first that does not fail.
+async fn tried_again<F: Future<Output = Result<(), Failure>>>(
+    container: &ContainerId,
+    mut attempt: impl FnMut() -> F,
+) -> Result<(), Failure> {
+    for _ in 1..ATTEMPTS {
+        let Err(failure) = attempt().await else {
+            return Ok(());
+        };
+        let cause = String::from(failure);
+        warn!(container_id = %container, cause, "a container could not be resized; trying again");
+        note_repeated();
+        tokio::time::sleep(PAUSE).await;
+    }
+    attempt().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Attempts made, and how it ended, where so many of them fail; and how long that took.
+    async fn tried(failing: u32) -> (u32, Result<(), String>, Duration) {
+        let container = ContainerId::new("c").expect("an id");
+        let (began, mut made) = (tokio::time::Instant::now(), 0);
+        let outcome = tried_again(&container, || {
+            made += 1;
+            std::future::ready(match made > failing {
+                true => Ok(()),
+                false => Err(Failure::new("no descriptors")),
+            })
+        });
+        let outcome = outcome.await.map_err(String::from);
+        (made, outcome, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resize_that_fails_is_tried_again_and_told_when_it_never_works() {
+        assert_eq!(tried(0).await, (1, Ok(()), Duration::ZERO));
+        assert_eq!(tried(1).await, (2, Ok(()), PAUSE));
+        assert_eq!(
+            tried(ATTEMPTS - 1).await,
+            (ATTEMPTS, Ok(()), PAUSE * (ATTEMPTS - 1))
+        );
+        let (made, outcome, _) = tried(u32::MAX).await;
+        assert_eq!(made, ATTEMPTS);
+        assert_eq!(outcome, Err("no descriptors".to_owned()));
     }
 }

@@ -33,10 +33,13 @@ impl AgentCore {
         let Some(executor) = self.executor_of(container) else {
             return;
         };
+        let task_ref = self.task_of(container);
+        let of_task = task_ref.as_ref().map(TaskRef::container);
+        let ending = unless_begun(of_task.unwrap_or(&executor.container).phase, ending);
         if let Exit::Unknown(why) = &ending.exit {
             warn!(container_id = %container, why, "a container's exit status is unknown");
         }
-        let Some(task_ref) = self.task_of(container) else {
+        let Some(task_ref) = task_ref else {
             return self.executor_ended(now, &executor, ending);
         };
         if task_ref.container().phase == Phase::Ended {
@@ -123,6 +126,14 @@ impl AgentCore {
             ContainerAction::Forget { container },
         );
     }
+}
+
+/// That nobody noted itself as the supervisor of a container which is known to have run says that the note was lost.
+fn unless_begun(phase: Phase, mut ending: Ending) -> Ending {
+    if ending.exit == Exit::NeverBegun && phase != Phase::Launching {
+        ending.exit = Exit::Unknown("the record of who kept it is lost".to_owned());
+    }
+    ending
 }
 
 /// The kill that a container's end is told as. What its supervisor recorded counts: a request that reached it

@@ -130,10 +130,8 @@ impl AgentCore {
             );
         };
         let task_ref = self.task_of(container);
-        match &task_ref {
-            Some(task_ref) => self.log_start(now, &task_ref.task, &supervisor, task_pid),
-            None => self.log_executor_start(now, &executor, &supervisor, task_pid),
-        }
+        let entry = self.start_entry(now, Duration::ZERO, &supervisor, task_pid);
+        self.log_start(&executor, task_ref.as_ref(), entry);
         self.change_container(container, |container| {
             container.phase = Phase::Running;
             container.supervisor = Some(supervisor);
@@ -156,38 +154,53 @@ impl AgentCore {
         }
     }
 
-    pub(super) fn log_start(
-        &mut self,
-        now: Now,
-        task: &Task,
-        supervisor: &ProcessIdentity,
-        task_pid: i32,
-    ) {
-        self.persist(Write::Log {
-            key: task.key.clone(),
-            entry: Box::new(self.start_entry(now, supervisor, task_pid)),
+    fn log_start(&mut self, executor: &Executor, task: Option<&TaskRef>, entry: LogEntry) {
+        let entry = Box::new(entry);
+        self.persist(match task {
+            Some(task_ref) => Write::Log {
+                key: task_ref.task.key.clone(),
+                entry,
+            },
+            None => Write::ExecutorLog {
+                key: executor.key.clone(),
+                entry,
+            },
         });
     }
 
-    fn log_executor_start(
-        &mut self,
-        now: Now,
-        executor: &Executor,
-        supervisor: &ProcessIdentity,
-        task_pid: i32,
-    ) {
-        self.persist(Write::ExecutorLog {
-            key: executor.key.clone(),
-            entry: Box::new(self.start_entry(now, supervisor, task_pid)),
+    /// Writes again who keeps a container that goes on, if its log does not tell: the agent fell before it could say so,
+    /// or the log was damaged since. Where one of two records is gone, the other must not be the last.
+    pub(super) fn restore_start(&mut self, now: Now, executor: &Executor, task: Option<&TaskRef>) {
+        let container = task.map_or(&executor.container, TaskRef::container);
+        let Some(supervisor) = container.supervisor.as_ref() else {
+            return;
+        };
+        if container.ran_before.is_some() {
+            return;
+        }
+        let ran = task.map_or(Duration::ZERO, |task_ref| {
+            told_to_run_since(now, &task_ref.task)
         });
+        let pid = container.pid.unwrap_or_default();
+        let entry = self.start_entry(now, ran, supervisor, pid);
+        self.log_start(executor, task, entry);
     }
 
-    fn start_entry(&self, now: Now, supervisor: &ProcessIdentity, task_pid: i32) -> LogEntry {
+    /// That a container was started so long ago.
+    fn start_entry(
+        &self,
+        now: Now,
+        ran: Duration,
+        supervisor: &ProcessIdentity,
+        task_pid: i32,
+    ) -> LogEntry {
+        let ran_ns = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
+        let uptime_ns = self.options.boot_clock.uptime_ns(now);
         LogEntry::Started(Started {
             supervisor: supervisor.to_text(),
             task_pid,
-            at_unix_ns: unix_ns(now),
-            uptime_ns: Some(self.options.boot_clock.uptime_ns(now)),
+            at_unix_ns: unix_ns(now).saturating_sub(ran_ns),
+            uptime_ns: Some(uptime_ns.saturating_sub(ran_ns)),
         })
     }
 

@@ -130,6 +130,8 @@ impl AgentCore {
         }
         self.forget(&key.container);
         self.retire_if_over(&key);
+        // It may be the last that was waited for.
+        self.registered_if_all_back(now);
     }
 
     /// The master has put an executor on its books that was to be launched for what was refused: it is told that there

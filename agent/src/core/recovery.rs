@@ -29,7 +29,7 @@ use super::model::{
 use super::states::is_terminal;
 use super::{AgentCore, BootClock, ContainerOwner, Ending, Exit, Found, Recovery, State, Timer};
 use crate::checkpoint::{
-    KillCause, KillRequested, LogEntry, RunImage, RunKey, Started, TaskImage, TaskKey,
+    KillCause, KillRequested, LogEntry, RunImage, RunKey, Started, TaskImage, TaskKey, Write,
 };
 
 /// Containers found after a restart.
@@ -76,10 +76,25 @@ impl AgentCore {
                 self.end_unseen(now, &task_ref, PARTIAL_GROUP);
             }
         }
+        self.sync_recovered();
         self.settle_recovered(now, recovery.rebooted, &recovery.containers);
         self.release_revocable();
         self.state = State::Disconnected;
         self.await_executors(now);
+    }
+
+    /// Nothing is told from what was read before that is durable: who wrote it may have been killed before its sync.
+    fn sync_recovered(&mut self) {
+        let Some(agent) = self.agent_id.clone() else {
+            return;
+        };
+        let executors: Vec<_> = self.all_executors().collect();
+        let tasks = executors
+            .iter()
+            .flat_map(|executor| executor.tasks.values());
+        let untold = tasks.filter(|task| self.updates.has_unacknowledged(&task.stream()));
+        let tasks = untold.map(|task| task.key.clone()).collect();
+        self.persist(Write::SyncRecovered { agent, tasks });
     }
 
     fn recover_run(
@@ -114,14 +129,12 @@ impl AgentCore {
             (None, Some(image)) => image.log.as_slice(),
             (None, None) => &[],
         };
-        let was_told = first.is_some_and(|task| !task.statuses.is_empty());
         let mut container = self.recover_container(now, &key.container, log, found_containers);
-        if kind == ExecutorKind::Command {
-            if first.is_some_and(Task::is_terminal) {
-                container.phase = Phase::Ended;
-            } else if was_told {
-                container.phase = Phase::Running;
-            }
+        if kind == ExecutorKind::Command && first.is_some_and(Task::is_terminal) {
+            container.phase = Phase::Ended;
+        } else if tasks.iter().any(was_told_by_executor) {
+            // Also where its log has lost the start.
+            container.phase = Phase::Running;
         }
         let resources = match &info {
             Some(info) => self.recover_resources(key.executor.as_str(), &info.resources),
@@ -401,6 +414,7 @@ impl AgentCore {
             framework_id = %executor.key.framework, executor_id = %executor.key.executor,
             container_id = %executor.key.container, "the executor goes on"
         );
+        self.restore_start(now, executor, None);
         self.change_executor(&executor.key, |executor| {
             executor.container.phase = Phase::Running;
         });
@@ -448,14 +462,9 @@ impl AgentCore {
             container_id = %container.id,
             "the task goes on"
         );
+        self.restore_start(now, &task_ref.executor, Some(task_ref));
         if container.kill.is_none() {
             // It was executed, but the agent may have fallen before it could say so.
-            if task_ref.task.statuses.is_empty()
-                && let Some(supervisor) = &container.supervisor
-            {
-                let pid = container.pid.unwrap_or_default();
-                self.log_start(now, &task_ref.task, supervisor, pid);
-            }
             self.tell_running(now, task_ref);
         }
         if let Some(kill) = container.kill {
@@ -548,6 +557,12 @@ fn tasks_of_partial_groups(run: &RunImage) -> Vec<TaskKey> {
             task: task.id.clone(),
         })
         .collect()
+}
+
+/// Whether something was told of a task that only somebody who ran it could tell.
+fn was_told_by_executor(task: &Task) -> bool {
+    let mut told = task.statuses.iter();
+    told.any(|status| status.source() == Source::Executor)
 }
 
 /// What is left of a kill that was asked for before the restart.

@@ -4,6 +4,7 @@ mod checking;
 mod custom;
 mod endings;
 mod groups;
+mod lost_records;
 mod operations;
 mod order;
 mod oversubscribing;

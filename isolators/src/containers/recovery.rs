@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::{CONTAINERS_DIR, Containers, Recovered};
 use crate::cgroup::{list_pids, remove_if_empty};
 use crate::identity::{ContainerName, ProcessIdentity};
+use crate::process_tree::parent_of_process;
 use crate::shortage::{again, is_shortage};
 use crate::status::{SUPERVISOR_FILE, StatusError};
 
@@ -35,6 +36,9 @@ impl Containers {
         let supervisors = self.supervisors()?;
         for (name, container) in &mut found {
             container.supervisor = self.living_supervisor(name, supervisors.as_ref())?;
+        }
+        self.find_unnoted(&mut found, supervisors.unwrap_or_default())?;
+        for (name, container) in &mut found {
             container.exit = match self.exit_record(name) {
                 Err(StatusError::Read { source, .. }) if is_shortage(&source) => {
                     return Err(source);
@@ -48,6 +52,80 @@ impl Containers {
             self.protection.note(name, &groups);
         }
         Ok(found.into_values().collect())
+    }
+
+    /// Finds the supervisors of containers whose folder does not tell them any more: what runs in such a container is a
+    /// child of its supervisor, which is in our group of supervisors and noted by no other container.
+    fn find_unnoted(
+        &self,
+        found: &mut BTreeMap<ContainerName, Recovered>,
+        mut supervisors: BTreeSet<i32>,
+    ) -> io::Result<()> {
+        for container in found.values() {
+            if let Some(noted) = &container.supervisor {
+                supervisors.remove(&noted.pid);
+            }
+        }
+        for (name, container) in found {
+            if supervisors.is_empty() {
+                break;
+            }
+            if container.supervisor.is_some() || self.recorded_supervisor(name)?.is_some() {
+                continue;
+            }
+            container.supervisor = self.parent_of_tasks(name, &supervisors)?;
+        }
+        Ok(())
+    }
+
+    /// The one of these supervisors that is the parent of a process of the container.
+    fn parent_of_tasks(
+        &self,
+        name: &ContainerName,
+        supervisors: &BTreeSet<i32>,
+    ) -> io::Result<Option<ProcessIdentity>> {
+        for dir in self.groups(name).process_dirs() {
+            let pids = match again(|| list_pids(&dir)) {
+                Err(error) if is_shortage(&error) => return Err(error),
+                pids => pids.unwrap_or_default(),
+            };
+            for pid in pids {
+                let parent = parent_of_process(&self.host.proc, pid);
+                if let Some(parent) = parent.filter(|parent| supervisors.contains(parent)) {
+                    return ProcessIdentity::of_running(parent);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a container's folder names this supervisor.
+    pub fn is_noted(&self, name: &ContainerName, supervisor: &ProcessIdentity) -> io::Result<bool> {
+        Ok(self.recorded_supervisor(name)?.as_ref() == Some(supervisor))
+    }
+
+    /// Notes who keeps a container in its folder, as the supervisor itself did: without that it could be told from its
+    /// checkpoint alone. Whether there is a folder: who wiped it took the place of the exit record as well.
+    pub fn note_supervisor(
+        &self,
+        name: &ContainerName,
+        supervisor: &ProcessIdentity,
+    ) -> io::Result<bool> {
+        let dir = self.runtime_dir(name);
+        let (file, new) = (dir.join(SUPERVISOR_FILE), dir.join("supervisor.new"));
+        if !dir.is_dir() {
+            return Ok(false);
+        }
+        fs::write(&new, format!("{}\n", supervisor.to_text()))?;
+        match fs::rename(&new, &file) {
+            // An empty folder is what a damaged disk may have made of it.
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                fs::remove_dir(&file)?;
+                fs::rename(&new, &file)
+            }
+            renamed => renamed,
+        }?;
+        Ok(true)
     }
 
     /// The folders that containers are in.

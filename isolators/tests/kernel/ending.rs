@@ -28,6 +28,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     children_that_nobody_waited_for_end_with_their_task,
     a_frozen_container_is_destroyed,
     a_restarted_agent_finds_and_ends_its_containers,
+    a_supervisor_whose_note_is_gone_is_told_by_its_tasks,
     sweep_leaves_neighbours_alone,
 ];
 
@@ -305,6 +306,52 @@ fn a_restarted_agent_finds_and_ends_its_containers(test_node: &TestNode) -> Resu
     same(usage.pids.processes, Some(1))?;
     kill(test_node, &launched, Duration::from_secs(20))?;
     test_node.wait_cause(&spec, &launched, ExitCause::Signaled(15))?;
+    test_node.destroy(&spec, &launched)
+}
+
+/// Found by damaging one file after the other: with its record in a log gone, and the note in its folder, a container that
+/// ran was destroyed and told as never begun.
+fn a_supervisor_whose_note_is_gone_is_told_by_its_tasks(
+    test_node: &TestNode,
+) -> Result<(), Failed> {
+    let (spec, launched) = test_node.sleeper("c")?;
+    let (other, other_launched) = test_node.sleeper("d")?;
+    let note = test_node.with(|containers| containers.runtime_dir(&spec.name).join("supervisor"));
+    let supervisors = || -> Result<_, Failed> {
+        let found = test_node.with(|containers| containers.recover())?;
+        Ok(found
+            .into_iter()
+            .map(|one| one.supervisor)
+            .collect::<Vec<_>>())
+    };
+    let both = [&launched, &other_launched].map(|one| Some(one.supervisor.clone()));
+    let damages: [&dyn Fn() -> std::io::Result<()>; 3] = [
+        &|| fs::remove_file(&note),
+        &|| fs::write(&note, "torn"),
+        &|| fs::remove_file(&note).and_then(|()| fs::create_dir(&note)),
+    ];
+    for damage in damages {
+        damage()?;
+        same(supervisors()?, both.clone())?;
+        test_node
+            .with(|containers| containers.note_supervisor(&spec.name, &launched.supervisor))?;
+        let text = fs::read_to_string(&note)?;
+        same(
+            ProcessIdentity::from_text(&text).as_ref(),
+            Some(&launched.supervisor),
+        )?;
+    }
+    // A note of somebody else is believed, for what it is: that one is gone.
+    fs::write(
+        &note,
+        ProcessIdentity {
+            start_ticks: 1,
+            ..launched.supervisor.clone()
+        }
+        .to_text(),
+    )?;
+    same(supervisors()?, vec![None, both[1].clone()])?;
+    test_node.destroy(&other, &other_launched)?;
     test_node.destroy(&spec, &launched)
 }
 

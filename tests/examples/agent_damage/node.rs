@@ -260,12 +260,14 @@ impl Node {
     /// What is not as it must become: others' tasks go on; the owner's do, or are gone and told.
     fn unsettled(&self, others: &[String]) -> Vec<String> {
         let mut left = Vec::new();
-        let Some(known) = self.tasks_of_agent() else {
+        let Some((known, containers)) = self.tasks_of_agent().zip(self.containers_of_agent())
+        else {
             return vec!["the agent does not answer".to_owned()];
         };
         for (id, (pid, born)) in &self.processes {
             let lives = kernel::start_time(*pid) == Some(*born);
-            let is_known = known.contains(id);
+            // One whose container is about to be destroyed is none that goes on.
+            let is_known = known.contains(id) && containers.contains(&self.container_of(id));
             if others.contains(id) && !(lives && is_known) {
                 left.push(format!("{id} lives: {lives}, is known: {is_known}"));
             } else if lives != is_known {
@@ -277,6 +279,23 @@ impl Node {
             }
         }
         left
+    }
+
+    /// The page of the containers that run.
+    fn containers_of_agent(&self) -> Option<String> {
+        let url = format!("{}/containers", self.observed.cluster.agent().url);
+        let answer = http::try_get(&url).ok()?;
+        (answer.status == 200).then(|| answer.text())
+    }
+
+    /// The id of the container of a task's executor.
+    fn container_of(&self, id: &str) -> String {
+        let container = &self.observed.containers[id];
+        let outer = match container["parent"]["value"].as_str() {
+            Some(outer) => outer,
+            None => container["value"].as_str().unwrap_or_default(),
+        };
+        outer.to_owned()
     }
 
     fn tasks_of_agent(&self) -> Option<BTreeSet<String>> {

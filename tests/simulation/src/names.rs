@@ -122,6 +122,7 @@ pub(crate) fn of_write(write: &Write) -> &'static str {
     match write {
         Write::Agent { .. } => "Agent",
         Write::Remember { .. } => "Remember",
+        Write::SyncRecovered { .. } => "SyncRecovered",
         Write::Repair { .. } => "Repair",
         Write::RestoreVolumes { .. } => "RestoreVolumes",
         Write::Drain { .. } => "Drain",

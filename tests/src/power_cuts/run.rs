@@ -29,6 +29,8 @@ const BUSY_MAX: Duration = Duration::from_secs(10);
 /// Or, every so many times, so many milliseconds after the start.
 const STARTING_MS: u64 = 600;
 const EARLY_IN: u64 = 5;
+/// Before one cut in so many the agent is killed, and another tells of what it has left, synced or not.
+const KILLED_IN: u64 = 4;
 
 /// Which cuts are run.
 #[derive(Clone, Debug)]
@@ -139,6 +141,13 @@ impl Run {
         if self.has_failed {
             return line;
         }
+        if self.dice.roll(KILLED_IN) == 0 {
+            let moment = self.kill_agent();
+            let _ = write!(line, ", {moment:?} after a kill");
+        }
+        if self.has_failed {
+            return line;
+        }
         let flush = match self.dice.roll(3) {
             0 => Flush::Journal,
             _ => Flush::Nothing,
@@ -153,6 +162,17 @@ impl Run {
         self.node.start();
         self.started = Instant::now();
         line
+    }
+
+    /// Kills the agent, and lets the next one come as far as it does within a moment.
+    fn kill_agent(&mut self) -> Duration {
+        self.absent_since.get_or_insert_with(Instant::now);
+        self.node.cluster.agents[0].kill();
+        self.node.start();
+        self.started = Instant::now();
+        let moment = Duration::from_millis(self.dice.roll(STARTING_MS));
+        self.work(self.started + moment);
+        moment
     }
 
     /// Waits until the agent is registered, and looks whether all is as it was told.

@@ -11,7 +11,8 @@ use crate::enforcement::{is_container, standing_offer};
 meseta_tests::scenarios! {
     unless_root:
         an_agent_that_cleans_up_kills_what_runs_ends_and_forgets_nothing,
-        a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up;
+        a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up,
+        a_task_of_whose_start_no_record_is_left_goes_on;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -105,4 +106,24 @@ fn a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up(
     assert_eq!(kernel::start_time(pid), born);
     framework.kill("t");
     framework.until_state("t", "TASK_KILLED");
+}
+
+/// Its log is gone, and what its supervisor had noted: the kernel knows them all the same.
+fn a_task_of_whose_start_no_record_is_left_goes_on() {
+    let mut cluster = cluster();
+    let mut framework = cluster.framework();
+    let (pid, born) = run(&mut framework, "a");
+    for _ in 0..2 {
+        cluster.agents[0].kill();
+        let dir = cluster.agent_dir(0);
+        for (below, name) in [("run", "supervisor"), ("meta/slaves", "task.updates")] {
+            std::fs::remove_file(find(&dir.join(below), name)).expect("removed");
+        }
+        cluster.respawn_agent(0);
+        cluster.wait_for_agents(1);
+        framework.until_state("a", "TASK_RUNNING");
+        assert_eq!(kernel::start_time(pid), born);
+    }
+    framework.kill("a");
+    framework.until_state("a", "TASK_KILLED");
 }

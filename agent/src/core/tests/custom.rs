@@ -145,7 +145,7 @@ impl Simulation {
     }
 
     /// An executor that is subscribed on stream 1 and was given task `a`.
-    fn with_executor() -> (Self, ContainerId) {
+    pub(super) fn with_executor() -> (Self, ContainerId) {
         let mut simulation = Self::registered();
         let container = simulation.started_custom(custom("a"));
         simulation.subscribe(1, call::Subscribe::default());

@@ -1,0 +1,169 @@
+//! What the agent has written of a start is lost to a damaged disk, while what was started goes on, or has ended.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_isolators::ProcessIdentity;
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskLost, TaskRunning};
+use meseta_proto::mesos::v1::executor::call;
+use meseta_proto::mesos::v1::task_status::Reason;
+
+use super::custom::status;
+use super::simulation::{Simulation, duration, identity, states, task};
+use crate::checkpoint::{Layout, LogEntry, RunImage, Store, TaskKey, Write};
+use crate::core::Exit;
+
+/// All files of this name below a folder.
+fn files_of(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let found = entries.flat_map(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => files_of(&entry.path(), name),
+        Ok(kind) if kind.is_file() && entry.file_name() == name => vec![entry.path()],
+        _ => Vec::new(),
+    });
+    found.collect()
+}
+
+impl Simulation {
+    /// Takes logs of this name off the disk.
+    fn lose(&self, name: &str) {
+        let logs = files_of(self.work_dir(), name);
+        assert!(!logs.is_empty(), "no {name}");
+        for log in logs {
+            std::fs::remove_file(log).expect("removed");
+        }
+    }
+
+    fn only_run(&self) -> RunImage {
+        let mut image = self.image();
+        let mut framework = image.frameworks.pop().expect("a framework");
+        framework.runs.pop().expect("a run")
+    }
+}
+
+fn is_start(entry: &LogEntry) -> bool {
+    matches!(entry, LogEntry::Started(_))
+}
+
+/// Who keeps a container, and for how long it had run by this uptime, as its log tells.
+fn started(log: &[LogEntry]) -> Vec<(Option<ProcessIdentity>, Option<u64>)> {
+    let started = log.iter().filter_map(|entry| match entry {
+        LogEntry::Started(started) => Some(started),
+        _ => None,
+    });
+    let told = started.map(|one| (ProcessIdentity::from_text(&one.supervisor), one.uptime_ns));
+    told.collect()
+}
+
+/// Found by damaging one file after the other: the log of an executor went, then what its supervisor had noted.
+#[test]
+fn a_start_that_a_log_has_lost_is_written_again() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.lose("executor.log");
+    simulation.crash(false);
+    let executor = simulation.only_run().executor.expect("an executor");
+    let [(who, Some(_))] = &started(&executor.log)[..] else {
+        panic!("{:?}", executor.log);
+    };
+    assert_eq!(who.as_ref(), Some(&identity(0)));
+    // Once is enough.
+    let before = executor.log.len();
+    simulation.crash(false);
+    let executor = simulation.only_run().executor.expect("an executor");
+    assert_eq!(executor.log.len(), before);
+}
+
+#[test]
+fn a_task_whose_start_is_written_again_has_run_for_as_long_as_before() {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    info.max_completion_time = Some(duration(Duration::from_secs(60)));
+    simulation.running(info);
+    // What was told of it is there, and the start is not.
+    let run = simulation.only_run();
+    let task = &run.tasks[0];
+    simulation.lose("task.updates");
+    let key = Arc::new(TaskKey {
+        run: run.key.clone(),
+        task: task.id.clone(),
+    });
+    let kept = task.log.iter().filter(|entry| !is_start(entry));
+    let kept: Vec<_> = kept
+        .map(|entry| Write::Log {
+            key: key.clone(),
+            entry: Box::new(entry.clone()),
+        })
+        .collect();
+    let store = Store::open(Layout::new(simulation.work_dir()));
+    store.commit(&kept).expect("the disk works");
+    simulation.advance(Duration::from_secs(50));
+    simulation.crash(false);
+    assert_eq!(started(&simulation.only_run().tasks[0].log).len(), 1);
+    simulation.crash(false);
+    simulation.advance(Duration::from_secs(9));
+    assert!(simulation.kills().is_empty());
+    simulation.advance(Duration::from_secs(2));
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+}
+
+/// It had told that its task runs, so it was begun, whatever is left of the records.
+#[test]
+fn an_executor_that_spoke_is_never_told_as_one_that_was_not_begun() {
+    for is_on_machine in [true, false] {
+        let (mut simulation, container) = Simulation::with_executor();
+        simulation.tells(status("a", TaskRunning, 1));
+        simulation.acknowledge_all();
+        simulation.lose("executor.log");
+        simulation.machine.remove(&container);
+        if is_on_machine {
+            simulation.unheard.push(container.clone());
+        }
+        simulation.crash(false);
+        if is_on_machine {
+            assert_eq!(simulation.link, None, "it might come back");
+            simulation.end(&container, Exit::NeverBegun);
+        }
+        simulation.register();
+        let told = simulation.acknowledge_all();
+        assert_eq!(states(&told), [TaskFailed]);
+        let message = told[0].message.clone().unwrap_or_default();
+        assert!(message.contains("unknown"), "{message}");
+    }
+}
+
+/// Nothing was heard of it, and nothing is left: its task was not begun.
+#[test]
+fn an_executor_that_never_spoke_and_is_gone_was_not_begun() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.lose("executor.log");
+    simulation.machine.remove(&container);
+    simulation.restart();
+    simulation.assert_only_told(TaskFailed, Reason::AgentRestarted);
+}
+
+/// It may be written and not synced yet: a power cut after a kill of the agent would have it told and lost.
+#[test]
+fn what_was_read_is_durable_before_it_is_told_again() {
+    let mut simulation = Simulation::with_started_task();
+    assert_eq!(simulation.take_updates().len(), 1);
+    simulation.quick_disk = false;
+    simulation.crash(false);
+    simulation.register();
+    assert!(simulation.take_updates().is_empty());
+    simulation.flush(usize::MAX);
+    assert_eq!(simulation.take_updates().len(), 1);
+}
+
+/// A resize is asked for in the very step that recovers: whoever carries it out has to know the containers by then.
+#[test]
+fn a_resize_may_be_asked_for_as_soon_as_the_agent_has_recovered() {
+    let (mut simulation, _) = Simulation::with_executor();
+    assert!(simulation.resize(None).is_empty());
+    simulation.crash(false);
+    assert_eq!(simulation.resize(None), [96]);
+    simulation.subscribe(1, call::Subscribe::default());
+    assert_eq!(simulation.resize(None), [32]);
+    simulation.register();
+    assert_eq!(simulation.told_states(), [TaskLost]);
+}
