@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use meseta_isolators::{is_disk_full, is_shortage};
+use meseta_isolators::{is_device_failure, is_disk_full, is_shortage};
 use rustix::fs::OFlags;
 
 use super::compaction;
@@ -64,6 +64,11 @@ impl StoreError {
             Self::Frame { .. } => true,
             Self::Sync { .. } => false,
         }
+    }
+
+    /// Whether the device failed under a call that may work the next time.
+    pub(super) fn is_device_failure(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if is_device_failure(source))
     }
 
     /// Whether the file system, or a quota on it, has no room.
@@ -285,14 +290,14 @@ impl Batch {
         }
     }
 
-    /// A folder lost or gained an entry by other means.
-    pub(super) fn touch_dir(&mut self, dir: &Path) {
-        self.dirs.insert(dir.to_owned());
-    }
-
     /// A log was written to by other means.
     pub(super) fn touch_log(&mut self, log: &Path) {
         self.logs.insert(log.to_owned());
+    }
+
+    /// A folder lost or gained an entry by other means.
+    pub(super) fn touch_dir(&mut self, dir: &Path) {
+        self.dirs.insert(dir.to_owned());
     }
 
     /// Makes everything durable. After an error other than [`StoreError::Sync`] it may be called again.

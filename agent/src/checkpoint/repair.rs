@@ -5,10 +5,17 @@
 //! nothing up: the next start finds the damage again.
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use meseta_isolators::note_repeated;
 
 use super::durable::{Batch, StoreError, cut_tail};
 use super::holdings::{self, ResourcesRecord};
 use super::layout::{Layout, RunKey};
+
+/// How often a repair is tried whose device fails, and the pause between: other writes wait for it.
+const ATTEMPTS: u32 = 6;
+const AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Repair {
@@ -40,7 +47,23 @@ impl Repair {
         batch: &mut Batch,
         retired: impl Fn(&RunKey) -> (PathBuf, PathBuf),
     ) -> Result<(), StoreError> {
-        let done = match self {
+        let pause = || std::thread::sleep(AGAIN);
+        match tried_again(pause, || self.attempt(layout, batch, &retired)) {
+            Err(error @ StoreError::Io { .. }) if !error.is_out_of_resources() => {
+                tracing::error!(%error, "a damaged checkpoint stays where it is");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn attempt(
+        &self,
+        layout: &Layout,
+        batch: &mut Batch,
+        retired: impl Fn(&RunKey) -> (PathBuf, PathBuf),
+    ) -> Result<(), StoreError> {
+        match self {
             Self::CutTail {
                 path,
                 valid_bytes,
@@ -57,13 +80,54 @@ impl Repair {
                 let (from, to) = retired(key);
                 batch.move_away(&from, &to)
             }
-        };
-        match done {
-            Err(error @ StoreError::Io { .. }) if !error.is_out_of_resources() => {
-                tracing::error!(%error, "a damaged checkpoint stays where it is");
-                Ok(())
-            }
-            done => done,
         }
+    }
+}
+
+/// The last attempt, or the first that the device did not fail: a folder is not left to the next start for one error.
+fn tried_again(
+    mut pause: impl FnMut(),
+    mut attempt: impl FnMut() -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Err(error) if error.is_device_failure() => {
+                note_repeated();
+                pause();
+            }
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::checkpoint::durable::io_error;
+
+    /// Found by an error in a rename after a start: a folder stayed until the next one.
+    #[test]
+    fn a_repair_that_the_device_fails_is_tried_again() {
+        let failing = |errno: i32, times: u32| {
+            let (mut made, mut pauses) = (0, 0);
+            let attempt = || {
+                made += 1;
+                let failed = io::Error::from_raw_os_error(errno);
+                match made > times {
+                    true => Ok(()),
+                    false => Err(io_error("move away", "run".as_ref())(failed)),
+                }
+            };
+            let done = tried_again(|| pauses += 1, attempt);
+            (done.is_ok(), made, pauses)
+        };
+        let (eio, eacces) = (5, 13);
+        assert_eq!(failing(eio, 0), (true, 1, 0));
+        assert_eq!(failing(eio, ATTEMPTS - 1), (true, ATTEMPTS, ATTEMPTS - 1));
+        assert_eq!(failing(eio, ATTEMPTS), (false, ATTEMPTS, ATTEMPTS - 1));
+        assert_eq!(failing(eacces, 1), (false, 1, 0));
     }
 }
