@@ -62,8 +62,10 @@ mod spec;
 
 pub use access_flags::AccessFlags;
 pub use check::{Finding, Severity, check, check_machine};
-pub use configuration::flags::Flags;
-pub use configuration::{ConfigurationError, IsolationFlags, LogFlags};
+pub use configuration::flags::{Flags, Recover};
+pub use configuration::{
+    ConfigurationError, ContainerLogger, IsolationFlags, LogFlags, ReconfigurationPolicy,
+};
 pub use directories::DirectoryError;
 pub use executor_tokens::TokenError;
 pub use health::Health;

@@ -39,7 +39,7 @@ use serving::context;
 use crate::checkpoint::writer;
 use crate::checkpoint::{self, Image, Layout, Store, Write};
 use crate::clock::Clock;
-use crate::configuration::flags::Flags;
+use crate::configuration::flags::{Flags, Recover};
 use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
 use crate::configuration::{self, Configuration};
 use crate::containerizer::inspection;
@@ -164,7 +164,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         context,
         start,
     };
-    let close = node.flags.shutdown_tasks_on_exit || node.flags.recover == "cleanup";
+    let close = node.flags.shutdown_tasks_on_exit || node.flags.recover == Recover::Cleanup;
     let outcome = node.live(mailbox, master, env.shutdown).await;
     http_shutdown.cancel();
     let _ = serving.await;
@@ -257,7 +257,7 @@ impl Node {
         let ready = containerizer.ready().await;
         if ready.is_err() {
             self.handle.tell(Input::Stop { kill_tasks: false }).await;
-        } else if self.flags.recover == "cleanup" {
+        } else if self.flags.recover == Recover::Cleanup {
             info!("killing the tasks of before, and ending");
             self.handle.tell(Input::Stop { kill_tasks: true }).await;
         } else if let Some(started) = self.started.take() {

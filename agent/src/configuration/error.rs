@@ -2,6 +2,8 @@
 
 use meseta_isolators::IsolationError;
 
+use super::reconfiguration::ReconfigurationPolicy;
+
 /// A flag makes no sense.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
@@ -79,7 +81,7 @@ pub enum ConfigurationError {
         before: String,
         now: String,
         /// The policy in force.
-        policy: String,
+        policy: ReconfigurationPolicy,
         /// The link that makes it the same agent.
         latest: String,
     },

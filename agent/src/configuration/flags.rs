@@ -13,6 +13,7 @@ use meseta_resources::{ByteSize, parse_duration};
 use super::error::ConfigurationError;
 use super::isolation_flags::IsolationFlags;
 use super::log_flags::LogFlags;
+use super::reconfiguration::ReconfigurationPolicy;
 
 /// What the node daemon can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -221,14 +222,12 @@ pub struct Flags {
 
     /// What may change between restarts: nothing (`equal`), or resources and attributes may grow and a domain may be
     /// named (`additive`).
-    #[arg(long, default_value = "additive", value_name = "POLICY",
-          value_parser = ["equal", "additive"])]
-    pub reconfiguration_policy: String,
+    #[arg(long, value_enum, default_value_t = ReconfigurationPolicy::Additive, value_name = "POLICY")]
+    pub reconfiguration_policy: ReconfigurationPolicy,
 
     /// What becomes of tasks of before: they are taken back (`reconnect`), or killed, and the agent ends (`cleanup`).
-    #[arg(long, default_value = "reconnect", value_name = "HOW",
-          value_parser = ["reconnect", "cleanup"])]
-    pub recover: String,
+    #[arg(long, value_enum, default_value_t = Recover::Reconnect, value_name = "HOW")]
+    pub recover: Recover,
 
     /// Refuse to start while a checkpoint cannot be read, instead of giving up what it is of.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
@@ -253,6 +252,15 @@ pub struct Flags {
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           require_equals = true, default_missing_value = "true", hide = true)]
     pub shutdown_tasks_on_exit: bool,
+}
+
+/// What becomes of tasks of before: a value of `--recover`.
+// The flag's help says what each value means.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Recover {
+    Reconnect,
+    Cleanup,
 }
 
 /// A flag's text, or that of the file it names.

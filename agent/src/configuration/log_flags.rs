@@ -17,9 +17,8 @@ const FILES_MAX: u32 = 1000;
 pub struct LogFlags {
     /// What keeps tasks' output: `logrotate` (files of bounded size, older ones beside them) or
     /// `sandbox` (files that grow as long as the task writes).
-    #[arg(long, default_value = "logrotate", value_name = "NAME",
-          value_parser = ["logrotate", "sandbox", "org_apache_mesos_LogrotateContainerLogger"])]
-    pub container_logger: String,
+    #[arg(long, value_enum, default_value_t = ContainerLogger::Logrotate, value_name = "NAME")]
+    pub container_logger: ContainerLogger,
 
     /// Size at which a task's stdout file is renamed and a new one begun.
     #[arg(long, default_value = "10MB", value_name = "SIZE")]
@@ -38,6 +37,18 @@ pub struct LogFlags {
     pub logrotate_stderr_options: String,
 }
 
+/// What keeps tasks' output: a value of `--container_logger`.
+// The flag's help says what each value means.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum ContainerLogger {
+    Logrotate,
+    Sandbox,
+    // The name of Mesos's module.
+    #[value(name = "org_apache_mesos_LogrotateContainerLogger")]
+    MesosLogrotate,
+}
+
 /// Bounds of both streams; none where files may grow.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Logs {
@@ -49,8 +60,9 @@ pub(crate) struct Logs {
 
 /// Parses and checks the flags.
 pub(crate) fn read(flags: &LogFlags) -> Result<Logs, ConfigurationError> {
-    if flags.container_logger == "sandbox" {
-        return Ok(Logs::default());
+    match flags.container_logger {
+        ContainerLogger::Sandbox => return Ok(Logs::default()),
+        ContainerLogger::Logrotate | ContainerLogger::MesosLogrotate => {}
     }
     let file = |size_flag, size: ByteSize, options_flag, options: &str| {
         Ok(LogFile {

@@ -29,8 +29,9 @@ pub use error::ConfigurationError;
 use flags::{Flags, text_of};
 use isolation::IsolationSettings;
 pub use isolation_flags::IsolationFlags;
-pub use log_flags::LogFlags;
 use log_flags::Logs;
+pub use log_flags::{ContainerLogger, LogFlags};
+pub use reconfiguration::ReconfigurationPolicy;
 pub(crate) use reconfiguration::check_compatible;
 
 #[derive(Debug)]

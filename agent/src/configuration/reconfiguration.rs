@@ -3,9 +3,10 @@
 //! Pure: the agent as it was recorded and as it is configured go in. Invariant: what cannot be read of the record is
 //! never taken for nothing.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::Path;
 
+use clap::ValueEnum as _;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Attribute, AttributeValue, Attributes, Resources};
@@ -14,13 +15,22 @@ use super::ConfigurationError;
 use super::flags::Flags;
 use crate::checkpoint::AgentImage;
 
-/// What may change between two starts.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Policy {
-    /// Nothing of what is compared.
+/// What may change between two starts: a value of `--reconfiguration_policy`.
+// The flag's help says what each value means.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum ReconfigurationPolicy {
+    // Nothing of what is compared.
     Equal,
-    /// Resources and attributes may grow, and a domain may be named; the address is not compared.
+    // Resources and attributes may grow, and a domain may be named; the address is not compared.
     Additive,
+}
+
+impl fmt::Display for ReconfigurationPolicy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        out.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
 }
 
 /// Why an agent may not come back as the one it was.
@@ -46,11 +56,8 @@ pub(crate) fn check_compatible(
     let Some(before) = before.and_then(|image| image.record.as_ref()) else {
         return Ok(());
     };
-    let policy = match flags.reconfiguration_policy.as_str() {
-        "equal" => Policy::Equal,
-        _ => Policy::Additive,
-    };
-    compare(policy, &before.info, now).map_err(|refusal| explain(refusal, flags))
+    compare(flags.reconfiguration_policy, &before.info, now)
+        .map_err(|refusal| explain(refusal, flags))
 }
 
 fn explain(refusal: Refusal, flags: &Flags) -> ConfigurationError {
@@ -64,13 +71,17 @@ fn explain(refusal: Refusal, flags: &Flags) -> ConfigurationError {
             what,
             before,
             now,
-            policy: flags.reconfiguration_policy.clone(),
+            policy: flags.reconfiguration_policy,
             latest,
         },
     }
 }
 
-fn compare(policy: Policy, before: &pb::AgentInfo, now: &pb::AgentInfo) -> Result<(), Refusal> {
+fn compare(
+    policy: ReconfigurationPolicy,
+    before: &pb::AgentInfo,
+    now: &pb::AgentInfo,
+) -> Result<(), Refusal> {
     let resources = |info: &pb::AgentInfo| {
         convert::resources(&info.resources).map_err(|error| unreadable("resources", error))
     };
@@ -79,20 +90,20 @@ fn compare(policy: Policy, before: &pb::AgentInfo, now: &pb::AgentInfo) -> Resul
     };
     let (old, new): (Resources, Resources) = (resources(before)?, resources(now)?);
     let allowed = match policy {
-        Policy::Equal => old == new,
-        Policy::Additive => new.contains(&old),
+        ReconfigurationPolicy::Equal => old == new,
+        ReconfigurationPolicy::Additive => new.contains(&old),
     };
     require(allowed, "resources", old, new)?;
     let (old, new) = (attributes(before)?, attributes(now)?);
     let allowed = match policy {
-        Policy::Equal => old == new,
-        Policy::Additive => old.iter().all(|attribute| is_kept(attribute, &new)),
+        ReconfigurationPolicy::Equal => old == new,
+        ReconfigurationPolicy::Additive => old.iter().all(|attribute| is_kept(attribute, &new)),
     };
     require(allowed, "attributes", old, new)?;
-    let is_named = policy == Policy::Additive && before.domain.is_none();
+    let is_named = policy == ReconfigurationPolicy::Additive && before.domain.is_none();
     let (old, new) = (&before.domain, &now.domain);
     require(old == new || is_named, "domain", text_of(old), text_of(new))?;
-    if policy == Policy::Additive {
+    if policy == ReconfigurationPolicy::Additive {
         return Ok(());
     }
     let (old, new) = (&before.hostname, &now.hostname);
@@ -174,7 +185,11 @@ mod tests {
 
     /// What is refused by each policy, if anything.
     fn refused(before: &pb::AgentInfo, now: &pb::AgentInfo) -> [Option<&'static str>; 2] {
-        [Policy::Equal, Policy::Additive].map(|policy| match compare(policy, before, now) {
+        [
+            ReconfigurationPolicy::Equal,
+            ReconfigurationPolicy::Additive,
+        ]
+        .map(|policy| match compare(policy, before, now) {
             Ok(()) => None,
             Err(Refusal::Differs { what, .. } | Refusal::Unreadable { what, .. }) => Some(what),
         })
