@@ -19,8 +19,6 @@ use crate::{Cluster, Framework, Setup, kernel, wait};
 
 /// Tasks under way at a time.
 const AT_ONCE: usize = 48;
-/// Pause before a kill that was not answered is asked for again.
-const KILL_AGAIN: Duration = Duration::from_secs(2);
 /// How long nothing may be told while tasks are under way.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How long what is left over has to show itself after the last task.
@@ -171,7 +169,9 @@ impl Scheduler {
                 Ok(_) | Err("time is up") => {}
                 Err(why) => panic!("{why}"),
             }
-            self.kill_again();
+            for id in audit::unanswered_kills(&self.told) {
+                self.kill(&id);
+            }
             if last_word.elapsed() > PATIENCE {
                 let wrong = format!("{} tasks were never launched", self.left);
                 self.wrong.push(wrong);
@@ -298,18 +298,6 @@ impl Scheduler {
         self.framework.kill(id);
         if let Some(told) = self.told.get_mut(id) {
             told.kill_asked = Some(Instant::now());
-        }
-    }
-
-    /// A kill is lost with the agent that had it.
-    fn kill_again(&mut self) {
-        let is_due = |told: &TaskRecord| {
-            told.end.is_none() && told.kill_asked.is_some_and(|at| at.elapsed() >= KILL_AGAIN)
-        };
-        let due = self.told.iter().filter(|(_, told)| is_due(told));
-        let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
-        for id in due {
-            self.kill(&id);
         }
     }
 }

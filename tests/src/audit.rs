@@ -119,6 +119,18 @@ pub struct TaskRecord {
     pub end: Option<Observed>,
 }
 
+/// Before a kill that was not answered is asked for again.
+const KILL_AGAIN: Duration = Duration::from_secs(2);
+
+/// Tasks whose kill is to be asked for again: it may be lost with the agent that had it.
+pub fn unanswered_kills(told: &BTreeMap<String, TaskRecord>) -> Vec<String> {
+    let is_due = |told: &TaskRecord| {
+        told.end.is_none() && told.kill_asked.is_some_and(|at| at.elapsed() >= KILL_AGAIN)
+    };
+    let due = told.iter().filter(|(_, told)| is_due(told));
+    due.map(|(id, _)| id.clone()).collect()
+}
+
 impl TaskRecord {
     pub fn launched(kind: Kind, group: Option<usize>) -> Self {
         Self {

@@ -13,8 +13,6 @@ use crate::{Cluster, Framework, Setup, kernel};
 
 /// Between two looks at a stream of events.
 const LOOK: Duration = Duration::from_millis(10);
-/// Before a kill that was not answered is asked for again.
-const KILL_AGAIN: Duration = Duration::from_secs(2);
 
 /// What was told of all tasks, and what is wrong.
 #[derive(Debug, Default)]
@@ -161,7 +159,9 @@ impl Observed {
         let end = Instant::now() + limit;
         while !holds(self) {
             self.take_events(LOOK);
-            self.kill_again();
+            for id in audit::unanswered_kills(&self.told) {
+                self.kill(&id);
+            }
             if Instant::now() >= end {
                 self.wrong.push(format!("not within {limit:?}: {what}"));
                 return;
@@ -177,18 +177,6 @@ impl Observed {
         self.frameworks[0].kill(id);
         if let Some(told) = self.told.get_mut(id) {
             told.kill_asked = Some(Instant::now());
-        }
-    }
-
-    /// A kill is lost with the agent that had it.
-    fn kill_again(&mut self) {
-        let is_due = |told: &TaskRecord| {
-            told.end.is_none() && told.kill_asked.is_some_and(|at| at.elapsed() >= KILL_AGAIN)
-        };
-        let due = self.told.iter().filter(|(_, told)| is_due(told));
-        let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
-        for id in due {
-            self.kill(&id);
         }
     }
 
