@@ -168,14 +168,31 @@ fn write_no_core() -> anyhow::Result<()> {
 /// cache of its own, are gone soon after it; one that is needed every second stays.
 const BLOCKING_THREADS_IDLE: std::time::Duration = std::time::Duration::from_secs(3);
 
+/// Threads that a daemon's start needs beside those of the runtime: for blocking work, and its own.
+const THREADS_MORE: usize = 4;
+
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    // The runtime makes one for signals, and panics without the descriptors for it.
+    // The runtime makes both for itself, and panics where it cannot.
     std::os::unix::net::UnixStream::pair().context("failed to make a pair of sockets")?;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    try_threads(workers + THREADS_MORE).context("failed to start the runtime's threads")?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_keep_alive(BLOCKING_THREADS_IDLE)
         .build()
         .context("failed to start the runtime's threads")
+}
+
+/// Starts so many threads at once, and ends them.
+fn try_threads(count: usize) -> std::io::Result<()> {
+    let gate = std::sync::Mutex::new(());
+    std::thread::scope(|scope| {
+        let _closed = gate.lock();
+        for _ in 0..count {
+            std::thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()))?;
+        }
+        Ok(())
+    })
 }
 
 /// The process that `meseta local` runs in, told to the daemons it starts.

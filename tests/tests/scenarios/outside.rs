@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use meseta_tests::daemon::free_port;
+use meseta_tests::daemon::{self, free_port};
 use meseta_tests::framework::task;
 use meseta_tests::small_disk::SmallDisk;
 use meseta_tests::{
@@ -21,7 +21,8 @@ meseta_tests::scenarios! {
         processes_that_others_move_out_of_their_groups_end_with_their_task,
         a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later,
         a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away,
-        an_agent_that_is_killed_for_want_of_memory_loses_no_task;
+        an_agent_that_is_killed_for_want_of_memory_loses_no_task,
+        an_agent_that_can_have_no_thread_says_so_and_ends;
     unless_ext4:
         a_disk_that_has_become_read_only_ends_no_task_and_is_named;
 }
@@ -200,22 +201,30 @@ fn a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away() {
     nothing_is_left(&cluster);
 }
 
-/// A group with a memory limit, removed at the end.
-struct MemoryGroup(PathBuf);
+/// A group of one controller, removed at the end.
+struct Group(PathBuf);
 
-impl MemoryGroup {
-    fn make(name: &str) -> Self {
-        let v1 = Path::new("/sys/fs/cgroup/memory");
-        let root = match v1.is_dir() {
-            true => v1,
-            false => Path::new("/sys/fs/cgroup"),
-        };
+impl Group {
+    fn make(controller: &str, name: &str) -> Self {
+        let unified = Path::new("/sys/fs/cgroup");
+        let v1 = unified.join(controller);
+        let root = if v1.is_dir() { &v1 } else { unified };
+        let name = format!("meseta-test-{}-{name}", std::process::id());
         let dir = root.join(name);
         std::fs::create_dir(&dir).expect("a group");
         Self(dir)
     }
 
-    /// Sets its limit, or says what is used where none is given.
+    /// The command line that what follows it is executed in the group with.
+    fn prefix(&self) -> Vec<String> {
+        let joins = format!(
+            "echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"",
+            self.0.display()
+        );
+        vec!["/bin/sh".to_owned(), "-c".to_owned(), joins]
+    }
+
+    /// Sets its limit of memory, or says what is used where none is given.
     fn limit(&self, bytes: Option<u64>) -> u64 {
         let either = |names: [&str; 2]| {
             let paths = names.map(|name| self.0.join(name));
@@ -234,22 +243,40 @@ impl MemoryGroup {
     }
 }
 
-impl Drop for MemoryGroup {
+impl Drop for Group {
     fn drop(&mut self) {
         wait::holds(PATIENCE, || std::fs::remove_dir(&self.0).is_ok());
     }
 }
 
+/// Found by an error of its first clone, of which the runtime panicked.
+fn an_agent_that_can_have_no_thread_says_so_and_ends() {
+    let group = Group::make("pids", "threads");
+    let dir = tempfile::tempdir().expect("a directory");
+    for threads in [1, 3] {
+        std::fs::write(group.0.join("pids.max"), threads.to_string()).expect("a limit");
+        let prefix = group.prefix();
+        let mut command = Command::new(&prefix[0]);
+        command.args(&prefix[1..]).arg(daemon::binary());
+        command.args(["agent", "--master=127.0.0.1:1", "--port=0"]);
+        command.arg(format!("--work_dir={}", dir.path().display()));
+        let output = command.output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("failed to start the runtime's threads"),
+            "{text}"
+        );
+        assert!(!text.contains("panicked"), "{text}");
+    }
+}
+
 /// Its own group is the agent's alone: neither supervisors nor tasks are in it.
 fn an_agent_that_is_killed_for_want_of_memory_loses_no_task() {
-    let group = MemoryGroup::make(&format!("meseta-test-{}-agent", std::process::id()));
-    let joins = format!(
-        "echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"",
-        group.0.display()
-    );
+    let group = Group::make("memory", "agent");
     let mut cluster = Cluster::start(Setup {
         agent_port: Some(free_port()),
-        agent_prefix: vec!["/bin/sh".to_owned(), "-c".to_owned(), joins],
+        agent_prefix: group.prefix(),
         ..Setup::default()
     });
     let mut framework = cluster.framework();
