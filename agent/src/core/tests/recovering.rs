@@ -316,3 +316,26 @@ fn while_the_disk_is_full_no_task_is_taken_and_what_runs_is_told_of() {
     simulation.step(Input::Disk(DiskCondition::Writable));
     simulation.running(task("late"));
 }
+
+/// `--recover=cleanup`, whose agent is killed, and then one that takes tasks back: those that it had begun to kill end
+/// as such, and the agent goes on.
+#[test]
+fn a_cleanup_that_was_cut_short_is_told_as_far_as_it_came() {
+    let mut simulation = Simulation::registered();
+    let [first, second] = ["first", "second"].map(|id| simulation.running(task(id)));
+    simulation.step(Input::Stop { kill_tasks: true });
+    assert_eq!(simulation.kills().len(), 2);
+    simulation.end(&first, Exit::Signal(15));
+    simulation.take_updates();
+    simulation.crash(false);
+    assert_eq!(
+        simulation.kills().len(),
+        3,
+        "the kill of the second goes on"
+    );
+    simulation.register();
+    simulation.end(&second, Exit::Signal(15));
+    assert_eq!(simulation.told_states(), [TaskKilled, TaskKilled]);
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Exit(_))));
+    simulation.running(task("third"));
+}
