@@ -25,6 +25,8 @@ const RUNTIME_ROOT: &str = "/run/meseta";
 /// What is the agent's alone.
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
+/// What an agent locks in the folder of its containers.
+const INSTANCE_LOCK: &str = "agent.lock";
 /// What says where the agent listens.
 const ENDPOINT_MODE: u32 = 0o644;
 /// Between two attempts at a full disk.
@@ -48,8 +50,10 @@ pub enum DirectoryError {
         #[source]
         source: std::io::Error,
     },
-    /// Two agents, one work directory.
-    #[error("{path} is in use by another agent: give each its own --work_dir")]
+    /// Two agents, one work directory, or a copy of it.
+    #[error(
+        "{path} is in use by another agent: give each its own --work_dir, which is no copy of the other's"
+    )]
     InUse { path: PathBuf },
 }
 
@@ -90,11 +94,26 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError
 /// Held for as long as the agent lives; the kernel lets go of it whatever happens. What an agent that was killed had just
 /// begun to execute holds it for a moment more.
 pub(crate) fn lock(layout: &Layout) -> Result<File, DirectoryError> {
-    let path = layout.meta().join("lock");
+    lock_file(layout.meta().join("lock"), "work_dir")
+}
+
+/// The same of the containers: an agent on a copy of a work directory would take those of the other for its own. None
+/// where there is no room for the file.
+pub(crate) fn lock_instance(runtime_dir: &Path) -> Result<Option<File>, DirectoryError> {
+    match lock_file(runtime_dir.join(INSTANCE_LOCK), "runtime_dir") {
+        Err(DirectoryError::Unusable { path, source, .. }) if is_disk_full(&source) => {
+            warn!(path = %path.display(), error = %source, "there is no room for a lock; going on without it");
+            Ok(None)
+        }
+        locked => locked.map(Some),
+    }
+}
+
+fn lock_file(path: PathBuf, flag: &'static str) -> Result<File, DirectoryError> {
     let failed = |source: std::io::Error| DirectoryError::Unusable {
         doing: "lock",
         path: path.clone(),
-        flag: "work_dir",
+        flag,
         source,
     };
     let file = match create_file(&path, PRIVATE_FILE_MODE) {
@@ -181,6 +200,7 @@ fn write_endpoint(path: &Path, text: &str) -> io::Result<()> {
 
 /// Removes our folder and those above it that were made for such folders, as far as they are empty.
 pub(crate) fn remove_empty(runtime_dir: &Path) {
+    let _ = std::fs::remove_file(runtime_dir.join(INSTANCE_LOCK));
     let ours = |folder: &&Path| *folder == runtime_dir || folder.starts_with(RUNTIME_ROOT);
     for folder in runtime_dir.ancestors().take_while(ours) {
         if std::fs::remove_dir(folder).is_err() {
@@ -263,6 +283,23 @@ mod tests {
         assert!(matches!(lock(&layout), Err(DirectoryError::InUse { .. })));
         drop(held);
         lock(&layout).expect("free");
+    }
+
+    /// Its containers would be destroyed as orphans, or adopted by both.
+    #[test]
+    fn an_agent_on_a_copy_of_a_work_directory_in_use_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let held = lock_instance(dir.path()).expect("locked");
+        assert!(held.is_some());
+        let refused = lock_instance(dir.path()).expect_err("in use");
+        assert!(
+            refused.to_string().contains("agent.lock is in use"),
+            "{refused}"
+        );
+        drop(held);
+        remove_empty(dir.path());
+        assert!(!dir.path().exists());
+        std::fs::create_dir(dir.path()).expect("made");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod hierarchies;
 mod serving;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -49,8 +50,8 @@ use crate::context::Context;
 use crate::core::{AgentCore, BootClock, Enforceable, ExitReason, Input, Options};
 use crate::descriptors;
 use crate::directories::{
-    create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, publish_endpoint,
-    remove_empty, runtime_dir,
+    create_runtime_dir, endpoint_path, instance_of, lock, lock_instance, prepare_work_dir,
+    publish_endpoint, remove_empty, runtime_dir,
 };
 use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};
@@ -185,6 +186,7 @@ struct Ended {
     outcome: Result<ExitReason, RunError>,
     containerizer: Containerizer,
     runtime_dir: PathBuf,
+    _lock: Option<File>,
 }
 
 /// An agent that listens, between its start and its end.
@@ -212,7 +214,7 @@ impl Node {
         shutdown: CancellationToken,
     ) -> Result<Ended, RunError> {
         let opened = open(&self.flags, &self.layout, &self.configuration).await?;
-        let runtime_dir = opened.runtime_dir;
+        let (runtime_dir, lock) = (opened.runtime_dir, opened.lock);
         let containerizer = self.containerizer(opened.containers, opened.rights, opened.privileged);
         let clock = Clock::new();
         let boot_clock = clock.boot_clock(&opened.boot);
@@ -297,6 +299,7 @@ impl Node {
                 .map_err(|failure| RunError::Containers(failure.into())),
             containerizer,
             runtime_dir,
+            _lock: lock,
         })
     }
 
@@ -467,6 +470,8 @@ struct Opened {
     store: Store,
     /// What is to be made durable before anything else.
     first: Vec<Write>,
+    /// That of the containers; held until they are done with.
+    lock: Option<File>,
     boot: BootId,
     containers: Containers,
     enforceable: Enforceable,
@@ -528,6 +533,7 @@ fn open_blocking(
     own.extend([layout.work_dir().to_owned(), runtime_dir.clone()]);
     let runtime_dir = runtime_dir.join(&instance);
     create_runtime_dir(&runtime_dir)?;
+    let lock = lock_instance(&runtime_dir)?;
     let (rights, watch) = (settings.rights(&isolation, own), settings.watch(&isolation));
     let containers = Containers::open_with(
         host,
@@ -553,6 +559,7 @@ fn open_blocking(
         image,
         store,
         first,
+        lock,
         boot,
         containers,
         enforceable,
