@@ -57,16 +57,27 @@ pub enum DirectoryError {
     InUse { path: PathBuf },
 }
 
-pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError> {
-    let failed = |doing: &'static str, path: &Path| {
-        let path = path.to_owned();
-        move |source| DirectoryError::Unusable {
-            doing,
-            path,
-            flag: "work_dir",
-            source,
-        }
-    };
+/// Makes a work directory ready for this agent alone, which holds it as long as the file that comes with it. What another
+/// agent holds is not written to: its reserve of disk, above all, is not released.
+pub(crate) fn take_work_dir(work_dir: &Path) -> Result<(Layout, File), DirectoryError> {
+    let layout = prepare_work_dir(work_dir)?;
+    let lock = lock(&layout)?;
+    check_writable(&layout)?;
+    Ok((layout, lock))
+}
+
+/// That something cannot be done to a file or folder of the work directory.
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryError + use<> {
+    let path = path.to_owned();
+    move |source| DirectoryError::Unusable {
+        doing,
+        path,
+        flag: "work_dir",
+        source,
+    }
+}
+
+fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError> {
     make_missing(work_dir, PASSAGE_MODE).map_err(failed("create", work_dir))?;
     let work_dir = std::fs::canonicalize(work_dir).map_err(failed("find", work_dir))?;
     let layout = Layout::new(&work_dir);
@@ -77,23 +88,28 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError
     let meta = layout.meta();
     // Owner only: checkpoints hold what frameworks gave their tasks.
     make_missing(&meta, PRIVATE_DIR_MODE).map_err(failed("create", &meta))?;
+    Ok(layout)
+}
+
+fn check_writable(layout: &Layout) -> Result<(), DirectoryError> {
+    let meta = layout.meta();
     let probe = meta.join(".writable");
     // A byte, for which there must be a block: an empty file needs none.
     match std::fs::write(&probe, b"w") {
         // What the start writes is written from the reserve, or once there is room, which is waited for.
         Err(error) if is_disk_full(&error) => {
             warn!(path = %meta.display(), %error, "the disk is full");
-            release_reserve(&layout);
+            release_reserve(layout);
         }
         written => written.map_err(failed("write", &probe))?,
     }
     let _ = std::fs::remove_file(&probe);
-    Ok(layout)
+    Ok(())
 }
 
 /// Held for as long as the agent lives; the kernel lets go of it whatever happens. What an agent that was killed had just
 /// begun to execute holds it for a moment more.
-pub(crate) fn lock(layout: &Layout) -> Result<File, DirectoryError> {
+fn lock(layout: &Layout) -> Result<File, DirectoryError> {
     lock_file(layout.meta().join("lock"), "work_dir")
 }
 
@@ -283,6 +299,26 @@ mod tests {
         assert!(matches!(lock(&layout), Err(DirectoryError::InUse { .. })));
         drop(held);
         lock(&layout).expect("free");
+    }
+
+    #[test]
+    fn a_second_agent_writes_nothing_to_a_work_directory_in_use() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let held = take_work_dir(dir.path()).expect("ours");
+        // Where it would be written to, it fails.
+        let probe = dir.path().join("meta/.writable");
+        std::fs::create_dir(&probe).expect("made");
+        let refused = take_work_dir(dir.path());
+        assert!(
+            matches!(refused, Err(DirectoryError::InUse { .. })),
+            "{refused:?}"
+        );
+        drop(held);
+        let refused = take_work_dir(dir.path());
+        assert!(
+            matches!(refused, Err(DirectoryError::Unusable { .. })),
+            "{refused:?}"
+        );
     }
 
     /// Its containers would be destroyed as orphans, or adopted by both.

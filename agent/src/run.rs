@@ -50,8 +50,8 @@ use crate::context::Context;
 use crate::core::{AgentCore, BootClock, Enforceable, ExitReason, Input, Options};
 use crate::descriptors;
 use crate::directories::{
-    create_runtime_dir, endpoint_path, instance_of, lock, lock_instance, prepare_work_dir,
-    publish_endpoint, remove_empty, runtime_dir,
+    create_runtime_dir, endpoint_path, instance_of, lock_instance, publish_endpoint, remove_empty,
+    runtime_dir, take_work_dir,
 };
 use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};
@@ -102,8 +102,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let identity = flags.access.identity()?;
     let configuration = configuration::read(&flags)?;
     let oversubscription = Configured::read(&flags)?;
-    let layout = prepare_work_dir(&flags.work_dir)?;
-    let _lock = lock(&layout)?;
+    let (layout, _lock) = take_work_dir(&flags.work_dir)?;
     let listen = SocketAddr::new(flags.ip, flags.port);
     let listener = bind(listen)?;
     let address = local_address(&listener, listen)?;
