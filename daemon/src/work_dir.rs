@@ -95,6 +95,24 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Puts a small text in a file's place: what is there after a crash is one of the two, whole.
+///
+/// # Errors
+/// It cannot be written.
+pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".tmp");
+    let mut file = create_file(fresh.as_ref())?;
+    file.set_len(0)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    match path.parent() {
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
 /// Says in the work directory where the daemon listens, as `http://10.0.0.1:5050`; the file is whole or not there.
 ///
 /// # Errors
@@ -155,6 +173,19 @@ mod tests {
         assert_eq!(mode(dir.path()), 0o700);
         create_file(&dir.path().join("registry.redb")).expect("opened");
         assert_eq!(mode(&dir.path().join("registry.redb")), 0o600);
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("registry.id");
+        for text in ["a longer text\n", "short\n"] {
+            replace_file(&path, text).expect("written");
+            assert_eq!(std::fs::read_to_string(&path).expect("text"), text);
+            assert_eq!(mode(&path), 0o600);
+        }
+        let entries = std::fs::read_dir(dir.path()).expect("a folder").count();
+        assert_eq!(entries, 1, "nothing is left over");
     }
 
     #[test]

@@ -353,7 +353,7 @@ fn user(flags: &Flags) -> String {
 
 /// Owner only: job files may hold secrets in their environment.
 fn make_work_dir(path: &Path) -> Result<(), RunError> {
-    work_dir::prepare(path, &[STORE]).map_err(|source| failed("prepare", path, source))
+    work_dir::prepare(path, &store::embedded::FILES).map_err(|source| failed("prepare", path, source))
 }
 
 fn failed(doing: &'static str, path: &Path, source: io::Error) -> RunError {

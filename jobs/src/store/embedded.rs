@@ -1,14 +1,15 @@
-//! One redb file, written by one thread, which commits all that waits with one fsync.
+//! One redb file, written by one thread, which commits all that waits with one fsync, and a marker beside it.
 //!
-//! Entered through [`open`]. Invariant: a write is told to be durable after its commit and all before it; a store that
+//! Entered through [`open`]; `opening.rs` refuses a file that is damaged or lost. Invariant: a write is told to be durable after its commit and all before it; a store that
 //! cannot be written ends the process, since what was promised could no longer be kept.
+
+mod opening;
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use meseta_daemon::work_dir;
-use redb::{Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{Database, Durability, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
 use super::{QUEUE_MAX, Records, Store};
@@ -21,20 +22,41 @@ const CACHE_BYTES: usize = 1024 * 1024;
 /// Between two looks at a store that another process has.
 const HELD_POLL: Duration = Duration::from_secs(1);
 
+/// What the store is made of, in the work directory: the file, and the marker beside it.
+pub(crate) const FILES: [&str; 3] = ["jobs.redb", "jobs.marker", "jobs.marker.tmp"];
+
+/// What to do about a file that cannot be used.
+const CURE: &str = "put a copy of it back, or move it and the marker beside it (jobs.marker) away to begin without jobs: \
+    what runs then goes on, and `meseta frameworks` and `meseta teardown` find and end it";
+
 /// Why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("failed to open the store {path}: is another scheduler running with this --work_dir?")]
-    Open {
+    #[error(
+        "another process has the store {path} open: is another scheduler running with this --work_dir?"
+    )]
+    InUse { path: PathBuf },
+    #[error("failed to open or make the store {path}: the scheduler's user must own it")]
+    File {
         path: PathBuf,
         #[source]
-        source: redb::Error,
+        source: std::io::Error,
     },
-    #[error("failed to read the store {path}")]
+    #[error("failed to read the store {path}: {cure}", cure = CURE)]
     Read {
         path: PathBuf,
         #[source]
-        source: redb::Error,
+        source: Box<redb::Error>,
+    },
+    #[error("the store {path} is damaged: {cure}", cure = CURE)]
+    Damaged { path: PathBuf },
+    #[error("the store {path} is empty or gone, and {marker} says that there was one: {cure}", cure = CURE)]
+    Lost { path: PathBuf, marker: PathBuf },
+    #[error("failed to read or write {marker}, the marker of the store")]
+    Marker {
+        marker: PathBuf,
+        #[source]
+        source: std::io::Error,
     },
     #[error("failed to start the thread that writes the store")]
     Spawn(#[source] std::io::Error),
@@ -55,23 +77,16 @@ pub(crate) struct Embedded {
 /// It cannot be opened or read, or the other process has it still.
 pub(crate) async fn open(path: &Path, patience: Duration) -> Result<(Records, Store), StoreError> {
     let until = tokio::time::Instant::now() + patience;
-    let database = loop {
-        match open_database(path) {
-            Ok(database) => break database,
-            Err(redb::Error::DatabaseAlreadyOpen) if tokio::time::Instant::now() < until => {
+    let (database, records) = loop {
+        match opening::open(path) {
+            Ok(opened) => break opened,
+            Err(StoreError::InUse { .. }) if tokio::time::Instant::now() < until => {
                 tracing::info!(path = %path.display(), "another process has the store; waiting for its end");
                 tokio::time::sleep(HELD_POLL).await;
             }
-            Err(source) => {
-                let path = path.to_owned();
-                return Err(StoreError::Open { path, source });
-            }
+            Err(error) => return Err(error),
         }
     };
-    let records = read(&database).map_err(|source| StoreError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
     let (queue, waiting) = mpsc::channel(usize::from(QUEUE_MAX));
     let (told, durable) = watch::channel(0);
     let path = path.to_owned();
@@ -85,13 +100,6 @@ pub(crate) async fn open(path: &Path, patience: Duration) -> Result<(Records, St
         writer: Some(writer),
     };
     Ok((records, Store::Embedded(store)))
-}
-
-/// A file that nobody but its owner reads, whatever it was before: jobs hold secrets in their environment.
-fn open_database(path: &Path) -> Result<Database, redb::Error> {
-    work_dir::create_file(path)?;
-    let builder = &mut Database::builder();
-    Ok(builder.set_cache_size(CACHE_BYTES).create(path)?)
 }
 
 impl Embedded {
@@ -115,21 +123,6 @@ impl Embedded {
             tracing::error!("the thread that writes the store panicked");
         }
     }
-}
-
-fn read(database: &Database) -> Result<Records, redb::Error> {
-    let transaction = database.begin_read()?;
-    let table = match transaction.open_table(RECORDS) {
-        Ok(table) => table,
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
-        Err(error) => return Err(error.into()),
-    };
-    let mut records = Vec::new();
-    for entry in table.iter()? {
-        let (key, value) = entry?;
-        records.push((key.value().to_owned(), value.value().to_vec()));
-    }
-    Ok(records)
 }
 
 fn write_all(
@@ -195,10 +188,6 @@ mod tests {
         let path = dir.path().join("jobs.redb");
         let (records, store) = open(&path, Duration::ZERO).await.unwrap();
         assert_eq!(records, []);
-        let put = |key: &str, value: Option<&str>| Record {
-            key: key.to_owned(),
-            value: value.map(|value| value.as_bytes().to_vec()),
-        };
         store
             .write(1, vec![put("a", Some("1")), put("b", Some("2"))])
             .await;
@@ -212,6 +201,115 @@ mod tests {
         store.close().await;
         let (records, store) = open(&path, Duration::ZERO).await.unwrap();
         assert_eq!(records, [("b".to_owned(), b"3".to_vec())]);
+        store.close().await;
+    }
+
+    fn put(key: &str, value: Option<&str>) -> Record {
+        Record {
+            key: key.to_owned(),
+            value: value.map(|value| value.as_bytes().to_vec()),
+        }
+    }
+
+    /// A store of many records, each longer than a page of the file has room for beside others.
+    async fn filled(path: &Path) -> Records {
+        let (_, store) = open(path, Duration::ZERO).await.unwrap();
+        let text = "a job, or a task of one ".repeat(20);
+        let records = (0..60).map(|at| put(&format!("job/{at}"), Some(&text)));
+        store.write(1, records.collect()).await;
+        store.write(2, vec![put("job/7", None)]).await;
+        store.close().await;
+        let (records, store) = open(path, Duration::ZERO).await.unwrap();
+        assert_eq!(records.len(), 59);
+        store.close().await;
+        records
+    }
+
+    /// Found by damaging files: some were read without a word, and some ended the scheduler with the words of a panic.
+    #[tokio::test]
+    async fn a_damaged_store_is_refused_or_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.redb");
+        let whole = filled(&path).await;
+        let bytes = std::fs::read(&path).unwrap();
+        let page = 4096;
+        let used = |at: &usize| bytes[*at..].iter().take(page).any(|byte| *byte != 0);
+        let mut damages = Vec::new();
+        for at in (0..bytes.len()).step_by(page).filter(used) {
+            let mut zeroed = bytes.clone();
+            zeroed[at..at + page].fill(0);
+            damages.push((format!("zeroes at {at}"), zeroed));
+            for within in [9, 300, 2_900] {
+                let mut flipped = bytes.clone();
+                flipped[at + within] ^= 0x10;
+                damages.push((format!("a flip at {}", at + within), flipped));
+            }
+        }
+        for length in [1, 100, page, bytes.len() / 2, bytes.len() - 1] {
+            damages.push((format!("{length} bytes"), bytes[..length].to_vec()));
+        }
+        let mut refused = 0;
+        for (damage, bytes) in damages {
+            std::fs::write(&path, &bytes).unwrap();
+            match open(&path, Duration::ZERO).await {
+                Ok((records, store)) => {
+                    assert!(records == whole, "{damage}: {} records", records.len());
+                    store.close().await;
+                }
+                Err(error) => {
+                    refused += 1;
+                    let told = error.to_string();
+                    assert!(told.contains("put a copy of it back"), "{damage}: {told}");
+                    assert!(
+                        std::fs::read(&path).unwrap() == bytes,
+                        "{damage}: it was changed"
+                    );
+                }
+            }
+        }
+        assert!(refused > 30, "{refused}");
+    }
+
+    /// Found by emptying the file: a scheduler began without jobs, and nobody managed what ran.
+    #[tokio::test]
+    async fn a_store_that_is_empty_or_gone_is_not_taken_for_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.redb");
+        // One that was made and not written, by a scheduler that crashed at once.
+        std::fs::write(&path, "").unwrap();
+        filled(&path).await;
+        std::fs::write(&path, "").unwrap();
+        let error = open(&path, Duration::ZERO).await.unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("jobs.marker says that there was one"),
+            "{error}"
+        );
+        std::fs::remove_file(&path).unwrap();
+        let error = open(&path, Duration::ZERO).await.unwrap_err();
+        assert!(matches!(error, StoreError::Lost { .. }), "{error}");
+        std::fs::remove_file(path.with_extension("marker")).unwrap();
+        let (records, store) = open(&path, Duration::ZERO).await.unwrap();
+        assert_eq!(records, []);
+        store.close().await;
+    }
+
+    /// As after a kill: the file says that it is open, and is repaired.
+    #[tokio::test]
+    async fn a_store_that_was_not_closed_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.redb");
+        filled(&path).await;
+        let (_, store) = open(&path, Duration::ZERO).await.unwrap();
+        store.write(1, vec![put("job/8", None)]).await;
+        let mut durable = store.durable();
+        durable.wait_for(|last| *last == 1).await.unwrap();
+        let copy = dir.path().join("copy.redb");
+        std::fs::copy(&path, &copy).unwrap();
+        store.close().await;
+        let (records, store) = open(&copy, Duration::ZERO).await.unwrap();
+        assert_eq!(records.len(), 58);
         store.close().await;
     }
 }

@@ -4,7 +4,7 @@
 //! marker has been lost, and is not taken for one that never was.
 
 use meseta_daemon::work_dir;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::super::OpenError;
@@ -53,22 +53,9 @@ impl Marker {
         if self.id.as_deref() == Some(id) {
             return Ok(());
         }
-        self.replace(id).map_err(|source| OpenError::Marker {
+        work_dir::replace_file(&self.path, &format!("{id}\n")).map_err(|source| OpenError::Marker {
             marker: self.path.clone(),
             source,
         })
-    }
-
-    fn replace(&self, id: &str) -> io::Result<()> {
-        let fresh = self.path.with_extension("id.tmp");
-        let mut file = work_dir::create_file(&fresh)?;
-        file.set_len(0)?;
-        file.write_all(format!("{id}\n").as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&fresh, &self.path)?;
-        match self.path.parent() {
-            Some(parent) => std::fs::File::open(parent)?.sync_all(),
-            None => Ok(()),
-        }
     }
 }
