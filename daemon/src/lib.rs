@@ -4,7 +4,7 @@
 //! the command line and the tests. Neither knows what is spoken over it: handlers are the daemons', in a table of
 //! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
 //! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`clock`] reads the time
-//! for a core, [`hostname`] is what a daemon is called, [`build_info`] says which program runs, [`flag_error`] what is wrong with a flag. Invariant: no handler runs before its request is
+//! for a core, [`hostname`] is what a daemon is called, [`user`] who runs it, [`build_info`] says which program runs, [`flag_error`] what is wrong with a flag. Invariant: no handler runs before its request is
 //! authenticated, and no part of a request is read without a bound.
 
 pub mod authentication;
@@ -29,6 +29,7 @@ pub mod request;
 pub mod routes;
 pub mod server;
 pub mod tls;
+pub mod user;
 pub mod verbosity;
 mod watched;
 pub mod work_dir;

@@ -52,7 +52,7 @@ pub struct Flags {
     #[command(flatten)]
     pub etcd: EtcdFlags,
 
-    /// User of tasks whose job names none. Default: the one who runs the scheduler, by $USER, else root.
+    /// User of tasks whose job names none. Default: the one who runs the scheduler.
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
 

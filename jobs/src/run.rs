@@ -14,7 +14,7 @@ use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
 use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::server::{self, CancellationToken};
-use meseta_daemon::{hostname, tls, work_dir};
+use meseta_daemon::{hostname, tls, user, work_dir};
 use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
 use meseta_etcd::leadership::fence::BootTime;
 use meseta_etcd::leadership::presence::Presence;
@@ -63,6 +63,10 @@ pub enum RunError {
         "--master={0:?} is not host:port (for example 10.0.0.1:5050), nor several with commas between"
     )]
     Master(String),
+    #[error(
+        "--user: this machine has no name for the user of the scheduler; give the one that tasks run as whose job names none"
+    )]
+    User,
     /// Authentication or TLS is missing or cannot be configured.
     #[error(transparent)]
     Authentication(#[from] SettingsError),
@@ -116,7 +120,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         .settings(flags.ip, flags.insecure, flags.hostname.clone());
     let (authentication, certificate) = settings.build()?;
     let identity = flags.access.identity()?;
-    let user = user(&flags);
+    let user = user(&flags)?;
     let principal = identity.principal()?;
     let store = store_of(&flags)?;
     make_work_dir(&flags.work_dir)?;
@@ -346,14 +350,15 @@ fn masters(text: &str) -> Result<Vec<String>, RunError> {
     }
 }
 
-fn user(flags: &Flags) -> String {
+fn user(flags: &Flags) -> Result<String, RunError> {
     let given = flags.user.clone();
-    given.unwrap_or_else(|| std::env::var("USER").unwrap_or_else(|_| "root".to_owned()))
+    given.or_else(user::name).ok_or(RunError::User)
 }
 
 /// Owner only: job files may hold secrets in their environment.
 fn make_work_dir(path: &Path) -> Result<(), RunError> {
-    work_dir::prepare(path, &store::embedded::FILES).map_err(|source| failed("prepare", path, source))
+    work_dir::prepare(path, &store::embedded::FILES)
+        .map_err(|source| failed("prepare", path, source))
 }
 
 fn failed(doing: &'static str, path: &Path, source: io::Error) -> RunError {

@@ -92,7 +92,9 @@ impl Request {
         let resources = lenient::some_resources("--resources", &options.resources)?;
         let user = match &options.user {
             Some(user) => user.clone(),
-            None => std::env::var("USER").unwrap_or_else(|_| "root".to_owned()),
+            None => meseta_daemon::user::name().context(
+                "this machine has no name for the user who runs this: give --user=NAME, the user to run the task as",
+            )?,
         };
         let command = mesos::CommandInfo {
             value: Some(match &options.command {

@@ -1,0 +1,27 @@
+//! Who runs this process, by the name that agents know users by.
+//!
+//! Entered through [`name`]. Invariant: the kernel's word comes before that of the environment, which is often that of
+//! whoever started a shell or a service, and is inherited by what changes its user.
+
+/// The name of the user that this process runs as; where the machine has none for it, as in many containers, what `USER`
+/// says.
+#[must_use]
+pub fn name() -> Option<String> {
+    let known = nix::unistd::User::from_uid(nix::unistd::geteuid());
+    let known = known.ok().flatten().map(|user| user.name);
+    let said = || std::env::var("USER").ok().filter(|name| !name.is_empty());
+    known.or_else(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_user_of_the_process() {
+        let told = std::process::Command::new("id").arg("-un").output();
+        let told = told.expect("`id` is there").stdout;
+        let expected = String::from_utf8(told).expect("a name");
+        assert_eq!(name().as_deref(), Some(expected.trim()));
+    }
+}
