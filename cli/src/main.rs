@@ -14,6 +14,7 @@ mod registry;
 mod service_manager;
 mod verbs;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -69,7 +70,9 @@ fn main() -> ExitCode {
         flags::Verb::Completions { shell } => Ok(flags::completions(shell)),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("meseta: {error:#}");
+        let told = format!("meseta: {error:#}");
+        // A reader that went away is no error.
+        let _ = writeln!(std::io::stderr(), "{}", verbs::table::printable(&told));
         ExitCode::FAILURE
     })
 }

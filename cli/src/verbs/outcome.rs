@@ -23,11 +23,12 @@ pub(super) fn describe(status: &mesos::TaskStatus) -> String {
             ),
         }
     });
-    format!(
+    let told = format!(
         "{state}{}{}",
         reason.unwrap_or_default(),
         message.unwrap_or_default()
-    )
+    );
+    super::table::printable(&told).into_owned()
 }
 
 /// What to exit with after a final state; `None` while the task lives.

@@ -2,8 +2,10 @@
 //!
 //! On a terminal a table is as wide as that and no wider: what all ids have in common is left out, then what all states
 //! begin with, then columns that say nothing; then the widest columns are cut, the first one last, which is what other
-//! verbs are given. Elsewhere, for programs, every cell is whole.
+//! verbs are given. Elsewhere, for programs, every cell is whole. Invariant: no control character of a cell or line reaches
+//! the terminal: names and messages are tenants' own, and could forge a row or change what was printed before.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -66,6 +68,11 @@ fn measured(
     width: Option<usize>,
 ) -> (Vec<Vec<String>>, Vec<usize>) {
     let mut headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
+    for cell in rows.iter_mut().flatten() {
+        if let Cow::Owned(escaped) = escaped(cell, &[]) {
+            *cell = escaped;
+        }
+    }
     if let Some(width) = width {
         make_narrower(&mut headings, &mut rows, width);
     }
@@ -232,9 +239,30 @@ fn short_id(id: &str) -> &str {
     }
 }
 
-/// Prints one line for people.
+/// Prints one line for people, or several.
 pub(crate) fn say(text: &str) {
-    put(text);
+    put(&printable(text));
+}
+
+/// Text of others as a terminal may have it: in lines, and without control characters.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, &['\n', '\t'])
+}
+
+/// The same with control characters written out, as `\u{1b}`, but for those to be kept.
+fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
+    let is_harmless = |letter: char| !letter.is_control() || kept.contains(&letter);
+    if text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match is_harmless(letter) {
+            true => escaped.push(letter),
+            false => escaped.extend(letter.escape_default()),
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// Prints a value, indented.
@@ -318,6 +346,18 @@ mod tests {
             wide[2].contains(UUID) && !wide[2].contains(CUT),
             "{wide:#?}"
         );
+    }
+
+    /// A framework's name coloured the operator's terminal, and made a second row.
+    #[test]
+    fn control_characters_of_tenants_do_not_reach_the_terminal() {
+        let rows = vec![vec!["a\u{1b}[31mred\0\nF2 active\u{9b}K".to_owned()]];
+        let told = lines(&["NAME"], rows.clone(), None);
+        let expected = [r"NAME", r"a\u{1b}[31mred\u{0}\nF2 active\u{9b}K"];
+        assert_eq!(told, expected);
+        assert_eq!(wrapped_lines(&["NAME"], rows, Some(200)), expected);
+        assert_eq!(printable("one\n\ttwo\r\u{7}"), "one\n\ttwo\\r\\u{7}");
+        assert!(matches!(printable("Jörg…\n"), Cow::Borrowed(_)));
     }
 
     /// What `meseta tasks` shows of many tasks at the least width of a terminal.
