@@ -5,6 +5,9 @@ use http::StatusCode;
 const AGENTS: &str = "`meseta agents` lists the agents by id and host name";
 const FRAMEWORKS: &str = "`meseta frameworks` lists those that are subscribed";
 
+const ANOTHER_DAEMON: &str = "another kind of daemon, or of server, seems to answer there: --master (MESETA_MASTER) names a \
+    master, --scheduler (MESETA_SCHEDULER) the scheduler of jobs, and agents listen on ports of their own";
+
 /// What the master's words are known by, and what helps then.
 const BY_WORDS: &[(&str, &str)] = &[
     (
@@ -14,6 +17,16 @@ const BY_WORDS: &[(&str, &str)] = &[
     ("No agent found", AGENTS),
     ("Unknown agent", AGENTS),
     ("There is no agent", AGENTS),
+    ("there is no job", "`meseta jobs` lists them"),
+    (
+        "is not being updated",
+        "`meseta job status NAME` shows what it does",
+    ),
+    ("has no version", "`meseta job history NAME` lists them"),
+    // What verbs ask for, every daemon of its kind has.
+    ("404 Not Found.", ANOTHER_DAEMON),
+    ("/openapi.json says what there is", ANOTHER_DAEMON),
+    ("Failed to parse body into Call protobuf", ANOTHER_DAEMON),
     ("No framework found", FRAMEWORKS),
     ("There is no framework", FRAMEWORKS),
     (

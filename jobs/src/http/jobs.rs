@@ -266,7 +266,13 @@ fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
 }
 
 fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Reply> {
+    let body = body.trim_ascii();
     let body = if body.is_empty() { b"{}" } else { body };
+    // A list would be taken for the fields in their order.
+    if !body.starts_with(b"{") {
+        let text = "the body is no JSON object";
+        return Err(Reply::error(StatusCode::BAD_REQUEST, text));
+    }
     serde_json::from_slice(body).map_err(|error| {
         let text = format!("the body makes no sense: {error}");
         Reply::error(StatusCode::BAD_REQUEST, &text)
@@ -288,5 +294,22 @@ fn result_text<T>(answer: &Result<T, Refusal>) -> &'static str {
     match answer {
         Ok(_) => "done",
         Err(_) => "refused",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_an_object_or_empty() {
+        for body in ["", " \n", "{}", " {\"purge\": false} "] {
+            assert!(!read_body::<Stop>(body.as_bytes()).expect("read").purge);
+        }
+        // A list would be the fields in their order.
+        for body in ["[]", "[true]", "null", "\"purge\"", "{\"purg\": true}", "{"] {
+            let refused = read_body::<Stop>(body.as_bytes()).err().expect(body);
+            assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{body}");
+        }
     }
 }

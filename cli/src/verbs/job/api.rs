@@ -6,6 +6,7 @@ use anyhow::{Context as _, anyhow, bail};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use meseta_daemon::client::{Call, Client, Error, Reply};
+use meseta_jobs::spec::is_name;
 use serde_json::Value;
 
 use super::super::address::{base, has_port};
@@ -37,9 +38,12 @@ enum Asked {
     NoLeader(Reply),
 }
 
-/// The path of a job.
-pub(super) fn path(name: &str) -> String {
-    format!("/v1/jobs/{}", server::encoded(name))
+/// The path of a job, if it can be one's name.
+pub(super) fn path(name: &str) -> anyhow::Result<String> {
+    if !is_name(name) {
+        bail!("{name:?} is no name of a job; `meseta jobs` lists them");
+    }
+    Ok(format!("/v1/jobs/{name}"))
 }
 
 impl Scheduler {
@@ -153,7 +157,9 @@ fn answer(base: &str, reply: &Reply) -> anyhow::Result<Value> {
     let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
     let errors = items(&body, "errors");
     if errors.is_empty() {
-        return Err(server::refusal(base, reply.status, &reply.text()));
+        let message = body.get("message").and_then(Value::as_str);
+        let words = message.map_or_else(|| reply.text(), str::to_owned);
+        return Err(server::refusal(base, reply.status, &words));
     }
     let told = errors.iter();
     let told: Vec<String> = told
@@ -175,6 +181,28 @@ fn unreachable(base: &str, error: Error) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The list of all jobs was shown as one of no name.
+    #[test]
+    fn only_a_name_has_a_path() {
+        assert_eq!(path("web.1").unwrap(), "/v1/jobs/web.1");
+        for name in ["", "a/history", "../x", "A b"] {
+            let told = path(name).unwrap_err().to_string();
+            assert!(told.contains("`meseta jobs` lists them"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_schedulers_words() {
+        let reply = Reply {
+            status: StatusCode::NOT_FOUND,
+            headers: http::HeaderMap::new(),
+            body: r#"{"message":"there is no job \"web\""}"#.into(),
+        };
+        let told = answer("http://a:5070", &reply).unwrap_err().to_string();
+        let expected = "http://a:5070 answered 404 Not Found: there is no job \"web\"\nhint: `meseta jobs` lists them";
+        assert_eq!(told, expected);
+    }
 
     #[test]
     fn schedulers_are_a_list_and_send_on_without_a_scheme() {

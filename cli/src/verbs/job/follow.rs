@@ -106,7 +106,7 @@ pub(super) fn follow(
 ) -> anyhow::Result<ExitCode> {
     let mut progress = Progress::new(version);
     let mut away_since: Option<Instant> = None;
-    let mut path = api::path(name);
+    let mut path = api::path(name)?;
     if !is_json {
         // What is said needs no list of tasks, of which there may be very many.
         path += "?tasks=false";

@@ -230,7 +230,7 @@ pub(crate) fn list(options: &ListOptions) -> anyhow::Result<()> {
 pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
     let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
     let change = |name: &str, action: &str, body: Value| -> anyhow::Result<ExitCode> {
-        let answer = scheduler.post(&format!("{}/{action}", api::path(name)), &body)?;
+        let answer = scheduler.post(&format!("{}/{action}", api::path(name)?), &body)?;
         if options.json {
             table::print_json(&answer)?;
         } else {
@@ -243,7 +243,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
     match &options.verb {
         JobVerb::Status { name, watch } => {
             let shown = watch.run(|| {
-                let job = scheduler.get(&api::path(name))?;
+                let job = scheduler.get(&api::path(name)?)?;
                 if options.json {
                     return table::print_json(&job);
                 }
@@ -253,7 +253,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             shown.map(|()| ExitCode::SUCCESS)
         }
         JobVerb::History { name } => {
-            let history = scheduler.get(&format!("{}/history", api::path(name)))?;
+            let history = scheduler.get(&format!("{}/history", api::path(name)?))?;
             if options.json {
                 table::print_json(&history)?;
             } else {
@@ -267,7 +267,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             file,
             follow,
         } => {
-            let job = scheduler.get(&api::path(name))?;
+            let job = scheduler.get(&api::path(name)?)?;
             let task = task::newest(&job, *index)?;
             let options = super::logs::Options::of(&task, file, *follow, &options.master);
             super::logs::run(&options).map(|()| ExitCode::SUCCESS)
@@ -277,7 +277,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             index,
             arguments,
         } => {
-            let job = scheduler.get(&api::path(name))?;
+            let job = scheduler.get(&api::path(name)?)?;
             let task = task::running(&job, *index)?;
             super::exec::run(&super::exec::Options::of(&task, arguments, &options.master))
         }

@@ -77,7 +77,9 @@ fn a_request_says_what_the_api_expects() {
         ("POST /v1/jobs/web/scale", 200, json!({})),
     ]);
     let scheduler = Scheduler::at(&address).expect("a scheduler");
-    let job = scheduler.get(&api::path("web")).expect("a job");
+    let job = scheduler
+        .get(&api::path("web").expect("a name"))
+        .expect("a job");
     assert_eq!(job, json!({"name": "web"}));
     scheduler
         .post("/v1/jobs/web/scale", &json!({"count": 3}))
