@@ -14,6 +14,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A scheduler that is away for longer is given up: the next leader takes over sooner.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 
+/// As often as a job may be shown as it was before, by a scheduler that does not know yet that it leads no more.
+const OLDER_MAX: u32 = 10;
+
 /// How the command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -27,6 +30,8 @@ pub(super) struct Progress {
     version: u64,
     last: Option<String>,
     has_reverted: bool,
+    /// How often in a row an older version was seen to be all that runs.
+    older: u32,
 }
 
 impl Progress {
@@ -35,6 +40,7 @@ impl Progress {
             version,
             last: None,
             has_reverted: false,
+            older: 0,
         }
     }
 
@@ -44,6 +50,13 @@ impl Progress {
         let version = job.get("version").and_then(Value::as_u64);
         self.has_reverted |= state == "reverting";
         let is_ours = version.is_none_or(|version| version == self.version);
+        // Its instances may still have run, so that going back was over between two looks.
+        let is_older = version.is_some_and(|version| version < self.version);
+        self.older = match state.as_str() {
+            "healthy" | "complete" if is_older => self.older + 1,
+            _ => 0,
+        };
+        self.has_reverted |= self.older > OLDER_MAX;
         let line = describe(job, &state);
         let is_new = self.last.as_ref() != Some(&line);
         self.last = Some(line.clone());
@@ -64,7 +77,8 @@ impl Progress {
             ),
             _ => line,
         };
-        (is_new.then_some(line), ending)
+        let is_told = is_new || ending == Some(Ending::Bad);
+        (is_told.then_some(line), ending)
     }
 }
 
@@ -90,6 +104,12 @@ fn describe(job: &Value, state: &str) -> String {
     }
     if number("failed") > 0 {
         line += &format!(", {} failed", number("failed"));
+    }
+    let update = job.pointer("/update/state").and_then(Value::as_str);
+    if update == Some("canary") {
+        let name = text(job, "name");
+        line +=
+            &format!("; once its canaries are healthy it waits for `meseta job promote {name}`");
     }
     match text(job, "why").as_str() {
         "-" => line,

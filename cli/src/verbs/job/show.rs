@@ -56,7 +56,7 @@ pub(super) fn status(job: &Value) {
         table::say("");
         volumes(job);
     }
-    let troubles = tasks.iter().filter(|task| text(task, "message") != "-");
+    let troubles = tasks.iter().filter(|task| is_trouble(task));
     for task in troubles {
         table::say(&format!(
             "{}: {}",
@@ -64,6 +64,12 @@ pub(super) fn status(job: &Value) {
             text(task, "message")
         ));
     }
+}
+
+/// Whether a task's last message is worth a line: of one that is healthy it says how the state became known.
+pub(super) fn is_trouble(task: &Value) -> bool {
+    let is_well = text(task, "state") == "TASK_RUNNING" && text(task, "healthy") == "yes";
+    !is_well && text(task, "message") != "-"
 }
 
 fn summary(job: &Value) -> Vec<String> {

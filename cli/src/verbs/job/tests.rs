@@ -231,3 +231,50 @@ fn a_plan_is_told_in_lines() {
     let none = json!({"changes": [], "fits": 0, "wants": 0, "obstacles": []});
     assert_eq!(show::plan("web", &none)[0], "job web: nothing would change");
 }
+
+#[test]
+fn messages_of_healthy_tasks_are_no_trouble() {
+    let task = |state: &str, is_healthy: bool, message: &str| json!({"state": state, "healthy": is_healthy, "message": message});
+    let known = "Reconciliation: Latest task state";
+    assert!(!show::is_trouble(&task("TASK_RUNNING", true, known)));
+    assert!(!show::is_trouble(&task("TASK_STAGING", false, "")));
+    assert!(show::is_trouble(&task(
+        "TASK_RUNNING",
+        false,
+        "the check failed"
+    )));
+    assert!(show::is_trouble(&task(
+        "TASK_UNREACHABLE",
+        false,
+        "Agent a is unreachable"
+    )));
+}
+
+/// What ran before still ran when the update was given up: the command waited for ever for version 2.
+#[test]
+fn going_back_may_be_over_between_two_looks() {
+    let job = |version: u64, state: &str| json!({"name": "web", "kind": "service", "version": version, "state": state});
+    let mut progress = Progress::new(2);
+    assert_eq!(progress.observe(&job(2, "updating")).1, None);
+    // A scheduler that does not know yet that it leads no more may show it so, but not for long.
+    assert_eq!(progress.observe(&job(1, "healthy")).1, None);
+    let looks = (0..20).map(|_| progress.observe(&job(1, "healthy")));
+    let (told, ending) = looks
+        .into_iter()
+        .find(|(_, ending)| ending.is_some())
+        .expect("an ending");
+    assert_eq!(ending, Some(Ending::Bad));
+    assert!(told.is_some_and(|told| told.contains("version 2 does not run")));
+    let mut progress = Progress::new(2);
+    assert_eq!(progress.observe(&job(1, "healthy")).1, None);
+    assert_eq!(progress.observe(&job(2, "healthy")).1, Some(Ending::Good));
+}
+
+/// The command waited without a word.
+#[test]
+fn an_update_that_waits_to_be_promoted_says_so() {
+    let job = json!({"name": "web", "kind": "service", "version": 2, "state": "updating", "update": {"state": "canary"}});
+    let (told, ending) = Progress::new(2).observe(&job);
+    assert_eq!(ending, None);
+    assert!(told.is_some_and(|told| told.contains("waits for `meseta job promote web`")));
+}
