@@ -94,7 +94,11 @@ impl Set {
     fn call(&self) -> anyhow::Result<Call> {
         let guarantees = amounts("--guarantee", &self.guarantee)?;
         let limits = match &self.limit {
-            Some(limit) => amounts("--limit", limit)?,
+            Some(limit) => {
+                let mut limits = amounts("--limit", limit)?;
+                limits.extend(zeroes(limit));
+                limits
+            }
             None => guarantees.clone(),
         };
         if guarantees.is_empty() && limits.is_empty() {
@@ -130,6 +134,13 @@ fn amounts(flag: &str, text: &str) -> anyhow::Result<BTreeMap<String, Scalar>> {
         amounts.insert(resource.name().to_string(), Scalar { value });
     }
     Ok(amounts)
+}
+
+/// What a text forbids wholly, as `gpus:0` does: of resources nothing is left of an amount of 0.
+fn zeroes(text: &str) -> impl Iterator<Item = (String, Scalar)> + '_ {
+    let amounts = text.split(';').filter_map(|one| one.split_once(':'));
+    let amounts = amounts.filter(|(_, amount)| amount.trim().parse() == Ok(0.0));
+    amounts.map(|(name, _)| (name.trim().to_owned(), Scalar { value: 0.0 }))
 }
 
 fn list(options: &Options) -> anyhow::Result<()> {
@@ -189,6 +200,28 @@ fn rows(role: &Value) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A limit of 0 was taken for none.
+    #[test]
+    fn a_limit_of_nothing_is_a_limit() {
+        let limits = |limit: &str| {
+            let set = Set {
+                role: "eng".to_owned(),
+                guarantee: String::new(),
+                limit: Some(limit.to_owned()),
+                force: false,
+            };
+            let call = set.call().expect("a call").update_quota.expect("of quota");
+            let limits = call.quota_configs[0].limits.clone();
+            let limits = limits
+                .into_iter()
+                .map(|(name, amount)| (name, amount.value));
+            limits.collect::<Vec<_>>()
+        };
+        assert_eq!(limits("gpus:0"), [("gpus".to_owned(), 0.0)]);
+        let mixed = [("cpus".to_owned(), 4.0), ("gpus".to_owned(), 0.0)];
+        assert_eq!(limits("cpus:4; gpus:0.0"), mixed);
+    }
 
     #[test]
     fn a_guarantee_without_memory_or_cpus_is_remarked_on() {
