@@ -35,9 +35,9 @@ impl Names {
         };
         let mut hosts = Vec::new();
         for item in items(&self.allowed_hosts) {
-            let host = HostPattern::parse(&item).map_err(|source| SettingsError::Page {
+            let host = HostPattern::parse(&item).map_err(|cause| SettingsError::Page {
                 flag: "allowed_hosts",
-                source,
+                cause,
             })?;
             hosts.push(host);
         }
@@ -46,9 +46,9 @@ impl Names {
         hosts.extend(own.filter_map(|name| HostPattern::parse(&name).ok()));
         let mut origins = Vec::new();
         for item in items(&self.allowed_origins) {
-            let origin = Origin::parse(&item).map_err(|source| SettingsError::Page {
+            let origin = Origin::parse(&item).map_err(|cause| SettingsError::Page {
                 flag: "allowed_origins",
-                source,
+                cause,
             })?;
             origins.push(origin);
         }

@@ -16,6 +16,9 @@ use super::super::{error_chain, tls};
 use super::SettingsError;
 use super::authenticator::Authenticator;
 
+/// What is repeated of a value that is no ACLs, in characters.
+const ACLS_SHOWN_MAX: usize = 100;
+
 /// Where the rules come from.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sources {
@@ -39,7 +42,7 @@ impl Sources {
         };
         let text = secret_text(flag, path)?;
         let credentials = Credentials::parse(&text)
-            .map_err(|source| SettingsError::Credentials { flag, source })?;
+            .map_err(|cause| SettingsError::Credentials { flag, cause })?;
         tracing::info!(principals = credentials.len(), "credentials read");
         Ok(Some(credentials))
     }
@@ -47,7 +50,12 @@ impl Sources {
     fn read_acls(&self) -> Result<Authorizer, SettingsError> {
         let text = match (self.acl_file(), &self.acls) {
             (Some(path), _) => acl_text(&path)?,
-            (None, Some(text)) => text.clone(),
+            (None, Some(text)) if text.trim_start().starts_with('{') => text.clone(),
+            (None, Some(text)) => {
+                return Err(SettingsError::NoAcls(
+                    text.chars().take(ACLS_SHOWN_MAX).collect(),
+                ));
+            }
             (None, None) if self.is_strict => {
                 tracing::warn!("no --acls: whatever needs a permission is denied to everybody");
                 return Ok(Authorizer::new(Acls::default(), false));
@@ -161,9 +169,9 @@ pub(super) fn plain(path: &Path) -> &Path {
 }
 
 fn acl_text(path: &Path) -> Result<String, SettingsError> {
-    let file = |source| SettingsError::File {
+    let file = |cause| SettingsError::File {
         flag: "acls",
-        source,
+        cause,
     };
     let (_, bytes) = tls::read(path).map_err(file)?;
     String::from_utf8(bytes)
@@ -176,10 +184,10 @@ pub(super) fn secret_text(flag: &'static str, path: &Path) -> Result<String, Set
     if path.to_string_lossy().contains(is_text) && !path.exists() {
         return Err(SettingsError::Inline { flag });
     }
-    let bytes = tls::read_secret_file(plain(path))
-        .map_err(|source| SettingsError::File { flag, source })?;
+    let bytes =
+        tls::read_secret_file(plain(path)).map_err(|cause| SettingsError::File { flag, cause })?;
     String::from_utf8(bytes).map_err(|_| SettingsError::Credentials {
         flag,
-        source: CredentialError::Syntax(String::new()),
+        cause: CredentialError::Syntax(String::new()),
     })
 }

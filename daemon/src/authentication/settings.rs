@@ -179,5 +179,5 @@ pub fn client_credential(
 ) -> Result<meseta_access::Credential, SettingsError> {
     let text = secret_text(flag, path)?;
     meseta_access::Credential::parse(&text)
-        .map_err(|source| SettingsError::Credentials { flag, source })
+        .map_err(|cause| SettingsError::Credentials { flag, cause })
 }

@@ -6,20 +6,20 @@ use meseta_access::{AclError, CredentialError, browser};
 use crate::error_chain;
 use crate::tls::{FileError, TlsError};
 
-/// Why a daemon must not start as it was told to.
+/// Why a daemon must not start as it was told to. A cause is part of the words, and so is no source: it would be printed twice.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("--ip: {0}")]
     Exposed(ExposureError),
-    #[error("--{flag}: {source}")]
+    #[error("--{flag}: {cause}")]
     Credentials {
         flag: &'static str,
-        source: CredentialError,
+        cause: CredentialError,
     },
-    #[error("--{flag}: {}", error_chain::chain(source))]
+    #[error("--{flag}: {}", error_chain::chain(cause))]
     File {
         flag: &'static str,
-        source: FileError,
+        cause: FileError,
     },
     #[error(
         "--{flag}: give the path of a file: secrets on a command line are seen by everybody on the machine"
@@ -27,6 +27,8 @@ pub enum SettingsError {
     Inline { flag: &'static str },
     #[error("--acls: {0}")]
     Acls(AclError),
+    #[error("--acls={0:?} is neither JSON nor file:///path of it")]
+    NoAcls(String),
     #[error(
         "--firewall_rules: expected {{\"disabled_endpoints\": {{\"paths\": [\"/path\", ...]}}}}: {0}"
     )]
@@ -36,10 +38,10 @@ pub enum SettingsError {
         flag: &'static str,
         credentials: &'static str,
     },
-    #[error("--{flag}: {source}")]
+    #[error("--{flag}: {cause}")]
     Page {
         flag: &'static str,
-        source: browser::ParseError,
+        cause: browser::ParseError,
     },
     #[error("--ssl_cert_file and --ssl_key_file go together: give both or none")]
     HalfAPair,

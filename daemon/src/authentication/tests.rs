@@ -41,7 +41,14 @@ fn people() -> String {
 }
 
 fn refusal(settings: Settings) -> String {
-    settings.build().unwrap_err().to_string()
+    let error = settings.build().unwrap_err();
+    let text = error.to_string();
+    assert_eq!(
+        crate::error_chain::chain(&error),
+        text,
+        "nothing is said twice"
+    );
+    text
 }
 
 /// One whose first realm asks, with the credentials of [`people`].
@@ -154,7 +161,7 @@ fn what_does_not_fit_together_is_refused_with_what_to_give() {
     let dir = TempDir::new().unwrap();
     let open = write(&dir, "open", &people(), 0o644);
     let plain = write(&dir, "plain", "ada CANARY", 0o600);
-    let cases: [(Change<'_>, &str); 9] = [
+    let cases: [(Change<'_>, &str); 10] = [
         (
             &|it| it.realms[1].2 = Some(true),
             "--authenticate_it needs --credentials",
@@ -170,6 +177,10 @@ fn what_does_not_fit_together_is_refused_with_what_to_give() {
         (
             &|it| it.acls = Some("{\"a\":1}".to_owned()),
             "--acls: `a` is not a list",
+        ),
+        (
+            &|it| it.acls = Some("/etc/acls".to_owned()),
+            "is neither JSON nor file:///path",
         ),
         (
             &|it| it.firewall_rules = Some("{}".to_owned()),
