@@ -13,6 +13,39 @@ use super::tls;
 /// The longest that a master is waited for: one that is cut off must not hold up the others' answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Of several masters it is asked who leads when the one at hand has said nothing for so long: longer than it is
+/// silent by itself, between two pings or heartbeats.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Between two such questions.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The masters, while a client is with one of them.
+#[derive(Debug)]
+pub struct Others {
+    /// The one that the client is with.
+    pub address: String,
+    pub masters: Vec<String>,
+    pub encryption: Option<tls::ClientConfig>,
+}
+
+impl Others {
+    /// Comes back when the master has been silent for long and another one leads, with the address of that one: a
+    /// leader that stands still, is cut off or may not act keeps its connections, and so does its machine. Begun anew
+    /// with each message of the master.
+    pub async fn until_another_leads(&self) -> String {
+        tokio::time::sleep(SILENCE).await;
+        loop {
+            if self.masters.len() > 1
+                && let Some(leader) = leading(&self.masters, self.encryption.clone()).await
+                && leader != self.address
+            {
+                return leader;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    }
+}
+
 /// The answer of `/leader`, as far as it matters.
 #[derive(Debug, Deserialize)]
 struct Answer {

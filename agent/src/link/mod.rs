@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::error_chain::chain;
-use meseta_daemon::{client, leader, tls};
+use meseta_daemon::{client, leader};
 use meseta_proto::budget::{Budget, waiting_bytes};
 use meseta_proto::leader::named_leader;
 use meseta_proto::meseta::v1 as protocol;
@@ -39,11 +39,6 @@ use outgoing::{Dropped, Outgoing, Queue, outgoing};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection without any traffic is probed this often, and dropped after as long again.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// Of several masters it is asked who leads when the one at hand has said nothing for so long: longer than it is
-/// silent by itself, between two pings.
-const SILENCE: Duration = Duration::from_secs(20);
-/// Between two such questions.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Largest frame for the master: one update with its data is far below it.
 const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -205,7 +200,7 @@ impl Attempt {
             [only] => self.hint.take().unwrap_or_else(|| only.clone()),
             several => leader::find(several, encryption.clone()).await?,
         };
-        let others = Others {
+        let others = leader::Others {
             address: address.clone(),
             masters,
             encryption: encryption.clone(),
@@ -276,31 +271,6 @@ impl Attempt {
             if self.inputs.send(input).await.is_err() {
                 return Ok(());
             }
-        }
-    }
-}
-
-/// The masters, while the agent is with one of them.
-struct Others {
-    /// The one that the agent is with.
-    address: String,
-    masters: Vec<String>,
-    encryption: Option<tls::ClientConfig>,
-}
-
-impl Others {
-    /// Comes back when the master has been silent for long and another one leads, with the address of that one: a
-    /// leader that stands still, is cut off or may not act keeps its connections, and so does its machine.
-    async fn until_another_leads(&self) -> String {
-        tokio::time::sleep(SILENCE).await;
-        loop {
-            if self.masters.len() > 1
-                && let Some(leader) = leader::leading(&self.masters, self.encryption.clone()).await
-                && leader != self.address
-            {
-                return leader;
-            }
-            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 }

@@ -86,6 +86,8 @@ enum Ended {
     Closed,
     #[error("the master has sent nothing for {0:?}")]
     Silent(Duration),
+    #[error("the master is silent, and {0} leads")]
+    AnotherLeads(String),
     #[error("a call did not arrive")]
     Call,
     #[error("the master ended the subscription: {0}")]
@@ -155,6 +157,11 @@ impl Link {
         };
         let leader = leader::find(&self.masters, encryption.clone()).await?;
         let authorization = self.identity.authorization().map_err(Ended::Credential)?;
+        let others = leader::Others {
+            address: leader.clone(),
+            masters: self.masters.clone(),
+            encryption: encryption.clone(),
+        };
         let options = client::Options::default();
         let client = match encryption {
             Some(config) => Client::with(options, config, authorization),
@@ -204,6 +211,7 @@ impl Link {
         loop {
             let event = tokio::select! {
                 () = broken.cancelled() => return Err(Ended::Call),
+                leader = others.until_another_leads() => return Err(Ended::AnotherLeads(leader)),
                 event = next(&mut records, patience) => event?,
             };
             for input in inputs_of(event)? {
