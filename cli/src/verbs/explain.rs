@@ -68,6 +68,12 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
     } else {
         let rows: Vec<_> = items(&body, "explanations").iter().map(row).collect();
         if rows.is_empty() {
+            if let Some(framework) = &framework {
+                bail!(
+                    "framework {framework} is subscribed to no role, so it waits for no offer; `meseta frameworks` lists \
+                     the roles of each"
+                );
+            }
             let of = options.role.as_ref();
             let of = of.map_or_else(String::new, |role| format!(" to role {role:?}"));
             bail!(

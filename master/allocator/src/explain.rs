@@ -19,7 +19,7 @@ use crate::roles::SlotKey;
 pub enum Blocker {
     #[error("offers are held up until enough agents are back after a failover")]
     Recovering,
-    #[error("the agent is deactivated")]
+    #[error("the agent is deactivated, draining or away: `meseta agents` says which")]
     AgentInactive,
     #[error("the agent is not on the whitelist")]
     NotWhitelisted,
