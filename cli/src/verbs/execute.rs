@@ -1,6 +1,5 @@
 //! `meseta execute`: one command as a task, its output here, its exit code ours.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -40,6 +39,8 @@ const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 /// What shells report for a command ended by SIGINT, and by SIGTERM.
 const EXIT_INTERRUPTED: u8 = 130;
 const EXIT_TERMINATED: u8 = 143;
+/// The same for a command whose output nobody reads any more, as behind `| head`.
+const EXIT_UNREAD: u8 = 141;
 
 /// Runs the task to its end.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
@@ -57,6 +58,7 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
             largest: None,
             last: None,
             output_lost: false,
+            is_unread: false,
             is_quiet: options.quiet,
             is_left: false,
         };
@@ -116,6 +118,8 @@ struct Job {
     largest: Option<Resources>,
     last: Option<mesos::TaskState>,
     output_lost: bool,
+    /// Who read the output has gone away.
+    is_unread: bool,
     /// Says only what went wrong.
     is_quiet: bool,
     /// The task runs, and goes on when this command has ended.
@@ -145,7 +149,13 @@ impl Job {
                         return Ok(ExitCode::from(forced.unwrap_or(code)));
                     }
                 }
-                _ = poll.tick(), if self.launched.is_some() => self.show_output().await,
+                _ = poll.tick(), if self.shows_output() => {
+                    self.show_output().await;
+                    if self.is_unread {
+                        forced = forced.or(Some(EXIT_UNREAD));
+                        self.kill().await?;
+                    }
+                }
                 () = until(reconcile_at) => self.reconcile().await,
                 () = &mut hint_timer, if self.launched.is_none() => {
                     self.explain_waiting().await;
@@ -217,6 +227,11 @@ impl Job {
         };
         self.scheduler.kill(&task.id).await?;
         Ok(true)
+    }
+
+    /// Of a task that is left behind the id alone is printed, for `$(meseta execute -d ...)`.
+    fn shows_output(&self) -> bool {
+        self.launched.is_some() && !self.request.detach && !self.is_unread
     }
 
     /// The exit code, once the event is the task's end.
@@ -317,7 +332,7 @@ impl Job {
                 | mesos::TaskState::TaskFailed
                 | mesos::TaskState::TaskKilled
         );
-        let is_output_whole = !has_run || self.show_the_rest().await;
+        let is_output_whole = !has_run || !self.shows_output() || self.show_the_rest().await;
         if status.reason() == mesos::task_status::Reason::InvalidOffers {
             // An operator's request was faster: nothing has run.
             eprintln!("the offer was taken back before it could be used; waiting for another");
@@ -388,15 +403,14 @@ impl Job {
             if out.is_empty() && err.is_empty() {
                 return Ok(());
             }
-            std::io::stdout()
-                .write_all(&out)
-                .context("failed to write to standard output")?;
-            std::io::stdout()
-                .flush()
-                .context("failed to write to standard output")?;
-            std::io::stderr()
-                .write_all(&err)
-                .context("failed to write to standard error")?;
+            let is_read = write_all(std::io::stdout(), &out)
+                .context("failed to write to standard output")?
+                && write_all(std::io::stderr(), &err)
+                    .context("failed to write to standard error")?;
+            if !is_read {
+                self.is_unread = true;
+                return Ok(());
+            }
         }
     }
 
@@ -431,9 +445,33 @@ impl Job {
     }
 }
 
+/// Whether it is written, and somebody may read it.
+fn write_all(mut output: impl std::io::Write, bytes: &[u8]) -> std::io::Result<bool> {
+    match output.write_all(bytes).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
 async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reader that went away, as `head` does, was taken for an agent that cannot be read.
+    #[test]
+    fn output_that_nobody_reads_is_told_from_output_that_cannot_be_written() {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        assert!(write_all(&writer, b"one").expect("written"));
+        drop(reader);
+        assert!(!write_all(&writer, b"two").expect("known"));
+        let full = std::fs::File::create("/dev/full").expect("there");
+        assert!(write_all(&full, b"three").is_err());
     }
 }

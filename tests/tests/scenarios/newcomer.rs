@@ -163,7 +163,7 @@ fn a_task_that_is_left_running_is_found_and_killed() {
     let small = "--resources=cpus:0.1;mem:32";
     let output = cluster.meseta(
         "execute",
-        &["-d", "--name=web", "--command=sleep 1000", small],
+        &["-d", "--name=web", "--command=echo told; sleep 1000", small],
     );
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let id = out(&output).trim().to_owned();
