@@ -3,7 +3,8 @@
 //! One [`server`] with [`authentication`] and one [`client`], over HTTP in the clear or over [`tls`], for both daemons,
 //! the command line and the tests. Neither knows what is spoken over it: handlers are the daemons', in a table of
 //! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
-//! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`clock`] reads the time
+//! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`database_file`] reads a
+//! database before it is changed, [`clock`] reads the time
 //! for a core, [`hostname`] is what a daemon is called, [`user`] who runs it, [`build_info`] says which program runs, [`flag_error`] what is wrong with a flag. Invariant: no handler runs before its request is
 //! authenticated, and no part of a request is read without a bound.
 
@@ -14,6 +15,7 @@ pub mod build_info;
 pub mod calendar;
 pub mod client;
 pub mod clock;
+pub mod database_file;
 pub mod error_chain;
 pub mod fair_semaphore;
 pub mod files;

@@ -3,16 +3,12 @@
 //! Invariant: what is opened is whole. A file that is damaged, cut, empty or another's is refused, and the refusal
 //! says what to do; nothing of it has been changed then.
 
-use meseta_daemon::work_dir;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use meseta_daemon::database_file::{self, Fault, unless_damaged};
 use prost::Message;
-use redb::backends::InMemoryBackend;
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, TableError};
+use redb::{Database, ReadableDatabase, ReadableTable, TableError};
 
 use super::super::content::Content;
 use super::super::records::{self, FORMAT, META_KEY, Meta};
@@ -46,13 +42,12 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     marker.refuse_loss(path)?;
     // The whole file is read before a byte of it is changed: repairing it may drop what is damaged.
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0) {
-        let file = lock(path)?;
         let mut recovered = Recovered::default();
         let take = &mut |key: &str, value: &[u8]| records::read(&mut recovered, key, value);
-        let found = inspect_file(path, file, take)?;
+        let found = inspect_file(path, take)?;
         check_marker(found.meta, found.content, path, &marker)?;
     }
-    let opened = unless_damaged(path, || {
+    let opened = unless_damaged(failed(path), || {
         let database = open_file(path)?;
         let (recovered, meta, content) = begin_epoch(&database, path, &marker)?;
         Ok(Opened {
@@ -70,13 +65,12 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
 pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
     let marker = Marker::beside(path)?;
     marker.refuse_loss(path)?;
-    let file = lock(path)?;
     let mut records = BTreeMap::new();
     let take = &mut |key: &str, value: &[u8]| {
         records.insert(key.to_owned(), value.to_vec());
         Ok(())
     };
-    let Summary { meta, content } = inspect_file(path, file, take)?;
+    let Summary { meta, content } = inspect_file(path, take)?;
     let checked = check_marker(meta.clone(), content, path, &marker);
     let damage = match checked {
         Ok(_) => None,
@@ -88,41 +82,10 @@ pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenErr
     Ok((Image::new(id, None, epoch, records), damage))
 }
 
-/// Opens the file for reading, unless a master has it open.
-fn lock(path: &Path) -> Result<File, OpenError> {
-    let create_error = |source| OpenError::Create {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(create_error)?;
-    match file.try_lock_shared() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse {
-            path: path.to_owned(),
-        }),
-        Err(std::fs::TryLockError::Error(source)) => Err(create_error(source)),
-    }
-}
-
-/// Reads all of a file in a copy of it in memory.
-fn inspect_file(path: &Path, mut file: File, take: &mut Take<'_>) -> Result<Summary, OpenError> {
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)
-        .map_err(|source| OpenError::Create {
-            path: path.to_owned(),
-            source,
-        })?;
-    unless_damaged(path, || {
-        let copy = InMemoryBackend::new();
-        let length = bytes.len() as u64;
-        let filled = copy.set_len(length).and_then(|()| copy.write(0, &bytes));
-        filled.map_err(|error| read_error(path, redb::Error::Io(error)))?;
-        let mut database = Database::builder()
-            .create_with_backend(copy)
-            .map_err(|error| open_error(path, error))?;
-        database
-            .check_integrity()
-            .map_err(|error| open_error(path, error))?;
+/// Reads all of a file that no master has open. Whether the database finds it whole does not matter: what it holds is compared
+/// with what was written last.
+fn inspect_file(path: &Path, take: &mut Take<'_>) -> Result<Summary, OpenError> {
+    database_file::inspect(path, failed(path), |database, _| {
         let transaction = database
             .begin_read()
             .map_err(|error| read_error(path, error.into()))?;
@@ -134,30 +97,8 @@ fn inspect_file(path: &Path, mut file: File, take: &mut Take<'_>) -> Result<Summ
     })
 }
 
-/// The store checks most of what it reads and panics on some of the rest: to whoever starts a master that is a
-/// damaged file like any other.
-fn unless_damaged<T>(
-    path: &Path,
-    read: impl FnOnce() -> Result<T, OpenError>,
-) -> Result<T, OpenError> {
-    // Nothing that the closure touches outlives a panic in it.
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        Err(OpenError::Unreadable {
-            path: path.to_owned(),
-        })
-    })
-}
-
 pub(super) fn open_file(path: &Path) -> Result<Database, OpenError> {
-    let file = work_dir::create_file(path).map_err(|source| OpenError::Create {
-        path: path.to_owned(),
-        source,
-    })?;
-    let mut builder = Database::builder();
-    builder.set_cache_size(CACHE_BYTES);
-    builder
-        .create_file(file)
-        .map_err(|error| open_error(path, error))
+    database_file::open(path, CACHE_BYTES).map_err(failed(path))
 }
 
 fn begin_epoch(
@@ -266,14 +207,17 @@ fn check_marker(
     Ok(meta)
 }
 
-fn open_error(path: &Path, error: DatabaseError) -> OpenError {
+/// Makes an error of what is wrong with this file.
+fn failed(path: &Path) -> impl Fn(Fault) -> OpenError {
     let path = path.to_owned();
-    match error {
-        DatabaseError::DatabaseAlreadyOpen => OpenError::InUse { path },
-        error => OpenError::Open {
-            path,
-            source: Box::new(error.into()),
-        },
+    move |fault| {
+        let path = path.clone();
+        match fault {
+            Fault::InUse => OpenError::InUse { path },
+            Fault::File(source) => OpenError::Create { path, source },
+            Fault::Open(source) => OpenError::Open { path, source },
+            Fault::Unreadable => OpenError::Unreadable { path },
+        }
     }
 }
 
