@@ -270,6 +270,25 @@ mod tests {
         assert!(!entries_of(&short).contains(&update(1, pb::TaskState::TaskRunning)));
     }
 
+    /// A task tells of its next state before its last is acknowledged: what waits stands before the acknowledgement.
+    #[test]
+    fn what_was_told_before_the_last_acknowledgement_still_waits() {
+        let running = |number| update(number, pb::TaskState::TaskRunning);
+        let mut entries: Vec<_> = (0..1000)
+            .flat_map(|number| [running(number), acknowledged(number)])
+            .collect();
+        entries.extend([running(1000), running(1001), running(1002)]);
+        entries.push(acknowledged(1000));
+        let short = shortened(&log_of(&entries))
+            .expect("shorter")
+            .expect("framed");
+        let kept = entries_of(&short);
+        let last: Vec<_> = kept[kept.len() - 4..].to_vec();
+        let expected = [1000, 1001, 1002].map(running);
+        assert_eq!(last[..3], expected);
+        assert_eq!(last[3], acknowledged(1000));
+    }
+
     #[test]
     fn a_torn_or_damaged_log_is_left_as_it_is() {
         let entries: Vec<_> = (0..500)

@@ -272,6 +272,56 @@ fn a_group_that_reached_the_disk_in_part_is_not_begun() {
     assert!(simulation.image().frameworks.is_empty());
 }
 
+/// The executor lives, so that nothing but the rule keeps the one task that is on the disk from its launch.
+#[test]
+fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun() {
+    let (mut simulation, outer, [a, b]) = Simulation::with_group();
+    simulation.quick_disk = false;
+    simulation.run_group(&["c", "d"], false);
+    simulation.flush(1);
+    simulation.crash(false);
+    simulation.quick_disk = true;
+    simulation.flush(usize::MAX);
+    simulation.register();
+    simulation.resize(None);
+    assert!(simulation.launches().is_empty());
+    let told = simulation.acknowledge_all();
+    let told: Vec<_> = told
+        .iter()
+        .map(|status| (status.task_id.value.as_str(), status.state()))
+        .collect();
+    assert_eq!(told, [("c", TaskFailed)]);
+    // The group that ran goes on, and ends as one that was never disturbed.
+    assert!(simulation.killed.is_empty());
+    simulation.end(&a, Exit::Code(0));
+    simulation.end(&b, Exit::Code(0));
+    let ends = [("a", TaskFinished), ("b", TaskFinished)];
+    assert_eq!(
+        simulation.told_ends(),
+        ends.map(|(id, end)| (id.to_owned(), end))
+    );
+    simulation.end(&outer, Exit::Signal(9));
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+/// With the new task's record that of the earlier one goes, so that of its group a part is on the disk.
+#[test]
+fn an_id_that_is_used_again_ends_no_task_of_its_earlier_group_after_a_restart() {
+    let (mut simulation, _, [a, b]) = Simulation::with_group();
+    simulation.end(&a, Exit::Code(0));
+    assert_eq!(simulation.told_ends(), [("a".to_owned(), TaskFinished)]);
+    simulation.run_group(&["a"], false);
+    simulation.resize(None);
+    let again = simulation.launches().remove(0);
+    simulation.start(&again);
+    simulation.acknowledge_all();
+    simulation.restart();
+    assert_eq!(simulation.told_ends(), []);
+    assert!(simulation.killed.is_empty());
+    simulation.end(&b, Exit::Code(0));
+    assert_eq!(simulation.told_ends(), [("b".to_owned(), TaskFinished)]);
+}
+
 #[test]
 fn the_end_of_a_framework_ends_its_groups() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
