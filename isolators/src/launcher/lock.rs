@@ -105,6 +105,9 @@ fn end_orphan(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -139,13 +142,22 @@ mod tests {
             };
             identity.to_text()
         };
-        let sleeper = || std::process::Command::new("sleep").arg("600").spawn();
-        let (mut launcher, mut agent) = (sleeper().expect("begun"), sleeper().expect("begun"));
+        // Whoever answers lives: a signal is seen before what was written after it.
+        let echo = || {
+            let mut command = Command::new("cat");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+        };
+        let (mut launcher, mut agent) = (echo().expect("begun"), echo().expect("begun"));
         let named = [identity(launcher.id()), identity(agent.id())].join("\n");
         let held = share(&path).expect("shared");
         fs::write(&path, named).expect("written");
         end_orphan(&path).expect("looked at");
-        assert_eq!(launcher.try_wait().expect("asked"), None, "its agent lives");
+        let (mut to, mut from) = (launcher.stdin.take(), launcher.stdout.take());
+        let asked = to.as_mut().expect("piped").write_all(b"?");
+        let answered = from.as_mut().expect("piped").read_exact(&mut [0]);
+        asked
+            .and(answered)
+            .expect("its agent lives, and so does it");
         agent.kill().expect("killed");
         agent.wait().expect("it has ended");
         let free = |timeout| wait(&path, timeout, Duration::ZERO).expect("looked at");
@@ -153,6 +165,18 @@ mod tests {
         launcher.wait().expect("it has ended");
         drop(held);
         assert!(free(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_file_names_who_holds_the_lock_and_its_parent() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join(LOCK_FILE);
+        let _held = share(&path).expect("shared");
+        let text = fs::read_to_string(&path).expect("written");
+        let named = text.lines().map(ProcessIdentity::from_text);
+        let pids: Vec<_> = named.map(|one| one.expect("an identity").pid).collect();
+        let us = i32::try_from(std::process::id()).expect("a pid");
+        assert_eq!(pids, [us, nix::unistd::getppid().as_raw()]);
     }
 
     #[test]
