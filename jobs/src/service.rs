@@ -320,3 +320,62 @@ impl Service {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use meseta_etcd::leadership::Fence;
+    use meseta_etcd::leadership::fence::BootTime;
+    use meseta_proto::reconciler::ReconcileIntervals;
+
+    use super::*;
+    use crate::core::Options;
+    use crate::store;
+
+    /// A scheduler without jobs.
+    pub(crate) fn empty_state(clock: Clock) -> State {
+        let options = Options {
+            service_unreachable: Duration::from_secs(60),
+            batch_unreachable: Duration::from_secs(60),
+            next_time: |_, _| None,
+            reconcile: ReconcileIntervals::default(),
+            principal: None,
+            owner: 1,
+        };
+        State::restore(options, clock.now(), []).expect("nothing to restore")
+    }
+
+    #[tokio::test]
+    async fn a_leader_whose_lease_has_ended_takes_in_nothing_but_questions() {
+        let dir = tempfile::tempdir().expect("a folder");
+        // That it leads no more it has not been told yet.
+        let (_role, role) = watch::channel(Role::Leading);
+        let fence = Fence::closed();
+        let ends = Ends::new(
+            Registration::default(),
+            Standing {
+                role,
+                fence: fence.clone(),
+            },
+        );
+        let opened = store::embedded::open(&dir.path().join("jobs"), Duration::ZERO).await;
+        let (_, store) = opened.expect("a new file");
+        let clock = Clock::new();
+        let service = Service::new(empty_state(clock), store, clock, ends.inbox);
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(service.run(stop.clone()));
+        let subscribed = Input::Subscribed {
+            framework_id: "f".to_owned(),
+            roles: BTreeSet::new(),
+        };
+        let told = ends.link.send(FromLink::Input(subscribed)).await;
+        assert!(told.is_ok());
+        for _ in 0..10 {
+            let is_connected = ends.handle.read(|state| state.is_connected()).await;
+            assert_eq!(is_connected, Ok(false));
+        }
+        fence.extend(BootTime::now().after(Duration::from_secs(3_600)));
+        while ends.handle.read(|state| state.is_connected()).await != Ok(true) {}
+        stop.cancel();
+        running.await.expect("it has ended");
+    }
+}

@@ -162,3 +162,6 @@ fn elsewhere(context: &Context, request: &Request<Body>) -> Option<Reply> {
         Elsewhere::Recovering => Reply::later("this scheduler leads and is reading its jobs"),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ mod epochs;
 pub(super) mod malicious;
 mod oversubscription;
 mod partition;
+mod predecessors;
 pub(super) mod registration;
 mod removal_rate;
 mod reported_tasks;
