@@ -46,6 +46,8 @@ pub enum Fault {
     LostAfter,
     /// No answer comes; it takes effect when the test says so.
     Late,
+    /// It takes effect, and is answered after so long.
+    AnsweredAfter(Duration),
     /// It is refused because the alarm NOSPACE is raised.
     OutOfSpace,
     /// All former revisions are compacted before it is answered.

@@ -47,6 +47,11 @@ impl Service {
                 drop(self.0.change(change));
                 std::future::pending().await
             }
+            Some(Fault::AnsweredAfter(time)) => {
+                let answer = self.0.change(change);
+                tokio::time::sleep(time).await;
+                answer
+            }
             Some(Fault::Late) => {
                 let shared = self.0.clone();
                 // The caller may give up long before.

@@ -534,7 +534,62 @@ fn lost(spec: &LaunchSpec<'_>, doing: &'static str) -> LaunchError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
+
+    /// A launcher that is played: what it is sent comes out at the other end of its socket.
+    fn played(runtime_dir: &Path) -> (Launcher, OwnedFd, u32) {
+        let (socket, theirs) = pair().expect("sockets");
+        let child = std::process::Command::new("sleep").arg("600").spawn();
+        let child = child.expect("begun");
+        let pid = child.id();
+        let image = File::open("/dev/null").expect("opened");
+        let started = Started {
+            image: image.into(),
+            process: Some(Process { socket, child }),
+        };
+        let launcher = Launcher {
+            options: LauncherOptions {
+                runtime_dir: runtime_dir.to_owned(),
+                launch_timeout: Duration::ZERO,
+                supervisor_tasks: Vec::new(),
+                supervisor_group: None,
+            },
+            boot_id: BootId::current().expect("a boot"),
+            state: Mutex::new(State {
+                starting: None,
+                started: Some(started),
+            }),
+        };
+        (launcher, theirs, pid)
+    }
+
+    #[test]
+    fn a_launcher_is_replaced_that_does_not_answer_and_no_other() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (launcher, theirs, pid) = played(dir.path());
+        let answering = std::thread::spawn(move || {
+            let mut asked = [0; 2];
+            let length = nix::unistd::read(&theirs, &mut asked).expect("asked");
+            sys::write_once(theirs.as_fd(), &[PING]).expect("answered");
+            (asked[..length].to_vec(), theirs)
+        });
+        launcher.end_if_silent(pid);
+        let (asked, theirs) = answering.join().expect("answered");
+        assert_eq!((asked, launcher.pid()), (vec![PING], Some(pid)));
+        // It has gone.
+        drop(theirs);
+        launcher.end_if_silent(pid + 1);
+        assert_eq!(launcher.pid(), Some(pid), "another is meant");
+        launcher.end_if_silent(pid);
+        assert_eq!(launcher.pid(), None);
+        let log = std::fs::read_to_string(dir.path().join("launcher.log")).expect("a log");
+        assert_eq!(
+            log,
+            format!("launcher {pid} did not answer, and is replaced\n")
+        );
+    }
 
     /// Found by damages under tasks that live: the agent did not start.
     #[test]

@@ -97,6 +97,45 @@ async fn a_leader_without_renewals_is_fenced_before_its_lease_ends() {
     assert!(!leads(&etcd, &elected) && !fence.is_open());
 }
 
+/// etcd counts from when it renewed the lease, which may be long before that is heard of.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_renewal_counts_from_when_it_was_sent() {
+    let etcd = FakeEtcd::start();
+    let first = candidate(&etcd, "1");
+    let elected = first.campaign(&following()).await;
+    let late = TTL / 4 - SECOND / 10;
+    etcd.inject(Call::KeepAlive, Fault::AnsweredAfter(late), 0, 1);
+    etcd.inject(Call::KeepAlive, Fault::LostBefore, 0, usize::MAX);
+    let begun = Instant::now();
+    let fence = fence();
+    let holding = tokio::spawn({
+        let (first, elected, fence) = (first.clone(), elected.clone(), fence.clone());
+        async move { first.hold(&elected, &fence).await }
+    });
+    fence.opened().await;
+    fence.ended().await;
+    let open_for = begun.elapsed();
+    assert!(open_for <= TTL * 4 / 5 + SECOND / 100, "{open_for:?}");
+    assert!(leads(&etcd, &elected), "etcd waits for longer");
+    assert_eq!(holding.await.unwrap(), Lost::Replaced);
+}
+
+/// All that it asks arrives, and no answer does: others must not wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_hears_no_answers_keeps_no_lease() {
+    let etcd = FakeEtcd::start();
+    let first = candidate(&etcd, "1");
+    let elected = first.campaign(&following()).await;
+    for call in [Call::KeepAlive, Call::Range] {
+        etcd.inject(call, Fault::LostAfter, 0, usize::MAX);
+    }
+    let fence = fence();
+    let holding = first.hold(&elected, &fence);
+    let lost = tokio::time::timeout(2 * TTL, holding).await;
+    assert_eq!(lost, Ok(Lost::Replaced));
+    assert!(!leads(&etcd, &elected));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_renewals_are_answered_stays_one() {
     let etcd = FakeEtcd::start();
