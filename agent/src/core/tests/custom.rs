@@ -163,6 +163,40 @@ fn exits(frames: &[FromAgent]) -> usize {
     frames.iter().filter(exited).count()
 }
 
+/// All of a group are given to it or none: a part would be run as if it were the whole.
+#[test]
+fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.tells(status("a", TaskRunning, 1));
+    simulation.acknowledge_all();
+    simulation.quick_disk = false;
+    let framework = simulation.framework();
+    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
+        framework,
+        executor: executor_info(pb::executor_info::Type::Custom),
+        task_group: pb::TaskGroupInfo {
+            tasks: ["b", "c"].map(task).into(),
+        },
+        launch_executor: false,
+        resource_version_uuid: None,
+        accepted_time: None,
+    }));
+    simulation.flush(1);
+    simulation.crash(false);
+    simulation.quick_disk = true;
+    simulation.flush(usize::MAX);
+    simulation.subscribe(2, call::Subscribe::default());
+    simulation.register();
+    simulation.resize(None);
+    assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed]);
+    let told = simulation.acknowledge_all();
+    let told: Vec<_> = told
+        .iter()
+        .map(|status| (status.task_id.value.as_str(), status.state()))
+        .collect();
+    assert_eq!(told, [("b", TaskFailed)]);
+}
+
 #[test]
 fn an_executor_is_told_who_it_is_and_then_its_task() {
     let mut simulation = Simulation::registered();

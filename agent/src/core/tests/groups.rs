@@ -272,9 +272,8 @@ fn a_group_that_reached_the_disk_in_part_is_not_begun() {
     assert!(simulation.image().frameworks.is_empty());
 }
 
-/// The executor lives, so that nothing but the rule keeps the one task that is on the disk from its launch.
 #[test]
-fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun() {
+fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun_and_says_so() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
     simulation.quick_disk = false;
     simulation.run_group(&["c", "d"], false);
@@ -286,11 +285,15 @@ fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun() {
     simulation.resize(None);
     assert!(simulation.launches().is_empty());
     let told = simulation.acknowledge_all();
-    let told: Vec<_> = told
-        .iter()
-        .map(|status| (status.task_id.value.as_str(), status.state()))
-        .collect();
-    assert_eq!(told, [("c", TaskFailed)]);
+    let [status] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(
+        (status.task_id.value.as_str(), status.state()),
+        ("c", TaskFailed)
+    );
+    let message = status.message();
+    assert!(message.contains("before the whole group"), "{message}");
     // The group that ran goes on, and ends as one that was never disturbed.
     assert!(simulation.killed.is_empty());
     simulation.end(&a, Exit::Code(0));
