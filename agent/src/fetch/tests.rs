@@ -407,12 +407,21 @@ fn a_fetch_that_waits_for_its_source_is_stopped_at_once() {
     for sent in [NOTHING, HALF_A_FILE, endless] {
         let fixture = Fixture::new();
         let (uri, taken) = silent_after(sent);
-        let request = fixture.request(uri);
+        let request = Request {
+            limits: Limits {
+                stall: Duration::from_secs(3_600),
+                ..Limits::default()
+            },
+            ..fixture.request(uri)
+        };
         let cancel = request.cancel.clone();
-        let fetching = std::thread::spawn(move || fetch(request));
+        let (ends, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || ends.send(fetch(request)));
         let _connection = taken.recv().expect("it connects");
         cancel.cancel();
-        let error = fetching.join().expect("no panic").expect_err("stopped");
+        // Long before it would be given up for the silence.
+        let fetched = ended.recv_timeout(Duration::from_secs(30));
+        let error = fetched.expect("it ends").expect_err("stopped");
         assert!(error.to_string().contains("not wanted any more"), "{error}");
     }
 }

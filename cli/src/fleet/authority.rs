@@ -88,7 +88,7 @@ impl Authority {
     pub(super) fn load(name: &str, certificate: &str, key: &str) -> anyhow::Result<Self> {
         let key = KeyPair::from_pem(key).context("the key is none in PEM form")?;
         ensure!(
-            is_of(certificate, key.public_key_raw()),
+            holds(certificate, key.public_key_raw()),
             "the key is not that of the certificate"
         );
         Ok(Self {
@@ -165,8 +165,8 @@ fn params(name: &str) -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-/// Whether a certificate holds this public key: its bytes stand in it as they are.
-fn is_of(certificate: &str, public_key: &[u8]) -> bool {
+/// Whether these bytes stand in a certificate, as its public key and the names that it is for do.
+fn holds(certificate: &str, part: &[u8]) -> bool {
     use base64::Engine as _;
     let body: String = certificate
         .lines()
@@ -174,9 +174,31 @@ fn is_of(certificate: &str, public_key: &[u8]) -> bool {
         .map(str::trim)
         .collect();
     let bytes = base64::engine::general_purpose::STANDARD.decode(body);
-    bytes.is_ok_and(|bytes| {
-        bytes
-            .windows(public_key.len())
-            .any(|part| part == public_key)
-    })
+    bytes.is_ok_and(|bytes| bytes.windows(part.len()).any(|found| found == part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::days;
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_for_the_name_of_its_machine_and_for_each_of_its_addresses() {
+        let validity = Validity::new(Duration::from_secs(1_800_000_000), days(1));
+        let (authority, _) = Authority::create("x", validity).expect("made");
+        let machine = Machine {
+            name: "node.example".to_owned(),
+            addresses: ["10.0.0.7", "192.0.2.9"]
+                .map(|address| address.parse().expect("an address"))
+                .into(),
+        };
+        let pair = authority.sign(&machine, validity).expect("signed");
+        // Names as RFC 5280 has them: 2 is one of DNS, 7 an address, each with its length.
+        let name = b"\x82\x0cnode.example";
+        assert!(holds(&pair.certificate, name));
+        for address in [[10, 0, 0, 7], [192, 0, 2, 9]] {
+            let tagged = [&[0x87, 4], &address[..]].concat();
+            assert!(holds(&pair.certificate, &tagged), "{address:?}");
+        }
+    }
 }
