@@ -556,6 +556,43 @@ mod tests {
         assert!(is_something_else(&at(&"n".repeat(4096))).is_err());
     }
 
+    /// As a power cut may leave it: a file where a folder was, and the other way round.
+    #[test]
+    fn what_is_moved_or_written_takes_the_place_of_whatever_is_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let make = |name: &str, is_folder: bool| {
+            let path = dir.path().join(name);
+            if is_folder {
+                fs::create_dir(&path).expect("made");
+            }
+            let file = if is_folder {
+                path.join("f")
+            } else {
+                path.clone()
+            };
+            fs::write(file, name).expect("written");
+            path
+        };
+        let kinds = [(true, true), (true, false), (false, true), (false, false)];
+        for (at, (is_folder, was_folder)) in kinds.into_iter().enumerate() {
+            let from = make(&format!("from-{at}"), is_folder);
+            let to = make(&format!("to-{at}"), was_folder);
+            let moved = Batch::default().move_away(&from, &to);
+            moved.expect("moved");
+            assert!(!from.exists() && to.is_dir() == is_folder, "{at}");
+        }
+        for was_folder in [true, false] {
+            let path = make(&format!("record-{was_folder}"), was_folder);
+            let mut batch = Batch::default();
+            batch.write_file(&path, b"record").expect("written");
+            batch.finish().expect("durable");
+            assert!(path.is_file());
+            let path = make(&format!("gone-{was_folder}"), was_folder);
+            remove_if_there(&path).expect("removed");
+            assert!(!path.exists());
+        }
+    }
+
     /// Found by an agent that was killed between both: the folder of the run stayed for ever.
     #[test]
     fn a_log_is_never_there_before_the_record_that_it_belongs_to() {

@@ -196,6 +196,24 @@ fn a_kill_during_the_launch_ends_what_was_launched() {
     simulation.assert_only_told(TaskKilled, Reason::TaskKilledDuringLaunch);
 }
 
+/// It was quicker than the word that it had started, and than the kill.
+#[test]
+fn one_that_ended_by_itself_was_not_killed_during_its_launch() {
+    for (kill_requested, state) in [
+        (None, TaskKilled),
+        (Some(true), TaskKilled),
+        (Some(false), TaskFailed),
+    ] {
+        let (mut simulation, container) = Simulation::launching();
+        simulation.kill("t", None);
+        simulation.end_recorded(&container, Exit::Code(3), kill_requested);
+        let told = simulation.acknowledge_all();
+        let last = told.last().expect("an end");
+        let message = "Command exited with status 3";
+        assert_eq!((last.state(), last.message()), (state, message));
+    }
+}
+
 #[test]
 fn a_task_runs_no_longer_than_it_said() {
     let mut simulation = Simulation::registered();
