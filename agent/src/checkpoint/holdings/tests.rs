@@ -140,6 +140,9 @@ proptest! {
         store.commit(&[holdings_with("next")]).expect("written");
         Harm::Removed.apply(&path, &earlier);
         prop_assert_eq!(roles(&read(&layout).expect("readable")), ["next"]);
+        // What there was before this life of the agent, put back by a disk, is older.
+        fs::write(&path, earlier.last().expect("a record")).expect("written");
+        prop_assert_eq!(roles(&read(&layout).expect("readable")), ["next"]);
     }
 }
 

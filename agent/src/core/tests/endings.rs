@@ -214,6 +214,18 @@ fn one_that_ended_by_itself_was_not_killed_during_its_launch() {
     }
 }
 
+/// An agent before this one asked for it, and fell before that was on its disk.
+#[test]
+fn a_kill_that_only_the_supervisor_has_on_record_was_one() {
+    for exit in [Exit::Signal(15), Exit::Code(3)] {
+        for (kill_requested, state) in [(true, TaskKilled), (false, TaskFailed)] {
+            let (mut simulation, container) = Simulation::with_task();
+            simulation.end_recorded(&container, exit.clone(), Some(kill_requested));
+            assert_eq!(simulation.told_states(), [state], "{exit:?}");
+        }
+    }
+}
+
 #[test]
 fn a_task_runs_no_longer_than_it_said() {
     let mut simulation = Simulation::registered();
