@@ -571,6 +571,9 @@ mod tests {
         let (launcher, theirs, pid) = played(dir.path());
         let answering = std::thread::spawn(move || {
             let mut asked = [0; 2];
+            let deadline = Instant::now() + Duration::from_secs(30);
+            let is_asked = sys::is_readable_by(&theirs, deadline).expect("looked at");
+            assert!(is_asked, "it is not asked");
             let length = nix::unistd::read(&theirs, &mut asked).expect("asked");
             sys::write_once(theirs.as_fd(), &[PING]).expect("answered");
             (asked[..length].to_vec(), theirs)
