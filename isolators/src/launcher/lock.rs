@@ -106,6 +106,7 @@ fn end_orphan(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
+    use std::os::unix::process::ExitStatusExt as _;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -162,7 +163,10 @@ mod tests {
         agent.wait().expect("it has ended");
         let free = |timeout| wait(&path, timeout, Duration::ZERO).expect("looked at");
         assert!(!free(Duration::from_millis(20)), "others hold it");
-        launcher.wait().expect("it has ended");
+        // It would end well now by itself.
+        drop((to, from));
+        let ended = launcher.wait().expect("it has ended");
+        assert_eq!(ended.signal(), Some(libc::SIGKILL));
         drop(held);
         assert!(free(Duration::ZERO));
     }
