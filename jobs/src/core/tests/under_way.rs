@@ -7,6 +7,7 @@ use super::world::World;
 use super::{batch, changed, service, submit};
 use crate::core::Input;
 use crate::core::updates::LAUNCH_GRACE;
+use crate::spec::JobSpec;
 
 #[test]
 fn instances_that_take_long_to_end_count_until_they_have() {
@@ -26,6 +27,30 @@ fn instances_that_take_long_to_end_count_until_they_have() {
     world.calm(120, None);
     let view = world.state.job("web").unwrap();
     assert_eq!((view.state, view.version), ("healthy", 2));
+}
+
+#[test]
+fn instances_that_are_scaled_away_count_until_they_have_ended() {
+    let mut world = World::new(7, 12);
+    let spec = service(6, 0, 1);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    world.is_slow_to_end = true;
+    let fewer = JobSpec {
+        count: 3,
+        ..changed(&spec, "another")
+    };
+    submit(&mut world, fewer);
+    for _ in 0..30 {
+        world.calm(1, None);
+        let tasks = world.state.job("web").unwrap().tasks.unwrap();
+        assert!(tasks.len() <= 6, "{} tasks", tasks.len());
+    }
+    world.is_slow_to_end = false;
+    world.calm(120, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 2));
+    assert_eq!(view.tasks.unwrap().len(), 3);
 }
 
 #[test]
