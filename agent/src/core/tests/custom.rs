@@ -112,7 +112,7 @@ impl Simulation {
     }
 
     /// Takes what the executor was told on a stream.
-    fn told(&mut self, connection: u64) -> Vec<Event> {
+    pub(super) fn told(&mut self, connection: u64) -> Vec<Event> {
         let seen = std::mem::take(&mut self.seen);
         let mut told = Vec::new();
         for one in seen {
@@ -154,47 +154,13 @@ impl Simulation {
     }
 }
 
-fn kinds(events: &[Event]) -> Vec<Type> {
+pub(super) fn kinds(events: &[Event]) -> Vec<Type> {
     events.iter().map(Event::r#type).collect()
 }
 
 fn exits(frames: &[FromAgent]) -> usize {
     let exited = |frame: &&FromAgent| matches!(frame, FromAgent::ExecutorExited(_));
     frames.iter().filter(exited).count()
-}
-
-/// All of a group are given to it or none: a part would be run as if it were the whole.
-#[test]
-fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
-    let (mut simulation, _) = Simulation::with_executor();
-    simulation.tells(status("a", TaskRunning, 1));
-    simulation.acknowledge_all();
-    simulation.quick_disk = false;
-    let framework = simulation.framework();
-    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
-        framework,
-        executor: executor_info(pb::executor_info::Type::Custom),
-        task_group: pb::TaskGroupInfo {
-            tasks: ["b", "c"].map(task).into(),
-        },
-        launch_executor: false,
-        resource_version_uuid: None,
-        accepted_time: None,
-    }));
-    simulation.flush(1);
-    simulation.crash(false);
-    simulation.quick_disk = true;
-    simulation.flush(usize::MAX);
-    simulation.subscribe(2, call::Subscribe::default());
-    simulation.register();
-    simulation.resize(None);
-    assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed]);
-    let told = simulation.acknowledge_all();
-    let told: Vec<_> = told
-        .iter()
-        .map(|status| (status.task_id.value.as_str(), status.state()))
-        .collect();
-    assert_eq!(told, [("b", TaskFailed)]);
 }
 
 #[test]

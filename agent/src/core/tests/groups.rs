@@ -9,11 +9,12 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
     TaskError, TaskFailed, TaskFinished, TaskKilled, TaskKilling, TaskRunning, TaskStarting,
 };
+use meseta_proto::mesos::v1::executor::{call, event::Type};
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
 
-use super::custom::executor_info;
+use super::custom::{executor_info, kinds, status};
 use super::simulation::{Seen, Simulation, framework_id, identity, task};
 use crate::core::Exit;
 
@@ -305,6 +306,40 @@ fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun_and
     );
     simulation.end(&outer, Exit::Signal(9));
     assert!(simulation.image().frameworks.is_empty());
+}
+
+/// All of a group are given to it or none: a part would be run as if it were the whole.
+#[test]
+fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.tells(status("a", TaskRunning, 1));
+    simulation.acknowledge_all();
+    simulation.quick_disk = false;
+    let framework = simulation.framework();
+    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
+        framework,
+        executor: executor_info(pb::executor_info::Type::Custom),
+        task_group: pb::TaskGroupInfo {
+            tasks: ["b", "c"].map(task).into(),
+        },
+        launch_executor: false,
+        resource_version_uuid: None,
+        accepted_time: None,
+    }));
+    simulation.flush(1);
+    simulation.crash(false);
+    simulation.quick_disk = true;
+    simulation.flush(usize::MAX);
+    simulation.subscribe(2, call::Subscribe::default());
+    simulation.register();
+    simulation.resize(None);
+    assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed]);
+    let told = simulation.acknowledge_all();
+    let told: Vec<_> = told
+        .iter()
+        .map(|status| (status.task_id.value.as_str(), status.state()))
+        .collect();
+    assert_eq!(told, [("b", TaskFailed)]);
 }
 
 /// With the new task's record that of the earlier one goes, so that of its group a part is on the disk.
