@@ -186,7 +186,8 @@ async fn a_leader_whose_key_or_lease_is_gone_is_told_at_once() {
             assert!(fence.is_open());
             continue;
         }
-        assert_eq!(holding.await.unwrap(), Lost::Replaced);
+        let lost = tokio::time::timeout(2 * TTL, holding).await;
+        assert_eq!(lost.expect("it is told").unwrap(), Lost::Replaced);
         assert!(!fence.is_open());
         assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
     }
