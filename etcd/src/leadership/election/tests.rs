@@ -63,6 +63,17 @@ async fn one_of_two_leads_and_the_other_follows_until_it_resigns() {
     assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
 }
 
+/// Both have looked, and found nobody.
+#[tokio::test(start_paused = true)]
+async fn of_two_that_take_the_key_at_once_one_gets_it() {
+    let etcd = FakeEtcd::start();
+    let (first, second) = (candidate(&etcd, "1"), candidate(&etcd, "2"));
+    let won = first.try_to_win(&mut None).await.expect("answered");
+    let late = second.try_to_win(&mut None).await.expect("answered");
+    assert!(late.is_none());
+    assert!(leads(&etcd, &won.expect("the key was free")));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_election_without_an_answer_is_won_once_or_tried_again() {
     for fault in [Fault::LostAfter, Fault::LostBefore] {
