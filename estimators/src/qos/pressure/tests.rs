@@ -330,32 +330,6 @@ fn memory_kills_the_largest_and_never_freezes() {
     assert_eq!(log, [(4, Action::Kill, "b0".to_owned())]);
 }
 
-/// What the kernel is asked to keep all revocable work below follows what that gives back, and not what it takes.
-#[test]
-fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
-    let mut controller = controller(&[]);
-    let mut node = settled(&mut controller);
-    // In quarters of a gigabyte: what is used of the forty, what revocable work has of it, and the ceiling.
-    for (used, revocable, ceiling) in [
-        (33, 6, Some(6)),
-        (33, 8, Some(6)),
-        (33, 5, Some(5)),
-        (33, 7, Some(5)),
-        (20, 7, None),
-        (33, 8, Some(8)),
-    ] {
-        memory(&mut node, used);
-        node.sample.containers[1].memory_bytes = Some(revocable << 28);
-        node.sample.containers[2].memory_bytes = Some(0);
-        let assessment = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-        let expected = ceiling.map(|quarters: u64| quarters << 28);
-        assert_eq!(
-            assessment.memory_ceiling_bytes, expected,
-            "{used} {revocable}"
-        );
-    }
-}
-
 #[test]
 fn memory_stall_kills_one() {
     for some in [false, true] {
