@@ -217,3 +217,55 @@ impl Generation {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+    use crate::testing::{container, resources};
+
+    /// The peak of all after these seconds, in which one executor at a time used 0.9 of its one cpu. That is the peak
+    /// learned of each alone.
+    fn learned(crowd: &mut Crowd, executors: usize, seconds: Range<u64>) -> f64 {
+        let keys: Vec<ExecutorKey> = (0..executors)
+            .map(|index| container("f", &format!("e{index}"), &resources("cpus:1")).key())
+            .collect();
+        let turns = u64::try_from(executors).unwrap();
+        let mut peak = 0.0;
+        for second in seconds {
+            let members: Vec<Member<'_>> = (0..)
+                .zip(&keys)
+                .map(|(index, key)| Member {
+                    key,
+                    limit: 1.0,
+                    used: Some(if second % turns == index { 0.9 } else { 0.0 }),
+                    learned_peak: Some(0.9),
+                })
+                .collect();
+            crowd.observe(Moment::ORIGIN + Duration::from_secs(second), &members);
+            peak = crowd.peak(&members);
+        }
+        peak
+    }
+
+    #[test]
+    fn what_came_later_counts_for_itself_until_it_was_learned_with_the_others() {
+        let mut crowd = Crowd::new(CrowdConfig {
+            percentile: 1.0,
+            margin: 1.0,
+            half_life: Duration::from_secs(86_400),
+            fold: Duration::from_secs(10),
+            min_folds: 3,
+        });
+        // What all use at a time, and a bucket more at most.
+        let together = 0.9..0.95;
+        assert_eq!(learned(&mut crowd, 2, 0..30), 1.8, "too little is known");
+        let two = learned(&mut crowd, 2, 30..41);
+        assert!(together.contains(&two), "{two}");
+        let joined = learned(&mut crowd, 3, 41..71);
+        assert_eq!(joined, two + 0.9);
+        let three = learned(&mut crowd, 3, 71..76);
+        assert!(together.contains(&three), "{three}");
+    }
+}

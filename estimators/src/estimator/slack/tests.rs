@@ -284,6 +284,19 @@ fn an_executor_that_cannot_be_read_for_long_counts_at_its_limit() {
 }
 
 #[test]
+fn what_cannot_be_read_for_long_counts_at_its_limit_in_what_is_used_now_too() {
+    let mut node = Node::new(12, &[4.0, 4.0]);
+    let mut slack = slack(&[]);
+    run(&mut node, &mut slack, 900, &[0.5, 0.5]);
+    node.sample.containers[1].cpu_time = None;
+    let blind = run(&mut node, &mut slack, 60, &[0.5, 0.5]);
+    // 0.5 and 4 are used, and 9 % of 12 are kept free above that.
+    near(blind.forecasts[0].used, 4.5, 1e-6);
+    near(blind.forecasts[0].peak, 5.58, 1e-6);
+    near(cpus(&blind), 2.4, 1e-6);
+}
+
+#[test]
 fn without_the_use_of_the_host_nothing_more_is_oversubscribed() {
     let mut node = Node::new(8, &[4.0]);
     node.sample.host.cpu_time = None;

@@ -119,3 +119,33 @@ impl Satisfaction {
         Some(Need::requests(Explanation { held, ..why }, gap))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+
+    /// What has to be freed after these seconds, in which revocable work that requested four cpus used all of its quota.
+    fn starved(satisfaction: &mut Satisfaction, seconds: Range<u64>, quota: f64) -> Option<Need> {
+        let mut need = None;
+        for second in seconds {
+            let at = Moment::ORIGIN + Duration::from_secs(second);
+            satisfaction.observe(at, Some(quota), 4.0, Some(quota));
+            need = satisfaction.kill(at);
+        }
+        need
+    }
+
+    #[test]
+    fn what_has_enough_by_now_is_not_killed_for_the_minute_before() {
+        let mut satisfaction = Satisfaction::new(&PressureConfig::default());
+        assert!(starved(&mut satisfaction, 0..60, 1.0).is_none());
+        let need = starved(&mut satisfaction, 60..61, 1.0).unwrap();
+        // From a quarter of what was requested up to 0.6 of it.
+        assert!((need.gap.unwrap() - 1.4).abs() < 1e-9, "{need:?}");
+        // A half is above the 0.4 that kills, and below the 0.6 that ends the minute.
+        assert!(starved(&mut satisfaction, 61..62, 2.0).is_none());
+        assert!(starved(&mut satisfaction, 62..63, 1.0).is_some());
+    }
+}

@@ -177,6 +177,21 @@ fn stops_offering_and_throttles_on_the_first_sample_over() {
     );
 }
 
+/// Use that rises halfway between two samples shows half of the rise in the second of them, and all of it in the next.
+#[test]
+fn relief_comes_within_a_second_at_the_interval_that_is_asked_for() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    let interval = controller.interval_max().unwrap();
+    node.step(interval / 2, &[1.0, 1.0, 1.0]);
+    let rise = node.sample.at;
+    let half = controller.assess(&node.step(interval / 2, &[8.0, 1.0, 1.0]));
+    assert_eq!(half.throttle, None);
+    let whole = controller.assess(&node.step(interval, &[8.0, 1.0, 1.0]));
+    assert!(whole.stop_offering.is_some() && whole.throttle.is_some());
+    assert!(node.sample.at.saturating_since(rise) <= SECOND);
+}
+
 #[test]
 fn a_throttle_is_what_regular_work_leaves_and_is_lifted_slowly() {
     let mut controller = controller(&[("throttle_share", "0.9")]);
@@ -330,6 +345,32 @@ fn memory_kills_the_largest_and_never_freezes() {
     assert_eq!(log, [(4, Action::Kill, "b0".to_owned())]);
 }
 
+/// What the kernel is asked to keep all revocable work below follows what that gives back, and not what it takes.
+#[test]
+fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    // In quarters of a gigabyte: what is used of the forty, what revocable work has of it, and the ceiling.
+    for (used, revocable, ceiling) in [
+        (33, 6, Some(6)),
+        (33, 8, Some(6)),
+        (33, 5, Some(5)),
+        (33, 7, Some(5)),
+        (20, 7, None),
+        (33, 8, Some(8)),
+    ] {
+        memory(&mut node, used);
+        node.sample.containers[1].memory_bytes = Some(revocable << 28);
+        node.sample.containers[2].memory_bytes = Some(0);
+        let assessment = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+        let expected = ceiling.map(|quarters: u64| quarters << 28);
+        assert_eq!(
+            assessment.memory_ceiling_bytes, expected,
+            "{used} {revocable}"
+        );
+    }
+}
+
 #[test]
 fn memory_stall_kills_one() {
     for some in [false, true] {
@@ -431,6 +472,23 @@ fn what_cannot_be_read_holds_the_state_and_kills_nothing() {
             []
         );
     }
+}
+
+/// The host says that regular work waits; what one of the revocable containers uses is not known.
+#[test]
+fn a_stall_corrects_nobody_while_one_cannot_be_read() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    node.sample.host.regular_cpu_pressure = Some(Pressure {
+        some_avg10: 50.0,
+        full_avg10: 0.0,
+    });
+    let spent = node.sample.containers[1].cpu_time.take();
+    let log = watch(&mut controller, &mut node, 20, &[1.0, 1.0, 1.0]);
+    assert_eq!(log, []);
+    node.sample.containers[1].cpu_time = spent;
+    let log = watch(&mut controller, &mut node, 1, &[1.0, 1.0, 1.0]);
+    assert_eq!(log, [(1, Action::Freeze, "b1".to_owned())]);
 }
 
 #[test]

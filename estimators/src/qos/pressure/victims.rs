@@ -130,7 +130,7 @@ pub(super) fn choose<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{container, revocable_cpus};
+    use crate::testing::{Node, container, revocable_cpus};
     use meseta_resources::Moment;
 
     fn named(framework: &str, executor: &str) -> ContainerUsage {
@@ -196,5 +196,21 @@ mod tests {
         assert!(chosen(all(), Some(0.0), None).is_empty());
         assert!(chosen(all(), Some(-1.0), None).is_empty());
         assert_eq!(chosen(all(), None, None), ["a"]);
+    }
+
+    /// It ran for a part of the time since the sample before, and to kill it frees nothing.
+    #[test]
+    fn what_is_frozen_by_now_frees_no_processors() {
+        let second = Duration::from_secs(1);
+        let mut node = Node::new(4, &[]);
+        node.add("f", "running", &revocable_cpus("1"));
+        node.add("f", "frozen", &revocable_cpus("1"));
+        let mut meter = Meter::new(Duration::ZERO, 60 * second);
+        meter.observe(&node.step(second, &[0.5, 0.9]));
+        let mut sample = node.step(second, &[0.5, 0.9]);
+        sample.containers[1].frozen = true;
+        meter.observe(&sample);
+        let candidates = by_cpu(&sample, &meter);
+        assert_eq!(chosen(candidates, Some(9.0), None), ["running"]);
     }
 }
