@@ -76,6 +76,7 @@ pub(crate) const BODIES: &[&[u8]] = &[
 pub(crate) const RESOURCES: &[&[u8]] = &[
     br#"[{"name":"cpus","type":"SCALAR","scalar":{"value":0.0004},"role":"r"},{"name":"disk","type":"SCALAR","scalar":{"value":9},"reservations":[{"type":"STATIC","role":"a"},{"type":"DYNAMIC","role":"a/b","principal":"p","labels":{"labels":[{"key":"k","value":"v"}]}}],"disk":{"persistence":{"id":"i","principal":"p"},"volume":{"container_path":"p","mode":"RW"},"source":{"type":"MOUNT","mount":{"root":"/m"}}},"shared":{}}]"#,
     br#"[{"name":"ports","type":"RANGES","ranges":{"range":[{"begin":3,"end":5},{"begin":1,"end":2}]},"allocation_info":{"role":"r"}},{"name":"s","type":"SET","set":{"item":["a","b"]}},{"name":"cpus","type":"SCALAR","scalar":{"value":1e18},"revocable":{}}]"#,
+    br#"[{"name":"cpus","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"STATIC","role":"a","principal":"p"}]}]"#,
 ];
 
 pub(crate) const RESOURCE_TEXTS: &[&[u8]] = &[

@@ -332,6 +332,20 @@ impl Resource {
         self.identity.reservations.len() > 1
     }
 
+    /// Whether only a stack of reservations can say what it is reserved by: the fields `role` and `reservation` have one
+    /// reservation at most, and nothing but the role of a static one.
+    #[must_use]
+    pub fn needs_reservation_stack(&self) -> bool {
+        match &self.identity.reservations[..] {
+            [] => false,
+            [single] => {
+                let is_static = single.kind == ReservationKind::Static;
+                is_static && (single.principal.is_some() || !single.labels.is_empty())
+            }
+            _ => true,
+        }
+    }
+
     /// Whether a framework of `role` may be offered this: unreserved, or reserved to the role or to
     /// one above it.
     #[must_use]

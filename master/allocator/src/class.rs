@@ -35,7 +35,8 @@ pub(crate) struct Class {
     pub(crate) unit: i64,
     /// Whom it is reserved to.
     pub(crate) owner: Option<RoleKey>,
-    pub(crate) refined: bool,
+    /// For frameworks that know the stack of reservations alone.
+    pub(crate) stacked: bool,
     pub(crate) revocable: bool,
     pub(crate) shared: bool,
     /// Classes of one run stand in a collection in the order of their keys.
@@ -117,7 +118,7 @@ impl Classes {
             },
             unit: whole_of(resource).unwrap_or(1),
             owner,
-            refined: resource.has_refined_reservations(),
+            stacked: resource.needs_reservation_stack(),
             revocable,
             shared: resource.is_shared(),
             regular: owner.is_none() && !revocable,

@@ -115,7 +115,7 @@ fn may_offer(roles: &RoleTree, framework: &Framework, role: RoleKey, class: &Cla
     let capabilities = framework.capabilities;
     (!class.shared || capabilities.shared_resources)
         && (!class.revocable || capabilities.revocable_resources)
-        && (!class.refined || capabilities.reservation_refinement)
+        && (!class.stacked || capabilities.reservation_refinement)
         && class
             .owner
             .is_none_or(|owner| roles.is_in_subtree(role, owner))

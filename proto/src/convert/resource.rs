@@ -29,9 +29,9 @@ pub enum Format {
     Endpoint,
 }
 
-/// More than one reservation, and a receiver who knows of one at most.
+/// More than one reservation, or a static one with a principal or labels, and a receiver who knows of neither.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0} has a refined reservation, which the format before refinement cannot say")]
+#[error("{0} has a reservation that the format before refinement cannot say")]
 pub struct NotRepresentable(pub res::Resource);
 
 /// One resource among several is invalid.
@@ -248,6 +248,9 @@ pub fn to_resource(
             });
         }
     }
+    if format == Format::PreRefinement && resource.needs_reservation_stack() {
+        return Err(NotRepresentable(resource.clone()));
+    }
     let stack = resource.reservations();
     if format != Format::PreRefinement {
         out.reservations = stack.iter().map(to_reservation).collect();
@@ -263,9 +266,6 @@ pub fn to_resource(
                         role: None,
                         ..to_reservation(single)
                     });
-            }
-            _ if format == Format::PreRefinement => {
-                return Err(NotRepresentable(resource.clone()));
             }
             _ => {}
         }

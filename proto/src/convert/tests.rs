@@ -82,6 +82,24 @@ fn refined_reservations_need_the_stack() {
     assert!(to_resources(&Resources::from(refined), Format::PreRefinement).is_err());
 }
 
+/// Found by libFuzzer: it was told as reserved by nobody, and what was made of that was not what had been offered.
+#[test]
+fn who_made_a_static_reservation_needs_the_stack() {
+    for who in [
+        json!({"principal": "p"}),
+        json!({"labels": {"labels": [{"key": "k"}]}}),
+    ] {
+        let mut reservation = json!({"type": "STATIC", "role": "a"});
+        let fields = reservation.as_object_mut().unwrap();
+        fields.extend(who.as_object().unwrap().clone());
+        let stack = cpus(json!({"reservations": [reservation]}));
+        let reserved = resource(&message(&stack)).unwrap();
+        assert_eq!(written(&reserved, Format::PostRefinement), stack);
+        let refused = to_resource(&reserved, Format::PreRefinement).unwrap_err();
+        assert_eq!(refused.0, reserved);
+    }
+}
+
 #[test]
 fn everything_about_a_disk_comes_back() {
     for disk in [

@@ -272,7 +272,7 @@ impl Model {
         let offer = self.free(agent).filtered(|resource| {
             resource.is_allocatable_to(role)
                 && (capabilities.revocable_resources || !resource.is_revocable())
-                && (capabilities.reservation_refinement || !resource.has_refined_reservations())
+                && (capabilities.reservation_refinement || !resource.needs_reservation_stack())
                 && (!resource.is_shared()
                     || (capabilities.shared_resources
                         && !offered_shared.contains_resource(resource)))
