@@ -7,6 +7,7 @@
 //! of the wall clock makes one go sooner.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -253,9 +254,12 @@ impl Gc {
             folders = found;
         }
         // An agent that fell while it removed a sandbox may have left these.
-        emptied
-            .iter()
-            .for_each(|folder| self.remove_emptied(folder));
+        for folder in emptied {
+            if let Err(error) = self.remove_emptied(&folder) {
+                warn!(path = %folder.display(), %error, "an empty folder of old sandboxes cannot be removed; trying again");
+                is_whole = false;
+            }
+        }
         let mut known = self.known();
         for sandbox in folders {
             if !known.live.contains(&sandbox) {
@@ -349,53 +353,57 @@ impl Gc {
         self.known().forget(path);
     }
 
-    fn remove(&self, sandbox: &Path) -> std::io::Result<()> {
+    fn remove(&self, sandbox: &Path) -> io::Result<()> {
         detach_mounts(sandbox)?;
         match (sandbox.parent().map(Folder::open), sandbox.file_name()) {
-            (Some(Ok(runs)), Some(name)) => runs.remove(Path::new(name))?,
-            (Some(Err(error)), _) if error.kind() != std::io::ErrorKind::NotFound => {
+            (Some(Ok(runs)), Some(name)) => unless_gone(runs.remove(Path::new(name)))?,
+            (Some(Err(error)), _) if error.kind() != ErrorKind::NotFound => {
                 return Err(error);
             }
             _ => {}
         }
-        if let Some(runs) = sandbox.parent() {
-            self.remove_emptied(runs);
-        }
-        Ok(())
+        sandbox
+            .parent()
+            .map_or(Ok(()), |runs| self.remove_emptied(runs))
     }
 
     /// Removes a folder that held sandboxes, and those above it, as far as they hold nothing: what a run is about to be made
     /// in stays.
-    fn remove_emptied(&self, folder: &Path) {
+    fn remove_emptied(&self, folder: &Path) -> io::Result<()> {
         let top = self.inner.layout.sandboxes();
         let is_ours = |folder: &&Path| *folder != top && folder.starts_with(&top);
         for folder in folder.ancestors().take_while(is_ours) {
             if self.known().has_live_in(folder) {
-                return;
+                return Ok(());
             }
             if folder.ends_with(RUNS) {
-                remove_dangling(&folder.join(LATEST));
-                remove_half_made_links(folder);
+                remove_dangling(&folder.join(LATEST))?;
+                remove_half_made_links(folder)?;
             }
-            // Which fails on a folder that holds something.
             match std::fs::remove_dir(folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return,
-                _ => {}
+                Err(error) if holds_something(&error) => return Ok(()),
+                removed => unless_gone(removed)?,
             }
         }
+        Ok(())
     }
 }
 
 /// Removes a link to a sandbox that is gone. A new run may point it elsewhere meanwhile: it is looked at where nobody
 /// changes it, and put back.
-fn remove_dangling(latest: &Path) {
-    if std::fs::read_link(latest).is_err() || latest.exists() {
-        return;
+fn remove_dangling(latest: &Path) -> io::Result<()> {
+    match std::fs::read_link(latest) {
+        // It is gone, or something else.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
+            return Ok(());
+        }
+        target => drop(target?),
+    }
+    if latest.try_exists()? {
+        return Ok(());
     }
     let aside = latest.with_file_name(LATEST_ASIDE);
-    if std::fs::rename(latest, &aside).is_err() {
-        return;
-    }
+    unless_gone(std::fs::rename(latest, &aside))?;
     let is_put_back = aside.exists()
         && rustix::fs::renameat_with(
             rustix::fs::CWD,
@@ -405,28 +413,50 @@ fn remove_dangling(latest: &Path) {
             rustix::fs::RenameFlags::NOREPLACE,
         )
         .is_ok();
-    if !is_put_back {
-        let _ = std::fs::remove_file(aside);
+    match is_put_back {
+        true => Ok(()),
+        false => unless_gone(std::fs::remove_file(aside)),
     }
 }
 
 /// Removes what an agent left that fell while it pointed the link to the newest sandbox elsewhere, or removed it. A
 /// sandbox is made before its link: one that leads nowhere is nobody's any more.
-fn remove_half_made_links(runs: &Path) {
-    let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
+fn remove_half_made_links(runs: &Path) -> io::Result<()> {
+    let entries = match std::fs::read_dir(runs) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(());
+        }
+        entries => entries?,
+    };
     for entry in entries {
+        let entry = entry?;
         let name = entry.file_name();
         let is_ours = name == LATEST_ASIDE || name.to_string_lossy().starts_with(LATEST_FRESH);
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
-        if is_ours && is_link && !entry.path().exists() {
-            let _ = std::fs::remove_file(entry.path());
+        if is_ours && is_link && !entry.path().try_exists()? {
+            unless_gone(std::fs::remove_file(entry.path()))?;
         }
+    }
+    Ok(())
+}
+
+fn holds_something(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists | ErrorKind::NotADirectory
+    )
+}
+
+fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
 /// The folders in a folder, links left out; none in what is no folder, or is not there.
-fn folders_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    use std::io::ErrorKind::{NotADirectory, NotFound};
+fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    use ErrorKind::{NotADirectory, NotFound};
     let entries = match std::fs::read_dir(folder) {
         Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(Vec::new()),
         entries => entries?,
@@ -470,10 +500,10 @@ fn used_share(all: u64, free: u64) -> f64 {
 }
 
 /// Whatever was left mounted in a sandbox is not the sandbox's to lose.
-fn detach_mounts(sandbox: &Path) -> std::io::Result<()> {
+fn detach_mounts(sandbox: &Path) -> io::Result<()> {
     let mounts = procfs::process::Process::myself()
         .and_then(|own| own.mountinfo())
-        .map_err(std::io::Error::other)?;
+        .map_err(io::Error::other)?;
     let mut inside: Vec<_> = mounts
         .into_iter()
         .map(|mount| mount.mount_point)
@@ -674,7 +704,7 @@ mod tests {
         assert!(std::fs::read_link(runs.join("latest")).is_ok());
         let later = runs.with_file_name("third");
         std::os::unix::fs::symlink(".", &later).expect("linked");
-        remove_dangling(&later);
+        remove_dangling(&later).expect("looked at");
         assert!(later.exists(), "a link that leads somewhere");
     }
 
@@ -699,6 +729,24 @@ mod tests {
         gc.prune(later + 2 * PAUSE_AFTER_FAILURE);
         assert!(!runs.join("old").exists());
         assert_eq!((gc.counts().pending, gc.counts().removed), (0, 1));
+    }
+
+    /// Found by an EIO as the link was taken aside: it stayed until the next start, with the folders that it is in.
+    #[test]
+    fn a_link_that_cannot_be_removed_is_tried_again() {
+        let (dir, gc, runs) = site();
+        let in_the_way = runs.join(LATEST_ASIDE);
+        std::fs::create_dir(&in_the_way).expect("made");
+        gc.discard(runs.join("old"));
+        gc.discard(runs.join("new"));
+        let later = uptime() + WEEK + WEEK;
+        gc.prune(later);
+        assert_eq!((gc.counts().pending, gc.counts().removed), (2, 0));
+        assert!(!runs.join("old").exists() && !runs.join("new").exists());
+        std::fs::remove_dir(&in_the_way).expect("removed");
+        gc.prune(later + PAUSE_AFTER_FAILURE);
+        assert_eq!((gc.counts().pending, gc.counts().removed), (0, 2));
+        assert!(!dir.path().join("slaves/S0").exists());
     }
 
     #[test]
