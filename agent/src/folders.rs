@@ -9,6 +9,14 @@ use std::path::Path;
 /// agent learns the names in them, which are ids of frameworks, executors and containers.
 pub(crate) const PASSAGE_MODE: u32 = 0o711;
 
+/// What came of removing something: that it is not there any more is no error.
+pub(crate) fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 /// Makes a folder and the missing ones above it, each of this mode; what is there stays as it is.
 pub(crate) fn make_missing(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {

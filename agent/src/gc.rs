@@ -22,6 +22,7 @@ use tracing::{info, warn};
 
 use crate::checkpoint::{Image, Layout, SandboxAges};
 use crate::clock::uptime;
+use crate::folders::unless_gone;
 
 /// Before a sandbox that could not be removed is tried again, the first time and at most; it doubles between. One error of a
 /// disk, or want of descriptors, is over soon.
@@ -445,13 +446,6 @@ fn holds_something(error: &io::Error) -> bool {
         error.kind(),
         ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists | ErrorKind::NotADirectory
     )
-}
-
-fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
 }
 
 /// The folders in a folder, links left out; none in what is no folder, or is not there.

@@ -95,16 +95,16 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Puts a small text in a file's place: what is there after a crash is one of the two, whole.
+/// Puts a small text, or a few bytes, in a file's place: what is there after a crash is one of the two, whole.
 ///
 /// # Errors
 /// It cannot be written.
-pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+pub fn replace_file(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".tmp");
     let mut file = create_file(fresh.as_ref())?;
     file.set_len(0)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(contents.as_ref())?;
     file.sync_all()?;
     std::fs::rename(&fresh, path)?;
     match path.parent() {

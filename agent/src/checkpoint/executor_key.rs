@@ -6,24 +6,24 @@
 //! neither of the two can be read.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use meseta_access::executor_token::KEY_BYTES_MIN;
 use meseta_daemon::tls::FileError;
-use meseta_daemon::{authentication, tls};
-use meseta_isolators::{is_disk_full, is_shortage};
+use meseta_daemon::{authentication, tls, work_dir};
+use meseta_isolators::{again, is_disk_full, is_shortage};
 use tracing::{debug, warn};
 
 use super::frame::{FrameError, decode_file, encode_file};
 use super::layout::Layout;
 use crate::directories::DISK_FULL_RETRY;
+use crate::folders::unless_gone;
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Others may read it, or the agent is short of what reading takes.
+    /// Others may read it, the agent may not, or it is short of what reading takes.
     #[error("failed to read the key of executors' tokens")]
     Read(#[source] FileError),
     /// Written by a later version of the agent.
@@ -49,18 +49,17 @@ enum Found {
 /// The key, made if there is none. What is damaged is set aside and written again from the other file. Blocks.
 pub(crate) fn open(layout: &Layout) -> Result<Vec<u8>, KeyError> {
     let record = find(&layout.executor_key(), plain)?;
-    let copy = find(&layout.executor_key_copy(), framed)?;
+    let copy = find(&layout.executor_key_copy(), decode_file)?;
     let kept = [&copy, &record].into_iter().find_map(|found| match found {
         Found::Key(key) => Some(key.clone()),
         Found::Missing | Found::Damaged(_) => None,
     });
     let is_new = kept.is_none();
     let key = kept.unwrap_or_else(|| authentication::fresh_key().to_vec());
-    let source = |source| KeyError::Write {
-        path: layout.executor_key(),
-        source,
-    };
-    let with_checksum = encode_file(&key).map_err(|error| source(io::Error::other(error)))?;
+    let with_checksum = encode_file(&key).map_err(|error| KeyError::Write {
+        path: layout.executor_key_copy(),
+        source: io::Error::other(error),
+    })?;
     let mut waiting = Vec::new();
     for (path, found, bytes) in [
         (layout.executor_key(), record, key.clone()),
@@ -94,9 +93,18 @@ fn find(path: &Path, key: fn(&[u8]) -> Result<&[u8], FrameError>) -> Result<Foun
         Ok(found) if !found.is_file() => return Ok(Found::Damaged("it is no file".to_owned())),
         _ => {}
     }
-    let bytes = match tls::read_secret_file(path) {
+    // An error of the device is over soon, and must not cost the key.
+    let read = again(|| match tls::read_secret_file(path) {
+        Err(FileError::Read { source, .. }) => Err(source),
+        read => Ok(read),
+    });
+    let read = read.unwrap_or_else(|source| {
+        let path = path.to_owned();
+        Err(FileError::Read { path, source })
+    });
+    let bytes = match read {
         Ok(bytes) => bytes,
-        Err(FileError::Read { source, .. }) if !is_shortage(&source) => {
+        Err(FileError::Read { source, .. }) if is_damage(&source) => {
             return Ok(Found::Damaged(format!("it cannot be read: {source}")));
         }
         Err(error @ FileError::TooLong { .. }) => return Ok(Found::Damaged(error.to_string())),
@@ -113,12 +121,13 @@ fn find(path: &Path, key: fn(&[u8]) -> Result<&[u8], FrameError>) -> Result<Foun
     }
 }
 
-const fn plain(bytes: &[u8]) -> Result<&[u8], FrameError> {
-    Ok(bytes)
+/// Whether an error of reading is one of what is there, and not of the agent's own means or rights.
+fn is_damage(error: &io::Error) -> bool {
+    !is_shortage(error) && error.kind() != io::ErrorKind::PermissionDenied
 }
 
-fn framed(bytes: &[u8]) -> Result<&[u8], FrameError> {
-    decode_file(bytes)
+const fn plain(bytes: &[u8]) -> Result<&[u8], FrameError> {
+    Ok(bytes)
 }
 
 /// Writes one of the two files; what a damaged disk left of it is kept as evidence.
@@ -129,57 +138,31 @@ fn replace(path: &Path, found: &Found, bytes: &[u8]) -> io::Result<()> {
         Found::Damaged(why) => Some(why.as_str()),
     };
     if let Some(why) = why {
-        let aside = with_suffix(path, "damaged");
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".damaged");
+        let aside = PathBuf::from(aside);
         warn!(path = %path.display(), aside = %aside.display(), why, "a file of the key of executors' tokens is damaged");
         clear(&aside)?;
         fs::rename(path, &aside)?;
     }
-    write_whole(path, bytes)
+    work_dir::replace_file(path, bytes)
 }
 
 async fn save_when_disk_has_space(files: Vec<(PathBuf, Vec<u8>)>) {
     for (path, bytes) in files {
-        while let Err(error) = write_whole(&path, &bytes) {
+        while let Err(error) = work_dir::replace_file(&path, &bytes) {
             debug!(path = %path.display(), %error, "cannot be written yet");
             tokio::time::sleep(DISK_FULL_RETRY).await;
         }
     }
 }
 
-/// Writes a file that is there whole or not at all.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = with_suffix(path, "new");
-    clear(&new)?;
-    let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    path.parent()
-        .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
-}
-
 /// Removes whatever is there.
 fn clear(path: &Path) -> io::Result<()> {
-    let removed = match fs::symlink_metadata(path) {
+    unless_gone(match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
         _ => fs::remove_file(path),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(suffix);
-    PathBuf::from(name)
+    })
 }
 
 #[cfg(test)]
@@ -213,7 +196,7 @@ mod tests {
         fn are_both(&self, key: &[u8]) -> bool {
             let key = Found::Key(key.to_owned());
             let record = find(&self.paths[0], plain).expect("read");
-            let copy = find(&self.paths[1], framed).expect("read");
+            let copy = find(&self.paths[1], decode_file).expect("read");
             record == key && copy == key
         }
     }

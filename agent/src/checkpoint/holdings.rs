@@ -7,7 +7,6 @@
 //! directories of volumes are made before the record that names them, and removed after the record
 //! that does not; [`super::Write::RestoreVolumes`] completes what a crash cut short.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use prost::Message as _;
 
 use super::durable::{Batch, StoreError, io_error};
 use super::layout::Layout;
-use crate::folders::{PASSAGE_MODE, make_missing, make_passage};
+use crate::folders::{PASSAGE_MODE, make_missing, make_passage, unless_gone};
 
 /// The mode of a volume, whatever the umask, as in Mesos; it is given to its user when it is first used.
 const VOLUME_DIR_MODE: u32 = 0o755;
@@ -237,13 +236,6 @@ pub(super) fn remove_volume(
             let removed = Folder::open(above).and_then(|above| above.remove(Path::new(name)));
             unless_gone(removed).map_err(io_error("remove the volume", &path))
         }
-    }
-}
-
-fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }
 

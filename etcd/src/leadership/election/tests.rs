@@ -28,6 +28,16 @@ fn fence() -> Fence {
     Fence::closed_by(BootTime::of_runtime)
 }
 
+/// A fence that is open as long as the leadership is held, beside the test.
+fn held(leader: &Candidate, elected: &Elected) -> (Fence, tokio::task::JoinHandle<Lost>) {
+    let fence = fence();
+    let holding = tokio::spawn({
+        let (leader, elected, fence) = (leader.clone(), elected.clone(), fence.clone());
+        async move { leader.hold(&elected, &fence).await }
+    });
+    (fence, holding)
+}
+
 fn following() -> watch::Sender<Role> {
     watch::Sender::new(Role::Following(None))
 }
@@ -93,11 +103,7 @@ async fn a_leader_without_renewals_is_fenced_before_its_lease_ends() {
     let elected = first.campaign(&following()).await;
     let begun = Instant::now();
     etcd.inject(Call::KeepAlive, Fault::LostBefore, 0, usize::MAX);
-    let fence = fence();
-    let holding = tokio::spawn({
-        let (first, elected, fence) = (first.clone(), elected.clone(), fence.clone());
-        async move { first.hold(&elected, &fence).await }
-    });
+    let (fence, holding) = held(&first, &elected);
     fence.opened().await;
     fence.ended().await;
     let open_for = begun.elapsed();
@@ -118,11 +124,7 @@ async fn the_time_of_a_renewal_counts_from_when_it_was_sent() {
     etcd.inject(Call::KeepAlive, Fault::AnsweredAfter(late), 0, 1);
     etcd.inject(Call::KeepAlive, Fault::LostBefore, 0, usize::MAX);
     let begun = Instant::now();
-    let fence = fence();
-    let holding = tokio::spawn({
-        let (first, elected, fence) = (first.clone(), elected.clone(), fence.clone());
-        async move { first.hold(&elected, &fence).await }
-    });
+    let (fence, holding) = held(&first, &elected);
     fence.opened().await;
     fence.ended().await;
     let open_for = begun.elapsed();
@@ -152,11 +154,7 @@ async fn a_leader_whose_renewals_are_answered_stays_one() {
     let etcd = FakeEtcd::start();
     let first = candidate(&etcd, "1");
     let elected = first.campaign(&following()).await;
-    let fence = fence();
-    let holding = tokio::spawn({
-        let (first, elected, fence) = (first.clone(), elected.clone(), fence.clone());
-        async move { first.hold(&elected, &fence).await }
-    });
+    let (fence, holding) = held(&first, &elected);
     fence.opened().await;
     let ended = tokio::time::timeout(10 * TTL, fence.ended()).await;
     assert!(ended.is_err() && leads(&etcd, &elected));
@@ -182,11 +180,7 @@ async fn a_leader_whose_key_or_lease_is_gone_is_told_at_once() {
         let etcd = FakeEtcd::start();
         let first = candidate(&etcd, "1");
         let elected = first.campaign(&following()).await;
-        let fence = fence();
-        let holding = tokio::spawn({
-            let (first, elected, fence) = (first.clone(), elected.clone(), fence.clone());
-            async move { first.hold(&elected, &fence).await }
-        });
+        let (fence, holding) = held(&first, &elected);
         tokio::time::sleep(SECOND).await;
         assert!(fence.is_open());
         let begun = Instant::now();

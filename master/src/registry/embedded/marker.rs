@@ -53,7 +53,7 @@ impl Marker {
         if self.id.as_deref() == Some(id) {
             return Ok(());
         }
-        work_dir::replace_file(&self.path, &format!("{id}\n")).map_err(|source| OpenError::Marker {
+        work_dir::replace_file(&self.path, format!("{id}\n")).map_err(|source| OpenError::Marker {
             marker: self.path.clone(),
             source,
         })
