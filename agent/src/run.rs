@@ -101,6 +101,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         .build()?;
     let identity = flags.access.identity()?;
     let configuration = configuration::read(&flags)?;
+    configuration.misnamed().for_each(|text| warn!("{text}"));
     let oversubscription = Configured::read(&flags)?;
     let (layout, _lock) = take_work_dir(&flags.work_dir)?;
     let listen = SocketAddr::new(flags.ip, flags.port);

@@ -16,8 +16,8 @@ use std::time::Duration;
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::Host;
 
-use crate::configuration;
 use crate::configuration::flags::Flags;
+use crate::configuration::{self, Configuration};
 use crate::failure::Failure;
 use crate::link::MasterAddress;
 use crate::oversubscription::Configured;
@@ -325,11 +325,17 @@ fn evaluate_flags(flags: &Flags) -> Vec<Finding> {
     let master = MasterAddress::parse(&flags.master)
         .err()
         .map(|error| chain(&error));
-    let read = configuration::read(flags).err().map(|error| chain(&error));
+    let configuration = configuration::read(flags);
+    let misnamed = configuration.iter().flat_map(Configuration::misnamed);
+    let misnamed: Vec<_> = misnamed
+        .map(|text| Finding::warning(text, "correct the name, or leave it"))
+        .collect();
+    let read = configuration.err().map(|error| chain(&error));
     let oversubscription = Configured::read(flags).err().map(|error| chain(&error));
     let wrong = [master, read, oversubscription].into_iter().flatten();
     wrong
         .map(|text| Finding::problem(text, "see `meseta agent --help`"))
+        .chain(misnamed)
         .collect()
 }
 
@@ -382,6 +388,16 @@ mod tests {
                 .all(|finding| finding.severity == Severity::Fine && finding.mend.is_empty()),
             "{findings:?}"
         );
+    }
+
+    #[test]
+    fn a_resource_with_a_wrong_name_is_a_warning() {
+        let found = |value: &str| evaluate_flags(&flags(&[&format!("--resources={value}")]));
+        assert!(found("cpus:4;mem:100;licences:3").is_empty());
+        let findings = found("cpu:4;mem:100");
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(findings[0].severity, Severity::Warning);
+        assert!(findings[0].to_string().contains("`cpus` meant"));
     }
 
     #[test]

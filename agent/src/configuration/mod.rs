@@ -34,6 +34,18 @@ pub use log_flags::{ContainerLogger, LogFlags};
 pub use reconfiguration::ReconfigurationPolicy;
 pub(crate) use reconfiguration::check_compatible;
 
+/// Names that a resource of Mesos's is given by mistake, and its own.
+const MISNAMED: [(&str, &str); 8] = [
+    ("cpu", "cpus"),
+    ("core", "cpus"),
+    ("cores", "cpus"),
+    ("memory", "mem"),
+    ("ram", "mem"),
+    ("disks", "disk"),
+    ("gpu", "gpus"),
+    ("port", "ports"),
+];
+
 #[derive(Debug)]
 pub(crate) struct Configuration {
     /// Resources that were given.
@@ -68,6 +80,15 @@ impl Configuration {
             Some(Ok(before)) => keep_detected(detected, &self.named, &before),
             _ => detected,
         }
+    }
+
+    /// Resources whose names are likely slips, for a warning each: any name is a valid one, but of a resource that no
+    /// framework asks for and that nothing is enforced of.
+    pub(crate) fn misnamed(&self) -> impl Iterator<Item = String> {
+        let meant = |named: &String| MISNAMED.iter().find(|(slip, _)| slip == named);
+        self.named.iter().filter_map(meant).map(|(slip, meant)| {
+            format!("--resources: `{slip}` is a resource of its own; was `{meant}` meant?")
+        })
     }
 }
 

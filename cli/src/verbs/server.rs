@@ -1,8 +1,12 @@
 //! One request to a daemon and what came of it, with errors that say what to do next.
 
+use std::io::IsTerminal as _;
+use std::pin::pin;
+use std::time::Duration;
+
 use anyhow::{Context as _, anyhow};
 use http::{HeaderName, StatusCode};
-use meseta_daemon::client::{Call, Client, Error, RecordStream, Reply};
+use meseta_daemon::client::{Call, Client, Error, Options, RecordStream, Reply};
 use meseta_daemon::error_chain;
 use meseta_proto::WireMessage;
 use meseta_proto::media::MediaType;
@@ -17,6 +21,8 @@ use super::{hints, identity};
 /// Verbs speak protobuf: the same messages, half the bytes.
 const MEDIA: MediaType = MediaType::Protobuf;
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
+/// How long an answer is waited for before that is said at a terminal.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// What may stand in a query as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
@@ -91,6 +97,19 @@ fn unreachable(address: &str, error: Error) -> anyhow::Error {
     anyhow::Error::from(error).context(hint)
 }
 
+/// Waits for an answer; one that is long in coming is named at a terminal.
+pub(super) async fn awaited<T>(address: &str, answer: impl Future<Output = T>) -> T {
+    let mut answer = pin!(answer);
+    if let Ok(answer) = tokio::time::timeout(SILENCE, &mut answer).await {
+        return answer;
+    }
+    if std::io::stderr().is_terminal() {
+        let seconds = Options::default().timeout.as_secs();
+        eprintln!("meseta: no answer from {address} yet; waiting for it, {seconds} s at most");
+    }
+    answer.await
+}
+
 pub(super) fn nothing_answers(address: &str) -> String {
     format!("nothing answers at {address}; is it running (`meseta local`), is --master right?")
 }
@@ -121,7 +140,7 @@ pub(super) async fn fetch_json(masters: &str, path: &str) -> anyhow::Result<Valu
 }
 
 async fn fetch(client: &Client, address: &str, path: &str) -> anyhow::Result<Reply> {
-    let reply = client.get(&url(address, path)).await;
+    let reply = awaited(address, client.get(&url(address, path))).await;
     reply.map_err(|error| unreachable(address, error))
 }
 
@@ -134,7 +153,7 @@ fn json_of(address: &str, path: &str, reply: &Reply) -> anyhow::Result<Value> {
 pub(super) fn operate(masters: &str, message: &master::Call) -> anyhow::Result<master::Response> {
     let asked = at_leader(masters, async |address| {
         let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
-        let reply = client(address)?.request(call).await;
+        let reply = awaited(address, client(address)?.request(call)).await;
         let reply = reply.map_err(|error| unreachable(address, error))?;
         let answer = |reply: Reply| {
             meseta_proto::media::decode(MEDIA, &reply.body)
@@ -249,10 +268,9 @@ pub(super) async fn call<T: WireMessage>(
     path: &str,
     message: &T,
 ) -> anyhow::Result<Answer> {
-    let reply = client
-        .request(Call::message(&url(address, path), MEDIA, message))
-        .await
-        .map_err(|error| unreachable(address, error))?;
+    let call = Call::message(&url(address, path), MEDIA, message);
+    let reply = awaited(address, client.request(call)).await;
+    let reply = reply.map_err(|error| unreachable(address, error))?;
     Ok(Answer {
         address: address.to_owned(),
         reply,
@@ -271,10 +289,8 @@ pub(super) async fn post<T: WireMessage>(
         .parse()
         .context("the stream id is no header value")?;
     let call = Call::message(&url(address, path), MEDIA, message).header(STREAM_ID, stream_id);
-    let reply = client
-        .request(call)
-        .await
-        .map_err(|error| unreachable(address, error))?;
+    let reply = awaited(address, client.request(call)).await;
+    let reply = reply.map_err(|error| unreachable(address, error))?;
     match of_leader(address, reply)? {
         Asked::Answered(_) => Ok(()),
         Asked::Elsewhere(error) => Err(error),
@@ -302,10 +318,9 @@ pub(super) async fn records<C: WireMessage, E: WireMessage>(
     path: &str,
     message: &C,
 ) -> anyhow::Result<EventStream<E>> {
-    let records = client
-        .stream(Call::message(&url(address, path), MEDIA, message))
-        .await
-        .map_err(|error| unreachable(address, error))?;
+    let call = Call::message(&url(address, path), MEDIA, message);
+    let records = awaited(address, client.stream(call)).await;
+    let records = records.map_err(|error| unreachable(address, error))?;
     Ok(EventStream {
         records,
         event: std::marker::PhantomData,
@@ -331,7 +346,7 @@ pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
     at_leader(masters, async |address| {
         let client = client(address)?;
         let call = Call::message(&url(address, path), MEDIA, message);
-        let records = match client.stream(call).await {
+        let records = match awaited(address, client.stream(call)).await {
             Ok(records) => records,
             Err(error) => {
                 let is_elsewhere = matches!(

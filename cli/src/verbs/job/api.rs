@@ -103,7 +103,8 @@ impl Scheduler {
     ) -> anyhow::Result<Asked> {
         let mut url = format!("{base}{path}");
         for _ in 0..=REDIRECTIONS_MAX {
-            let reply = match self.runtime.block_on(self.client.request(call(&url))) {
+            let reply = server::awaited(base, self.client.request(call(&url)));
+            let reply = match self.runtime.block_on(reply) {
                 Ok(reply) => reply,
                 Err(error @ Error::Connect { .. }) => return Ok(Asked::Away(error)),
                 Err(error) => return Err(unreachable(base, error)),
