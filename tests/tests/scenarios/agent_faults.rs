@@ -29,8 +29,13 @@ fn error(call: &str, file: &str, errno: Errno) -> (Point, Fault) {
 fn a_fault_in_a_call_of_the_agent_ends_no_task() {
     let mut stage = Stage::open();
     let lives = [
-        // Nothing of a run is durable yet but its folder.
-        vec![(point("mkdir", RUN), Fault::KillAfter)],
+        // Nothing of a run is durable yet but its folder; and the next agent's disk has an error at
+        // both files of the key of executors' tokens.
+        vec![
+            (point("mkdir", RUN), Fault::KillAfter),
+            error("openat", "WORK/meta/executor_key", Errno::EIO),
+            error("read", "WORK/meta/executor_key.copy", Errno::EIO),
+        ],
         // What is said of a container that runs, and of one that has ended.
         vec![
             error("read", &format!("{RECORD}/supervisor"), Errno::EIO),
