@@ -148,6 +148,14 @@ impl Client {
         }
     }
 
+    /// The same for requests that are answered when something has ended, however late that is.
+    #[must_use]
+    pub fn without_timeout(&self) -> Self {
+        let mut client = self.clone();
+        client.options.timeout = Duration::MAX;
+        client
+    }
+
     pub async fn get(&self, url: &str) -> Result<Reply, Error> {
         self.request(Call::get(url)).await
     }
@@ -391,5 +399,34 @@ impl RecordStream {
                 url: self.url.clone(),
                 source,
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_timeout_an_answer_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("bound"));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _read = stream.read(&mut [0; 1024]).await;
+                let answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+                let _sent = stream.write_all(answer).await;
+            }
+        });
+        let client = Client::new(Options {
+            timeout: Duration::ZERO,
+            ..Options::default()
+        });
+        let late = client.get(&url).await;
+        assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
+        let reply = client.without_timeout().get(&url).await.expect("an answer");
+        assert_eq!(reply.status, StatusCode::OK);
     }
 }

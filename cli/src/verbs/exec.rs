@@ -1,6 +1,5 @@
 //! `meseta exec`: a command in the container of a task that runs, its output here, its exit code ours.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -10,6 +9,7 @@ use meseta_proto::mesos::v1::agent::{Call, ProcessIo, Response, call};
 use meseta_proto::mesos::v1::{CommandInfo, ContainerId};
 use serde_json::Value;
 
+use super::output::{EXIT_UNREAD, write_all};
 use super::request::quoted;
 use super::server::AgentAddress;
 use super::{MasterFlag, items, server, task, text};
@@ -18,6 +18,11 @@ use super::{MasterFlag, items, server, task, text};
 const PATH: &str = "/api/v1";
 /// What shells add to the number of the signal that ended a command.
 const EXIT_SIGNALLED: i32 = 128;
+
+/// Ends the session with its command.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody reads the output any more")]
+struct Unread;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -111,16 +116,19 @@ async fn session(
         ..Call::default()
     };
     // Asked while the session lives: it is forgotten with its reader.
-    let ending = server::call(&client, address, PATH, &wait);
+    let ending = server::wait(&client, address, PATH, &wait);
     let copying = async {
         while let Some(chunk) = output.next().await? {
             copy(&chunk)?;
         }
         anyhow::Ok(())
     };
-    let (copied, ended) = tokio::join!(copying, ending);
-    copied?;
-    let ended: Option<Response> = ended?.found()?;
+    let ended = match tokio::try_join!(copying, ending) {
+        Ok(((), ended)) => ended,
+        Err(error) if error.is::<Unread>() => return Ok(EXIT_UNREAD),
+        Err(error) => return Err(error),
+    };
+    let ended: Option<Response> = ended.found()?;
     let ended = ended.and_then(|response| response.wait_nested_container);
     let status = ended.and_then(|ended| ended.exit_status);
     Ok(exit_code(
@@ -145,15 +153,12 @@ fn copy(chunk: &ProcessIo) -> anyhow::Result<()> {
     else {
         return Ok(());
     };
-    if *kind == Some(data::Type::Stderr.into()) {
-        std::io::stderr()
-            .write_all(bytes)
-            .context("failed to write to standard error")
+    let is_read = if *kind == Some(data::Type::Stderr.into()) {
+        write_all(std::io::stderr(), bytes).context("failed to write to standard error")?
     } else {
-        let mut out = std::io::stdout();
-        let written = out.write_all(bytes).and_then(|()| out.flush());
-        written.context("failed to write to standard output")
-    }
+        write_all(std::io::stdout(), bytes).context("failed to write to standard output")?
+    };
+    if is_read { Ok(()) } else { Err(Unread.into()) }
 }
 
 #[cfg(test)]

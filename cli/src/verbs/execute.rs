@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
 use super::outcome::{describe, exit_code};
+use super::output::{EXIT_UNREAD, write_all};
 use super::request::FAILOVER_SECONDS;
 pub(crate) use super::request::Options;
 use super::request::Request;
@@ -39,8 +40,6 @@ const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 /// What shells report for a command ended by SIGINT, and by SIGTERM.
 const EXIT_INTERRUPTED: u8 = 130;
 const EXIT_TERMINATED: u8 = 143;
-/// The same for a command whose output nobody reads any more, as behind `| head`.
-const EXIT_UNREAD: u8 = 141;
 
 /// Runs the task to its end.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
@@ -445,33 +444,9 @@ impl Job {
     }
 }
 
-/// Whether it is written, and somebody may read it.
-fn write_all(mut output: impl std::io::Write, bytes: &[u8]) -> std::io::Result<bool> {
-    match output.write_all(bytes).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        written => written.map(|()| true),
-    }
-}
-
 async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A reader that went away, as `head` does, was taken for an agent that cannot be read.
-    #[test]
-    fn output_that_nobody_reads_is_told_from_output_that_cannot_be_written() {
-        let (reader, writer) = std::io::pipe().expect("a pipe");
-        assert!(write_all(&writer, b"one").expect("written"));
-        drop(reader);
-        assert!(!write_all(&writer, b"two").expect("known"));
-        let full = std::fs::File::create("/dev/full").expect("there");
-        assert!(write_all(&full, b"three").is_err());
     }
 }

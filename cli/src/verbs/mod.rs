@@ -21,6 +21,7 @@ pub(crate) mod nodes;
 pub(crate) mod offers;
 mod operations;
 mod outcome;
+mod output;
 pub(crate) mod quota;
 mod request;
 pub(crate) mod reservations;

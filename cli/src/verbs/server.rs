@@ -277,6 +277,21 @@ pub(super) async fn call<T: WireMessage>(
     })
 }
 
+/// POST of a call that is answered when something has ended, however late that is.
+pub(super) async fn wait<T: WireMessage>(
+    client: &Client,
+    address: &str,
+    path: &str,
+    message: &T,
+) -> anyhow::Result<Answer> {
+    let call = Call::message(&url(address, path), MEDIA, message);
+    let reply = client.without_timeout().request(call).await;
+    Ok(Answer {
+        address: address.to_owned(),
+        reply: reply.map_err(|error| unreachable(address, error))?,
+    })
+}
+
 /// POST of a call on a stream, which is accepted or refused.
 pub(super) async fn post<T: WireMessage>(
     client: &Client,

@@ -180,6 +180,15 @@ fn a_task_that_is_left_running_is_found_and_killed() {
         ("out\n".to_owned(), "err\n".to_owned())
     );
     assert_eq!(inside.status.code(), Some(7));
+    let mut unread = Command::new(binary())
+        .args(["exec", "--master", cluster.master.address(), "web"])
+        .args(["--", "yes"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("meseta runs");
+    drop(unread.stdout.take());
+    let status = unread.wait().expect("it ends");
+    assert_eq!(status.code(), Some(141), "as shells report SIGPIPE");
     let killed = cluster.meseta("kill", &["web"]);
     assert_eq!(killed.status.code(), Some(0), "{}", err(&killed));
     eventually("the task is killed", Duration::from_secs(20), || {

@@ -1,0 +1,30 @@
+//! Output of tasks, copied to ours.
+
+use std::io;
+
+/// What shells report for a command whose output nobody reads any more, as behind `| head`.
+pub(super) const EXIT_UNREAD: u8 = 141;
+
+/// Whether it is written, and somebody may read it.
+pub(super) fn write_all(mut output: impl io::Write, bytes: &[u8]) -> io::Result<bool> {
+    match output.write_all(bytes).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reader that went away, as `head` does, was taken for an agent that cannot be read.
+    #[test]
+    fn output_that_nobody_reads_is_told_from_output_that_cannot_be_written() {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        assert!(write_all(&writer, b"one").expect("written"));
+        drop(reader);
+        assert!(!write_all(&writer, b"two").expect("known"));
+        let full = std::fs::File::create("/dev/full").expect("there");
+        assert!(write_all(&full, b"three").is_err());
+    }
+}
