@@ -73,6 +73,7 @@ pub(crate) fn scheduler(flags: meseta_jobs::Flags) -> anyhow::Result<ExitCode> {
         let env = meseta_jobs::RunEnv {
             build: flags::build(),
             ready: None,
+            started: service_manager::notify_when_started(),
             shutdown,
         };
         meseta_jobs::run(flags, env).await?;

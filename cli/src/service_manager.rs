@@ -37,6 +37,12 @@ impl Daemon for meseta_master::Health {
     }
 }
 
+impl Daemon for meseta_jobs::Health {
+    async fn status(&self) -> Option<String> {
+        meseta_jobs::Health::status(self).await
+    }
+}
+
 /// The manager's socket, a path or an abstract name.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// Pause before what must arrive is said again to a manager that does not read.

@@ -10,6 +10,7 @@ mod access_flags;
 pub mod core;
 pub mod file;
 mod flags;
+mod health;
 mod http;
 mod lead;
 mod link;
@@ -22,5 +23,6 @@ mod store;
 pub mod task_info;
 
 pub use flags::Flags;
+pub use health::Health;
 pub use http::reference;
 pub use run::{RunEnv, RunError, run};

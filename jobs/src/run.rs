@@ -30,6 +30,7 @@ use tracing::info;
 
 use crate::core::{Options, RestoreError};
 use crate::flags::Flags;
+use crate::health::Health;
 use crate::http;
 use crate::lead::{Acting, Candidacy, LeadError};
 use crate::link::{Link, Registration};
@@ -52,6 +53,8 @@ pub struct RunEnv {
     pub build: BuildInfo,
     /// Told once where the scheduler listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
+    /// Told once that it has started, by what it can be asked how it is.
+    pub started: Option<oneshot::Sender<Health>>,
     /// Cancelled when the scheduler is to end.
     pub shutdown: CancellationToken,
 }
@@ -173,9 +176,10 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         tokio::spawn(served.watch(tls::WATCH_INTERVAL, stop.clone()));
     }
     tokio::spawn(authentication.watch(tls::WATCH_INTERVAL, stop.clone()));
+    let handle = ends.handle;
     let context = Arc::new(http::Context {
         authentication,
-        handle: ends.handle,
+        handle: handle.clone(),
         user,
         leader: of_leader,
         address: authority,
@@ -200,6 +204,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     if let Some(ready) = env.ready {
         // Whoever wanted to know may have left.
         let _unsent = ready.send(address);
+    }
+    if let Some(started) = env.started {
+        let _unsent = started.send(Health { handle });
     }
     let ended = wait_for_end(&env.shutdown, driving, serving, &stop).await;
     work_dir::remove_endpoint(&flags.work_dir);

@@ -19,7 +19,7 @@ suite newcomer sh -e newcomer.sh
 grep -q '^hello from a task' /out/newcomer.txt || { echo "newcomer: no output of the task"; failed=1; }
 
 # From here on with settings of the scenarios; an agent that has been registered does not take other resources.
-systemctl stop meseta-agent meseta-master
+systemctl stop meseta-scheduler meseta-agent meseta-master
 rm -rf /var/lib/meseta/agent/* /var/lib/meseta/master/*
 cat >>/etc/meseta/agent.toml <<T
 resources = "cpus:8;mem:700;disk:500"

@@ -26,10 +26,12 @@ soon() { local n; for n in $(seq 60); do "$@" && return; sleep 1; done; return 1
 
 timed "install" dpkg -i first.deb
 holds "the agent is not started by itself" inactive meseta-agent
-holds "the users are there" getent passwd meseta meseta-master
+holds "the users are there" getent passwd meseta meseta-master meseta-scheduler
 # The machine leaves manuals out of its disk.
 holds "the package has the manual" listed /usr/share/man/man1/meseta-agent.1.gz
 timed "start" systemctl enable --now meseta-master meseta-agent
+timed "start the scheduler of jobs" systemctl enable --now meseta-scheduler
+holds "the scheduler answers" meseta jobs
 timed "a task runs" meseta execute --detach --name=long --command='exec sleep 86400' --resources='cpus:0.1;mem:32'
 started=$(task)
 agent=$(systemctl show -p MainPID meseta-agent)
@@ -41,6 +43,7 @@ holds "the agent has the task" soon runs
 
 timed "remove" dpkg -r meseta
 holds "the agent has ended" inactive meseta-agent
+holds "the scheduler has ended" inactive meseta-scheduler
 holds "the task goes on" same_task
 holds "the configuration stays" test -e /etc/meseta/agent.toml
 timed "purge" dpkg -P meseta
@@ -48,6 +51,6 @@ holds "the task has ended" soon ended_task
 for path in /etc/meseta /var/lib/meseta /run/meseta /usr/bin/meseta /usr/share/doc/meseta /usr/lib/systemd/system/meseta.slice; do
   holds "$path is gone" absent $path
 done
-for user in meseta meseta-master; do holds "the user $user is gone" unknown $user; done
+for user in meseta meseta-master meseta-scheduler; do holds "the user $user is gone" unknown $user; done
 holds "no scope is left" inactive meseta-tasks.scope
 exit $failed

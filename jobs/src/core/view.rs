@@ -293,6 +293,12 @@ impl State {
         self.is_connected
     }
 
+    /// How many jobs there are.
+    #[must_use]
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
+    }
+
     fn view(&self, job: &Job) -> JobView {
         let at = self.clock.at;
         let running =

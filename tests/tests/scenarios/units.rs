@@ -15,8 +15,9 @@ meseta_tests::scenarios! {
 }
 
 /// Highest exposure of each unit with a drop-in, in tenths.
-const EXPOSURES: [(&str, Option<&str>, u32); 4] = [
+const EXPOSURES: [(&str, Option<&str>, u32); 5] = [
     ("meseta-master.service", None, 15),
+    ("meseta-scheduler.service", None, 15),
     ("meseta-agent.service", None, 60),
     ("meseta-agent.service", Some("kernel"), 56),
     ("meseta-agent.service", Some("hardened"), 49),
@@ -36,6 +37,7 @@ fn staged(drop_in: Option<&str>) -> tempfile::TempDir {
     for unit in [
         "meseta-agent.service",
         "meseta-master.service",
+        "meseta-scheduler.service",
         "meseta.slice",
     ] {
         let text = fs::read_to_string(folder().join(unit)).expect("a unit");
@@ -67,6 +69,7 @@ fn verify_has_nothing_to_say() {
             .args([
                 "./meseta-agent.service",
                 "./meseta-master.service",
+                "./meseta-scheduler.service",
                 "./meseta.slice",
             ])
             .current_dir(dir.path())
@@ -98,7 +101,7 @@ fn exposure_is_within_its_bounds() {
 
 /// Each daemon takes its example configuration: it fails later, for a port that is none.
 fn the_examples_are_understood() {
-    for daemon in ["agent", "master"] {
+    for daemon in ["agent", "master", "scheduler"] {
         let config = folder().join(format!("{daemon}.toml"));
         let output = Command::new(meseta_tests::daemon::binary())
             .arg(daemon)

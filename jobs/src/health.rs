@@ -1,0 +1,43 @@
+//! Whether the scheduler is well, for the process around it: a service manager's status and watchdog.
+
+use std::time::Duration;
+
+use meseta_etcd::leadership::Role;
+
+use crate::service::Handle;
+
+/// The core answers at once unless the machine is in trouble.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Asks the running scheduler how it is. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Health {
+    pub(crate) handle: Handle,
+}
+
+impl Health {
+    /// One line for people; `None` when the core does not answer within a few seconds.
+    pub async fn status(&self) -> Option<String> {
+        match self.handle.standing.now() {
+            Role::Leading => self.leading().await,
+            Role::Following(Some(leader)) => Some(format!("Following {}", leader.address)),
+            Role::Following(None) => Some("Following; no scheduler leads".to_owned()),
+            Role::Recovering => Some("Leading; reading the store".to_owned()),
+            Role::Suspended { reason } => Some(format!("Suspended: {reason}")),
+        }
+    }
+
+    async fn leading(&self) -> Option<String> {
+        let asked = self
+            .handle
+            .read(|state| (state.is_connected(), state.job_count()));
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
+        let (is_connected, jobs) = asked.ok()?.ok()?;
+        let master = if is_connected {
+            "Subscribed"
+        } else {
+            "No master"
+        };
+        Some(format!("{master}; jobs: {jobs}"))
+    }
+}
