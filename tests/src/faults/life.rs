@@ -168,6 +168,12 @@ impl Stage {
         &self.cluster.agent().url
     }
 
+    /// The key that the tokens of executors are signed with, which is the same in all lives.
+    pub fn executor_key(&self) -> Vec<u8> {
+        let path = self.cluster.agent_dir(0).join("meta/executor_key");
+        std::fs::read(path).expect("a key")
+    }
+
     /// One life, in which these faults come.
     pub fn live(&mut self, faults: &[(Point, Fault)]) -> Outcome {
         let began = Instant::now();

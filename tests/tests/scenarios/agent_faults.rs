@@ -54,6 +54,7 @@ fn a_fault_in_a_call_of_the_agent_ends_no_task() {
             error("clone3", "by checkpoints", Errno::ENOMEM),
         ],
     ];
+    let key = stage.executor_key();
     for faults in lives {
         let outcome = stage.live(&faults);
         assert!(
@@ -66,6 +67,7 @@ fn a_fault_in_a_call_of_the_agent_ends_no_task() {
             let is_met = outcome.fired.iter().any(|(met, _)| met == point);
             assert!(is_met, "{point} was not made");
         }
+        assert_eq!(stage.executor_key(), key, "{faults:?}: {}", outcome.log);
     }
 }
 
