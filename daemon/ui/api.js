@@ -108,12 +108,27 @@ export function url(path, parameters = {}) {
   return query ? `${path}?${query}` : path;
 }
 
+/** An answer that takes longer is taken for none: a daemon that stands still, or is cut off, closes no connection. */
+const ANSWER_MS = 30_000;
+
+/** What is only read; `read` takes it out of the answer. */
+async function getAs(path, read) {
+  const signal = AbortSignal.timeout(ANSWER_MS);
+  const response = await ask(path, { signal });
+  try {
+    return await read(response);
+  } catch (error) {
+    if (signal.aborted) told({ trouble: "no answer" });
+    throw error;
+  }
+}
+
 export async function get(path, parameters) {
-  return (await ask(url(path, parameters))).json();
+  return getAs(url(path, parameters), (response) => response.json());
 }
 
 export async function getText(path) {
-  return (await ask(path)).text();
+  return getAs(path, (response) => response.text());
 }
 
 /** Sends a change; gives the text of the answer, which is often empty. */

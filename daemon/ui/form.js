@@ -26,7 +26,7 @@ function limited(field, rights) {
 }
 
 /**
- * A change: its fields, the command that does the same, and what came of it. `run` gives the text that says so; with `asks`
+ * A change: its fields, the command that does the same, and what came of it. `run` is given them and the reader's rights and gives the text that says so; with `asks`
  * there is a question first. `given` are the values that the fields begin with.
  */
 export function Form({ form, given }) {
@@ -35,8 +35,9 @@ export function Form({ form, given }) {
   const [typed, setTyped] = useState(() =>
     Object.fromEntries(fields.map((field) => [field.name, given[field.name] ?? field.choices?.[0] ?? ""])));
   // What could be chosen may have changed since.
-  const values = Object.fromEntries(fields.map(({ name, choices: all }) =>
+  const shown = Object.fromEntries(fields.map(({ name, choices: all }) =>
     [name, all && !all.includes(typed[name]) ? all[0] : typed[name]]));
+  const values = Object.fromEntries(Object.entries(shown).map(([name, value]) => [name, value?.trim()]));
   const [outcome, setOutcome] = useState(null);
   const [isAsking, setAsking] = useState(false);
   const [isRunning, setRunning] = useState(false);
@@ -45,7 +46,7 @@ export function Form({ form, given }) {
     setRunning(true);
     setOutcome({ text: "Waiting for the outcome …" });
     try {
-      setOutcome({ text: await form.run(values) });
+      setOutcome({ text: await form.run(values, rights ?? {}) });
       changed();
     } catch (error) {
       setOutcome({ text: error.message, isBad: true });
@@ -57,11 +58,11 @@ export function Form({ form, given }) {
     if (form.asks) setAsking(true);
     else run();
   };
-  const set = (name) => (event) => setTyped((last) => ({ ...last, [name]: event.target.value.trim() }));
+  const set = (name) => (event) => setTyped((last) => ({ ...last, [name]: event.target.value }));
   const isFilled = fields.every((field) => !field.isNeeded || values[field.name]);
   return html`<form id="form-${form.id}" onSubmit=${submit} aria-labelledby="title-${form.id}">
     <h3 id="title-${form.id}">${form.title}</h3>
-    ${fields.map((field) => html`<label>${field.label}<${Field} field=${field} value=${values[field.name]} set=${set(field.name)} /></label>`)}
+    ${fields.map((field) => html`<label>${field.label}<${Field} field=${field} value=${shown[field.name]} set=${set(field.name)} /></label>`)}
     ${isFilled && html`<${Command} text=${form.command(values)} />`}
     <button type="submit" class=${form.asks ? "danger" : ""} disabled=${isRunning}>${form.verb ?? form.title}${form.asks ? " …" : ""}</button>
     ${outcome && html`<p class=${outcome.isBad ? "trouble" : "outcome"} role=${outcome.isBad ? "alert" : "status"}>${outcome.text}</p>`}

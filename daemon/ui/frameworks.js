@@ -85,7 +85,7 @@ export function Framework({ id }) {
     ${framework.offers.length > 0 && html`<section><h2>Offers out</h2><${Offers} offers=${framework.offers} /></section>`}
     ${!isOver && framework.active && html`<${Why} title="Why is it waiting?" parameters=${{ framework_id: id }}
       command="meseta explain --framework=${id}" />`}
-    ${!isOver && may(rights, "teardown_frameworks", framework.principal ?? "") && html`<p><a href="${link("operate")}?framework=${encodeURIComponent(id)}#teardown">End this framework …</a></p>`}`;
+    ${!isOver && may(rights, "teardown_frameworks", framework.principal ?? "") && html`<p><a href="${link("operate")}?framework=${encodeURIComponent(id)}">End this framework …</a></p>`}`;
 }
 
 function Offers({ offers }) {

@@ -16,15 +16,37 @@ async function agentOf(id) {
 
 const quantities = (scalars) => Object.fromEntries(Object.entries(scalars).map(([name, value]) => [name, { value }]));
 
-const reservation = (text, role) => Object.entries(format.parseScalars(text)).map(([name, value]) => ({
-  name, type: "SCALAR", scalar: { value }, reservations: [{ type: "DYNAMIC", role }],
-}));
+/** A reservation by the reader. */
+const reservation = (role, { principal }) => ({ type: "DYNAMIC", role, ...(principal && { principal }) });
+
+/**
+ * The reservations under which the agent holds this resource for the role: the reader's own if there are any, else the only
+ * ones. A reservation is taken back as it was made, with its principal.
+ */
+function reservationsOf(agent, role, name, rights) {
+  const stacks = new Map();
+  for (const one of agent?.reserved_resources_full?.[role] ?? []) {
+    const isVolume = one.disk?.persistence !== undefined;
+    if (one.name === name && !isVolume) stacks.set(JSON.stringify(one.reservations), one.reservations ?? []);
+  }
+  const all = [...stacks.values()];
+  const own = all.filter((stack) => rights.principal && stack.at(-1)?.principal === rights.principal);
+  const meant = own.length > 0 ? own : all;
+  if (meant.length > 1) {
+    throw new Error(`${name} of ${role} is reserved by several on this agent: say whose is meant by meseta unreserve --reserver=NAME`);
+  }
+  return meant[0] ?? [reservation(role, rights)];
+}
 
 /** Sends a reservation or takes one back, and waits until the agent has done it. */
-async function reserve(type, { agent, role, resources }) {
-  const before = (await agentOf(agent))?.reserved_resources?.[role] ?? {};
-  const [[name]] = Object.entries(format.parseScalars(resources));
-  await call(type, { [type.toLowerCase()]: { agent_id: { value: agent }, resources: reservation(resources, role) } });
+async function reserve(type, { agent, role, resources }, rights) {
+  const found = await agentOf(agent);
+  const before = found?.reserved_resources?.[role] ?? {};
+  const amounts = Object.entries(format.parseScalars(resources));
+  const [[name]] = amounts;
+  const under = (one) => (type === "RESERVE_RESOURCES" ? [reservation(role, rights)] : reservationsOf(found, role, one, rights));
+  const asked = amounts.map(([one, value]) => ({ name: one, type: "SCALAR", scalar: { value }, reservations: under(one) }));
+  await call(type, { [type.toLowerCase()]: { agent_id: { value: agent }, resources: asked } });
   return awaited(async () => {
     const now = (await agentOf(agent))?.reserved_resources?.[role] ?? {};
     return (now[name] ?? 0) !== (before[name] ?? 0) && `Done: ${role} has ${format.resources(now)} on this agent.`;
@@ -34,8 +56,9 @@ async function reserve(type, { agent, role, resources }) {
 async function drain({ agent, gone }) {
   await call("DRAIN_AGENT", { drain_agent: { agent_id: { value: agent }, mark_gone: gone === "yes" } });
   return awaited(async () => {
-    const state = (await agentOf(agent))?.drain_info?.state;
-    return state === "DRAINED" ? "Done: the agent is drained." : null;
+    const found = await agentOf(agent);
+    if (gone === "yes" && found?.standing === "gone") return "Done: the agent is drained, and gone for good.";
+    return found?.drain_info?.state === "DRAINED" ? "Done: the agent is drained." : null;
   }, "Draining: its tasks have not ended yet. The agent's page shows when they have.");
 }
 
@@ -106,12 +129,12 @@ const FORMS = [
     {
       id: "reserve", needs: ["reserve_resources"], title: "Reserve", fields: [AGENT, role("reserve_resources"), RESOURCES],
       command: ({ agent, role, resources }) => `meseta reserve --role=${word(role)} --resources=${word(resources)} ${word(agent)}`,
-      run: (values) => reserve("RESERVE_RESOURCES", values),
+      run: (values, rights) => reserve("RESERVE_RESOURCES", values, rights),
     },
     {
       id: "unreserve", needs: ["unreserve_resources"], title: "Take a reservation back", fields: [AGENT, role(), RESOURCES],
       command: ({ agent, role, resources }) => `meseta unreserve --role=${word(role)} --resources=${word(resources)} ${word(agent)}`,
-      run: (values) => reserve("UNRESERVE_RESOURCES", values),
+      run: (values, rights) => reserve("UNRESERVE_RESOURCES", values, rights),
     },
   ]],
   ["Agents", [

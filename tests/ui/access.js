@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 
 import { problems, rowsOf, signedInAs, watch } from "./browser.js";
-import { ShutCluster } from "./cluster.js";
+import { ShutCluster, eventually } from "./cluster.js";
 
 const secretOf = (principal) => ({ username: principal, password: principal });
 
@@ -89,4 +89,27 @@ async function operator(page, shut) {
   await page.goto(`http://${shut.master}/#/tasks`);
   await page.getByRole("table", { name: "Tasks" }).waitFor();
   assert.deepEqual((await rowsOf(page, "Tasks")).map((row) => row[0]).sort(), ["mine", "theirs"]);
+  // A reservation has the principal of who made it, and is taken back with it.
+  await page.goto(`http://${shut.master}/#/operate`);
+  const [{ id }] = (await shut.get("slaves")).slaves;
+  const send = async (form, values, said) => {
+    const found = page.locator(`#form-${form}`);
+    await found.getByLabel("Agent's id", { exact: true }).fill(id);
+    for (const [label, value] of Object.entries(values)) await found.getByLabel(label, { exact: true }).fill(value);
+    await found.locator("button[type=submit]").click();
+    await found.getByText(said).waitFor();
+  };
+  await send("reserve", { Role: "data", Resources: "cpus:0.5" }, "Done: data has cpus 0.5 on this agent.");
+  await send("unreserve", { Role: "data", Resources: "cpus:0.5" }, "Done: data has – on this agent.");
+  // A drained agent that is to be gone has no state of a drain any more. One without tasks: those that were left running have
+  // nobody who acknowledges their ends.
+  shut.children.push(shut.agent("empty", ["--resources=cpus:1;mem:64;disk:64"]));
+  const isOther = (agent) => agent.id !== id;
+  const empty = await eventually("the other agent", async () => (await shut.get("slaves")).slaves.find(isOther));
+  const drain = page.locator("#form-drain");
+  await drain.getByLabel("Agent's id", { exact: true }).fill(empty.id);
+  await drain.locator("select[name=gone]").selectOption("yes");
+  await drain.locator("button[type=submit]").click();
+  await page.getByRole("dialog").getByRole("button", { name: "Drain" }).click();
+  await drain.getByText("Done: the agent is drained, and gone for good.").waitFor({ timeout: 60_000 });
 }

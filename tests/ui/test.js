@@ -235,6 +235,28 @@ async function disconnected() {
   });
 }
 
+/** A daemon that stands still keeps its connections and says nothing. */
+async function silent() {
+  await open("", "Now");
+  await page.getByText("Connected to").waitFor();
+  await breaking(async () => {
+    await page.route("**/*", () => {});
+    await page.getByText(/Disconnected: no answer/).waitFor({ timeout: 60_000 });
+    await page.unroute("**/*");
+    await page.getByText("Connected to").waitFor();
+  });
+}
+
+/** The page of a framework leads to the form that ends it, filled in. */
+async function ending() {
+  const { id } = (await cluster.get("state-summary")).frameworks.find((one) => one.active);
+  await open(`frameworks/${encodeURIComponent(id)}`, "Framework");
+  await page.getByRole("link", { name: "End this framework" }).click();
+  await page.getByRole("heading", { level: 1, name: "Operate" }).waitFor();
+  const field = page.locator("#form-teardown").getByLabel("Framework's id", { exact: true });
+  assert.equal(await field.inputValue(), id);
+}
+
 /** Goes on with Tab until an element of this name has the focus. */
 async function tabTo(what, isIt, max = 200) {
   for (let count = 0; count < max; count += 1) {
@@ -311,6 +333,11 @@ async function forms() {
   await sent("reactivate", { "Agent's id": agent }, "Done: it is offered again.");
   assert.equal((await found()).deactivated, false);
   await sent("schedule", { "Host names": "node8, node9", "Begins in minutes": "60", "Lasts hours": "2" }, "Done: frameworks are asked to leave these machines.");
+  // As a reader types, a key at a time.
+  const typed = page.locator("#form-schedule");
+  await typed.getByLabel("Host names", { exact: true }).fill("");
+  await typed.getByLabel("Host names", { exact: true }).pressSequentially("node8 node9");
+  assert.match(await typed.locator("code").first().textContent(), / node8 node9$/);
   const [scheduled] = (await cluster.get("maintenance/schedule")).windows;
   assert.deepEqual(scheduled.machine_ids.map((one) => one.hostname), ["node8", "node9"]);
   assert.equal(scheduled.unavailability.duration.nanoseconds, 7_200e9);
@@ -427,6 +454,8 @@ try {
   await step("Events come live", events);
   await step("Pictures, and no serious finding of axe", overview);
   await step("a broken connection is said and mends by itself", disconnected);
+  await step("a daemon that stands still is said not to answer", silent);
+  await step("the page of a framework leads to the form that ends it", ending);
   await step("a weight is set and a framework ended by keyboard alone", keyboard);
   await step("each form of Operate does what it says", forms);
   await step("Jobs equal the API", jobs);
