@@ -70,6 +70,34 @@ pub(super) fn find<'a>(
     }
 }
 
+/// The id of the agent that is meant, among all that `/slaves` lists: a whole id wherever it stands; else one that is here
+/// or awaited, since a host whose agent is back under another id is meant as it is now; else one that is lost.
+pub(super) fn find_anywhere(listed: &Value, query: &str) -> anyhow::Result<Option<String>> {
+    let list = |name| items(listed, name).iter();
+    let here = list("slaves").chain(list("recovered_slaves"));
+    let lost = list("unreachable_slaves").chain(list("gone_slaves"));
+    if lost.clone().any(|agent| text(agent, "id") == query) {
+        return Ok(Some(query.to_owned()));
+    }
+    match find(here, query)? {
+        None => find(lost, query),
+        found => Ok(found),
+    }
+}
+
+/// Why the agent of this whole id is not here, if it is one that `/slaves` lists as such.
+pub(super) fn absence(listed: &Value, id: &str) -> Option<&'static str> {
+    let lists = [
+        ("recovered_slaves", "awaited since the master began to lead"),
+        ("unreachable_slaves", "unreachable"),
+        ("gone_slaves", "gone"),
+    ];
+    let is_it = |agent: &Value| text(agent, "id") == id;
+    let mut lists = lists.into_iter();
+    let (_, absence) = lists.find(|(list, _)| items(listed, list).iter().any(is_it))?;
+    Some(absence)
+}
+
 /// In one word; what an operator has done to it before what the network does.
 fn state(agent: &Value) -> &'static str {
     let flag = |key| agent.get(key).and_then(Value::as_bool).unwrap_or(false);
@@ -142,6 +170,33 @@ fn attributes(agent: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// `mark-gone m1-S1` ended m1-S10 while m1-S1 was unreachable.
+    #[test]
+    fn a_whole_id_means_its_agent_wherever_it_is_listed() {
+        let agent = |id: &str, hostname: &str| json!({"id": id, "hostname": hostname});
+        let listed = json!({
+            "slaves": [agent("m1-S10", "b"), agent("m2-S3", "m1-S4")],
+            "recovered_slaves": [agent("m1-S11", "c")],
+            "unreachable_slaves": [agent("m1-S1", "a"), agent("m1-S4", "d"), agent("m1-S3", "b")],
+            "gone_slaves": [agent("m1-S2", "")],
+        });
+        for (query, expected) in [
+            ("m1-S1", Some("m1-S1")),
+            ("S1", Some("m1-S1")),
+            ("m1-S2", Some("m1-S2")),
+            ("m1-S11", Some("m1-S11")),
+            // Another's host name.
+            ("m1-S4", Some("m1-S4")),
+            // A host name of both, of which one is here.
+            ("b", Some("m1-S10")),
+            ("a", Some("m1-S1")),
+            ("m1-S5", None),
+        ] {
+            let found = find_anywhere(&listed, query).expect(query);
+            assert_eq!(found.as_deref(), expected, "{query}");
+        }
+    }
 
     #[test]
     fn a_drained_agent_is_called_that() {

@@ -5,8 +5,31 @@ use anyhow::bail;
 /// How many of those that could be meant are named.
 const NAMED_MAX: usize = 5;
 
-/// The id that is meant: one that is the same, or else the only one that begins or, behind a hyphen, ends so. Nothing if
-/// there is none like it. `what` says what it is an id of.
+/// Whether `query` could mean this id: it is the same, or begins or, behind a hyphen, ends so. What ends within one of
+/// the numbers by which ids of one kind are told apart is no beginning: `m1-S1` is not `m1-S10`.
+pub(super) fn is_like(id: &str, query: &str) -> bool {
+    let is_end = id
+        .strip_suffix(query)
+        .is_some_and(|rest| rest.is_empty() || rest.ends_with('-'));
+    is_end || (id.starts_with(query) && !splits_number(id, query.len()))
+}
+
+/// Whether a number of the id goes on behind its first `length` bytes: an agent's behind `-S`, one behind a dot as in
+/// the ids of jobs' tasks, the last behind a hyphen, or the whole id. Digits elsewhere, as in a UUID, are letters like
+/// others.
+fn splits_number(id: &str, length: usize) -> bool {
+    let Some((start, rest)) = id.split_at_checked(length) else {
+        return false;
+    };
+    let before = start.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let after = rest.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let is_within = before.len() < start.len() && after.len() < rest.len();
+    let is_last = after.is_empty() && (before.is_empty() || before.ends_with('-'));
+    is_within && (is_last || before.ends_with('.') || before.ends_with("-S"))
+}
+
+/// The id that is meant: one that is the same, or else the only one that is like it. Nothing if there is none. `what`
+/// says what it is an id of.
 pub(super) fn resolve<'a>(
     ids: impl Iterator<Item = &'a str> + Clone,
     query: &str,
@@ -15,12 +38,8 @@ pub(super) fn resolve<'a>(
     if ids.clone().any(|id| id == query) {
         return Ok(Some(query.to_owned()));
     }
-    let is_end = |id: &str| {
-        id.strip_suffix(query)
-            .is_some_and(|rest| rest.ends_with('-'))
-    };
     let mut like: Vec<&str> = ids
-        .filter(|id| !query.is_empty() && (id.starts_with(query) || is_end(id)))
+        .filter(|id| !query.is_empty() && is_like(id, query))
         .collect();
     like.sort_unstable();
     like.dedup();
@@ -68,5 +87,32 @@ mod tests {
             error.contains("3 of agents: m1-S0, m1-S1, m1-S10"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_whole_id_is_not_the_beginning_of_another() {
+        for (id, query, expected) in [
+            ("m1-S10", "m1-S1", false),
+            ("m1-S10", "m1-S10", true),
+            ("m1-S10", "m1-S", true),
+            ("m1-S10", "S1", false),
+            ("m1-10000", "m1-1000", false),
+            ("web-12", "web-1", false),
+            ("web-12", "web-", true),
+            ("10", "1", false),
+            ("web.12.0.0.1", "web.1", false),
+            ("web.12.0.0.1", "web.12", true),
+            ("web2.1.0.0.1", "web", true),
+            // UUIDs, whose digits are no numbers.
+            ("3f91c0de-1234-4c11-9a6f-0a1b2c3d4e5f-S0", "3f9", true),
+            (
+                "3f91c0de-1234-4c11-9a6f-0a1b2c3d4e5f-S0",
+                "3f91c0de-12",
+                true,
+            ),
+            ("12345678-1234-4c11-9a6f-0a1b2c3d4e5f", "123", true),
+        ] {
+            assert_eq!(is_like(id, query), expected, "{query} for {id}");
+        }
     }
 }

@@ -47,14 +47,7 @@ pub(crate) struct DrainOptions {
 /// The id of the agent that is meant.
 fn find(options: &AgentOptions) -> anyhow::Result<String> {
     let body = server::get_json(&options.master.master, "/slaves")?;
-    let list = |name| items(&body, name).iter();
-    let here = list("slaves").chain(list("recovered_slaves"));
-    let lost = list("unreachable_slaves").chain(list("gone_slaves"));
-    // A host whose agent is back under another id is meant as it is now.
-    let found = match agents::find(here, &options.agent)? {
-        None => agents::find(lost, &options.agent)?,
-        found => found,
-    };
+    let found = agents::find_anywhere(&body, &options.agent)?;
     // The master may know more ids than it lists.
     Ok(found.unwrap_or_else(|| options.agent.clone()))
 }

@@ -9,7 +9,7 @@ use meseta_proto::mesos::v1;
 use meseta_resources::{Reservation, Resource, Role};
 use serde_json::Value;
 
-use super::{items, server, text};
+use super::{agents, items, server, text};
 
 /// One agent, as `/slaves` shows it.
 #[derive(Debug)]
@@ -21,12 +21,20 @@ pub(super) struct Holder {
 impl Holder {
     /// The agent with this id, or this host name if no other has it.
     pub(super) fn find(master: &str, requested: &str) -> anyhow::Result<Self> {
-        let body = server::get_json(master, "/slaves")?;
-        let agents = items(&body, "slaves");
-        let id = super::agents::find(agents.iter(), requested)?.with_context(|| {
+        Self::among(&server::get_json(master, "/slaves")?, requested)
+    }
+
+    fn among(listed: &Value, requested: &str) -> anyhow::Result<Self> {
+        if let Some(absence) = agents::absence(listed, requested) {
+            bail!(
+                "agent {requested} is {absence}: what is reserved on it changes only while it is registered"
+            );
+        }
+        let here = items(listed, "slaves");
+        let id = agents::find(here.iter(), requested)?.with_context(|| {
             format!("there is no agent {requested:?}; `meseta agents` lists them")
         })?;
-        let agent = agents.iter().find(|agent| text(agent, "id") == id);
+        let agent = here.iter().find(|agent| text(agent, "id") == id);
         let reserved = agent.map(reserved).transpose()?.unwrap_or_default();
         Ok(Self { id, reserved })
     }
@@ -161,6 +169,27 @@ mod tests {
         stack
             .last()
             .and_then(|top| Some(top.principal.as_ref()?.to_string()))
+    }
+
+    /// `volumes destroy m1-S1` destroyed the volume of m1-S10 while m1-S1 was away.
+    #[test]
+    fn an_agent_that_is_away_is_not_taken_for_another() {
+        let agent = |id: &str, hostname: &str| json!({"id": id, "hostname": hostname});
+        let listed = json!({
+            "slaves": [agent("m1-S10", "m1-S2")],
+            "unreachable_slaves": [agent("m1-S1", "a")],
+            "gone_slaves": [agent("m1-S2", "")],
+        });
+        let found = |query| Holder::among(&listed, query).map(|holder| holder.id);
+        assert_eq!(found("S10").expect("here"), "m1-S10");
+        for (query, expected) in [
+            ("m1-S1", "agent m1-S1 is unreachable"),
+            ("m1-S2", "agent m1-S2 is gone"),
+            ("S1", "there is no agent \"S1\""),
+        ] {
+            let said = found(query).expect_err(query).to_string();
+            assert!(said.starts_with(expected), "{said}");
+        }
     }
 
     #[test]

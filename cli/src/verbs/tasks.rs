@@ -8,7 +8,7 @@ use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::call;
 use serde_json::{Value, json};
 
-use super::{MasterFlag, call_of, items, list_all, number, server, text};
+use super::{MasterFlag, call_of, ids, items, list_all, number, server, text};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -134,10 +134,7 @@ fn known_state(given: &str) -> Result<v1::TaskState, String> {
 impl Options {
     fn is_meant(&self, task: &Value) -> bool {
         let is_state = |requested: &v1::TaskState| text(task, "state") == requested.as_str_name();
-        let is_id = |key: &str, requested: &String| {
-            let id = text(task, key);
-            id.starts_with(requested.as_str()) || id.ends_with(&format!("-{requested}"))
-        };
+        let is_id = |key: &str, requested: &String| ids::is_like(&text(task, key), requested);
         self.state.as_ref().is_none_or(is_state)
             && self
                 .framework
