@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use meseta_daemon::calendar;
 use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
@@ -36,7 +36,7 @@ pub(crate) struct DrainOptions {
     /// Once it is drained, the agent is gone for good and must not come back.
     #[arg(long = "mark_gone")]
     mark_gone: bool,
-    /// Return only when the agent is drained.
+    /// Return only when the agent is drained; fail if it cannot be, because it is unreachable for example.
     #[arg(long)]
     wait: bool,
     /// Wait no longer than this, and exit with 124; the agent goes on draining.
@@ -52,12 +52,60 @@ fn find(options: &AgentOptions) -> anyhow::Result<String> {
     Ok(found.unwrap_or_else(|| options.agent.clone()))
 }
 
-/// When an agent became unreachable, if it is.
-fn unreachable_since(master: &str, id: &str) -> anyhow::Result<Option<String>> {
-    let body = server::get_json(master, &format!("/slaves?slave_id={}", server::encoded(id)))?;
-    let lost = items(&body, "unreachable_slaves").first();
-    let since = lost.and_then(|agent| agent.get("unreachable_time")?.as_f64());
-    Ok(since.map(calendar::utc))
+/// How far the draining of an agent is.
+#[derive(Debug, PartialEq)]
+enum DrainProgress {
+    Draining,
+    /// It has not come back to the master that leads now, which knows nothing of its tasks before it does.
+    Awaited,
+    Ended,
+    /// What can be ended only if it comes back.
+    Unreachable {
+        since: String,
+    },
+    /// It is not drained and will not be.
+    GivenUp(&'static str),
+}
+
+impl DrainProgress {
+    /// Of one agent in `/slaves`, which is drained to be marked gone or not.
+    fn of(listed: &Value, id: &str, mark_gone: bool) -> Self {
+        let find = |list| items(listed, list).iter().find(|one| text(one, "id") == id);
+        if let Some(agent) = find("slaves") {
+            let state = agent.pointer("/drain_info/state").and_then(Value::as_str);
+            return match state {
+                Some("DRAINED") => Self::Ended,
+                Some("DRAINING") => Self::Draining,
+                _ => Self::GivenUp("was reactivated"),
+            };
+        }
+        if find("recovered_slaves").is_some() {
+            return Self::Awaited;
+        }
+        if let Some(agent) = find("unreachable_slaves") {
+            let since = agent.get("unreachable_time").and_then(Value::as_f64);
+            return Self::Unreachable {
+                since: calendar::utc(since.unwrap_or_default()),
+            };
+        }
+        match find("gone_slaves") {
+            Some(_) if mark_gone => Self::Ended,
+            Some(_) => Self::GivenUp("was marked gone"),
+            None => Self::GivenUp("is registered no more"),
+        }
+    }
+
+    fn ask(master: &str, id: &str, mark_gone: bool) -> anyhow::Result<Self> {
+        let path = format!("/slaves?slave_id={}", server::encoded(id));
+        Ok(Self::of(&server::get_json(master, &path)?, id, mark_gone))
+    }
+}
+
+fn unreachable(id: &str, since: &str) -> String {
+    format!(
+        "agent {id} is unreachable since {since}: nothing on it can be ended now, and should it come \
+         back, it drains first; `meseta mark-gone` gives it up"
+    )
 }
 
 pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
@@ -79,48 +127,42 @@ pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
         ..call_of(call::Type::DrainAgent)
     };
     server::operate(master, &drain)?;
-    if let Some(since) = unreachable_since(master, &id)? {
-        table::say(&format!(
-            "agent {id} is unreachable since {since}: nothing on it can be ended now, and should it come \
-             back, it drains first; `meseta mark-gone` gives it up"
-        ));
-        return Ok(ExitCode::SUCCESS);
+    if options.wait {
+        return wait_until_drained(options, &id);
     }
-    if !options.wait {
-        table::say(&format!(
-            "agent {id} is draining; `meseta agents` shows how far it is"
-        ));
-        return Ok(ExitCode::SUCCESS);
-    }
-    wait_until_drained(master, &id, options.timeout)
+    let progress = DrainProgress::ask(master, &id, options.mark_gone)?;
+    table::say(&match progress {
+        DrainProgress::Unreachable { since } => unreachable(&id, &since),
+        _ => format!("agent {id} is draining; `meseta agents` shows how far it is"),
+    });
+    Ok(ExitCode::SUCCESS)
 }
 
-fn wait_until_drained(
-    master: &str,
-    id: &str,
-    timeout: Option<Duration>,
-) -> anyhow::Result<ExitCode> {
+fn wait_until_drained(options: &DrainOptions, id: &str) -> anyhow::Result<ExitCode> {
+    let master = &options.agent.master.master;
     let begun = std::time::Instant::now();
     let mut said = Vec::new();
     loop {
-        let body = server::get_json(master, &format!("/slaves?slave_id={}", server::encoded(id)))?;
-        let state = items(&body, "slaves")
-            .first()
-            .and_then(|agent| agent.pointer("/drain_info/state"))
-            .and_then(Value::as_str);
-        // A drained agent that is marked gone is listed no more.
-        if state != Some("DRAINING") {
-            table::say(&format!("agent {id} is drained"));
-            return Ok(ExitCode::SUCCESS);
-        }
-        let waiting = obstacles(&server::get_json(master, "/frameworks")?, id);
+        let waiting = match DrainProgress::ask(master, id, options.mark_gone)? {
+            DrainProgress::Ended => {
+                table::say(&format!("agent {id} is drained"));
+                return Ok(ExitCode::SUCCESS);
+            }
+            DrainProgress::Unreachable { since } => bail!(unreachable(id, &since)),
+            DrainProgress::GivenUp(why) => bail!("agent {id} is not drained: it {why}"),
+            DrainProgress::Draining => obstacles(&server::get_json(master, "/frameworks")?, id),
+            DrainProgress::Awaited => {
+                vec![format!("agent {id} has not come back to the master yet")]
+            }
+        };
         if waiting != said {
             for line in &waiting {
                 table::say(line);
             }
             said = waiting;
         }
-        if timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
+        let is_over = |timeout| begun.elapsed() >= timeout;
+        if options.timeout.is_some_and(is_over) {
             eprintln!("meseta: agent {id} is not drained yet; it goes on draining");
             return Ok(ExitCode::from(EXIT_TIMED_OUT));
         }
@@ -381,6 +423,47 @@ fn window(schedule: &Value, id: &Value) -> (String, String) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// An agent that became unreachable while it drained was called drained.
+    #[test]
+    fn only_an_agent_that_is_drained_is_called_so() {
+        let agent = |drain_info: Value| json!({"slaves": [{"id": "S1", "drain_info": drain_info}]});
+        let unreachable = DrainProgress::Unreachable {
+            since: calendar::utc(60.0),
+        };
+        for (listed, expected) in [
+            (agent(json!({"state": "DRAINING"})), DrainProgress::Draining),
+            (agent(json!({"state": "DRAINED"})), DrainProgress::Ended),
+            (
+                agent(json!(null)),
+                DrainProgress::GivenUp("was reactivated"),
+            ),
+            (
+                json!({"slaves": [], "recovered_slaves": [{"id": "S1"}]}),
+                DrainProgress::Awaited,
+            ),
+            (
+                json!({"unreachable_slaves": [{"id": "S1", "unreachable_time": 60.0}]}),
+                unreachable,
+            ),
+            (
+                json!({"gone_slaves": [{"id": "S1"}]}),
+                DrainProgress::GivenUp("was marked gone"),
+            ),
+            (
+                json!({"slaves": []}),
+                DrainProgress::GivenUp("is registered no more"),
+            ),
+        ] {
+            assert_eq!(
+                DrainProgress::of(&listed, "S1", false),
+                expected,
+                "{listed}"
+            );
+        }
+        let gone = json!({"slaves": [], "gone_slaves": [{"id": "S1"}]});
+        assert_eq!(DrainProgress::of(&gone, "S1", true), DrainProgress::Ended);
+    }
 
     #[test]
     fn what_a_drain_waits_for_is_named() {

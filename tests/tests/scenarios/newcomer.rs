@@ -273,6 +273,9 @@ fn agents_that_are_lost_are_listed_with_since_when() {
     assert!(drained.status.success(), "{}", err(&drained));
     let expected = format!("agent {id} is unreachable since 20");
     assert!(out(&drained).contains(&expected), "{}", out(&drained));
+    let waited = cluster.meseta("drain", &["S0", "--wait"]);
+    assert_eq!(waited.status.code(), Some(1), "{}", out(&waited));
+    assert!(err(&waited).contains(&expected), "{}", err(&waited));
     let gone = cluster.meseta("mark-gone", &["S0"]);
     assert!(gone.status.success(), "{}", err(&gone));
     assert!(list().contains("gone since 20"), "{}", list());
