@@ -13,6 +13,7 @@ use meseta_resources::time::Moment;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
+use super::masters;
 use super::outcome::{describe, exit_code};
 use super::output::{EXIT_UNREAD, write_all};
 use super::request::FAILOVER_SECONDS;
@@ -182,6 +183,8 @@ impl Job {
     async fn subscribe_again(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
         eprintln!("{error:#}; subscribing again");
         self.reconciler.disconnected();
+        // It may be gone, or stand still with all its connections.
+        masters::forget(&self.master);
         let id = self.scheduler.framework_id().to_owned();
         let mut info = self.request.framework();
         info.id = Some(mesos::FrameworkId { value: id });

@@ -1,15 +1,16 @@
 //! Finding the master that leads among those of `--master`, for all that one verb asks.
 //!
 //! Entered through [`at_leader`]. A master alone is asked as it is; of a list each is asked who leads. One that sends
-//! elsewhere is followed, and where nobody leads at the moment that is waited for. Invariant: what is asked again was
-//! not done: a master that follows does nothing.
+//! elsewhere is followed, one that is away is left for the next, and where nobody leads at the moment that is waited for.
+//! Invariant: what is asked again was not done, or changes nothing: a master that follows does nothing.
 
 use std::io::IsTerminal as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use meseta_daemon::leader;
+use meseta_daemon::leader::{self, Others};
+use meseta_daemon::tls::ClientConfig;
 use meseta_proto::leader::Backoff;
 use tokio::time::Instant;
 
@@ -23,6 +24,32 @@ pub(super) enum Asked<T> {
     Answered(T),
     /// Another master leads, or none does; the error is what is said if none is found.
     Elsewhere(anyhow::Error),
+    /// No answer came.
+    Unanswered {
+        error: anyhow::Error,
+        /// It was not asked, or what it was asked changes nothing.
+        may_ask_again: bool,
+    },
+}
+
+impl<T> Asked<T> {
+    /// The same with what is made of the answer.
+    pub(super) fn and_then<U>(
+        self,
+        read: impl FnOnce(T) -> anyhow::Result<U>,
+    ) -> anyhow::Result<Asked<U>> {
+        Ok(match self {
+            Self::Answered(answer) => Asked::Answered(read(answer)?),
+            Self::Elsewhere(error) => Asked::Elsewhere(error),
+            Self::Unanswered {
+                error,
+                may_ask_again,
+            } => Asked::Unanswered {
+                error,
+                may_ask_again,
+            },
+        })
+    }
 }
 
 /// A list and the master of it that was found to lead.
@@ -37,6 +64,34 @@ fn found(masters: &str) -> Option<String> {
 fn note(masters: &str, leader: &str) {
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     *found = Some((masters.to_owned(), leader.to_owned()));
+}
+
+/// Asks again who leads before these masters are asked anything else.
+pub(super) fn forget(masters: &str) {
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    found.take_if(|(list, _)| list == masters);
+}
+
+/// All masters, for a client that is with one of them.
+pub(super) fn others(masters: &str, master: &str) -> anyhow::Result<Others> {
+    let (masters, encryption) = addresses(masters)?;
+    let (_, address) = address::base(master);
+    Ok(Others {
+        address,
+        masters,
+        encryption,
+    })
+}
+
+/// The masters as they are connected to, and whom they are believed by if it is over TLS.
+fn addresses(masters: &str) -> anyhow::Result<(Vec<String>, Option<ClientConfig>)> {
+    let masters: Vec<_> = masters.split(',').map(address::base).collect();
+    let is_encrypted = masters.iter().any(|(scheme, _)| *scheme == "https");
+    let encryption = is_encrypted
+        .then(identity::encryption_of_masters)
+        .transpose()?;
+    let addresses = masters.into_iter().map(|(_, address)| address);
+    Ok((addresses.collect(), encryption))
 }
 
 /// A value of `--master`, if it can be one.
@@ -56,7 +111,7 @@ pub(super) fn parse(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Asks the master that leads, as often as another one does.
+/// Asks the master that leads, as often as another one does, or the one that did is away.
 pub(super) async fn at_leader<T>(
     masters: &str,
     ask: impl AsyncFn(&str) -> anyhow::Result<Asked<T>>,
@@ -68,23 +123,34 @@ pub(super) async fn at_leader<T>(
         None => masters.to_owned(),
     };
     loop {
-        match ask(&address).await? {
+        let error = match ask(&address).await? {
             Asked::Answered(answer) => return Ok(answer),
-            Asked::Elsewhere(error) => {
-                let next = search.leader(Some(error)).await?;
-                if next == address {
-                    search.pause().await;
+            Asked::Elsewhere(error) => error,
+            Asked::Unanswered {
+                error,
+                may_ask_again,
+            } => {
+                forget(masters);
+                // One that was not found is the only one.
+                if !may_ask_again || address == masters {
+                    return Err(error);
                 }
-                address = next;
+                error
             }
+        };
+        let next = search.leader(Some(error)).await?;
+        if next == address {
+            search.pause().await;
         }
+        address = next;
     }
 }
 
 /// The search for one verb's leader.
 struct Search<'a> {
     masters: &'a str,
-    until: Instant,
+    /// Set once a leader is first searched for: an answer may have been waited for before.
+    until: Option<Instant>,
     backoff: Backoff,
     was_told: bool,
 }
@@ -94,7 +160,7 @@ impl<'a> Search<'a> {
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self {
             masters,
-            until: Instant::now() + LEADER_WAIT,
+            until: None,
             backoff: Backoff::new(seed),
             was_told: false,
         }
@@ -102,18 +168,15 @@ impl<'a> Search<'a> {
 
     /// The master that leads, once there is one; after too long the error, or why none was found.
     async fn leader(&mut self, mut error: Option<anyhow::Error>) -> anyhow::Result<String> {
-        let masters: Vec<_> = self.masters.split(',').map(address::base).collect();
-        let is_encrypted = masters.iter().any(|(scheme, _)| *scheme == "https");
-        let addresses: Vec<_> = masters.into_iter().map(|(_, address)| address).collect();
+        let until = *self.until.get_or_insert(Instant::now() + LEADER_WAIT);
         loop {
-            if Instant::now() >= self.until
+            if Instant::now() >= until
                 && let Some(error) = error.take()
             {
                 return Err(error);
             }
-            let encryption = is_encrypted
-                .then(identity::encryption_of_masters)
-                .transpose()?;
+            let (addresses, encryption) = addresses(self.masters)?;
+            let is_encrypted = encryption.is_some();
             match leader::find(&addresses, encryption).await {
                 Ok(leader) => {
                     let scheme = if is_encrypted { "https" } else { "http" };
@@ -121,7 +184,7 @@ impl<'a> Search<'a> {
                     note(self.masters, &leader);
                     return Ok(leader);
                 }
-                Err(nobody) if Instant::now() >= self.until => {
+                Err(nobody) if Instant::now() >= until => {
                     return Err(nobody).context(format!(
                         "no leader was found within {} s; is --master right?",
                         LEADER_WAIT.as_secs()
@@ -146,7 +209,41 @@ impl<'a> Search<'a> {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::anyhow;
+    use serde_json::json;
+
+    use super::super::{canned, server};
     use super::*;
+
+    /// A verb asked the master that it had once found for ever.
+    #[tokio::test]
+    async fn a_leader_that_is_gone_is_left_for_the_next_one() {
+        let (next, _asked) = canned::server_with(&[("GET /state", 200, json!({"who": "next"}))]);
+        let gone = canned::nobody();
+        let masters = format!("{gone},{next}");
+        note(&masters, &format!("http://{gone}"));
+        let state = server::fetch_json(&masters, "/state").await;
+        assert_eq!(state.expect("the next one's"), json!({"who": "next"}));
+        let leader = found(&masters).expect("found");
+        assert_eq!(leader, format!("http://{next}"));
+        // What may have been done is not done twice, but the next request goes elsewhere.
+        let lost = at_leader(&masters, async |address| {
+            Ok(Asked::<()>::Unanswered {
+                error: anyhow!("{address} has not answered"),
+                may_ask_again: false,
+            })
+        });
+        let told = lost.await.expect_err("lost").to_string();
+        assert_eq!(told, format!("http://{next} has not answered"));
+        assert_eq!(found(&masters), None);
+    }
+
+    #[tokio::test]
+    async fn a_master_alone_that_is_away_is_not_waited_for() {
+        let told = server::fetch_json(&canned::nobody(), "/state").await;
+        let told = told.expect_err("nobody").to_string();
+        assert!(told.starts_with("nothing answers at"), "{told}");
+    }
 
     #[test]
     fn what_names_no_master_is_refused_with_what_would() {

@@ -2,6 +2,8 @@
 
 mod address;
 pub(crate) mod agents;
+#[cfg(test)]
+mod canned;
 pub(crate) mod credential;
 pub(crate) mod doctor;
 pub(crate) mod exec;

@@ -1,13 +1,26 @@
 //! The scheduler's side of the v1 API, as small as one task needs it.
 
-use anyhow::{Context as _, bail};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::{Call, Event, call, event};
 use meseta_proto::reconciler;
 
 use meseta_daemon::client::Client;
+use meseta_daemon::leader::Others;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::masters;
 use super::server::{self, EventStream};
+
+/// Heartbeats that may be missing before the stream is taken for dead.
+const HEARTBEATS_MISSED_MAX: f64 = 3.0;
+/// The time in which a master says something, where it does not say how often it does.
+const PATIENCE: Duration = Duration::from_secs(45);
+/// Events that have been read and not been looked at yet.
+const EVENTS_MAX: usize = 16;
 
 /// A subscribed framework.
 #[derive(Debug)]
@@ -16,7 +29,9 @@ pub(super) struct Scheduler {
     master: String,
     stream_id: String,
     framework_id: mesos::FrameworkId,
-    events: EventStream<Event>,
+    /// The last one says why the stream ended.
+    events: mpsc::Receiver<anyhow::Result<Event>>,
+    _reader: AbortOnDropHandle<()>,
 }
 
 impl Scheduler {
@@ -35,23 +50,27 @@ impl Scheduler {
         };
         let mut subscription =
             server::subscribe::<Call, Event>(masters, "/api/v1/scheduler", &subscribe).await?;
-        let first = subscription
-            .events
-            .next()
-            .await?
-            .context("the master closed the stream at once")?;
+        let first = next(&mut subscription.events, PATIENCE).await?;
         if let Some(error) = first.error {
             bail!("the master refused the subscription: {}", error.message);
         }
         let subscribed = first
             .subscribed
             .context("the master's first event is not SUBSCRIBED")?;
+        let interval = subscribed.heartbeat_interval_seconds;
+        let patience = interval.map(|seconds| seconds * HEARTBEATS_MISSED_MAX);
+        let patience = patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let others = masters::others(masters, &subscription.master)?;
+        let (told, events) = mpsc::channel(EVENTS_MAX);
+        let stream = subscription.events;
+        let reader = read(stream, patience.unwrap_or(PATIENCE), others, told);
         Ok(Self {
             client: subscription.client,
             master: subscription.master,
             stream_id: subscription.stream_id,
             framework_id: subscribed.framework_id,
-            events: subscription.events,
+            events,
+            _reader: AbortOnDropHandle::new(tokio::spawn(reader)),
         })
     }
 
@@ -61,17 +80,8 @@ impl Scheduler {
 
     /// The next event that is not a heartbeat. Cancel safe.
     pub(super) async fn next(&mut self) -> anyhow::Result<Event> {
-        loop {
-            let event = self
-                .events
-                .next()
-                .await?
-                .context("the master ended the stream")?;
-            if event.r#type() == event::Type::Heartbeat {
-                continue;
-            }
-            return Ok(event);
-        }
+        let event = self.events.recv().await;
+        event.context("the stream has ended")?
     }
 
     pub(super) async fn accept(
@@ -184,9 +194,78 @@ impl Scheduler {
     }
 }
 
+/// Reads the events of a stream to its end, which comes too when the master is silent for long: one that stands still or
+/// is cut off keeps its connections. A task of its own, so that the silence goes on however often an event is asked for.
+async fn read(
+    mut stream: EventStream<Event>,
+    patience: Duration,
+    others: Others,
+    told: mpsc::Sender<anyhow::Result<Event>>,
+) {
+    loop {
+        let event = tokio::select! {
+            leader = others.until_another_leads() => Err(anyhow!("the master is silent, and {leader} leads")),
+            event = next(&mut stream, patience) => event,
+        };
+        let is_heartbeat = |event: &Event| event.r#type() == event::Type::Heartbeat;
+        if event.as_ref().is_ok_and(is_heartbeat) {
+            continue;
+        }
+        let is_last = event.is_err();
+        if told.send(event).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+async fn next(stream: &mut EventStream<Event>, patience: Duration) -> anyhow::Result<Event> {
+    let event = tokio::time::timeout(patience, stream.next()).await;
+    let event = event.map_err(|_| anyhow!("the master has sent nothing for {patience:?}"))?;
+    event?.context("the master ended the stream")
+}
+
 fn of(kind: call::Type) -> Call {
     Call {
         r#type: Some(kind.into()),
         ..Call::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::media::{self, MediaType};
+    use meseta_proto::recordio;
+
+    use super::super::canned;
+    use super::*;
+
+    /// A master that stood still was listened to for ever.
+    #[tokio::test]
+    async fn a_master_that_falls_silent_is_left() {
+        let subscribed = Event {
+            r#type: Some(event::Type::Subscribed.into()),
+            subscribed: Some(event::Subscribed {
+                heartbeat_interval_seconds: Some(0.05),
+                ..event::Subscribed::default()
+            }),
+            ..Event::default()
+        };
+        let record = recordio::encode(&media::encode(MediaType::Protobuf, &subscribed));
+        let master = canned::silent_after(&record);
+        let framework = mesos::FrameworkInfo::default();
+        let scheduler = Scheduler::subscribe(&master, framework).await;
+        let mut scheduler = scheduler.expect("subscribed");
+        let ended = async {
+            loop {
+                // As often as the command does something else.
+                let event = tokio::time::timeout(Duration::from_millis(10), scheduler.next());
+                if let Ok(event) = event.await {
+                    return event;
+                }
+            }
+        };
+        let event = tokio::time::timeout(Duration::from_secs(30), ended).await;
+        let error = event.expect("in time").expect_err("silence").to_string();
+        assert_eq!(error, "the master has sent nothing for 150ms");
     }
 }

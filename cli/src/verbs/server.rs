@@ -73,7 +73,8 @@ impl AgentAddress {
     /// GET of one of its JSON pages, blocking.
     pub(super) fn get_json(&self, path: &str) -> anyhow::Result<Value> {
         let (client, address) = (self.client()?, &self.address);
-        let reply = runtime()?.block_on(fetch(&client, address, path))?;
+        let reply = runtime()?.block_on(fetch(&client, address, path));
+        let reply = reply.map_err(|error| unreachable(address, error))?;
         json_of(address, path, &refuse_failure(address, reply)?)
     }
 }
@@ -130,18 +131,30 @@ pub(super) fn get_json(masters: &str, path: &str) -> anyhow::Result<Value> {
 /// The same, for those who have a runtime.
 pub(super) async fn fetch_json(masters: &str, path: &str) -> anyhow::Result<Value> {
     at_leader(masters, async |address| {
-        let reply = fetch(&client(address)?, address, path).await?;
-        match of_leader(address, reply)? {
-            Asked::Answered(reply) => json_of(address, path, &reply).map(Asked::Answered),
-            Asked::Elsewhere(error) => Ok(Asked::Elsewhere(error)),
-        }
+        let reply = match fetch(&client(address)?, address, path).await {
+            Ok(reply) => reply,
+            Err(error) => return Ok(unanswered(address, error, true)),
+        };
+        of_leader(address, reply)?.and_then(|reply| json_of(address, path, &reply))
     })
     .await
 }
 
-async fn fetch(client: &Client, address: &str, path: &str) -> anyhow::Result<Reply> {
-    let reply = awaited(address, client.get(&url(address, path))).await;
-    reply.map_err(|error| unreachable(address, error))
+async fn fetch(client: &Client, address: &str, path: &str) -> Result<Reply, Error> {
+    awaited(address, client.get(&url(address, path))).await
+}
+
+/// What can be done where no answer came: what did not arrive, or only reads, may be asked of another master.
+fn unanswered<T>(address: &str, error: Error, is_read: bool) -> Asked<T> {
+    let may_ask_again = match &error {
+        Error::Connect { source, .. } => is_read || source.is_connect(),
+        Error::Timeout { .. } | Error::Read { .. } => is_read,
+        _ => false,
+    };
+    Asked::Unanswered {
+        error: unreachable(address, error),
+        may_ask_again,
+    }
 }
 
 fn json_of(address: &str, path: &str, reply: &Reply) -> anyhow::Result<Value> {
@@ -153,16 +166,14 @@ fn json_of(address: &str, path: &str, reply: &Reply) -> anyhow::Result<Value> {
 pub(super) fn operate(masters: &str, message: &master::Call) -> anyhow::Result<master::Response> {
     let asked = at_leader(masters, async |address| {
         let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
-        let reply = awaited(address, client(address)?.request(call)).await;
-        let reply = reply.map_err(|error| unreachable(address, error))?;
-        let answer = |reply: Reply| {
+        let reply = match awaited(address, client(address)?.request(call)).await {
+            Ok(reply) => reply,
+            Err(error) => return Ok(unanswered(address, error, false)),
+        };
+        of_leader(address, reply)?.and_then(|reply| {
             meseta_proto::media::decode(MEDIA, &reply.body)
                 .with_context(|| format!("{address} sent an answer that makes no sense"))
-        };
-        match of_leader(address, reply)? {
-            Asked::Answered(reply) => answer(reply).map(Asked::Answered),
-            Asked::Elsewhere(error) => Ok(Asked::Elsewhere(error)),
-        }
+        })
     });
     runtime()?.block_on(asked)
 }
@@ -308,7 +319,7 @@ pub(super) async fn post<T: WireMessage>(
     let reply = reply.map_err(|error| unreachable(address, error))?;
     match of_leader(address, reply)? {
         Asked::Answered(_) => Ok(()),
-        Asked::Elsewhere(error) => Err(error),
+        Asked::Elsewhere(error) | Asked::Unanswered { error, .. } => Err(error),
     }
 }
 
@@ -371,12 +382,11 @@ pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
                         ..
                     }
                 );
-                let error = unreachable(address, error);
-                return if is_elsewhere {
-                    Ok(Asked::Elsewhere(error))
+                return Ok(if is_elsewhere {
+                    Asked::Elsewhere(unreachable(address, error))
                 } else {
-                    Err(error)
-                };
+                    unanswered(address, error, false)
+                });
             }
         };
         let stream_id = records.header("mesos-stream-id");

@@ -1,6 +1,6 @@
 //! Whom agents and clients obey and find, of several masters: by lists, by what followers say, by epochs.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use meseta_proto::leader::{Attempt, MasterSearch, named_leader};
@@ -12,6 +12,8 @@ use meseta_tests::framework::framework_info;
 use meseta_tests::http;
 use meseta_tests::masters::{FAILOVER_LIMIT, Masters};
 use meseta_tests::wait::eventually;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
@@ -22,6 +24,7 @@ meseta_tests::scenarios! {
         a_grpc_framework_finds_the_leader_by_a_followers_word,
         an_agent_that_knows_one_follower_finds_the_leader,
         the_command_line_takes_a_list_and_follows_followers,
+        an_execute_leaves_a_leader_that_stands_still,
         an_agent_obeys_a_restored_registry_only_above_what_it_has_obeyed;
 }
 
@@ -151,6 +154,43 @@ fn the_command_line_takes_a_list_and_follows_followers() {
     let dir = masters.dir.path().join("refused");
     let said = meseta_tests::daemon::refused("agent", &dir, &["--port=0", etcd]);
     assert!(said.contains("master1:5050,master2:5050"), "{said}");
+}
+
+/// A leader that stands still keeps its connections, and the task its framework.
+fn an_execute_leaves_a_leader_that_stands_still() {
+    /// Another one leads after 8 s; that the stream is silent is noticed after 20.
+    const LIMIT: Duration = Duration::from_secs(60);
+    let masters = Masters::start(2, &[]);
+    let leader = masters.leader();
+    let url = masters.all[leader].url.clone();
+    let _agent = start_agent(&masters, &masters.addresses());
+    let end = masters.dir.path().join("end");
+    let task = format!(
+        "until [ -e {} ]; do sleep 0.1; done; echo ended",
+        end.display()
+    );
+    let execute = Command::new(binary())
+        .args(["execute", "--resources=cpus:0.1;mem:32", "--command", &task])
+        .arg(format!("--master={}", masters.addresses()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("meseta runs");
+    eventually("the task runs", FAILOVER_LIMIT, || {
+        (task_states(&url) == ["TASK_RUNNING"]).then_some(())
+    });
+    kill(Pid::from_raw(masters.all[leader].pid()), Signal::SIGSTOP).expect("it stands still");
+    let next = masters.leader_but(Some(leader));
+    let frameworks = format!("{}/frameworks", masters.all[next].url);
+    eventually("the framework is back", LIMIT, || {
+        let page = http::get(&frameworks).json();
+        (page["frameworks"][0]["connected"] == true).then_some(())
+    });
+    std::fs::write(&end, "").expect("written");
+    let output = execute.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ended\n", "{said}");
 }
 
 /// The epochs that an agent has said it is registered with, in their order.

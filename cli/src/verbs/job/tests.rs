@@ -1,74 +1,11 @@
 //! The verbs against a small scheduler of canned answers.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc;
-
 use serde_json::{Value, json};
 
+use super::super::canned::server_with as scheduler_with;
 use super::api::{self, Scheduler};
 use super::follow::{Ending, Progress};
 use super::{show, task};
-
-/// Answers one request for each connection; tells what was asked.
-fn scheduler_with(
-    answers: &[(&'static str, u16, Value)],
-) -> (String, mpsc::Receiver<(String, String)>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("its address").to_string();
-    let answers: BTreeMap<&str, (u16, Value)> = answers
-        .iter()
-        .map(|(request, status, body)| (*request, (*status, body.clone())))
-        .collect();
-    let (told, asked) = mpsc::channel();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let Some((request, body)) = request_of(&stream) else {
-                continue;
-            };
-            let missing = (404, json!({}));
-            let (status, answer) = answers.get(request.as_str()).unwrap_or(&missing);
-            answer_with(stream, *status, answer);
-            if told.send((request, body)).is_err() {
-                return;
-            }
-        }
-    });
-    (address, asked)
-}
-
-fn request_of(stream: &TcpStream) -> Option<(String, String)> {
-    let mut reader = BufReader::new(stream);
-    let (mut first, mut length) = (String::new(), 0);
-    reader.read_line(&mut first).ok()?;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        let line = line.trim().to_ascii_lowercase();
-        if line.is_empty() {
-            break;
-        }
-        if let Some(value) = line.strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    let request = first.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
-    Some((request, String::from_utf8(body).ok()?))
-}
-
-fn answer_with(mut stream: TcpStream, status: u16, body: &Value) {
-    let location = body.get("location").and_then(Value::as_str);
-    let location = location.map_or_else(String::new, |at| format!("location: {at}\r\n"));
-    let body = body.to_string();
-    let length = body.len();
-    let _ = write!(
-        stream,
-        "HTTP/1.1 {status} OK\r\n{location}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
-    );
-}
 
 #[test]
 fn a_request_says_what_the_api_expects() {

@@ -1,0 +1,89 @@
+//! Daemons on loopback that the tests of the verbs ask: their answers are fixed beforehand.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+
+/// Where nothing listens.
+pub(super) fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").to_string()
+}
+
+/// Answers one request with a stream of this record, and then sends nothing until the client has gone.
+pub(super) fn silent_after(record: &[u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    let head = "HTTP/1.1 200 OK\r\nmesos-stream-id: 1\r\nconnection: close\r\n\r\n";
+    let answer = [head.as_bytes(), record].concat();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept()?;
+        if request_of(&stream).is_some() {
+            stream.write_all(&answer)?;
+        }
+        stream.read(&mut [0])
+    });
+    address
+}
+
+/// Answers one request for each connection; tells what was asked.
+pub(super) fn server_with(
+    answers: &[(&'static str, u16, Value)],
+) -> (String, mpsc::Receiver<(String, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    let answers: BTreeMap<&str, (u16, Value)> = answers
+        .iter()
+        .map(|(request, status, body)| (*request, (*status, body.clone())))
+        .collect();
+    let (told, asked) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let Some((request, body)) = request_of(&stream) else {
+                continue;
+            };
+            let missing = (404, json!({}));
+            let (status, answer) = answers.get(request.as_str()).unwrap_or(&missing);
+            answer_with(stream, *status, answer);
+            if told.send((request, body)).is_err() {
+                return;
+            }
+        }
+    });
+    (address, asked)
+}
+
+fn request_of(stream: &TcpStream) -> Option<(String, String)> {
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).ok()?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let line = line.trim().to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let request = first.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
+    Some((request, String::from_utf8(body).ok()?))
+}
+
+fn answer_with(mut stream: TcpStream, status: u16, body: &Value) {
+    let location = body.get("location").and_then(Value::as_str);
+    let location = location.map_or_else(String::new, |at| format!("location: {at}\r\n"));
+    let body = body.to_string();
+    let length = body.len();
+    let _ = write!(
+        stream,
+        "HTTP/1.1 {status} OK\r\n{location}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+}
