@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::server::AgentAddress;
 use super::{MasterFlag, items, lenient, number, server, table, text};
 
-/// Agents that are asked; the rest are named.
+/// Agents that are asked, one after the other; of the rest it is said how many they are.
 const AGENTS_MAX: usize = 100;
 const BYTES_PER_MB: f64 = 1024.0 * 1024.0;
 
@@ -51,32 +51,24 @@ impl Row {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let agents = server::get_json(&options.master.master, "/slaves")?;
-    let agents: Vec<(String, AgentAddress)> = items(&agents, "slaves")
-        .iter()
-        .take(AGENTS_MAX)
-        .filter_map(|agent| Some((text(agent, "id"), AgentAddress::of(agent)?)))
-        .collect();
-    let sample = || -> BTreeMap<String, Value> {
-        let all = agents.iter().filter_map(|(id, address)| {
-            let statistics = address.get_json("/monitor/statistics").ok()?;
-            Some((id.clone(), statistics))
-        });
-        all.collect()
-    };
-    let before = sample();
+    let (agents, left_out) = asked(&agents);
+    let mut is_whole = left_out == 0;
+    if !is_whole {
+        eprintln!("meseta: {left_out} agents more are not asked: {AGENTS_MAX} are at a time");
+    }
+    let mut troubles = BTreeMap::new();
+    let before = sample(&agents, &mut troubles);
     std::thread::sleep(options.interval);
-    let after = sample();
+    let after = sample(&agents, &mut troubles);
     let mut rows = Vec::new();
-    let mut is_whole = true;
     for (id, address) in &agents {
-        let state = match address.get_json("/state") {
-            Ok(state) => state,
-            Err(error) => {
-                eprintln!("meseta: agent {id} at {}: {error:#}", address.address);
-                is_whole = false;
-                continue;
-            }
-        };
+        let state = address.get_json("/state");
+        let trouble = state.as_ref().err().or(troubles.get(id));
+        if let Some(error) = trouble {
+            eprintln!("meseta: agent {id} at {}: {error:#}", address.address);
+            is_whole = false;
+        }
+        let Ok(state) = state else { continue };
         let empty = Value::Null;
         let readings = (
             before.get(id).unwrap_or(&empty),
@@ -85,7 +77,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         rows.extend(rows_of(id, &state, readings));
     }
     if options.json {
-        table::print_json(&Value::Array(rows.iter().map(as_json).collect()))?;
+        let rows = rows.iter().map(|row| as_json(row, &rows));
+        table::print_json(&Value::Array(rows.collect()))?;
     } else {
         print(&rows);
     }
@@ -96,7 +89,34 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The agent itself first, then its executors.
+/// The agents that are asked, of those in `/slaves`, and how many are not.
+fn asked(listed: &Value) -> (Vec<(String, AgentAddress)>, usize) {
+    let all = items(listed, "slaves");
+    let asked = all.iter().take(AGENTS_MAX);
+    let asked = asked.filter_map(|agent| Some((text(agent, "id"), AgentAddress::of(agent)?)));
+    (asked.collect(), all.len().saturating_sub(AGENTS_MAX))
+}
+
+/// The statistics of each agent that tells them; why one does not is noted.
+fn sample(
+    agents: &[(String, AgentAddress)],
+    troubles: &mut BTreeMap<String, anyhow::Error>,
+) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for (id, address) in agents {
+        match address.get_json("/monitor/statistics") {
+            Ok(statistics) => {
+                all.insert(id.clone(), statistics);
+            }
+            Err(error) => {
+                troubles.insert(id.clone(), error);
+            }
+        }
+    }
+    all
+}
+
+/// The agent itself first, then its executors. Readings that could not be had are null.
 fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Row> {
     let mut rows = Vec::new();
     for framework in items(state, "frameworks") {
@@ -125,14 +145,17 @@ fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Ro
         }
     }
     let sum = |of: fn(&Row) -> f64| total(rows.iter().map(of));
+    let is_rate_known = before.is_array() && after.is_array();
     let agent = Row {
         agent: id.to_owned(),
         executor: "(all)".to_owned(),
         allocated: sum(|row| row.allocated),
-        used: Some(sum(|row| row.used.unwrap_or(0.0))),
+        used: is_rate_known.then(|| sum(|row| row.used.unwrap_or(0.0))),
         revocable: number(state, "oversubscribed_resources", "cpus_revocable"),
         mem_allocated: sum(|row| row.mem_allocated),
-        mem_used: Some(sum(|row| row.mem_used.unwrap_or(0.0))),
+        mem_used: after
+            .is_array()
+            .then(|| sum(|row| row.mem_used.unwrap_or(0.0))),
     };
     rows.insert(0, agent);
     rows
@@ -189,11 +212,12 @@ fn print(rows: &[Row]) {
     table::print(&headings, cells.collect());
 }
 
-/// That of an agent is that of its executors together.
+/// That of an agent is that of its executors together, if anything is known of them.
 fn slack(row: &Row, rows: &[Row]) -> Option<f64> {
     if row.executor != "(all)" {
         return row.slack();
     }
+    row.used?;
     let own = rows
         .iter()
         .filter(|one| one.agent == row.agent && one.executor != "(all)");
@@ -205,13 +229,13 @@ fn total(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |sum, value| sum + value)
 }
 
-fn as_json(row: &Row) -> Value {
+fn as_json(row: &Row, rows: &[Row]) -> Value {
     serde_json::json!({
         "agent": row.agent,
         "executor": row.executor,
         "cpus_allocated": row.allocated,
         "cpus_used": row.used,
-        "cpus_slack": row.slack(),
+        "cpus_slack": slack(row, rows),
         "cpus_revocable": row.revocable,
         "mem_mb_allocated": row.mem_allocated,
         "mem_mb_used": row.mem_used,
@@ -254,16 +278,14 @@ mod tests {
         assert_eq!((rows[2].used, rows[2].slack()), (Some(1.0), None));
         assert_eq!((rows[0].allocated, rows[0].revocable), (3.0, 1.5));
         assert_eq!(slack(&rows[0], &rows), Some(1.75));
+        // JSON said 0.25: what the agent oversubscribes was taken for what regular work has.
+        assert_eq!(as_json(&rows[0], &rows)["cpus_slack"], json!(1.75));
         assert_eq!(rows[1].mem_used, Some(2.0));
     }
 
     #[test]
     fn an_idle_agent_uses_zero_and_not_minus_zero() {
-        let rows = rows_of(
-            "S0",
-            &json!({"frameworks": []}),
-            (&Value::Null, &Value::Null),
-        );
+        let rows = rows_of("S0", &json!({"frameworks": []}), (&json!([]), &json!([])));
         let idle = [
             Some(rows[0].allocated),
             rows[0].used,
@@ -280,9 +302,21 @@ mod tests {
         let state = json!({"frameworks": [{"id": "f", "executors": [
             {"id": "e", "resources": {"cpus": 1.0}}]}]});
         let rows = rows_of("S0", &state, (&Value::Null, &Value::Null));
-        assert_eq!(
-            (rows[1].used, rows[1].slack(), rows[1].mem_used),
-            (None, None, None)
-        );
+        for row in &rows {
+            let known = (row.used, slack(row, &rows), row.mem_used);
+            assert_eq!(known, (None, None, None), "{}", row.executor);
+        }
+    }
+
+    #[test]
+    fn agents_that_are_not_asked_are_counted() {
+        let agents = |count: usize| {
+            let all = (0..count).map(|index| json!({"id": index, "pid": "slave(1)@a:5051"}));
+            json!({"slaves": all.collect::<Vec<_>>()})
+        };
+        for (count, expected) in [(0, (0, 0)), (100, (100, 0)), (103, (100, 3))] {
+            let (asked, left_out) = asked(&agents(count));
+            assert_eq!((asked.len(), left_out), expected);
+        }
     }
 }
