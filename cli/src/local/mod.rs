@@ -48,7 +48,8 @@ pub(crate) struct Options {
     /// Port of the first agent, the next ones follow it; 0 picks free ones.
     #[arg(long = "agent_port", alias = "agent-port", default_value_t = 5051)]
     agent_port: u16,
-    /// Port of the scheduler of jobs; 0 picks a free one. Unset: 5070 if the master has its usual port, else a free one.
+    /// Port of the scheduler of jobs; 0 picks a free one. Unset: 5070 if the master has its usual port and 5070 is free,
+    /// else a free one.
     #[arg(long = "scheduler_port", alias = "scheduler-port")]
     scheduler_port: Option<u16>,
     /// Run no scheduler of jobs.
@@ -82,13 +83,11 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn scheduler_port(&self) -> u16 {
-        let usual = if self.port == USUAL_PORT {
-            SCHEDULER_PORT
-        } else {
-            0
-        };
-        self.scheduler_port.unwrap_or(usual)
+    fn scheduler_port(&self) -> anyhow::Result<u16> {
+        match self.scheduler_port {
+            None if self.port == USUAL_PORT => self.ports().of_scheduler(SCHEDULER_PORT),
+            given => Ok(given.unwrap_or(0)),
+        }
     }
 
     fn ports(&self) -> Ports {
@@ -98,6 +97,10 @@ impl Options {
             masters: self.masters,
             agent: self.agent_port,
             agents: self.agents.unwrap_or(usual),
+            scheduler: match self.no_scheduler {
+                true => 0,
+                false => self.scheduler_port.unwrap_or(0),
+            },
         }
     }
 }
@@ -192,7 +195,7 @@ impl Cluster {
     async fn start_scheduler(&self, options: &Options, masters: &str) -> anyhow::Result<Daemon> {
         let dir = self.state.path.join("scheduler");
         let flags = vec![
-            format!("--port={}", options.scheduler_port()),
+            format!("--port={}", options.scheduler_port()?),
             format!("--master={masters}"),
         ];
         let started = Daemon::start("scheduler", "scheduler", &dir, flags, AtItsEnd::Again);

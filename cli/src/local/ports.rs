@@ -21,6 +21,8 @@ pub(super) struct Ports {
     /// The first agent's; the others take those above it.
     pub(super) agent: u16,
     pub(super) agents: u16,
+    /// The scheduler's, if one was asked for by number.
+    pub(super) scheduler: u16,
 }
 
 impl Ports {
@@ -46,7 +48,8 @@ impl Ports {
     fn fixed(&self) -> anyhow::Result<Vec<u16>> {
         let masters = (0..self.masters).map(|index| self.of_master(index));
         let agents = (0..self.agents).map(|index| self.of_agent(index));
-        let all: anyhow::Result<Vec<u16>> = masters.chain(agents).collect();
+        let scheduler = std::iter::once(Ok(self.scheduler));
+        let all: anyhow::Result<Vec<u16>> = masters.chain(agents).chain(scheduler).collect();
         Ok(all?.into_iter().filter(|port| *port != 0).collect())
     }
 
@@ -61,12 +64,39 @@ impl Ports {
             let other = Self {
                 master: moved(self.master, by)?,
                 agent: moved(self.agent, by)?,
+                scheduler: moved(self.scheduler, by)?,
                 ..*self
             };
             let ports = other.fixed().ok()?;
-            ports.iter().all(|port| is_free(*port)).then_some(other)
+            let is_whole = shared(&ports).is_none() && ports.iter().all(|port| is_free(*port));
+            is_whole.then_some(other)
         })
     }
+
+    /// The scheduler's port: what was asked for, or else `usual` if it is free and no other daemon's, or else any.
+    pub(super) fn of_scheduler(&self, usual: u16) -> anyhow::Result<u16> {
+        self.of_scheduler_among(usual, &is_free)
+    }
+
+    fn of_scheduler_among(
+        &self,
+        usual: u16,
+        is_free: &impl Fn(u16) -> bool,
+    ) -> anyhow::Result<u16> {
+        if self.scheduler != 0 {
+            return Ok(self.scheduler);
+        }
+        let is_usual = !self.fixed()?.contains(&usual) && is_free(usual);
+        Ok(if is_usual { usual } else { 0 })
+    }
+}
+
+/// A port that two daemons would have.
+fn shared(ports: &[u16]) -> Option<u16> {
+    let mut ports = ports.to_vec();
+    ports.sort_unstable();
+    let twice = ports.windows(2).find(|pair| pair[0] == pair[1])?;
+    twice.first().copied()
 }
 
 /// Ends with the ports that are taken and with others that are free.
@@ -75,7 +105,13 @@ pub(super) fn refuse_taken(ports: Ports) -> anyhow::Result<()> {
 }
 
 fn check(ports: Ports, is_free: &impl Fn(u16) -> bool) -> anyhow::Result<()> {
-    let taken = ports.fixed()?.into_iter().filter(|port| !is_free(*port));
+    let fixed = ports.fixed()?;
+    if let Some(port) = shared(&fixed) {
+        bail!(
+            "two daemons would have port {port}: --port, --agent_port and --scheduler_port are too near to each other"
+        );
+    }
+    let taken = fixed.into_iter().filter(|port| !is_free(*port));
     let taken: Vec<String> = taken.map(|port| format!("127.0.0.1:{port}")).collect();
     if taken.is_empty() {
         return Ok(());
@@ -83,10 +119,16 @@ fn check(ports: Ports, is_free: &impl Fn(u16) -> bool) -> anyhow::Result<()> {
     let verb = if taken.len() == 1 { "is" } else { "are" };
     let taken = taken.join(" and ");
     let free = match ports.elsewhere(is_free) {
-        Some(free) => format!(
-            "these are free: --port={} --agent_port={}",
-            free.master, free.agent
-        ),
+        Some(free) => {
+            let scheduler = match free.scheduler {
+                0 => String::new(),
+                port => format!(" --scheduler_port={port}"),
+            };
+            format!(
+                "these are free: --port={} --agent_port={}{scheduler}",
+                free.master, free.agent
+            )
+        }
         None => "--port=0 --agent_port=0 picks free ones".to_owned(),
     };
     bail!("{taken} {verb} in use, perhaps by another `meseta local`; {free}")
@@ -105,6 +147,7 @@ mod tests {
         masters: 1,
         agent: 5051,
         agents: 3,
+        scheduler: 0,
     };
 
     fn said(ports: Ports, taken: &[u16]) -> Option<String> {
@@ -122,6 +165,42 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("--port=5070 --agent_port=5071"), "{text}");
+    }
+
+    /// The 20th agent has port 5070, where the scheduler could not listen then.
+    #[test]
+    fn the_scheduler_has_a_port_of_its_own() {
+        let of_scheduler = |ports: Ports, taken: &[u16]| {
+            let port = ports.of_scheduler_among(5070, &|port| !taken.contains(&port));
+            port.expect("ports")
+        };
+        let twenty = Ports {
+            agents: 20,
+            ..USUAL
+        };
+        assert_eq!(of_scheduler(USUAL, &[]), 5070);
+        assert_eq!(of_scheduler(USUAL, &[5070]), 0);
+        assert_eq!(of_scheduler(twenty, &[]), 0);
+        let given = Ports {
+            scheduler: 5071,
+            ..twenty
+        };
+        assert_eq!(of_scheduler(given, &[5071]), 5071);
+        let text = said(given, &[5071]).expect("refused");
+        assert!(text.starts_with("127.0.0.1:5071 is in use"), "{text}");
+        assert!(
+            text.ends_with("--port=5080 --agent_port=5081 --scheduler_port=5101"),
+            "{text}"
+        );
+        let shared = Ports {
+            scheduler: 5070,
+            ..twenty
+        };
+        let text = said(shared, &[]).expect("refused");
+        assert!(
+            text.starts_with("two daemons would have port 5070"),
+            "{text}"
+        );
     }
 
     #[test]
