@@ -32,7 +32,7 @@ pub(super) struct Scheduler {
 /// What came of asking one scheduler.
 enum Asked {
     Answered(Reply),
-    /// It could not be reached, so that it has not been asked.
+    /// It could not be reached, so that it has not been asked, or has not answered what changes nothing.
     Away(Error),
     /// None leads, as far as it knows.
     NoLeader(Reply),
@@ -59,25 +59,26 @@ impl Scheduler {
     }
 
     pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.ask(path, Call::get)
+        self.ask(path, true, Call::get)
     }
 
     pub(super) fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         let body = body.to_string();
-        self.ask(path, |url| {
+        self.ask(path, false, |url| {
             Call::post(url)
                 .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
                 .body(body.clone())
         })
     }
 
-    /// Asks one after the other until the one that leads has answered; of several, waits while none leads.
-    fn ask(&self, path: &str, call: impl Fn(&str) -> Call) -> anyhow::Result<Value> {
+    /// Asks one after the other until the one that leads has answered; of several, waits while none leads. What only
+    /// reads is asked of the next where one does not answer in time.
+    fn ask(&self, path: &str, is_read: bool, call: impl Fn(&str) -> Call) -> anyhow::Result<Value> {
         let until = Instant::now() + LEADER_PATIENCE;
         loop {
             let (mut away, mut no_leader) = (None, None);
             for base in &self.bases {
-                match self.ask_one(base, path, &call)? {
+                match self.ask_one(base, path, is_read, &call)? {
                     Asked::Answered(reply) => return answer(base, &reply),
                     Asked::Away(error) => away = Some((base, error)),
                     Asked::NoLeader(reply) => no_leader = Some((base, reply)),
@@ -99,6 +100,7 @@ impl Scheduler {
         &self,
         base: &str,
         path: &str,
+        is_read: bool,
         call: &impl Fn(&str) -> Call,
     ) -> anyhow::Result<Asked> {
         let mut url = format!("{base}{path}");
@@ -107,6 +109,7 @@ impl Scheduler {
             let reply = match self.runtime.block_on(reply) {
                 Ok(reply) => reply,
                 Err(error @ Error::Connect { .. }) => return Ok(Asked::Away(error)),
+                Err(error @ Error::Timeout { .. }) if is_read => return Ok(Asked::Away(error)),
                 Err(error) => return Err(unreachable(base, error)),
             };
             let is_later = reply.header("retry-after").is_some();
@@ -181,6 +184,12 @@ fn unreachable(base: &str, error: Error) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use meseta_daemon::client::Options;
+    use serde_json::json;
+
+    use super::super::super::canned;
     use super::*;
 
     /// The list of all jobs was shown as one of no name.
@@ -191,6 +200,27 @@ mod tests {
             let told = path(name).unwrap_err().to_string();
             assert!(told.contains("`meseta jobs` lists them"), "{told}");
         }
+    }
+
+    /// A scheduler that was stopped kept the verbs from the one that leads.
+    #[test]
+    fn a_scheduler_that_stands_still_is_left_for_the_next_by_what_only_reads() {
+        let still = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = still.local_addr().expect("its address");
+        let (next, _asked) = canned::server_with(&[("GET /v1/jobs", 200, json!({"jobs": []}))]);
+        let scheduler = Scheduler {
+            bases: vec![format!("http://{address}"), format!("http://{next}")],
+            client: Client::new(Options {
+                timeout: Duration::from_millis(200),
+                ..Options::default()
+            }),
+            runtime: server::runtime().expect("a runtime"),
+        };
+        let jobs = scheduler.get("/v1/jobs").expect("the next one's");
+        assert_eq!(jobs, json!({"jobs": []}));
+        // It may do it once it goes on.
+        let told = scheduler.post("/v1/jobs", &json!({})).unwrap_err();
+        assert!(told.to_string().contains(&address.to_string()), "{told:#}");
     }
 
     #[test]
