@@ -275,6 +275,13 @@ impl Job {
         }
     }
 
+    /// The volume to which an instance returns, if it has one.
+    pub(super) fn volume_of(&self, one: &Wanted) -> Option<&Volume> {
+        let spec = self.spec_of(one.version);
+        let volume = self.volumes.get(&one.index);
+        volume.filter(|_| spec.is_some_and(|spec| spec.volume.is_some()))
+    }
+
     pub(super) fn slot_key(&self, run: u64, index: u32) -> Key {
         Key::Slot {
             job: self.name.clone(),

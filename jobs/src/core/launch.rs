@@ -31,7 +31,7 @@ const FRAMING_BYTES: usize = 8;
 /// As long as a master makes the id of an agent, and as a name in DNS may be.
 const AGENT_ID_BYTES: usize = 64;
 const HOSTNAME_BYTES: usize = 255;
-/// Offers of a role in which something waits come again after this long, those of another not before it is revived.
+/// Offers of agents for which something in the role waits come again after this long, others not before the role is revived.
 const REFUSE_SHORT: Duration = Duration::from_secs(5);
 const REFUSE_LONG: Duration = Duration::from_secs(3600);
 /// What a gang has held in vain is for others at once.
@@ -136,10 +136,12 @@ impl State {
             })
             .collect();
         jobs.sort();
-        let is_wanted = !jobs.is_empty();
-        for (_, _, name) in jobs {
-            self.place_job(&name, &mut pool);
+        for (_, _, name) in &jobs {
+            self.place_job(name, &mut pool);
         }
+        let mut waiting = jobs.iter().filter_map(|(_, _, name)| self.jobs.get(name));
+        let any_agent_serves = waiting.any(|job| job.demand_anywhere(at) > 0);
+        let waited_for = self.agents_waited_for(role);
         let (mut declined, mut elsewhere) = (Vec::new(), Vec::new());
         let mut accepts = Vec::new();
         let open = pool.open;
@@ -147,8 +149,7 @@ impl State {
             if !tasks.is_empty() {
                 accepts.push(accept_of(offer, tasks));
             } else if index < open {
-                let is_wanted = is_wanted && self.is_waited_for(offer);
-                let into = if is_wanted {
+                let into = if any_agent_serves || waited_for.contains(&*offer.agent_id) {
                     &mut declined
                 } else {
                     &mut elsewhere

@@ -52,7 +52,16 @@ struct Offers {
     /// Something is to be launched that was not when offers were last asked for.
     is_revive_due: bool,
     revived: Duration,
-    demand: usize,
+    demand: Demand,
+}
+
+/// What waits for offers of a role.
+#[derive(Clone, Copy, Debug, Default)]
+struct Demand {
+    /// Tasks to be launched, and volumes to be released.
+    all: usize,
+    /// Those of them that any agent may serve. While there are none, offers of most agents are declined for long.
+    anywhere: usize,
 }
 
 /// What is asked of the master about the offers of a role.
@@ -171,7 +180,7 @@ impl Roles {
     fn offer_calls(
         &mut self,
         at: Duration,
-        demand: &BTreeMap<String, usize>,
+        demand: &BTreeMap<String, Demand>,
     ) -> (BTreeSet<String>, BTreeSet<String>) {
         let (mut suppress, mut revive) = (BTreeSet::new(), BTreeSet::new());
         for (name, role) in self.by_name.iter_mut().filter(|(_, role)| role.is_taken()) {
@@ -194,10 +203,10 @@ impl Role {
 }
 
 impl Offers {
-    fn call(&mut self, at: Duration, demand: usize) -> Option<OfferCall> {
-        self.is_revive_due |= demand > self.demand;
-        self.demand = demand;
-        if demand == 0 {
+    fn call(&mut self, at: Duration, demand: Demand) -> Option<OfferCall> {
+        let before = std::mem::replace(&mut self.demand, demand);
+        self.is_revive_due |= demand.all > before.all || demand.anywhere > before.anywhere;
+        if demand.all == 0 {
             self.is_revive_due = false;
             let was_suppressed = std::mem::replace(&mut self.is_suppressed, true);
             return (!was_suppressed).then_some(OfferCall::Suppress);
@@ -220,14 +229,17 @@ impl State {
     /// Asks the master for roles that jobs have and it has not taken; in those that it has, suppresses offers where nothing
     /// is wanted, and revives them where more is than before.
     pub(super) fn ask_for_offers(&mut self) {
-        let mut demand: BTreeMap<String, usize> = BTreeMap::new();
+        let at = self.clock.at;
+        let mut demand: BTreeMap<String, Demand> = BTreeMap::new();
         for job in self.jobs.values() {
             if let Some(spec) = job.spec() {
-                *demand.entry(spec.role.clone()).or_default() += job.demand(self.clock.at);
+                let of_role = demand.entry(spec.role.clone()).or_default();
+                of_role.all += job.demand(at);
+                of_role.anywhere += job.demand_anywhere(at);
             }
         }
         for volume in self.releasing.values() {
-            *demand.entry(volume.record.role.clone()).or_default() += 1;
+            demand.entry(volume.record.role.clone()).or_default().all += 1;
         }
         for role in demand.keys() {
             if !self.roles.by_name.contains_key(role) {
@@ -237,10 +249,10 @@ impl State {
         if !self.is_connected {
             return;
         }
-        if let Some(roles) = self.roles.update(self.clock.at) {
+        if let Some(roles) = self.roles.update(at) {
             self.effects.push(Effect::Roles(roles));
         }
-        let (suppress, revive) = self.roles.offer_calls(self.clock.at, &demand);
+        let (suppress, revive) = self.roles.offer_calls(at, &demand);
         if !suppress.is_empty() {
             self.effects.push(Effect::Suppress(suppress));
         }

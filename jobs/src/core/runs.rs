@@ -43,6 +43,16 @@ impl Job {
         self.wanted.len() + if is_held { 0 } else { waiting.sum() }
     }
 
+    /// Of these, how many may start on any agent: the others return to their volumes.
+    pub(super) fn demand_anywhere(&self, at: Duration) -> usize {
+        let wanted = self.wanted.iter();
+        let bound = match self.volumes.is_empty() {
+            true => 0,
+            false => wanted.filter(|one| self.volume_of(one).is_some()).count(),
+        };
+        self.demand(at).saturating_sub(bound)
+    }
+
     /// What it wants to launch, up to a number; and whether that is all or nothing.
     pub(super) fn wants(&self, at: Duration, limit: usize) -> (Vec<Wanted>, bool) {
         if self.record.stop.is_some() {

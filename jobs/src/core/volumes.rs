@@ -3,6 +3,7 @@
 //! A volume is made in the ACCEPT that launches its first task (RESERVE, CREATE, LAUNCH), after its record is durable. The
 //! instance returns to it ever after, and waits for its agent. Invariant: an index has one volume at most.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::job::{Job, KillReason, Wanted};
@@ -228,16 +229,16 @@ impl State {
         }
     }
 
-    /// Whether an offer is of an agent that something here waits for, by its volumes.
-    pub(super) fn is_waited_for(&self, offer: &Offer) -> bool {
-        offer.held.keys().any(|id| self.releasing.contains_key(id))
-            || self.jobs.values().any(|job| {
-                let mut wanted = job.wanted.iter();
-                wanted.any(|one| match job.volumes.get(&one.index) {
-                    Some(volume) => volume.record.agent_id == offer.agent_id,
-                    None => true,
-                })
-            })
+    /// The agents of volumes of a role that instances wait for, or that are to be released.
+    pub(super) fn agents_waited_for(&self, role: &str) -> BTreeSet<&str> {
+        let of_jobs = self.jobs.values().flat_map(|job| {
+            let wanted = job.wanted.iter();
+            wanted.filter_map(|one| job.volume_of(one))
+        });
+        let volumes = of_jobs.chain(self.releasing.values());
+        let records = volumes.map(|volume| &volume.record);
+        let of_role = records.filter(|record| record.role == role);
+        of_role.map(|record| &*record.agent_id).collect()
     }
 
     /// Why an instance waits that has a volume, if one does.

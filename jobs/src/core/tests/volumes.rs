@@ -267,6 +267,30 @@ fn an_agent_that_is_marked_gone_takes_its_volume_with_it() {
 }
 
 #[test]
+fn a_version_without_volumes_waits_for_no_agent() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, database(1));
+    world.calm(20, None);
+    let task = task_of(&world, 0).unwrap();
+    while world.alive("web") > 0 {
+        world.toggle_agent();
+    }
+    world.return_others(&task);
+    stop(&mut world, false);
+    world.calm(60, None);
+    let mut spec = service(1, 1, 0);
+    spec.task.requests.insert("cpus".to_owned(), 8.0);
+    submit(&mut world, spec.clone());
+    world.calm(20, None);
+    assert_eq!(world.alive("web"), 0);
+    // The agent that has no volume of it is offered again.
+    spec.task.requests.insert("cpus".to_owned(), 1.0);
+    submit(&mut world, spec);
+    world.calm(10, None);
+    assert_eq!(world.alive("web"), 1);
+}
+
+#[test]
 fn an_instance_that_needs_more_or_less_keeps_its_volume() {
     let mut world = World::new(1, 1);
     let mut spec = database(1);

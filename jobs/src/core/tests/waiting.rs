@@ -80,3 +80,34 @@ fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_and_no_others() {
     assert_eq!(world.state.roles().len(), 2);
     assert_eq!(state_of(&world, "web"), "healthy");
 }
+
+#[test]
+fn a_batch_that_fits_nowhere_starts_soon_after_it_is_corrected() {
+    let mut world = World::new(1, 2);
+    world.success_in_ten = 10;
+    let mut spec = batch("array", 1);
+    spec.task.requests.insert("cpus".to_owned(), 8.0);
+    submit(&mut world, spec.clone());
+    world.calm(20, None);
+    assert_eq!(state_of(&world, "array"), "pending");
+    spec.task.requests.insert("cpus".to_owned(), 2.0);
+    submit(&mut world, spec);
+    world.calm(10, None);
+    assert_eq!(state_of(&world, "array"), "complete");
+}
+
+#[test]
+fn a_gang_that_gave_back_what_it_held_starts_once_the_rest_is_free() {
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    submit(&mut world, service(4, 1, 1));
+    world.calm(10, None);
+    submit(&mut world, gang("wide", 12));
+    // It has held two of three agents in vain, and rests.
+    world.calm(60, None);
+    assert_eq!(state_of(&world, "wide"), "pending");
+    let name = "web".to_owned();
+    world.request(Request::Stop { name, purge: false });
+    world.calm(60, None);
+    assert_eq!(state_of(&world, "wide"), "complete");
+}

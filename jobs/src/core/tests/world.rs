@@ -462,15 +462,12 @@ impl World {
     }
 
     pub(super) fn make_offers(&mut self) {
-        if self.is_suppressed || !self.roles.contains("r") {
-            return;
-        }
         let mut offered = Vec::new();
         for (name, agent) in &self.agents {
             let out = self.offers.values().any(|(agent, _)| agent == name);
             let free = agent.free();
             let has_cpus = free.scalar("cpus").is_some_and(|cpus| cpus.to_f64() >= 1.0);
-            if out || agent.is_away || !has_cpus {
+            if out || agent.is_away || !has_cpus || !self.may_offer(name) {
                 continue;
             }
             offered.push((name.clone(), free));
