@@ -50,7 +50,7 @@ impl State {
                 "{name:?} is of another kind: stop it with purge first, or take another name"
             )));
         }
-        let was_stopped = job.record.stop.take().is_some();
+        let was_stopped = job.record.stop.is_some();
         if was_stopped {
             job.record.last_due = now;
         }
@@ -59,6 +59,7 @@ impl State {
             let is_same = *present == spec;
             if is_same || (job.is_service() && same_but_size(&present, &spec)) {
                 let target = job.record.target;
+                job.record.stop = None;
                 if let Some(version) = job.record.versions.get_mut(&target) {
                     version.spec = Arc::new(spec);
                 }
@@ -122,19 +123,23 @@ impl State {
         self.go_to(name, version, false);
     }
 
-    /// Makes a version the one to run: a service rolls to it, a batch runs it anew, a schedule runs it from its next
-    /// time on.
+    /// Makes a version the one to run, also of a job that was stopped: a service rolls to it, if there is one that it
+    /// replaces; a batch runs it anew, a schedule runs it from its next time on.
     pub(super) fn go_to(&mut self, name: &str, version: u64, reverting: bool) {
         let (at, now) = (self.clock.at, self.clock.unix);
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
         job.record.last_due = now;
+        let was_stopped = job.record.stop.take().is_some();
         let from = std::mem::replace(&mut job.record.target, version);
         if job.is_service() {
             // To go to the version that an update is under way to leaves as much to replace as before.
             let present = job.record.rollout.take().map(|rollout| rollout.from);
             let from = Some(from).filter(|from| *from != version).or(present);
+            // What has never run, or was stopped, is not kept up meanwhile.
+            let has_run = job.record.stable.is_some() || !job.tasks.is_empty();
+            let from = from.filter(|_| has_run && !was_stopped);
             job.record.rollout = from.map(|from| Rollout {
                 from,
                 reverting,
@@ -217,7 +222,6 @@ impl State {
 
     fn restart(&mut self, name: &str) -> Result<String, Refusal> {
         let job = self.job_mut(name)?;
-        job.record.stop = None;
         let Some(spec) = job.spec().map(|spec| JobSpec::clone(spec)) else {
             return Err(Refusal::NotFound(name.to_owned()));
         };
@@ -245,7 +249,6 @@ impl State {
     fn revert(&mut self, name: &str, version: Option<u64>) -> Result<String, Refusal> {
         let job = self.job_mut(name)?;
         let version = job.revert_version(version)?;
-        job.record.stop = None;
         self.event(name, None, format!("to go back to version {version}"));
         self.go_to(name, version, true);
         Ok(name.to_owned())

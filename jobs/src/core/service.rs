@@ -75,8 +75,10 @@ impl<'a> Planner<'a> {
         task.is_healthy(self.at, healthy_after)
     }
 
-    /// Puts each task where it belongs; what is beyond the count goes.
+    /// Puts each task where it belongs; what is beyond the count goes, and what a stopped version has left, of which the
+    /// kill was forgotten with a start of the scheduler.
     fn sort(&mut self) {
+        let (target, is_updated) = (self.job.record.target, self.job.record.rollout.is_some());
         let mut indexes: Vec<Index<'a>> = Vec::new();
         indexes.resize_with(self.count, Index::default);
         for (id, task) in &self.job.tasks {
@@ -87,7 +89,10 @@ impl<'a> Planner<'a> {
             if self.is_healthy(task) {
                 self.healthy += 1;
             }
-            if task.name.version == self.job.record.target && index.new.is_none() {
+            if task.name.version != target && !is_updated {
+                self.kill(id, task, KillReason::Updated);
+            }
+            if task.name.version == target && index.new.is_none() {
                 index.new = Some(task);
             } else {
                 index.old.push(task);

@@ -2,6 +2,7 @@
 
 mod beside;
 mod under_way;
+mod versions;
 mod volumes;
 mod waiting;
 mod world;

@@ -1,0 +1,95 @@
+//! Which version instances run: where another one takes the place of one that was stopped, or never ran.
+
+use super::*;
+
+/// The versions of the tasks that there are.
+fn versions_of(world: &World) -> Vec<u64> {
+    let tasks = world.state.job("web").expect("a job").tasks;
+    let tasks = tasks.expect("tasks").into_iter();
+    tasks.map(|task| task.version).collect()
+}
+
+fn stop(world: &mut World) {
+    let name = "web".to_owned();
+    world.request(Request::Stop { name, purge: false });
+    world.sync();
+}
+
+#[test]
+fn a_stopped_service_starts_in_no_version_but_the_new_one() {
+    let spec = service(8, 0, 1);
+    let name = || "web".to_owned();
+    for request in [
+        Request::Submit(Box::new(changed(&spec, "third"))),
+        Request::Restart { name: name() },
+        Request::Revert {
+            name: name(),
+            version: Some(1),
+        },
+    ] {
+        let mut world = World::new(7, 4);
+        submit(&mut world, spec.clone());
+        world.calm(60, None);
+        submit(&mut world, changed(&spec, "second"));
+        world.calm(120, None);
+        assert_eq!(versions_of(&world), [2; 8]);
+        stop(&mut world);
+        world.calm(10, None);
+        world.request(request);
+        for _ in 0..60 {
+            world.calm(1, None);
+            assert!(
+                !versions_of(&world).contains(&2),
+                "{:?}",
+                versions_of(&world)
+            );
+        }
+        assert_eq!(
+            (state_of(&world, "web"), world.alive("web")),
+            ("healthy", 8)
+        );
+    }
+}
+
+#[test]
+fn a_file_that_is_corrected_before_the_job_may_start_is_the_only_one_that_runs() {
+    let mut world = World::new(7, 4);
+    let spec = JobSpec {
+        after: vec!["sooner".to_owned()],
+        ..service(4, 0, 1)
+    };
+    submit(&mut world, spec.clone());
+    world.calm(5, None);
+    submit(&mut world, changed(&spec, "corrected"));
+    // Much longer than the deadline of an update.
+    world.calm(300, None);
+    assert_eq!(state_of(&world, "web"), "pending");
+    submit(&mut world, batch("sooner", 1));
+    for _ in 0..60 {
+        world.calm(1, None);
+        assert!(
+            !versions_of(&world).contains(&1),
+            "{:?}",
+            versions_of(&world)
+        );
+    }
+    assert_eq!(state_of(&world, "web"), "healthy");
+}
+
+#[test]
+fn what_a_stopped_version_has_left_ends_also_when_the_scheduler_has_forgotten_the_stop() {
+    let mut world = World::new(7, 4);
+    let spec = service(4, 0, 1);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    world.is_slow_to_end = true;
+    stop(&mut world);
+    submit(&mut world, changed(&spec, "second"));
+    world.calm(5, None);
+    assert_eq!(versions_of(&world), [1; 4]);
+    world.crash();
+    world.is_slow_to_end = false;
+    world.calm(60, None);
+    assert_eq!(versions_of(&world), [2; 4]);
+    assert_eq!(state_of(&world, "web"), "healthy");
+}
