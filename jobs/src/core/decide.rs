@@ -171,9 +171,7 @@ impl State {
                 false => self.options.batch_unreachable,
             };
             for (id, task) in &job.tasks {
-                // An instance with a volume has nowhere else to go.
-                let is_bound = task.record.volume.is_some() && job.record.stop.is_none();
-                let away = task.record.unreachable.filter(|_| !is_bound);
+                let away = task.record.unreachable.filter(|_| !job.is_bound(task));
                 if away.is_some_and(|since| at.saturating_sub(since) > patience) {
                     given_up.push((name.clone(), id.clone()));
                 }

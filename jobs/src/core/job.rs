@@ -282,6 +282,14 @@ impl Job {
         volume.filter(|_| spec.is_some_and(|spec| spec.volume.is_some()))
     }
 
+    /// Whether a task waits for its agent, however long that is away: it runs on the volume of an instance that goes on.
+    pub(super) fn is_bound(&self, task: &Task) -> bool {
+        let count = self.spec().map_or(0, |spec| spec.count);
+        let volume = self.volumes.get(&task.name.index);
+        let is_own = volume.is_some_and(|volume| task.record.volume.as_ref() == Some(&volume.id));
+        is_own && task.name.index < count && self.record.stop.is_none()
+    }
+
     pub(super) fn slot_key(&self, run: u64, index: u32) -> Key {
         Key::Slot {
             job: self.name.clone(),

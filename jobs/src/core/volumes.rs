@@ -246,8 +246,8 @@ impl State {
         let mut away = job
             .tasks
             .values()
-            .filter(|task| task.record.volume.is_some() && task.record.unreachable.is_some());
-        if let Some(task) = away.next().filter(|_| job.record.stop.is_none()) {
+            .filter(|task| task.record.unreachable.is_some() && job.is_bound(task));
+        if let Some(task) = away.next() {
             return Some(format!(
                 "instance {} waits for {}, which has its volume and is away",
                 task.name.index, task.record.hostname

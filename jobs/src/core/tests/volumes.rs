@@ -136,6 +136,64 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
     );
 }
 
+/// One instance on each agent, and the agent of one of them goes away.
+fn instances_apart(world: &mut World, count: u32, away: u32) -> JobSpec {
+    let mut spec = database(count);
+    spec.task.requests.insert("cpus".to_owned(), 3.0);
+    submit(world, spec.clone());
+    world.calm(30, None);
+    let task = task_of(world, away).unwrap();
+    while world.alive("web") > 0 {
+        world.toggle_agent();
+    }
+    world.return_others(&task);
+    spec
+}
+
+#[test]
+fn an_instance_whose_volume_is_released_begins_anew_while_its_agent_is_away() {
+    let mut world = World::new(1, 3);
+    instances_apart(&mut world, 2, 1);
+    let old = volume_of(&world, 1);
+    // Much longer than the task of a service without a volume is waited for.
+    world.calm(100, None);
+    assert_eq!(volume_of(&world, 1), old);
+    let name = "web".to_owned();
+    done(&mut world, Request::Release { name, index: 1 });
+    world.calm(100, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    assert_ne!(volume_of(&world, 1), old);
+    world.return_all();
+    world.calm(100, None);
+    assert_eq!(world.destroyed, [old]);
+    assert_eq!(
+        (state_of(&world, "web"), world.alive("web")),
+        ("healthy", 2)
+    );
+}
+
+#[test]
+fn an_instance_that_is_too_many_on_an_agent_that_is_away_takes_no_others_place() {
+    let mut world = World::new(1, 3);
+    let spec = instances_apart(&mut world, 2, 1);
+    let kept = volume_of(&world, 1);
+    submit(&mut world, JobSpec { count: 1, ..spec });
+    world.calm(100, None);
+    assert_eq!(task_of(&world, 1), None);
+    let first = task_of(&world, 0).unwrap();
+    world.advance(Some(1));
+    world.calm(60, None);
+    assert_ne!(task_of(&world, 0).unwrap(), first);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    // Its volume is kept for it.
+    world.return_all();
+    let name = "web".to_owned();
+    let (count, purge) = (2, false);
+    done(&mut world, Request::Scale { name, count, purge });
+    world.calm(60, None);
+    assert_eq!(volume_of(&world, 1), kept);
+}
+
 #[test]
 fn a_volume_of_an_agent_that_comes_back_later_is_released_then() {
     let mut world = World::new(1, 2);

@@ -1,5 +1,6 @@
 //! A master, agents and a disk, as small as the core needs them, driven by a seed.
 
+mod away;
 mod operations;
 
 use std::cell::Cell;
@@ -614,38 +615,6 @@ impl World {
     pub(super) fn disconnect(&mut self) {
         self.step(Input::Disconnected);
         self.subscribe();
-    }
-
-    /// An agent goes away, or one that is away comes back with its tasks.
-    pub(super) fn toggle_agent(&mut self) {
-        let chosen = self.dice.below(self.agents.len() as u64);
-        let name = format!("a{chosen}");
-        let agent = self.agents.get_mut(&name).expect("an agent");
-        agent.is_away = !agent.is_away;
-        let (is_away, tasks) = (agent.is_away, agent.tasks.clone());
-        self.offers.retain(|_, (agent, _)| *agent != name);
-        for (id, life) in tasks {
-            let state = match (is_away, life) {
-                (true, _) => TaskState::TaskUnreachable,
-                (false, Life::Staging) => TaskState::TaskStaging,
-                (false, Life::Running) => TaskState::TaskRunning,
-            };
-            self.tell_answer(&id, &name, state);
-        }
-    }
-
-    /// All agents come back but the one of a task.
-    pub(super) fn return_others(&mut self, id: &str) {
-        let away = self.agent_of(id);
-        for (name, agent) in &mut self.agents {
-            agent.is_away &= Some(name) == away.as_ref();
-        }
-    }
-
-    pub(super) fn return_all(&mut self) {
-        while self.agents.values().any(|agent| agent.is_away) {
-            self.toggle_agent();
-        }
     }
 
     /// Time without faults in which every task runs and ends as it will.
