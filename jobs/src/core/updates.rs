@@ -165,8 +165,9 @@ impl State {
             TaskState::TaskRunning => {
                 task.record.unreachable = None;
                 let since = *task.record.running.get_or_insert(at);
-                task.checked = status.healthy;
-                let is_well = status.healthy.unwrap_or(!has_check);
+                // A status that says nothing of the checks leaves them as they were.
+                task.checked = status.healthy.or(task.checked);
+                let is_well = task.checked.unwrap_or(!has_check);
                 task.healthy_since = match is_well {
                     // Found in good health after a start of the scheduler, it has been since it ran.
                     true if was_unheard && !was_away => Some(since),
@@ -178,7 +179,11 @@ impl State {
                 task.record.unreachable.get_or_insert(at);
                 task.healthy_since = None;
             }
-            _ => task.healthy_since = None,
+            // Its agent is there, also of a task that does not run yet.
+            _ => {
+                task.record.unreachable = None;
+                task.healthy_since = None;
+            }
         }
         let changed = task.record != before;
         let record = changed.then(|| Key::Task(id.clone()).put(&task.record));

@@ -1,13 +1,15 @@
-//! What is under way: kills that take long, and launches of which nobody has heard yet.
+//! What is under way: kills that take long, launches of which nobody has heard yet, and agents that are away for a while.
+
+use std::time::Duration;
 
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
 use super::world::World;
-use super::{batch, changed, service, submit};
+use super::{batch, changed, launch, service, state_of, submit};
 use crate::core::Input;
 use crate::core::updates::LAUNCH_GRACE;
-use crate::spec::JobSpec;
+use crate::spec::{HealthCheck, JobSpec, Probe};
 
 #[test]
 fn instances_that_take_long_to_end_count_until_they_have() {
@@ -78,4 +80,68 @@ fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
     world.pass(LAUNCH_GRACE);
     world.step(Input::Update(Box::new(unknown)));
     assert_eq!(ids(&world), [] as [String; 0]);
+}
+
+/// The only task of the service, and the same with a state that it is told to be in.
+fn tell(world: &mut World, state: TaskState, healthy: Option<bool>) -> String {
+    let tasks = world.state.job("web").unwrap().tasks.unwrap();
+    let [task] = &tasks[..] else {
+        panic!("one task: {tasks:?}");
+    };
+    let status = TaskStatus {
+        task_id: TaskId {
+            value: task.task_id.clone(),
+        },
+        state: state.into(),
+        healthy,
+        ..TaskStatus::default()
+    };
+    world.step(Input::Update(Box::new(status)));
+    world.sync();
+    task.task_id.clone()
+}
+
+#[test]
+fn checks_say_what_they_said_when_an_agent_that_was_away_is_back() {
+    let mut spec = service(1, 0, 1);
+    spec.task.check = Some(HealthCheck {
+        probe: Probe::Command("true".to_owned()),
+        delay: Duration::ZERO,
+        interval: Duration::from_secs(5),
+        timeout: Duration::from_secs(5),
+        failures: 3,
+        grace: Duration::ZERO,
+    });
+    for (checked, state) in [
+        (Some(true), "healthy"),
+        (Some(false), "running"),
+        (None, "running"),
+    ] {
+        let mut world = World::new(1, 1);
+        submit(&mut world, spec.clone());
+        launch(&mut world);
+        tell(&mut world, TaskState::TaskRunning, checked);
+        tell(&mut world, TaskState::TaskUnreachable, None);
+        world.pass(Duration::from_secs(5));
+        assert_eq!(state_of(&world, "web"), "running");
+        tell(&mut world, TaskState::TaskRunning, None);
+        world.pass(Duration::from_secs(5));
+        assert_eq!(state_of(&world, "web"), state, "{checked:?}");
+    }
+}
+
+#[test]
+fn a_task_that_is_back_before_it_runs_is_not_given_up() {
+    for state in [TaskState::TaskStaging, TaskState::TaskStarting] {
+        let mut world = World::new(1, 2);
+        submit(&mut world, service(1, 0, 1));
+        launch(&mut world);
+        let id = tell(&mut world, TaskState::TaskUnreachable, None);
+        world.pass(Duration::from_secs(20));
+        tell(&mut world, state, None);
+        for _ in 0..10 {
+            world.pass(Duration::from_secs(10));
+        }
+        assert_eq!(tell(&mut world, state, None), id);
+    }
 }

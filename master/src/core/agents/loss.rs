@@ -267,7 +267,7 @@ impl MasterCore {
         }
     }
 
-    /// An agent thought lost has come back: its tasks are what they are.
+    /// An agent thought lost has come back: its tasks are what they are, and in the health that the agent told last.
     pub(super) fn tell_tasks_are_back(&mut self, id: &AgentId) {
         let Some(agent) = self.agents.get(id) else {
             return;
@@ -276,13 +276,19 @@ impl MasterCore {
             .tasks
             .values()
             .map(|task| {
-                let status = self.status(MasterTaskStatus {
-                    task_id: task.task_id.as_str(),
-                    agent_id: Some(id.as_str()),
-                    state: task.reported_state(),
-                    reason: Reason::AgentReregistered,
-                    message: "Unreachable agent re-registered".to_owned(),
-                });
+                let latest = task.latest_status().unwrap_or_default();
+                let status = TaskStatus {
+                    healthy: latest.healthy,
+                    check_status: latest.check_status,
+                    container_status: latest.container_status,
+                    ..self.status(MasterTaskStatus {
+                        task_id: task.task_id.as_str(),
+                        agent_id: Some(id.as_str()),
+                        state: task.reported_state(),
+                        reason: Reason::AgentReregistered,
+                        message: "Unreachable agent re-registered".to_owned(),
+                    })
+                };
                 (task.framework_id.clone(), status)
             })
             .collect();

@@ -58,6 +58,33 @@ fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
 }
 
 #[test]
+fn the_health_of_a_task_is_told_when_its_agent_is_back() {
+    for healthy in [Some(true), Some(false), None] {
+        let (mut world, node, scheduler) = World::with_running_task(partition_aware());
+        world.advance(100 * SECOND);
+        world.take_events(scheduler.connection);
+        let container_status = v1::ContainerStatus {
+            executor_pid: Some(7),
+            ..v1::ContainerStatus::default()
+        };
+        let mut task = reported(&node, &scheduler, TaskState::TaskRunning);
+        task.statuses = vec![TaskStatus {
+            task_id: task.task_id.clone(),
+            state: TaskState::TaskRunning.into(),
+            healthy,
+            container_status: Some(container_status.clone()),
+            ..TaskStatus::default()
+        }];
+        let info = own_info(&mut world);
+        world.reregister(&node, vec![task], vec![info]);
+        let told = world.updates(&scheduler);
+        assert_eq!(states(&told), [TaskState::TaskRunning]);
+        assert_eq!(told[0].healthy, healthy);
+        assert_eq!(told[0].container_status, Some(container_status));
+    }
+}
+
+#[test]
 fn a_task_is_the_same_after_a_partition_in_which_the_master_was_replaced() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
