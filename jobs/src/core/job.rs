@@ -342,13 +342,24 @@ impl Job {
         self.record.runs.is_empty() && over.is_some_and(|run| run.failed == 0 && !run.cancelled)
     }
 
-    /// Goes on to kill the tasks of indexes that have succeeded.
-    pub(super) fn kill_superseded(&mut self, at: Duration) {
+    /// Goes on to kill what was being killed before the scheduler started: tasks of indexes that have succeeded, and of
+    /// gangs of which one has ended.
+    pub(super) fn resume_kills(&mut self, at: Duration) {
+        let is_broken = |(number, record): &(u64, &RunRecord)| {
+            let run = self.runs.get(number);
+            self.is_gang(record.version)
+                && run.is_some_and(|run| run.live > 0 && !run.waiting.is_empty())
+        };
+        let broken = self.active_runs().filter(is_broken);
+        let broken: BTreeSet<u64> = broken.map(|(number, _)| number).collect();
         for task in self.tasks.values_mut() {
             let run = self.runs.get(&task.name.run);
-            if run.is_some_and(|run| run.slot(task.name.index).outcome == Outcome::Succeeded) {
-                task.killing = Some(Killing::begun(KillReason::Superseded, at));
-            }
+            let reason = match run.map(|run| run.slot(task.name.index).outcome) {
+                Some(Outcome::Succeeded) => KillReason::Superseded,
+                Some(_) if broken.contains(&task.name.run) => KillReason::Gang,
+                _ => continue,
+            };
+            task.killing = Some(Killing::begun(reason, at));
         }
     }
 

@@ -60,6 +60,11 @@ impl Job {
         }
         if self.is_service() {
             let is_gang = self.is_gang(self.record.target) && self.tasks.is_empty();
+            let count = self.spec().map_or(0, |spec| spec.count as usize);
+            if is_gang && self.wanted.len() < count {
+                // The others pause after failures.
+                return (Vec::new(), true);
+            }
             let wanted = self.wanted.iter().copied();
             return (
                 wanted
@@ -96,7 +101,7 @@ impl Job {
     }
 
     /// Whether the tasks of a version start together or not at all.
-    fn is_gang(&self, version: u64) -> bool {
+    pub(super) fn is_gang(&self, version: u64) -> bool {
         self.spec_of(version)
             .is_some_and(|spec| spec.gang.is_some())
     }

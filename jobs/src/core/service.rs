@@ -130,6 +130,10 @@ impl<'a> Planner<'a> {
             self.allowed = self.allowed.min(canaries.saturating_sub(new + leaving));
             self.plan.awaits_promotion = self.plan.new_healthy >= canaries.min(self.count);
         }
+        // A gang of which nothing runs starts in one version.
+        if self.job.is_gang(self.job.record.target) && self.job.tasks.is_empty() {
+            self.allowed = usize::MAX;
+        }
         if rollout.halted.is_some() {
             self.allowed = 0;
         }

@@ -189,7 +189,7 @@ impl State {
             for (number, run) in &mut job.runs {
                 run.recount(busy.get(number).unwrap_or(&BTreeSet::new()));
             }
-            job.kill_superseded(self.clock.at);
+            job.resume_kills(self.clock.at);
         }
         Ok(())
     }

@@ -1,0 +1,95 @@
+//! Gangs of which a member has ended: the others end, and all start together again.
+
+use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
+
+use super::*;
+
+fn tasks_of(world: &World, name: &str) -> Vec<String> {
+    let tasks = world.state.job(name).expect("a job").tasks;
+    let tasks = tasks.expect("tasks").into_iter();
+    tasks.map(|task| task.task_id).collect()
+}
+
+/// A task fails, and the scheduler is told.
+fn fail(world: &mut World, id: &str) {
+    world.mark_lost(id);
+    let status = TaskStatus {
+        task_id: TaskId {
+            value: id.to_owned(),
+        },
+        state: TaskState::TaskFailed.into(),
+        ..TaskStatus::default()
+    };
+    world.step(Input::Update(Box::new(status)));
+    world.sync();
+}
+
+fn service_gang() -> JobSpec {
+    JobSpec {
+        gang: gang("web", 3).gang,
+        ..service(3, 1, 1)
+    }
+}
+
+#[test]
+fn the_gang_of_a_service_waits_for_the_pause_of_the_one_that_failed() {
+    let mut world = World::new(1, 3);
+    submit(&mut world, service_gang());
+    world.calm(20, None);
+    for _ in 0..4 {
+        let tasks = tasks_of(&world, "web");
+        fail(&mut world, &tasks[0]);
+        world.calm(30, None);
+        assert_eq!(state_of(&world, "web"), "healthy");
+    }
+    let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+    assert_eq!(sizes, [3; 5]);
+}
+
+#[test]
+fn the_gang_of_a_service_that_ends_during_an_update_starts_in_one_version() {
+    let mut world = World::new(1, 3);
+    let spec = service_gang();
+    submit(&mut world, spec.clone());
+    world.calm(20, None);
+    submit(&mut world, changed(&spec, "another"));
+    let tasks = tasks_of(&world, "web");
+    fail(&mut world, &tasks[0]);
+    while world.deliver() {}
+    assert_eq!(world.alive("web"), 0);
+    world.calm(30, None);
+    let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+    assert_eq!((sizes, state_of(&world, "web")), (vec![3; 2], "healthy"));
+}
+
+#[test]
+fn a_gang_that_has_lost_a_member_starts_anew_also_when_the_scheduler_does() {
+    let mut world = World::new(1, 3);
+    let mut spec = gang("array", 2);
+    // One on each agent.
+    spec.task.requests.insert("cpus".to_owned(), 3.0);
+    submit(&mut world, spec);
+    launch(&mut world);
+    let [failing, away] = &tasks_of(&world, "array")[..] else {
+        panic!("two tasks");
+    };
+    while world.alive("array") > 0 {
+        world.toggle_agent();
+    }
+    world.return_others(away);
+    while world.deliver() {}
+    fail(&mut world, failing);
+    assert_eq!(tasks_of(&world, "array"), std::slice::from_ref(away));
+    world.crash();
+    while world.deliver() {}
+    world.return_all();
+    for _ in 0..4 {
+        launch(&mut world);
+    }
+    let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+    assert_eq!(sizes, [2, 2], "{:?}", tasks_of(&world, "array"));
+    // That it was killed is no failure of it.
+    let run = &world.state.jobs["array"].runs[&1];
+    let failures: Vec<_> = run.slots.iter().map(|slot| slot.failures).collect();
+    assert_eq!(failures, [1, 0]);
+}
