@@ -84,8 +84,12 @@ impl Pool {
     }
 
     /// How many tasks of a job are looked at: not more than what is offered could hold, beside what is held for instances.
+    /// During an update they are of two versions, of which one may fit where the other does not.
     fn limit(&self, job: &Job) -> usize {
-        let spec = job.spec().filter(|spec| spec.volume.is_none());
+        let has_one_version = job.record.rollout.is_none();
+        let spec = job
+            .spec()
+            .filter(|spec| spec.volume.is_none() && has_one_version);
         let room = spec.map(|spec| placement::room(spec, self.open()));
         room.unwrap_or(PLACED_MAX).min(PLACED_MAX)
     }

@@ -93,3 +93,32 @@ fn what_a_stopped_version_has_left_ends_also_when_the_scheduler_has_forgotten_th
     assert_eq!(versions_of(&world), [2; 4]);
     assert_eq!(state_of(&world, "web"), "healthy");
 }
+
+#[test]
+fn the_version_before_is_kept_up_where_the_new_one_fits_nowhere() {
+    let mut world = World::new(7, 4);
+    let mut spec = service(4, 0, 1);
+    let Kind::Service(kind) = &mut spec.kind else {
+        panic!("a service");
+    };
+    kind.update.auto_revert = false;
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    spec.task.requests.insert("cpus".to_owned(), 64.0);
+    submit(&mut world, spec);
+    // While the update waits for room, the new version has the place of one instance.
+    world.calm(2, Some(1));
+    assert!(world.alive("web") < 3);
+    world.calm(60, None);
+    assert_eq!(versions_of(&world), [1; 3]);
+    // It has failed: nothing is left to it.
+    world.calm(120, None);
+    assert_eq!(
+        (state_of(&world, "web"), versions_of(&world)),
+        ("failed", vec![1; 4])
+    );
+    world.calm(2, Some(1));
+    assert!(world.alive("web") < 3);
+    world.calm(60, None);
+    assert_eq!(versions_of(&world), [1; 4]);
+}
