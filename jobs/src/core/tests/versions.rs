@@ -122,3 +122,26 @@ fn the_version_before_is_kept_up_where_the_new_one_fits_nowhere() {
     world.calm(60, None);
     assert_eq!(versions_of(&world), [1; 4]);
 }
+
+#[test]
+fn a_stopped_service_that_is_scaled_stays_stopped_until_it_is_started() {
+    let mut world = World::new(7, 2);
+    submit(&mut world, service(3, 0, 1));
+    world.calm(30, None);
+    stop(&mut world);
+    world.calm(10, None);
+    let (name, count, purge) = ("web".to_owned(), 2, false);
+    world.request(Request::Scale { name, count, purge });
+    world.calm(30, None);
+    assert_eq!(
+        (state_of(&world, "web"), world.alive("web")),
+        ("stopped", 0)
+    );
+    let name = "web".to_owned();
+    world.request(Request::Restart { name });
+    world.calm(30, None);
+    assert_eq!(
+        (state_of(&world, "web"), world.alive("web")),
+        ("healthy", 2)
+    );
+}
