@@ -218,6 +218,7 @@ impl MasterCore {
         for agent in missing.into_iter().take(mutations_left) {
             let expected = self.recovered_agents.get(&agent);
             if self.readmitting.contains(&agent)
+                || self.operator.going.contains(&agent)
                 || expected.is_none_or(|expected| expected.removal_pending)
             {
                 continue;

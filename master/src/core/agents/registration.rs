@@ -152,6 +152,10 @@ impl MasterCore {
             self.frame_to(connection, master_frame::Message::Shutdown(shutdown));
             return Err(Rejection::permanent("the agent was marked gone"));
         }
+        // Admitted now, it would be back after it was told to be gone.
+        if self.operator.going.contains(&id) {
+            return Err(Rejection::for_now("the agent is being marked gone"));
+        }
         let profile = profile(id.clone(), report.register.clone()).map_err(Rejection::permanent)?;
         self.check_agent_is_authorized(connection, &profile, Some(&id))?;
         self.check_domain(&profile)?;
@@ -223,9 +227,7 @@ impl MasterCore {
     /// need no write.
     fn is_registered_as(&self, record: &AgentRecord, id: &AgentId) -> bool {
         let expected = self.recovered_agents.get(id);
-        let is_same =
-            expected.is_some_and(|agent| !agent.removal_pending && agent.encoded == record.info);
-        is_same && !self.operator.going.contains(id)
+        expected.is_some_and(|agent| !agent.removal_pending && agent.encoded == record.info)
     }
 
     /// Sends an agent away whose machine is down.

@@ -7,6 +7,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{DurationInfo, MachineId, TimeInfo, Unavailability};
 
 use super::*;
+use crate::core::tests::agents::malicious::refused;
 
 pub(in crate::core::tests) fn machine(hostname: &str, ip: &str) -> MachineId {
     let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -361,4 +362,51 @@ fn while_an_agent_is_being_marked_nothing_else_is_done_to_it() {
     ));
     world.write();
     assert_eq!(world.answers[&ReplyId(1_000)], Answer::Done);
+}
+
+/// An agent with the task `t`: unreachable, or expected by a master that was restarted.
+fn away(is_unreachable: bool) -> (World, Node, Scheduler) {
+    let (mut world, node, scheduler) = World::with_running_task(aware(plain()));
+    if is_unreachable {
+        world.advance(120 * SECOND);
+        assert!(!world.core.unreachable_agents.is_empty());
+        return (world, node, scheduler);
+    }
+    let mut world = world.restart();
+    let scheduler = world.subscribe(aware_info_of(&scheduler));
+    assert!(!world.core.recovered_agents.is_empty());
+    (world, node, scheduler)
+}
+
+#[test]
+fn an_agent_that_comes_back_while_it_is_being_marked_gone_stays_gone() {
+    for is_unreachable in [true, false] {
+        let (mut world, node, scheduler) = away(is_unreachable);
+        world.writes_at_once = false;
+        world.administer_as(ReplyId(1_000), gone(&node));
+        let early = world.return_running(&node, &scheduler, vec![aware_info_of(&scheduler)]);
+        let refusal = refused(&mut world, early.connection).expect("a refusal");
+        assert_says(&refusal.reason, "is being marked gone");
+        assert!(!refusal.permanent, "it is told more when it comes again");
+        world.write();
+        assert_eq!(world.answers[&ReplyId(1_000)], Answer::Done);
+        let late = world.return_running(&node, &scheduler, vec![aware_info_of(&scheduler)]);
+        world.write();
+        assert!(sent!(world, late.connection, Shutdown));
+        assert!(world.core.agents.is_empty() && world.core.unreachable_agents.is_empty());
+        assert!(world.registry.agents.is_empty() && world.registry.unreachable.is_empty());
+        assert_eq!(world.registry.gone.len(), 1);
+    }
+}
+
+#[test]
+fn an_agent_that_is_being_marked_gone_is_not_marked_unreachable_as_well() {
+    let (mut world, node, _) = away(false);
+    world.advance(590 * SECOND);
+    world.writes_at_once = false;
+    world.administer_as(ReplyId(1_000), gone(&node));
+    world.advance(20 * SECOND);
+    world.write();
+    assert!(world.registry.unreachable.is_empty());
+    assert_eq!(world.registry.gone.len(), 1);
 }
