@@ -9,6 +9,7 @@ use meseta_resources::ReservationKind;
 
 use crate::Allocator;
 use crate::agents::{AgentKey, Holding};
+use crate::bits::Bits;
 use crate::bundle::{Bundle, ClassKey};
 use crate::class::Classes;
 use crate::roles::{RoleKey, SlotKey};
@@ -316,6 +317,36 @@ impl Allocator {
         if regular {
             roles.refresh(role, kind);
         }
+    }
+
+    /// Forgets classes that no agent has any more, and names of resources that are in no class and no quota, once
+    /// there are many.
+    pub(crate) fn sweep_classes(&mut self) {
+        if !self.classes.needs_sweep() {
+            return;
+        }
+        let mut living = Bits::default();
+        for (_, agent) in self.agents.iter() {
+            let held = agent
+                .holdings
+                .iter()
+                .flat_map(|holding| holding.resources.classes());
+            let all = agent
+                .total
+                .classes()
+                .chain(held)
+                .chain(agent.filters.refused_classes());
+            for class in all {
+                living.insert(class);
+            }
+        }
+        self.classes.sweep(&mut self.roles, &living);
+        let of_quotas = self
+            .roles
+            .iter()
+            .filter_map(|(_, role)| role.quota.as_ref());
+        let in_quotas = of_quotas.flat_map(|quota| quota.guarantees.iter().chain(&quota.limits));
+        self.classes.sweep_kinds(in_quotas.map(|(kind, _)| *kind));
     }
 
     /// Whether guarantees of the older kind leave no cpus or no memory, without which they leave nothing.

@@ -85,12 +85,13 @@ impl Allocator {
         let gpus = classes.kind(&ResourceName::gpus());
         let cpus = classes.kind(&ResourceName::cpus());
         let mem = classes.kind(&ResourceName::mem());
-        let minimum = Minimum::new(&mut classes, &options.min_allocatable);
+        let minimum = Minimum::interned(&mut classes, &options.min_allocatable);
         let mut sorter = Sorter::new();
         for name in &options.fairness_excluded {
             let kind = classes.kind(name);
             sorter.set_excluded(kind, true);
         }
+        classes.keep_kinds();
         Self {
             rng: Rng::new(options.seed),
             options,

@@ -1,20 +1,24 @@
 //! Interning: names of resources become kinds, and all that tells resources apart becomes a class.
 //!
 //! The hot path sees only the integers. Classes that nobody holds any more are swept out when they
-//! outnumber the living, so volumes that come and go do not pile up.
+//! outnumber the living, and with them the kinds of which there is no class, so volumes and names that come and go do
+//! not pile up. Invariant: what is only asked for is never interned.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use meseta_resources::{Resource, ResourceName, Resources, Role, Scalar, Value};
 
+use crate::bits::Bits;
 use crate::bundle::{Bundle, ClassKey, Items};
 use crate::roles::{RoleKey, RoleTree};
-use crate::slab::{KeyMap, Slab, at, key_of};
+use crate::slab::{KeyMap, Slab, key_of};
 use crate::sorter::Kind;
 
 /// How many classes may exist before dead ones are looked for.
 const SWEEP_CLASSES_MIN: usize = 1024;
+/// The same of kinds, of which a cluster has a dozen.
+const SWEEP_KINDS_MIN: usize = 128;
 /// The first classes are the plain cpus, mem, disk and so on: a look at each is the fastest search.
 const SCAN_MAX: usize = 8;
 
@@ -56,8 +60,12 @@ impl Class {
 pub(crate) struct Classes {
     classes: Slab<Class>,
     by_digest: KeyMap<u64, Vec<ClassKey>>,
-    names: Vec<ResourceName>,
+    names: Slab<ResourceName>,
     kinds: KeyMap<ResourceName>,
+    /// The kinds below this are never forgotten.
+    permanent_kinds: Kind,
+    /// How many kinds the last sweep has left.
+    kinds_swept: usize,
     sweep_at: usize,
     live: usize,
     /// The class that was made last, and how many runs there have been.
@@ -78,8 +86,7 @@ impl Classes {
         if let Some(kind) = self.find_kind(name) {
             return kind;
         }
-        let kind = key_of(self.names.len());
-        self.names.push(name.clone());
+        let kind = self.names.insert(name.clone());
         self.kinds.insert(name.clone(), kind);
         kind
     }
@@ -88,13 +95,23 @@ impl Classes {
         self.kinds.get(name).copied()
     }
 
+    /// Never forgets the kinds that there are by now.
+    pub(crate) fn keep_kinds(&mut self) {
+        self.permanent_kinds = self.names.bound();
+    }
+
+    pub(crate) fn find_permanent_kind(&self, name: &ResourceName) -> Option<Kind> {
+        self.find_kind(name)
+            .filter(|kind| *kind < self.permanent_kinds)
+    }
+
     /// One past the highest kind.
     pub(crate) fn kinds(&self) -> Kind {
-        key_of(self.names.len())
+        self.names.bound()
     }
 
     pub(crate) fn name(&self, kind: Kind) -> &ResourceName {
-        &self.names[at(kind)]
+        &self.names[kind]
     }
 
     /// The class of a resource, made if it is new.
@@ -256,13 +273,14 @@ impl Classes {
         })
     }
 
-    /// Whether it is time to look for classes that nobody holds.
+    /// Whether it is time to look for classes that nobody holds, and kinds that are in no class.
     pub(crate) fn needs_sweep(&self) -> bool {
         self.live > SWEEP_CLASSES_MIN.max(self.sweep_at)
+            || self.kinds.len() > SWEEP_KINDS_MIN.max(self.kinds_swept * 2)
     }
 
     /// Forgets the classes that are not among the living.
-    pub(crate) fn sweep(&mut self, roles: &mut RoleTree, living: &crate::bits::Bits) {
+    pub(crate) fn sweep(&mut self, roles: &mut RoleTree, living: &Bits) {
         let dead: Vec<ClassKey> = self
             .classes
             .iter()
@@ -285,6 +303,23 @@ impl Classes {
             }
         }
         self.sweep_at = self.live * 2;
+    }
+
+    /// Forgets the kinds that are in no class and not among these. Nothing is counted of them, so they may stand for
+    /// other names later.
+    pub(crate) fn sweep_kinds(&mut self, others: impl Iterator<Item = Kind>) {
+        let mut living = Bits::default();
+        let of_classes = self.classes.iter().map(|(_, class)| class.kind);
+        for kind in of_classes.chain(others).chain(0..self.permanent_kinds) {
+            living.insert(kind);
+        }
+        let kinds = 0..self.names.bound();
+        for kind in kinds.filter(|kind| !living.contains(*kind)) {
+            if let Some(name) = self.names.remove(kind) {
+                self.kinds.remove(&name);
+            }
+        }
+        self.kinds_swept = self.kinds.len();
     }
 }
 
@@ -336,4 +371,121 @@ fn digest(resource: &Resource) -> u64 {
     resource.provider_id().hash(&mut hasher);
     whole_of(resource).hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use meseta_resources::{AgentId, FrameworkId, Moment, ResourceQuantities};
+
+    use super::*;
+    use crate::{AgentFacts, AgentSpec, Allocator, FrameworkSpec, Options, Quota};
+
+    const NOW: Moment = Moment::ORIGIN;
+
+    fn role() -> Role {
+        Role::new("dev").expect("a valid role")
+    }
+
+    fn quantities(text: &str) -> ResourceQuantities {
+        crate::quantities(&resources(text)).expect("plain")
+    }
+
+    fn resources(text: &str) -> Resources {
+        Resources::parse(text, &Role::star()).expect("valid resources")
+    }
+
+    fn framework() -> FrameworkId {
+        FrameworkId::new("f").expect("a valid id")
+    }
+
+    fn requiring(least: &[&str]) -> FrameworkSpec {
+        let least = least.iter().map(|text| quantities(text)).collect();
+        FrameworkSpec {
+            roles: [role()].into(),
+            min_allocatable: BTreeMap::from([(role(), least)]),
+            ..FrameworkSpec::default()
+        }
+    }
+
+    fn subscribe(allocator: &mut Allocator, spec: &FrameworkSpec) {
+        let added = allocator.add_framework(&framework(), spec, true, &BTreeMap::new());
+        added.expect("new");
+    }
+
+    fn add_agent(allocator: &mut Allocator, name: &str, total: &str) -> AgentId {
+        let id = AgentId::new(name).expect("a valid id");
+        let spec = AgentSpec::new(AgentFacts::named("host"), resources(total));
+        allocator.add_agent(&id, spec).expect("new");
+        id
+    }
+
+    #[test]
+    fn names_that_a_framework_asks_for_take_no_place() {
+        let mut allocator = Allocator::new(Options::default());
+        subscribe(&mut allocator, &requiring(&["x:1"]));
+        let kinds = allocator.classes.kinds();
+        for number in 0..1_000 {
+            let spec = requiring(&[&format!("x{number}:1;y{number}:1")]);
+            allocator
+                .update_framework(&framework(), &spec)
+                .expect("known");
+        }
+        assert_eq!(allocator.classes.kinds(), kinds);
+    }
+
+    /// Also of what no agent had when it was asked for.
+    #[test]
+    fn a_minimum_is_met_once_there_is_enough_of_what_it_names() {
+        for (least, is_met) in [
+            (&["disk:100"][..], true),
+            (&["disk:101"], false),
+            (&["disk:100;x:1"], false),
+            (&["x:1", "cpus:4"], true),
+            (&["cpus:5"], false),
+        ] {
+            let mut allocator = Allocator::new(Options::default());
+            subscribe(&mut allocator, &requiring(least));
+            add_agent(&mut allocator, "a", "cpus:4;mem:400;disk:100");
+            let offers = allocator.allocate(NOW).len();
+            assert_eq!(offers, usize::from(is_met), "{least:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_agents_and_quotas_that_are_gone_make_room_for_others() {
+        let mut allocator = Allocator::new(Options::default());
+        subscribe(&mut allocator, &requiring(&["cpus:1"]));
+        let stays = add_agent(&mut allocator, "a", "cpus:4;mem:400;special:7");
+        let before = allocator.allocate(NOW);
+        assert_eq!(before.len(), 1);
+        let quota = |name: &str| Quota {
+            guarantees: quantities(name),
+            ..Quota::default()
+        };
+        for number in 0..2_000 {
+            let named = format!("cpus:1;mem:10;x{number}:5");
+            let id = add_agent(&mut allocator, &format!("a{number}"), &named);
+            allocator
+                .update_quota(&role(), &quota(&format!("y{number}:1")))
+                .expect("valid");
+            let offers = allocator.allocate(NOW);
+            assert!(offers.iter().all(|offer| offer.agent == id));
+            allocator.remove_agent(&id).expect("known");
+        }
+        let kinds = usize::try_from(allocator.classes.kinds()).expect("few");
+        assert!(kinds <= 2 * SWEEP_KINDS_MIN, "{kinds} kinds");
+        // What stands where others stood is counted as its own.
+        allocator
+            .update_quota(&role(), &Quota::default())
+            .expect("valid");
+        assert_eq!(allocator.total(), quantities("cpus:4;mem:400;special:7"));
+        assert_eq!(allocator.allocated(), allocator.total());
+        let held = before[0].resources.clone();
+        allocator
+            .recover_resources(NOW, &framework(), &stays, &held, None)
+            .expect("held");
+        assert!(allocator.allocated().is_empty());
+    }
 }

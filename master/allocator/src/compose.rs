@@ -340,7 +340,7 @@ impl Allocator {
     /// Whether an offer is worth making.
     pub(crate) fn is_allocatable(&self, slot: SlotKey, offer: &Bundle) -> bool {
         let minimum = self.slots[slot].minimum.as_ref().unwrap_or(&self.minimum);
-        !offer.is_empty() && minimum.is_met(|kind| self.quantity(offer, kind))
+        !offer.is_empty() && minimum.is_met(&self.classes, |kind| self.quantity(offer, kind))
     }
 
     /// How much of a kind there is, ranges and sets by their members, a shared volume once.

@@ -22,7 +22,6 @@ use meseta_resources::{AgentId, Moment};
 
 use crate::Allocator;
 use crate::agents::AgentKey;
-use crate::bits::Bits;
 use crate::bundle::Bundle;
 use crate::compose::{OfferVisibility, Stage};
 use crate::error::Error;
@@ -327,7 +326,10 @@ impl Allocator {
         }
         let plain = !entry.is_mixed && self.minimum_overrides == 0;
         if plain {
-            if !self.minimum.is_met(|kind| self.quantity(free, kind)) {
+            if !self
+                .minimum
+                .is_met(&self.classes, |kind| self.quantity(free, kind))
+            {
                 return;
             }
             if cycle.all_starved || self.is_surplus_starved() {
@@ -518,7 +520,10 @@ impl Allocator {
     pub(crate) fn is_surplus_starved(&self) -> bool {
         self.roles.guarantees > 0
             && self.roles.is_anything_required()
-            && (self.is_surplus_unusable() || !self.minimum.is_met(|kind| self.surplus(kind)))
+            && (self.is_surplus_unusable()
+                || !self
+                    .minimum
+                    .is_met(&self.classes, |kind| self.surplus(kind)))
     }
 
     /// Whether what limits leave to a role cannot make an offer.
@@ -529,7 +534,7 @@ impl Allocator {
                 Some(starved) => starved,
                 None => {
                     let slack = |kind| self.roles.own_slack(above, kind).unwrap_or(i64::MAX);
-                    let starved = !self.minimum.is_met(slack);
+                    let starved = !self.minimum.is_met(&self.classes, slack);
                     self.roles[above].starved = Some(starved);
                     starved
                 }
@@ -540,29 +545,6 @@ impl Allocator {
             next = self.roles[above].parent;
         }
         false
-    }
-
-    /// Forgets classes that no agent has any more, once there are many.
-    fn sweep_classes(&mut self) {
-        if !self.classes.needs_sweep() {
-            return;
-        }
-        let mut living = Bits::default();
-        for (_, agent) in self.agents.iter() {
-            let held = agent
-                .holdings
-                .iter()
-                .flat_map(|holding| holding.resources.classes());
-            let all = agent
-                .total
-                .classes()
-                .chain(held)
-                .chain(agent.filters.refused_classes());
-            for class in all {
-                living.insert(class);
-            }
-        }
-        self.classes.sweep(&mut self.roles, &living);
     }
 
     /// Something on the agent may be offered now.

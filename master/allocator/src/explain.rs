@@ -308,19 +308,9 @@ impl Allocator {
         }
         if !self.is_allocatable(slot, offer) {
             let minimum = self.slots[slot].minimum.as_ref().unwrap_or(&self.minimum);
-            let quantities = |all: &Vec<(u32, i64)>| {
-                let named = all.iter().map(|(kind, least)| {
-                    (
-                        self.classes.name(*kind).clone(),
-                        Scalar::from_millis(*least),
-                    )
-                });
-                named.collect()
-            };
-            let minimum = minimum.alternatives().iter().map(quantities).collect();
             return Err(Blocker::BelowMinimum {
                 offer: resources(),
-                minimum,
+                minimum: minimum.alternatives().collect(),
             });
         }
         let filters = &self.agents[agent].filters;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use meseta_resources::{FrameworkId, ResourceQuantities};
+use meseta_resources::{FrameworkId, ResourceName, ResourceQuantities, Scalar};
 
 use crate::agents::AgentKey;
 use crate::bits::Bits;
@@ -50,30 +50,59 @@ pub(crate) struct Slot {
 
 /// Alternatives for the least that an offer must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Minimum(Vec<Vec<(Kind, i64)>>);
+pub(crate) struct Minimum(Vec<Vec<Least>>);
+
+/// The least of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Least {
+    name: ResourceName,
+    /// None if there need not be such a kind, or it may be forgotten: then it is looked for by its name.
+    kind: Option<Kind>,
+    millis: i64,
+}
 
 impl Minimum {
-    pub(crate) fn new(classes: &mut Classes, alternatives: &[ResourceQuantities]) -> Self {
-        let compile = |quantities: &ResourceQuantities| {
-            quantities
-                .iter()
-                .map(|(name, amount)| (classes.kind(name), amount.millis()))
-                .collect()
+    /// One whose names are interned for good.
+    pub(crate) fn interned(classes: &mut Classes, alternatives: &[ResourceQuantities]) -> Self {
+        Self::new(alternatives, |name| Some(classes.kind(name)))
+    }
+
+    /// One of a framework, which may name whatever it likes: nothing is interned for it.
+    pub(crate) fn of_framework(classes: &Classes, alternatives: &[ResourceQuantities]) -> Self {
+        Self::new(alternatives, |name| classes.find_permanent_kind(name))
+    }
+
+    fn new(
+        alternatives: &[ResourceQuantities],
+        mut kind: impl FnMut(&ResourceName) -> Option<Kind>,
+    ) -> Self {
+        let mut compile = |quantities: &ResourceQuantities| {
+            let each = quantities.iter().map(|(name, amount)| Least {
+                name: name.clone(),
+                kind: kind(name),
+                millis: amount.millis(),
+            });
+            each.collect()
         };
-        Self(alternatives.iter().map(compile).collect())
+        Self(alternatives.iter().map(&mut compile).collect())
     }
 
     /// Whether there is enough of everything in one of the alternatives.
     #[inline]
-    pub(crate) fn is_met(&self, have: impl Fn(Kind) -> i64) -> bool {
-        self.0.is_empty()
-            || self
-                .0
-                .iter()
-                .any(|all| all.iter().all(|(kind, least)| have(*kind) >= *least))
+    pub(crate) fn is_met(&self, classes: &Classes, have: impl Fn(Kind) -> i64) -> bool {
+        let has = |least: &Least| {
+            let kind = least.kind.or_else(|| classes.find_kind(&least.name));
+            kind.map_or(0, &have) >= least.millis
+        };
+        self.0.is_empty() || self.0.iter().any(|all| all.iter().all(has))
     }
 
-    pub(crate) fn alternatives(&self) -> &[Vec<(Kind, i64)>] {
-        &self.0
+    pub(crate) fn alternatives(&self) -> impl Iterator<Item = ResourceQuantities> {
+        let quantities = |all: &Vec<Least>| {
+            let each = all.iter();
+            let each = each.map(|least| (least.name.clone(), Scalar::from_millis(least.millis)));
+            each.collect()
+        };
+        self.0.iter().map(quantities)
     }
 }

@@ -339,7 +339,7 @@ impl Allocator {
                 self.clear_filters(slot);
             }
             let minimum = spec.min_allocatable.get(role);
-            let minimum = minimum.map(|minimum| Minimum::new(&mut self.classes, minimum));
+            let minimum = minimum.map(|minimum| Minimum::of_framework(&self.classes, minimum));
             self.set_minimum(slot, minimum);
             let constraints = spec.constraints.get(role).cloned().unwrap_or_default();
             let excluded = (!constraints.groups.is_empty()).then(|| {

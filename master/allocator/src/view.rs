@@ -70,7 +70,8 @@ impl Allocator {
     }
 
     fn named(&self, amounts: impl Iterator<Item = (u32, i64)>) -> ResourceQuantities {
-        let named = amounts
+        let some = amounts.filter(|(_, amount)| *amount != 0);
+        let named = some
             .map(|(kind, amount)| (self.classes.name(kind).clone(), Scalar::from_millis(amount)));
         named.collect()
     }

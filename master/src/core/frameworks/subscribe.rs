@@ -112,6 +112,7 @@ impl MasterCore {
         let approver = authorization::of_framework(&call.info, caller);
         authorization::roles(&approver, &roles)?;
         self.check_size(&call)?;
+        check_offer_filters(&call.info)?;
         let suppressed = suppressed_roles(&roles, &call.suppressed_roles)?;
         if let Some(constraints) = &call.offer_constraints {
             check_constrained(constraints, &roles)?;
@@ -413,6 +414,25 @@ fn check_constrained(constraints: &Constraints, roles: &BTreeSet<Role>) -> Resul
             return Err(invalid!(
                 "Offer constraints specify `role_constraints` for a role '{role}' not contained in \
                  the set of roles"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses more of `min_allocatable_resources` of a role than can be compared with each of its offers.
+fn check_offer_filters(info: &v1::FrameworkInfo) -> Result<(), Invalid> {
+    /// In all alternatives: a scheduler asks for two or three resources, in a few alternatives.
+    const QUANTITIES_PER_ROLE_MAX: usize = 64;
+    for (role, filter) in &info.offer_filters {
+        let minimum = filter.min_allocatable_resources.as_ref();
+        let alternatives = minimum.into_iter().flat_map(|all| &all.quantities);
+        let number: usize = alternatives.map(|one| one.quantities.len()).sum();
+        if number > QUANTITIES_PER_ROLE_MAX {
+            return Err(invalid!(
+                "'min_allocatable_resources' of role '{}' has {number} quantities; at most \
+                 {QUANTITIES_PER_ROLE_MAX} are taken",
+                role.escape_debug()
             ));
         }
     }

@@ -292,6 +292,41 @@ fn what_is_wrong_with_a_subscription_is_one_error_event() {
     assert!(world.core.frameworks.is_empty());
 }
 
+/// Whatever it names is looked for in every offer.
+#[test]
+fn a_framework_that_asks_for_very_many_resources_in_each_offer_is_refused() {
+    use v1::offer_filters::{MinAllocatableResources, ResourceQuantities};
+    let requiring = |alternatives: usize, names: usize| {
+        let least = (0..names).map(|name| (format!("x{name}"), v1::value::Scalar { value: 1.0 }));
+        let least = ResourceQuantities {
+            quantities: least.collect(),
+        };
+        let filters = v1::OfferFilters {
+            min_allocatable_resources: Some(MinAllocatableResources {
+                quantities: vec![least; alternatives],
+            }),
+        };
+        let mut info = plain();
+        info.offer_filters = BTreeMap::from([("dev".to_owned(), filters)]);
+        info
+    };
+    for (alternatives, names, number) in [(1, 65, 65), (13, 5, 65), (20_000, 1, 20_000)] {
+        let mut world = World::new();
+        let connection = world.try_subscribe(requiring(alternatives, names));
+        let events = world.take_events(connection);
+        let message = &events[0].error.as_ref().unwrap().message;
+        assert_says(message, &format!("has {number} quantities"));
+        let scheduler = world.subscribe(requiring(32, 2));
+        let update = Action::UpdateFramework(Box::new(Subscribe {
+            info: World::with_id(requiring(alternatives, names), &scheduler.id),
+            suppressed_roles: Vec::new(),
+            offer_constraints: None,
+        }));
+        let answer = world.call(&scheduler, update);
+        assert!(matches!(answer, Answer::BadRequest(_)), "{answer:?}");
+    }
+}
+
 #[test]
 fn user_and_checkpoint_cannot_change_and_a_changed_principal_is_refused() {
     let mut world = World::new();
