@@ -23,6 +23,9 @@ pub(crate) type FilterKey = Key;
 const DEAD_ENTRIES_MAX: usize = 32;
 /// Agents with filters of one key that are listed; of a key with more all agents are looked at.
 const AGENTS_LISTED_MAX: usize = 16;
+/// Filters of one key on one agent. Of more, that which runs out first is dropped, which only brings an offer early:
+/// schedulers that decline what they are offered have one, and a few where they took a part.
+const ENTRIES_OF_KEY_MAX: usize = 64;
 /// Equal refusals are looked for among so many of the latest.
 const REFUSED_COMPARED_MAX: usize = 8;
 
@@ -37,6 +40,15 @@ struct Entry {
 struct RefusedResources {
     resources: Bundle,
     entries: u32,
+}
+
+impl RefusedResources {
+    fn drop_entry(&mut self) {
+        self.entries -= 1;
+        if self.entries == 0 {
+            self.resources = Bundle::default();
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -235,10 +247,17 @@ impl AgentFilters {
         visibility: &impl Visibility,
     ) {
         self.drop_dead(index, agent);
-        let owner = &mut index.owners[key];
+        let owner = &index.owners[key];
         let (role, local, Some(slot)) = (owner.role, owner.local, owner.slot) else {
             return;
         };
+        if self.has(role, local) {
+            if self.prolong(key, &refused, expiry) {
+                return;
+            }
+            self.make_room(index, key);
+        }
+        let owner = &mut index.owners[key];
         owner.entries += 1;
         owner.list(agent);
         let position = match self.roles.binary_search_by_key(&role, |entry| entry.0) {
@@ -268,6 +287,37 @@ impl AgentFilters {
         let before = self.next_expiry;
         self.next_expiry = before.min(expiry);
         index.reschedule(agent, before, self.next_expiry);
+    }
+
+    /// Whether there is a filter of the key that refuses just this; it lasts until then, or longer.
+    fn prolong(&mut self, key: FilterKey, refused: &Bundle, expiry: Moment) -> bool {
+        let refused_sets = &self.refused_sets;
+        let is_same = |entry: &&mut Entry| {
+            entry.key == key && refused_sets[at(entry.refused_set)].resources == *refused
+        };
+        let Some(entry) = self.entries.iter_mut().find(is_same) else {
+            return false;
+        };
+        entry.expiry = entry.expiry.max(expiry);
+        true
+    }
+
+    /// Drops the filter of the key that runs out first if there are as many as there may be.
+    fn make_room(&mut self, index: &mut FilterIndex, key: FilterKey) {
+        let all = self.entries.iter().enumerate();
+        let mine = all.filter(|(_, entry)| entry.key == key);
+        if mine.clone().count() < ENTRIES_OF_KEY_MAX {
+            return;
+        }
+        let Some((first, _)) = mine.min_by_key(|(_, entry)| entry.expiry) else {
+            return;
+        };
+        let entry = self.entries.swap_remove(first);
+        self.refused_sets[at(entry.refused_set)].drop_entry();
+        let owner = &index.owners[key];
+        let (role, local) = (owner.role, owner.local);
+        index.release(key);
+        self.recount(index, role, local);
     }
 
     /// The place of a refusal, which gets one more entry.
@@ -353,11 +403,7 @@ impl AgentFilters {
             if alive {
                 gone.push((owner.role, owner.local));
             }
-            let refused_set = &mut refused_sets[at(entry.refused_set)];
-            refused_set.entries -= 1;
-            if refused_set.entries == 0 {
-                refused_set.resources = Bundle::default();
-            }
+            refused_sets[at(entry.refused_set)].drop_entry();
             index.release(entry.key);
             false
         });
@@ -494,5 +540,127 @@ impl AgentFilters {
         self.refused_sets
             .iter()
             .flat_map(|refused_set| refused_set.resources.classes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use meseta_resources::{AgentId, FrameworkId, Resources, Role};
+
+    use super::*;
+    use crate::{AgentFacts, AgentSpec, Allocator, FrameworkSpec, Options};
+
+    const NOW: Moment = Moment::ORIGIN;
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn role() -> Role {
+        Role::new("dev").expect("a valid role")
+    }
+
+    fn resources(text: &str) -> Resources {
+        Resources::parse(text, &Role::star()).expect("valid resources")
+    }
+
+    /// One agent, offered to one framework.
+    struct World {
+        allocator: Allocator,
+        agent: AgentId,
+        framework: FrameworkId,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let mut allocator = Allocator::new(Options::default());
+            let framework = FrameworkId::new("f").expect("a valid id");
+            let spec = FrameworkSpec {
+                roles: [role()].into(),
+                ..FrameworkSpec::default()
+            };
+            let added = allocator.add_framework(&framework, &spec, true, &BTreeMap::new());
+            added.expect("new");
+            let agent = AgentId::new("a").expect("a valid id");
+            let facts = AgentFacts::named("host");
+            let spec = AgentSpec::new(facts, resources("cpus:100;mem:100"));
+            allocator.add_agent(&agent, spec).expect("new");
+            assert_eq!(allocator.allocate(NOW).len(), 1);
+            Self {
+                allocator,
+                agent,
+                framework,
+            }
+        }
+
+        fn decline(&mut self, declined: &str, refuse: Duration) {
+            let declined = resources(declined).allocate(&role());
+            let Self {
+                allocator,
+                agent,
+                framework,
+            } = self;
+            allocator
+                .recover_resources(NOW, framework, agent, &declined, Some(refuse))
+                .expect("held");
+        }
+
+        /// How many filters there are, and when the first and the last run out.
+        fn filters(&self) -> (usize, Option<Moment>, Option<Moment>) {
+            let key = self.allocator.agent_key(&self.agent).expect("known");
+            let filters = &self.allocator.agents[key].filters;
+            let ends = || filters.entries.iter().map(|entry| entry.expiry);
+            (filters.entries.len(), ends().min(), ends().max())
+        }
+
+        fn offers_at(&mut self, now: Moment) -> usize {
+            self.allocator.tick(now).len()
+        }
+    }
+
+    #[test]
+    fn the_same_declined_again_lasts_longer_and_is_one_filter() {
+        let mut world = World::new();
+        for hours in [2, 3, 1] {
+            world.decline("cpus:10", hours * HOUR);
+        }
+        let end = Some(NOW + 3 * HOUR);
+        assert_eq!(world.filters(), (1, end, end));
+        assert_eq!(world.allocator.gauges()[0].filters, 1);
+        world.decline("cpus:70;mem:100", HOUR / 60);
+        assert_eq!(
+            world.offers_at(NOW + HOUR),
+            1,
+            "all is more than was declined"
+        );
+        world.decline("cpus:10", HOUR / 60);
+        let hours = |hours: u32| NOW + hours * HOUR;
+        assert_eq!(world.offers_at(hours(2)), 0);
+        assert_eq!(world.offers_at(hours(3) + HOUR / 60), 1);
+    }
+
+    #[test]
+    fn of_very_many_filters_of_a_framework_those_that_run_out_first_go() {
+        let mut world = World::new();
+        for number in 1..=200 {
+            let declined = format!("cpus:0.{number:03}");
+            world.decline(&declined, number * HOUR);
+        }
+        let (filters, first, last) = world.filters();
+        assert_eq!(filters, ENTRIES_OF_KEY_MAX);
+        assert_eq!(last, Some(NOW + 200 * HOUR));
+        assert_eq!(first, Some(NOW + 137 * HOUR));
+        assert_eq!(world.allocator.gauges()[0].filters, filters);
+        let refused: u32 = {
+            let key = world.allocator.agent_key(&world.agent).expect("known");
+            let filters = &world.allocator.agents[key].filters;
+            filters.refused_sets.iter().map(|one| one.entries).sum()
+        };
+        assert_eq!(at(refused), filters);
+        assert_eq!(
+            world.offers_at(NOW + HOUR),
+            1,
+            "none refuses all that is free"
+        );
     }
 }
