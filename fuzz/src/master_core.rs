@@ -162,7 +162,9 @@ impl World {
                         gone.connection = None;
                     }
                 }
-                Output::OperatorEvent(_) | Output::OperationFinished { .. } => {}
+                Output::OperatorEvent(_)
+                | Output::OperationTaken { .. }
+                | Output::OperationFinished { .. } => {}
             }
         }
     }

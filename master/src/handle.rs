@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use meseta_access::Approver;
 use meseta_allocator::Explanation;
 use meseta_daemon::authentication::Caller;
 use meseta_etcd::leadership::{Fence, Role, Standing};
@@ -81,8 +82,12 @@ pub(crate) enum Query {
     /// Without agents and frameworks.
     Policies(oneshot::Sender<Arc<Snapshot>>),
     Measure(oneshot::Sender<(Arc<Snapshot>, Measures)>),
-    /// What came of an operator's operation.
-    Outcome(OperationUuid, oneshot::Sender<OperationOutcome>),
+    /// What came of an operator's operation, as far as this caller may learn that.
+    Outcome {
+        uuid: OperationUuid,
+        approver: Approver,
+        answer: oneshot::Sender<OperationOutcome>,
+    },
     /// The principal that a framework goes by.
     Principal(String, oneshot::Sender<Option<String>>),
     /// Which agents the frameworks' offer constraints rule out.

@@ -129,7 +129,7 @@ fn answer(query: Query, nothing: &Arc<Snapshot>) {
         Query::Measure(answer) => {
             let _unsent = answer.send((nothing.clone(), Measures::default()));
         }
-        Query::Outcome(_, answer) => {
+        Query::Outcome { answer, .. } => {
             let _unsent = answer.send(OperationOutcome::Unknown);
         }
         Query::Principal(_, answer) => {

@@ -1,14 +1,19 @@
 //! Outcomes of operators' operations, for waiting callers and for a while after.
 //!
-//! Owned by the shell. Invariant: bounded; the oldest outcome is forgotten first, and whoever waits for what
-//! nobody knows is told so.
+//! Owned by the shell. Invariants: bounded; the oldest outcome is forgotten first, and whoever waits for what
+//! nobody knows is told so. An operation is unknown to those who neither asked for it nor may see all its roles, and
+//! they take no place among those who wait.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use meseta_access::Approver;
 use meseta_proto::mesos::v1::OperationStatus;
+use meseta_proto::mesos::v1::offer::Operation;
+use meseta_resources::Role;
 use tokio::sync::oneshot;
 
-use crate::core::OperationUuid;
+use crate::core::{OperationUuid, roles_of};
+use crate::view_filter::may_view_roles;
 
 /// Outcomes that are remembered.
 const KEPT_MAX: usize = 10_000;
@@ -21,39 +26,86 @@ pub(crate) enum OperationOutcome {
     Over(Box<OperationStatus>),
     /// Told when it is over; closed without a word if the master ends before.
     Pending(oneshot::Receiver<OperationStatus>),
-    /// Never heard of, or forgotten.
+    /// Never heard of, forgotten, or hidden from the caller.
     Unknown,
     /// Too many requests wait already.
     Full,
 }
 
+/// Who may learn what comes of an operation.
+#[derive(Debug)]
+struct Readers {
+    /// Who asked for it; `None` if that was nobody with a name, or it was asked of an earlier master.
+    principal: Option<String>,
+    /// What others must be allowed to see; `None` if that is not known.
+    roles: Option<BTreeSet<Role>>,
+}
+
+impl Readers {
+    fn new(principal: Option<String>, operation: &Operation) -> Self {
+        let roles = roles_of(operation);
+        Self { principal, roles }
+    }
+
+    fn include(&self, approver: &Approver) -> bool {
+        let asked = self.principal.is_some() && self.principal.as_deref() == approver.principal();
+        let roles = self.roles.as_ref();
+        asked || roles.is_some_and(|roles| may_view_roles(approver, roles))
+    }
+}
+
+/// An operation that is under way.
+#[derive(Debug)]
+struct Pending {
+    readers: Readers,
+    waiting: Vec<oneshot::Sender<OperationStatus>>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct OperationOutcomes {
-    over: BTreeMap<OperationUuid, OperationStatus>,
+    over: BTreeMap<OperationUuid, (Readers, OperationStatus)>,
     /// In the order in which they ended.
     order: VecDeque<OperationUuid>,
-    /// Under way, with those who wait.
-    pending: BTreeMap<OperationUuid, Vec<oneshot::Sender<OperationStatus>>>,
+    pending: BTreeMap<OperationUuid, Pending>,
     awaited: usize,
 }
 
 impl OperationOutcomes {
-    /// An operation was taken.
-    pub(crate) fn begin(&mut self, uuid: OperationUuid) {
+    /// An operation was taken that this principal asked for.
+    pub(crate) fn begin(
+        &mut self,
+        uuid: OperationUuid,
+        principal: Option<String>,
+        operation: &Operation,
+    ) {
         if self.pending.len() < AWAITED_MAX && !self.over.contains_key(&uuid) {
-            self.pending.entry(uuid).or_default();
+            let pending = Pending {
+                readers: Readers::new(principal, operation),
+                waiting: Vec::new(),
+            };
+            self.pending.entry(uuid).or_insert(pending);
         }
     }
 
     /// An operation has ended.
-    pub(crate) fn end(&mut self, uuid: OperationUuid, status: &OperationStatus) {
-        let waiting = self.pending.remove(&uuid).unwrap_or_default();
-        self.awaited -= waiting.len();
-        for waiter in waiting {
-            // Who waited may have left.
-            let _unsent = waiter.send(status.clone());
-        }
-        if self.over.insert(uuid, status.clone()).is_none() {
+    pub(crate) fn end(
+        &mut self,
+        uuid: OperationUuid,
+        operation: &Operation,
+        status: OperationStatus,
+    ) {
+        let readers = match self.pending.remove(&uuid) {
+            Some(Pending { readers, waiting }) => {
+                self.awaited -= waiting.len();
+                for waiter in waiting {
+                    // Who waited may have left.
+                    let _unsent = waiter.send(status.clone());
+                }
+                readers
+            }
+            None => Readers::new(None, operation),
+        };
+        if self.over.insert(uuid, (readers, status)).is_none() {
             self.order.push_back(uuid);
         }
         if self.order.len() > KEPT_MAX
@@ -63,11 +115,17 @@ impl OperationOutcomes {
         }
     }
 
-    pub(crate) fn of(&mut self, uuid: OperationUuid) -> OperationOutcome {
-        if let Some(status) = self.over.get(&uuid) {
-            return OperationOutcome::Over(Box::new(status.clone()));
+    /// What this caller may learn of an operation.
+    pub(crate) fn of(&mut self, uuid: OperationUuid, approver: &Approver) -> OperationOutcome {
+        if let Some((readers, status)) = self.over.get(&uuid) {
+            return match readers.include(approver) {
+                true => OperationOutcome::Over(Box::new(status.clone())),
+                false => OperationOutcome::Unknown,
+            };
         }
-        let Some(waiting) = self.pending.get_mut(&uuid) else {
+        let pending = self.pending.get_mut(&uuid);
+        let pending = pending.filter(|pending| pending.readers.include(approver));
+        let Some(Pending { waiting, .. }) = pending else {
             return OperationOutcome::Unknown;
         };
         let before = waiting.len();
@@ -85,6 +143,10 @@ impl OperationOutcomes {
 
 #[cfg(test)]
 mod tests {
+    use meseta_access::{Acls, Authorizer};
+    use meseta_proto::convert;
+    use meseta_resources::{Reservation, Resources};
+
     use super::*;
 
     fn status(message: &str) -> OperationStatus {
@@ -94,25 +156,78 @@ mod tests {
         }
     }
 
+    /// A cpu is reserved to the role `ads`.
+    fn reserve() -> Operation {
+        let cpus = Resources::parse("cpus:1", &Role::star()).unwrap();
+        let ads = Reservation::dynamic(Role::new("ads").unwrap(), None);
+        let reserved = cpus.push_reservation(&ads).unwrap();
+        convert::to_operation(&meseta_resources::Operation::Reserve {
+            source: Vec::new(),
+            resources: reserved.iter().cloned().collect(),
+        })
+    }
+
+    /// Somebody who sees the role `www` alone, or, as `admin`, all.
+    fn caller(principal: Option<&str>) -> Approver {
+        let acls = r#"{"permissive":false,"view_roles":[
+            {"principals":{"values":["admin"]},"roles":{"type":"ANY"}},
+            {"principals":{"type":"ANY"},"roles":{"values":["www"]}}]}"#;
+        let authorizer = Authorizer::new(Acls::parse(acls).unwrap(), false);
+        authorizer.approver(principal.map(str::to_owned))
+    }
+
     #[test]
     fn whoever_waits_is_told_and_whoever_comes_late_too() {
-        let mut outcomes = OperationOutcomes::default();
-        assert!(matches!(outcomes.of([1; 16]), OperationOutcome::Unknown));
-        outcomes.begin([1; 16]);
-        let OperationOutcome::Pending(mut first) = outcomes.of([1; 16]) else {
+        let (mut outcomes, all) = (OperationOutcomes::default(), Approver::default());
+        let unknown = outcomes.of([1; 16], &all);
+        assert!(matches!(unknown, OperationOutcome::Unknown));
+        outcomes.begin([1; 16], None, &reserve());
+        let OperationOutcome::Pending(mut first) = outcomes.of([1; 16], &all) else {
             panic!("it is under way");
         };
-        drop(outcomes.of([1; 16]));
-        outcomes.end([1; 16], &status("done"));
+        drop(outcomes.of([1; 16], &all));
+        outcomes.end([1; 16], &reserve(), status("done"));
         assert_eq!(first.try_recv().unwrap(), status("done"));
-        assert!(matches!(outcomes.of([1; 16]), OperationOutcome::Over(_)));
+        let late = outcomes.of([1; 16], &all);
+        assert!(matches!(late, OperationOutcome::Over(_)));
         assert_eq!(outcomes.awaited, 0);
         for number in 0..u64::try_from(KEPT_MAX).unwrap() {
             let mut uuid = [2; 16];
             uuid[..8].copy_from_slice(&number.to_le_bytes());
-            outcomes.end(uuid, &status("another"));
+            outcomes.end(uuid, &reserve(), status("another"));
         }
-        assert!(matches!(outcomes.of([1; 16]), OperationOutcome::Unknown));
+        let forgotten = outcomes.of([1; 16], &all);
+        assert!(matches!(forgotten, OperationOutcome::Unknown));
         assert_eq!(outcomes.over.len(), KEPT_MAX);
+    }
+
+    /// Uuids of operations are not secret.
+    #[test]
+    fn an_operation_is_unknown_to_those_who_neither_asked_for_it_nor_may_see_its_roles() {
+        let mut outcomes = OperationOutcomes::default();
+        let by_ada = Some("ada".to_owned());
+        outcomes.begin([1; 16], by_ada, &reserve());
+        outcomes.begin([2; 16], None, &reserve());
+        fn known(outcomes: &mut OperationOutcomes, uuid: u8, who: Option<&str>) -> bool {
+            let outcome = outcomes.of([uuid; 16], &caller(who));
+            !matches!(outcome, OperationOutcome::Unknown)
+        }
+        let check = |outcomes: &mut OperationOutcomes| {
+            for (uuid, who) in [(1, Some("bob")), (1, None), (2, Some("ada")), (2, None)] {
+                assert!(!known(outcomes, uuid, who), "{uuid} {who:?}");
+            }
+            assert_eq!(outcomes.awaited, 0, "they take no place");
+            for (uuid, who) in [(1, "ada"), (1, "admin"), (2, "admin")] {
+                assert!(known(outcomes, uuid, Some(who)), "{uuid} {who}");
+            }
+        };
+        check(&mut outcomes);
+        // The last one was asked of an earlier master.
+        for uuid in 1..=3 {
+            outcomes.end([uuid; 16], &reserve(), status("done"));
+        }
+        check(&mut outcomes);
+        let mut known = |who| known(&mut outcomes, 3, Some(who));
+        assert!(known("admin") && !known("ada"));
     }
 }

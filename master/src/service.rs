@@ -48,7 +48,7 @@ impl Destination {
             Output::Frame { to, .. } => Self::Agent(*to),
             Output::CloseAgent { connection, .. } => Self::Agent(*connection),
             Output::Reply { reply, .. } => Self::Reply(*reply),
-            Output::OperationFinished { .. } => Self::Outcomes,
+            Output::OperationTaken { .. } | Output::OperationFinished { .. } => Self::Outcomes,
             Output::OperatorEvent(_) => Self::Watchers,
         }
     }
@@ -61,8 +61,10 @@ impl QueuedSize for Output {
         match self {
             Self::Event { event, .. } => waiting_bytes(&**event),
             Self::Frame { frame, .. } => waiting_bytes(&**frame),
+            // An operation is charged to its agent.
             Self::OperationFinished { status, .. } => waiting_bytes(&**status),
             Self::OperatorEvent(note) => note.bytes(),
+            Self::OperationTaken { operation, .. } => waiting_bytes(&**operation),
             Self::CloseScheduler { .. } | Self::CloseAgent { .. } | Self::Reply { .. } => SMALL,
         }
     }
@@ -275,7 +277,11 @@ impl Service {
                 self.measures.shared_snapshots += u64::from(self.core.has_policies());
                 send(answer, self.core.policies());
             }
-            Query::Outcome(uuid, answer) => send(answer, self.outcomes.of(uuid)),
+            Query::Outcome {
+                uuid,
+                approver,
+                answer,
+            } => send(answer, self.outcomes.of(uuid, &approver)),
             Query::Measure(answer) => {
                 let measures = self.measure();
                 send(answer, (self.core.snapshot(), measures));
@@ -428,12 +434,18 @@ impl Service {
                 tracing::debug!(%connection, reason, "agent stream ends");
                 self.agents.remove(&connection);
             }
-            Output::OperationFinished { uuid, status } => self.outcomes.end(uuid, &status),
+            Output::OperationTaken {
+                uuid,
+                principal,
+                operation,
+            } => self.outcomes.begin(uuid, principal, &operation),
+            Output::OperationFinished {
+                uuid,
+                operation,
+                status,
+            } => self.outcomes.end(uuid, &operation, *status),
             Output::OperatorEvent(note) => self.watchers.push(stream::event(*note)),
             Output::Reply { reply, answer } => {
-                if let Answer::Applied(uuid) = &answer {
-                    self.outcomes.begin(*uuid);
-                }
                 if let Some(sender) = self.replies.remove(&reply) {
                     send(sender, answer);
                 }

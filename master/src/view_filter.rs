@@ -5,7 +5,7 @@
 //! Invariant: a framework that is hidden hides its tasks, executors, offers and operations.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use meseta_access::{Action, Approver};
@@ -17,7 +17,7 @@ use meseta_resources::{FrameworkId, Resource, Resources, Role};
 
 use crate::core::{
     AgentDigest, AgentView, ExecutorRecord, Format, FrameworkView, OperationRecord, Snapshot,
-    TaskRecord, to_wire,
+    TaskRecord, roles_of, to_wire,
 };
 use crate::stream_event::StreamEvent;
 
@@ -451,14 +451,11 @@ impl<'a> ViewDecisions<'a> {
 
 /// Whether somebody may see all roles that an operation takes something of or gives something to.
 fn may_view_operation(approver: &Approver, operation: &OperationRecord) -> bool {
-    let steps = convert::operation(&operation.info).map(|operation| operation.conversions());
-    let Ok(Ok(steps)) = steps else {
-        return false;
-    };
-    let mut changed = steps
-        .iter()
-        .flat_map(|step| [step.consumed(), step.produced()]);
-    changed.all(|part| resources(part, approver).len() == part.len())
+    roles_of(&operation.info).is_some_and(|roles| may_view_roles(approver, &roles))
+}
+
+pub(crate) fn may_view_roles(approver: &Approver, roles: &BTreeSet<Role>) -> bool {
+    roles.iter().all(|role| may_view_role(approver, role))
 }
 
 /// A decision about what is a user's, from those made before if it is there.

@@ -141,6 +141,7 @@ impl World {
             Output::CloseScheduler { .. }
             | Output::CloseAgent { .. }
             | Output::Reply { .. }
+            | Output::OperationTaken { .. }
             | Output::OperationFinished { .. }
             | Output::OperatorEvent(_) => {}
         }

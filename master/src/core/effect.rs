@@ -2,8 +2,11 @@
 //!
 //! The shell carries [`Effect`]s out. It decides nothing: order, content and addressee of every effect are the core's.
 
+use std::sync::Arc;
+
 use meseta_proto::meseta::v1::MasterFrame;
 use meseta_proto::mesos::v1::OperationStatus;
+use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::scheduler::Event;
 
 use super::answer::Answer;
@@ -43,9 +46,17 @@ pub enum Output {
         reply: ReplyId,
         answer: Answer,
     },
+    /// An operator's operation was taken.
+    OperationTaken {
+        uuid: OperationUuid,
+        /// Who asked for it.
+        principal: Option<String>,
+        operation: Arc<Operation>,
+    },
     /// An operator's operation has ended.
     OperationFinished {
         uuid: OperationUuid,
+        operation: Arc<Operation>,
         status: Box<OperationStatus>,
     },
     /// For all operators who watch.

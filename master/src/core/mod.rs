@@ -72,6 +72,7 @@ pub use state::inverse_offers::Reply as InverseReply;
 pub use state::maintenance::Maintenance;
 pub(crate) use state::names::{operation_name, operation_state_name, state_name};
 pub use state::offer::Offer;
+pub(crate) use state::operation::roles_of;
 pub use state::operation::{OperationRecord, OperationTable};
 pub use state::persisted::{
     AgentRecord, DeadlineRecord, FrameworkRecord, Mutation, Recovered, UnreachableRecord,

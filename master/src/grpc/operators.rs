@@ -93,18 +93,26 @@ impl Operators {
     }
 
     /// Waits for as long as the caller does.
-    async fn awaited(&self, request: AwaitOperationRequest) -> Result<OperationStatus, Status> {
+    async fn awaited(
+        &self,
+        caller: &Caller,
+        request: AwaitOperationRequest,
+    ) -> Result<OperationStatus, Status> {
         let uuid = request.operation_uuid.value.as_slice().try_into();
         let uuid =
             uuid.map_err(|_| Status::invalid_argument("'operation_uuid' is not 16 bytes"))?;
-        let outcome = |answer| Query::Outcome(uuid, answer);
+        let outcome = |answer| Query::Outcome {
+            uuid,
+            approver: caller.approver.clone(),
+            answer,
+        };
         match self.context.handle.query(outcome).await? {
             operation_outcomes::OperationOutcome::Over(status) => Ok(*status),
             operation_outcomes::OperationOutcome::Pending(finished) => finished
                 .await
                 .map_err(|_| Status::unavailable("the master is shutting down")),
             operation_outcomes::OperationOutcome::Unknown => Err(Status::not_found(
-                "no operation of an operator has this uuid, or it ended long ago",
+                "no operation of an operator that you may see has this uuid, or it ended long ago",
             )),
             operation_outcomes::OperationOutcome::Full => Err(Status::resource_exhausted(
                 "too many wait for operations; try again later",
@@ -357,7 +365,9 @@ macro_rules! mirror {
                 &self,
                 request: Request<AwaitOperationRequest>,
             ) -> Result<Response<OperationStatus>, Status> {
-                self.awaited(request.into_inner()).await.map(Response::new)
+                let caller = super::caller(&request)?;
+                let awaited = self.awaited(&caller, request.into_inner()).await;
+                awaited.map(Response::new)
             }
 
             async fn explain(

@@ -39,7 +39,9 @@ impl Destination {
                 Self::Agent(to.0)
             }
             Output::Reply { reply, .. } => Self::Reply(reply.0),
-            Output::OperationFinished { .. } | Output::OperatorEvent(_) => Self::Others,
+            Output::OperationTaken { .. }
+            | Output::OperationFinished { .. }
+            | Output::OperatorEvent(_) => Self::Others,
         }
     }
 }

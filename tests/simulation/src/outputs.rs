@@ -54,12 +54,12 @@ impl Cluster {
                 }
             }
             Output::Reply { reply, answer } => self.answered(reply.0, answer),
-            Output::OperationFinished { uuid, status } => {
+            Output::OperationFinished { uuid, status, .. } => {
                 self.story
                     .count(("operation of an operator", status.state().as_str_name()));
                 self.operators.finished(uuid);
             }
-            Output::OperatorEvent(_) => {}
+            Output::OperationTaken { .. } | Output::OperatorEvent(_) => {}
         }
     }
 

@@ -18,6 +18,7 @@ use prost::Message as _;
 
 use crate::core::answer::Answer;
 use crate::core::authorization;
+use crate::core::effect::Output;
 use crate::core::ids::OperationUuid;
 use crate::core::master::MasterCore;
 use crate::core::offers::accept::AcceptedOffers;
@@ -373,7 +374,14 @@ impl MasterCore {
         let id = agent.id().clone();
         let instead = reserved_otherwise(&agent.profile.total, &operation);
         match self.operate_on_free(&id, &operation, message) {
-            Ok(uuid) => Answer::Applied(uuid),
+            Ok(uuid) => {
+                self.output(Output::OperationTaken {
+                    uuid,
+                    principal: principal.map(str::to_owned),
+                    operation: Arc::new(message.clone()),
+                });
+                Answer::Applied(uuid)
+            }
             Err(invalid) => Answer::Conflict(format!("{invalid}{}", instead.unwrap_or_default())),
         }
     }

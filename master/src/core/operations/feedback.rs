@@ -75,6 +75,7 @@ impl MasterCore {
         if record.framework_id.is_none() {
             self.output(Output::OperationFinished {
                 uuid: record.uuid,
+                operation: record.info.clone(),
                 status: Box::new(status.clone()),
             });
         }

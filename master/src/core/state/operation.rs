@@ -1,11 +1,12 @@
 //! An operation on reservations or volumes, as the master keeps it until its end is acknowledged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use meseta_proto::convert;
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::{self, OperationState, OperationStatus};
-use meseta_resources::{AgentId, FrameworkId};
+use meseta_resources::{AgentId, FrameworkId, Role};
 use prost::Message as _;
 
 use crate::core::ids::OperationUuid;
@@ -42,6 +43,20 @@ pub(in crate::core) const RESOURCES_PER_AGENT_MAX: usize = 4_096;
 
 /// Statuses kept of one operation; ours has two in its life.
 const STATUSES_MAX: usize = 10;
+
+/// The roles that an operation takes something of or gives something to; `None` if it cannot be understood.
+#[must_use]
+pub(crate) fn roles_of(operation: &Operation) -> Option<BTreeSet<Role>> {
+    let steps = convert::operation(operation).ok()?.conversions().ok()?;
+    let changed = steps
+        .iter()
+        .flat_map(|step| [step.consumed(), step.produced()]);
+    let roles = changed.flatten().flat_map(|resource| {
+        let reserved = resource.reservations().iter().map(|one| &one.role);
+        reserved.chain(resource.allocation_role())
+    });
+    Some(roles.cloned().collect())
+}
 
 #[derive(Clone, Debug)]
 pub struct OperationRecord {

@@ -213,7 +213,8 @@ impl World {
                 self.closed.insert(connection);
             }
             Output::OperatorEvent(note) => self.notes.push(*note),
-            Output::OperationFinished { uuid, status } => self.outcomes.push((uuid, *status)),
+            Output::OperationTaken { .. } => {}
+            Output::OperationFinished { uuid, status, .. } => self.outcomes.push((uuid, *status)),
             Output::Reply { reply, answer } => {
                 assert!(
                     self.answers.insert(reply, answer).is_none(),

@@ -40,7 +40,7 @@ impl Principals {
         }
     }
 
-    fn header(&self, who: usize) -> Option<(&str, &str)> {
+    pub(super) fn header(&self, who: usize) -> Option<(&str, &str)> {
         let value = self.headers[who].1.as_deref()?;
         Some(("Authorization", value))
     }

@@ -1,6 +1,7 @@
 //! What a call may do and what a reader is shown: no more than the call's type and the reader's roles allow.
 
 use meseta_proto::convert;
+use meseta_proto::meseta::v1::{AwaitOperationRequest, master_frame};
 use meseta_proto::mesos::v1::agent_info::Capability;
 use meseta_proto::mesos::v1::agent_info::capability::Type as AgentCapability;
 use meseta_resources::{Operation, Reservation, Resources, Role};
@@ -139,6 +140,63 @@ async fn events_and_operations_hide_the_roles_that_lists_hide() {
     let all = question(RIGHT, "GET_OPERATIONS").await;
     let all = all["get_operations"]["operations"].as_array();
     assert_eq!(all.map_or(0, Vec::len), 2);
+}
+
+/// A message as gRPC sends it.
+fn grpc_body(message: &impl prost::Message) -> Vec<u8> {
+    let encoded = message.encode_to_vec();
+    let length = u32::try_from(encoded.len()).unwrap();
+    [&[0], &length.to_be_bytes()[..], &encoded].concat()
+}
+
+#[tokio::test]
+async fn what_came_of_an_operation_is_hidden_from_those_who_may_not_see_its_role() {
+    let dir = TempDir::new().unwrap();
+    let acls = r#"{"permissive":true,"view_roles":[
+        {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
+    let context = context_with(&dir, acls);
+    let handle = context.handle.clone();
+    let router = router(context.clone()).merge(crate::grpc::router(&context).await);
+    let (_, frames) = join(&handle, reserved()).await;
+    let registered = frames.next().await.expect("a frame that says it is in");
+    let Some(master_frame::Message::Registered(registered)) = registered.1.message else {
+        panic!("{registered:?}");
+    };
+    let ads = Reservation::dynamic(Role::new("ads").unwrap(), None);
+    let taken = parse("cpus:1").push_reservation(&ads).unwrap();
+    let reserve = Operation::Reserve {
+        source: Vec::new(),
+        resources: taken.iter().cloned().collect(),
+    };
+    let operation = convert::to_operation(&reserve);
+    let answer = handle
+        .operate(&Caller::default(), registered.agent_id.value, operation)
+        .await;
+    let Ok(Answer::Applied(uuid)) = answer else {
+        panic!("{answer:?}");
+    };
+    let operation_uuid = v1::Uuid {
+        value: uuid.to_vec(),
+    };
+    let body = grpc_body(&AwaitOperationRequest { operation_uuid });
+    let principals = Principals::new();
+    let asked = async |who: usize| {
+        let headers = [
+            ("Content-Type", "application/grpc"),
+            principals.header(who).unwrap(),
+        ];
+        let path = "/meseta.v1.Operator/AwaitOperation";
+        let response = send(&router, "POST", path, &headers, body.clone()).await;
+        let status = response.headers().get("grpc-status");
+        status.map(|status| status.to_str().unwrap().to_owned())
+    };
+    assert_eq!(asked(READER).await.as_deref(), Some("5"), "NOT_FOUND");
+    // It is under way, so that who may see it waits.
+    tokio::select! {
+        biased;
+        status = asked(RIGHT) => panic!("{status:?}"),
+        () = tokio::task::yield_now() => {}
+    }
 }
 
 #[tokio::test]
