@@ -1,9 +1,11 @@
 //! Draining: the agent kills its tasks and accepts no new ones, as the master requested.
 //!
-//! Tasks are killed, with no more grace than the operator allows; what is told of their end says why, and
-//! what comes meanwhile is refused, by later lives of the agent too. The agent forgets it when the last
-//! executor is gone: the master says it again at every registration until it has seen that.
+//! Tasks are killed, with no more grace than the operator allows, and executors that have no more tasks are shut down;
+//! what is told of the tasks' ends says why, and what comes meanwhile is refused, by later lives of the agent too. The
+//! agent forgets it when the end of the last task is acknowledged, as the master does, which says it again at every
+//! registration until then: an executor that takes its time to end keeps nobody from reactivating the agent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::meseta::v1 as wire;
@@ -16,6 +18,7 @@ use tracing::info;
 use super::AgentCore;
 use super::fields::duration;
 use super::kill::{KILL_GRACE_DEFAULT, grace_of};
+use super::model::Executor;
 use super::states::has_capability;
 use crate::checkpoint::Write;
 
@@ -62,11 +65,16 @@ impl AgentCore {
             };
             self.kill_task(now, &kill);
         }
+        let executors: Vec<_> = self.all_executors().map(|one| one.key.clone()).collect();
+        for key in executors {
+            self.end_if_idle(now, &key);
+        }
     }
 
-    /// Forgets that it was drained once nothing is left of what ran.
+    /// Forgets that it was drained once no task is left.
     pub(super) fn end_draining(&mut self) {
-        if self.draining.is_some() && self.all_executors().next().is_none() {
+        let has_tasks = |executor: Arc<Executor>| !executor.tasks.is_empty();
+        if self.draining.is_some() && !self.all_executors().any(has_tasks) {
             info!("drained");
             self.draining = None;
             self.persist_drain(None);

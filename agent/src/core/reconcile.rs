@@ -195,8 +195,8 @@ impl AgentCore {
     }
 
     /// An executor that has nothing to do, and never will, goes: the default one as soon as its tasks
-    /// are over, a custom one only if all its first tasks were killed before it got them. One that is still being
-    /// launched takes the ends of its tasks with it.
+    /// are over, a custom one only if all its first tasks were killed before it got them, or its agent is drained. One
+    /// that is still being launched takes the ends of its tasks with it.
     pub(super) fn end_if_idle(&mut self, now: Now, key: &RunKey) {
         let Some(executor) = self.executor_at(key) else {
             return;
@@ -219,7 +219,7 @@ impl AgentCore {
                 self.mark_ending(now, &executor, KillCause::Shutdown, Duration::ZERO);
                 self.send_kill(now, &executor.container.id, Duration::ZERO);
             }
-            ExecutorKind::Custom if !executor.link.was_given => {
+            ExecutorKind::Custom if !executor.link.was_given || self.draining.is_some() => {
                 self.shut_custom_down(now, &executor);
             }
             ExecutorKind::Custom | ExecutorKind::Command => {}

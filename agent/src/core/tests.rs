@@ -2,6 +2,7 @@
 
 mod checking;
 mod custom;
+mod draining;
 mod endings;
 mod groups;
 mod lost_records;

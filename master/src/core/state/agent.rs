@@ -298,10 +298,11 @@ impl Agent {
         }
     }
 
-    /// Whether nothing runs here and nothing waits for an acknowledgement.
+    /// Whether no task is here and nothing waits for an acknowledgement. An executor without tasks may stay for as long
+    /// as its framework likes.
     #[must_use]
     pub(in crate::core) fn is_idle(&self) -> bool {
-        self.tasks.is_empty() && self.executors.is_empty() && self.operations.is_empty()
+        self.tasks.is_empty() && self.operations.is_empty()
     }
 
     /// The executors of a framework here.

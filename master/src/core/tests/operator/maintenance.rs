@@ -238,6 +238,39 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
     assert_eq!(drain_state(&mut world, &node), Some(true));
 }
 
+/// Its framework may keep it for as long as it likes.
+#[test]
+fn an_executor_without_tasks_keeps_no_agent_from_being_drained() {
+    for mark_gone in [false, true] {
+        let (mut world, node) = drainable();
+        let scheduler = world.subscribe(plain());
+        let offer = world.offers(&scheduler).pop().unwrap();
+        let mut with_executor = task(&node, "t", "cpus:1;mem:64");
+        with_executor.command = None;
+        with_executor.executor = Some(Box::new(v1::ExecutorInfo {
+            executor_id: executor_id("e"),
+            command: Some(v1::CommandInfo::default()),
+            ..v1::ExecutorInfo::default()
+        }));
+        world.call_accepted(&scheduler, accept(&[&offer], vec![with_executor]));
+        world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
+        world.acknowledge(&node, &scheduler, "t", 1);
+        world.administer_done(drain(&node, mark_gone));
+        assert_eq!(drain_state(&mut world, &node), Some(false));
+        world.update(&node, &scheduler, "t", TaskState::TaskKilled, 2);
+        world.acknowledge(&node, &scheduler, "t", 2);
+        if mark_gone {
+            assert_eq!(world.registry.gone.len(), 1);
+            continue;
+        }
+        assert_eq!(drain_state(&mut world, &node), Some(true));
+        let agent = &world.core.agents[&node.agent_id()];
+        assert_eq!(agent.executors.len(), 1, "it has not ended");
+        world.administer_done(reactivate(&node));
+        assert_eq!(world.offers(&scheduler).len(), 1);
+    }
+}
+
 #[test]
 fn an_agent_can_be_gone_when_it_is_drained() {
     let (mut world, node) = drainable();
