@@ -91,10 +91,13 @@ impl MasterCore {
     /// An operator says that an agent will never be back, wherever it is now.
     pub(in crate::core) fn agent_marked_gone(&mut self, id: &AgentId) {
         tracing::warn!(agent_id = %id, "agent marked gone");
-        if self.unreachable_agents.remove(id).is_some() {
+        let expected = self.take_expected(id);
+        let was_expected = expected.is_some();
+        if self.unreachable_agents.remove(id).is_some()
+            || expected.is_some_and(|expected| expected.was_unreachable)
+        {
             self.unreachable_tasks_gone(id);
         }
-        let was_expected = self.take_expected(id).is_some();
         self.confirm_unproven_owners();
         if let Some(agent) = self.take_agent(id) {
             self.lose(agent, Loss::Gone);

@@ -91,6 +91,7 @@ pub(in crate::core) fn recovered_agent(
         info: Arc::new(info),
         encoded: record.info.clone(),
         removal_pending: false,
+        was_unreachable: false,
     };
     Ok((id, agent))
 }

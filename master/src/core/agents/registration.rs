@@ -374,13 +374,16 @@ impl MasterCore {
     ) {
         let id = profile.id.clone();
         self.readmitting.remove(&id);
-        let was_unreachable = self.unreachable_agents.remove(&id).is_some();
+        let expected = self.recovered_agents.get(&id);
+        let was_unreachable = self.unreachable_agents.remove(&id).is_some()
+            || expected.is_some_and(|expected| expected.was_unreachable);
         if !self.handshakes.remove(&connection) {
             // Admitted, but gone again: it is expected like any other of the registry.
             let agent = RecoveredAgent {
                 info: Arc::new(profile.info.clone()),
                 encoded: record(&profile).info,
                 removal_pending: false,
+                was_unreachable,
             };
             self.expect_agent(id, agent);
             self.timers.set(

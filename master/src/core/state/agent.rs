@@ -339,13 +339,15 @@ pub struct UnreachableAgent {
     pub hostname: String,
 }
 
-/// An agent of the registry that has not come back since this master started.
+/// An agent of the registry that has not come back since this master started, or left while it was being admitted.
 #[derive(Clone, Debug)]
 pub struct RecoveredAgent {
     pub info: Arc<v1::AgentInfo>,
     pub encoded: Bytes,
     /// That it is unreachable, or is removed, is on its way to the registry.
     pub removal_pending: bool,
+    /// Frameworks were told that it is unreachable, and not yet that it is back.
+    pub was_unreachable: bool,
 }
 
 impl RecoveredAgent {

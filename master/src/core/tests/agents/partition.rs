@@ -57,6 +57,48 @@ fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
     }
 }
 
+/// An agent that is unreachable, came back, and lost its connections before that was durable.
+fn lost_while_it_came_back(losses: usize) -> (World, Node, Scheduler, v1::FrameworkInfo) {
+    let (mut world, mut node, scheduler) = World::with_running_task(partition_aware());
+    world.advance(100 * SECOND);
+    world.take_events(scheduler.connection);
+    let info = own_info(&mut world);
+    world.writes_at_once = false;
+    for _ in 0..losses {
+        // Not as the registry has it, so that it waits for that each time.
+        let attributes = &mut node.register.agent_info.attributes;
+        attributes.push(v1::Attribute::default());
+        node = world.return_running(&node, &scheduler, vec![info.clone()]);
+        world.lose_agent(&node);
+        world.write();
+    }
+    world.writes_at_once = true;
+    assert_eq!(world.core.recovered_agents.len(), 1);
+    (world, node, scheduler, info)
+}
+
+#[test]
+fn a_task_runs_again_also_if_its_agent_lost_the_connection_on_which_it_came_back() {
+    for losses in [1, 2] {
+        let (mut world, node, scheduler, info) = lost_while_it_came_back(losses);
+        world.return_running(&node, &scheduler, vec![info]);
+        let events = world.take_events(scheduler.connection);
+        let told = updates_of(&events);
+        assert_eq!(told.len(), 1, "{losses}");
+        assert_eq!(told[0].state(), TaskState::TaskRunning);
+        assert_eq!(told[0].reason(), v1::task_status::Reason::AgentReregistered);
+    }
+}
+
+#[test]
+fn a_task_is_gone_also_if_its_agent_lost_the_connection_on_which_it_came_back() {
+    let (mut world, node, scheduler, _) = lost_while_it_came_back(1);
+    let agent_id = node.id.clone();
+    world.administer_done(Administration::MarkAgentGone { agent_id });
+    let told = states(&world.updates(&scheduler));
+    assert_eq!(told, [TaskState::TaskGoneByOperator]);
+}
+
 #[test]
 fn the_health_of_a_task_is_told_when_its_agent_is_back() {
     for healthy in [Some(true), Some(false), None] {
