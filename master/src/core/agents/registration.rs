@@ -230,14 +230,20 @@ impl MasterCore {
         expected.is_some_and(|agent| !agent.removal_pending && agent.encoded == record.info)
     }
 
-    /// Sends an agent away whose machine is down.
+    /// Sends an agent away whose machine is down, or is being brought down.
     fn check_machine_is_up(
         &mut self,
         connection: ConnectionId,
         profile: &AgentProfile,
     ) -> Result<(), Rejection> {
         if !self.operator.maintenance.is_down(profile) {
-            return Ok(());
+            // Admitted now, it would be there once all that are there have been sent away.
+            return match self.operator.requested_maintenance.is_down(profile) {
+                true => Err(Rejection::for_now(
+                    "the machine is being brought down for maintenance",
+                )),
+                false => Ok(()),
+            };
         }
         let reason = "the machine is down for maintenance".to_owned();
         let shutdown = meseta::Shutdown {

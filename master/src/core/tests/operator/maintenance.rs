@@ -180,6 +180,37 @@ fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
 }
 
 #[test]
+fn an_agent_that_comes_while_its_machine_is_being_brought_down_is_not_admitted() {
+    for returns in [false, true] {
+        let mut world = World::new();
+        let node = world.agent(5051, "cpus:4;mem:1024");
+        if returns {
+            world = world.restart();
+        } else {
+            world.unregister(&node);
+        }
+        let scheduler = world.subscribe(plain());
+        world.administer_done(schedule(vec![window(vec![node_machine()])]));
+        let come = |world: &mut World| match returns {
+            true => world.return_empty(&node).connection,
+            false => world.handshake(AgentMessage::Register(node.register.clone())),
+        };
+        world.writes_at_once = false;
+        world.administer_as(ReplyId(1_000), down(vec![node_machine()]));
+        let early = come(&mut world);
+        let refusal = refused(&mut world, early).expect("a refusal");
+        assert_says(&refusal.reason, "is being brought down");
+        assert!(!refusal.permanent, "it is told more when it comes again");
+        world.write();
+        assert_eq!(world.answers[&ReplyId(1_000)], Answer::Done);
+        assert!(world.core.agents.is_empty());
+        assert!(world.offers(&scheduler).is_empty());
+        let late = come(&mut world);
+        assert!(sent!(world, late, Shutdown));
+    }
+}
+
+#[test]
 fn a_machine_may_be_named_by_host_alone() {
     let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     world.offers(&scheduler);
