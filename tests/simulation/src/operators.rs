@@ -101,7 +101,7 @@ impl Cluster {
             Feature::OperatorReservations => self.change_agent(leader),
             Feature::Drain => self.drain(leader),
             Feature::Gone if self.rng.u32(..6) == 0 => {
-                if let Some(agent_id) = self.some_agent(leader) {
+                if let Some(agent_id) = self.some_known_agent(leader) {
                     let gone = Administration::MarkAgentGone { agent_id };
                     // Impatient people ask again while it is on its way to the registry.
                     if self.rng.bool() {
@@ -191,6 +191,19 @@ impl Cluster {
         let at = self.rng.usize(..snapshot.agents.len().max(1));
         let agent = snapshot.agents.get(at)?;
         Some(agent.id().to_string())
+    }
+
+    /// An agent that the master has, or, as often, expects or has marked unreachable.
+    fn some_known_agent(&mut self, master: u64) -> Option<String> {
+        if self.rng.bool() {
+            return self.some_agent(master);
+        }
+        let snapshot = self.master(master)?.core.snapshot();
+        let expected = snapshot.recovered_agents.iter().map(|(id, _)| id);
+        let unreachable = snapshot.unreachable_agents.iter().map(|(id, _)| id);
+        let away: Vec<_> = expected.chain(unreachable).collect();
+        let at = self.rng.usize(..away.len().max(1));
+        Some((*away.get(at)?).to_string())
     }
 
     fn drain(&mut self, leader: u64) {

@@ -86,10 +86,11 @@ impl Seen {
             .collect();
         let gone = self.offers.len() + made.len() > snapshot.offers.len();
         if made.is_empty() && !gone {
-            return orphan(snapshot);
+            return orphan(snapshot).or_else(|| returned_from_gone(snapshot));
         }
         self.offers = snapshot.offers.iter().map(|one| one.id.clone()).collect();
         orphan(snapshot)
+            .or_else(|| returned_from_gone(snapshot))
             .or_else(|| self.hasty(snapshot, &made))
             .or_else(|| made.iter().find_map(|offer| check_offer(snapshot, offer)))
             .or_else(|| check_quota(snapshot, &made))
@@ -143,6 +144,15 @@ fn orphan(snapshot: &Snapshot) -> Option<Broken> {
         }
     }
     None
+}
+
+/// An agent that was marked gone and is back.
+fn returned_from_gone(snapshot: &Snapshot) -> Option<Broken> {
+    let mut gone = snapshot.gone_agents.iter().map(|(id, _)| id);
+    let is_here = |id: &&AgentId| snapshot.agents.iter().any(|agent| agent.id() == *id);
+    let id = gone.find(is_here)?;
+    let what = format!("agent {id} is registered and was marked gone");
+    Some(Broken::new("I40", what))
 }
 
 fn check_agent(
