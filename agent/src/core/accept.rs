@@ -18,6 +18,7 @@ use super::demand::{combined, demand};
 use super::fields::{role_of, unix_ns, user_of};
 use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
+use super::rejection::Rejection;
 use super::states::dropped_or_lost;
 use super::{AgentCore, ContainerOwner, StreamKey};
 use crate::checkpoint::{DiskCondition, ExecutorRecord, RunKey, TaskKey, TaskRecord, Write};
@@ -26,32 +27,6 @@ const DISK_FULL: &str =
     "The disk of the agent's work directory is full; tasks are taken again when it has room";
 const DISK_FAILING: &str =
     "The agent cannot write to its work directory; tasks are taken again when it can";
-
-/// Why a task will not be run.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Rejection {
-    state: pb::TaskState,
-    reason: Reason,
-    message: String,
-}
-
-impl Rejection {
-    pub(super) fn invalid(message: impl ToString) -> Self {
-        Self {
-            state: pb::TaskState::TaskError,
-            reason: Reason::TaskInvalid,
-            message: message.to_string(),
-        }
-    }
-
-    fn invalid_group(self) -> Self {
-        let reason = match self.reason {
-            Reason::TaskInvalid => Reason::TaskGroupInvalid,
-            other => other,
-        };
-        Self { reason, ..self }
-    }
-}
 
 /// A task that may be run.
 struct Checked {
@@ -81,7 +56,7 @@ impl AgentCore {
         let executor = info.clone();
         let taken = match info {
             None => self
-                .check(&run.task, true, &run.framework)
+                .check_command_task(&stream, &run)
                 .map(|checked| self.take_command(now, &stream, &run, checked)),
             Some(info) => self.take_for_executor(now, &run, info),
         };
@@ -133,6 +108,25 @@ impl AgentCore {
             Some(rejection.message.clone()),
         );
         self.answer_for_absent(now, stream, status, Default::default());
+    }
+
+    /// The same of a task without an executor. The one that is made up for it takes no other's place, also not that of
+    /// one that has ended and of which something is still to be acknowledged.
+    fn check_command_task(
+        &self,
+        stream: &StreamKey,
+        run: &wire::RunTask,
+    ) -> Result<(Resources, Demand), Rejection> {
+        let framework = self.frameworks.get(&stream.framework);
+        let executors = framework.map(|framework| &framework.executors);
+        if executors.is_some_and(|executors| executors.contains_key(stream.task.as_str())) {
+            return Err(Rejection::invalid(format!(
+                "the task's id '{}' is that of an executor of the framework which is on this agent: give the task \
+                 another one",
+                stream.task
+            )));
+        }
+        self.check(&run.task, true, &run.framework)
     }
 
     /// Everything that can be told of a task without touching the machine.

@@ -9,6 +9,7 @@
 //! registration.rs  RECOVERING → DISCONNECTED → RUNNING → TERMINATING, backoff, pings
 //! epochs.rs        which masters are obeyed
 //! accept.rs        RUN_TASK, RUN_TASK_GROUP → checked → intent → launch
+//! rejection.rs     why a task is not taken
 //! launch.rs        containers that started → STARTING, RUNNING
 //! executors.rs     executors of frameworks: subscription, updates, messages
 //! lifetimes.rs     their timeouts, shutdown and end
@@ -54,6 +55,7 @@ mod probe;
 mod reconcile;
 mod recovery;
 mod registration;
+mod rejection;
 mod reregistration;
 mod snapshot;
 mod states;

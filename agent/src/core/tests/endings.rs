@@ -7,11 +7,12 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
-    TaskError, TaskFailed, TaskFinished, TaskKilled, TaskKilling,
+    TaskError, TaskFailed, TaskFinished, TaskKilled, TaskKilling, TaskRunning,
 };
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 
+use super::custom::{EXECUTOR, status};
 use super::simulation::{Seen, Simulation, duration, framework_id, scalar, task};
 use crate::core::{Exit, ExitReason, Input, State};
 
@@ -256,6 +257,36 @@ fn a_task_that_is_here_is_not_run_twice() {
     simulation.run(task("t"));
     assert_eq!(simulation.seen.len(), launches);
     assert!(simulation.take_updates().is_empty());
+}
+
+/// The executor that is made up for a command has the task's id.
+#[test]
+fn a_command_task_takes_no_executors_place() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.run(task(EXECUTOR));
+    let told = simulation.acknowledge_all();
+    let [refused] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(refused.state(), TaskError);
+    assert_eq!(refused.reason(), Reason::TaskInvalid);
+    assert!(refused.message().contains("of an executor"), "{refused:?}");
+    assert_eq!(
+        simulation.launched(),
+        container,
+        "nothing else was launched"
+    );
+    // The executor goes on, and is heard to its end.
+    simulation.tells(status("a", TaskRunning, 1));
+    assert_eq!(simulation.told_states(), [TaskRunning]);
+    simulation.end(&container, Exit::Code(0));
+    // What it has not acknowledged keeps its place as well.
+    simulation.run(task(EXECUTOR));
+    let told = simulation.told_states();
+    assert_eq!(told, [TaskFailed, TaskError]);
+    // After that the id is free.
+    let command = simulation.running(task(EXECUTOR));
+    assert_ne!(command, container);
 }
 
 #[test]
