@@ -72,7 +72,14 @@ impl AgentCore {
                 .insert(image.id.clone(), Arc::new(framework));
         }
         for key in half_groups {
-            if let Some(task_ref) = self.task_at(&key) {
+            let Some(task_ref) = self.task_at(&key) else {
+                continue;
+            };
+            if task_ref.executor.kind == ExecutorKind::Custom {
+                // The container is the executor's, which may go on with its other tasks.
+                let (state, reason) = (pb::TaskState::TaskFailed, Reason::AgentRestarted);
+                self.finish_unlaunched(now, &task_ref, state, reason, PARTIAL_GROUP.to_owned());
+            } else {
                 self.end_unseen(now, &task_ref, PARTIAL_GROUP);
             }
         }

@@ -74,6 +74,27 @@ impl Simulation {
         (simulation, outer, [a, b])
     }
 
+    /// An executor of a framework's own that runs `a`, and of a group of `b` and `c` for it `b` alone is on the disk.
+    fn with_half_group() -> (Self, ContainerId) {
+        let (mut simulation, container) = Self::with_executor();
+        simulation.tells(status("a", TaskRunning, 1));
+        simulation.acknowledge_all();
+        simulation.quick_disk = false;
+        let framework = simulation.framework();
+        simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
+            framework,
+            executor: executor_info(pb::executor_info::Type::Custom),
+            task_group: pb::TaskGroupInfo {
+                tasks: ["b", "c"].map(task).into(),
+            },
+            launch_executor: false,
+            resource_version_uuid: None,
+            accepted_time: None,
+        }));
+        simulation.flush(1);
+        (simulation, container)
+    }
+
     fn told_of(&mut self, id: &str) -> Vec<pb::TaskState> {
         self.resize(None);
         let told = self.acknowledge_all().into_iter();
@@ -311,35 +332,36 @@ fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun_and
 /// All of a group are given to it or none: a part would be run as if it were the whole.
 #[test]
 fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
-    let (mut simulation, _) = Simulation::with_executor();
-    simulation.tells(status("a", TaskRunning, 1));
-    simulation.acknowledge_all();
-    simulation.quick_disk = false;
-    let framework = simulation.framework();
-    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
-        framework,
-        executor: executor_info(pb::executor_info::Type::Custom),
-        task_group: pb::TaskGroupInfo {
-            tasks: ["b", "c"].map(task).into(),
-        },
-        launch_executor: false,
-        resource_version_uuid: None,
-        accepted_time: None,
-    }));
-    simulation.flush(1);
+    let (mut simulation, container) = Simulation::with_half_group();
     simulation.crash(false);
     simulation.quick_disk = true;
     simulation.flush(usize::MAX);
     simulation.subscribe(2, call::Subscribe::default());
     simulation.register();
-    simulation.resize(None);
     assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed]);
-    let told = simulation.acknowledge_all();
-    let told: Vec<_> = told
-        .iter()
-        .map(|status| (status.task_id.value.as_str(), status.state()))
-        .collect();
-    assert_eq!(told, [("b", TaskFailed)]);
+    assert_eq!(simulation.told_ends(), [("b".to_owned(), TaskFailed)]);
+    // Its container, which runs task `a`, goes on and is heard to its end.
+    assert!(
+        simulation.machine.contains_key(&container),
+        "it is forgotten"
+    );
+    simulation.end(&container, Exit::Code(3));
+    assert_eq!(simulation.told_ends(), [("a".to_owned(), TaskFailed)]);
+}
+
+#[test]
+fn an_executor_that_is_gone_with_half_a_group_on_the_disk_ends_its_tasks() {
+    for rebooted in [true, false] {
+        let (mut simulation, container) = Simulation::with_half_group();
+        simulation.machine.remove(&container);
+        simulation.crash(rebooted);
+        simulation.quick_disk = true;
+        simulation.flush(usize::MAX);
+        simulation.register();
+        let ends = ["a", "b"].map(|id| (id.to_owned(), TaskFailed));
+        assert_eq!(simulation.told_ends(), ends);
+        assert!(simulation.image().frameworks.is_empty());
+    }
 }
 
 /// With the new task's record that of the earlier one goes, so that of its group a part is on the disk.
