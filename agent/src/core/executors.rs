@@ -63,12 +63,13 @@ impl AgentCore {
             executor.link.connection = Some(connection);
             executor.link.has_subscribed = true;
         });
-        if executor.container.kill.is_some() || executor.link.termination_reason.is_some() {
-            self.tell_executor(&executor, connection, plain(event::Type::Shutdown));
-            return self.registered_if_all_back(now);
+        let is_ending =
+            executor.container.kill.is_some() || executor.link.termination_reason.is_some();
+        if !is_ending {
+            let subscribed = self.subscribed_event(&executor);
+            self.tell_executor(&executor, connection, subscribed);
         }
-        let subscribed = self.subscribed_event(&executor);
-        self.tell_executor(&executor, connection, subscribed);
+        // Also of one that ends: these may be the ends of its tasks.
         for (update, permit) in subscribe.unacknowledged_updates.into_iter().zip(permits) {
             self.executor_update(
                 now,
@@ -77,6 +78,10 @@ impl AgentCore {
                 update.status,
                 permit,
             );
+        }
+        if is_ending {
+            self.tell_executor(&executor, connection, plain(event::Type::Shutdown));
+            return self.registered_if_all_back(now);
         }
         self.drop_never_arrived(
             now,

@@ -14,5 +14,6 @@ mod preempting;
 mod recovering;
 mod registering;
 mod retiring;
+mod shutting_down;
 mod simulation;
 mod streams;

@@ -399,22 +399,6 @@ fn a_kill_of_a_task_that_waits_for_its_executor_outlives_the_agent() {
 }
 
 #[test]
-fn a_shutdown_is_told_and_enforced_after_the_grace() {
-    let (mut simulation, container) = Simulation::with_executor();
-    simulation.tell(ToAgent::ShutdownExecutor(wire::ShutdownExecutor {
-        framework_id: framework_id(),
-        executor_id: executor_id(),
-    }));
-    assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
-    simulation.advance(4 * SECOND);
-    assert!(simulation.kills().is_empty());
-    simulation.advance(SECOND);
-    assert_eq!(simulation.kills(), [Duration::ZERO]);
-    simulation.end(&container, Exit::Signal(9));
-    simulation.assert_only_told(TaskFailed, Reason::ExecutorTerminated);
-}
-
-#[test]
 fn an_executor_that_never_comes_is_taken_down() {
     let mut simulation = Simulation::registered();
     let container = simulation.started_custom(custom("a"));
