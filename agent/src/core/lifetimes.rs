@@ -231,7 +231,12 @@ impl AgentCore {
     fn missing(&self) -> Vec<Arc<Executor>> {
         let missing = self.all_executors().filter(|executor| {
             let is_custom = executor.kind == ExecutorKind::Custom;
-            is_custom && executor.container.phase == Phase::Running && !executor.link.has_subscribed
+            // One that was told to end has no reason to come back, and what is left of its grace.
+            let is_to_end = executor.container.kill.is_some();
+            is_custom
+                && executor.container.phase == Phase::Running
+                && !is_to_end
+                && !executor.link.has_subscribed
         });
         missing.collect()
     }

@@ -63,3 +63,20 @@ fn an_executor_that_comes_back_while_it_shuts_down_is_heard() {
         assert_eq!(simulation.told_states(), [TaskFinished]);
     }
 }
+
+#[test]
+fn an_executor_that_shuts_down_keeps_its_grace_over_a_restart_and_holds_no_registration_up() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.shut_executor_down();
+    simulation.advance(SECOND);
+    simulation.crash(false);
+    assert!(simulation.link.is_some(), "nobody is waited for");
+    simulation.register();
+    // It has 5 s, and would have 2 to come back.
+    simulation.advance(3 * SECOND);
+    assert!(simulation.kills().is_empty());
+    simulation.advance(SECOND);
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+    simulation.end(&container, Exit::Signal(9));
+    simulation.assert_only_told(TaskFailed, Reason::ExecutorTerminated);
+}
