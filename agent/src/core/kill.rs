@@ -344,12 +344,13 @@ impl AgentCore {
         let Ok(id) = FrameworkId::new(&shutdown.framework_id.value) else {
             return;
         };
+        // Also of one that has nothing here but what was refused.
+        self.updates.remove_framework(&id);
         let executors: Vec<Arc<Executor>> = match self.frameworks.get(&id) {
             Some(framework) => framework.executors.values().cloned().collect(),
             None => return,
         };
         info!(framework_id = %id, executors = executors.len(), "shutting a framework down");
-        self.updates.remove_framework(&id);
         for executor in executors {
             if executor.is_live() {
                 self.change_executor(&executor.key, |executor| executor.orphaned = true);

@@ -427,6 +427,23 @@ fn the_end_of_a_framework_ends_its_tasks_and_waits_for_nobody() {
 }
 
 #[test]
+fn what_was_refused_to_a_framework_that_is_gone_is_not_repeated() {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    info.agent_id.value = "another".to_owned();
+    simulation.run(info);
+    assert_eq!(simulation.take_updates().len(), 1);
+    simulation.tell(ToAgent::ShutdownFramework(wire::ShutdownFramework {
+        framework_id: framework_id(),
+    }));
+    for sequence in 0..30 {
+        simulation.ping(sequence);
+        simulation.advance(SECOND * 30);
+    }
+    assert_eq!(simulation.take_updates(), []);
+}
+
+#[test]
 fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
     let (mut simulation, _) = Simulation::with_task();
     simulation.step(Input::Stop { kill_tasks: false });
