@@ -7,7 +7,7 @@ use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{DiskSourceKind, Resources};
 
-use crate::checkpoint::Layout;
+use crate::checkpoint::{Layout, volume_path};
 use crate::configuration::isolation::port_ranges;
 use crate::core::{LaunchPlan, Subject};
 
@@ -39,16 +39,15 @@ impl InspectionLimits {
             let bytes = u64::try_from(amount.millis()).unwrap_or(0) / 1000 * BYTES_PER_MEGABYTE;
             let disk = resource.disk();
             let persistence = disk.and_then(|disk| disk.persistence.as_ref());
-            match (persistence, resource.reservation_role()) {
-                (Some(persistence), Some(role)) => {
+            match persistence {
+                Some(_) => {
                     // A disk of its own has its own end.
-                    if !resource.is_disk_of(DiskSourceKind::Mount) {
-                        let path = layout.volume(role, &persistence.id);
-                        inspection_limits.volumes.push((path, bytes));
-                    }
+                    let path = volume_path(layout, resource);
+                    let path = path.filter(|_| !resource.is_disk_of(DiskSourceKind::Mount));
+                    let limited = path.map(|path| (path, bytes));
+                    inspection_limits.volumes.extend(limited);
                 }
-                (Some(_), None) => {}
-                (None, _) => {
+                None => {
                     let sum = inspection_limits
                         .sandbox_bytes
                         .unwrap_or(0)
@@ -131,6 +130,19 @@ mod tests {
         assert_eq!(own.sandbox_bytes, None);
         let path = PathBuf::from("/w/volumes/roles/eng db/data");
         assert_eq!(own.volumes, [(path, 10 << 20)]);
+        let path = |root: &str| pb::resource::disk_info::Source {
+            r#type: pb::resource::disk_info::source::Type::Path.into(),
+            path: Some(pb::resource::disk_info::source::Path {
+                root: Some(root.to_owned()),
+            }),
+            ..pb::resource::disk_info::Source::default()
+        };
+        // Where its data is, which is no place of the work directory.
+        for (root, volume) in [("/mnt", "/mnt"), ("disk", "/w/disk")] {
+            let volume = Path::new(volume).join("volumes/roles/eng db/data");
+            let on_disk = inspection_limits(Some(path(root))).volumes;
+            assert_eq!(on_disk, [(volume, 10 << 20)]);
+        }
         let mount = pb::resource::disk_info::Source {
             r#type: pb::resource::disk_info::source::Type::Mount.into(),
             mount: Some(pb::resource::disk_info::source::Mount {
