@@ -321,6 +321,7 @@ impl Node {
                     switch_user: flags.switch_user && privileged,
                     rights,
                     logs: self.configuration.logs,
+                    mount_disks: self.configuration.mount_disks(self.layout.work_dir()),
                 },
                 launches_at_once: flags.launches_at_once,
                 destroy_timeout: flags.cgroups_destroy_timeout,

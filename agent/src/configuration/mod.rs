@@ -16,11 +16,14 @@ pub(crate) mod log_flags;
 mod reconfiguration;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::{Attributes, Resources, Role, validate_command_line_resources};
+use meseta_resources::{
+    Attributes, DiskSourceKind, Resources, Role, validate_command_line_resources,
+};
 
 use crate::budgets::Budgets;
 use crate::checkpoint::{AgentImage, ResourcesRecord};
@@ -67,6 +70,15 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
+    /// The roots of the disks of type MOUNT; a relative one is below the work directory.
+    pub(crate) fn mount_disks(&self, work_dir: &Path) -> Arc<[PathBuf]> {
+        let disks = self.resources.iter();
+        let sources = disks.filter_map(|disk| disk.disk()?.source.as_ref());
+        let mounts = sources.filter(|source| source.kind == DiskSourceKind::Mount);
+        let roots = mounts.filter_map(|source| source.root.as_deref());
+        roots.map(|root| work_dir.join(root)).collect()
+    }
+
     /// What was given, completed by what the machine has.
     pub(crate) fn resources_of_machine(
         &self,

@@ -83,8 +83,7 @@ impl Containerizer {
             }
             let settings = &inner.options.settings;
             let layout = &settings.layout;
-            let context =
-                volumes::VolumeContext::new(layout, &live.run, &live.container, &settings.rights);
+            let context = volumes::VolumeContext::new(settings, &live.run, &live.container);
             let volumes_requested = volumes::of_resources(layout, &volumes_requested)?;
             let owner = volumes::owner(&context, settings.switch_user)?;
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());

@@ -18,6 +18,7 @@ pub(crate) mod sandbox;
 pub(crate) mod volumes;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use meseta_isolators::{
     Command, ContainerName, ContainerSpec, Credentials, Destination, Inside, TaskIsolation,
@@ -47,6 +48,8 @@ pub(crate) struct LaunchSettings {
     pub(crate) rights: TaskRights,
     /// What is kept of their output.
     pub(crate) logs: Logs,
+    /// The roots of the disks of type MOUNT, each of which may be a volume.
+    pub(crate) mount_disks: Arc<[PathBuf]>,
 }
 
 /// What is launched for a plan, with its volumes mounted, or why nothing can be.
@@ -54,10 +57,10 @@ pub(crate) fn container_spec(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
 ) -> Result<ContainerSpec, Failure> {
-    let (layout, rights) = (&settings.layout, &settings.rights);
+    let layout = &settings.layout;
     let credentials = credentials(settings, plan)?;
     let sandbox = sandbox::create(layout, plan, credentials.as_ref())?;
-    let context = volumes::VolumeContext::new(layout, &plan.run, &plan.container, rights);
+    let context = volumes::VolumeContext::new(settings, &plan.run, &plan.container);
     let spec = volumes::of_plan(layout, plan)
         .and_then(|volumes| volumes::provide(&context, &volumes, credentials.as_ref()))
         .map_err(Failure::from)

@@ -20,16 +20,16 @@ use meseta_proto::Invalid;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
-use meseta_resources::{Resource, VolumeMode};
+use meseta_resources::{ContainerId, Resource, VolumeMode};
 use rustix::fs::{FileType, OFlags};
 use tracing::warn;
 
 use crate::checkpoint::{Layout, RunKey, inside, volume_path};
-use crate::configuration::isolation::TaskRights;
 use crate::core::{LaunchPlan, Subject};
 use crate::failure::Failure;
 use crate::file_user;
 use crate::host_paths::HostPaths;
+use crate::spec::LaunchSettings;
 use points::Kind;
 pub(crate) use running::change;
 
@@ -122,21 +122,20 @@ pub(crate) struct VolumeContext {
     mounts: bool,
     /// What of the machine's it may be shown.
     host_paths: Arc<HostPaths>,
+    /// The agent's disks of type MOUNT.
+    mount_disks: Arc<[PathBuf]>,
 }
 
 impl VolumeContext {
     /// Of a container of this run.
-    pub(crate) fn new(
-        layout: &Layout,
-        run: &RunKey,
-        container: &meseta_resources::ContainerId,
-        rights: &TaskRights,
-    ) -> Self {
+    pub(crate) fn new(settings: &LaunchSettings, run: &RunKey, container: &ContainerId) -> Self {
+        let rights = &settings.rights;
         Self {
-            root: layout.sandbox(run),
+            root: settings.layout.sandbox(run),
             inside: inside(container),
             mounts: rights.mounts,
             host_paths: rights.host_paths.clone(),
+            mount_disks: settings.mount_disks.clone(),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::symlink;
 
-use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId};
 
 use super::*;
 
@@ -106,12 +106,13 @@ impl Fixture {
     }
 
     fn provide(&self, plan: &LaunchPlan, mounts: bool) -> Result<Vec<MountStep>, String> {
-        let rights = TaskRights {
+        let context = VolumeContext {
+            root: self.layout.sandbox(&plan.run),
+            inside: inside(&plan.container),
             mounts,
             host_paths: self.host_paths.clone(),
-            ..TaskRights::default()
+            mount_disks: Arc::default(),
         };
-        let context = VolumeContext::new(&self.layout, &plan.run, &plan.container, &rights);
         of_plan(&self.layout, plan)
             .and_then(|volumes| provide(&context, &volumes, None))
             .map_err(|error| meseta_daemon::error_chain::chain(&error))

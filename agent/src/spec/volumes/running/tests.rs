@@ -1,0 +1,142 @@
+//! What is mounted and unmounted when the volumes of a container that runs change.
+
+use std::sync::Arc;
+
+use super::*;
+
+/// A work directory with a sandbox, and two disks of type MOUNT.
+struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        for folder in ["sandbox", "one", "two", "w/volumes/roles/dev/v"] {
+            std::fs::create_dir_all(dir.path().join(folder)).expect("made");
+        }
+        Self { dir }
+    }
+
+    fn context(&self) -> VolumeContext {
+        VolumeContext {
+            root: self.dir.path().join("sandbox"),
+            inside: PathBuf::new(),
+            mounts: true,
+            host_paths: Arc::default(),
+            mount_disks: ["one", "two"].map(|disk| self.dir.path().join(disk)).into(),
+        }
+    }
+
+    /// A volume that is to be seen at `data`.
+    fn volume(&self, path: &str) -> Volume {
+        Volume {
+            name: path.to_owned(),
+            from: Origin::Data {
+                path: self.dir.path().join(path),
+                shared: false,
+            },
+            container_path: "data".to_owned(),
+            writable: true,
+        }
+    }
+
+    /// Each disk is a device of its own, whose file system is mounted as a whole.
+    fn location(&self, path: &Path) -> Option<Location> {
+        let below = path.strip_prefix(self.dir.path()).ok()?;
+        let (device, path) = match below.to_str()? {
+            "one" => ("7:1", Path::new("/")),
+            "two" => ("7:2", Path::new("/")),
+            _ => ("8:1", path),
+        };
+        Some(Location {
+            device: device.to_owned(),
+            path: path.to_owned(),
+        })
+    }
+
+    /// What is done where these are mounted at `data`, the last on top: `-` for an unmount and the name of what is
+    /// mounted; and what is removed afterwards.
+    fn changes(&self, mounted: &[&str], requested: &[&str]) -> (Vec<String>, Vec<PathBuf>) {
+        let there = mounted.iter().map(|path| Mounted {
+            point: "data".into(),
+            location: self.location(&self.dir.path().join(path)).expect("known"),
+        });
+        let there = there.collect();
+        let requested: Vec<_> = requested.iter().map(|path| self.volume(path)).collect();
+        let location = |path: &Path| self.location(path);
+        let planned = plan(&self.context(), &requested, None, || Ok(there), location);
+        let (steps, gone) = planned.map_err(String::from).expect("planned");
+        let steps = steps.iter().map(|step| match &step.action {
+            MountAction::Bind { source, .. } => {
+                let path = source.path.strip_prefix(self.dir.path());
+                path.expect("ours").display().to_string()
+            }
+            _ => "-".to_owned(),
+        });
+        (steps.collect(), gone)
+    }
+}
+
+const ON_ROOT_DISK: &str = "w/volumes/roles/dev/v";
+
+#[test]
+fn a_volume_of_an_ended_task_is_unmounted_also_if_it_is_a_whole_disk() {
+    let fixture = Fixture::new();
+    for volume in [ON_ROOT_DISK, "one"] {
+        let (steps, gone) = fixture.changes(&[volume], &[]);
+        assert_eq!(steps, ["-"], "{volume}");
+        assert_eq!(gone, [Path::new("data")]);
+        let (steps, gone) = fixture.changes(&[volume], &[volume]);
+        assert!(steps.is_empty() && gone.is_empty(), "{volume}");
+    }
+    // A volume of the executor's own, which it has as long as it runs.
+    let (steps, gone) = fixture.changes(&["sandbox"], &[]);
+    assert!(steps.is_empty() && gone.is_empty());
+}
+
+#[test]
+fn a_volume_is_mounted_in_the_place_of_another() {
+    let fixture = Fixture::new();
+    for (before, after) in [("one", "two"), (ON_ROOT_DISK, "one"), ("one", ON_ROOT_DISK)] {
+        let (steps, gone) = fixture.changes(&[before], &[after]);
+        assert_eq!(steps, ["-", after]);
+        assert!(gone.is_empty(), "its place is needed");
+    }
+    let (steps, _) = fixture.changes(&["one", "two"], &[ON_ROOT_DISK]);
+    assert_eq!(steps, ["-", "-", ON_ROOT_DISK]);
+    let (steps, _) = fixture.changes(&["one", "two"], &["two"]);
+    assert!(steps.is_empty(), "the last one is seen");
+}
+
+#[test]
+fn the_location_of_what_is_mounted_is_that_of_its_source() {
+    let machine = Machine::default();
+    let of = |path: &str| machine.location(Path::new(path)).expect("it is there");
+    let (proc, sys) = (of("/proc"), of("/proc/sys"));
+    assert_eq!(proc.path, Path::new("/"));
+    let mounts = Process::myself().and_then(|process| process.mountinfo());
+    let mounts: Vec<_> = mounts.expect("mounts").into_iter().collect();
+    let at = |path: &str| {
+        mounts
+            .iter()
+            .rfind(|mount| mount.mount_point == Path::new(path))
+    };
+    assert_eq!(at("/proc").map(Location::of), Some(proc.clone()));
+    match at("/proc/sys") {
+        Some(mount) => assert_eq!(Location::of(mount), sys),
+        None => assert_eq!((sys.device, &*sys.path), (proc.device, Path::new("/sys"))),
+    }
+    assert_eq!(machine.location(Path::new("/no/such/place")), None);
+}
+
+#[test]
+fn paths_are_read_as_the_kernel_lists_them() {
+    for (listed, path) in [
+        (r"/plain", "/plain"),
+        (r"/a\040b/c\134d", r"/a b/c\d"),
+        (r"/end\04", r"/end\04"),
+    ] {
+        assert_eq!(unescaped(listed.as_bytes()), Path::new(path));
+    }
+}
