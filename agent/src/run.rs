@@ -38,7 +38,7 @@ pub(crate) use hierarchies::narrow;
 use serving::context;
 
 use crate::checkpoint::writer;
-use crate::checkpoint::{self, Image, Layout, Store, Write};
+use crate::checkpoint::{self, Image, Layout, Removals, Store, Write};
 use crate::clock::Clock;
 use crate::configuration::flags::{Flags, Recover};
 use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
@@ -215,7 +215,9 @@ impl Node {
     ) -> Result<Ended, RunError> {
         let opened = open(&self.flags, &self.layout, &self.configuration).await?;
         let (runtime_dir, lock) = (opened.runtime_dir, opened.lock);
-        let containerizer = self.containerizer(opened.containers, opened.rights, opened.privileged);
+        let removals = opened.store.removals().clone();
+        let rights = (opened.rights, opened.privileged);
+        let containerizer = self.containerizer(opened.containers, rights, removals);
         let clock = Clock::new();
         let boot_clock = clock.boot_clock(&opened.boot);
         let core = self.core(&opened.image, opened.enforceable, boot_clock)?;
@@ -306,8 +308,8 @@ impl Node {
     fn containerizer(
         &self,
         containers: Containers,
-        rights: TaskRights,
-        privileged: bool,
+        (rights, privileged): (TaskRights, bool),
+        removals: Removals,
     ) -> Containerizer {
         let flags = &self.flags;
         let containerizer = Containerizer::new(
@@ -322,6 +324,7 @@ impl Node {
                     rights,
                     logs: self.configuration.logs,
                     mount_disks: self.configuration.mount_disks(self.layout.work_dir()),
+                    removals,
                 },
                 launches_at_once: flags.launches_at_once,
                 destroy_timeout: flags.cgroups_destroy_timeout,

@@ -5,8 +5,10 @@
 //! folders: what no agent can be told again is not lost with one file. Each is numbered; the newer one that can be
 //! read counts, and both are durable before anybody is told. The
 //! directories of volumes are made before the record that names them, and removed after the record
-//! that does not; [`super::Write::RestoreVolumes`] completes what a crash cut short.
+//! that does not; [`super::Write::RestoreVolumes`] completes what a crash cut short. Volumes on disks of their own hold
+//! no checkpoint up: what fails there is done later ([`make_again`], [`super::removals`]).
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,7 +50,8 @@ pub struct ResourcesRecord {
     /// See the description of [`Holdings::operations`].
     #[prost(message, repeated, tag = "2")]
     pub operations: Vec<pb::Operation>,
-    /// Volumes that this very change destroyed: their directories go once the record is durable.
+    /// Volumes that this very change destroyed: their directories go once the record is durable. On disks of their own
+    /// also those of before whose data is not gone yet.
     #[prost(message, repeated, tag = "3")]
     pub destroyed: Vec<pb::Resource>,
     /// Counts the records that were written; of two the higher is the newer. 0 before there were copies.
@@ -106,15 +109,11 @@ pub(super) fn choose(record: Found, copy: Found) -> Chosen {
 
 impl Holdings {
     pub(super) fn record(&self, destroyed: &[Resource], number: u64) -> ResourcesRecord {
-        let one = |resource: &Resource| convert::to_resource(resource, Format::PostRefinement);
         ResourcesRecord {
             resources: convert::to_resources(&self.resources, Format::PostRefinement)
                 .unwrap_or_default(),
             operations: self.operations.iter().map(|one| (**one).clone()).collect(),
-            destroyed: destroyed
-                .iter()
-                .filter_map(|volume| one(volume).ok())
-                .collect(),
+            destroyed: messages(destroyed),
             number,
         }
     }
@@ -177,6 +176,11 @@ pub(crate) fn check_place(volume: &Resource) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Whether a volume lies on a disk that is not the agent's: what becomes of that concerns nobody but who has it.
+pub(super) fn is_on_own_disk(volume: &Resource) -> bool {
+    volume.disk().is_some_and(|disk| disk.source.is_some())
+}
+
 /// Makes a volume's directory; an older one with its data is left as it is.
 pub(super) fn make_volume(
     layout: &Layout,
@@ -186,27 +190,55 @@ pub(super) fn make_volume(
     let Some(path) = volume_path(layout, volume) else {
         return Ok(());
     };
-    let missing = path.ancestors().take_while(|folder| !folder.is_dir());
-    let changed: Vec<_> = missing
-        .filter_map(Path::parent)
-        .map(Path::to_owned)
-        .collect();
-    let is_mount = volume.is_disk_of(DiskSourceKind::Mount);
-    if let (Some(base), Some(parent), false) =
-        (path.ancestors().nth(VOLUME_DEPTH), path.parent(), is_mount)
-    {
-        make_missing(base, PASSAGE_MODE)
-            .and_then(|()| make_passage(base, parent))
-            .map_err(io_error("create the folder", parent))?;
+    let changed = make_directory(&path, volume.is_disk_of(DiskSourceKind::Mount))?;
+    if is_on_own_disk(volume) {
+        return changed.iter().try_for_each(|folder| sync_folder(folder));
     }
-    make_missing(&path, VOLUME_DIR_MODE).map_err(io_error("create the folder", &path))?;
     // Not before: what cannot be made has nothing to be synced.
     changed.iter().for_each(|folder| batch.touch_dir(folder));
     Ok(())
 }
 
-/// Removes a volume's data. `aside` is a fresh place below the work directory, emptied by others.
-pub(super) fn remove_volume(
+/// Makes the directory of a volume on a disk of type PATH that could not be made when the volume was. One that is
+/// there stays as it is, and nothing is made where the disk itself is missing.
+pub(crate) fn make_again(layout: &Layout, volume: &Resource) -> Result<(), StoreError> {
+    let path = volume_path(layout, volume).filter(|path| !path.is_dir());
+    let Some(path) = path.filter(|_| volume.is_disk_of(DiskSourceKind::Path)) else {
+        return Ok(());
+    };
+    if path.ancestors().nth(VOLUME_DEPTH).is_some_and(Path::is_dir) {
+        let changed = make_directory(&path, false)?;
+        return changed.iter().try_for_each(|folder| sync_folder(folder));
+    }
+    Ok(())
+}
+
+/// The folders that were changed for it.
+fn make_directory(path: &Path, is_whole_disk: bool) -> Result<Vec<PathBuf>, StoreError> {
+    let missing = path.ancestors().take_while(|folder| !folder.is_dir());
+    let changed = missing.filter_map(Path::parent).map(Path::to_owned);
+    let changed = changed.collect();
+    if let (Some(base), Some(parent), false) = (
+        path.ancestors().nth(VOLUME_DEPTH),
+        path.parent(),
+        is_whole_disk,
+    ) {
+        make_missing(base, PASSAGE_MODE)
+            .and_then(|()| make_passage(base, parent))
+            .map_err(io_error("create the folder", parent))?;
+    }
+    make_missing(path, VOLUME_DIR_MODE).map_err(io_error("create the folder", path))?;
+    Ok(changed)
+}
+
+/// On a disk that is not the agent's a failed sync is an error like any other.
+fn sync_folder(folder: &Path) -> Result<(), StoreError> {
+    let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(io_error("sync", folder))
+}
+
+/// Moves the data of a volume on the work directory's own disk to a fresh place below that, emptied by others.
+pub(super) fn move_volume_away(
     layout: &Layout,
     volume: &Resource,
     aside: &Path,
@@ -215,28 +247,32 @@ pub(super) fn remove_volume(
     let Some(path) = volume_path(layout, volume) else {
         return Ok(());
     };
-    let source = volume.disk().and_then(|disk| disk.source.as_ref());
-    match source.map(|source| source.kind) {
-        None => {
-            batch.move_away(&path, aside)?;
-            if let Some(parent) = path.parent() {
-                batch.touch_dir(parent);
-            }
-            Ok(())
-        }
-        // A file system of its own stays, its contents go.
-        Some(DiskSourceKind::Mount) => {
-            let emptied = Folder::open(&path).and_then(|folder| folder.empty());
-            unless_gone(emptied).map_err(io_error("empty", &path))
-        }
-        Some(_) => {
-            let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-                return Ok(());
-            };
-            let removed = Folder::open(above).and_then(|above| above.remove(Path::new(name)));
-            unless_gone(removed).map_err(io_error("remove the volume", &path))
-        }
+    batch.move_away(&path, aside)?;
+    if let Some(parent) = path.parent() {
+        batch.touch_dir(parent);
     }
+    Ok(())
+}
+
+/// Removes the data of a volume on a disk of its own. A file system that is one as a whole stays, its contents go.
+pub(super) fn remove_from_disk(path: &Path, is_whole_disk: bool) -> io::Result<()> {
+    if is_whole_disk {
+        return unless_gone(Folder::open(path).and_then(|folder| folder.empty()));
+    }
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(());
+    };
+    let removed = Folder::open(above).and_then(|above| above.remove(Path::new(name)));
+    unless_gone(removed)
+}
+
+/// Volumes as they are recorded.
+pub(super) fn messages(volumes: &[Resource]) -> Vec<pb::Resource> {
+    let one = |volume: &Resource| convert::to_resource(volume, Format::PostRefinement);
+    volumes
+        .iter()
+        .filter_map(|volume| one(volume).ok())
+        .collect()
 }
 
 /// The persistent volumes among messages.

@@ -24,6 +24,7 @@ mod read;
 #[cfg(test)]
 mod recorded;
 mod records;
+mod removals;
 mod repair;
 mod sandbox_ages;
 mod store;
@@ -37,8 +38,8 @@ pub use durable::StoreError;
 pub use executor_key::KeyError;
 pub(crate) use executor_key::open as open_executor_key;
 pub use frame::FrameError;
-pub(crate) use holdings::check_place;
 pub use holdings::{Holdings, ResourcesRecord, volume_path};
+pub(crate) use holdings::{check_place, make_again};
 pub use layout::{Layout, RunKey, TaskKey, inside};
 pub use limitation::Limitation;
 pub(crate) use limitation::{decode_limitation, encode_limitation};
@@ -50,6 +51,7 @@ pub use records::{
     AgentRecord, ExecutorRecord, FrameworkRecord, KillCause, KillRequested, LogEntry, LogRecord,
     Started, TaskRecord,
 };
+pub use removals::Removals;
 pub use repair::Repair;
 pub(crate) use sandbox_ages::SandboxAges;
 pub use store::{Commit, Store, Write};

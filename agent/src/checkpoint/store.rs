@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use meseta_proto::mesos::v1::DrainConfig;
 use meseta_resources::{AgentId, FrameworkId, Resource};
@@ -24,6 +24,7 @@ use super::read::Image;
 use super::records::{
     AgentRecord, DrainRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
 };
+use super::removals::{RemovalThread, Removals};
 use super::repair::Repair;
 
 /// One change to what is durable.
@@ -99,6 +100,8 @@ pub enum Write {
         /// Volumes that are gone from it.
         destroyed: Vec<Resource>,
     },
+    /// The data of destroyed volumes on disks of their own is gone: they are not named any more.
+    ForgetRemoved,
     /// A run is over and all its updates are acknowledged: nothing of it is needed any more.
     Retire { key: RunKey },
     /// A task of an executor that goes on is over, told, and shown no longer.
@@ -133,6 +136,7 @@ impl Write {
             Self::Resources { holdings, .. } => holdings.operations.len().saturating_mul(SMALL),
             Self::Remember { .. }
             | Self::Repair { .. }
+            | Self::ForgetRemoved
             | Self::Drain { .. }
             | Self::Retire { .. }
             | Self::RetireTask { .. }
@@ -147,8 +151,11 @@ impl Write {
 pub struct Store {
     layout: Layout,
     janitor: Janitor,
+    removal: RemovalThread,
     /// The number of the newest record of reservations and volumes.
     holdings_number: AtomicU64,
+    /// That record, while data of volumes that it names as destroyed is to be removed.
+    holdings: Mutex<Option<ResourcesRecord>>,
 }
 
 impl Store {
@@ -158,7 +165,9 @@ impl Store {
         Self {
             layout,
             janitor,
+            removal: RemovalThread::start(),
             holdings_number: AtomicU64::new(0),
+            holdings: Mutex::default(),
         }
     }
 
@@ -169,6 +178,11 @@ impl Store {
             holdings_number: AtomicU64::new(number),
             ..self
         }
+    }
+
+    /// The volumes whose data is to be removed.
+    pub(crate) fn removals(&self) -> &Removals {
+        self.removal.removals()
     }
 
     /// The paths that it writes to.
@@ -252,6 +266,7 @@ impl Store {
                 created,
                 destroyed,
             } => self.write_holdings(holdings, created, destroyed, batch),
+            Write::ForgetRemoved => self.forget_removed(batch),
             Write::Executor { key, record } => {
                 let path = self.layout.run(key).join(EXECUTOR_INFO);
                 batch.write_file(&path, &record.encode_to_vec())
@@ -309,26 +324,71 @@ impl Store {
         batch: &mut Batch,
     ) -> Result<(), StoreError> {
         self.make_volumes(created, batch)?;
-        // Written again after a failure it is a later one, which is as good.
-        let number = 1 + self.holdings_number.fetch_add(1, Ordering::Relaxed);
-        let record = holdings.record(destroyed, number);
+        let removing = self.removals().now();
+        let (on_own_disks, others): (Vec<_>, Vec<_>) = destroyed
+            .iter()
+            .cloned()
+            .partition(holdings::is_on_own_disk);
+        let named = [&removing.waiting[..], destroyed].concat();
+        let record = holdings.record(&named, self.next_number());
         holdings::write(&self.layout, &record, batch)?;
-        if destroyed.is_empty() {
+        if destroyed.is_empty() && removing.is_empty() {
             return Ok(());
         }
         // Data goes only once nothing durable names it.
         batch.finish()?;
-        for volume in destroyed {
-            let aside = self.janitor.next_path();
-            let removed = holdings::remove_volume(&self.layout, volume, &aside, batch);
-            unless_hopeless(removed)?;
+        let is_removing = !removing.waiting.is_empty() || !on_own_disks.is_empty();
+        *self.newest_holdings() = is_removing.then_some(record);
+        self.removals().forget(&removing.done);
+        self.removals().add(&self.layout, &on_own_disks);
+        others
+            .iter()
+            .try_for_each(|volume| unless_hopeless(self.move_volume_away(volume, batch)))
+    }
+
+    /// Written again after a failure a record is a later one, which is as good.
+    fn next_number(&self) -> u64 {
+        1 + self.holdings_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn newest_holdings(&self) -> MutexGuard<'_, Option<ResourcesRecord>> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves those destroyed volumes out of the record whose data is gone from disks of their own.
+    fn forget_removed(&self, batch: &mut Batch) -> Result<(), StoreError> {
+        let removing = self.removals().now();
+        let mut newest = self.newest_holdings();
+        let Some(record) = newest.as_mut().filter(|_| !removing.done.is_empty()) else {
+            return Ok(());
+        };
+        record.destroyed = holdings::messages(&removing.waiting);
+        record.number = self.next_number();
+        holdings::write(&self.layout, record, batch)?;
+        // Who is given a volume there may write to it once nothing would remove that after a crash.
+        batch.finish()?;
+        if removing.waiting.is_empty() {
+            *newest = None;
         }
+        self.removals().forget(&removing.done);
         Ok(())
+    }
+
+    fn move_volume_away(&self, volume: &Resource, batch: &mut Batch) -> Result<(), StoreError> {
+        let aside = self.janitor.next_path();
+        holdings::move_volume_away(&self.layout, volume, &aside, batch)
     }
 
     fn make_volumes(&self, volumes: &[Resource], batch: &mut Batch) -> Result<(), StoreError> {
         volumes.iter().try_for_each(|volume| {
-            unless_hopeless(holdings::make_volume(&self.layout, volume, batch))
+            let made = holdings::make_volume(&self.layout, volume, batch);
+            match holdings::is_on_own_disk(volume) {
+                true => {
+                    unless_made(made);
+                    Ok(())
+                }
+                false => unless_hopeless(made),
+            }
         })
     }
 
@@ -348,17 +408,27 @@ impl Store {
         };
         let volumes = holdings::volumes(&record.resources);
         for volume in &volumes {
-            unless_ill(holdings::make_volume(&self.layout, volume, batch))?;
+            let made = holdings::make_volume(&self.layout, volume, batch);
+            match holdings::is_on_own_disk(volume) {
+                true => unless_made(made),
+                false => unless_ill(made)?,
+            }
         }
-        for volume in holdings::volumes(&record.destroyed) {
+        // One that is there at the place of one whose data was not gone has had no user.
+        let (on_own_disks, others): (Vec<_>, Vec<_>) = holdings::volumes(&record.destroyed)
+            .into_iter()
+            .partition(holdings::is_on_own_disk);
+        if !on_own_disks.is_empty() {
+            *self.newest_holdings() = Some(record.clone());
+            self.removals().add(&self.layout, &on_own_disks);
+        }
+        for volume in others {
             let path = volume_path(&self.layout, &volume);
             if !volumes
                 .iter()
                 .any(|kept| volume_path(&self.layout, kept) == path)
             {
-                let aside = self.janitor.next_path();
-                let removed = holdings::remove_volume(&self.layout, &volume, &aside, batch);
-                unless_ill(removed)?;
+                unless_ill(self.move_volume_away(&volume, batch))?;
             }
         }
         Ok(())
@@ -373,6 +443,15 @@ impl Store {
             .take_while(|folder| holds_one(folder))
             .last()
             .map_or(run.clone(), Path::to_owned)
+    }
+}
+
+/// A disk that is not the agent's holds up nothing but who has it: the directory is made when a task is to have the
+/// volume.
+fn unless_made(made: Result<(), StoreError>) {
+    if let Err(error) = made {
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        error!(%error, source, "the directory of a volume could not be made; it is tried again for each task that has it");
     }
 }
 
@@ -437,7 +516,10 @@ impl Commit<'_, '_> {
                 Write::Repair { repairs } => repairs
                     .iter()
                     .any(|one| matches!(one, Repair::Retire { .. })),
-                Write::Remember { .. } | Write::SyncRecovered { .. } | Write::Drain { .. } => false,
+                Write::Remember { .. }
+                | Write::SyncRecovered { .. }
+                | Write::ForgetRemoved
+                | Write::Drain { .. } => false,
                 Write::Agent { .. }
                 | Write::Framework { .. }
                 | Write::Task { .. }

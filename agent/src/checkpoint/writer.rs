@@ -123,6 +123,9 @@ impl Worker {
             }
             self.commit(&batch);
             self.tell(batch.last().map(|(lsn, _)| *lsn));
+            if self.store.removals().has_done() {
+                self.commit(&[(Lsn::default(), Write::ForgetRemoved)]);
+            }
             if self.looked_at.elapsed() >= LOOK_INTERVAL {
                 self.look();
             }

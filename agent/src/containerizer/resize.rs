@@ -84,6 +84,7 @@ impl Containerizer {
             let settings = &inner.options.settings;
             let layout = &settings.layout;
             let context = volumes::VolumeContext::new(settings, &live.run, &live.container);
+            volumes::make_ready(settings, &volumes_requested)?;
             let volumes_requested = volumes::of_resources(layout, &volumes_requested)?;
             let owner = volumes::owner(&context, settings.switch_user)?;
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());

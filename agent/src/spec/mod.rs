@@ -26,7 +26,7 @@ use meseta_isolators::{
 use meseta_proto::Invalid;
 use meseta_resources::ContainerId;
 
-use crate::checkpoint::{Layout, inside};
+use crate::checkpoint::{Layout, Removals, inside};
 use crate::configuration::isolation::TaskRights;
 use crate::configuration::log_flags::Logs;
 use crate::core::{LaunchPlan, Subject};
@@ -50,6 +50,8 @@ pub(crate) struct LaunchSettings {
     pub(crate) logs: Logs,
     /// The roots of the disks of type MOUNT, each of which may be a volume.
     pub(crate) mount_disks: Arc<[PathBuf]>,
+    /// The volumes whose data is to be removed, at whose places nobody is given another.
+    pub(crate) removals: Removals,
 }
 
 /// What is launched for a plan, with its volumes mounted, or why nothing can be.
@@ -61,7 +63,9 @@ pub(crate) fn container_spec(
     let credentials = credentials(settings, plan)?;
     let sandbox = sandbox::create(layout, plan, credentials.as_ref())?;
     let context = volumes::VolumeContext::new(settings, &plan.run, &plan.container);
-    let spec = volumes::of_plan(layout, plan)
+    let spec = volumes::make_ready(settings, &plan.volumes)
+        .and_then(|()| volumes::make_ready(settings, &plan.parent_volumes))
+        .and_then(|()| volumes::of_plan(layout, plan))
         .and_then(|volumes| volumes::provide(&context, &volumes, credentials.as_ref()))
         .map_err(Failure::from)
         .and_then(|mounts| {

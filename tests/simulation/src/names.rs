@@ -125,6 +125,7 @@ pub(crate) fn of_write(write: &Write) -> &'static str {
         Write::SyncRecovered { .. } => "SyncRecovered",
         Write::Repair { .. } => "Repair",
         Write::RestoreVolumes { .. } => "RestoreVolumes",
+        Write::ForgetRemoved => "ForgetRemoved",
         Write::Drain { .. } => "Drain",
         Write::Framework { .. } => "Framework",
         Write::Task { .. } => "Task",

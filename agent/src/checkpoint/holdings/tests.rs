@@ -7,8 +7,33 @@ use proptest::prelude::*;
 use super::super::{Image, Repair, Store, Write, read};
 use super::*;
 
-/// A record with one volume of that role, which was just made.
-pub(in crate::checkpoint) fn holdings_with(role: &str) -> Write {
+/// The kind of disk that a volume is on.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(in crate::checkpoint) enum Disk {
+    Path,
+    Mount,
+}
+
+impl Disk {
+    fn source(self, root: &Path) -> pb::resource::disk_info::Source {
+        use pb::resource::disk_info::{Source, source};
+        let root = Some(root.display().to_string());
+        match self {
+            Self::Path => Source {
+                r#type: source::Type::Path.into(),
+                path: Some(source::Path { root }),
+                ..Source::default()
+            },
+            Self::Mount => Source {
+                r#type: source::Type::Mount.into(),
+                mount: Some(source::Mount { root }),
+                ..Source::default()
+            },
+        }
+    }
+}
+
+fn volume_of(role: &str, source: Option<pb::resource::disk_info::Source>) -> Resource {
     let volume = pb::Resource {
         name: "disk".to_owned(),
         r#type: pb::value::Type::Scalar.into(),
@@ -28,19 +53,39 @@ pub(in crate::checkpoint) fn holdings_with(role: &str) -> Write {
                 mode: pb::volume::Mode::Rw.into(),
                 ..pb::Volume::default()
             }),
-            ..pb::resource::DiskInfo::default()
+            source,
         })),
         ..pb::Resource::default()
     };
-    let volume = convert::resource(&volume).expect("a volume");
+    convert::resource(&volume).expect("a volume")
+}
+
+/// A volume of that role on a disk of its own.
+pub(in crate::checkpoint) fn volume_on(disk: Disk, root: &Path, role: &str) -> Resource {
+    volume_of(role, Some(disk.source(root)))
+}
+
+/// A record of these volumes.
+pub(in crate::checkpoint) fn holdings_of(
+    holds: &[&Resource],
+    created: &[&Resource],
+    destroyed: &[&Resource],
+) -> Write {
+    let all = |volumes: &[&Resource]| volumes.iter().copied().cloned().collect();
     Write::Resources {
         holdings: Arc::new(Holdings {
-            resources: std::iter::once(volume.clone()).collect(),
+            resources: holds.iter().copied().cloned().collect(),
             operations: Vec::new(),
         }),
-        created: vec![volume],
-        destroyed: Vec::new(),
+        created: all(created),
+        destroyed: all(destroyed),
     }
+}
+
+/// A record with one volume of that role, which was just made.
+pub(in crate::checkpoint) fn holdings_with(role: &str) -> Write {
+    let volume = volume_of(role, None);
+    holdings_of(&[&volume], &[&volume], &[])
 }
 
 /// What becomes of a file.

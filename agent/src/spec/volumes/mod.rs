@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use meseta_isolators::{Credentials, MountAction, MountSource, MountStep};
 use meseta_proto::Invalid;
@@ -24,7 +25,7 @@ use meseta_resources::{ContainerId, Resource, VolumeMode};
 use rustix::fs::{FileType, OFlags};
 use tracing::warn;
 
-use crate::checkpoint::{Layout, RunKey, inside, volume_path};
+use crate::checkpoint::{Layout, RunKey, StoreError, inside, make_again, volume_path};
 use crate::core::{LaunchPlan, Subject};
 use crate::failure::Failure;
 use crate::file_user;
@@ -35,6 +36,9 @@ pub(crate) use running::change;
 
 /// Places of the machine that show the kernel and not files; over them nothing is mounted.
 const KERNEL_FOLDERS: [&str; 2] = ["/proc", "/sys"];
+
+/// How long a launch waits for the removal of what was destroyed at the place of its volume.
+const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 
 /// A volume cannot be provided.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +60,18 @@ pub(crate) enum VolumeError {
     /// It makes no sense, or cannot be had here.
     #[error("{volume}: {reason}")]
     Refused { volume: String, reason: String },
+    /// Something of an earlier one is at its place.
+    #[error(
+        "the data of a volume that was destroyed is still being removed from {path}; try again later"
+    )]
+    InUse { path: PathBuf },
+    /// Its directory is missing and cannot be made.
+    #[error("failed to make the directory of {volume}")]
+    NotMade {
+        volume: String,
+        #[source]
+        source: StoreError,
+    },
     /// A system call has failed.
     #[error("failed to {doing} {path}")]
     Io {
@@ -172,17 +188,42 @@ pub(crate) fn of_plan(layout: &Layout, plan: &LaunchPlan) -> Result<Vec<Volume>,
     Ok(volumes)
 }
 
-/// The persistent volumes among resources.
+/// Makes persistent volumes on disks of their own ready for a container: nothing of an earlier one is at their places,
+/// and a directory that could not be made when its volume was is made now.
+pub(crate) fn make_ready(
+    settings: &LaunchSettings,
+    messages: &[pb::Resource],
+) -> Result<(), VolumeError> {
+    for volume in persistent(messages) {
+        let Some(path) = volume_path(&settings.layout, &volume) else {
+            continue;
+        };
+        if !settings.removals.wait(&path, REMOVAL_WAIT) {
+            return Err(VolumeError::InUse { path });
+        }
+        make_again(&settings.layout, &volume).map_err(|source| VolumeError::NotMade {
+            volume: volume.to_string(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// The persistent volumes among resources, which were checked when they were taken.
+fn persistent(messages: &[pb::Resource]) -> impl Iterator<Item = Resource> {
+    let resources = messages
+        .iter()
+        .filter_map(|one| convert::resource(one).ok());
+    resources.filter(Resource::is_persistent_volume)
+}
+
+/// The same as they are mounted.
 pub(crate) fn of_resources(
     layout: &Layout,
     messages: &[pb::Resource],
 ) -> Result<Vec<Volume>, VolumeError> {
     let mut volumes: Vec<Volume> = Vec::new();
-    // They were checked when they were taken.
-    let resources = messages
-        .iter()
-        .filter_map(|one| convert::resource(one).ok());
-    for resource in resources.filter(Resource::is_persistent_volume) {
+    for resource in persistent(messages) {
         let disk = resource.disk();
         let id = disk.and_then(|disk| disk.persistence.as_ref());
         let id = id.map(|persistence| persistence.id.to_string());

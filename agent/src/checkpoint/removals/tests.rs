@@ -1,0 +1,222 @@
+//! Disks that are ill: a file in the place of a disk's folder fails every call there, whoever we are.
+
+use std::fs;
+
+use super::super::holdings::tests::{Disk, holdings_of, volume_on};
+use super::super::{Image, Store, Write, read};
+use super::*;
+
+/// More than any removal takes.
+const LIMIT: Duration = Duration::from_secs(60);
+const NO_TIME: Duration = Duration::ZERO;
+
+/// A work directory, and a disk beside it.
+struct Fixture {
+    _dir: tempfile::TempDir,
+    layout: Layout,
+    disk: PathBuf,
+    store: Store,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(&dir.path().join("w"));
+        let disk = dir.path().join("disk");
+        fs::create_dir(&disk).expect("made");
+        Self {
+            store: Store::open(layout.clone()),
+            layout,
+            disk,
+            _dir: dir,
+        }
+    }
+
+    fn volume(&self, disk: Disk, role: &str) -> Resource {
+        volume_on(disk, &self.disk, role)
+    }
+
+    fn commit(&self, holds: &[&Resource], created: &[&Resource], destroyed: &[&Resource]) {
+        let written = self.store.commit(&[holdings_of(holds, created, destroyed)]);
+        written.expect("the work directory is well");
+    }
+
+    fn create(&self, volume: &Resource) {
+        self.commit(&[volume], &[volume], &[]);
+    }
+
+    fn destroy(&self, volume: &Resource) {
+        self.commit(&[], &[], &[volume]);
+    }
+
+    fn path(&self, volume: &Resource) -> PathBuf {
+        volume_path(&self.layout, volume).expect("a path")
+    }
+
+    /// Every call to the disk fails from now on.
+    fn falls_ill(&self) {
+        fs::rename(&self.disk, self.disk.with_extension("well")).expect("moved");
+        fs::write(&self.disk, "no folder").expect("written");
+    }
+
+    fn recovers(&self) {
+        fs::remove_file(&self.disk).expect("removed");
+        fs::rename(self.disk.with_extension("well"), &self.disk).expect("moved");
+    }
+
+    /// Names of destroyed volumes on the disk.
+    fn recorded(&self) -> usize {
+        let image = read(&self.layout).expect("readable");
+        image.holdings.map_or(0, |record| record.destroyed.len())
+    }
+
+    /// Waits until the thread has removed all that there is.
+    fn removed(&self) {
+        let removals = self.store.removals();
+        let waits = |state: &mut State| state.removals.iter().any(|one| !one.is_done);
+        let changed = &removals.shared.changed;
+        let waited = changed.wait_timeout_while(removals.state(), LIMIT, waits);
+        assert!(!waited.expect("no panic").1.timed_out(), "{removals:?}");
+    }
+
+    /// Another agent is started.
+    fn restart(&mut self) -> Image {
+        let image = read(&self.layout).expect("readable");
+        self.store = Store::open(self.layout.clone()).after(&image);
+        let record = Box::new(image.holdings.clone().expect("a record"));
+        let restored = self.store.commit(&[Write::RestoreVolumes { record }]);
+        restored.expect("the work directory is well");
+        image
+    }
+}
+
+/// The data of a volume, which is there when this returns.
+fn write_data(path: &Path) -> PathBuf {
+    let file = path.join("folder/file");
+    fs::create_dir_all(path.join("folder")).expect("made");
+    fs::write(&file, "data").expect("written");
+    file
+}
+
+#[test]
+fn a_volume_on_a_disk_of_its_own_is_removed_beside_the_checkpoints() {
+    for disk in [Disk::Path, Disk::Mount] {
+        let fixture = Fixture::new();
+        let volume = fixture.volume(disk, "a");
+        let path = fixture.path(&volume);
+        fixture.create(&volume);
+        let data = write_data(&path);
+        fixture.destroy(&volume);
+        assert_eq!(
+            fixture.recorded(),
+            1,
+            "a crash may come before it is removed"
+        );
+        fixture.removed();
+        assert!(!data.exists());
+        assert_eq!(path.exists(), disk == Disk::Mount, "a whole disk stays");
+        // Nobody is let there before the next start could not remove what they wrote.
+        let removals = fixture.store.removals();
+        assert!(!removals.wait(&path, NO_TIME));
+        fixture
+            .store
+            .commit(&[Write::ForgetRemoved])
+            .expect("written");
+        assert!(removals.wait(&path, NO_TIME));
+        assert_eq!(fixture.recorded(), 0);
+        fixture.create(&volume);
+        assert!(path.is_dir());
+    }
+}
+
+#[test]
+fn a_disk_that_fails_stops_no_checkpoint_and_is_tried_again_by_the_next_start() {
+    for disk in [Disk::Path, Disk::Mount] {
+        let mut fixture = Fixture::new();
+        let volume = fixture.volume(disk, "a");
+        let path = fixture.path(&volume);
+        fixture.create(&volume);
+        let data = write_data(&path);
+        fixture.falls_ill();
+        fixture.destroy(&volume);
+        // Another role is given the disk, and the agent is started again.
+        let next = fixture.volume(disk, "b");
+        fixture.create(&next);
+        assert_eq!(fixture.recorded(), 1);
+        assert!(!fixture.store.removals().wait(&path, NO_TIME));
+        fixture.restart();
+        assert!(!fixture.store.removals().wait(&path, NO_TIME));
+        fixture.recovers();
+        fixture.restart();
+        fixture.removed();
+        fixture
+            .store
+            .commit(&[Write::ForgetRemoved])
+            .expect("written");
+        assert!(!data.exists(), "{disk:?}");
+        assert_eq!(fixture.recorded(), 0);
+        assert!(fixture.store.removals().wait(&path, NO_TIME));
+        // What is written from now on is nobody's to remove.
+        let next = fixture.path(&next);
+        let data = write_data(&next);
+        fixture.restart();
+        fixture.removed();
+        assert!(data.exists(), "{disk:?}");
+    }
+}
+
+#[test]
+fn what_could_not_be_removed_is_tried_again_by_itself() {
+    let fixture = Fixture::new();
+    let volume = fixture.volume(Disk::Mount, "a");
+    let data = write_data(&fixture.path(&volume));
+    fixture.falls_ill();
+    let thread = RemovalThread::start_with(Duration::from_millis(1));
+    thread.removals().add(&fixture.layout, [&volume]);
+    assert!(!thread.removals().has_done());
+    fixture.recovers();
+    let removals = thread.removals();
+    let waits = |state: &mut State| state.removals.iter().any(|one| !one.is_done);
+    let waited = removals
+        .shared
+        .changed
+        .wait_timeout_while(removals.state(), LIMIT, waits);
+    drop(waited);
+    assert!(!data.exists());
+}
+
+#[test]
+fn a_directory_that_could_not_be_made_is_made_for_its_task() {
+    let fixture = Fixture::new();
+    let volume = fixture.volume(Disk::Path, "a");
+    let again = || super::super::make_again(&fixture.layout, &volume);
+    fixture.falls_ill();
+    fixture.create(&volume);
+    assert!(
+        again().is_ok(),
+        "without a disk there is nothing to be made"
+    );
+    fixture.recovers();
+    again().expect("made");
+    let data = write_data(&fixture.path(&volume));
+    again().expect("it is there");
+    assert!(data.exists());
+}
+
+#[test]
+fn of_very_many_volumes_those_that_are_whole_disks_are_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layout = Layout::new(dir.path());
+    let removals = Removals::default();
+    let mount = volume_on(Disk::Mount, &dir.path().join("mount"), "a");
+    let numbers = 0..REMOVALS_MAX + 2;
+    let paths = numbers.map(|number| volume_on(Disk::Path, dir.path(), &format!("r{number}")));
+    let paths: Vec<_> = paths.collect();
+    removals.add(&layout, std::iter::once(&mount).chain(&paths));
+    let waiting = removals.now().waiting;
+    assert_eq!(waiting.len(), REMOVALS_MAX);
+    assert_eq!((&waiting[0], &waiting[1]), (&mount, &paths[3]));
+    // The same place once more is none more.
+    removals.add(&layout, [&mount]);
+    assert_eq!(removals.now().waiting.len(), REMOVALS_MAX);
+}
