@@ -276,5 +276,19 @@ fn volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed() {
         (!sandbox.join("late").exists()).then_some(())
     });
     assert_eq!(data(&world), "kept\n");
+    // Over a folder of the machine's once, however many tasks come meanwhile.
+    let place = world.dir.path().join("place");
+    std::fs::create_dir(&place).expect("made");
+    let place = place.display().to_string();
+    let over = holding(custom("c", "json"), writable("v", &place));
+    world.running_in_executor(&mut link, over, false);
+    world.running_in_executor(&mut link, custom("d", "json"), false);
+    let times = || mounts().matches(&format!(" {place} ")).count();
+    assert_eq!(times(), 1, "{}", mounts());
+    world.end(&mut link, "c");
+    wait_for("the volume to go from there", || {
+        (times() == 0).then_some(())
+    });
+    world.end(&mut link, "d");
     world.end(&mut link, "a");
 }

@@ -3,7 +3,7 @@
 //! What is mounted there the kernel tells, so that an agent that was started again needs no memory of
 //! it. Invariant: what is seen at the place of a volume is that volume, or nothing. Blocking.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) fn change(
     owner: Option<&Credentials>,
 ) -> Result<(), Failure> {
     let machine = Machine::default();
-    let look = || mounted(supervisor, &context.root);
+    let look = || mounted(supervisor, &context.root, &machine);
     let (steps, gone) = plan(context, requested, owner, look, |path| {
         machine.location(path)
     })?;
@@ -58,52 +58,80 @@ fn plan(
     } else {
         Vec::new()
     };
-    let mut at: BTreeMap<&Path, Vec<&Location>> = BTreeMap::new();
-    for one in &there {
-        at.entry(&one.point).or_default().push(&one.location);
-    }
-    let disks = context.mount_disks.iter();
-    let disks: Vec<Location> = disks.filter_map(|root| location(root)).collect();
-    let is_volume =
-        |one: &Location| one.path.to_string_lossy().contains(VOLUMES) || disks.contains(one);
+    let there = There::new(&there, &context.mount_disks, &location);
     let unmount = |point: &Path| MountStep {
         path: point.to_owned(),
         action: MountAction::Unmount {
-            beneath: Some(context.root.clone()),
+            beneath: point.is_relative().then(|| context.root.clone()),
         },
     };
     let mut steps = Vec::new();
     let mut gone = Vec::new();
-    for (point, mounts) in &at {
-        let is_requested =
-            |(place, _): &(Point, _)| matches!(place, Point::Sandbox(place) if place == point);
-        if placed.iter().any(is_requested) {
+    for point in there.at.keys().copied() {
+        let stale = there.volumes_on_top(point);
+        let is_requested = |(place, _): &(Point, _)| place.path() == point;
+        if stale == 0 || placed.iter().any(is_requested) {
             continue;
         }
-        let volumes = mounts.iter().filter(|one| is_volume(one));
-        let before = steps.len();
-        steps.extend(volumes.map(|_| unmount(point)));
-        if steps.len() > before {
-            gone.push((*point).to_owned());
+        steps.extend(std::iter::repeat_with(|| unmount(point)).take(stale));
+        if point.is_relative() {
+            gone.push(point.to_owned());
         }
     }
     for (point, volume) in placed {
-        let mounts = match &point {
-            Point::Sandbox(path) => at.get(&**path).map_or(&[][..], Vec::as_slice),
-            Point::Host(_) => &[],
-        };
-        if mounts
-            .last()
+        let path = point.path();
+        if there
+            .seen(path)
             .is_some_and(|seen| !is_another(seen, volume, &location))
         {
             continue;
         }
         // The volume of an earlier task may be there, whose disk may be another role's by now.
-        steps.extend(mounts.iter().map(|_| unmount(point.path())));
+        let stale = there.volumes_on_top(path);
+        steps.extend(std::iter::repeat_with(|| unmount(path)).take(stale));
         let step = provide_one(context, &point, volume, owner);
         steps.extend(step?);
     }
     Ok((steps, gone))
+}
+
+/// What is mounted in a container, by the place.
+struct There<'a> {
+    /// The last one is on top.
+    at: BTreeMap<&'a Path, Vec<&'a Location>>,
+    /// Those of the disks of type MOUNT.
+    disks: Vec<Location>,
+}
+
+impl<'a> There<'a> {
+    fn new(
+        mounted: &'a [Mounted],
+        disks: &[PathBuf],
+        location: impl Fn(&Path) -> Option<Location>,
+    ) -> Self {
+        let mut at: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for one in mounted {
+            at.entry(&*one.point).or_default().push(&one.location);
+        }
+        Self {
+            at,
+            disks: disks.iter().filter_map(|root| location(root)).collect(),
+        }
+    }
+
+    fn seen(&self, point: &Path) -> Option<&Location> {
+        self.at.get(point)?.last().copied()
+    }
+
+    /// How many persistent volumes there are until something else is seen.
+    fn volumes_on_top(&self, point: &Path) -> usize {
+        let mounts = self.at.get(point).into_iter().flatten().rev();
+        mounts.take_while(|one| self.is_volume(one)).count()
+    }
+
+    fn is_volume(&self, location: &Location) -> bool {
+        location.path.to_string_lossy().contains(VOLUMES) || self.disks.contains(location)
+    }
 }
 
 /// Whether something else than this volume is seen, as far as that can be told.
@@ -118,16 +146,16 @@ fn is_another(
     }
 }
 
-/// Something that is mounted in a sandbox.
+/// Something that is mounted in a container and not on the machine.
 #[derive(Debug)]
 struct Mounted {
-    /// Where, relative to the sandbox.
+    /// Where: relative to the sandbox, or over something of the machine's.
     point: PathBuf,
     location: Location,
 }
 
 /// What is mounted, wherever that is.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Location {
     /// The numbers of the device.
     device: String,
@@ -151,6 +179,15 @@ struct Machine {
 }
 
 impl Machine {
+    fn mounts(&self) -> &[MountInfo] {
+        self.mounts.get_or_init(|| {
+            let mounts = Process::myself().and_then(|process| process.mountinfo());
+            mounts
+                .map(|mounts| mounts.into_iter().collect())
+                .unwrap_or_default()
+        })
+    }
+
     /// Where something lies. None if that is not there, or the kernel does not tell the mount of a path (Linux 5.7 and
     /// earlier).
     fn location(&self, path: &Path) -> Option<Location> {
@@ -158,14 +195,8 @@ impl Machine {
         let found = rustix::fs::statx(CWD, &path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
         let mask = StatxFlags::from_bits_retain(found.stx_mask);
         let id = i32::try_from(found.stx_mnt_id).ok()?;
-        let mounts = self.mounts.get_or_init(|| {
-            let mounts = Process::myself().and_then(|process| process.mountinfo());
-            mounts
-                .map(|mounts| mounts.into_iter().collect())
-                .unwrap_or_default()
-        });
-        let mount = mounts.iter().find(|mount| mount.mnt_id == id)?;
-        let point = unescaped(mount.mount_point.as_os_str().as_bytes());
+        let mount = self.mounts().iter().find(|mount| mount.mnt_id == id)?;
+        let point = point_of_mount(mount);
         let below = path.strip_prefix(&point).ok()?;
         let mut location = Location::of(mount);
         // Of the mounted itself there is no further part, and none is put behind it.
@@ -197,7 +228,15 @@ fn unescaped(text: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-fn mounted(supervisor: &ProcessIdentity, sandbox: &Path) -> Result<Vec<Mounted>, Failure> {
+fn point_of_mount(mount: &MountInfo) -> PathBuf {
+    unescaped(mount.mount_point.as_os_str().as_bytes())
+}
+
+fn mounted(
+    supervisor: &ProcessIdentity,
+    sandbox: &Path,
+    machine: &Machine,
+) -> Result<Vec<Mounted>, Failure> {
     // The kernel names mounts without the links that lead to them.
     let sandbox = sandbox.canonicalize();
     let sandbox =
@@ -205,17 +244,25 @@ fn mounted(supervisor: &ProcessIdentity, sandbox: &Path) -> Result<Vec<Mounted>,
     let mounts = Process::new(supervisor.pid)
         .and_then(|process| process.mountinfo())
         .map_err(|error| Failure::new(format!("failed to list the container's mounts: {error}")))?;
-    let inside = mounts.into_iter().filter_map(|mount| {
-        let point = unescaped(mount.mount_point.as_os_str().as_bytes());
-        let point = point.strip_prefix(&sandbox).ok()?.to_owned();
-        Some(Mounted {
-            location: Location::of(&mount),
-            point,
-        })
+    let of_machine = machine.mounts().iter();
+    let of_machine: BTreeSet<_> = of_machine
+        .map(|mount| (point_of_mount(mount), Location::of(mount)))
+        .collect();
+    let own = mounts.into_iter().filter_map(|mount| {
+        let (point, location) = (point_of_mount(&mount), Location::of(&mount));
+        match point.strip_prefix(&sandbox).map(Path::to_owned) {
+            Ok(inside) if inside.as_os_str().is_empty() => None,
+            Ok(point) => Some(Mounted { point, location }),
+            Err(_) => {
+                let found = (point, location);
+                (!of_machine.contains(&found)).then_some(Mounted {
+                    point: found.0,
+                    location: found.1,
+                })
+            }
+        }
     });
-    Ok(inside
-        .filter(|one| !one.point.as_os_str().is_empty())
-        .collect())
+    Ok(own.collect())
 }
 
 #[cfg(test)]

@@ -28,15 +28,15 @@ impl Fixture {
         }
     }
 
-    /// A volume that is to be seen at `data`.
-    fn volume(&self, path: &str) -> Volume {
+    /// A volume that is to be seen at a place.
+    fn volume(&self, path: &str, point: &str) -> Volume {
         Volume {
             name: path.to_owned(),
             from: Origin::Data {
                 path: self.dir.path().join(path),
                 shared: false,
             },
-            container_path: "data".to_owned(),
+            container_path: point.to_owned(),
             writable: true,
         }
     }
@@ -58,12 +58,23 @@ impl Fixture {
     /// What is done where these are mounted at `data`, the last on top: `-` for an unmount and the name of what is
     /// mounted; and what is removed afterwards.
     fn changes(&self, mounted: &[&str], requested: &[&str]) -> (Vec<String>, Vec<PathBuf>) {
+        self.changes_at("data", mounted, requested)
+    }
+
+    /// The same at another place.
+    fn changes_at(
+        &self,
+        point: &str,
+        mounted: &[&str],
+        requested: &[&str],
+    ) -> (Vec<String>, Vec<PathBuf>) {
         let there = mounted.iter().map(|path| Mounted {
-            point: "data".into(),
+            point: point.into(),
             location: self.location(&self.dir.path().join(path)).expect("known"),
         });
         let there = there.collect();
-        let requested: Vec<_> = requested.iter().map(|path| self.volume(path)).collect();
+        let requested = requested.iter().map(|path| self.volume(path, point));
+        let requested: Vec<_> = requested.collect();
         let location = |path: &Path| self.location(path);
         let planned = plan(&self.context(), &requested, None, || Ok(there), location);
         let (steps, gone) = planned.map_err(String::from).expect("planned");
@@ -107,6 +118,29 @@ fn a_volume_is_mounted_in_the_place_of_another() {
     assert_eq!(steps, ["-", "-", ON_ROOT_DISK]);
     let (steps, _) = fixture.changes(&["one", "two"], &["two"]);
     assert!(steps.is_empty(), "the last one is seen");
+}
+
+/// It was mounted once more for each task that came or went, and never unmounted.
+#[test]
+fn a_volume_over_a_folder_of_the_machines_is_mounted_once_and_unmounted() {
+    let fixture = Fixture::new();
+    let place = fixture.dir.path().join("two").canonicalize();
+    let place = place.expect("there").display().to_string();
+    let changes = |mounted: &[&str], requested: &[&str]| {
+        let (steps, gone) = fixture.changes_at(&place, mounted, requested);
+        assert!(gone.is_empty(), "the folder is the machine's");
+        steps
+    };
+    assert_eq!(changes(&[], &["one"]), ["one"]);
+    assert_eq!(changes(&["one"], &["one"]), [""; 0]);
+    assert_eq!(changes(&["one"], &[]), ["-"]);
+    // What was there before stays below it.
+    assert_eq!(
+        changes(&["sandbox", "one"], &[ON_ROOT_DISK]),
+        ["-", ON_ROOT_DISK]
+    );
+    assert_eq!(changes(&["sandbox"], &["one"]), ["one"]);
+    assert_eq!(changes(&["sandbox"], &[]), [""; 0]);
 }
 
 #[test]
