@@ -7,6 +7,7 @@
 //! does [`Cancel`], whatever it waits for.
 
 mod beneath;
+mod metered;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -79,7 +80,7 @@ impl Cancel {
 /// What one container's fetches may cost.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Limits {
-    /// Bytes written, archives and what is in them together.
+    /// Bytes of files that are fetched and of what is in archives, also where that is only skipped.
     pub(crate) bytes: u64,
     /// Files, folders and links out of archives.
     pub(crate) entries: u64,

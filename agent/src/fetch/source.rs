@@ -64,7 +64,8 @@ impl Source {
                     return Err(format!("the server answered {}", answer.status()).into());
                 }
                 let mut body = answer.into_body().into_reader();
-                copy_with(&mut body, to, budget, |error| self.of_body(error))
+                let spend = |count| budget.spend(count);
+                copy_with(&mut body, to, spend, |error| self.of_body(error))
             }
             Some("file") => {
                 let path = uri.split_once("://").map_or(uri, |(_, path)| path);
@@ -155,13 +156,18 @@ impl Source {
 
 /// Copies all of a reader, as far as the budget goes.
 pub(super) fn copy(from: &mut impl Read, to: &mut File, budget: &mut Budget) -> Step<()> {
-    copy_with(from, to, budget, ToString::to_string)
+    copy_with(from, to, |count| budget.spend(count), ToString::to_string)
+}
+
+/// Copies all of a reader that spends the budget itself.
+pub(super) fn copy_paid(from: &mut impl Read, to: &mut File) -> Step<()> {
+    copy_with(from, to, |_| Ok(()), ToString::to_string)
 }
 
 fn copy_with(
     from: &mut impl Read,
     to: &mut File,
-    budget: &mut Budget,
+    mut spend: impl FnMut(usize) -> Step<()>,
     in_words: impl Fn(&std::io::Error) -> String,
 ) -> Step<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -172,7 +178,7 @@ fn copy_with(
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(format!("failed to read: {}", in_words(&error)).into()),
         };
-        budget.spend(count)?;
+        spend(count)?;
         let filled = chunk.get(..count).unwrap_or_default();
         to.write_all(filled)
             .map_err(|error| format!("failed to write: {error}"))?;

@@ -289,6 +289,69 @@ fn bombs_end_at_their_limits() {
     assert!(error.expect_err("refused").contains("too long"));
 }
 
+/// Found by reading: what the library skips was neither counted nor cut off when the container was killed.
+#[test]
+fn bombs_in_what_is_skipped_end_at_their_limits() {
+    let limits = Limits {
+        bytes: 1 << 20,
+        ..Limits::default()
+    };
+    for kind in [tar::EntryType::XGlobalHeader, Directory, Symlink, Link] {
+        let fixture = Fixture::new();
+        let mut header = header(kind, "skipped", 8 << 20);
+        header.as_mut_bytes()[157] = b'x';
+        header.set_cksum();
+        let archive = [header.as_bytes().as_slice(), &vec![0; 8 << 20]].concat();
+        std::fs::write(fixture.sandbox().join("x"), "").expect("written");
+        let error = fixture.fetch_within(fixture.give("bomb.tgz", &gz(&archive)), limits);
+        assert!(error.expect_err("refused").contains("larger than"));
+    }
+}
+
+/// A global header as large as a disk, of zeros; the container is killed once a megabyte of it was read.
+struct KilledMeanwhile {
+    header: std::io::Cursor<Vec<u8>>,
+    skipped: usize,
+    cancel: Arc<super::Cancel>,
+}
+
+impl std::io::Read for KilledMeanwhile {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.header.read(buffer)?;
+        if count > 0 {
+            return Ok(count);
+        }
+        self.skipped += buffer.len();
+        if self.skipped > 1 << 20 {
+            self.cancel.cancel();
+        }
+        // Given up in the end, for a test that fails instead of one that does not end.
+        if self.skipped > 64 << 20 {
+            return Ok(0);
+        }
+        buffer.fill(0);
+        Ok(buffer.len())
+    }
+}
+
+#[test]
+fn a_kill_ends_what_is_skipped_too() {
+    let fixture = Fixture::new();
+    let header = header(tar::EntryType::XGlobalHeader, "skipped", 1 << 50);
+    let mut budget = super::Budget {
+        limits: Limits::default(),
+        cancel: Arc::default(),
+    };
+    let reader = KilledMeanwhile {
+        header: std::io::Cursor::new(header.as_bytes().to_vec()),
+        skipped: 0,
+        cancel: budget.cancel.clone(),
+    };
+    let sandbox = super::Folder::open(&fixture.sandbox(), Path::new("")).expect("a folder");
+    let error = super::unpack::unpack_tar(reader, &sandbox, &mut budget).expect_err("stopped");
+    assert!(error.to_string().contains("not wanted any more"), "{error}");
+}
+
 #[test]
 fn damaged_archives_are_refused_without_a_panic() {
     let archive = gz(&tar_of(&[(Regular, "file", "text")]));

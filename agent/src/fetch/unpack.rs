@@ -3,12 +3,14 @@
 //! Names that lead out, special files and entries that go through a link end the fetch. Permissions
 //! are kept but for set-id bits; owners are not, everything is the task's.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek as _};
 
 use super::beneath::Folder;
-use super::source::copy;
-use super::{Budget, Step};
+use super::metered::Paid;
+use super::source::{copy, copy_paid};
+use super::{Budget, Step, StepError};
 
 /// What decompressing may take, in KiB; xz's largest preset takes 65 MB.
 const XZ_MEMORY_KIB: u32 = 128 * 1024;
@@ -52,15 +54,24 @@ struct Long {
     link: Option<String>,
 }
 
-fn unpack_tar(reader: impl Read, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
+/// Why an archive cannot be read on: a limit, or that it is damaged.
+fn broken(error: std::io::Error) -> StepError {
+    match error.downcast() {
+        Ok(limit) => limit,
+        Err(error) => format!("the archive is damaged: {error}").into(),
+    }
+}
+
+pub(super) fn unpack_tar(reader: impl Read, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
     use tar::EntryType as Kind;
-    let broken = |error: std::io::Error| format!("the archive is damaged: {error}");
-    let mut archive = tar::Archive::new(reader);
+    let budget = RefCell::new(budget);
+    // Paid for here, so that what is skipped costs the same as what is written.
+    let mut archive = tar::Archive::new(Paid::new(reader, &budget));
     let mut long = Long::default();
     // Raw, so that a long name is read by us, and to a limit.
     for entry in archive.entries().map_err(broken)?.raw(true) {
         let mut entry = entry.map_err(broken)?;
-        budget.spend_entry()?;
+        budget.borrow_mut().spend_entry()?;
         let kind = entry.header().entry_type();
         match kind {
             Kind::GNULongName => {
@@ -98,7 +109,7 @@ fn unpack_tar(reader: impl Read, sandbox: &Folder, budget: &mut Budget) -> Step<
             }
             (Kind::Regular | Kind::Continuous, _) => {
                 let mut to = sandbox.create(&name, mode)?;
-                copy(&mut entry, &mut to, budget)?;
+                copy_paid(&mut entry, &mut to)?;
             }
             (other, _) => {
                 return Err(
@@ -118,8 +129,7 @@ fn text(bytes: &[u8]) -> Step<String> {
 fn read_name(entry: &mut impl Read) -> Step<String> {
     let mut bytes = Vec::new();
     let mut limited = entry.take(NAME_BYTES_MAX + 1);
-    let read = limited.read_to_end(&mut bytes);
-    read.map_err(|error| format!("the archive is damaged: {error}"))?;
+    limited.read_to_end(&mut bytes).map_err(broken)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > NAME_BYTES_MAX {
         return Err("a name in the archive is too long".into());
     }
