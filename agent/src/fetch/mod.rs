@@ -12,6 +12,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod unpack;
+mod zip_directory;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -11,12 +11,12 @@ use meseta_proto::mesos::v1::command_info::Uri;
 use super::{Limits, Request, fetch};
 use crate::host_paths::HostPaths;
 
-struct Fixture {
+pub(super) struct Fixture {
     dir: tempfile::TempDir,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("sandbox")).expect("made");
         Self { dir }
@@ -26,7 +26,7 @@ impl Fixture {
         self.dir.path().join("sandbox")
     }
 
-    fn give(&self, name: &str, bytes: &[u8]) -> Uri {
+    pub(super) fn give(&self, name: &str, bytes: &[u8]) -> Uri {
         let path = self.dir.path().join(name);
         std::fs::write(&path, bytes).expect("written");
         Uri {
@@ -39,7 +39,7 @@ impl Fixture {
         self.fetch_within(uri, Limits::default())
     }
 
-    fn fetch_within(&self, uri: Uri, limits: Limits) -> Result<(), String> {
+    pub(super) fn fetch_within(&self, uri: Uri, limits: Limits) -> Result<(), String> {
         let request = Request {
             limits,
             ..self.request(uri)
@@ -59,7 +59,7 @@ impl Fixture {
         }
     }
 
-    fn read(&self, name: &str) -> String {
+    pub(super) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.sandbox().join(name)).unwrap_or_default()
     }
 

@@ -10,6 +10,7 @@ use std::io::{BufReader, Read, Seek as _};
 use super::beneath::Folder;
 use super::metered::Paid;
 use super::source::{copy, copy_paid};
+use super::zip_directory::{Allowance, Bounded, check};
 use super::{Budget, Step, StepError};
 
 /// What decompressing may take, in KiB; xz's largest preset takes 65 MB.
@@ -159,9 +160,16 @@ fn read_pax(records: &str, long: &mut Long) {
 const KIND_BITS: u32 = 0o170_000;
 const LINK_BITS: u32 = 0o120_000;
 
-fn unpack_zip(reader: BufReader<File>, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
-    let broken = |error: zip::result::ZipError| format!("the archive is damaged: {error}");
-    let mut archive = zip::ZipArchive::new(reader).map_err(broken)?;
+fn unpack_zip(mut reader: BufReader<File>, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
+    let broken = |error| match error {
+        zip::result::ZipError::Io(error) => broken(error),
+        error => format!("the archive is damaged: {error}").into(),
+    };
+    let checked = check(&mut reader, budget.limits.entries)?;
+    let allowance = Allowance::of_directory();
+    let bounded = Bounded::new(reader, &allowance);
+    let mut archive = zip::ZipArchive::with_config(checked.config, bounded).map_err(broken)?;
+    allowance.extend_to_entries(checked.length);
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index).map_err(broken)?;
         budget.spend_entry()?;
