@@ -15,8 +15,8 @@ use meseta_resources::{FrameworkId, Moment, Scalar};
 use crate::numbers::{bytes, sound};
 use crate::rates::{Meter, Reading};
 use crate::{
-    Action, Assessment, Correction, DetectorReading, ExecutorKey, Explanation, Level,
-    QosController, Throttle, Unit, UsageSample,
+    Action, Assessment, ContainerUsage, Correction, DetectorReading, ExecutorKey, Explanation,
+    Level, Pressure, QosController, Throttle, Unit, UsageSample,
 };
 
 mod config;
@@ -135,6 +135,10 @@ impl PressureController {
         let psi_cpu = match host.regular_cpu_pressure {
             Some(pressure) => Some(pressure),
             None if self.config.psi_cpu_host => host.cpu_pressure,
+            // There is no regular work any more that could wait: what was held back for it is let go.
+            None if sample.containers.iter().all(ContainerUsage::is_revocable) => {
+                Some(Pressure::default())
+            }
             None => None,
         };
         self.psi_cpu.observe(
@@ -391,7 +395,7 @@ impl PressureController {
 
 /// The cpus that revocable work was given.
 fn requested(sample: &UsageSample) -> f64 {
-    let cpus = |container: &crate::ContainerUsage| container.allocated.revocable().cpus();
+    let cpus = |container: &ContainerUsage| container.allocated.revocable().cpus();
     sample
         .containers
         .iter()

@@ -424,6 +424,31 @@ fn processor_stall_counts_for_regular_work_only() {
     );
 }
 
+/// Found by reading: what was frozen for regular work that has ended was killed on an idle machine.
+#[test]
+fn a_stall_is_over_when_the_last_regular_container_has_ended() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    node.sample.host.regular_cpu_pressure = Some(Pressure {
+        some_avg10: 50.0,
+        full_avg10: 0.0,
+    });
+    let log = watch(&mut controller, &mut node, 11, &[1.0, 1.0, 1.0]);
+    assert_eq!(log, [(11, Action::Freeze, "b0".to_owned())]);
+    node.sample.host.regular_cpu_pressure = None;
+    // While it is there and only cannot be read, everything stays as it is.
+    let log = watch(&mut controller, &mut node, 3, &[1.0, 1.0, 1.0]);
+    assert_eq!(log, []);
+    node.sample.containers.remove(0);
+    let log = watch(&mut controller, &mut node, 90, &[1.0, 1.0]);
+    assert_eq!(log, [(1, Action::Thaw, "b0".to_owned())]);
+    let assessment = controller.assess(&node.step(SECOND, &[1.0, 1.0]));
+    assert_eq!(
+        (assessment.stop_offering, assessment.throttle),
+        (None, None)
+    );
+}
+
 #[test]
 fn what_is_starved_for_a_minute_is_killed_down_to_a_fair_share() {
     let mut controller = controller(&[]);
