@@ -6,6 +6,7 @@
 //! waits for a plug-in.
 
 mod deprived;
+mod health;
 mod host;
 mod modules;
 mod plugin;
@@ -33,6 +34,7 @@ use crate::core::{Input, Report, Snapshot};
 use crate::handle::Handle;
 use crate::monitor::Samples;
 use deprived::{Deprived, Stalls};
+use health::Health;
 use host::HostReader;
 pub use modules::ModulesError;
 pub(crate) use plugin::Role;
@@ -43,8 +45,6 @@ use sample::Clocks;
 const PROFILE_INTERVAL: Duration = Duration::from_secs(300);
 /// Answers of plug-ins that may wait: each has one call under way.
 const ANSWERS_MAX: usize = 4;
-/// An answer of a plug-in stands for so long when no other comes.
-const ANSWER_STANDS: Duration = Duration::from_secs(10);
 
 /// Why oversubscription cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -180,14 +180,6 @@ enum Backend<T: ?Sized> {
     Remote { plugin: Plugin, health: Health },
 }
 
-/// When a plug-in answered last, and whether that has been complained of.
-#[derive(Debug, Default)]
-struct Health {
-    answered: Option<Instant>,
-    is_failing: bool,
-    is_expired: bool,
-}
-
 impl Service {
     /// None where there is nothing to do.
     pub(crate) fn new(configured: Configured, context: ServiceContext) -> Option<Self> {
@@ -219,7 +211,7 @@ impl Service {
         if matches!(self.controller, Backend::Remote { .. }) {
             // Until it has answered, nobody watches.
             self.gate = Gate::Closed;
-            self.report(Resources::new(), None, Some(plugin::unwatched()))
+            self.report(Resources::new(), None, Some(plugin::unwatched(&[])))
                 .await;
         }
         loop {
@@ -254,6 +246,7 @@ impl Service {
         self.watch(&sample);
         let question = self.question(&sample, &snapshot, &readings);
         let assessment = self.assess(&sample, question.as_ref());
+        let assessment = assessment.or_else(|| self.expire(&sample, Instant::now()));
         if let Some(assessment) = &assessment {
             self.gate = assessment.gate();
         }
@@ -261,7 +254,6 @@ impl Service {
         self.save_learned_profile(sample.at);
         self.report(sample.allocated_revocable(), estimate, assessment)
             .await;
-        self.expire().await;
     }
 
     /// Samples more often while revocable resources are in use.
@@ -306,8 +298,9 @@ impl Service {
         self.last_assessed = Some(sample.at);
         match &mut self.controller {
             Backend::Builtin(controller) => Some(controller.assess(sample)),
-            Backend::Remote { plugin, .. } => {
+            Backend::Remote { plugin, health } => {
                 plugin.ask(question?.clone());
+                health.asked(Instant::now());
                 None
             }
         }
@@ -393,27 +386,15 @@ impl Service {
             .await;
     }
 
-    /// A plug-in that never answers gets no say: nothing is oversubscribed by it, nothing held back.
-    async fn expire(&mut self) {
-        let is_old = |health: &Health| {
-            let since = health
-                .answered
-                .map_or(self.origin.0.elapsed(), |at| at.elapsed());
-            since > ANSWER_STANDS && !health.is_expired
+    /// A controller that does not answer gets no say: nothing is held back by it, and oversubscription goes on only
+    /// with one that watches over it.
+    fn expire(&mut self, sample: &UsageSample, now: Instant) -> Option<Assessment> {
+        let Backend::Remote { health, .. } = &mut self.controller else {
+            return None;
         };
-        let controller = match &mut self.controller {
-            Backend::Remote { health, .. } if is_old(health) => {
-                health.is_expired = true;
-                true
-            }
-            _ => false,
-        };
-        if controller {
-            // Work is let go; oversubscription goes on only with somebody who watches over it.
-            self.gate = Gate::Closed;
-            self.report(self.allocated().await, None, Some(plugin::unwatched()))
-                .await;
-        }
+        health
+            .expires(now)
+            .then(|| plugin::unwatched(&sample.containers))
     }
 
     fn restore(&mut self) {
@@ -493,15 +474,13 @@ fn note<T: ?Sized, A>(
     let plugin = role.as_str();
     match outcome {
         Ok(_) => {
-            if std::mem::take(&mut health.is_failing) {
+            if health.answered() {
                 info!(plugin, "the plug-in answers again");
             }
-            health.answered = Some(Instant::now());
-            health.is_expired = false;
         }
         Err(failure) => {
             failures.count(role, failure.kind);
-            if !std::mem::replace(&mut health.is_failing, true) {
+            if health.failed() {
                 warn!(
                     plugin,
                     kind = failure.kind,

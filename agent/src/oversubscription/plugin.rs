@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_estimators::{Action, Assessment, Correction, Estimate, Explanation, Throttle, Unit};
+use meseta_estimators::{
+    Action, Assessment, ContainerUsage, Correction, Estimate, Explanation, Throttle, Unit,
+};
 use meseta_proto::convert;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::qo_s_controller_client::QoSControllerClient;
@@ -282,10 +284,20 @@ fn correction(correction: wire::QoSCorrection) -> Result<Correction, Failure> {
 }
 
 /// What stands when the controller has been silent for too long: nobody is held back by what it once
-/// said, and nothing is oversubscribed unwatched.
-pub(crate) fn unwatched() -> Assessment {
+/// said, nor frozen, and nothing is oversubscribed unwatched.
+pub(crate) fn unwatched(containers: &[ContainerUsage]) -> Assessment {
+    let why = || explanation("the QoS controller does not answer");
+    let frozen = containers.iter().filter(|container| container.frozen);
+    let thaw = |container: &ContainerUsage| Correction {
+        action: Action::Thaw,
+        framework: container.framework.clone(),
+        executor: container.executor.clone(),
+        container: container.container.clone(),
+        why: why(),
+    };
     Assessment {
-        stop_offering: Some(explanation("the QoS controller does not answer")),
+        stop_offering: Some(why()),
+        corrections: frozen.map(thaw).collect(),
         ..Assessment::default()
     }
 }
@@ -430,6 +442,31 @@ mod tests {
             };
             assert_eq!(assessment(answer).unwrap_err().kind, "garbage");
         }
+    }
+
+    /// Found by reading: they stayed frozen for as long as the agent ran.
+    #[test]
+    fn what_a_silent_controller_had_frozen_goes_on() {
+        let container = |executor: &str, frozen| ContainerUsage {
+            container: Some(ContainerId::new(&format!("c-{executor}")).unwrap()),
+            frozen,
+            ..ContainerUsage::new(
+                FrameworkId::new("f").unwrap(),
+                ExecutorId::new(executor).unwrap(),
+                Resources::new(),
+            )
+        };
+        let assessment = unwatched(&[container("cold", true), container("warm", false)]);
+        assert!(assessment.stop_offering.is_some());
+        assert_eq!(assessment.throttle, None);
+        let [thaw] = assessment.corrections.as_slice() else {
+            panic!("{:?}", assessment.corrections);
+        };
+        assert_eq!(thaw.action, Action::Thaw);
+        assert_eq!(thaw.executor.as_str(), "cold");
+        let id = thaw.container.as_ref().map(ContainerId::as_str);
+        assert_eq!(id, Some("c-cold"));
+        assert!(thaw.why.to_string().contains("does not answer"));
     }
 
     #[test]

@@ -1,0 +1,79 @@
+//! Whether a plug-in answers the questions that it is asked. Pure.
+//!
+//! Invariant: one that is not asked owes no answer, however long ago it gave its last.
+
+use std::time::{Duration, Instant};
+
+/// What a plug-in said last stands for so long when a question is left without an answer.
+pub(super) const ANSWER_STANDS: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    /// The oldest question since its last answer.
+    unanswered_since: Option<Instant>,
+    is_failing: bool,
+    is_expired: bool,
+}
+
+impl Health {
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.unanswered_since.get_or_insert(now);
+    }
+
+    /// Whether it had failed before.
+    pub(super) fn answered(&mut self) -> bool {
+        std::mem::take(self).is_failing
+    }
+
+    /// Whether this is the first failure since it answered.
+    pub(super) fn failed(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_failing, true)
+    }
+
+    /// Whether what it said last stands no more; told once, until it answers again.
+    pub(super) fn expires(&mut self, now: Instant) -> bool {
+        let is_silent = self
+            .unanswered_since
+            .is_some_and(|since| now.saturating_duration_since(since) > ANSWER_STANDS);
+        is_silent && !std::mem::replace(&mut self.is_expired, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_stands_for_ten_seconds_after_a_question_without_one() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut health = Health::default();
+        health.asked(at(0));
+        assert!(health.failed());
+        for second in 1..=10 {
+            health.asked(at(second));
+            assert!(!health.failed(), "complained of already");
+            assert!(!health.expires(at(second)));
+        }
+        assert!(health.expires(at(11)));
+        assert!(!health.expires(at(12)), "told already");
+        assert!(health.answered(), "it had failed");
+        health.asked(at(13));
+        assert!(!health.expires(at(23)));
+        assert!(health.expires(at(24)), "it fell silent again");
+    }
+
+    /// Found by reading: with corrections every 30 s its answers stood for the first 10 of them.
+    #[test]
+    fn one_that_is_asked_seldom_and_answers_is_not_silent() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut health = Health::default();
+        for asked in [0, 30, 60] {
+            health.asked(at(asked));
+            assert!(!health.expires(at(asked)));
+            assert!(!health.answered());
+            assert!(!health.expires(at(asked + 29)), "{asked}");
+        }
+    }
+}
