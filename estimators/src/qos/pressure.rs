@@ -360,12 +360,22 @@ impl PressureController {
         self.frozen = frozen;
     }
 
+    /// The least that revocable work held since memory became short: it is not raised while it is needed.
+    fn memory_ceiling(&self, sample: &UsageSample) -> Option<u64> {
+        if self.mem.level() < Level::Throttle {
+            return None;
+        }
+        match (revocable_memory(sample), self.standing.memory_ceiling_bytes) {
+            (Some(now), Some(before)) => Some(now.min(before)),
+            (now, before) => now.or(before),
+        }
+    }
+
     fn state(&self, sample: &UsageSample) -> Assessment {
         let stopping = self
             .detectors()
             .into_iter()
             .find(|d| d.level() >= Level::Stop);
-        let ceiling = (self.mem.level() >= Level::Throttle).then(|| revocable_memory(sample));
         let reading = |detector: &Detector| DetectorReading {
             detector: detector.name(),
             value: detector.value(),
@@ -381,12 +391,7 @@ impl PressureController {
                 cpus: quota.cpus,
                 why: quota.why.clone(),
             }),
-            memory_ceiling_bytes: match (ceiling, self.standing.memory_ceiling_bytes) {
-                // The lowest since it was set: it is not raised while it is needed.
-                (Some(now), Some(before)) => Some(now.min(before)),
-                (Some(now), None) => Some(now),
-                (None, _) => None,
-            },
+            memory_ceiling_bytes: self.memory_ceiling(sample),
             corrections: Vec::new(),
             readings,
         }
@@ -404,11 +409,15 @@ fn requested(sample: &UsageSample) -> f64 {
         .sum()
 }
 
-fn revocable_memory(sample: &UsageSample) -> u64 {
-    let revocable = sample.revocable();
-    revocable
-        .filter_map(|container| container.memory_bytes)
-        .fold(0, u64::saturating_add)
+/// What revocable work holds; none while that of a container cannot be read. One that was never read has only just
+/// begun, and holds nothing to speak of.
+fn revocable_memory(sample: &UsageSample) -> Option<u64> {
+    let mut read = sample
+        .revocable()
+        .filter(|container| container.at.is_some());
+    read.try_fold(0_u64, |sum, container| {
+        Some(sum.saturating_add(container.memory_bytes?))
+    })
 }
 
 impl QosController for PressureController {

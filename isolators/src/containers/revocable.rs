@@ -5,12 +5,13 @@
 //! container outside that parent, except [`Containers::freeze`], which touches the one that is named.
 
 use std::fs;
+use std::path::Path;
 
 use super::recovery::names_in;
 use super::{ContainerError, Containers};
 use crate::cgroup::{
-    Controller, GroupDir, Groups, KnobError, KnobWrite, Layout, Version, number, read_text,
-    subgroups,
+    Controller, GroupDir, Groups, KnobError, KnobWrite, Layout, Version, flat_values, number,
+    read_text, subgroups,
 };
 use crate::demand::Demand;
 use crate::identity::ContainerName;
@@ -18,6 +19,10 @@ use crate::isolator::cpu::{
     PERIOD_US, QUOTA_MIN_US, SHARES_MAX, SHARES_MIN, SHARES_PER_CPU, WEIGHT_MAX, WEIGHT_MIN,
     WEIGHT_PER_CPU,
 };
+
+/// v1's quota in each period, and that period.
+const QUOTA_FILE: &str = "cpu.cfs_quota_us";
+const PERIOD_FILE: &str = "cpu.cfs_period_us";
 
 /// Rounds of lowering quotas below a new ceiling while containers come and go.
 const LOWER_ATTEMPTS: u32 = 5;
@@ -59,6 +64,28 @@ pub(super) fn ceiling(groups: &Groups) -> Option<u64> {
     number(group.dir.parent()?, "cpu.cfs_quota_us")
 }
 
+/// What the kernel cannot take back of the memory of a group (v2): all but files.
+fn unreclaimable(dir: &Path) -> Option<u64> {
+    let text = read_text(dir, "memory.stat")?;
+    let [active, inactive] = flat_values(&text, ["active_file", "inactive_file"]);
+    number(dir, "memory.current")?.checked_sub(active?.checked_add(inactive?)?)
+}
+
+/// The write that asks the kernel to keep a group's memory below so many bytes. On v2, where a process above that
+/// sleeps at every allocation, it is no less than what cannot be taken back.
+fn memory_ceiling(group: &GroupDir, bytes: Option<u64>) -> KnobWrite {
+    let (file, none) = match group.version {
+        Version::V1 => ("memory.soft_limit_in_bytes", "-1"),
+        Version::V2 => ("memory.high", "max"),
+    };
+    let floor = match group.version {
+        Version::V1 => 0,
+        Version::V2 => unreclaimable(&group.dir).unwrap_or(0),
+    };
+    let value = bytes.map_or_else(|| none.to_owned(), |bytes| bytes.max(floor).to_string());
+    KnobWrite::new(Controller::Memory, file, value)
+}
+
 impl Containers {
     /// Holds all containers with revocable CPUs together to so many thousandths of a processor;
     /// `None` lifts that. What the containers are limited to themselves is lowered with it where the
@@ -78,11 +105,8 @@ impl Containers {
                 groups.write(&write("cpu.max", format!("{quota} {PERIOD_US}")))?;
             }
             Version::V1 => {
-                groups.write(&write("cpu.cfs_period_us", PERIOD_US.to_string()))?;
-                let plan = write(
-                    "cpu.cfs_quota_us",
-                    new_quota.unwrap_or_else(|| "-1".to_owned()),
-                );
+                groups.write(&write(PERIOD_FILE, PERIOD_US.to_string()))?;
+                let plan = write(QUOTA_FILE, new_quota.unwrap_or_else(|| "-1".to_owned()));
                 let mut outcome = groups.write(&plan);
                 for _ in 0..LOWER_ATTEMPTS {
                     let Some(quota) = quota.filter(|_| is_refused(&outcome)) else {
@@ -98,18 +122,14 @@ impl Containers {
     }
 
     /// Asks the kernel to keep the memory of all containers with revocable CPUs below so many bytes
-    /// by reclaiming, never by killing; `None` lifts that. False where it cannot be asked.
+    /// by reclaiming, never by killing; `None` lifts that. What cannot be reclaimed they keep. False where it cannot
+    /// be asked.
     pub fn limit_revocable_memory(&self, bytes: Option<u64>) -> Result<bool, KnobError> {
         let groups = self.layout.revocable();
         let Some(group) = groups.of(Controller::Memory) else {
             return Ok(false);
         };
-        let (file, none) = match group.version {
-            Version::V1 => ("memory.soft_limit_in_bytes", "-1"),
-            Version::V2 => ("memory.high", "max"),
-        };
-        let value = bytes.map_or_else(|| none.to_owned(), |bytes| bytes.to_string());
-        groups.write(&KnobWrite::new(Controller::Memory, file, value))?;
+        groups.write(&memory_ceiling(group, bytes))?;
         Ok(true)
     }
 
@@ -166,21 +186,20 @@ fn lower_below(parent: &GroupDir, quota: u64) -> Result<(), KnobError> {
     Ok(())
 }
 
-fn lower(dir: &std::path::Path, quota: u64) -> Result<(), KnobError> {
+fn lower(dir: &Path, quota: u64) -> Result<(), KnobError> {
     for child in subgroups(dir) {
         lower(&child.path(), quota)?;
     }
-    let file = "cpu.cfs_quota_us";
     // -1, which is no number of this kind, is no quota, and inherits.
-    let Some(own) = number(dir, file) else {
+    let Some(own) = number(dir, QUOTA_FILE) else {
         return Ok(());
     };
-    let period = number(dir, "cpu.cfs_period_us").unwrap_or(PERIOD_US);
+    let period = number(dir, PERIOD_FILE).unwrap_or(PERIOD_US);
     let new_quota = (quota * period / PERIOD_US).max(QUOTA_MIN_US);
     if own <= new_quota {
         return Ok(());
     }
-    let path = dir.join(file);
+    let path = dir.join(QUOTA_FILE);
     match fs::write(&path, new_quota.to_string()) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         written => written.map_err(|source| KnobError::Write {
@@ -188,5 +207,50 @@ fn lower(dir: &std::path::Path, quota: u64) -> Result<(), KnobError> {
             value: new_quota.to_string(),
             source,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(version: Version, dir: &Path, controller: Controller) -> GroupDir {
+        GroupDir {
+            version,
+            dir: dir.into(),
+            controllers: [controller].into(),
+        }
+    }
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(dir).expect("made");
+        for (file, text) in files {
+            fs::write(dir.join(file), text).expect("written");
+        }
+    }
+
+    /// Found by reading: with files of tmpfs, and without swap, revocable work slept at every allocation.
+    #[test]
+    fn the_ceiling_of_memory_is_no_less_than_what_cannot_be_taken_back() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let ceiling = |version, bytes| {
+            let group = group(version, dir.path(), Controller::Memory);
+            let write = memory_ceiling(&group, bytes);
+            format!("{}={}", write.file, write.value)
+        };
+        // What cannot be read raises nothing.
+        assert_eq!(ceiling(Version::V2, Some(60)), "memory.high=60");
+        // Of what is charged 30 are files, and 50 are in tmpfs.
+        let stat = "anon 60\nfile 80\nshmem 50\ninactive_file 20\nactive_file 10\n";
+        write(
+            dir.path(),
+            &[("memory.current", "150\n"), ("memory.stat", stat)],
+        );
+        assert_eq!(ceiling(Version::V2, Some(60)), "memory.high=120");
+        assert_eq!(ceiling(Version::V2, Some(130)), "memory.high=130");
+        assert_eq!(ceiling(Version::V2, None), "memory.high=max");
+        let soft = "memory.soft_limit_in_bytes";
+        assert_eq!(ceiling(Version::V1, Some(60)), format!("{soft}=60"));
+        assert_eq!(ceiling(Version::V1, None), format!("{soft}=-1"));
     }
 }

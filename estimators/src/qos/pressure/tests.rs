@@ -371,6 +371,39 @@ fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
     }
 }
 
+/// Found by reading: the kernel was asked to keep all revocable work below what the other containers held.
+#[test]
+fn memory_that_cannot_be_read_does_not_lower_the_ceiling() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    memory(&mut node, 33);
+    // In quarters of a gigabyte: what the two containers hold, and the ceiling.
+    for (first, second, ceiling) in [
+        (Some(2), None, None),
+        (Some(2), Some(4), Some(6)),
+        (None, Some(4), Some(6)),
+        (None, None, Some(6)),
+        (Some(1), Some(4), Some(5)),
+    ] {
+        let quarters = |count: u64| count << 28;
+        node.sample.containers[1].memory_bytes = first.map(quarters);
+        node.sample.containers[2].memory_bytes = second.map(quarters);
+        let assessment = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+        let expected = ceiling.map(quarters);
+        assert_eq!(
+            assessment.memory_ceiling_bytes, expected,
+            "{first:?} {second:?}"
+        );
+    }
+    // One that was never read does not keep the ceiling where it is.
+    node.add("late", "b2", &revocable_cpus("3"));
+    let mut sample = node.step(SECOND, &[1.0, 1.0, 1.0, 0.0]);
+    sample.containers[1].memory_bytes = Some(0);
+    (sample.containers[3].at, sample.containers[3].memory_bytes) = (None, None);
+    let assessment = controller.assess(&sample);
+    assert_eq!(assessment.memory_ceiling_bytes, Some(4 << 28));
+}
+
 #[test]
 fn memory_stall_kills_one() {
     for some in [false, true] {
