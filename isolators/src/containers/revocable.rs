@@ -55,13 +55,23 @@ pub(super) fn prepare(layout: &Layout, low_priority: bool) -> Result<(), KnobErr
     Ok(())
 }
 
-/// The quota above a container's group on v1, which refuses a higher one below it.
+/// The lowest quota above a container's group on v1, in our period: the kernel refuses a higher one below it, also
+/// where groups in between have none.
 pub(super) fn ceiling(groups: &Groups) -> Option<u64> {
     let group = groups.of(Controller::Cpu)?;
     if group.version != Version::V1 {
         return None;
     }
-    number(group.dir.parent()?, "cpu.cfs_quota_us")
+    let above = group.dir.ancestors().skip(1);
+    above
+        .take_while(|dir| dir.join(QUOTA_FILE).exists())
+        .filter_map(|dir| {
+            let period = number(dir, PERIOD_FILE).filter(|period| *period > 0)?;
+            number(dir, QUOTA_FILE)?
+                .checked_mul(PERIOD_US)?
+                .checked_div(period)
+        })
+        .min()
 }
 
 /// What the kernel cannot take back of the memory of a group (v2): all but files.
@@ -227,6 +237,35 @@ mod tests {
         for (file, text) in files {
             fs::write(dir.join(file), text).expect("written");
         }
+    }
+
+    /// Found by reading: a nested container with a limit of its own could not be launched below a throttle.
+    #[test]
+    fn the_ceiling_of_a_quota_is_the_lowest_above_it() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let quota = |quota, period| [(QUOTA_FILE, quota), (PERIOD_FILE, period)];
+        let revocable = root.path().join("meseta/i/.revocable");
+        let outer = revocable.join("outer");
+        // Above the tree, where it is nobody's quota.
+        write(root.path(), &[(PERIOD_FILE, "100000")]);
+        write(&root.path().join("meseta"), &quota("-1", "100000"));
+        write(&root.path().join("meseta/i"), &quota("400000", "200000"));
+        write(&revocable, &quota("50000", "100000"));
+        write(&outer, &quota("-1", "100000"));
+        let of = |version, dir: &Path| {
+            ceiling(&Groups {
+                dirs: vec![group(version, dir, Controller::Cpu)],
+            })
+        };
+        let inner = outer.join("+inner");
+        assert_eq!(of(Version::V1, &inner), Some(50_000));
+        assert_eq!(of(Version::V1, &outer), Some(50_000));
+        assert_eq!(of(Version::V2, &inner), None);
+        // Lifted: what is left is that of the instance, told in our period.
+        write(&revocable, &quota("-1", "100000"));
+        assert_eq!(of(Version::V1, &inner), Some(200_000));
+        write(&root.path().join("meseta/i"), &quota("-1", "100000"));
+        assert_eq!(of(Version::V1, &inner), None);
     }
 
     /// Found by reading: with files of tmpfs, and without swap, revocable work slept at every allocation.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use libtest_mimic::Failed;
-use meseta_isolators::{ContainerSpec, Controller, Limit};
+use meseta_isolators::{ContainerSpec, Controller, Limit, TaskIsolation};
 
 use crate::Test;
 use crate::test_node::{TestNode, same};
@@ -12,6 +12,7 @@ use crate::test_node::{TestNode, same};
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     revocable_containers_share_a_parent,
     a_throttle_binds_containers_with_higher_limits,
+    a_throttle_binds_what_is_nested_with_a_limit_of_its_own,
     a_frozen_container_stands_still_and_goes_on,
 ];
 
@@ -117,6 +118,33 @@ fn a_throttle_binds_containers_with_higher_limits(test_node: &TestNode) -> Resul
     test_node.with(|containers| containers.limit_revocable_memory(None))?;
     test_node.destroy(&wide, &launched)?;
     test_node.destroy(&late, &late_launched)
+}
+
+/// Found by reading: between the throttle and the limit stands a container without either.
+fn a_throttle_binds_what_is_nested_with_a_limit_of_its_own(
+    test_node: &TestNode,
+) -> Result<(), Failed> {
+    let outer = oversubscribed(test_node, "outer", "exec sleep 1000", None);
+    let launched = test_node.launch(&outer)?;
+    test_node.with(|containers| containers.throttle_revocable(Some(500)))?;
+    let inner = oversubscribed(test_node, "outer+in", "exec sleep 1000", Some(2000));
+    let own = TaskIsolation {
+        own_limits: true,
+        ..TaskIsolation::default()
+    };
+    let nested = test_node.launch_with(&inner, &own)?;
+    let is_v1 = dir(test_node, &inner, Controller::Cpu)?
+        .join("cpu.cfs_quota_us")
+        .exists();
+    let held = if is_v1 { 0.5 } else { 2.0 };
+    same(quota(test_node, &inner)?, Some(held))?;
+    let verify = || test_node.with(|containers| containers.verify(&inner.name, &inner.demand));
+    same(verify()?, Vec::new())?;
+    test_node.with(|containers| containers.throttle_revocable(None))?;
+    test_node.with(|containers| containers.update(&inner.name, &inner.demand))?;
+    same(quota(test_node, &inner)?, Some(2.0))?;
+    test_node.destroy(&inner, &nested)?;
+    test_node.destroy(&outer, &launched)
 }
 
 fn a_frozen_container_stands_still_and_goes_on(test_node: &TestNode) -> Result<(), Failed> {
