@@ -317,7 +317,13 @@ impl AgentCore {
             .and_then(|framework| framework.executors.get(&id))
             .cloned();
         let key = match (known, launch_executor) {
-            (Some(executor), false) if executor.takes_tasks(kind) => executor.key.clone(),
+            (Some(executor), false) if executor.takes_tasks(kind) => {
+                let placed = checked
+                    .iter()
+                    .try_for_each(|one| executor.container.check_cpus(&one.demand));
+                placed.map_err(Rejection::invalid)?;
+                executor.key.clone()
+            }
             (None, true) => self.take_executor(framework, kind, id, info, &checked)?,
             (known, _) => {
                 return Err(self.no_executor(framework, &id, known.is_some()));

@@ -94,6 +94,9 @@ pub struct Container {
     pub kill: Option<Kill>,
     /// Requests and limits of resources.
     pub demand: Demand,
+    /// Whether it was made among those with revocable cpus, where it stays for as long as it runs. None after a
+    /// restart, when no task with cpus tells.
+    pub launched_revocable: Option<bool>,
 }
 
 impl Container {
@@ -107,6 +110,26 @@ impl Container {
             ran_before: None,
             kill: None,
             demand,
+            launched_revocable: Some(demand.cpus_revocable),
+        }
+    }
+
+    /// Whether a task can be added: what regular work leaves and what it was promised are given out in different
+    /// places, and a container is in one of them for as long as it runs.
+    pub(super) fn check_cpus(&self, task: &Demand) -> Result<(), &'static str> {
+        let launched = self
+            .launched_revocable
+            .filter(|launched| task.cpus_millis > 0 && *launched != task.cpus_revocable);
+        match launched {
+            None => Ok(()),
+            Some(true) => Err(
+                "the task's cpus are not revocable, and its executor was launched for \
+                 revocable ones: give it another executor",
+            ),
+            Some(false) => Err(
+                "the task's cpus are revocable, and its executor was launched without \
+                 revocable ones: give it another executor",
+            ),
         }
     }
 }

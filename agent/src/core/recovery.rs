@@ -151,6 +151,8 @@ impl AgentCore {
         let own = info.as_ref().map(|_| own.unwrap_or_default());
         let live = tasks.iter().filter(|task| !task.is_terminal());
         container.demand = combined(own.into_iter().chain(live.map(|task| task.demand)));
+        let has_cpus = container.demand.cpus_millis > 0;
+        container.launched_revocable = has_cpus.then_some(container.demand.cpus_revocable);
         self.register_containers(kind, &key, &tasks);
         let mut executor = Executor {
             kind,

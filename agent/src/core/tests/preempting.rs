@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use meseta_estimators::{Action, Correction};
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskGone, TaskLost, TaskRunning};
+use meseta_proto::mesos::v1::TaskState::{
+    TaskError, TaskFinished, TaskGone, TaskLost, TaskRunning,
+};
 use meseta_proto::mesos::v1::executor::call;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
@@ -13,7 +15,7 @@ use proptest::prelude::*;
 
 use super::custom::{EXECUTOR, custom, status};
 use super::oversubscribing::{correction, oversubscribed};
-use super::simulation::{Seen, Simulation, task};
+use super::simulation::{Seen, Simulation, scalar, task};
 use crate::core::Exit;
 
 /// A task of the custom executor that has borrowed its cpus.
@@ -24,13 +26,23 @@ fn custom_revocable(id: &str) -> pb::TaskInfo {
     }
 }
 
+/// A task of the custom executor that has borrowed its memory.
+fn custom_revocable_memory(id: &str) -> pb::TaskInfo {
+    let mut mem = scalar("mem", 64.0);
+    mem.revocable = Some(pb::resource::RevocableInfo {});
+    pb::TaskInfo {
+        resources: vec![mem],
+        ..custom(id)
+    }
+}
+
 /// A custom executor with a regular task `a` and one that borrowed, `b`.
 fn mixed() -> (Simulation, ContainerId) {
     let mut simulation = Simulation::registered();
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
     let container = simulation.started_custom(custom("a"));
     simulation.subscribe(1, call::Subscribe::default());
-    simulation.run_in_executor(custom_revocable("b"), false);
+    simulation.run_in_executor(custom_revocable_memory("b"), false);
     simulation.resize(None);
     simulation.tells(status("a", TaskRunning, 1));
     simulation.tells(status("b", TaskRunning, 2));
@@ -94,6 +106,51 @@ fn a_custom_executor_evicted_before_it_subscribed_tells_of_it() {
         (told[0].state(), told[0].reason()),
         (TaskLost, Reason::ContainerPreempted)
     );
+}
+
+/// Found by reading: the kernel held a regular task back as if its cpus were revocable, for as long as the executor ran.
+#[test]
+fn a_task_whose_cpus_are_of_another_kind_than_its_executors_is_refused() {
+    let without_cpus = |mut task: pb::TaskInfo| {
+        if let Some(executor) = &mut task.executor {
+            executor.resources = vec![scalar("mem", 32.0)];
+        }
+        task
+    };
+    let only_memory = |id: &str| pb::TaskInfo {
+        resources: vec![scalar("mem", 16.0)],
+        ..custom(id)
+    };
+    for (launched, other, words) in [
+        (
+            custom_revocable as fn(&str) -> _,
+            custom as fn(&str) -> _,
+            "not revocable",
+        ),
+        (custom, custom_revocable, "are revocable"),
+    ] {
+        let mut simulation = Simulation::registered();
+        simulation.started_custom(without_cpus(launched("a")));
+        simulation.subscribe(1, call::Subscribe::default());
+        simulation.tells(status("a", TaskRunning, 1));
+        simulation.acknowledge_all();
+        for task in [only_memory("b"), launched("c")] {
+            simulation.run_in_executor(without_cpus(task), false);
+            simulation.resize(None);
+        }
+        // Also when none of those it was launched for is left.
+        simulation.tells(status("a", TaskFinished, 2));
+        simulation.resize(None);
+        simulation.acknowledge_all();
+        simulation.run_in_executor(without_cpus(other("d")), false);
+        let told = simulation.acknowledge_all();
+        let [refused] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        assert_eq!(refused.task_id.value, "d");
+        assert_eq!(refused.state(), TaskError);
+        assert!(refused.message().contains(words), "{}", refused.message());
+    }
 }
 
 #[test]
