@@ -7,7 +7,7 @@ mod address;
 mod description;
 mod error;
 mod hierarchies;
-mod serving;
+pub(crate) mod serving;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode, header};
 use meseta_access::executor_token::{Claims, bearer};
-use meseta_daemon::authentication::Caller;
+use meseta_daemon::authentication::{Caller, Realm};
 use meseta_daemon::owner::SocketOwner;
 use meseta_daemon::server::Peer;
 use meseta_proto::mesos::v1::executor::Call;
@@ -142,6 +142,10 @@ pub(super) async fn operator(
     if route.path != routes::OPERATOR || context.tokens.is_none() {
         return None;
     }
+    // Where executors may call from does not depend on what they call.
+    let authentication = &context.authentication;
+    let admitted = authentication.authenticate(Realm::Executor, headers, peer);
+    admitted.await.ok()?;
     let caller = ExecutorCaller::of(context, headers, peer.cloned())
         .await
         .ok()?;

@@ -165,3 +165,6 @@ fn undecodable(error: &ChargedError) -> Reply {
     };
     Reply::text(status, &error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

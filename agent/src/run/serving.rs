@@ -41,7 +41,7 @@ pub(super) fn connections_max(budgets: Budgets) -> usize {
 }
 
 /// State shared by the handlers.
-pub(super) fn context(
+pub(crate) fn context(
     (flags, budgets): (&Flags, Budgets),
     layout: &Layout,
     core: Handle,
