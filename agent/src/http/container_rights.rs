@@ -1,4 +1,6 @@
-//! Authorization of calls on containers: by the user of the parent executor, or for the caller's own containers.
+//! Authorization of calls on containers: by the user that they run as, or for the caller's own containers.
+//!
+//! Invariant: an executor's right to what is nested in its container ends where another user's begins.
 
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
@@ -11,8 +13,8 @@ use crate::context::Context;
 use crate::core::Snapshot;
 use crate::permission;
 
-/// Whether somebody may do this to a container: by the user that what is around it runs as. Changes are
-/// put on record.
+/// Whether somebody may do this to a container: by the user that it runs as, or else what is around it. Changes
+/// are put on record.
 pub(super) async fn authorize(
     context: &Context,
     caller: &Caller,
@@ -20,17 +22,24 @@ pub(super) async fn authorize(
     id: Option<&pb::ContainerId>,
 ) -> Result<(), Reply> {
     let (nested, alone) = permission::container(kind);
-    let is_own = id.is_some_and(|id| is_inside(caller, id));
-    let decision = if caller.approver.allows_everything() || is_own {
+    let decision = if caller.approver.allows_everything() {
         Ok(())
     } else {
         let snapshot = context.snapshot().await?;
-        let user = id.and_then(|id| executor_user(&snapshot, id));
+        let outer = id.and_then(|id| executor_user(&snapshot, id));
+        let user = id.and_then(|id| nested_user(context, id));
+        let user = user.or_else(|| outer.clone());
         let action = match id {
             Some(id) if id.parent.is_none() && user.is_none() => alone,
             _ => nested,
         };
-        caller.check(action, user.as_deref())
+        // As itself, as at its launch.
+        let is_own = id.is_some_and(|id| is_inside(caller, id)) && user == outer;
+        if is_own {
+            Ok(())
+        } else {
+            caller.check(action, user.as_deref())
+        }
     };
     let object = id.map_or("", |id| id.value.as_str());
     if kind != Type::WaitContainer {
@@ -53,6 +62,12 @@ fn is_inside(caller: &Caller, id: &pb::ContainerId) -> bool {
         outer = parent;
     }
     caller.container.as_deref() == Some(outer.value.as_str())
+}
+
+/// The user of a container that was asked for over the API.
+fn nested_user(context: &Context, id: &pb::ContainerId) -> Option<String> {
+    let id = ContainerId::try_from(id).ok()?;
+    context.nested.user_of(&id)
 }
 
 /// The user of the executor around a container, whichever of its containers that is.

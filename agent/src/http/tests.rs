@@ -10,16 +10,19 @@ use std::time::Instant;
 
 use clap::Parser as _;
 use http::header;
-use meseta_access::SecretHash;
+use meseta_access::{Acls, Authorizer, SecretHash};
 use meseta_daemon::authentication::Authentication;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
 use meseta_isolators::Demand;
 use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, Resources};
 use tempfile::TempDir;
+use tokio::net::unix::pipe;
 
+use super::container_rights::authorize;
 use super::*;
 use crate::budgets::Budgets;
 use crate::checkpoint::{DiskCondition, Layout, RunKey};
@@ -175,4 +178,57 @@ async fn the_token_of_an_executor_is_taken_from_this_machine_only() {
     assert_eq!(here, StatusCode::OK);
     let elsewhere = agent.call_with_token("10.9.9.9:9").await;
     assert_eq!(elsewhere, StatusCode::UNAUTHORIZED);
+}
+
+/// A container inside the executor's.
+fn nested_id(name: &str) -> pb::ContainerId {
+    let outer = pb::ContainerId {
+        value: "outer".to_owned(),
+        parent: None,
+    };
+    pb::ContainerId {
+        value: name.to_owned(),
+        parent: Some(Box::new(outer)),
+    }
+}
+
+/// One that may type into what runs as this user.
+fn typist(user: &str) -> Caller {
+    let acls = format!(
+        r#"{{"attach_containers_input": [
+            {{"principals": {{"type": "ANY"}}, "users": {{"values": ["{user}"]}}}}]}}"#
+    );
+    let authorizer = Authorizer::new(Acls::parse(&acls).expect("ACLs"), false);
+    Caller {
+        approver: authorizer.approver(Some("typist".to_owned())),
+        ..Caller::default()
+    }
+}
+
+#[tokio::test]
+async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights_for_that_one() {
+    let agent = TestAgent::exposed();
+    let mut running = Vec::new();
+    for (name, user) in [("own", "nobody"), ("operators", "root")] {
+        let (input, _) = pipe::pipe().expect("a pipe");
+        let id = ContainerId::try_from(&nested_id(name)).expect("an id");
+        let nested = &agent.context.nested;
+        running.push(nested.insert_running((&id, &agent.executor), user, input));
+    }
+    let executor = Caller::of_executor("outer".to_owned(), None);
+    let stranger = Caller::of_executor("another".to_owned(), None);
+    // Who, and whether that one may type into its executor's own, and into the operator's.
+    for (caller, own, operators) in [
+        (executor, true, false),
+        (stranger, false, false),
+        (typist("nobody"), true, false),
+        (typist("root"), false, true),
+    ] {
+        for (name, expected) in [("own", own), ("operators", operators)] {
+            let id = nested_id(name);
+            let kind = Type::AttachContainerInput;
+            let allowed = authorize(&agent.context, &caller, kind, Some(&id)).await;
+            assert_eq!(allowed.is_ok(), expected, "{caller:?}: {name}");
+        }
+    }
 }

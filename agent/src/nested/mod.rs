@@ -81,6 +81,8 @@ pub(crate) type Ended = Option<i32>;
 #[derive(Debug)]
 struct Nested {
     framework: FrameworkId,
+    /// Whom it runs as.
+    user: String,
     supervisor: ProcessIdentity,
     /// Its own sandbox, if it has one.
     sandbox: Option<NestedSandbox>,
@@ -110,6 +112,7 @@ struct Reserved {
     all: NestedContainers,
     id: Option<ContainerId>,
     framework: FrameworkId,
+    user: String,
 }
 
 impl Drop for Reserved {
@@ -168,6 +171,11 @@ impl NestedContainers {
         found.ok_or(NestedError::Unknown)
     }
 
+    /// Whom a container runs as.
+    pub(crate) fn user_of(&self, id: &ContainerId) -> Option<String> {
+        self.find(id).ok().map(|nested| nested.user.clone())
+    }
+
     /// Takes the id, so that nobody else launches under it.
     fn reserve(
         &self,
@@ -182,6 +190,7 @@ impl NestedContainers {
             all: self.clone(),
             id: Some(plan.container.clone()),
             framework: plan.run.framework.clone(),
+            user: plan.user.clone(),
         })
     }
 
@@ -280,6 +289,7 @@ impl NestedContainers {
         let (told, ended) = watch::channel(None);
         let nested = Arc::new(Nested {
             framework: reserved.framework.clone(),
+            user: reserved.user.clone(),
             supervisor: launched.supervisor.clone(),
             sandbox: ends.sandbox,
             input: tokio::sync::Mutex::new(ends.input),
@@ -540,6 +550,34 @@ async fn await_end(
         })
     });
     ended.await.unwrap_or_default()
+}
+
+#[cfg(test)]
+impl NestedContainers {
+    /// Has one that runs as this user, whose input goes to a pipe. It ends when the sender says so, or is gone.
+    pub(crate) fn insert_running(
+        &self,
+        (id, run): (&ContainerId, &crate::checkpoint::RunKey),
+        user: &str,
+        input: pipe::Sender,
+    ) -> watch::Sender<Option<Ended>> {
+        let (told, ended) = watch::channel(None);
+        let nested = Nested {
+            framework: run.framework.clone(),
+            user: user.to_owned(),
+            supervisor: ProcessIdentity::from_text("1 1 boot").expect("an identity"),
+            sandbox: None,
+            input: tokio::sync::Mutex::new(Some(Input::Pipe(input))),
+            attached: Arc::default(),
+            output: Output::default(),
+            ended,
+        };
+        let mut table = self.table();
+        let reserved = table.reserve(id, run, |_| false, |_| true);
+        reserved.expect("a free id");
+        table.keep(id, Arc::new(nested));
+        told
+    }
 }
 
 #[cfg(test)]
