@@ -91,6 +91,15 @@ struct Nested {
     attached: Arc<tokio::sync::Mutex<()>>,
     output: Output,
     ended: watch::Receiver<Option<Ended>>,
+    /// Held by whoever is about to remove it.
+    removing: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Nested {
+    /// Whether it may be forgotten to make room: while its sandbox is being removed its id is not free.
+    fn is_over(&self) -> bool {
+        self.ended.borrow().is_some() && self.removing.try_lock().is_ok()
+    }
 }
 
 /// Where what is typed goes.
@@ -183,9 +192,9 @@ impl NestedContainers {
         plan: &LaunchPlan,
     ) -> Result<Reserved, NestedError> {
         let is_live = |container: &ContainerId| containerizer.supervisor_of(container).is_some();
-        let has_ended = |one: &Arc<Nested>| one.ended.borrow().is_some();
+        let is_over = |one: &Arc<Nested>| one.is_over();
         self.table()
-            .reserve(&plan.container, &plan.run, has_ended, is_live)?;
+            .reserve(&plan.container, &plan.run, is_over, is_live)?;
         Ok(Reserved {
             all: self.clone(),
             id: Some(plan.container.clone()),
@@ -296,6 +305,7 @@ impl NestedContainers {
             attached: Arc::default(),
             output: ends.output.clone(),
             ended,
+            removing: Arc::default(),
         });
         info!(container_id = %id, "a nested container runs");
         self.table().keep(&id, nested.clone());
@@ -364,21 +374,39 @@ impl NestedContainers {
         }
     }
 
-    /// Forgets one that ended, with its sandbox.
+    /// Forgets one that ended, with its sandbox. Once its turn has come it goes to its end, and its id is taken
+    /// until then.
     pub(crate) async fn remove(&self, id: &ContainerId) -> Result<(), NestedError> {
         let nested = self.find(id)?;
         if nested.ended.borrow().is_none() {
             return Err(NestedError::Running);
         }
-        let _permit = self.api_concurrency.remove(&nested.framework).await;
-        self.table().remove(id);
-        if let Some(sandbox) = nested.sandbox.clone() {
-            let removed = tokio::task::spawn_blocking(move || sandbox.remove());
-            if let Ok(Err(error)) = removed.await {
-                warn!(container_id = %id, %error, "a sandbox is left over");
+        let removing = nested.removing.clone().lock_owned().await;
+        let permit = self.api_concurrency.remove(&nested.framework).await;
+        let (this, id) = (self.clone(), id.clone());
+        to_its_end(async move {
+            let _held = (removing, permit);
+            // Another call may have removed it meanwhile, and its id may be a new one's.
+            if !this.is_known(&id, &nested) {
+                return Err(NestedError::Unknown);
             }
-        }
-        Ok(())
+            if let Some(sandbox) = nested.sandbox.clone() {
+                let removed = tokio::task::spawn_blocking(move || sandbox.remove());
+                if let Ok(Err(error)) = removed.await {
+                    warn!(container_id = %id, %error, "a sandbox is left over");
+                }
+            }
+            this.table().remove(&id);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Whether this is still the one of that id.
+    fn is_known(&self, id: &ContainerId, nested: &Arc<Nested>) -> bool {
+        self.table()
+            .get(id)
+            .is_some_and(|one| Arc::ptr_eq(one, nested))
     }
 
     /// Attaches to its standard input, which one alone can be.
@@ -561,16 +589,30 @@ impl NestedContainers {
         user: &str,
         input: pipe::Sender,
     ) -> watch::Sender<Option<Ended>> {
+        let ends = NestedIo {
+            input: Some(Input::Pipe(input)),
+            ..NestedIo::default()
+        };
+        self.insert((id, run), user, ends)
+    }
+
+    fn insert(
+        &self,
+        (id, run): (&ContainerId, &crate::checkpoint::RunKey),
+        user: &str,
+        ends: NestedIo,
+    ) -> watch::Sender<Option<Ended>> {
         let (told, ended) = watch::channel(None);
         let nested = Nested {
             framework: run.framework.clone(),
             user: user.to_owned(),
             supervisor: ProcessIdentity::from_text("1 1 boot").expect("an identity"),
-            sandbox: None,
-            input: tokio::sync::Mutex::new(Some(Input::Pipe(input))),
+            sandbox: ends.sandbox,
+            input: tokio::sync::Mutex::new(ends.input),
             attached: Arc::default(),
-            output: Output::default(),
+            output: ends.output,
             ended,
+            removing: Arc::default(),
         };
         let mut table = self.table();
         let reserved = table.reserve(id, run, |_| false, |_| true);
@@ -582,11 +624,22 @@ impl NestedContainers {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
     use std::task::Poll;
 
+    use meseta_isolators::Demand;
+    use meseta_proto::mesos::v1 as pb;
+    use meseta_resources::{AgentId, ExecutorId, Resources};
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::checkpoint::{Layout, inside};
+    use crate::core::Subject;
+
+    /// Polls once; whether there is more to come.
+    async fn is_pending<F: Future>(mut doing: Pin<&mut F>) -> bool {
+        std::future::poll_fn(|context| Poll::Ready(doing.as_mut().poll(context).is_pending())).await
+    }
 
     #[tokio::test]
     async fn what_was_begun_goes_to_its_end_though_nobody_waits() {
@@ -597,11 +650,121 @@ mod tests {
             let _ = told.send(());
             Ok(())
         }));
-        let is_waiting =
-            std::future::poll_fn(|context| Poll::Ready(doing.as_mut().poll(context).is_pending()));
-        assert!(is_waiting.await);
+        assert!(is_pending(doing.as_mut()).await);
         drop(doing);
         go.send(()).expect("it goes on");
         done.await.expect("it went to its end");
+    }
+
+    /// Containers of one id, one after the other.
+    struct Removals {
+        dir: tempfile::TempDir,
+        all: NestedContainers,
+        plan: LaunchPlan,
+    }
+
+    impl Removals {
+        fn new() -> Self {
+            let run = crate::checkpoint::RunKey {
+                agent: AgentId::new("a").expect("an id"),
+                framework: FrameworkId::new("f").expect("an id"),
+                executor: ExecutorId::new("e").expect("an id"),
+                container: ContainerId::new("outer").expect("an id"),
+            };
+            let container = run.container.child("inner").expect("an id");
+            let plan = LaunchPlan {
+                run: Arc::new(run),
+                container,
+                subject: Subject::Task(Arc::new(pb::TaskInfo::default())),
+                user: "nobody".to_owned(),
+                role: None,
+                demand: Demand::default(),
+                resources: Resources::default(),
+                volumes: Vec::new(),
+                parent_volumes: Vec::new(),
+            };
+            Self {
+                dir: tempfile::tempdir().expect("a directory"),
+                all: NestedContainers::default(),
+                plan,
+            }
+        }
+
+        fn layout(&self) -> Layout {
+            Layout::new(self.dir.path())
+        }
+
+        fn sandbox(&self) -> PathBuf {
+            let outer = self.layout().sandbox(&self.plan.run);
+            outer.join(inside(&self.plan.container))
+        }
+
+        /// Launches one, as far as what is kept of it goes.
+        fn launch(&self) -> watch::Sender<Option<Ended>> {
+            std::fs::create_dir_all(self.sandbox()).expect("a sandbox");
+            let ends = NestedIo {
+                sandbox: Some(NestedSandbox::of(&self.layout(), &self.plan)),
+                ..NestedIo::default()
+            };
+            self.all
+                .insert((&self.plan.container, &self.plan.run), "nobody", ends)
+        }
+
+        fn launch_ended(&self) {
+            self.launch().send(Some(Some(0))).expect("it is kept");
+        }
+
+        async fn take_permit(&self) -> impl Sized {
+            let permit = self.all.api_concurrency.remove(&self.plan.run.framework);
+            permit.await.expect("a permit")
+        }
+    }
+
+    #[test]
+    fn a_removal_whose_caller_has_left_keeps_its_permit_and_its_id_until_its_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let removals = Removals::new();
+            removals.launch_ended();
+            let (go, going) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || going.recv());
+            let mut removal = Box::pin(removals.all.remove(&removals.plan.container));
+            assert!(is_pending(removal.as_mut()).await);
+            drop(removal);
+            // Of a framework there are two at a time.
+            let _other = removals.take_permit().await;
+            let mut next = Box::pin(removals.take_permit());
+            assert!(is_pending(next.as_mut()).await, "its permit was given away");
+            let kept = removals.all.find(&removals.plan.container);
+            assert!(!kept.expect("its id is taken").is_over());
+            go.send(()).expect("it is waited for");
+            busy.await.expect("no panic").expect("told");
+            next.await;
+            assert!(!removals.sandbox().exists());
+            let gone = removals.all.find(&removals.plan.container);
+            assert!(matches!(gone, Err(NestedError::Unknown)));
+        });
+    }
+
+    #[tokio::test]
+    async fn a_removal_that_waited_leaves_a_new_container_of_the_same_id() {
+        let removals = Removals::new();
+        removals.launch_ended();
+        let permits = (removals.take_permit().await, removals.take_permit().await);
+        let id = &removals.plan.container;
+        let mut first = Box::pin(removals.all.remove(id));
+        assert!(is_pending(first.as_mut()).await);
+        let mut second = Box::pin(removals.all.remove(id));
+        assert!(is_pending(second.as_mut()).await);
+        drop(permits);
+        first.await.expect("removed");
+        assert!(!removals.sandbox().exists());
+        let _running = removals.launch();
+        assert!(matches!(second.await, Err(NestedError::Unknown)));
+        removals.all.find(id).expect("it runs");
+        assert!(removals.sandbox().exists());
     }
 }
