@@ -2,7 +2,7 @@
 //! of event streams.
 //!
 //! Entered through [`BufferedResponses::acquire`] and [`BufferedResponses::initial_message`]. Invariants: few are made
-//! at a time and not many held, however many ask; callers of one group leave half to others; a stalled reader gives
+//! at a time and not many held, however many ask, and whether or not they wait for them; callers of one group leave half to others; a stalled reader gives
 //! its permit to another, and no stream waits for readers of answers.
 
 use std::sync::Arc;
@@ -84,6 +84,12 @@ pub(crate) struct InitialMessage<T> {
 }
 
 impl BufferedResponses {
+    /// Places that are taken by what is buffered, and by what is encoded.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> (usize, usize) {
+        (self.buffered.used(), self.encoding.used())
+    }
+
     /// Waits until an answer for this caller may be made.
     pub(crate) async fn acquire(&self, caller: &Caller) -> Result<ResponsePermit, QueueFull> {
         let buffered = self.buffered.take(caller.group().into(), 1).await?;
@@ -113,14 +119,19 @@ impl BufferedResponses {
         let hold = budget.take(caller.group().into(), expected);
         let hold = tokio::time::timeout(STALL_MAX, hold).await.ok()?.ok()?;
         hold.pause_stall_check();
-        let _encoding = self.encoding.take(caller.group().into(), 1).await.ok()?;
+        let encoding = self.encoding.take(caller.group().into(), 1).await.ok()?;
         let view = handle
             .views
             .view(snapshot, &caller.approver, ViewScope::Cluster);
         let snapshot = view.await.ok()?;
         filter.seed(&snapshot);
-        let made = background::spawn(move || make(&snapshot));
-        let (message, bytes) = made.await.ok()?;
+        // The permits go with the work, which nothing stops when the reader leaves.
+        let made = background::spawn(move || {
+            let made = make(&snapshot);
+            drop(encoding);
+            (made, hold)
+        });
+        let ((message, bytes), hold) = made.await.ok()?;
         self.initial_message_bytes.store(bytes, Ordering::Relaxed);
         hold.resize(bytes);
         hold.record_progress();
@@ -235,11 +246,6 @@ mod tests {
         responses.acquire(to).await.unwrap().body(large())
     }
 
-    /// Places that are taken by what is buffered, and by what is encoded.
-    fn used(responses: &BufferedResponses) -> (usize, usize) {
-        (responses.buffered.used(), responses.encoding.used())
-    }
-
     #[tokio::test(start_paused = true)]
     async fn few_chunks_are_kept_and_a_stalled_reader_makes_room() {
         let buffered_responses = BufferedResponses::default();
@@ -272,7 +278,7 @@ mod tests {
         assert!(cut.is_err(), "a part was taken for the whole");
         assert!(peer.connection().is_closed());
         tokio::time::sleep(STALL_MAX).await;
-        assert_eq!(used(&buffered_responses), (0, 0));
+        assert_eq!(buffered_responses.used(), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -311,7 +317,7 @@ mod tests {
         let send_permit = made.remove(0).into_send_permit();
         let body = send_permit.until_sent(Body::from(large()));
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(used(&buffered_responses), (2, 1));
+        assert_eq!(buffered_responses.used(), (2, 1));
         drop(body);
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(buffered_responses.buffered.used(), 1);

@@ -55,8 +55,9 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
         CallOutcome::Done(answer) => return Ok(answered(answer)),
         CallOutcome::Response(response, permit) => (response, permit),
     };
-    let encoded = background::spawn(move || encode(accept, &response)).await;
-    let body =
+    // The permit goes with the work, which nothing stops when the client leaves.
+    let encoded = background::spawn(move || (encode(accept, &response), permit)).await;
+    let (body, permit) =
         encoded.map_err(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let kind = [(header::CONTENT_TYPE, accept.header_value())];
     Ok(match permit {

@@ -278,8 +278,12 @@ async fn metrics(context: &Arc<Context>, caller: &Caller) -> Result<CallOutcome,
     };
     let (snapshot, measures) = context.handle.measures(caller).await?;
     let context = context.clone();
-    let rendering = background::spawn(move || answers::metrics(&context, &snapshot, &measures));
-    let response = rendering.await.map_err(|_| Closed)?;
+    // The permit goes with the work, which nothing stops when the caller leaves.
+    let rendering = background::spawn(move || {
+        let response = answers::metrics(&context, &snapshot, &measures);
+        (response, permit)
+    });
+    let (response, permit) = rendering.await.map_err(|_| Closed)?;
     Ok(CallOutcome::Response(Box::new(response), Some(permit)))
 }
 
@@ -298,8 +302,11 @@ async fn question(
     };
     let snapshot = context.handle.view(caller, view_scope(kind)).await?;
     let context = context.clone();
-    let rendering = background::spawn(move || answers::answer(&context, &snapshot, kind));
-    let response = rendering.await.map_err(|_| Closed)?;
+    let rendering = background::spawn(move || {
+        let response = answers::answer(&context, &snapshot, kind);
+        (response, permit)
+    });
+    let (response, permit) = rendering.await.map_err(|_| Closed)?;
     Ok(match response {
         Some(response) => CallOutcome::Response(Box::new(response), permit),
         None => CallOutcome::Done(Answer::NotImplemented(format!(

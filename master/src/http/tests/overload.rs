@@ -334,3 +334,67 @@ async fn a_framework_that_says_too_much_of_itself_is_refused() {
     let mut small = call(&router, &[JSON], &subscription(10_000)).await;
     assert_eq!(record(&mut small).await["type"], "SUBSCRIBED");
 }
+
+/// Occupies the one thread for work that blocks, once it is its turn; what tells of that, and what ends it.
+fn hold_thread() -> (
+    tokio::sync::oneshot::Receiver<()>,
+    std::sync::mpsc::Sender<()>,
+) {
+    let (told, begun) = tokio::sync::oneshot::channel();
+    let (end, ending) = std::sync::mpsc::channel();
+    tokio::task::spawn_blocking(move || {
+        let _ = told.send(());
+        let _ = ending.recv();
+    });
+    (begun, end)
+}
+
+/// Lets everything else go on until it waits for the thread.
+async fn settle() {
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Leaves while this call is at one of its steps that are done on a thread of their own, the first or the second.
+async fn leave_at(step: usize, call: &'static str) {
+    let (router, context) = small_master();
+    let (begun, mut end) = hold_thread();
+    begun.await.unwrap();
+    let asking = tokio::spawn(async move { operator(&router, call).await });
+    settle().await;
+    for _ in 1..step {
+        let (begun, next) = hold_thread();
+        end.send(()).unwrap();
+        begun.await.unwrap();
+        end = next;
+        settle().await;
+    }
+    let encoding = || context.buffered_responses.used().1;
+    assert_eq!(encoding(), 1, "{call}: it is being made");
+    asking.abort();
+    drop(asking);
+    settle().await;
+    assert_eq!(encoding(), 1, "{call}: it is being made still, at {step}");
+    end.send(()).unwrap();
+    tokio::task::spawn_blocking(|| ()).await.unwrap();
+    settle().await;
+    assert_eq!(context.buffered_responses.used(), (0, 0), "{call}");
+    assert_eq!(context.handle.budgets.initial_messages.used(), 0, "{call}");
+}
+
+#[test]
+fn a_large_answer_counts_until_it_is_made_though_its_client_has_left() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1);
+    let runtime = runtime.build().unwrap();
+    for (call, steps) in [
+        (r#"{"type":"GET_STATE"}"#, 2),
+        (r#"{"type":"GET_METRICS","get_metrics":{}}"#, 2),
+        (r#"{"type":"SUBSCRIBE"}"#, 1),
+    ] {
+        for step in 1..=steps {
+            runtime.block_on(leave_at(step, call));
+        }
+    }
+}
