@@ -16,7 +16,7 @@ use meseta_access::browser::HostPattern;
 pub use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
@@ -187,7 +187,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 /// What a daemon accepts connections with. With authorities, the other side may show a certificate of
-/// theirs; a bad one ends the connection, none is the routes' affair.
+/// theirs, at each connection anew; a bad one ends the connection, none is the routes' affair.
 fn server(files: &Files) -> Result<Arc<ServerConfig>, TlsError> {
     let (chain, key) = pair(&files.certificate, &files.key)?;
     let failed = |source| TlsError::Pair {
@@ -211,6 +211,11 @@ fn server(files: &Files) -> Result<Arc<ServerConfig>, TlsError> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(failed)?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    if files.authorities.is_some() {
+        // A resumed session has the certificate that was shown when it began, and nobody verifies it again.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(Arc::new(config))
 }
 

@@ -10,6 +10,7 @@ use rcgen::{
     date_time_ymd,
 };
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
@@ -208,6 +209,38 @@ async fn a_port_without_grpc_agrees_on_http1_alone() {
         let (client, server) = tokio::join!(connector.connect(name, near), accepting);
         let (client, _server) = (client.unwrap(), server.unwrap());
         assert_eq!(client.get_ref().1.alpn_protocol(), Some(expected));
+    }
+}
+
+/// Whether one that has connected before is verified again.
+#[tokio::test]
+async fn a_clients_certificate_is_verified_at_each_connection() {
+    use rustls::HandshakeKind::{Full, Resumed};
+    let dir = TempDir::new().unwrap();
+    let ours = Authority::new();
+    let ca = ours.write(dir.path(), "ca.pem");
+    let signed = ours.sign(dir.path(), "served", &["127.0.0.1"], false);
+    let (certificate, key) = ours.sign(dir.path(), "node1", &["node1.example"], false);
+    for (authorities, second) in [(None, Resumed), (Some(ca.clone()), Full)] {
+        let served = Served::load(Files {
+            authorities,
+            ..files(signed.clone())
+        });
+        let acceptor = served.unwrap().acceptor(true);
+        let config = super::client(Some(&ca), Some((&certificate, &key))).unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        for expected in [Full, second] {
+            let name = ServerName::try_from("127.0.0.1").unwrap();
+            let (near, far) = tokio::io::duplex(1 << 16);
+            let (client, server) =
+                tokio::join!(connector.connect(name, near), acceptor.accept(far));
+            let (mut client, mut server) = (client.unwrap(), server.unwrap());
+            // What a session is resumed with comes before the first data.
+            server.write_all(b"x").await.unwrap();
+            server.flush().await.unwrap();
+            client.read_exact(&mut [0]).await.unwrap();
+            assert_eq!(client.get_ref().1.handshake_kind(), Some(expected));
+        }
     }
 }
 
