@@ -191,12 +191,18 @@ impl Watchers {
         self.newest.send_replace(last);
     }
 
-    /// Lets all watchers go, and forgets what has happened.
+    /// Lets all watchers go, and forgets what has happened: events were lost. They count as one, so that whoever
+    /// knows the last before them has missed something.
     pub(crate) fn begin_anew(&mut self) {
         self.watchers.clear();
-        let mut log = lock(&self.log);
-        log.events.clear();
-        log.bytes = 0;
+        let last = {
+            let mut log = lock(&self.log);
+            log.events.clear();
+            log.bytes = 0;
+            log.last += 1;
+            log.last
+        };
+        self.newest.send_replace(last);
     }
 }
 
@@ -283,6 +289,20 @@ mod tests {
         let (mut last, _) = watchers.add(Peer::new(), None);
         drop(watchers);
         assert!(last.recv().await.is_none(), "the master ends");
+    }
+
+    #[tokio::test]
+    async fn whoever_was_up_to_date_when_events_were_lost_begins_with_the_whole_state() {
+        let mut watchers = watchers();
+        watchers.push(Arc::default());
+        assert!(watchers.add(Peer::new(), Some(1)).1);
+        watchers.begin_anew();
+        assert!(!watchers.add(Peer::new(), Some(1)).1, "it has missed some");
+        let last = watchers.last();
+        let (mut anew, goes_on) = watchers.add(Peer::new(), Some(last));
+        assert!(goes_on, "it has the state of since then");
+        watchers.push(Arc::default());
+        assert_eq!(anew.recv().await.unwrap().0, last + 1);
     }
 
     #[tokio::test]
