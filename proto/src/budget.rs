@@ -242,7 +242,14 @@ impl Charge {
         Ok(())
     }
 
-    /// The same with the room that there is.
+    /// Gives back what it is more than so many bytes.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let rest = self.bytes.saturating_sub(bytes);
+        self.budget.give_back(rest);
+        self.bytes -= rest;
+    }
+
+    /// As [`Charge::grow`], with the room that there is.
     pub(crate) fn try_grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         self.budget.add(bytes, false)?;
         self.bytes += bytes;

@@ -89,6 +89,12 @@ impl Decoder {
         }
     }
 
+    /// The bytes that were pushed and are in no record yet.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// To be called at the end of the stream: an error unless it ended between records.
     pub fn finish(&self) -> Result<(), Error> {
         match &self.state {

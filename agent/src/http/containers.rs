@@ -475,10 +475,12 @@ pub(super) async fn attach_input(
             min_rate.add(bytes.len());
             min_rate.rest(Instant::now());
         }
+        let mut has_taken = false;
         while let Some(record) = decoder
             .next_record()
             .map_err(|error| bad(&error.to_string()))?
         {
+            has_taken = true;
             // Until it is written, which is when it is gone.
             let decoded = media::decode_charged::<api::Call>(media, &record, &budget);
             let (call, _decoded) = decoded.map_err(|error| undecodable(&error))?;
@@ -498,9 +500,15 @@ pub(super) async fn attach_input(
                 (Some(_), _, None) => return Err(bad("Expecting 'process_io' to be present")),
             }
         }
-        let is_between = attached.is_some() && decoder.finish().is_ok();
-        min_rate.take_if(|_| is_between);
-        charge.take_if(|_| is_between);
+        // Frames end where the transport has them end, mostly within a record.
+        if let Some(charge) = &mut charge {
+            charge.shrink_to(decoder.buffered_bytes());
+        }
+        if attached.is_some() && decoder.finish().is_ok() {
+            min_rate = None;
+        } else if has_taken {
+            min_rate = Some(MinRate::new(Instant::now()));
+        }
     }
     Ok(Reply::empty(StatusCode::OK))
 }

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use clap::Parser as _;
 use http::header;
 use meseta_access::{Acls, Authorizer, SecretHash};
@@ -17,10 +18,14 @@ use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
 use meseta_isolators::Demand;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::agent::call::Type;
+use meseta_proto::mesos::v1::agent as api;
+use meseta_proto::mesos::v1::agent::call::{AttachContainerInput, Type, attach_container_input};
+use meseta_proto::mesos::v1::agent::{ProcessIo, process_io};
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, Resources};
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
+use tokio_stream::StreamExt as _;
 
 use super::container_rights::authorize;
 use super::*;
@@ -231,4 +236,97 @@ async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights
             assert_eq!(allowed.is_ok(), expected, "{caller:?}: {name}");
         }
     }
+}
+
+/// A record of what is typed, and the call that it is.
+fn typed(data: Vec<u8>) -> Bytes {
+    attach_record(AttachContainerInput {
+        r#type: Some(attach_container_input::Type::ProcessIo.into()),
+        process_io: Some(ProcessIo {
+            r#type: Some(process_io::Type::Data.into()),
+            data: Some(process_io::Data {
+                r#type: Some(process_io::data::Type::Stdin.into()),
+                data: Some(data),
+            }),
+            ..ProcessIo::default()
+        }),
+        ..AttachContainerInput::default()
+    })
+}
+
+fn attach_record(input: AttachContainerInput) -> Bytes {
+    let call = api::Call {
+        r#type: Some(Type::AttachContainerInput.into()),
+        attach_container_input: Some(input),
+        ..api::Call::default()
+    };
+    media::encode_record(MediaType::Protobuf, &call)
+}
+
+/// Attaches to the input of a session with a body of these frames, each after a pause; what the session reads.
+async fn attach_input(agent: &TestAgent, frames: Vec<Bytes>, pause: Duration) -> usize {
+    let (input, mut read) = pipe::pipe().expect("a pipe");
+    let own = ContainerId::try_from(&nested_id("session")).expect("an id");
+    let nested = &agent.context.nested;
+    let _running = nested.insert_running((&own, &agent.executor), "nobody", input);
+    let reading = tokio::spawn(async move {
+        let mut all = Vec::new();
+        read.read_to_end(&mut all).await.expect("an end");
+        all.len()
+    });
+    let frames = tokio_stream::iter(frames).then(move |frame| async move {
+        tokio::time::sleep(pause).await;
+        Ok::<_, std::io::Error>(frame)
+    });
+    let request = Request::post("/api/v1")
+        .header(media::MESSAGE_CONTENT_TYPE, MediaType::Protobuf.as_str())
+        .body(Body::from_stream(frames));
+    let request = request.expect("a request");
+    let caller = Caller::of_executor("outer".to_owned(), None);
+    let answer = containers::attach_input(&agent.context, &caller, request).await;
+    answer.unwrap_or_else(|refused| panic!("{refused:?}"));
+    let budget = agent.context.bodies.of(memory_owner(&caller));
+    assert_eq!(budget.used(), 0);
+    reading.await.expect("no panic")
+}
+
+/// A body of so many records, each with so many bytes of what is typed, and the end of the input.
+fn input_body(records: usize, bytes_each: usize) -> Vec<u8> {
+    let first = attach_record(AttachContainerInput {
+        r#type: Some(attach_container_input::Type::ContainerId.into()),
+        container_id: Some(nested_id("session")),
+        ..AttachContainerInput::default()
+    });
+    let mut body = first.to_vec();
+    for _ in 0..records {
+        body.extend_from_slice(&typed(vec![b'x'; bytes_each]));
+    }
+    body.extend_from_slice(&typed(Vec::new()));
+    body
+}
+
+fn frames(body: &[u8], bytes_each: usize) -> Vec<Bytes> {
+    let frames = body.chunks(bytes_each);
+    frames.map(Bytes::copy_from_slice).collect()
+}
+
+/// As a client sends it that does not know of records, such as `curl --data-binary`, or a proxy.
+#[tokio::test]
+async fn input_goes_on_however_its_frames_end_within_records() {
+    const RECORD_BYTES: usize = 200_000;
+    let agent = TestAgent::exposed();
+    let owner = memory_owner(&Caller::of_executor("outer".to_owned(), None));
+    let records = 2 * agent.context.bodies.of(owner).limit() / RECORD_BYTES + 1;
+    let frames = frames(&input_body(records, RECORD_BYTES), RECORD_BYTES - 1);
+    let read = attach_input(&agent, frames, Duration::ZERO).await;
+    assert_eq!(read, records * RECORD_BYTES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_types_slowly_is_not_given_up_where_frames_end_within_records() {
+    let agent = TestAgent::exposed();
+    let body = input_body(10, 100);
+    let frames = frames(&body, body.len() / 9);
+    let read = attach_input(&agent, frames, Duration::from_secs(20)).await;
+    assert_eq!(read, 10 * 100);
 }
