@@ -413,7 +413,10 @@ mod tests {
     async fn without_a_timeout_an_answer_is_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
+        let (go, going) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
+            // Until then connections are opened and nothing is answered.
+            let _ = going.await;
             while let Ok((mut stream, _)) = listener.accept().await {
                 let _read = stream.read(&mut [0; 1024]).await;
                 let answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -426,6 +429,7 @@ mod tests {
         });
         let late = client.get(&url).await;
         assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
+        go.send(()).expect("it is waited for");
         let reply = client.without_timeout().get(&url).await.expect("an answer");
         assert_eq!(reply.status, StatusCode::OK);
     }
