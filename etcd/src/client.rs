@@ -26,7 +26,8 @@ use crate::watch::Watch;
 /// The largest answer that is taken: a page of records.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// A connection to a cluster of etcd. Cheap to clone; connects by itself, and anew when it must. After a call without
+/// A connection to a cluster of etcd. Cheap to clone; connects by itself, and anew when it must, with certificates and
+/// password as they are then. After a call without
 /// an answer the next one goes to the next endpoint.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -234,7 +235,7 @@ impl Client {
         }
         let request = AuthenticateRequest {
             name: name.clone(),
-            password: password.clone(),
+            password: password.get(),
         };
         let mut auth = AuthClient::new(channel.clone());
         let token = auth.authenticate(request).await?.into_inner().token;
@@ -253,3 +254,6 @@ impl Client {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

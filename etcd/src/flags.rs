@@ -9,7 +9,7 @@ use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::tls::{self, read_secret_file};
 use meseta_resources::parse_duration;
 
-use crate::Settings;
+use crate::{Reloaded, Settings};
 
 /// What a daemon is told of etcd that keeps its state there.
 #[derive(Args, Clone, Debug)]
@@ -28,15 +28,17 @@ pub struct EtcdFlags {
     #[arg(long, value_name = "NAME")]
     pub etcd_user: Option<String>,
 
-    /// File with the password of the user of etcd; nobody but its owner may read it.
+    /// File with the password of the user of etcd; nobody but its owner may read it. A changed one is taken over
+    /// while running.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_password_file: Option<PathBuf>,
 
-    /// Certificates of the authority that signed those of etcd, in PEM form.
+    /// Certificates of the authority that signed those of etcd, in PEM form. Changed ones are taken over while running.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_ca_file: Option<PathBuf>,
 
-    /// Certificate that this daemon shows to etcd, in PEM form; with --etcd_key_file.
+    /// Certificate that this daemon shows to etcd, in PEM form; with --etcd_key_file. A new one is taken over while
+    /// running.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_cert_file: Option<PathBuf>,
 
@@ -65,7 +67,7 @@ impl EtcdFlags {
         Ok(ttl)
     }
 
-    /// How to reach etcd; reads the files. `needed_by` is the flag that asks for etcd.
+    /// How to reach etcd; reads the files, for the first time. `needed_by` is the flag that asks for etcd.
     pub fn settings(&self, lease_ttl: Duration, needed_by: &str) -> Result<Settings, FlagError> {
         let given = self.etcd_endpoints.as_deref().unwrap_or_default();
         let endpoints = given
@@ -86,13 +88,13 @@ impl EtcdFlags {
         })
     }
 
-    fn user(&self) -> Result<Option<(String, String)>, FlagError> {
+    fn user(&self) -> Result<Option<(String, Reloaded<String>)>, FlagError> {
         match (&self.etcd_user, &self.etcd_password_file) {
             (None, None) => Ok(None),
             (Some(user), Some(path)) => {
-                let password = secret("etcd_password_file", path)?;
-                let password = String::from_utf8_lossy(&password);
-                Ok(Some((user.clone(), password.trim_end().to_owned())))
+                let path = path.clone();
+                let password = Reloaded::new(move || password(&path))?;
+                Ok(Some((user.clone(), password)))
             }
             (Some(user), None) => Err(FlagError::new(
                 "etcd_user",
@@ -107,24 +109,21 @@ impl EtcdFlags {
         }
     }
 
-    fn tls(&self) -> Result<Option<tls::ClientConfig>, FlagError> {
+    fn tls(&self) -> Result<Option<Reloaded<tls::ClientConfig>>, FlagError> {
         let own = match (&self.etcd_cert_file, &self.etcd_key_file) {
             (None, None) => None,
-            (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
             (Some(one), None) => return Err(alone("etcd_cert_file", one, "--etcd_key_file")),
             (None, Some(one)) => return Err(alone("etcd_key_file", one, "--etcd_cert_file")),
         };
         match (&self.etcd_ca_file, own) {
             (None, None) => Ok(None),
             (None, Some((certificate, _))) => {
-                Err(alone("etcd_cert_file", certificate, "--etcd_ca_file"))
+                Err(alone("etcd_cert_file", &certificate, "--etcd_ca_file"))
             }
             (Some(path), own) => {
-                let config = tls::client(Some(path), own);
-                let wrong = |error: tls::TlsError| {
-                    FlagError::new("etcd_ca_file", &path.display().to_string(), chain(&error))
-                };
-                config.map(Some).map_err(wrong)
+                let path = path.clone();
+                Reloaded::new(move || encryption(&path, own.as_ref())).map(Some)
             }
         }
     }
@@ -138,9 +137,23 @@ fn alone(flag: &'static str, path: &Path, other: &str) -> FlagError {
     )
 }
 
-fn secret(flag: &'static str, path: &Path) -> Result<Vec<u8>, FlagError> {
-    let read = read_secret_file(path);
-    read.map_err(|error| FlagError::new(flag, &path.display().to_string(), error))
+fn password(path: &Path) -> Result<String, FlagError> {
+    let read = read_secret_file(path).map_err(|error| {
+        let path = path.display().to_string();
+        FlagError::new("etcd_password_file", &path, chain(&error))
+    })?;
+    Ok(String::from_utf8_lossy(&read).trim_end().to_owned())
+}
+
+fn encryption(
+    authorities: &Path,
+    own: Option<&(PathBuf, PathBuf)>,
+) -> Result<tls::ClientConfig, FlagError> {
+    let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+    tls::client(Some(authorities), own).map_err(|error| {
+        let path = authorities.display().to_string();
+        FlagError::new("etcd_ca_file", &path, chain(&error))
+    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod error;
 mod flags;
 pub mod leadership;
 pub mod operation;
+mod reloaded;
 mod settings;
 pub mod store;
 #[cfg(feature = "testing")]
@@ -20,6 +21,7 @@ mod watch;
 pub use client::Client;
 pub use error::Error;
 pub use flags::EtcdFlags;
+pub use reloaded::Reloaded;
 pub use settings::{Settings, SettingsError};
 pub use watch::{Change, Watch};
 

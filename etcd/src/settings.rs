@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use meseta_daemon::client::connector;
 use meseta_daemon::tls::ClientConfig;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::{ServiceExt as _, service_fn};
+
+use crate::Reloaded;
 
 /// How to reach etcd.
 #[derive(Clone)]
@@ -13,9 +16,9 @@ pub struct Settings {
     /// `http://host:port` or `https://host:port`, or `host:port`, which takes the scheme that TLS asks for.
     pub endpoints: Vec<String>,
     /// Name and password, where etcd asks for them.
-    pub user: Option<(String, String)>,
-    /// Which servers are believed, and the certificate that they are shown.
-    pub tls: Option<ClientConfig>,
+    pub user: Option<(String, Reloaded<String>)>,
+    /// Which servers are believed, and the certificate that they are shown, at each connection.
+    pub tls: Option<Reloaded<ClientConfig>>,
     /// The longest that a call waits for its answer.
     pub call_timeout: Duration,
 }
@@ -58,8 +61,10 @@ impl Settings {
         let endpoints = self.checked()?.into_iter();
         let channel = |endpoint: Endpoint| match (&self.tls, endpoint.uri().scheme_str()) {
             (Some(config), Some("https")) => {
-                let connector = connector(config.clone(), CONNECTION_TIMEOUT);
-                endpoint.connect_with_connector_lazy(connector)
+                let config = config.clone();
+                endpoint.connect_with_connector_lazy(service_fn(move |uri: Uri| {
+                    connector(config.get(), CONNECTION_TIMEOUT).oneshot(uri)
+                }))
             }
             _ => endpoint.connect_lazy(),
         };
@@ -103,9 +108,11 @@ mod tests {
     use super::*;
 
     fn settings(endpoints: &[&str], tls: Option<ClientConfig>) -> Settings {
+        let password = Reloaded::new(|| Ok("secret".to_owned()));
+        let tls = tls.map(|config| Reloaded::new(move || Ok(config.clone())).unwrap());
         Settings {
             endpoints: endpoints.iter().map(|one| (*one).to_owned()).collect(),
-            user: Some(("root".to_owned(), "secret".to_owned())),
+            user: Some(("root".to_owned(), password.unwrap())),
             tls,
             call_timeout: Duration::from_secs(2),
         }

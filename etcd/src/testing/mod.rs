@@ -16,8 +16,10 @@ use prost::bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
 use tonic::transport::{Endpoint, Server, Uri};
 
+use crate::api::auth_server::AuthServer;
 use crate::api::kv_server::KvServer;
 use crate::api::lease_server::LeaseServer;
 use crate::api::watch_server::WatchServer;
@@ -69,6 +71,8 @@ struct Rule {
 #[derive(Debug)]
 struct Shared {
     store: Mutex<Store>,
+    /// What its user has to give; none if there is no user.
+    password: Mutex<Option<String>>,
     rules: Mutex<Vec<Rule>>,
     /// Transactions that came, in their order.
     transactions: Mutex<Vec<TxnRequest>>,
@@ -129,23 +133,37 @@ impl FakeEtcd {
     pub fn start() -> Self {
         let shared = Arc::new(Shared {
             store: Mutex::new(Store::default()),
+            password: Mutex::default(),
             rules: Mutex::default(),
             transactions: Mutex::default(),
             revision: watch::Sender::default(),
             releases: watch::Sender::default(),
         });
         let (connections, incoming) = mpsc::channel(16);
-        let service = || Service(shared.clone());
-        let server = Server::builder()
-            .add_service(KvServer::new(service()).max_decoding_message_size(usize::MAX))
-            .add_service(LeaseServer::new(service()))
-            .add_service(WatchServer::new(service()));
-        let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
-        tokio::spawn(server.serve_with_incoming(incoming));
-        Self {
+        let etcd = Self {
             shared,
             connections,
-        }
+        };
+        let server = Server::builder().add_routes(etcd.routes());
+        let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
+        tokio::spawn(server.serve_with_incoming(incoming));
+        etcd
+    }
+
+    /// Its services, for a server of the test's own.
+    #[must_use]
+    pub fn routes(&self) -> Routes {
+        let service = || Service(self.shared.clone());
+        Routes::new(KvServer::new(service()).max_decoding_message_size(usize::MAX))
+            .add_service(LeaseServer::new(service()))
+            .add_service(WatchServer::new(service()))
+            .add_service(AuthServer::new(service()))
+    }
+
+    /// Its user has this password from now on.
+    pub fn set_password(&self, password: &str) {
+        let known = self.shared.password.lock();
+        *known.unwrap_or_else(PoisonError::into_inner) = Some(password.to_owned());
     }
 
     /// A client whose calls end within this time.

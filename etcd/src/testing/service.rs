@@ -1,7 +1,7 @@
 //! The services over one store, each call with the fault that a test asks for.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::channel;
@@ -11,13 +11,15 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::store::Store;
 use super::{Call, Fault, Shared};
+use crate::api::auth_server::Auth;
 use crate::api::kv_server::Kv;
 use crate::api::lease_server::Lease;
 use crate::api::watch_server::Watch;
 use crate::api::{
-    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
-    LeaseRevokeRequest, LeaseRevokeResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
-    WatchRequest, WatchResponse, watch_request,
+    AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    watch_request,
 };
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -98,6 +100,26 @@ impl Kv for Service {
         self.0.transactions().push(txn.clone());
         let done = self.answer(Call::Txn, move |store| store.txn(txn));
         done.await.map(Response::new)
+    }
+}
+
+#[tonic::async_trait]
+impl Auth for Service {
+    async fn authenticate(
+        &self,
+        request: Request<AuthenticateRequest>,
+    ) -> Result<Response<AuthenticateResponse>, Status> {
+        let password = self.0.password.lock();
+        let password = password.unwrap_or_else(PoisonError::into_inner);
+        if *password != Some(request.into_inner().password) {
+            return Err(Status::invalid_argument(
+                "etcdserver: authentication failed, invalid user ID or password",
+            ));
+        }
+        Ok(Response::new(AuthenticateResponse {
+            token: "token".to_owned(),
+            ..AuthenticateResponse::default()
+        }))
     }
 }
 

@@ -1,0 +1,72 @@
+//! Values of files that an operator may change while the daemon runs.
+//!
+//! Entered through [`Reloaded::get`]. Invariant: what cannot be used never replaces what could.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use meseta_daemon::flag_error::FlagError;
+
+type Read<T> = dyn Fn() -> Result<T, FlagError> + Send + Sync;
+
+/// A value that is read each time that it is used. Clones are the same one.
+#[derive(Clone)]
+pub struct Reloaded<T> {
+    read: Arc<Read<T>>,
+    /// The last one that could be used.
+    last: Arc<Mutex<T>>,
+}
+
+impl<T> fmt::Debug for Reloaded<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reloaded").finish_non_exhaustive()
+    }
+}
+
+impl<T: Clone> Reloaded<T> {
+    /// Reads it for the first time.
+    pub fn new(
+        read: impl Fn() -> Result<T, FlagError> + Send + Sync + 'static,
+    ) -> Result<Self, FlagError> {
+        let first = read()?;
+        Ok(Self {
+            read: Arc::new(read),
+            last: Arc::new(Mutex::new(first)),
+        })
+    }
+
+    /// As it is now, or as it was last while what there is now cannot be used.
+    #[must_use]
+    pub fn get(&self) -> T {
+        let read = (self.read)();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(now) => *last = now,
+            Err(error) => tracing::warn!(%error, "what was read before is used"),
+        }
+        last.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_used_changes_nothing() {
+        let file = Arc::new(Mutex::new(Ok(1)));
+        let given = file.clone();
+        let read = move || {
+            let found = *given.lock().unwrap();
+            found.map_err(|reason: &str| FlagError::new("file", "/path", reason))
+        };
+        let value = Reloaded::new(read.clone()).unwrap();
+        for (now, expected) in [(Ok(2), 2), (Err("broken"), 2), (Ok(3), 3)] {
+            *file.lock().unwrap() = now;
+            assert_eq!(value.get(), expected);
+        }
+        *file.lock().unwrap() = Err("broken");
+        let refused = Reloaded::new(read).unwrap_err();
+        assert_eq!(refused.to_string(), "--file=/path: broken");
+    }
+}
