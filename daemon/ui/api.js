@@ -108,28 +108,22 @@ export function url(path, parameters = {}) {
   return query ? `${path}?${query}` : path;
 }
 
-/** An answer that takes longer is taken for none: a daemon that stands still, or is cut off, closes no connection. */
+/** A daemon that stands still closes no connection. */
 const ANSWER_MS = 30_000;
 
-/** What is only read; `read` takes it out of the answer. */
-async function getAs(path, read) {
+async function read(path, as) {
   const signal = AbortSignal.timeout(ANSWER_MS);
-  const response = await ask(path, { signal });
   try {
-    return await read(response);
+    return await (await ask(path, { signal }))[as]();
   } catch (error) {
     if (signal.aborted) told({ trouble: "no answer" });
     throw error;
   }
 }
 
-export async function get(path, parameters) {
-  return getAs(url(path, parameters), (response) => response.json());
-}
+export const get = (path, parameters) => read(url(path, parameters), "json");
 
-export async function getText(path) {
-  return getAs(path, (response) => response.text());
-}
+export const getText = (path) => read(path, "text");
 
 /** Sends a change; gives the text of the answer, which is often empty. */
 export async function send(method, path, body) {

@@ -16,36 +16,27 @@ async function agentOf(id) {
 
 const quantities = (scalars) => Object.fromEntries(Object.entries(scalars).map(([name, value]) => [name, { value }]));
 
-/** A reservation by the reader. */
 const reservation = (role, { principal }) => ({ type: "DYNAMIC", role, ...(principal && { principal }) });
 
-/**
- * The reservations under which the agent holds this resource for the role: the reader's own if there are any, else the only
- * ones. A reservation is taken back as it was made, with its principal.
- */
+/** By what the role has it reserved, which is taken back as it was made: the reader's own before others'. */
 function reservationsOf(agent, role, name, rights) {
-  const stacks = new Map();
-  for (const one of agent?.reserved_resources_full?.[role] ?? []) {
-    const isVolume = one.disk?.persistence !== undefined;
-    if (one.name === name && !isVolume) stacks.set(JSON.stringify(one.reservations), one.reservations ?? []);
-  }
-  const all = [...stacks.values()];
-  const own = all.filter((stack) => rights.principal && stack.at(-1)?.principal === rights.principal);
-  const meant = own.length > 0 ? own : all;
-  if (meant.length > 1) {
-    throw new Error(`${name} of ${role} is reserved by several on this agent: say whose is meant by meseta unreserve --reserver=NAME`);
-  }
-  return meant[0] ?? [reservation(role, rights)];
+  const held = (agent?.reserved_resources_full?.[role] ?? []).filter((one) => one.name === name && !one.disk?.persistence);
+  const stacks = [...new Set(held.map((one) => JSON.stringify(one.reservations)))].map(JSON.parse);
+  const own = stacks.filter((stack) => rights.principal && stack.at(-1).principal === rights.principal);
+  const [one = [reservation(role, rights)], ...others] = own.length > 0 ? own : stacks;
+  if (others.length > 0) throw new Error(`several have reserved ${name} there; say whose is meant: meseta unreserve --reserver=NAME`);
+  return one;
 }
 
 /** Sends a reservation or takes one back, and waits until the agent has done it. */
 async function reserve(type, { agent, role, resources }, rights) {
   const found = await agentOf(agent);
   const before = found?.reserved_resources?.[role] ?? {};
-  const amounts = Object.entries(format.parseScalars(resources));
-  const [[name]] = amounts;
-  const under = (one) => (type === "RESERVE_RESOURCES" ? [reservation(role, rights)] : reservationsOf(found, role, one, rights));
-  const asked = amounts.map(([one, value]) => ({ name: one, type: "SCALAR", scalar: { value }, reservations: under(one) }));
+  const asked = Object.entries(format.parseScalars(resources)).map(([name, value]) => ({
+    name, type: "SCALAR", scalar: { value },
+    reservations: type === "RESERVE_RESOURCES" ? [reservation(role, rights)] : reservationsOf(found, role, name, rights),
+  }));
+  const [{ name }] = asked;
   await call(type, { [type.toLowerCase()]: { agent_id: { value: agent }, resources: asked } });
   return awaited(async () => {
     const now = (await agentOf(agent))?.reserved_resources?.[role] ?? {};
@@ -57,7 +48,7 @@ async function drain({ agent, gone }) {
   await call("DRAIN_AGENT", { drain_agent: { agent_id: { value: agent }, mark_gone: gone === "yes" } });
   return awaited(async () => {
     const found = await agentOf(agent);
-    if (gone === "yes" && found?.standing === "gone") return "Done: the agent is drained, and gone for good.";
+    if (gone === "yes" && found?.standing === "gone") return "Done: the agent is gone for good.";
     return found?.drain_info?.state === "DRAINED" ? "Done: the agent is drained." : null;
   }, "Draining: its tasks have not ended yet. The agent's page shows when they have.");
 }

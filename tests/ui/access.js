@@ -111,5 +111,5 @@ async function operator(page, shut) {
   await drain.locator("select[name=gone]").selectOption("yes");
   await drain.locator("button[type=submit]").click();
   await page.getByRole("dialog").getByRole("button", { name: "Drain" }).click();
-  await drain.getByText("Done: the agent is drained, and gone for good.").waitFor({ timeout: 60_000 });
+  await drain.getByText("Done: the agent is gone for good.").waitFor({ timeout: 60_000 });
 }

@@ -63,6 +63,11 @@ pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
 pub(super) fn ten_crashes_leave_everything_exactly_once() {
     let mut cluster = cluster("cpus:4;mem:1024;disk:1024");
     let agent = cluster.agent_id();
+    // One that is killed before would come back as another agent.
+    let latest = cluster.agent_dir(0).join("meta/slaves/latest");
+    wait::eventually("the agent's id is on its disk", LIMIT, || {
+        latest.exists().then_some(())
+    });
     let disk = dynamic("disk", 64.0, "dev");
     let data = volume_of(disk.clone(), "v");
     let dir = volume_dir(&cluster, "dev", "v");
