@@ -20,9 +20,10 @@ const reservation = (role, { principal }) => ({ type: "DYNAMIC", role, ...(princ
 
 /** By what the role has it reserved, which is taken back as it was made: the reader's own before others'. */
 function reservationsOf(agent, role, name, rights) {
-  const held = (agent?.reserved_resources_full?.[role] ?? []).filter((one) => one.name === name && !one.disk?.persistence);
+  const isMeant = (one) => one.name === name && !one.disk?.persistence && one.reservations.at(-1).type === "DYNAMIC";
+  const held = (agent?.reserved_resources_full?.[role] ?? []).filter(isMeant);
   const stacks = [...new Set(held.map((one) => JSON.stringify(one.reservations)))].map(JSON.parse);
-  const own = stacks.filter((stack) => rights.principal && stack.at(-1).principal === rights.principal);
+  const own = stacks.filter((stack) => (stack.at(-1).principal ?? null) === (rights.principal ?? null));
   const [one = [reservation(role, rights)], ...others] = own.length > 0 ? own : stacks;
   if (others.length > 0) throw new Error(`several have reserved ${name} there; say whose is meant: meseta unreserve --reserver=NAME`);
   return one;

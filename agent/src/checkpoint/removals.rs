@@ -1,15 +1,17 @@
-//! The data of destroyed volumes on disks of their own, removed on a thread of its own.
+//! The data of destroyed volumes on disks of their own, removed on threads of their own.
 //!
-//! Such a disk may be ill, full or hold millions of files: neither a checkpoint nor anybody's task waits for it. A
-//! volume stays in the record of what was destroyed until its data is gone, which is tried again and again, by the next
-//! start too. Invariant: whoever waits for a place ([`Removals::wait`]) finds nothing there of a volume that was destroyed.
+//! Such a disk may be ill, full or hold millions of files: neither a checkpoint nor anybody's task waits for it, nor do
+//! other disks, each of which has its thread. A volume stays in the record of what was destroyed until its data is gone,
+//! which is tried again and again, by the next start too. Invariant: whoever waits for a place ([`Removals::emptied`])
+//! finds nothing there of a volume that was destroyed.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use meseta_resources::{DiskSourceKind, Resource};
+use tokio::sync::Notify;
 use tracing::{error, warn};
 
 use super::holdings::{remove_from_disk, volume_path};
@@ -31,6 +33,10 @@ pub struct Removals {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// The same for those that may not block.
+    told: Notify,
+    /// After how long what could not be removed is tried again; without it nothing is removed.
+    again: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +44,8 @@ struct State {
     removals: Vec<Removal>,
     /// The number of the newest.
     last: u64,
+    /// Disks that have a thread.
+    disks: BTreeSet<PathBuf>,
     is_over: bool,
 }
 
@@ -46,6 +54,8 @@ struct Removal {
     number: u64,
     volume: Resource,
     path: PathBuf,
+    /// The root of its disk.
+    disk: PathBuf,
     /// Its data is gone, which is to be written.
     is_done: bool,
 }
@@ -65,28 +75,26 @@ impl Removing {
     }
 }
 
-/// The thread, which ends when this is dropped, after what waits was tried once more.
+/// Has removals carried out until it is dropped: what waits then is for the next start.
 #[derive(Debug)]
-pub(super) struct RemovalThread {
+pub(super) struct RemovalThreads {
     removals: Removals,
-    thread: Option<JoinHandle<()>>,
 }
 
-impl RemovalThread {
+impl RemovalThreads {
     pub(super) fn start() -> Self {
         Self::start_with(AGAIN)
     }
 
     fn start_with(again: Duration) -> Self {
-        let removals = Removals::default();
-        let of_thread = removals.clone();
-        let thread = std::thread::Builder::new()
-            .name("volumes".to_owned())
-            .spawn(move || of_thread.remove_all(again));
-        Self {
-            removals,
-            thread: thread.ok(),
-        }
+        let shared = Shared {
+            again: Some(again),
+            ..Shared::default()
+        };
+        let removals = Removals {
+            shared: Arc::new(shared),
+        };
+        Self { removals }
     }
 
     pub(super) fn removals(&self) -> &Removals {
@@ -94,13 +102,11 @@ impl RemovalThread {
     }
 }
 
-impl Drop for RemovalThread {
+impl Drop for RemovalThreads {
+    /// Waits for no disk.
     fn drop(&mut self) {
         self.removals.state().is_over = true;
-        self.removals.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.removals.tell();
     }
 }
 
@@ -110,13 +116,21 @@ impl Removals {
         state.unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn tell(&self) {
+        self.shared.changed.notify_all();
+        self.shared.told.notify_waiters();
+    }
+
     /// Takes volumes on disks of their own, which nothing durable names any more but as destroyed.
     pub(super) fn add<'a>(&self, layout: &Layout, volumes: impl IntoIterator<Item = &'a Resource>) {
         let mut state = self.state();
         for volume in volumes {
-            let Some(path) = volume_path(layout, volume) else {
+            let source = volume.disk().and_then(|disk| disk.source.as_ref());
+            let root = source.and_then(|source| source.root.as_deref());
+            let (Some(path), Some(root)) = (volume_path(layout, volume), root) else {
                 continue;
             };
+            let disk = layout.work_dir().join(root);
             // What is there by now has had no user.
             state.removals.retain(|earlier| earlier.path != path);
             state.make_room();
@@ -126,11 +140,31 @@ impl Removals {
                 number,
                 volume: volume.clone(),
                 path,
+                disk: disk.clone(),
                 is_done: false,
             });
+            self.start_thread(&mut state, disk);
         }
         drop(state);
-        self.shared.changed.notify_all();
+        self.tell();
+    }
+
+    /// One that cannot be started is tried again with the next volume of that disk, and by the next start of the agent.
+    fn start_thread(&self, state: &mut State, disk: PathBuf) {
+        let Some(again) = self.shared.again else {
+            return;
+        };
+        if state.disks.contains(&disk) {
+            return;
+        }
+        let (this, of_thread) = (self.clone(), disk.clone());
+        let thread = std::thread::Builder::new().name("volumes".to_owned());
+        match thread.spawn(move || this.remove_all(&of_thread, again)) {
+            Ok(_) => drop(state.disks.insert(disk)),
+            Err(error) => {
+                warn!(disk = %disk.display(), %error, "no thread to remove the data of destroyed volumes");
+            }
+        }
     }
 
     pub(super) fn now(&self) -> Removing {
@@ -155,50 +189,58 @@ impl Removals {
         let mut state = self.state();
         state.removals.retain(|one| !done.contains(&one.number));
         drop(state);
-        self.shared.changed.notify_all();
+        self.tell();
+    }
+
+    /// Whether data of a volume that was destroyed may be at this place, or that it is gone is not durable.
+    pub(crate) fn is_left(&self, path: &Path) -> bool {
+        self.state().removals.iter().any(|one| one.path == path)
     }
 
     /// Waits until nothing is left at a place of a volume that was destroyed, and that is durable; for `limit` at most.
     /// Whether it is so.
-    pub(crate) fn wait(&self, path: &Path, limit: Duration) -> bool {
-        let is_left = |state: &mut State| state.removals.iter().any(|one| one.path == path);
-        let waited = self
-            .shared
-            .changed
-            .wait_timeout_while(self.state(), limit, is_left);
-        let (_state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        !waited.timed_out()
+    pub(crate) async fn emptied(&self, path: &Path, limit: Duration) -> bool {
+        let emptied = async {
+            loop {
+                let told = self.shared.told.notified();
+                if !self.is_left(path) {
+                    return;
+                }
+                told.await;
+            }
+        };
+        tokio::time::timeout(limit, emptied).await.is_ok()
     }
 
-    /// The thread's work: returns when it is over.
-    fn remove_all(&self, again: Duration) {
-        loop {
-            let (todo, newest, is_over) = self.todo();
-            let mut is_clean = true;
-            for removal in todo {
-                is_clean &= self.remove(&removal);
+    /// The work of a disk's thread: returns when nothing of that disk is left to be removed, or it is over.
+    fn remove_all(&self, disk: &Path, again: Duration) {
+        while let Some((todo, newest)) = self.todo(disk) {
+            let removed = todo.iter().filter(|removal| self.remove(removal)).count();
+            if removed < todo.len() {
+                self.rest(newest, again);
             }
-            if is_over {
-                return;
-            }
-            self.rest(newest, (!is_clean).then_some(again));
         }
+        self.tell();
     }
 
-    fn todo(&self) -> (Vec<Removal>, u64, bool) {
-        let state = self.state();
-        let todo = state.removals.iter().filter(|one| !one.is_done);
-        (todo.cloned().collect(), state.last, state.is_over)
+    /// What is to be removed of a disk; without any the disk has no thread any more.
+    fn todo(&self, disk: &Path) -> Option<(Vec<Removal>, u64)> {
+        let mut state = self.state();
+        let todo = state.removals.iter();
+        let todo = todo.filter(|one| !one.is_done && one.disk == disk);
+        let todo: Vec<_> = todo.cloned().collect();
+        if todo.is_empty() || state.is_over {
+            state.disks.remove(disk);
+            return None;
+        }
+        Some((todo, state.last))
     }
 
     /// Waits for a newer removal than this, or the end; for so long at most.
-    fn rest(&self, newest: u64, limit: Option<Duration>) {
+    fn rest(&self, newest: u64, limit: Duration) {
         let is_idle = |state: &mut State| state.last == newest && !state.is_over;
         let changed = &self.shared.changed;
-        match limit {
-            Some(limit) => drop(changed.wait_timeout_while(self.state(), limit, is_idle)),
-            None => drop(changed.wait_while(self.state(), is_idle)),
-        }
+        drop(changed.wait_timeout_while(self.state(), limit, is_idle));
     }
 
     fn remove(&self, removal: &Removal) -> bool {
@@ -216,7 +258,7 @@ impl Removals {
             removal.is_done = true;
         }
         drop(state);
-        self.shared.changed.notify_all();
+        self.tell();
         true
     }
 }

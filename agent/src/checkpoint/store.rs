@@ -24,7 +24,7 @@ use super::read::Image;
 use super::records::{
     AgentRecord, DrainRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
 };
-use super::removals::{RemovalThread, Removals};
+use super::removals::{RemovalThreads, Removals};
 use super::repair::Repair;
 
 /// One change to what is durable.
@@ -151,7 +151,7 @@ impl Write {
 pub struct Store {
     layout: Layout,
     janitor: Janitor,
-    removal: RemovalThread,
+    removal: RemovalThreads,
     /// The number of the newest record of reservations and volumes.
     holdings_number: AtomicU64,
     /// That record, while data of volumes that it names as destroyed is to be removed.
@@ -165,7 +165,7 @@ impl Store {
         Self {
             layout,
             janitor,
-            removal: RemovalThread::start(),
+            removal: RemovalThreads::start(),
             holdings_number: AtomicU64::new(0),
             holdings: Mutex::default(),
         }

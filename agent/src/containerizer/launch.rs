@@ -20,7 +20,7 @@ use crate::core::{Input, LaunchPlan, Subject};
 use crate::failure::Failure;
 use crate::fetch::{self, Cancel};
 use crate::spec::isolation::task_isolation;
-use crate::spec::{container_spec, isolated, logs_of};
+use crate::spec::{container_spec, isolated, logs_of, volumes};
 
 /// Why nothing was launched that was killed while it waited.
 const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
@@ -39,6 +39,10 @@ impl Containerizer {
 
     async fn launch_in_turn(self, plan: LaunchPlan, cancelled: CancellationToken) {
         let container = plan.container.clone();
+        // Before a turn is taken, which others wait for.
+        if let Err(cause) = self.volumes_emptied(&plan).await {
+            return self.not_launched(container, cause.into()).await;
+        }
         let has_uris = |command: &pb::CommandInfo| !command.uris.is_empty();
         let mut fetched = None;
         if plan.command().is_some_and(has_uris) {
@@ -76,6 +80,12 @@ impl Containerizer {
             Ok(launched) => self.running(&plan, launched).await,
             Err(cause) => self.not_launched(container, cause.into()).await,
         }
+    }
+
+    async fn volumes_emptied(&self, plan: &LaunchPlan) -> Result<(), Failure> {
+        let settings = &self.inner.options.settings;
+        volumes::emptied(settings, &plan.volumes).await?;
+        Ok(volumes::emptied(settings, &plan.parent_volumes).await?)
     }
 
     /// Makes the sandbox and fetches into it what the command names.

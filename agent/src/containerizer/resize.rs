@@ -51,8 +51,31 @@ impl Containerizer {
     }
 
     async fn try_resizing(&self, container: &ContainerId) -> Result<(), Failure> {
+        self.wait_for_volumes(container).await;
         let attempt = || self.resize_now(container);
         tried_again(container, attempt).await
+    }
+
+    /// Waits for as long as data of destroyed volumes is left at the places of those that a container that runs is to
+    /// have: what runs in it already is not to end for that.
+    async fn wait_for_volumes(&self, container: &ContainerId) {
+        let settings = &self.inner.options.settings;
+        while let Some(wanted) = self.volumes_of(container) {
+            match volumes::emptied(settings, &wanted).await {
+                Ok(()) => return,
+                Err(error) => {
+                    warn!(container_id = %container, error = %chain(&error), "a container waits for the place of a volume");
+                }
+            }
+        }
+    }
+
+    /// The volumes that a container that runs is to have.
+    fn volumes_of(&self, container: &ContainerId) -> Option<Vec<pb::Resource>> {
+        match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => live.volumes.clone(),
+            _ => None,
+        }
     }
 
     /// Brings a container to what it is to have by now: of several resizes at once each finds what the

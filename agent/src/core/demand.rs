@@ -105,6 +105,14 @@ pub(super) fn combined(demands: impl IntoIterator<Item = Demand>) -> Demand {
     sum
 }
 
+/// Whether cpus are revocable, where those of all demands are of one kind. What differs tells nothing of the launch.
+pub(super) fn kind_of_cpus(demands: impl Iterator<Item = Demand>) -> Option<bool> {
+    let with_cpus = demands.filter(|demand| demand.cpus_millis > 0);
+    let mut kinds = with_cpus.map(|demand| demand.cpus_revocable);
+    let first = kinds.next()?;
+    kinds.all(|kind| kind == first).then_some(first)
+}
+
 /// Whether one of the two has a CPU ceiling and the other has none but uses processors.
 fn is_mixed(one: &Demand, other: &Demand) -> bool {
     let free = |demand: &Demand| demand.cpus_limit.is_none() && demand.cpus_millis > 0;

@@ -16,7 +16,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, Now, Resources};
 use tracing::{info, warn};
 
-use super::demand::{combined, demand};
+use super::demand::{combined, demand, kind_of_cpus};
 use super::drain::Draining;
 use super::ending::NOT_LAUNCHED;
 use super::epochs::Epochs;
@@ -150,9 +150,9 @@ impl AgentCore {
         let own = demand(&resources, &BTreeMap::new(), self.options.enforceable);
         let own = info.as_ref().map(|_| own.unwrap_or_default());
         let live = tasks.iter().filter(|task| !task.is_terminal());
-        container.demand = combined(own.into_iter().chain(live.map(|task| task.demand)));
-        let has_cpus = container.demand.cpus_millis > 0;
-        container.launched_revocable = has_cpus.then_some(container.demand.cpus_revocable);
+        let demands = own.into_iter().chain(live.map(|task| task.demand));
+        container.demand = combined(demands.clone());
+        container.launched_revocable = kind_of_cpus(demands);
         self.register_containers(kind, &key, &tasks);
         let mut executor = Executor {
             kind,

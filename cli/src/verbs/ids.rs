@@ -25,7 +25,8 @@ fn splits_number(id: &str, length: usize) -> bool {
     let after = rest.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let is_within = before.len() < start.len() && after.len() < rest.len();
     let is_last = after.is_empty() && (before.is_empty() || before.ends_with('-'));
-    is_within && (is_last || before.ends_with('.') || before.ends_with("-S"))
+    let ends = after.is_empty() || after.starts_with(['.', '-']);
+    is_within && ends && (is_last || before.ends_with('.') || before.ends_with("-S"))
 }
 
 /// The id that is meant: one that is the same, or else the only one that is like it. Nothing if there is none. `what`
@@ -111,6 +112,7 @@ mod tests {
                 true,
             ),
             ("12345678-1234-4c11-9a6f-0a1b2c3d4e5f", "123", true),
+            ("web.12ab34cd-1234-4c11-9a6f-0a1b2c3d4e5f", "web.1", true),
         ] {
             assert_eq!(is_like(id, query), expected, "{query} for {id}");
         }

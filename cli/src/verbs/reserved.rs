@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
-use meseta_resources::{Reservation, Resource, Role};
+use meseta_resources::{Reservation, ReservationKind, Resource, Role};
 use serde_json::Value;
 
 use super::{agents, items, server, text};
@@ -62,12 +62,17 @@ impl Holder {
             let top = stack.last().and_then(|top| top.principal.as_deref());
             top == Some(name)
         };
+        // Who has no name owns what has none and was made at run time.
+        let is_own = |stack: &&[Reservation]| {
+            let made = stack
+                .last()
+                .filter(|top| top.kind == ReservationKind::Dynamic);
+            made.is_some_and(|top| top.principal.as_deref() == asker)
+        };
         if let Some(reserver) = reserver {
             stacks.retain(|stack| by(stack, reserver));
-        } else if let Some(asker) = asker
-            && stacks.iter().any(|stack| by(stack, asker))
-        {
-            stacks.retain(|stack| by(stack, asker));
+        } else if stacks.iter().any(is_own) {
+            stacks.retain(is_own);
         }
         match stacks.as_slice() {
             [] => Ok(None),
@@ -190,6 +195,30 @@ mod tests {
             let said = found(query).expect_err(query).to_string();
             assert!(said.starts_with(expected), "{said}");
         }
+    }
+
+    /// Without authentication, beside a static reservation of the same role.
+    #[test]
+    fn who_has_no_name_owns_what_has_none_and_can_be_taken_back() {
+        let cpus = |kind: &str| {
+            json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 1.0},
+                   "reservations": [{"type": kind, "role": "eng"}]})
+        };
+        let agent = json!({"reserved_resources_full": {"eng": [cpus("STATIC"), cpus("DYNAMIC")]}});
+        let holder = Holder {
+            id: "S0".to_owned(),
+            reserved: reserved(&agent).expect("understood"),
+        };
+        let role = Role::new("eng").expect("a role");
+        let requested = Resource::cpus(meseta_resources::Scalar::from_units(1));
+        let found = holder.reservations(&requested, &role, None, None);
+        let stack = found.expect("one is meant").expect("one");
+        assert_eq!(stack[0].kind, ReservationKind::Dynamic);
+        assert!(
+            holder
+                .reservations(&requested, &role, None, Some("ann"))
+                .is_err()
+        );
     }
 
     #[test]

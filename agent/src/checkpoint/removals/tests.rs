@@ -8,7 +8,6 @@ use super::*;
 
 /// More than any removal takes.
 const LIMIT: Duration = Duration::from_secs(60);
-const NO_TIME: Duration = Duration::ZERO;
 
 /// A work directory, and a disk beside it.
 struct Fixture {
@@ -79,10 +78,15 @@ impl Fixture {
         assert!(!waited.expect("no panic").1.timed_out(), "{removals:?}");
     }
 
-    /// Another agent is started.
+    /// Another agent is started, once nothing of this one runs.
     fn restart(&mut self) -> Image {
         let image = read(&self.layout).expect("readable");
+        let before = self.store.removals().clone();
         self.store = Store::open(self.layout.clone()).after(&image);
+        let runs = |state: &mut State| !state.disks.is_empty();
+        let changed = &before.shared.changed;
+        let waited = changed.wait_timeout_while(before.state(), LIMIT, runs);
+        assert!(!waited.expect("no panic").1.timed_out(), "{before:?}");
         let record = Box::new(image.holdings.clone().expect("a record"));
         let restored = self.store.commit(&[Write::RestoreVolumes { record }]);
         restored.expect("the work directory is well");
@@ -117,12 +121,12 @@ fn a_volume_on_a_disk_of_its_own_is_removed_beside_the_checkpoints() {
         assert_eq!(path.exists(), disk == Disk::Mount, "a whole disk stays");
         // Nobody is let there before the next start could not remove what they wrote.
         let removals = fixture.store.removals();
-        assert!(!removals.wait(&path, NO_TIME));
+        assert!(removals.is_left(&path));
         fixture
             .store
             .commit(&[Write::ForgetRemoved])
             .expect("written");
-        assert!(removals.wait(&path, NO_TIME));
+        assert!(!removals.is_left(&path));
         assert_eq!(fixture.recorded(), 0);
         fixture.create(&volume);
         assert!(path.is_dir());
@@ -143,9 +147,9 @@ fn a_disk_that_fails_stops_no_checkpoint_and_is_tried_again_by_the_next_start() 
         let next = fixture.volume(disk, "b");
         fixture.create(&next);
         assert_eq!(fixture.recorded(), 1);
-        assert!(!fixture.store.removals().wait(&path, NO_TIME));
+        assert!(fixture.store.removals().is_left(&path));
         fixture.restart();
-        assert!(!fixture.store.removals().wait(&path, NO_TIME));
+        assert!(fixture.store.removals().is_left(&path));
         fixture.recovers();
         fixture.restart();
         fixture.removed();
@@ -155,7 +159,7 @@ fn a_disk_that_fails_stops_no_checkpoint_and_is_tried_again_by_the_next_start() 
             .expect("written");
         assert!(!data.exists(), "{disk:?}");
         assert_eq!(fixture.recorded(), 0);
-        assert!(fixture.store.removals().wait(&path, NO_TIME));
+        assert!(!fixture.store.removals().is_left(&path));
         // What is written from now on is nobody's to remove.
         let next = fixture.path(&next);
         let data = write_data(&next);
@@ -171,7 +175,7 @@ fn what_could_not_be_removed_is_tried_again_by_itself() {
     let volume = fixture.volume(Disk::Mount, "a");
     let data = write_data(&fixture.path(&volume));
     fixture.falls_ill();
-    let thread = RemovalThread::start_with(Duration::from_millis(1));
+    let thread = RemovalThreads::start_with(Duration::from_millis(1));
     thread.removals().add(&fixture.layout, [&volume]);
     assert!(!thread.removals().has_done());
     fixture.recovers();
@@ -219,4 +223,45 @@ fn of_very_many_volumes_those_that_are_whole_disks_are_kept() {
     // The same place once more is none more.
     removals.add(&layout, [&mount]);
     assert_eq!(removals.now().waiting.len(), REMOVALS_MAX);
+}
+
+/// Where one disk hangs, or has very many files, what was on another is removed nevertheless.
+#[test]
+fn each_disk_has_a_thread_of_its_own() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layout = Layout::new(&dir.path().join("w"));
+    let threads = RemovalThreads::start_with(LIMIT);
+    let removals = threads.removals();
+    let [ill, well] = ["ill", "well"].map(|name| dir.path().join(name));
+    let [on_ill, on_well] = [&ill, &well].map(|disk| volume_on(Disk::Mount, disk, "a"));
+    fs::write(&ill, "no folder").expect("written");
+    let data = write_data(&well);
+    removals.add(&layout, [&on_ill]);
+    removals.add(&layout, [&on_well]);
+    let waits = |state: &mut State| state.disks.contains(&well);
+    let changed = &removals.shared.changed;
+    let waited = changed.wait_timeout_while(removals.state(), LIMIT, waits);
+    assert!(!waited.expect("no panic").1.timed_out(), "{removals:?}");
+    assert!(!data.exists());
+    assert!(removals.is_left(&ill));
+}
+
+#[tokio::test]
+async fn a_place_is_waited_for_until_it_is_empty_and_that_is_durable() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layout = Layout::new(dir.path());
+    let removals = Removals::default();
+    let volume = volume_on(Disk::Path, dir.path(), "a");
+    let path = volume_path(&layout, &volume).expect("a path");
+    removals.add(&layout, [&volume]);
+    assert!(!removals.emptied(&path, Duration::ZERO).await);
+    let removal = removals.todo(dir.path()).expect("one").0.remove(0);
+    let waiting = tokio::spawn({
+        let removals = removals.clone();
+        async move { removals.emptied(&path, LIMIT).await }
+    });
+    assert!(removals.remove(&removal));
+    let done = removals.now().done;
+    removals.forget(&done);
+    assert!(waiting.await.expect("no panic"));
 }

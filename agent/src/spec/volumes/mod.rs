@@ -7,6 +7,7 @@
 //! persistent data survives the container.
 
 mod points;
+mod readiness;
 mod running;
 
 use std::fs;
@@ -14,7 +15,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use meseta_isolators::{Credentials, MountAction, MountSource, MountStep};
 use meseta_proto::Invalid;
@@ -25,20 +25,18 @@ use meseta_resources::{ContainerId, Resource, VolumeMode};
 use rustix::fs::{FileType, OFlags};
 use tracing::warn;
 
-use crate::checkpoint::{Layout, RunKey, StoreError, inside, make_again, volume_path};
+use crate::checkpoint::{Layout, RunKey, StoreError, inside, volume_path};
 use crate::core::{LaunchPlan, Subject};
 use crate::failure::Failure;
 use crate::file_user;
 use crate::host_paths::HostPaths;
 use crate::spec::LaunchSettings;
 use points::Kind;
+pub(crate) use readiness::{emptied, make_ready};
 pub(crate) use running::change;
 
 /// Places of the machine that show the kernel and not files; over them nothing is mounted.
 const KERNEL_FOLDERS: [&str; 2] = ["/proc", "/sys"];
-
-/// How long a launch waits for the removal of what was destroyed at the place of its volume.
-const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 
 /// A volume cannot be provided.
 #[derive(Debug, thiserror::Error)]
@@ -186,27 +184,6 @@ pub(crate) fn of_plan(layout: &Layout, plan: &LaunchPlan) -> Result<Vec<Volume>,
         volumes.push(of_message(layout, plan, volume)?);
     }
     Ok(volumes)
-}
-
-/// Makes persistent volumes on disks of their own ready for a container: nothing of an earlier one is at their places,
-/// and a directory that could not be made when its volume was is made now.
-pub(crate) fn make_ready(
-    settings: &LaunchSettings,
-    messages: &[pb::Resource],
-) -> Result<(), VolumeError> {
-    for volume in persistent(messages) {
-        let Some(path) = volume_path(&settings.layout, &volume) else {
-            continue;
-        };
-        if !settings.removals.wait(&path, REMOVAL_WAIT) {
-            return Err(VolumeError::InUse { path });
-        }
-        make_again(&settings.layout, &volume).map_err(|source| VolumeError::NotMade {
-            volume: volume.to_string(),
-            source,
-        })?;
-    }
-    Ok(())
 }
 
 /// The persistent volumes among resources, which were checked when they were taken.
