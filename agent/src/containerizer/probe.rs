@@ -172,9 +172,9 @@ fn is_of_command(error: &LaunchError) -> bool {
 
 fn wait(pidfd: &std::os::fd::OwnedFd, at_most: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let deadline = Instant::now() + at_most;
+    let began = Instant::now();
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = at_most.saturating_sub(began.elapsed());
         let Ok(timeout) = Timespec::try_from(left) else {
             return false;
         };

@@ -21,8 +21,8 @@ use crate::checkpoint::KillCause;
 
 /// Two looks are never closer than this, whatever a task asks for.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// What no timeout means: long, but over some day.
-const TIMEOUT_NONE: Duration = Duration::from_secs(3600);
+/// No look takes longer, and what no timeout means: long, but over some day.
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
@@ -58,9 +58,9 @@ fn times(info: &pb::TaskInfo, check_kind: CheckKind) -> Option<Times> {
         delay: seconds(delay),
         interval: seconds(interval).max(PAUSE_MIN),
         timeout: if timeout.is_zero() {
-            TIMEOUT_NONE
+            TIMEOUT_MAX
         } else {
-            timeout
+            timeout.min(TIMEOUT_MAX)
         },
     })
 }

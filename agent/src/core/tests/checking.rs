@@ -362,6 +362,21 @@ fn checks_that_cannot_be_carried_out_are_refused_in_mesoss_words() {
     }
 }
 
+/// One of 10^19 seconds was added to the clock, after the check's command had been begun.
+#[test]
+fn a_look_takes_an_hour_at_most() {
+    for seconds in [0.0, 3_601.0, 1e19, f64::MAX, f64::INFINITY] {
+        let (mut simulation, _) = checked(|info| {
+            let mut check = health(1, 0.0);
+            check.timeout_seconds = Some(seconds);
+            info.health_check = Some(check.into());
+        });
+        simulation.advance(3 * SECOND);
+        let probe = simulation.probe().expect("due");
+        assert_eq!(probe.timeout, Duration::from_secs(3_600), "{seconds}");
+    }
+}
+
 #[test]
 fn a_look_that_the_agent_could_not_take_says_nothing_of_the_task() {
     let not_taken = || ProbeResult::NotRun("too many open files".to_owned());
