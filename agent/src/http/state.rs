@@ -235,6 +235,8 @@ impl Serialize for ExecutorView<'_> {
             role: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
             labels: Option<Vec<pb::Label>>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            r#type: Option<&'static str>,
             resources: Summary<'a>,
             tasks: T,
             queued_tasks: Q,
@@ -243,6 +245,7 @@ impl Serialize for ExecutorView<'_> {
         let Self { context, executor } = *self;
         let waits = |task: &&Arc<Task>| executor.kind == ExecutorKind::Custom && !task.delivered;
         let directory = context.layout.sandbox(&executor.key);
+        let info = executor.describe();
         let over = executor.all_tasks().filter(|task| task.is_terminal());
         let live = executor.all_tasks().filter(|task| !task.is_terminal());
         let queued = live.clone().filter(waits);
@@ -254,7 +257,8 @@ impl Serialize for ExecutorView<'_> {
             container: executor.key.container.as_str(),
             directory: directory.display().to_string(),
             role: executor.role.as_ref().map(|role| role.as_str()),
-            labels: executor.describe().labels.map(|labels| labels.labels),
+            r#type: info.r#type.map(|_| info.r#type().as_str_name()),
+            labels: info.labels.map(|labels| labels.labels),
             resources: Summary(&executor.allocated()),
             tasks: List(live.map(|task| TaskView(task))),
             queued_tasks: List(queued.map(|task| TaskView(task))),
@@ -286,6 +290,8 @@ impl Serialize for TaskView<'_> {
             discovery: Option<&'a pb::DiscoveryInfo>,
             #[serde(skip_serializing_if = "Option::is_none")]
             container: Option<&'a pb::ContainerInfo>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            health_check: Option<&'a pb::HealthCheck>,
             #[serde(skip_serializing_if = "BTreeMap::is_empty")]
             limits: BTreeMap<&'a str, LimitView>,
             resources: Summary<'a>,
@@ -306,6 +312,7 @@ impl Serialize for TaskView<'_> {
             labels: info.labels.as_ref().map(|labels| &*labels.labels),
             discovery: info.discovery.as_ref(),
             container: info.container.as_deref(),
+            health_check: info.health_check.as_deref(),
             limits: limits
                 .map(|(name, limit)| (name.as_str(), LimitView::of(limit.value)))
                 .collect(),
@@ -339,9 +346,11 @@ struct StatusView<'a>(&'a pb::TaskStatus);
 impl Serialize for StatusView<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
-        struct Fields {
+        struct Fields<'a> {
             state: &'static str,
             timestamp: f64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            labels: Option<&'a [pb::Label]>,
             #[serde(skip_serializing_if = "Option::is_none")]
             container_status: Option<pb::ContainerStatus>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -356,6 +365,7 @@ impl Serialize for StatusView<'_> {
         Fields {
             state: state.map_or("TASK_UNKNOWN", |state| state.as_str_name()),
             timestamp: status.timestamp.unwrap_or_default(),
+            labels: status.labels.as_ref().map(|labels| &*labels.labels),
             container_status,
             healthy: status.healthy,
         }

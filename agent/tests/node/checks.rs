@@ -285,6 +285,10 @@ fn tasks_of_a_group_are_checked_each_for_itself() {
     }
     let expected = [("one".to_owned(), 0), ("two".to_owned(), 1)];
     assert_eq!(codes, expected.into());
+    let state = world.get_json("/state");
+    let executor = &state["frameworks"][0]["executors"][0];
+    assert_eq!(executor["type"], "DEFAULT", "{state}");
+    assert!(executor["tasks"][0]["health_check"].is_object(), "{state}");
     world.kill(&link, "one", None);
     world.until_terminal(&mut link);
 }

@@ -124,6 +124,8 @@ fn read(files: &Files, path: &str, query: &Query) -> Result<Response, FilesError
             return Ok(text(StatusCode::BAD_REQUEST, message));
         }
     };
+    // No length at all, as Mesos's page asks for the size.
+    let length = length.filter(|length| *length != -1);
     if let Some(length) = negative(length) {
         let message = format!("Negative length provided: {length}.\n");
         return Ok(text(StatusCode::BAD_REQUEST, message));
@@ -156,4 +158,25 @@ fn view(info: &FileInfo) -> Value {
         "path": info.path, "nlink": info.nlink, "size": info.size, "mtime": mtime, "mode": mode,
         "uid": info.uid, "gid": info.gid,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_of_minus_one_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        std::fs::write(&log, "0123456789").unwrap();
+        let files = Files::new(Some(log));
+        for (query, status) in [
+            ("offset=0&length=-1", StatusCode::OK),
+            ("offset=-1&length=-1", StatusCode::OK),
+            ("offset=0&length=-2", StatusCode::BAD_REQUEST),
+        ] {
+            let answer = read(&files, "/master/log", &Query::parse(query)).unwrap();
+            assert_eq!(answer.status(), status, "{query}");
+        }
+    }
 }
