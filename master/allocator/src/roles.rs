@@ -22,6 +22,8 @@ pub(crate) struct RoleNode {
     pub(crate) role: Role,
     pub(crate) parent: Option<RoleKey>,
     pub(crate) children: u32,
+    /// Those of them that are in the sorter.
+    live_children: u32,
     pub(crate) node: NodeKey,
     /// What stands for the role's own frameworks in the sorter.
     pub(crate) own: NodeKey,
@@ -155,6 +157,9 @@ impl RoleTree {
         let own = sorter.add(node, OWN.into(), key);
         let entry = &mut self.nodes[key];
         (entry.node, entry.own) = (node, own);
+        if let Some(parent) = parent {
+            self.nodes[parent].live_children += 1;
+        }
         key
     }
 
@@ -174,6 +179,7 @@ impl RoleTree {
             role: role.clone(),
             parent,
             children: 0,
+            live_children: 0,
             node: Key::MAX,
             own: Key::MAX,
             slots: Slab::default(),
@@ -202,7 +208,7 @@ impl RoleTree {
         let mut next = Some(key);
         while let Some(key) = next {
             let node = &self.nodes[key];
-            if node.node == Key::MAX || node.is_in_use() || self.has_live_child(key) {
+            if node.node == Key::MAX || node.is_in_use() || node.live_children > 0 {
                 return;
             }
             sorter.remove(node.own);
@@ -210,16 +216,11 @@ impl RoleTree {
             next = node.parent;
             let node = &mut self.nodes[key];
             (node.node, node.own) = (Key::MAX, Key::MAX);
+            if let Some(parent) = next {
+                self.nodes[parent].live_children -= 1;
+            }
             self.drop_unused(key);
         }
-    }
-
-    fn has_live_child(&self, key: RoleKey) -> bool {
-        self.nodes[key].children > 0
-            && self
-                .nodes
-                .iter()
-                .any(|(_, child)| child.parent == Some(key) && child.node != Key::MAX)
     }
 
     fn drop_unused(&mut self, key: RoleKey) {

@@ -31,6 +31,9 @@ pub(super) const OFFERS_PER_ANSWER_MAX: usize = 100_000;
 /// Tasks in one ACCEPT: what one 32 MiB body sensibly holds.
 const TASKS_PER_ACCEPT_MAX: usize = 10_000;
 
+/// Of a reason that is told of each task or operation.
+const REASON_BYTES_MAX: usize = 1_024;
+
 /// How long a refused offer stays away unless the framework says otherwise.
 const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
 const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -232,7 +235,8 @@ impl MasterCore {
             }
         }
         let state = self.state_for(framework, TaskState::TaskDropped);
-        let message = format!("Task launched with invalid offers: {reason}");
+        let message = shortened(format!("Task launched with invalid offers: {reason}"));
+        let refusal = shortened(format!("Operation attempted with invalid offers: {reason}"));
         for operation in &call.operations {
             for task in tasks_of(operation) {
                 self.send_master_status(
@@ -247,8 +251,7 @@ impl MasterCore {
                 );
             }
             if tasks_of(operation).is_empty() {
-                let text = format!("Operation attempted with invalid offers: {reason}");
-                self.refuse_operation(framework, operation, &text);
+                self.refuse_operation(framework, operation, &refusal);
             }
         }
     }
@@ -338,7 +341,7 @@ impl MasterCore {
                 agent_id: Some(&task.agent_id.value),
                 state: TaskState::TaskError,
                 reason,
-                message: message.into(),
+                message: shortened(message.into()),
             },
         );
     }
@@ -350,6 +353,7 @@ impl MasterCore {
         operation: &Operation,
         message: &str,
     ) {
+        let message = &shortened(message.to_owned());
         let kind = operation
             .r#type
             .and_then(|kind| operation::Type::try_from(kind).ok())
@@ -435,6 +439,16 @@ pub(super) fn refuse_time(filters: Option<&v1::Filters>) -> Duration {
         return REFUSE_MAX;
     }
     Duration::try_from_secs_f64(seconds).unwrap_or(REFUSE_DEFAULT)
+}
+
+/// What is told of why something was refused, as far as it is of use: it may repeat what the framework sent, and is told of
+/// each of thousands of tasks.
+pub(in crate::core) fn shortened(mut reason: String) -> String {
+    if reason.len() > REASON_BYTES_MAX {
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        reason.push('…');
+    }
+    reason
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use meseta_proto::mesos::v1::{TaskInfo, TaskState};
 use meseta_resources::{ExecutorId, FrameworkId, Resources, TaskId};
 use prost::Message;
 
-use super::accept::AcceptedOffers;
+use super::accept::{AcceptedOffers, shortened};
 use crate::core::authorization;
 use crate::core::master::MasterCore;
 use crate::core::state::task::{self, ExecutorRecord, TaskRecord};
@@ -111,6 +111,7 @@ impl MasterCore {
         }) {
             Ok(valid) => valid,
             Err(reason) => {
+                let reason = shortened(reason.into());
                 for task in &group.task_group.tasks {
                     self.task_error(id, task, Reason::TaskGroupInvalid, reason.clone());
                 }
@@ -122,8 +123,9 @@ impl MasterCore {
         if let Err(reason) =
             tasks.try_for_each(|task| authorization::launch(framework, task, executor))
         {
+            let reason = shortened(reason.to_string());
             for task in &group.task_group.tasks {
-                self.task_error(id, task, Reason::TaskGroupUnauthorized, reason.to_string());
+                self.task_error(id, task, Reason::TaskGroupUnauthorized, reason.clone());
             }
             return;
         }

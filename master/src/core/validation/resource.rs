@@ -3,12 +3,12 @@
 //! The rules and words are those of Mesos. Judged as they were given, for what is given twice is one
 //! amount once it is added up. Invariant: nothing here depends on the cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
 use meseta_proto::{Invalid, invalid};
-use meseta_resources::{Resource, Resources, Value};
+use meseta_resources::{Range, Resource, Resources, Value};
 
 /// Whole gpus, volumes once each, one role, and no name both revocable and not.
 pub(super) fn check_resources(
@@ -110,25 +110,120 @@ fn check_revocable<'a>(
     }
 }
 
-/// Whether two of these lists name the same port, or the same item of a set.
+/// Whether two of these lists name the same port, or the same item of a set. Lists may have very many entries.
 fn overlap(lists: &[Vec<Resource>]) -> bool {
-    let mut rest = lists;
-    while let Some((first, others)) = rest.split_first() {
-        for one in first {
-            let mut others = others.iter().flatten();
-            if others.any(|other| other.name() == one.name() && meet(one.value(), other.value())) {
-                return true;
+    let mut items: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut ranges: BTreeMap<&str, Vec<(Range, usize)>> = BTreeMap::new();
+    for (list, resources) in lists.iter().enumerate() {
+        for resource in resources {
+            let name = resource.name().as_str();
+            match resource.value() {
+                Value::Scalar(_) => {}
+                Value::Set(set) => {
+                    let is_others = |item| *items.entry((name, item)).or_insert(list) != list;
+                    if set.iter().any(is_others) {
+                        return true;
+                    }
+                }
+                Value::Ranges(all) => {
+                    let all = all.iter().map(|range| (range, list));
+                    ranges.entry(name).or_default().extend(all);
+                }
             }
         }
-        rest = others;
+    }
+    ranges.into_values().any(meet)
+}
+
+/// Whether ranges of two lists have something in common.
+fn meet(mut ranges: Vec<(Range, usize)>) -> bool {
+    ranges.sort_unstable_by_key(|(range, list)| (range.begin(), *list));
+    // How far the ranges so far go: the furthest, and the furthest of another list than that.
+    let mut furthest: Option<(u64, usize)> = None;
+    let mut other: Option<(u64, usize)> = None;
+    for (range, list) in ranges {
+        let goes_on = |end: Option<(u64, usize)>| {
+            end.is_some_and(|(end, whose)| whose != list && end >= range.begin())
+        };
+        if goes_on(furthest) || goes_on(other) {
+            return true;
+        }
+        match furthest {
+            Some((end, whose)) if whose == list => furthest = Some((end.max(range.end()), list)),
+            Some((end, _)) if end >= range.end() => other = other.max(Some((range.end(), list))),
+            before => (furthest, other) = (Some((range.end(), list)), before),
+        }
     }
     false
 }
 
-fn meet(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::Ranges(one), Value::Ranges(other)) => !one.intersection(other).is_empty(),
-        (Value::Set(one), Value::Set(other)) => one.iter().any(|item| other.contains_item(item)),
-        (Value::Scalar(_) | Value::Ranges(_) | Value::Set(_), _) => false,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meseta_resources::Role;
+
+    fn lists(texts: &[&str]) -> Vec<Vec<Resource>> {
+        let list = |text: &&str| {
+            let parts = text.split('+').filter(|part| !part.is_empty());
+            let parsed = parts.map(|part| Resources::parse(part, &Role::star()).expect("valid"));
+            parsed
+                .flat_map(|all| all.iter().cloned().collect::<Vec<_>>())
+                .collect()
+        };
+        texts.iter().map(list).collect()
+    }
+
+    #[test]
+    fn lists_overlap_in_a_port_or_an_item_and_not_within_themselves() {
+        for (texts, expected) in [
+            (&["cpus:1", "cpus:1"][..], false),
+            (&["ports:[1-5]", "ports:[6-9]"], false),
+            (&["ports:[1-5]", "ports:[5-9]"], true),
+            (&["ports:[5-9]", "ports:[1-5]"], true),
+            (&["ports:[1-100]+ports:[3-4]", "ports:[101-102]"], false),
+            (
+                &["ports:[1-100]+ports:[3-4]", "ports:[200-201]+ports:[50-50]"],
+                true,
+            ),
+            (&["ports:[1-9]", "others:[1-9]"], false),
+            (
+                &["ports:[10-30]+ports:[1-2]", "ports:[3-4]", "ports:[2-2]"],
+                true,
+            ),
+            (
+                &[
+                    "ports:[1-9]",
+                    "ports:[20-29]",
+                    "ports:[15-17]+ports:[22-22]",
+                ],
+                true,
+            ),
+            (&["disks:{a,b}+disks:{a}", "disks:{c}"], false),
+            (&["disks:{a,b}", "disks:{c}", "disks:{b}"], true),
+            (&["disks:{a}", "other:{a}"], false),
+            (&[], false),
+        ] {
+            assert_eq!(overlap(&lists(texts)), expected, "{texts:?}");
+        }
+    }
+
+    /// Each was compared with each of all other lists.
+    #[test]
+    fn very_many_resources_are_looked_at_once_each() {
+        const MANY: u64 = 50_000;
+        let range = |at| Resources::parse(&format!("ports:[{at}-{at}]"), &Role::star());
+        let one = |at| {
+            range(at)
+                .expect("valid")
+                .iter()
+                .next()
+                .cloned()
+                .expect("one")
+        };
+        let evens: Vec<Resource> = (0..MANY).map(|at| one(2 * at)).collect();
+        let mut odds: Vec<Resource> = (0..MANY).map(|at| one(2 * at + 1)).collect();
+        assert!(!overlap(&[evens.clone(), odds.clone()]));
+        odds.push(one(2 * MANY - 2));
+        assert!(overlap(&[evens, odds]));
     }
 }
