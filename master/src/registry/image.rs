@@ -206,6 +206,14 @@ mod tests {
     }
 
     #[test]
+    fn an_epoch_that_was_raised_is_known() {
+        let writes = records::writes(&Mutation::RaiseEpoch { epoch: 8 });
+        for write in writes {
+            assert!(records::is_known(&write.key), "{}", write.key);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_imported_says_why() {
         let json = image().to_json();
         let changed = |change: fn(&mut Value)| {

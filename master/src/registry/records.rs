@@ -50,7 +50,7 @@ pub(super) fn is_known(key: &str) -> bool {
         QUOTA,
         DEACTIVATION,
     ];
-    let is_single = key == WEIGHTS_KEY || key == MAINTENANCE_KEY;
+    let is_single = [WEIGHTS_KEY, MAINTENANCE_KEY, EPOCH_KEY].contains(&key);
     is_single || KINDS.iter().any(|kind| key.starts_with(kind))
 }
 

@@ -1,8 +1,10 @@
 //! Whether persistent volumes on disks of their own can be given to a container.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
+use meseta_resources::Resource;
 
 use super::{VolumeError, persistent};
 use crate::checkpoint::{make_again, volume_path};
@@ -16,10 +18,7 @@ pub(crate) async fn emptied(
     settings: &LaunchSettings,
     messages: &[pb::Resource],
 ) -> Result<(), VolumeError> {
-    for volume in persistent(messages) {
-        let Some(path) = volume_path(&settings.layout, &volume) else {
-            continue;
-        };
+    for (_, path) in placed(settings, messages) {
         if !settings.removals.emptied(&path, REMOVAL_WAIT).await {
             return Err(VolumeError::InUse { path });
         }
@@ -33,10 +32,7 @@ pub(crate) fn make_ready(
     settings: &LaunchSettings,
     messages: &[pb::Resource],
 ) -> Result<(), VolumeError> {
-    for volume in persistent(messages) {
-        let Some(path) = volume_path(&settings.layout, &volume) else {
-            continue;
-        };
+    for (volume, path) in placed(settings, messages) {
         if settings.removals.is_left(&path) {
             return Err(VolumeError::InUse { path });
         }
@@ -46,4 +42,15 @@ pub(crate) fn make_ready(
         })?;
     }
     Ok(())
+}
+
+/// Persistent volumes, and where their data is.
+fn placed(
+    settings: &LaunchSettings,
+    messages: &[pb::Resource],
+) -> impl Iterator<Item = (Resource, PathBuf)> {
+    persistent(messages).filter_map(|volume| {
+        let path = volume_path(&settings.layout, &volume)?;
+        Some((volume, path))
+    })
 }
