@@ -56,6 +56,8 @@ struct Removal {
     path: PathBuf,
     /// The root of its disk.
     disk: PathBuf,
+    /// Its data goes at the moment.
+    is_begun: bool,
     /// Its data is gone, which is to be written.
     is_done: bool,
 }
@@ -141,6 +143,7 @@ impl Removals {
                 volume: volume.clone(),
                 path,
                 disk: disk.clone(),
+                is_begun: false,
                 is_done: false,
             });
             self.start_thread(&mut state, disk);
@@ -243,33 +246,54 @@ impl Removals {
         drop(changed.wait_timeout_while(self.state(), limit, is_idle));
     }
 
+    /// Whether nothing is left to be tried again.
     fn remove(&self, removal: &Removal) -> bool {
-        let is_whole_disk = removal.volume.is_disk_of(DiskSourceKind::Mount);
-        if let Err(error) = remove_from_disk(&removal.path, is_whole_disk) {
-            warn!(
-                path = %removal.path.display(), %error,
-                "the data of a volume that was destroyed is left over; trying again"
-            );
-            return false;
+        if !self.begin(removal) {
+            return true;
         }
+        let is_whole_disk = removal.volume.is_disk_of(DiskSourceKind::Mount);
+        let removed = remove_from_disk(&removal.path, is_whole_disk);
         let mut state = self.state();
-        let mut removals = state.removals.iter_mut();
-        if let Some(removal) = removals.find(|one| one.number == removal.number) {
-            removal.is_done = true;
+        if let Some(removal) = state.find(removal.number) {
+            (removal.is_begun, removal.is_done) = (false, removed.is_ok());
         }
         drop(state);
-        self.tell();
-        true
+        match removed {
+            Ok(()) => {
+                self.tell();
+                true
+            }
+            Err(error) => {
+                warn!(
+                    path = %removal.path.display(), %error,
+                    "the data of a volume that was destroyed is left over; trying again"
+                );
+                false
+            }
+        }
+    }
+
+    /// False for one that was given up since, whose place may be another volume's by now.
+    fn begin(&self, removal: &Removal) -> bool {
+        let mut state = self.state();
+        let found = state.find(removal.number);
+        found.map(|removal| removal.is_begun = true).is_some()
     }
 }
 
 impl State {
+    fn find(&mut self, number: u64) -> Option<&mut Removal> {
+        self.removals.iter_mut().find(|one| one.number == number)
+    }
+
     fn make_room(&mut self) {
         if self.removals.len() < REMOVALS_MAX {
             return;
         }
         let mut removals = self.removals.iter();
-        let oldest = removals.position(|one| !one.volume.is_disk_of(DiskSourceKind::Mount));
+        let may_stay =
+            |one: &Removal| !one.is_begun && !one.volume.is_disk_of(DiskSourceKind::Mount);
+        let oldest = removals.position(may_stay);
         if let Some(at) = oldest {
             let given_up = self.removals.remove(at);
             error!(

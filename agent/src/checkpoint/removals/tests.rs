@@ -220,6 +220,18 @@ fn of_very_many_volumes_those_that_are_whole_disks_are_kept() {
     let waiting = removals.now().waiting;
     assert_eq!(waiting.len(), REMOVALS_MAX);
     assert_eq!((&waiting[0], &waiting[1]), (&mount, &paths[3]));
+    // Nor is one whose data goes at the moment given up, and one that was has nothing removed any more.
+    let begun = removals.todo(dir.path()).expect("some").0.remove(0);
+    assert!(removals.begin(&begun));
+    removals.add(&layout, [&volume_on(Disk::Path, dir.path(), "later")]);
+    assert_eq!(removals.now().waiting[1], begun.volume);
+    let given_up = Removal {
+        number: begun.number + 1,
+        ..begun.clone()
+    };
+    let data = write_data(&given_up.path);
+    assert!(removals.remove(&given_up));
+    assert!(data.exists());
     // The same place once more is none more.
     removals.add(&layout, [&mount]);
     assert_eq!(removals.now().waiting.len(), REMOVALS_MAX);
