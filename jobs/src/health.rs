@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use meseta_etcd::leadership::Role;
-
 use crate::service::Handle;
 
 /// The core answers at once unless the machine is in trouble.
@@ -18,12 +16,10 @@ pub struct Health {
 impl Health {
     /// One line for people; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
-        match self.handle.standing.now() {
-            Role::Leading => self.leading().await,
-            Role::Following(Some(leader)) => Some(format!("Following {}", leader.address)),
-            Role::Following(None) => Some("Following; no scheduler leads".to_owned()),
-            Role::Recovering => Some("Leading; reading the store".to_owned()),
-            Role::Suspended { reason } => Some(format!("Suspended: {reason}")),
+        let role = self.handle.standing.now();
+        match role.status("scheduler", "store") {
+            None => self.leading().await,
+            waiting => waiting,
         }
     }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::handle::{Handle, Query};
-use meseta_etcd::leadership::Role;
 
 /// The core answers at once unless the machine is in trouble.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -18,12 +17,9 @@ impl Health {
     /// One line for people; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
         let role = self.handle.standing.now();
-        match role {
-            Role::Leading => self.leading().await,
-            Role::Following(Some(leader)) => Some(format!("Following {}", leader.address)),
-            Role::Following(None) => Some("Following; no master leads".to_owned()),
-            Role::Recovering => Some("Leading; reading the registry".to_owned()),
-            Role::Suspended { reason } => Some(format!("Suspended: {reason}")),
+        match role.status("master", "registry") {
+            None => self.leading().await,
+            waiting => waiting,
         }
     }
 

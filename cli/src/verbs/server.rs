@@ -279,13 +279,7 @@ pub(super) async fn call<T: WireMessage>(
     path: &str,
     message: &T,
 ) -> anyhow::Result<Answer> {
-    let call = Call::message(&url(address, path), MEDIA, message);
-    let reply = awaited(address, client.request(call)).await;
-    let reply = reply.map_err(|error| unreachable(address, error))?;
-    Ok(Answer {
-        address: address.to_owned(),
-        reply,
-    })
+    awaited(address, ask(client, address, path, message)).await
 }
 
 /// POST of a call that is answered when something has ended, however late that is.
@@ -295,8 +289,17 @@ pub(super) async fn wait<T: WireMessage>(
     path: &str,
     message: &T,
 ) -> anyhow::Result<Answer> {
+    ask(&client.without_timeout(), address, path, message).await
+}
+
+async fn ask<T: WireMessage>(
+    client: &Client,
+    address: &str,
+    path: &str,
+    message: &T,
+) -> anyhow::Result<Answer> {
     let call = Call::message(&url(address, path), MEDIA, message);
-    let reply = client.without_timeout().request(call).await;
+    let reply = client.request(call).await;
     Ok(Answer {
         address: address.to_owned(),
         reply: reply.map_err(|error| unreachable(address, error))?,

@@ -41,6 +41,18 @@ impl Role {
         }
     }
 
+    /// One line for a service manager, of a daemon of this kind and what it keeps; none for one that leads and acts, which
+    /// has more to say.
+    pub fn status(&self, daemon: &str, store: &str) -> Option<String> {
+        match self {
+            Self::Leading => None,
+            Self::Following(Some(leader)) => Some(format!("Following {}", leader.address)),
+            Self::Following(None) => Some(format!("Following; no {daemon} leads")),
+            Self::Recovering => Some(format!("Leading; reading the {store}")),
+            Self::Suspended { reason } => Some(format!("Suspended: {reason}")),
+        }
+    }
+
     /// Whether this daemon holds the leadership, as far as it knows.
     pub fn is_elected(&self) -> bool {
         !matches!(self, Self::Following(_))
