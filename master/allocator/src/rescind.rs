@@ -3,6 +3,7 @@
 //! Nothing is changed here. The caller names the offers that are out, in the order in which it would take
 //! them back.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_resources::{
@@ -39,6 +40,52 @@ impl Outstanding {
             id: &self.id,
             role: &self.role,
             resources: &self.resources,
+        }
+    }
+}
+
+/// Roles that wait for offers, the one with the least share first, so that no offer looks at all of them.
+#[derive(Debug, Default)]
+struct Waiting(BTreeSet<(OrderedShare, RoleKey)>);
+
+/// A share in the order of [`f64::total_cmp`].
+#[derive(Copy, Clone, Debug)]
+struct OrderedShare(f64);
+
+impl Ord for OrderedShare {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for OrderedShare {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for OrderedShare {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for OrderedShare {}
+
+impl Waiting {
+    fn insert(&mut self, share: f64, role: RoleKey) {
+        self.0.insert((OrderedShare(share), role));
+    }
+
+    fn neediest_but(&self, giver: RoleKey) -> Option<RoleKey> {
+        let mut roles = self.0.iter().map(|(_, role)| *role);
+        roles.find(|role| *role != giver)
+    }
+
+    /// Moves a role, if it waits, to where its new share puts it.
+    fn change(&mut self, role: RoleKey, before: f64, after: f64) {
+        if self.0.remove(&(OrderedShare(before), role)) {
+            self.insert(after, role);
         }
     }
 }
@@ -184,27 +231,29 @@ impl Allocator {
             return Vec::new();
         }
         let mut probe = self.sorter.clone();
+        let mut waiting = Waiting::default();
+        for (key, node) in self.roles.iter() {
+            if node.exists() && !node.active.is_empty() {
+                waiting.insert(probe.share_of(node.node), key);
+            }
+        }
         let mut plan = Vec::new();
         for offer in offers {
             let Some(giver) = self.roles.find(&offer.role) else {
                 continue;
             };
-            let waiting = self
-                .roles
-                .iter()
-                .filter(|(key, node)| node.exists() && !node.active.is_empty() && *key != giver);
-            let by_share = |a: &RoleKey, b: &RoleKey| {
-                let share = |key: &RoleKey| probe.share_of(self.roles[*key].node);
-                share(a).total_cmp(&share(b))
+            let Some(taker) = waiting.neediest_but(giver) else {
+                continue;
             };
-            let Some(taker) = waiting.map(|(key, _)| key).min_by(by_share) else {
-                break;
-            };
+            let before = [giver, taker].map(|key| (key, probe.share_of(self.roles[key].node)));
             self.shift(&mut probe, offer, giver, -1);
             self.shift(&mut probe, offer, taker, 1);
-            let share = |key: RoleKey| probe.share_of(self.roles[key].node);
-            if share(taker) <= share(giver) {
+            let after = before.map(|(key, _)| probe.share_of(self.roles[key].node));
+            if after[1] <= after[0] {
                 plan.push(offer.id.clone());
+                for ((key, before), after) in before.into_iter().zip(after) {
+                    waiting.change(key, before, after);
+                }
             } else {
                 self.shift(&mut probe, offer, giver, 1);
                 self.shift(&mut probe, offer, taker, -1);

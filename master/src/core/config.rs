@@ -69,6 +69,8 @@ pub struct Memory {
     pub reported: usize,
     /// Offers that one framework is sent in one cycle, encoded.
     pub offers: usize,
+    /// What the launches of one ACCEPT are on their way to the agent: half of what may wait for one.
+    pub launches_per_accept: usize,
     /// The tasks that one framework has named to be reconciled and has not been answered.
     pub questions_per_framework: usize,
 }
@@ -88,6 +90,7 @@ impl Memory {
             partial_reregistrations: total_bytes / 8,
             reported: at_least(total_bytes / 32, REPORTED_BYTES_MIN),
             offers: total_bytes / 256,
+            launches_per_accept: total_bytes / 256,
             questions_per_framework: total_bytes / 16,
         }
     }

@@ -51,6 +51,8 @@ pub(in crate::core) struct AcceptedOffers {
     pub(in crate::core) shared: Resources,
     /// Resources that its operations have gone through.
     pub(in crate::core) resources_scanned: usize,
+    /// What its launches are on their way to the agent.
+    pub(in crate::core) launch_bytes: usize,
 }
 
 impl AcceptedOffers {
@@ -207,6 +209,7 @@ impl MasterCore {
             for_later_offers: Resources::new(),
             shared: Resources::new(),
             resources_scanned: 0,
+            launch_bytes: 0,
         };
         for offer in offers {
             if let Some(offer) = self.take_offer(&offer.id) {

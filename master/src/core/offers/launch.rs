@@ -16,6 +16,7 @@ use super::accept::{AcceptedOffers, shortened};
 use crate::core::authorization;
 use crate::core::master::MasterCore;
 use crate::core::state::task::{self, ExecutorRecord, TaskRecord};
+use crate::core::tasks::status::MasterTaskStatus;
 use crate::core::validation::executor::ValidExecutor;
 use crate::core::validation::part::shares_groups;
 use crate::core::validation::{frame_size, group as group_validation, task as task_validation};
@@ -33,14 +34,15 @@ impl MasterCore {
         ) else {
             return;
         };
-        let valid = match frame_size::check_task(framework, agent, &info).and_then(|()| {
-            task_validation::validate(
+        let (bytes, valid) = match frame_size::of_task(framework, agent, &info).and_then(|bytes| {
+            let valid = task_validation::validate(
                 framework,
                 agent,
                 &mut info,
                 &accepted_offers.role,
                 &accepted_offers.available(),
-            )
+            )?;
+            Ok((bytes, valid))
         }) {
             Ok(valid) => valid,
             Err(reason) => {
@@ -50,6 +52,10 @@ impl MasterCore {
         };
         if let Err(reason) = authorization::launch(framework, &info, None) {
             self.task_error(id, &info, Reason::TaskUnauthorized, reason.to_string());
+            return;
+        }
+        if !self.has_room(accepted_offers, bytes) {
+            self.drop_launches(id, [&info]);
             return;
         }
         let framework_info = (*framework.terms.info).clone();
@@ -100,24 +106,26 @@ impl MasterCore {
         ) else {
             return;
         };
-        let valid = match frame_size::check_group(framework, agent, &group).and_then(|()| {
-            group_validation::validate(
-                framework,
-                agent,
-                &mut group,
-                &accepted_offers.role,
-                &accepted_offers.available(),
-            )
-        }) {
-            Ok(valid) => valid,
-            Err(reason) => {
-                let reason = shortened(reason.into());
-                for task in &group.task_group.tasks {
-                    self.task_error(id, task, Reason::TaskGroupInvalid, reason.clone());
+        let (bytes, valid) =
+            match frame_size::of_group(framework, agent, &group).and_then(|bytes| {
+                let valid = group_validation::validate(
+                    framework,
+                    agent,
+                    &mut group,
+                    &accepted_offers.role,
+                    &accepted_offers.available(),
+                )?;
+                Ok((bytes, valid))
+            }) {
+                Ok(valid) => valid,
+                Err(reason) => {
+                    let reason = shortened(reason.into());
+                    for task in &group.task_group.tasks {
+                        self.task_error(id, task, Reason::TaskGroupInvalid, reason.clone());
+                    }
+                    return;
                 }
-                return;
-            }
-        };
+            };
         let executor = Some(&group.executor);
         let mut tasks = group.task_group.tasks.iter();
         if let Err(reason) =
@@ -127,6 +135,10 @@ impl MasterCore {
             for task in &group.task_group.tasks {
                 self.task_error(id, task, Reason::TaskGroupUnauthorized, reason.clone());
             }
+            return;
+        }
+        if !self.has_room(accepted_offers, bytes) {
+            self.drop_launches(id, &group.task_group.tasks);
             return;
         }
         let framework_info = (*framework.terms.info).clone();
@@ -157,6 +169,42 @@ impl MasterCore {
         };
         let agent = accepted_offers.agent.clone();
         self.frame(&agent, master_frame::Message::RunTaskGroup(run));
+    }
+
+    /// Whether a launch of so many bytes may still be sent to the agent for this call; counted if so. The first
+    /// one always is: it fits into a frame.
+    fn has_room(&self, accepted_offers: &mut AcceptedOffers, bytes: usize) -> bool {
+        let sent = accepted_offers.launch_bytes.saturating_add(bytes);
+        let has_room =
+            accepted_offers.launch_bytes == 0 || sent <= self.config.memory.launches_per_accept;
+        if has_room {
+            accepted_offers.launch_bytes = sent;
+        }
+        has_room
+    }
+
+    /// Tells of tasks that would fill what waits for the agent, which would end its connection: another ACCEPT may launch them.
+    fn drop_launches<'a>(
+        &mut self,
+        id: &FrameworkId,
+        tasks: impl IntoIterator<Item = &'a TaskInfo>,
+    ) {
+        let state = self.state_for(id, TaskState::TaskDropped);
+        let message = format!(
+            "The launches of one ACCEPT may take {} bytes on their way to the agent, each with the FrameworkInfo: launch \
+             this one with another offer",
+            self.config.memory.launches_per_accept
+        );
+        for task in tasks {
+            let status = MasterTaskStatus {
+                task_id: &task.task_id.value,
+                agent_id: Some(&task.agent_id.value),
+                state,
+                reason: Reason::InvalidOffers,
+                message: message.clone(),
+            };
+            self.send_master_status(id, status);
+        }
     }
 
     /// Takes what a launch needs; validation has said that it is there.

@@ -140,6 +140,40 @@ fn what_cannot_be_an_executors_id_is_sent_to_no_agent() {
 }
 
 #[test]
+fn the_launches_of_one_call_leave_room_on_their_way_to_the_agent() {
+    let mut world = world_with(|memory| memory.launches_per_accept = 50_000);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(plain());
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let large = |id: &str, bytes: usize| v1::TaskInfo {
+        data: Some(vec![1; bytes]),
+        ..task(&node, id, "cpus:0.1;mem:1")
+    };
+    let tasks = vec![
+        large("first", 60_000),
+        large("second", 10),
+        large("third", 60_000),
+    ];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let launched = taken!(world, node.connection, RunTask);
+    let launched: Vec<_> = launched.iter().map(|run| run.task.name.as_str()).collect();
+    assert_eq!(launched.len(), 1, "one always is: {launched:?}");
+    let told = world.updates(&scheduler);
+    assert_eq!(told.len(), 2);
+    for status in told {
+        assert_eq!(status.state(), TaskState::TaskLost);
+        assert_eq!(status.reason(), v1::task_status::Reason::InvalidOffers);
+        assert_says(status.message(), "may take 50000 bytes");
+    }
+    world.advance(SECOND * 6);
+    let left = world.offers(&scheduler).pop().unwrap();
+    let tasks = (0..4).map(|number| large(&format!("t{number}"), 15_000));
+    world.call(&scheduler, accept(&[&left], tasks.collect()));
+    assert_eq!(taken!(world, node.connection, RunTask).len(), 3);
+    assert_eq!(world.updates(&scheduler).len(), 1);
+}
+
+#[test]
 fn what_agents_bring_along_is_bounded_in_bytes() {
     let mut world = world_with(|memory| memory.reported = 200_000);
     let info = World::with_id(plain(), "old-f");

@@ -18,22 +18,22 @@ const ENVELOPE_BYTES: usize = 4096;
 /// What a message that is within another one takes for its key and length.
 const FIELD_BYTES: usize = 8;
 
-/// Refuses a task that is too long for its agent.
-pub(in crate::core) fn check_task(
+/// What a task is on its way to its agent, which is told of the framework with each; refused if it is too long for the agent.
+pub(in crate::core) fn of_task(
     framework: &Framework,
     agent: &Agent,
     task: &TaskInfo,
-) -> Result<(), Invalid> {
+) -> Result<usize, Invalid> {
     let bytes = framework.terms.info.encoded_len() + task.encoded_len();
     check(agent, "Task", bytes)
 }
 
-/// Refuses a group that is too long for its agent: each of its tasks is sent with the executor.
-pub(in crate::core) fn check_group(
+/// As [`of_task`] for a group: each of its tasks is sent with the executor.
+pub(in crate::core) fn of_group(
     framework: &Framework,
     agent: &Agent,
     group: &LaunchGroup,
-) -> Result<(), Invalid> {
+) -> Result<usize, Invalid> {
     let executor = group.executor.encoded_len() + FIELD_BYTES;
     let tasks = group.task_group.tasks.iter();
     let tasks = tasks.map(|task| task.encoded_len() + executor + FIELD_BYTES);
@@ -50,7 +50,7 @@ pub(in crate::core) fn check_operation(
     agent: &Agent,
     operation: &Operation,
 ) -> Result<(), Invalid> {
-    check(agent, "Operation", operation.encoded_len())
+    check(agent, "Operation", operation.encoded_len()).map(|_| ())
 }
 
 /// Whether a message for an executor is short enough for its agent.
@@ -58,10 +58,10 @@ pub(in crate::core) fn takes_message(agent: &Agent, message: &call::Message) -> 
     check(agent, "Message", message.encoded_len()).is_ok()
 }
 
-fn check(agent: &Agent, what: &str, bytes: usize) -> Result<(), Invalid> {
+fn check(agent: &Agent, what: &str, bytes: usize) -> Result<usize, Invalid> {
     let max = agent.profile.frame_bytes_max;
     if bytes.saturating_add(ENVELOPE_BYTES) <= max {
-        return Ok(());
+        return Ok(bytes);
     }
     Err(invalid!(
         "{what} takes {bytes} bytes on its way to the agent, which takes {max} bytes at most"
