@@ -23,37 +23,38 @@ use super::states::has_capability;
 use crate::checkpoint::Write;
 
 /// How this agent is drained.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(super) struct Draining {
-    max_grace: Option<Duration>,
-    mark_gone: bool,
+#[derive(Copy, Clone, Debug)]
+pub struct Draining {
+    pub config: pb::DrainConfig,
+    /// When that began, since the Unix epoch; after a restart of the agent that of its recovery.
+    pub since: Duration,
 }
 
 impl Draining {
-    pub(super) fn new(config: &pb::DrainConfig) -> Self {
-        Self {
-            max_grace: config.max_grace_period.as_ref().map(duration),
-            mark_gone: config.mark_gone.unwrap_or_default(),
-        }
+    fn max_grace(&self) -> Option<Duration> {
+        self.config.max_grace_period.as_ref().map(duration)
     }
 }
 
 impl AgentCore {
     pub(super) fn drain(&mut self, now: Now, drain: &wire::Drain) {
-        let draining = Draining::new(&drain.config);
-        if self.draining != Some(draining) {
-            self.persist_drain(Some(drain.config));
+        let config = drain.config;
+        let known = self.draining.filter(|known| known.config == config);
+        if known.is_none() {
+            self.persist_drain(Some(config));
         }
+        let since = now.unix;
+        let draining = known.unwrap_or(Draining { config, since });
         let live: Vec<_> = self
             .all_executors()
             .flat_map(|executor| executor.tasks.values().cloned().collect::<Vec<_>>())
             .filter(|task| !task.is_terminal())
             .collect();
-        info!(?draining, tasks = live.len(), "draining");
+        info!(config = ?draining.config, tasks = live.len(), "draining");
         self.draining = Some(draining);
         for task in live {
             let own = grace_of(task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT);
-            let grace = draining.max_grace.map_or(own, |max| own.min(max));
+            let grace = draining.max_grace().map_or(own, |max| own.min(max));
             let kill = wire::KillTask {
                 framework_id: (&task.key.run.framework).into(),
                 task_id: (&task.key.task).into(),
@@ -109,7 +110,7 @@ impl AgentCore {
         let framework = self.frameworks.get(framework);
         let is_aware =
             framework.is_some_and(|f| has_capability(&f.info, FrameworkCapability::PartitionAware));
-        if draining.mark_gone && is_aware && state == pb::TaskState::TaskKilled {
+        if draining.config.mark_gone() && is_aware && state == pb::TaskState::TaskKilled {
             status.state = pb::TaskState::TaskGoneByOperator.into();
         }
     }

@@ -77,6 +77,7 @@ use meseta_resources::{
 pub use boot_clock::BootClock;
 pub use demand::Enforceable;
 pub use demand::{demand_of_run, demand_of_task};
+pub use drain::Draining;
 pub use effect::{
     ContainerAction, Destination, Effect, ExecutorAction, ExitReason, LinkAction, Output,
 };
@@ -221,7 +222,7 @@ pub struct AgentCore {
     oversubscription: Oversubscription,
     exit: Option<ExitReason>,
     /// Set while the master wants the agent empty.
-    draining: Option<drain::Draining>,
+    draining: Option<Draining>,
     /// Whether checkpoints can be written; no task is taken while they cannot.
     disk: DiskCondition,
     lsn: Lsn,

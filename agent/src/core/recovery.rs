@@ -17,7 +17,6 @@ use meseta_resources::{ContainerId, Now, Resources};
 use tracing::{info, warn};
 
 use super::demand::{combined, demand, kind_of_cpus};
-use super::drain::Draining;
 use super::ending::NOT_LAUNCHED;
 use super::epochs::Epochs;
 use super::fields::{role_of, user_of};
@@ -27,7 +26,9 @@ use super::model::{
     TerminationReason,
 };
 use super::states::is_terminal;
-use super::{AgentCore, BootClock, ContainerOwner, Ending, Exit, Found, Recovery, State, Timer};
+use super::{
+    AgentCore, BootClock, ContainerOwner, Draining, Ending, Exit, Found, Recovery, State, Timer,
+};
 use crate::checkpoint::{
     KillCause, KillRequested, LogEntry, RunImage, RunKey, Started, TaskImage, TaskKey, Write,
 };
@@ -45,7 +46,8 @@ impl AgentCore {
         self.counters.recovery_errors += recovery.image.damages.len();
         if let Some(agent) = recovery.image.agent {
             info!(agent_id = %agent.id, "recovered the agent's identity");
-            self.draining = agent.drain.as_ref().map(Draining::new);
+            let since = now.unix;
+            self.draining = agent.drain.map(|config| Draining { config, since });
             self.agent_id = Some(agent.id);
             if let Some(record) = agent.record {
                 self.recorded_info = Some(Box::new(record.info));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{AgentId, ContainerId, FrameworkId, Resources};
 
-use super::{AgentCore, Framework, Oversubscription, State};
+use super::{AgentCore, Draining, Framework, Oversubscription, State};
 use crate::checkpoint::DiskCondition;
 
 /// What happened since the agent's start, counted.
@@ -84,6 +84,8 @@ pub struct Snapshot {
     /// Frameworks that had, oldest first.
     pub completed_frameworks: Vec<Arc<Framework>>,
     pub counters: Counters,
+    /// Set while it is drained.
+    pub draining: Option<Draining>,
     /// Whether checkpoints can be written.
     pub disk: DiskCondition,
     /// What is oversubscribed, and how revocable tasks are treated.
@@ -106,6 +108,7 @@ impl AgentCore {
             frameworks: self.frameworks.clone(),
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
             counters: self.counters.clone(),
+            draining: self.draining,
             disk: self.disk,
             oversubscription: self.oversubscription.clone(),
         }

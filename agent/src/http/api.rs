@@ -262,7 +262,10 @@ fn from_snapshot(
             });
             response.get_agent = Some(api::response::GetAgent {
                 agent_info: Some(info),
-                ..api::response::GetAgent::default()
+                drain_config: snapshot.draining.map(|draining| draining.config),
+                estimated_drain_start_time: snapshot.draining.map(|draining| pb::TimeInfo {
+                    nanoseconds: i64::try_from(draining.since.as_nanos()).unwrap_or(i64::MAX),
+                }),
             });
             Answer::GetAgent
         }

@@ -53,6 +53,10 @@ struct State<'a, C, F, D> {
     #[serde(skip_serializing_if = "Option::is_none")]
     domain: Option<&'a pb::DomainInfo>,
     capabilities: C,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain_config: Option<pb::DrainConfig>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimated_drain_start_time_seconds: Option<f64>,
     resources: Summary<'a>,
     reserved_resources: Reserved<'a>,
     unreserved_resources: Summary<'a>,
@@ -87,6 +91,7 @@ fn state(context: &Context, snapshot: &Snapshot, with_flags: bool) -> Reply {
     let completed = snapshot.completed_frameworks.iter();
     let agent_id = snapshot.agent_id.as_ref();
     let master = snapshot.master.as_ref();
+    let draining = snapshot.draining;
     Reply::json(&State {
         build: context.build.view(),
         version: VERSION,
@@ -97,6 +102,8 @@ fn state(context: &Context, snapshot: &Snapshot, with_flags: bool) -> Reply {
         master_hostname: master.map(|master| master.hostname.as_deref()),
         domain: snapshot.info.domain.as_ref(),
         capabilities: List(capabilities.map(pb::agent_info::capability::Type::as_str_name)),
+        drain_config: draining.map(|draining| draining.config),
+        estimated_drain_start_time_seconds: draining.map(|draining| draining.since.as_secs_f64()),
         resources: Summary(&snapshot.resources),
         reserved_resources: Reserved(&snapshot.resources),
         unreserved_resources: Summary(&unreserved),

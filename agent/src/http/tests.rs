@@ -171,6 +171,7 @@ fn snapshot(run: &Arc<RunKey>) -> Snapshot {
         frameworks: BTreeMap::from([(run.framework.clone(), Arc::new(framework))]),
         completed_frameworks: Vec::new(),
         counters: Counters::default(),
+        draining: None,
         disk: DiskCondition::default(),
         oversubscription: Oversubscription::default(),
     }

@@ -171,22 +171,29 @@ pub(crate) fn framework(
     }
 }
 
+/// An offer as its framework sees it, but for the maintenance that is planned.
 pub(crate) fn offer(snapshot: &Snapshot, offer: &Offer) -> v1::Offer {
     // Agents are in the order of their ids.
     let agent_index = snapshot
         .agents
         .binary_search_by(|agent| agent.id().cmp(&offer.agent_id));
-    let info = agent_index
+    let agent = agent_index
         .ok()
-        .and_then(|agent_index| snapshot.agents.get(agent_index))
-        .map(|agent| &agent.profile.info);
+        .and_then(|agent_index| snapshot.agents.get(agent_index));
+    let profile = agent.map(|agent| &agent.profile);
+    let info = profile.map(|profile| &profile.info);
+    let executors = agent.into_iter().flat_map(|agent| agent.executors.keys());
+    let own = executors.filter(|(framework, _)| *framework == offer.framework_id);
     v1::Offer {
         id: (&offer.id).into(),
         framework_id: (&offer.framework_id).into(),
         agent_id: (&offer.agent_id).into(),
         hostname: info.map(|info| info.hostname.clone()).unwrap_or_default(),
+        url: profile.map(|profile| profile.url()),
+        domain: info.and_then(|info| info.domain.clone()),
         resources: to_wire(&offer.resources, Format::PostRefinement),
         attributes: info.map(|info| info.attributes.clone()).unwrap_or_default(),
+        executor_ids: own.map(|(_, executor)| executor.into()).collect(),
         allocation_info: Some(v1::resource::AllocationInfo {
             role: Some(offer.role.to_string()),
         }),

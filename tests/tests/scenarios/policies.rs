@@ -64,10 +64,16 @@ fn a_drained_agent_ends_its_tasks() {
     let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
     framework.run_task(&offer, "t1", stubborn, &[("cpus", 0.1), ("mem", 32.0)]);
     assert_eq!(drain(1), (200, String::new()));
+    let config = json!({"max_grace_period": {"nanoseconds": 1_000_000_000}, "mark_gone": false});
+    // Until the end of the task is acknowledged.
+    wait::eventually("the agent says that it is drained", LIMIT, || {
+        let state = cluster.agents[0].page("/state").json();
+        let since = state["estimated_drain_start_time_seconds"].as_f64();
+        (state["drain_config"] == config && since > Some(1.7e9)).then_some(())
+    });
     let killed = framework.until_state("t1", "TASK_KILLED");
     assert_eq!(killed["reason"], "REASON_AGENT_DRAINING", "{killed}");
-    let drained = json!({"state": "DRAINED",
-        "config": {"max_grace_period": {"nanoseconds": 1_000_000_000}, "mark_gone": false}});
+    let drained = json!({"state": "DRAINED", "config": config});
     wait::eventually("the agent is drained", LIMIT, || {
         let slaves = page(&cluster, "/slaves");
         (slaves["slaves"][0]["drain_info"] == drained).then_some(())

@@ -97,7 +97,7 @@ impl AgentProfile {
 
     /// Where its own API is, as offers say it.
     #[must_use]
-    pub(in crate::core) fn url(&self) -> v1::Url {
+    pub(crate) fn url(&self) -> v1::Url {
         v1::Url {
             scheme: "http".to_owned(),
             address: v1::Address {

@@ -54,6 +54,21 @@ async fn every_question_is_answered_in_both_encodings_and_no_other() {
     assert_eq!(text_of(response).await, text);
 }
 
+#[tokio::test]
+async fn an_offer_is_shown_to_operators_as_to_its_framework() {
+    let (router, handle) = master_and_handle();
+    let _streams = join(&handle, registration("cpus:8;mem:8192")).await;
+    let body = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"root","name":"golden",
+        "roles":["dev"],
+        "capabilities":[{"type":"MULTI_ROLE"},{"type":"RESERVATION_REFINEMENT"}]}}}"#;
+    let (mut stream, _, _) = subscribe_with(&router, body).await;
+    let offer = record(&mut stream).await["offers"]["offers"][0].clone();
+    assert!(offer["url"].is_object(), "{offer}");
+    let told = json_of(operator(&router, r#"{"type":"GET_FRAMEWORKS"}"#).await).await;
+    let frameworks = &told["get_frameworks"]["frameworks"];
+    assert_eq!(frameworks[0]["offers"], json!([offer]));
+}
+
 /// Of a cluster with one agent, and one task that runs; and what an operator then changes of it.
 #[tokio::test]
 async fn every_question_says_what_is_there() {
