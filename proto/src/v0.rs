@@ -13,6 +13,24 @@ use crate::convert::{Format, to_resource};
 /// Shown even when there is none.
 const ALWAYS: [&str; 4] = ["cpus", "gpus", "mem", "disk"];
 
+/// A limit of a task; JSON has no infinity, and Mesos writes it as a text.
+#[derive(Copy, Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Limit {
+    Finite(f64),
+    Infinite(&'static str),
+}
+
+impl From<f64> for Limit {
+    fn from(limit: f64) -> Self {
+        if limit.is_finite() {
+            Self::Finite(limit)
+        } else {
+            Self::Infinite("Infinity")
+        }
+    }
+}
+
 /// All there is of each name: `{"cpus":4.0,"gpus":0.0,"mem":0.0,"disk":0.0,"ports":"[1-2]"}`, and
 /// what is revocable apart, as `cpus_revocable`.
 #[derive(Copy, Clone, Debug)]

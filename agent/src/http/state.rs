@@ -11,7 +11,7 @@ use meseta_daemon::build_info::{BuildView, VersionView};
 use meseta_proto::INTERFACE_VERSION as VERSION;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
+use meseta_proto::v0::{AttributesView, Full, Limit, Reserved, ReservedFull, Summary};
 use meseta_resources::{Attributes, Resources};
 use serde::{Serialize, Serializer};
 
@@ -300,7 +300,7 @@ impl Serialize for TaskView<'_> {
             #[serde(skip_serializing_if = "Option::is_none")]
             health_check: Option<&'a pb::HealthCheck>,
             #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-            limits: BTreeMap<&'a str, LimitView>,
+            limits: BTreeMap<&'a str, Limit>,
             resources: Summary<'a>,
             statuses: L,
         }
@@ -321,30 +321,12 @@ impl Serialize for TaskView<'_> {
             container: info.container.as_deref(),
             health_check: info.health_check.as_deref(),
             limits: limits
-                .map(|(name, limit)| (name.as_str(), LimitView::of(limit.value)))
+                .map(|(name, limit)| (name.as_str(), Limit::from(limit.value)))
                 .collect(),
             resources: Summary(&task.resources),
             statuses: List(task.statuses.iter().map(StatusView)),
         }
         .serialize(serializer)
-    }
-}
-
-/// A limit; JSON has no infinity, and Mesos writes it as a text.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum LimitView {
-    Finite(f64),
-    Infinite(&'static str),
-}
-
-impl LimitView {
-    const fn of(limit: f64) -> Self {
-        if limit.is_finite() {
-            Self::Finite(limit)
-        } else {
-            Self::Infinite("Infinity")
-        }
     }
 }
 

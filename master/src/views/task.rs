@@ -9,7 +9,7 @@ use meseta_proto::mesos::v1::value::Scalar;
 use meseta_proto::mesos::v1::{
     self, ContainerInfo, ContainerStatus, DiscoveryInfo, HealthCheck, Label, Labels,
 };
-use meseta_proto::v0::Summary;
+use meseta_proto::v0::{Limit, Summary};
 use meseta_resources::Resources;
 use prost::Message as _;
 use serde::Serialize;
@@ -57,7 +57,8 @@ impl<'a> Writer<'a> {
         self.put_resources(out, &record.resources);
         if !task.limits.is_empty() {
             let limits = task.limits.iter();
-            let limits: BTreeMap<_, _> = limits.map(|(name, limit)| (name, limit.value)).collect();
+            let limits = limits.map(|(name, limit)| (name, Limit::from(limit.value)));
+            let limits: BTreeMap<_, _> = limits.collect();
             put(out, ",\"limits\":", Some(limits));
         }
         put_text(out, ",\"role\":", record.role.as_str());

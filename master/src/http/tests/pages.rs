@@ -180,7 +180,12 @@ pub(super) async fn busy() -> (Router, impl Sized) {
     use meseta_proto::mesos::v1::TaskState;
     let (router, handle) = master_and_handle();
     let resources = "cpus:8;mem:8192;disk:10240;ports:[31000-32000]";
-    let (connection, frames) = join(&handle, registration(resources)).await;
+    let mut register = registration(resources);
+    let limits = v1::agent_info::capability::Type::TaskResourceLimits;
+    register.capabilities = vec![v1::agent_info::Capability {
+        r#type: Some(limits.into()),
+    }];
+    let (connection, frames) = join(&handle, register).await;
     let body = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"root","name":"golden",
         "roles":["dev"],"checkpoint":true,
         "capabilities":[{"type":"MULTI_ROLE"},{"type":"RESERVATION_REFINEMENT"}]}}}"#;
@@ -194,6 +199,7 @@ pub(super) async fn busy() -> (Router, impl Sized) {
             {"name": "ports", "type": "RANGES", "ranges": {"range": [{"begin": 31000, "end": 31001}]}},
         ],
         "command": {"value": "sleep 100"},
+        "limits": {"mem": {"value": "Infinity"}, "cpus": {"value": 2.0}},
         "labels": {"labels": [{"key": "a", "value": "b"}, {"key": "bare"}]},
         "discovery": {"visibility": "CLUSTER", "name": "gold",
             "ports": {"ports": [{"number": 80, "name": "http", "protocol": "tcp"}]}},
@@ -279,6 +285,7 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
     let discovery = json!({"visibility": "CLUSTER", "name": "gold",
         "ports": {"ports": [{"number": 80, "name": "http", "protocol": "tcp"}]}});
     assert_eq!(task["discovery"], discovery);
+    assert_eq!(task["limits"], json!({"cpus": 2.0, "mem": "Infinity"}));
     assert_eq!(
         task["statuses"],
         json!([{"state": "TASK_RUNNING", "timestamp": 1_795_226_383.993_578,
