@@ -23,6 +23,12 @@ use crate::sys::namespaces;
 /// Longest encoded plan. The kernel takes about 2 MiB of arguments and environment.
 pub(super) const PLAN_BYTES_MAX: usize = 4 << 20;
 
+/// Longest path that the kernel takes (`PATH_MAX` without its zero byte).
+const PATH_BYTES_MAX: usize = 4095;
+
+/// What a string costs in an encoded plan beside its own bytes: its length.
+const LENGTH_BYTES: usize = 8;
+
 /// Where a program without a slash is looked for when the task has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -354,24 +360,46 @@ fn resolve_command(spec: &LaunchSpec<'_>) -> Result<(Vec<CString>, Vec<CString>)
     }
 }
 
+/// Where the program may be, in order. A task chooses the program's name and its `PATH`, whose product must not
+/// become the agent's memory: what the kernel could not execute is left out, and the sum is bounded as it grows.
 fn resolve_program(program: &OsStr, spec: &LaunchSpec<'_>) -> Result<Vec<CString>, String> {
     let program = program.as_bytes();
+    if program.len() > PATH_BYTES_MAX {
+        return Err(format!(
+            "the program's path has {} bytes, more than {PATH_BYTES_MAX}",
+            program.len()
+        ));
+    }
     if program.contains(&b'/') {
         return Ok(vec![c_text(program, "the program")?]);
     }
     let path = spec.env.iter().rev().find(|(name, _)| name == "PATH");
     let path = path.map_or(DEFAULT_PATH, |(_, value)| value.as_bytes());
+    let mut folders = path.split(|byte| *byte == b':');
     let mut found = Vec::new();
-    for folder in path
-        .split(|byte| *byte == b':')
-        .filter(|folder| !folder.is_empty())
-    {
+    let mut found_bytes = 0;
+    let mut is_empty = true;
+    while let Some(folder) = folders.find(|folder| !folder.is_empty()) {
+        is_empty = false;
+        let candidate_bytes = folder.len() + 1 + program.len();
+        if candidate_bytes > PATH_BYTES_MAX {
+            // As shells do: the other folders may have it.
+            continue;
+        }
+        found_bytes += candidate_bytes + LENGTH_BYTES;
+        if found_bytes > PLAN_BYTES_MAX {
+            return Err(format!(
+                "the program in all folders of the task's PATH has more than {PLAN_BYTES_MAX} bytes of paths"
+            ));
+        }
         found.push(c_text(&[folder, b"/", program].concat(), "the program")?);
     }
-    if found.is_empty() {
-        Err("the task's PATH is empty".to_owned())
-    } else {
-        Ok(found)
+    match (found.is_empty(), is_empty) {
+        (false, _) => Ok(found),
+        (true, true) => Err("the task's PATH is empty".to_owned()),
+        (true, false) => Err(format!(
+            "the program is longer than {PATH_BYTES_MAX} bytes in each folder of the task's PATH"
+        )),
     }
 }
 

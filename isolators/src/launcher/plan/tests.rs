@@ -149,3 +149,43 @@ fn what_exec_cannot_take_is_refused() {
         );
     }
 }
+
+fn programs_of(path: String, program: String) -> Result<Vec<CString>, LaunchError> {
+    let command = Command::Argv {
+        program: program.into(),
+        args: Vec::new(),
+    };
+    let spec = ContainerSpec {
+        command,
+        env: vec![("PATH".into(), path.into())],
+        ..spec()
+    };
+    resolve(&spec).map(|plan| plan.programs)
+}
+
+/// Half a megabyte of PATH times half a megabyte of program took 137 GB of the agent's memory.
+#[test]
+fn a_path_times_a_program_is_refused_before_it_takes_memory() {
+    let refused = |path: String, program: String| match programs_of(path, program) {
+        Err(LaunchError::Invalid { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    let many = "a:".repeat(50_000);
+    assert!(refused(many.clone(), "x".repeat(50_000)).contains("50000 bytes, more than 4095"));
+    // 200 MB of paths that the kernel would take.
+    assert!(refused(many.clone(), "x".repeat(4_000)).contains("more than 4194304 bytes of paths"));
+    assert!(refused("/a".into(), "x".repeat(4_093)).contains("longer than 4095 bytes in each"));
+    assert_eq!(refused("::".into(), "x".into()), "the task's PATH is empty");
+    let found = programs_of(many, "x".into()).expect("little");
+    assert_eq!(found.len(), 50_000);
+}
+
+#[test]
+fn a_folder_in_which_the_program_is_too_long_is_passed_over() {
+    let long = "/l".repeat(2_047);
+    let found = programs_of(format!("{long}:/a:{long}b:/b"), "p".into()).expect("some are short");
+    assert_eq!(found, [c"/a/p".to_owned(), c"/b/p".to_owned()]);
+    let longest = format!("{}/p", &long[..4_093]);
+    let found = programs_of(long[..4_093].to_owned(), "p".into()).expect("it fits");
+    assert_eq!(found, [CString::new(longest).expect("text")]);
+}
