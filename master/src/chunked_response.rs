@@ -3,7 +3,8 @@
 //! Entered through [`Renderer::answer`] with a [`Document`]: rows of items, which are cut into pieces of about
 //! [`CHUNK_BYTES`]. A few pieces are rendered ahead of the reader, on threads that may block; no thread waits for
 //! the reader. Invariants: the core is not asked for anything; a reader holds a few pieces, however slow it is, and
-//! none once it has disconnected or has read nothing for [`STALL_MAX`].
+//! none once it has disconnected or has read nothing for [`STALL_MAX`]; few answers are found at a time, whether or not
+//! those who asked have left, and not many are read; callers of one group leave half to others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +17,10 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
+use meseta_daemon::fair_semaphore::{FairSemaphore, Group, Permit, QueueFull, Rules};
+use meseta_daemon::server::Connection;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -30,6 +34,13 @@ const FIRST_CHUNK_BYTES: usize = 8 * 1024;
 const CHUNKS_AHEAD: usize = 2;
 /// With more readers than this nothing is rendered ahead.
 const READERS_BUFFERED_MAX: usize = 16;
+/// Answers that are read at a time: each holds a snapshot and a list of what it shows.
+const READERS_MAX: usize = 256;
+/// For so long a reader may take nothing while others wait for its place.
+const READER_STALL_MAX: Duration = Duration::from_secs(1);
+/// Readers that wait, of one group and of all.
+const WAITING_OF_GROUP_MAX: usize = 256;
+const WAITING_MAX: usize = 4_096;
 /// An answer holds what it shows for as long as somebody reads it; that is enough for a slow line.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
 
@@ -50,16 +61,15 @@ pub(crate) struct Document {
     /// What is at hand.
     pub(crate) first: Vec<Row>,
     /// What has to be found first, which may take a while.
-    pub(crate) rest: Box<dyn FnOnce() -> Vec<Row> + Send>,
+    pub(crate) rest: Option<FindRows>,
 }
+
+pub(crate) type FindRows = Box<dyn FnOnce() -> Vec<Row> + Send>;
 
 impl Document {
     /// All of it at hand.
     pub(crate) fn of(first: Vec<Row>) -> Self {
-        Self {
-            first,
-            rest: Box::new(Vec::new),
-        }
+        Self { first, rest: None }
     }
 
     /// The same as the argument of a function that a script named.
@@ -68,13 +78,18 @@ impl Document {
             return self;
         };
         self.first.insert(0, text(format!("{callback}(")));
-        let rest = self.rest;
-        self.rest = Box::new(|| {
-            let mut rows = rest();
-            // Mesos ends a callback without a semicolon.
-            rows.push(text(")"));
-            rows
-        });
+        // Mesos ends a callback without a semicolon.
+        let end = text(")");
+        match self.rest.take() {
+            Some(rest) => {
+                self.rest = Some(Box::new(|| {
+                    let mut rows = rest();
+                    rows.push(end);
+                    rows
+                }));
+            }
+            None => self.first.push(end),
+        }
         self
     }
 }
@@ -259,29 +274,81 @@ pub(crate) struct RenderError;
 #[derive(Clone, Debug)]
 pub(crate) struct Renderer {
     slots: Arc<Semaphore>,
-    /// Held by every answer that is under way.
-    readers: Arc<()>,
+    /// For what has to be found before it is rendered.
+    finding: FairSemaphore,
+    readers: FairSemaphore,
 }
 
 impl Default for Renderer {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let rules = |units_max, stall_timeout: Option<Duration>| Rules {
+            units_max,
+            // What is looked for is found soon.
+            leaves_half: stall_timeout.is_some(),
+            stall_timeout,
+            newest_first: false,
+            waiting_of_group_max: WAITING_OF_GROUP_MAX,
+            waiting_max: WAITING_MAX,
+        };
         Self {
             slots: Arc::new(Semaphore::new(cores)),
-            readers: Arc::default(),
+            finding: FairSemaphore::new(rules(cores, None)),
+            readers: FairSemaphore::new(rules(READERS_MAX, Some(READER_STALL_MAX))),
         }
     }
 }
 
+/// The place of a reader, until its answer has ended.
+#[derive(Debug)]
+pub(crate) struct ReaderPermit {
+    group: Group,
+    permit: Permit,
+    /// What the answer goes over, which is closed when its place goes to another.
+    connection: Option<Connection>,
+}
+
 impl Renderer {
+    /// Places that are taken by readers, and by what is looked for.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> (usize, usize) {
+        (self.readers.used(), self.finding.used())
+    }
+
+    /// Waits until one more may read. Before the snapshot is taken: who waits holds nothing.
+    pub(crate) async fn admit(&self, caller: &Caller) -> Result<ReaderPermit, QueueFull> {
+        let group: Group = caller.group().into();
+        let permit = self.readers.take(group.clone(), 1).await?;
+        // There is nothing to take yet.
+        permit.pause_stall_check();
+        Ok(ReaderPermit {
+            group,
+            permit,
+            connection: caller.connection.clone(),
+        })
+    }
+
     /// The body of an answer. One that fits the first piece has a length; others are streamed.
-    pub(crate) async fn answer(&self, document: Document) -> Result<Body, RenderError> {
+    pub(crate) async fn answer(
+        &self,
+        document: Document,
+        reader: ReaderPermit,
+    ) -> Result<Body, RenderError> {
         let (sender, mut chunks) = mpsc::channel(1);
-        let rendering =
-            tokio::time::timeout(ANSWER_MAX, self.clone().render_in_order(document, sender));
+        let this = self.clone();
         tokio::spawn(async move {
-            if rendering.await.is_err() {
-                tracing::warn!("slow reader: response aborted");
+            let revoked = reader.permit.revoked().clone();
+            let rendering = this.render_in_order(document, sender, &reader);
+            tokio::select! {
+                rendered = tokio::time::timeout(ANSWER_MAX, rendering) => if rendered.is_err() {
+                    tracing::warn!("slow reader: response aborted");
+                },
+                () = revoked.cancelled() => {
+                    tracing::debug!("stalled reader closed: its place is needed for another");
+                    if let Some(connection) = &reader.connection {
+                        connection.close();
+                    }
+                }
             }
         });
         let first = chunks.recv().await.ok_or(RenderError)?;
@@ -296,16 +363,29 @@ impl Renderer {
         }))
     }
 
-    /// The body of an answer that is small and written in one go.
-    pub(crate) async fn render_small(
-        &self,
-        write: impl FnOnce(&mut Vec<u8>) + Send + 'static,
-    ) -> Result<Body, RenderError> {
+    /// Begins to look for what an answer needs, when it is its group's turn. Nothing stops that once it has begun, and it
+    /// counts until it has ended.
+    fn find(&self, rest: FindRows, group: &Group) -> AbortOnDropHandle<Option<Vec<Row>>> {
+        let (finding, group) = (self.finding.clone(), group.clone());
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let turn = finding.take(group, 1).await.ok()?;
+            let finding = background::spawn(move || {
+                let rows = rest();
+                drop(turn);
+                rows
+            });
+            finding.await.ok()
+        }))
+    }
+
+    /// The body of an answer that is small and all at hand.
+    pub(crate) async fn render_small(&self, rows: Vec<Row>) -> Result<Body, RenderError> {
         let slot = self.slots.clone().acquire_owned().await;
         let slot = slot.map_err(|_| RenderError)?;
         let rendering = background::spawn(move || {
             let mut out = Vec::new();
-            write(&mut out);
+            rows.iter()
+                .for_each(|row| row.render(0..row.len(), &mut out));
             drop(slot);
             out
         });
@@ -313,20 +393,32 @@ impl Renderer {
     }
 
     /// Has one piece after another rendered, and sends them in their order.
-    async fn render_in_order(self, document: Document, chunks: mpsc::Sender<Chunk>) {
-        let mut rest = Some(background::spawn(document.rest));
+    async fn render_in_order(
+        &self,
+        document: Document,
+        chunks: mpsc::Sender<Chunk>,
+        reader: &ReaderPermit,
+    ) {
+        let mut rest = document.rest.map(|rest| self.find(rest, &reader.group));
         let mut chunker = Chunker::new();
         document.first.iter().for_each(|row| chunker.add(row));
+        if rest.is_none() {
+            chunker.finish();
+        }
         let mut under_way = VecDeque::new();
         let pool = Arc::default();
         loop {
-            let is_crowded = Arc::strong_count(&self.readers) > READERS_BUFFERED_MAX;
+            let is_crowded = self.readers.used() > READERS_BUFFERED_MAX;
             let chunks_max = if is_crowded { 1 } else { 1 + CHUNKS_AHEAD };
             while under_way.len() < chunks_max {
                 if chunker.ready.is_empty()
                     && let Some(rest) = rest.take()
                 {
-                    let Ok(rows) = rest.await else { return };
+                    let found = tokio::select! {
+                        () = chunks.closed() => return,
+                        found = rest => found,
+                    };
+                    let Ok(Some(rows)) = found else { return };
                     rows.iter().for_each(|row| chunker.add(row));
                     chunker.finish();
                 }
@@ -346,7 +438,7 @@ impl Renderer {
             let is_last = under_way.is_empty() && chunker.ready.is_empty() && rest.is_none();
             let sending = chunks.send(Chunk { bytes, is_last });
             match tokio::time::timeout(STALL_MAX, sending).await {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => reader.permit.record_progress(),
                 Ok(Err(_)) => return tracing::debug!("reader left before the end"),
                 Err(_) => return tracing::warn!("slow reader: response aborted"),
             }
@@ -435,7 +527,8 @@ impl http_body::Body for StreamedBody {
 #[cfg(test)]
 pub(crate) fn rendered_bytes(document: Document) -> Vec<u8> {
     let mut out = Vec::new();
-    for row in document.first.into_iter().chain((document.rest)()) {
+    let rest = document.rest.map(|rest| rest()).unwrap_or_default();
+    for row in document.first.into_iter().chain(rest) {
         row.render(0..row.len(), &mut out);
     }
     out
@@ -469,8 +562,14 @@ mod tests {
         let (first, rest) = (numbers(10, 100, written), numbers(10_000, 100, written));
         Document {
             first: vec![text("["), first, text(",")],
-            rest: Box::new(|| vec![rest, text("]")]),
+            rest: Some(Box::new(|| vec![rest, text("]")])),
         }
+    }
+
+    /// The body of an answer to somebody.
+    async fn answer(renderer: &Renderer, document: Document) -> Result<Body, RenderError> {
+        let reader = renderer.admit(&Caller::default()).await.unwrap();
+        renderer.answer(document, reader).await
     }
 
     proptest! {
@@ -501,7 +600,7 @@ mod tests {
         let written = Arc::default();
         let expected = rendered_bytes(large(&written));
         assert_eq!(written.swap(0, Ordering::Relaxed), 10_010);
-        let mut body = Renderer::default().answer(large(&written)).await.unwrap();
+        let mut body = answer(&Renderer::default(), large(&written)).await.unwrap();
         assert_eq!(body.size_hint().exact(), None);
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert!(first.len() <= 2 * FIRST_CHUNK_BYTES, "{}", first.len());
@@ -514,9 +613,8 @@ mod tests {
     #[tokio::test]
     async fn what_fits_one_piece_has_a_length() {
         let document = Document::of(vec![text("{"), list(0, 1, |_, _| ()), text("}")]);
-        let body = Renderer::default()
-            .answer(document.with_callback(Some("f")))
-            .await;
+        let document = document.with_callback(Some("f"));
+        let body = answer(&Renderer::default(), document).await;
         let body = body.unwrap();
         assert_eq!(body.size_hint().exact(), Some(5));
         assert_eq!(read(body).await, "f({})");
@@ -526,7 +624,7 @@ mod tests {
     async fn a_slow_reader_holds_a_few_pieces_and_then_nothing() {
         let written = Arc::default();
         let renderer = Renderer::default();
-        let mut body = renderer.answer(large(&written)).await.unwrap();
+        let mut body = answer(&renderer, large(&written)).await.unwrap();
         // Time goes on when nothing else does.
         tokio::time::sleep(STALL_MAX / 2).await;
         let buffered = written.load(Ordering::Relaxed) * 100;
@@ -536,7 +634,7 @@ mod tests {
         );
         tokio::time::sleep(STALL_MAX).await;
         assert_eq!(Arc::strong_count(&written), 1, "it is still held");
-        assert_eq!(Arc::strong_count(&renderer.readers), 1);
+        assert_eq!(renderer.readers.used(), 0);
         let mut last = body.frame().await;
         while let Some(Ok(_)) = last {
             last = body.frame().await;
@@ -550,7 +648,7 @@ mod tests {
         let renderer = Renderer::default();
         let mut slow = Vec::new();
         for _ in 0..100 {
-            slow.push(renderer.answer(large(&written)).await.unwrap());
+            slow.push(answer(&renderer, large(&written)).await.unwrap());
         }
         tokio::time::sleep(STALL_MAX / 2).await;
         let buffered = written.load(Ordering::Relaxed) * 100;
@@ -559,7 +657,7 @@ mod tests {
             "{buffered} bytes for nobody"
         );
         let other = Arc::default();
-        let body = renderer.answer(large(&other)).await.unwrap();
+        let body = answer(&renderer, large(&other)).await.unwrap();
         assert_eq!(
             read(body).await.len(),
             rendered_bytes(large(&Arc::default())).len()
@@ -571,10 +669,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_reader_that_stands_still_makes_room_for_others() {
+        let (written, renderer) = (Arc::default(), Renderer::default());
+        let mut slow = Vec::new();
+        while renderer.readers.used() < READERS_MAX / 2 {
+            slow.push(answer(&renderer, large(&written)).await.unwrap());
+        }
+        let body = answer(&renderer, large(&written)).await.unwrap();
+        let expected = rendered_bytes(large(&Arc::default()));
+        assert!(read(body).await == expected);
+        assert!(renderer.readers.used() < READERS_MAX / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_reader_who_leaves_leaves_nothing_behind() {
         let written = Arc::default();
         let renderer = Renderer::default();
-        let mut body = renderer.answer(large(&written)).await.unwrap();
+        let mut body = answer(&renderer, large(&written)).await.unwrap();
         body.frame().await.unwrap().unwrap();
         drop(body);
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -585,15 +696,13 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_rendered_is_no_answer() {
         let broken = || once(1, |_| panic!("expected by this test"));
-        let alone = Renderer::default()
-            .answer(Document::of(vec![broken()]))
-            .await;
+        let alone = answer(&Renderer::default(), Document::of(vec![broken()])).await;
         assert!(alone.is_err());
         let written = Arc::default();
         let mut document = large(&written);
-        document.rest = Box::new(move || vec![broken()]);
+        document.rest = Some(Box::new(move || vec![broken()]));
         document.first.push(numbers(200, 100, &written));
-        let body = Renderer::default().answer(document).await.unwrap();
+        let body = answer(&Renderer::default(), document).await.unwrap();
         assert!(
             body.collect().await.is_err(),
             "a part was taken for the whole"

@@ -143,6 +143,10 @@ impl Service {
             // A slow disk delays callers, not this task.
             let takes_commands = self.storing.len() < QUEUE_MAX;
             let is_command_next = takes_commands && has_answered && !self.inbox.commands.is_empty();
+            // A timer that is due waits for no question, however many come.
+            if self.clock.now().moment >= self.core.next_deadline() {
+                self.step(Input::Tick);
+            }
             let sleep = tokio::time::sleep_until(self.clock.instant(self.core.next_deadline()));
             tokio::select! {
                 biased;

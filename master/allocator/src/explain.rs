@@ -147,37 +147,46 @@ impl Allocator {
     ) -> Result<Explanation, Error> {
         let agent_key = self.agent_key(agent)?;
         let framework_key = self.framework_key(framework)?;
-        let slot = self
-            .roles
-            .find(role)
-            .and_then(|role| self.slot_of(framework_key, role));
-        let mut explanation = Explanation {
+        let role_key = self.roles.find(role);
+        let slot = role_key.and_then(|role| self.slot_of(framework_key, role));
+        if let Some(slot) = slot {
+            return Ok(self.explain_slot(now, slot, agent_key));
+        }
+        Ok(Explanation {
             framework: framework.clone(),
             role: role.clone(),
             agent: agent.clone(),
-            blocker: None,
+            blocker: Some(Blocker::NotSubscribed),
             offer: Resources::new(),
             withheld: None,
             role_share: 0.0,
             framework_share: 0.0,
-        };
-        let Some(slot) = slot else {
-            explanation.blocker = Some(Blocker::NotSubscribed);
-            return Ok(explanation);
-        };
-        explanation.role_share = self.sorter.share_of(self.roles[self.slots[slot].role].own);
-        explanation.framework_share = self.sorter.share_of(self.slots[slot].node);
-        match self.first_blocker(now, agent_key, slot) {
-            Ok((offer, withheld)) => {
-                explanation.offer = self.classes.resources(&offer, Some(role));
-                explanation.withheld = withheld;
-            }
-            Err(blocker) => explanation.blocker = Some(blocker),
-        }
-        Ok(explanation)
+        })
     }
 
-    /// The same for all roles that the framework is in.
+    fn explain_slot(&self, now: Moment, slot: SlotKey, agent: AgentKey) -> Explanation {
+        let entry = &self.slots[slot];
+        let role = &self.roles[entry.role];
+        let (offer, withheld, blocker) = match self.first_blocker(now, agent, slot) {
+            Ok((offer, withheld)) => {
+                let offer = self.classes.resources(&offer, Some(&role.role));
+                (offer, withheld, None)
+            }
+            Err(blocker) => (Resources::new(), None, Some(blocker)),
+        };
+        Explanation {
+            framework: self.frameworks[entry.framework].id.clone(),
+            role: role.role.clone(),
+            agent: self.agents[agent].id.clone(),
+            blocker,
+            offer,
+            withheld,
+            role_share: self.sorter.share_of(role.own),
+            framework_share: self.sorter.share_of(entry.node),
+        }
+    }
+
+    /// The same for the roles that the framework is in, in the order of their names; no more than so many.
     ///
     /// # Errors
     /// For an unknown agent or framework.
@@ -186,18 +195,20 @@ impl Allocator {
         now: Moment,
         framework: &FrameworkId,
         agent: &AgentId,
+        at_most: usize,
     ) -> Result<Vec<Explanation>, Error> {
+        let agent = self.agent_key(agent)?;
         let key = self.framework_key(framework)?;
-        let role_of = |slot: &SlotKey| self.roles[self.slots[*slot].role].role.clone();
-        let mut roles: Vec<Role> = self.frameworks[key].slots.iter().map(role_of).collect();
-        roles.sort_unstable();
-        roles
-            .iter()
-            .map(|role| self.explain(now, framework, role, agent))
-            .collect()
+        let mut slots: Vec<SlotKey> = self.frameworks[key].slots.iter().copied().collect();
+        let role_of = |slot: &SlotKey| &self.roles[self.slots[*slot].role].role;
+        slots.sort_unstable_by(|a, b| role_of(a).cmp(role_of(b)));
+        let slots = slots.into_iter().take(at_most);
+        Ok(slots
+            .map(|slot| self.explain_slot(now, slot, agent))
+            .collect())
     }
 
-    /// The same for all frameworks of a role, in the order in which they would be offered to.
+    /// The same for the frameworks of a role, in the order in which they would be offered to; no more than so many.
     ///
     /// # Errors
     /// For an unknown agent.
@@ -206,8 +217,9 @@ impl Allocator {
         now: Moment,
         role: &Role,
         agent: &AgentId,
+        at_most: usize,
     ) -> Result<Vec<Explanation>, Error> {
-        self.agent_key(agent)?;
+        let agent = self.agent_key(agent)?;
         let Some(key) = self.roles.find(role) else {
             return Ok(Vec::new());
         };
@@ -227,11 +239,10 @@ impl Allocator {
             let id = |slot: &SlotKey| &self.frameworks[self.slots[*slot].framework].id;
             shares.then_with(counts).then_with(|| id(a).cmp(id(b)))
         });
-        let explain = |slot: &SlotKey| {
-            let framework = self.frameworks[self.slots[*slot].framework].id.clone();
-            self.explain(now, &framework, role, agent)
-        };
-        slots.iter().map(explain).collect()
+        let slots = slots.into_iter().take(at_most);
+        Ok(slots
+            .map(|slot| self.explain_slot(now, slot, agent))
+            .collect())
     }
 
     /// What the slot would be offered, with what quota keeps from it, or the first rule against it.

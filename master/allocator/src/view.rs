@@ -7,8 +7,8 @@ use meseta_resources::{
 };
 
 use crate::Allocator;
+use crate::bits::Bits;
 use crate::error::Error;
-use crate::framework::Slot;
 use crate::quota::Quota;
 use crate::roles::{RoleKey, RoleNode};
 use crate::slab::at;
@@ -187,24 +187,32 @@ impl Allocator {
             .collect()
     }
 
-    /// The agents that a framework's constraints rule out, by the roles that it is subscribed to.
+    /// The agents that a framework's constraints rule out, by the roles that it is subscribed to; no more than so many
+    /// of all its roles together.
     ///
     /// # Errors
     /// For an unknown framework.
-    pub fn excluded(&self, framework: &FrameworkId) -> Result<BTreeMap<Role, Vec<AgentId>>, Error> {
+    pub fn excluded(
+        &self,
+        framework: &FrameworkId,
+        at_most: usize,
+    ) -> Result<BTreeMap<Role, Vec<AgentId>>, Error> {
         let key = self.framework_key(framework)?;
-        let slots = self.frameworks[key].slots.iter();
-        let slots = slots.map(|slot| &self.slots[*slot]);
-        let of_slot = |slot: &Slot| {
-            let agents = self.agents.iter();
-            let mut agents: Vec<AgentId> = agents
-                .filter(|(key, _)| slot.excluded.as_ref().is_some_and(|all| all.contains(*key)))
-                .map(|(_, agent)| agent.id.clone())
-                .collect();
+        let mut left = at_most;
+        let mut excluded = BTreeMap::new();
+        for slot in self.frameworks[key].slots.iter() {
+            let slot = &self.slots[*slot];
+            if !slot.subscribed {
+                continue;
+            }
+            let agents = slot.excluded.iter().flat_map(Bits::iter).take(left);
+            let mut agents: Vec<AgentId> =
+                agents.map(|agent| self.agents[agent].id.clone()).collect();
+            left -= agents.len();
             agents.sort_unstable();
-            (self.roles[slot.role].role.clone(), agents)
-        };
-        Ok(slots.filter(|slot| slot.subscribed).map(of_slot).collect())
+            excluded.insert(self.roles[slot.role].role.clone(), agents);
+        }
+        Ok(excluded)
     }
 
     /// What the capacity heuristic compares quota with: non-revocable scalars of all agents, with or

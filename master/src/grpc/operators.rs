@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use meseta_daemon::authentication::Caller;
+use meseta_daemon::background;
 use meseta_daemon::fair_semaphore::Permit;
 use meseta_proto::meseta::v1::operator_server::Operator;
 use meseta_proto::meseta::v1::{
@@ -75,6 +76,8 @@ impl Operators {
             role: request.role,
             agent_id: request.agent_id.map(|id| id.value),
         };
+        let turn = self.context.buffered_responses.acquire(caller).await;
+        let _turn = turn.map_err(|crowded| Status::resource_exhausted(crowded.to_string()))?;
         let answers = self.context.handle.explain(caller, question).await?;
         let answers = answers.map_err(Status::invalid_argument)?;
         let explanations = answers.into_iter().map(|answer| Explanation {
@@ -121,30 +124,18 @@ impl Operators {
     }
 
     async fn quotas(&self, caller: &Caller) -> Result<QuotaTreeResponse, Status> {
-        fn amounts<'a>(
-            amounts: impl Iterator<Item = (&'a ResourceName, Scalar)>,
-        ) -> BTreeMap<String, value::Scalar> {
-            let scalar = |amount: Scalar| value::Scalar {
-                value: amount.to_f64(),
-            };
-            amounts
-                .map(|(name, amount)| (name.to_string(), scalar(amount)))
-                .collect()
-        }
+        let turn = self.context.buffered_responses.acquire(caller).await;
+        let turn = turn.map_err(|crowded| Status::resource_exhausted(crowded.to_string()))?;
         let snapshot = self.context.handle.view(caller, ViewScope::Cluster).await?;
-        let tallies = views::tallies(&snapshot);
-        let roles = snapshot.quotas.iter().map(|(role, quota)| QuotaOfRole {
-            role: role.to_string(),
-            guarantees: amounts(quota.guarantees.iter()),
-            limits: amounts(quota.limits.iter()),
-            consumed: tallies
-                .get(role)
-                .map(|tally| amounts(tally.consumed.iter()))
-                .unwrap_or_default(),
+        // The permit goes with the work, which nothing stops when the caller leaves.
+        let counting = background::spawn(move || {
+            let quotas = quota_tree(&snapshot);
+            drop(turn);
+            quotas
         });
-        Ok(QuotaTreeResponse {
-            roles: roles.collect(),
-        })
+        counting
+            .await
+            .map_err(|error| Status::internal(error.to_string()))
     }
 
     async fn watched(&self, caller: Caller, request: WatchRequest) -> Result<Events, Status> {
@@ -176,6 +167,33 @@ impl Operators {
             }
         });
         Ok(Events { events, last: None })
+    }
+}
+
+/// All quotas, and what is consumed of them.
+fn quota_tree(snapshot: &Snapshot) -> QuotaTreeResponse {
+    fn amounts<'a>(
+        amounts: impl Iterator<Item = (&'a ResourceName, Scalar)>,
+    ) -> BTreeMap<String, value::Scalar> {
+        let scalar = |amount: Scalar| value::Scalar {
+            value: amount.to_f64(),
+        };
+        amounts
+            .map(|(name, amount)| (name.to_string(), scalar(amount)))
+            .collect()
+    }
+    let tallies = views::tallies(snapshot);
+    let roles = snapshot.quotas.iter().map(|(role, quota)| QuotaOfRole {
+        role: role.to_string(),
+        guarantees: amounts(quota.guarantees.iter()),
+        limits: amounts(quota.limits.iter()),
+        consumed: tallies
+            .get(role)
+            .map(|tally| amounts(tally.consumed.iter()))
+            .unwrap_or_default(),
+    });
+    QuotaTreeResponse {
+        roles: roles.collect(),
     }
 }
 

@@ -7,6 +7,7 @@ use axum::response::IntoResponse;
 use meseta_resources::{AgentId, FrameworkId, Role};
 use serde::Serialize;
 
+use super::responses::crowded;
 use super::routes::{Handled, Permitted};
 use crate::handle::Query;
 use crate::view_cache::ViewScope;
@@ -27,13 +28,14 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let Permitted {
         context, caller, ..
     } = permitted;
+    let turn = context.buffered_responses.acquire(&caller).await;
+    let _turn = turn.map_err(crowded)?;
     let view = context.handle.view(&caller, ViewScope::Cluster).await?;
     let excluded = context.handle.query(Query::Excluded).await?;
-    let mut by_framework: BTreeMap<FrameworkId, BTreeMap<Role, Vec<AgentId>>> = excluded
+    let by_framework: BTreeMap<FrameworkId, BTreeMap<Role, Vec<AgentId>>> = excluded
         .into_iter()
         .map(|one| (one.framework, one.by_role))
         .collect();
-    by_framework.retain(|id, _| view.frameworks.iter().any(|framework| framework.id == *id));
     let frameworks = view.frameworks.iter().filter_map(|framework| {
         let by_role = by_framework.get(&framework.id)?.iter();
         let by_role = by_role.map(|(role, agents)| {

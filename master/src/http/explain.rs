@@ -5,7 +5,7 @@ use http::{StatusCode, header};
 use meseta_allocator::Explanation;
 use serde_json::json;
 
-use super::responses::text;
+use super::responses::{crowded, text};
 use super::routes::{Handled, Permitted};
 use crate::core::ExplainQuery;
 
@@ -17,8 +17,10 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
         role: given("role"),
         agent_id: given("slave_id").or_else(|| given("agent_id")),
     };
-    let handle = &permitted.context.handle;
-    let explanations = handle.explain(&permitted.caller, question).await?;
+    let (context, caller) = (&permitted.context, &permitted.caller);
+    let turn = context.buffered_responses.acquire(caller).await;
+    let _turn = turn.map_err(crowded)?;
+    let explanations = context.handle.explain(caller, question).await?;
     let explanations = explanations.map_err(|invalid| text(StatusCode::BAD_REQUEST, invalid))?;
     let views: Vec<_> = explanations.iter().map(view).collect();
     let body = json!({ "explanations": views }).to_string();

@@ -3,6 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use meseta_daemon::body;
+use meseta_daemon::fair_semaphore::QueueFull;
 use meseta_proto::json;
 use meseta_proto::media::ChargedError;
 
@@ -52,6 +53,11 @@ pub(super) fn undecodable(error: ChargedError) -> Response {
         ChargedError::Exhausted(exhausted) => body::no_memory(exhausted),
         error => text(StatusCode::BAD_REQUEST, error.to_string()),
     }
+}
+
+/// To be asked again.
+pub(super) fn crowded(crowded: QueueFull) -> Response {
+    text(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
 }
 
 pub(super) fn text(status: StatusCode, message: impl Into<String>) -> Response {

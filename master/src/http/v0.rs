@@ -18,9 +18,9 @@ use meseta_daemon::request;
 use meseta_proto::Invalid;
 
 use super::Compressible;
-use super::responses::{answered, text};
+use super::responses::{answered, crowded, text};
 use super::routes::{Handled, Permitted};
-use crate::chunked_response::{Document, once};
+use crate::chunked_response::{Document, ReaderPermit, once};
 use crate::closed::Closed;
 use crate::context::Context;
 use crate::core::Snapshot;
@@ -138,6 +138,13 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
         route,
         request,
     } = permitted;
+    let reader = match page.content {
+        Content::Small(_) => None,
+        Content::Large(_) | Content::Metrics => {
+            let admitted = context.renderer.admit(&caller).await;
+            Some(admitted.map_err(crowded)?)
+        }
+    };
     let source = Source::of(&context, &caller, page).await?;
     let read_request = ReadRequest::of(&request);
     let version = route.has_etag.then(|| {
@@ -156,7 +163,7 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
         .map_err(|message| text(StatusCode::BAD_REQUEST, message))?;
     let mut response = match &version {
         Some((_, true)) => StatusCode::NOT_MODIFIED.into_response(),
-        _ => rendered(&context, page, source, plan).await,
+        _ => rendered(&context, page, source, plan, reader).await,
     };
     if let Some((version, _)) = version {
         response.headers_mut().insert(header::ETAG, version);
@@ -219,23 +226,25 @@ async fn rendered(
     page: &'static Page,
     source: Source,
     plan: Plan,
+    reader: Option<ReaderPermit>,
 ) -> Response {
     let content_type = if plan.callback.is_some() {
         "text/javascript"
     } else {
         "application/json"
     };
-    let body = match (&page.content, &plan.callback) {
-        (Content::Small(write), None) => {
-            let (context, renderer) = (context.clone(), context.renderer.clone());
-            let write = move |out: &mut Vec<u8>| write(&context, &source.snapshot, out);
-            renderer.render_small(write).await
+    let document = match &page.content {
+        Content::Small(write) => {
+            let (context, snapshot) = (context.clone(), source.snapshot);
+            Document::of(vec![once(1, move |out| write(&context, &snapshot, out))])
         }
-        (content, callback) => {
-            let document = document(context, content, source, &plan);
-            let document = document.with_callback(callback.as_deref());
-            context.renderer.answer(document).await
-        }
+        Content::Large(document) => document(context, &source.snapshot, &plan),
+        Content::Metrics => Metrics::document(&context.metrics, &source.snapshot, source.measures),
+    };
+    let document = document.with_callback(plan.callback.as_deref());
+    let body = match reader {
+        Some(reader) => context.renderer.answer(document, reader).await,
+        None => context.renderer.render_small(document.first).await,
     };
     let body = match body {
         Ok(body) => body,
@@ -249,22 +258,6 @@ async fn rendered(
     response
 }
 
-fn document(
-    context: &Arc<Context>,
-    content: &'static Content,
-    source: Source,
-    plan: &Plan,
-) -> Document {
-    match content {
-        Content::Small(write) => {
-            let (context, snapshot) = (context.clone(), source.snapshot);
-            Document::of(vec![once(1, move |out| write(&context, &snapshot, out))])
-        }
-        Content::Large(document) => document(context, &source.snapshot, plan),
-        Content::Metrics => Metrics::document(&context.metrics, &source.snapshot, source.measures),
-    }
-}
-
 /// The flags, unless they are not to be seen.
 fn flags_for<'a>(
     context: &'a Context,
@@ -276,15 +269,24 @@ fn flags_for<'a>(
 
 pub(super) async fn prometheus(permitted: Permitted) -> Handled {
     let context = permitted.context;
+    let permit = context.buffered_responses.acquire(&permitted.caller).await;
+    let permit = permit.map_err(crowded)?;
     let (snapshot, measures) = context.handle.query(handle::Query::Measure).await?;
     let usage = measures.usage;
-    let rendered = background::spawn(move || context.metrics.prometheus(&snapshot, usage)).await;
+    // The permit goes with the work, which nothing stops when the caller leaves.
+    let rendered = background::spawn(move || {
+        let text = context.metrics.prometheus(&snapshot, usage);
+        (text, permit)
+    });
     let failed =
         |error: &dyn std::error::Error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
-    let body = rendered.map_err(|error| failed(&error))?;
-    let body = body.map_err(|error| failed(&error))?;
+    let (rendered, permit) = rendered.await.map_err(|error| failed(&error))?;
+    let rendered = rendered.map_err(|error| failed(&error))?;
     let content_type = HeaderValue::from_static(prometheus::TEXT_FORMAT);
-    Ok(([(header::CONTENT_TYPE, content_type)], body).into_response())
+    let mut response = Response::new(permit.body(rendered.into()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, content_type);
+    Ok(response)
 }
 
 pub(super) async fn teardown(permitted: Permitted) -> Handled {

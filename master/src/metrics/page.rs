@@ -46,7 +46,7 @@ pub(super) fn document(
     };
     Document {
         first: vec![first],
-        rest: Box::new(rest),
+        rest: Some(Box::new(rest)),
     }
 }
 

@@ -48,6 +48,10 @@ const fn is_large(kind: CallType) -> bool {
             | CallType::GetOperations
             | CallType::GetTasks
             | CallType::GetMetrics
+            | CallType::GetRoles
+            | CallType::GetQuota
+            | CallType::GetMaintenanceSchedule
+            | CallType::GetMaintenanceStatus
     )
 }
 

@@ -4,6 +4,7 @@
 //! in the older way, which the core validates first, as the quota document orders it; and every change, done
 //! or refused, is one line of the audit log.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meseta_access::{Action as Permission, Forbidden};
@@ -109,11 +110,10 @@ impl Handle {
             return Ok(answer);
         }
         let seen = self.view(caller, ViewScope::Cluster).await?;
+        let frameworks: BTreeSet<_> = seen.frameworks.iter().map(|one| &one.id).collect();
         Ok(answer.map(|mut explanations| {
             explanations.retain(|one| {
-                let mut frameworks = seen.frameworks.iter();
-                frameworks.any(|framework| framework.id == one.framework)
-                    && seen.viewer_may_view_role(&one.role)
+                frameworks.contains(&one.framework) && seen.viewer_may_view_role(&one.role)
             });
             explanations
         }))

@@ -367,6 +367,6 @@ pub(crate) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>, has_tasks: 
     };
     Document {
         first: vec![text("{\"frameworks\":[")],
-        rest: Box::new(rest),
+        rest: Some(Box::new(rest)),
     }
 }

@@ -212,7 +212,7 @@ pub(crate) fn state(
     };
     Document {
         first,
-        rest: Box::new(rest),
+        rest: Some(Box::new(rest)),
     }
 }
 
@@ -308,7 +308,7 @@ pub(crate) fn summary(snapshot: &Arc<Snapshot>, has_agents: bool) -> Document {
     };
     Document {
         first,
-        rest: Box::new(rest),
+        rest: Some(Box::new(rest)),
     }
 }
 

@@ -285,7 +285,7 @@ pub(crate) fn tasks(snapshot: &Arc<Snapshot>, query: &Query, paging: &Paging) ->
     };
     Document {
         first: vec![text("{\"tasks\":[")],
-        rest: Box::new(rest),
+        rest: Some(Box::new(rest)),
     }
 }
 

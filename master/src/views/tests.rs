@@ -212,7 +212,8 @@ async fn pieces_rendered_side_by_side_are_what_one_hand_writes() {
         let snapshot = many_frameworks(agents, frameworks);
         let documents = documents(&snapshot).into_iter().zip(documents(&snapshot));
         for ((name, parallel), (_, serial)) in documents {
-            let body = renderer.answer(parallel).await.unwrap();
+            let reader = renderer.admit(&meseta_daemon::authentication::Caller::default()).await.unwrap();
+            let body = renderer.answer(parallel, reader).await.unwrap();
             let rendered = body.collect().await.unwrap().to_bytes();
             let expected = rendered_bytes(serial);
             if name != "metrics" {

@@ -54,22 +54,23 @@ impl MasterCore {
         };
         let mut answers = Vec::new();
         for agent in agents {
+            let left = EXPLANATIONS_MAX - answers.len();
+            if left == 0 {
+                break;
+            }
+            let moment = now.moment;
             let of_agent = match (&framework, &role) {
                 (Some(framework), Some(role)) => {
-                    let answer = self.allocator.explain(now.moment, framework, role, &agent);
+                    let answer = self.allocator.explain(moment, framework, role, &agent);
                     answer.map(|answer| vec![answer])
                 }
                 (Some(framework), None) => self
                     .allocator
-                    .explain_framework(now.moment, framework, &agent),
-                (None, Some(role)) => self.allocator.explain_role(now.moment, role, &agent),
+                    .explain_framework(moment, framework, &agent, left),
+                (None, Some(role)) => self.allocator.explain_role(moment, role, &agent, left),
                 (None, None) => Ok(Vec::new()),
             };
             answers.extend(of_agent.map_err(Invalid::of)?);
-            if answers.len() >= EXPLANATIONS_MAX {
-                answers.truncate(EXPLANATIONS_MAX);
-                break;
-            }
         }
         Ok(answers)
     }
@@ -78,13 +79,17 @@ impl MasterCore {
     #[must_use]
     pub fn excluded(&self) -> Vec<Excluded> {
         let mut left = EXCLUDED_MAX;
-        let frameworks = self.frameworks.keys();
-        frameworks
-            .map(|id| Excluded {
+        let mut all = Vec::new();
+        for id in self.frameworks.keys() {
+            if left == 0 {
+                break;
+            }
+            all.push(Excluded {
                 framework: id.clone(),
                 by_role: self.allocator.excluded(id, &mut left),
-            })
-            .collect()
+            });
+        }
+        all
     }
 
     fn known_framework(&self, id: &str) -> Result<FrameworkId, Invalid> {

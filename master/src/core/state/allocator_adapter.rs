@@ -88,11 +88,12 @@ impl AllocatorAdapter {
         framework: &FrameworkId,
         left: &mut usize,
     ) -> BTreeMap<Role, Vec<AgentId>> {
-        let mut excluded = self.allocator.excluded(framework).unwrap_or_default();
-        for agents in excluded.values_mut() {
-            agents.truncate(*left);
-            *left -= agents.len();
-        }
+        let excluded = self
+            .allocator
+            .excluded(framework, *left)
+            .unwrap_or_default();
+        let named: usize = excluded.values().map(Vec::len).sum();
+        *left = left.saturating_sub(named);
         excluded
     }
 

@@ -391,10 +391,64 @@ fn a_large_answer_counts_until_it_is_made_though_its_client_has_left() {
     for (call, steps) in [
         (r#"{"type":"GET_STATE"}"#, 2),
         (r#"{"type":"GET_METRICS","get_metrics":{}}"#, 2),
+        (r#"{"type":"GET_ROLES"}"#, 2),
+        (r#"{"type":"GET_MAINTENANCE_STATUS"}"#, 2),
         (r#"{"type":"SUBSCRIBE"}"#, 1),
     ] {
         for step in 1..=steps {
             runtime.block_on(leave_at(step, call));
         }
     }
+}
+
+#[test]
+fn a_list_counts_until_it_is_found_though_its_client_has_left() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1);
+    let runtime = runtime.build().unwrap();
+    runtime.block_on(async {
+        let (router, context) = small_master();
+        let (begun, end) = hold_thread();
+        begun.await.unwrap();
+        for _ in 0..20 {
+            let router = router.clone();
+            let asking = tokio::spawn(async move { get(&router, "/tasks?limit=-1").await });
+            settle().await;
+            asking.abort();
+            settle().await;
+        }
+        let (readers, finding) = context.renderer.used();
+        assert_eq!(readers, 0, "all have left");
+        let cores = std::thread::available_parallelism().unwrap().get();
+        assert!((1..=cores).contains(&finding), "{finding} are looked for");
+        end.send(()).unwrap();
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+        settle().await;
+        assert_eq!(context.renderer.used(), (0, 0));
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_without_end_hold_up_no_timer() {
+    let (router, handle) = master_and_handle();
+    let (mut stream, _, _) = subscribe(&router).await;
+    let ask = |handle: Handle| async move {
+        while handle.query(handle::Query::Policies).await.is_ok() {}
+    };
+    let asking: Vec<_> = (0..20).map(|_| tokio::spawn(ask(handle.clone()))).collect();
+    settle().await;
+    tokio::time::advance(crate::core::HEARTBEAT_INTERVAL).await;
+    let mut told = None;
+    for _ in 0..10_000 {
+        tokio::select! {
+            biased;
+            event = record(&mut stream) => {
+                told = Some(event);
+                break;
+            }
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    assert_eq!(told, Some(json!({"type": "HEARTBEAT"})));
+    asking.iter().for_each(tokio::task::JoinHandle::abort);
 }
