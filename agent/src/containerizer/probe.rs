@@ -166,6 +166,8 @@ fn is_of_command(error: &LaunchError) -> bool {
             | LaunchStep::JoinNamespaces => false,
             _ => !is_shortage(source) && !is_device_failure(source),
         },
+        // As after its exec: what runs in the container may end whatever is put into it.
+        LaunchError::Killed { .. } => true,
         _ => false,
     }
 }

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::identity::{BootId, ProcessIdentity, wait_pidfd};
 use crate::shortage::is_shortage;
+use crate::status::SUPERVISOR_FILE;
 use crate::sys;
 
 /// How long the launches of an agent before us may take to end. Theirs is the launch timeout too.
@@ -81,14 +82,14 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// does not is replaced.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often one launch is tried when launchers die under it: the second death in a row is somebody
-/// killing them, or a fault of ours.
+/// How often one launch is tried when launchers, or its supervisors, die under it: the second death in a row is
+/// somebody killing them, or a fault of ours.
 const ATTEMPTS: u32 = 3;
 
 /// How one try ended.
 enum Attempt {
     Launched(Launched),
-    Died { pid: u32 },
+    Unanswered { pid: u32 },
 }
 
 /// How waiting for a report ended.
@@ -169,22 +170,13 @@ impl Launcher {
         for _ in 0..ATTEMPTS {
             match self.attempt(spec, &plan, &bytes, deadline)? {
                 Attempt::Launched(launched) => return Ok(launched),
-                // Nobody answered and nobody holds the report socket: the launcher died before it
-                // cloned anything. It may still look alive, since its descriptors close in no order.
-                Attempt::Died { pid } => self.give_up_on(pid),
+                // Nobody answered, nobody holds the report socket, and no supervisor came to be: the
+                // launcher died before it cloned one. It may still look alive, since its descriptors close
+                // in no order, but it answers nobody.
+                Attempt::Unanswered { pid } => drop(self.end_if_silent(pid)),
             }
         }
-        Err(lost(spec, "it died again and again"))
-    }
-
-    /// Ends the launcher of this pid, unless another has taken its place already.
-    fn give_up_on(&self, pid: u32) {
-        let mut state = self.lock();
-        let process = state.started.as_mut().map(|started| &mut started.process);
-        let dead = process.and_then(|it| it.take_if(|process| process.child.id() == pid));
-        if let Some(mut dead) = dead {
-            dead.reap();
-        }
+        Err(lost(spec, "it or the supervisor died again and again"))
     }
 
     /// The first report of a launch. While there is none it is made sure that the launcher works: one that was
@@ -192,23 +184,33 @@ impl Launcher {
     fn first_report(&self, ours: &OwnedFd, pid: u32, deadline: Instant) -> Answer {
         loop {
             match wait_report(ours, deadline.min(Instant::now() + SILENCE)) {
-                Answer::TimedOut if Instant::now() < deadline => self.end_if_silent(pid),
+                Answer::TimedOut if Instant::now() < deadline => {
+                    if self.end_if_silent(pid) {
+                        self.complain_of(pid);
+                    }
+                }
                 answer => return answer,
             }
         }
     }
 
-    /// Ends the launcher of this pid if it does not answer. The sockets of what it has not begun close with it.
-    fn end_if_silent(&self, pid: u32) {
+    /// Ends the launcher of this pid if it does not answer; whether it was ended. The sockets of what it has not
+    /// begun close with it.
+    fn end_if_silent(&self, pid: u32) -> bool {
         let mut state = self.lock();
         let process = state.started.as_mut().map(|started| &mut started.process);
         let is_silent = |it: &mut Process| it.child.id() == pid && !it.answers();
-        if let Some(mut silent) = process.and_then(|it| it.take_if(is_silent)) {
+        let silent = process.and_then(|it| it.take_if(is_silent));
+        silent.is_some_and(|mut silent| {
             silent.reap();
-            if let Ok(mut log) = open_log(&self.options) {
-                // For operators; that it cannot be said keeps nobody from launching.
-                let _ = writeln!(log, "launcher {pid} did not answer, and is replaced");
-            }
+            true
+        })
+    }
+
+    fn complain_of(&self, pid: u32) {
+        if let Ok(mut log) = open_log(&self.options) {
+            // For operators; that it cannot be said keeps nobody from launching.
+            let _ = writeln!(log, "launcher {pid} did not answer, and is replaced");
         }
     }
 
@@ -226,7 +228,14 @@ impl Launcher {
             .map_err(starting("making a report socket"))?;
         let pid = self.send(bytes, theirs)?;
         let answer = match self.first_report(&ours, pid, deadline) {
-            Answer::Closed => return Ok(Attempt::Died { pid }),
+            // The supervisor closes its copy of the socket once it has cloned the task, and what runs in the
+            // container already may end the task before its exec: that is no fault of the launcher.
+            Answer::Closed if was_supervised(spec) => {
+                return Err(LaunchError::Killed {
+                    name: spec.name.clone(),
+                });
+            }
+            Answer::Closed => return Ok(Attempt::Unanswered { pid }),
             answer => answer,
         };
         match answer {
@@ -521,6 +530,13 @@ fn wait_report(ours: &OwnedFd, deadline: Instant) -> Answer {
     }
 }
 
+/// Whether this launch has had a supervisor: each notes itself, in a folder made for the launch, before it clones the
+/// task. Where that cannot be told, there was one, since a second task must not begin beside the first.
+fn was_supervised(spec: &LaunchSpec<'_>) -> bool {
+    let noted = spec.status_dir.join(SUPERVISOR_FILE).symlink_metadata();
+    !noted.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 fn starting(doing: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
     move |source| LaunchError::Start { doing, source }
 }
@@ -552,7 +568,7 @@ mod tests {
         let launcher = Launcher {
             options: LauncherOptions {
                 runtime_dir: runtime_dir.to_owned(),
-                launch_timeout: Duration::ZERO,
+                launch_timeout: START_TIMEOUT,
                 supervisor_tasks: Vec::new(),
                 supervisor_group: None,
             },
@@ -578,20 +594,97 @@ mod tests {
             sys::write_once(theirs.as_fd(), &[PING]).expect("answered");
             (asked[..length].to_vec(), theirs)
         });
-        launcher.end_if_silent(pid);
+        assert!(!launcher.end_if_silent(pid));
         let (asked, theirs) = answering.join().expect("answered");
         assert_eq!((asked, launcher.pid()), (vec![PING], Some(pid)));
         // It has gone.
         drop(theirs);
-        launcher.end_if_silent(pid + 1);
-        assert_eq!(launcher.pid(), Some(pid), "another is meant");
-        launcher.end_if_silent(pid);
+        assert!(!launcher.end_if_silent(pid + 1), "another is meant");
+        assert_eq!(launcher.pid(), Some(pid));
+        assert!(launcher.end_if_silent(pid));
         assert_eq!(launcher.pid(), None);
+        launcher.complain_of(pid);
         let log = std::fs::read_to_string(dir.path().join("launcher.log")).expect("a log");
         assert_eq!(
             log,
             format!("launcher {pid} did not answer, and is replaced\n")
         );
+    }
+
+    /// Takes one message of the agent's, with the sockets that came with it.
+    fn take(socket: &OwnedFd) -> (usize, Vec<OwnedFd>) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let is_sent = sys::is_readable_by(socket, deadline).expect("looked at");
+        assert!(is_sent, "nothing is sent");
+        let mut bytes = vec![0; INLINE_BYTES_MAX];
+        let mut slices = [IoSliceMut::new(&mut bytes)];
+        let mut space = nix::cmsg_space!([RawFd; 2]);
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), flags);
+        let message = message.expect("received");
+        let controls = message.cmsgs().expect("whole");
+        let fds = controls.flat_map(|control| match control {
+            ControlMessageOwned::ScmRights(numbers) => numbers,
+            _ => Vec::new(),
+        });
+        (message.bytes, fds.map(sys::own_received).collect())
+    }
+
+    fn launch_in(launcher: &Launcher, status_dir: &Path) -> LaunchError {
+        let output = super::super::Destination::Null;
+        let launched = launcher.launch(&LaunchSpec {
+            name: &crate::identity::ContainerName::new("c").expect("a name"),
+            command: &super::super::Command::Nothing,
+            env: &[],
+            working_dir: Path::new("/"),
+            credentials: None,
+            stdout: &output,
+            stderr: &output,
+            status_dir: status_dir.to_owned(),
+            isolation: super::super::LaunchIsolation::default(),
+        });
+        launched.expect_err("nothing is launched")
+    }
+
+    /// What runs in a container may end a process that is put into it before its exec: it ended the launcher as
+    /// well, and with it what others were launching.
+    #[test]
+    fn a_task_killed_before_its_exec_costs_no_launcher_and_is_not_begun_again() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (launcher, theirs, pid) = played(dir.path());
+        let noted = dir.path().join(SUPERVISOR_FILE);
+        let playing = std::thread::spawn(move || {
+            let request = take(&theirs);
+            std::fs::write(noted, "1 2 boot\n").expect("written");
+            drop(request);
+            theirs
+        });
+        let error = launch_in(&launcher, dir.path());
+        assert!(matches!(error, LaunchError::Killed { .. }), "{error}");
+        let theirs = playing.join().expect("played");
+        let more = sys::is_readable_by(&theirs, Instant::now()).expect("looked at");
+        assert_eq!((more, launcher.pid()), (false, Some(pid)));
+    }
+
+    /// A launch that ends without a word is tried again by the same launcher if that one works.
+    #[test]
+    fn a_launcher_that_answers_is_kept_when_a_supervisor_came_to_nothing() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (launcher, theirs, pid) = played(dir.path());
+        let playing = std::thread::spawn(move || {
+            for _ in 0..ATTEMPTS {
+                let (_, sockets) = take(&theirs);
+                assert_eq!(sockets.len(), 1, "a launch");
+                drop(sockets);
+                assert_eq!(take(&theirs).0, 1, "a question");
+                sys::write_once(theirs.as_fd(), &[PING]).expect("answered");
+            }
+            theirs
+        });
+        let error = launch_in(&launcher, dir.path());
+        assert!(matches!(error, LaunchError::Lost { .. }), "{error}");
+        playing.join().expect("played");
+        assert_eq!(launcher.pid(), Some(pid));
     }
 
     /// Found by damages under tasks that live: the agent did not start.

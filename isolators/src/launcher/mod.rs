@@ -347,6 +347,9 @@ pub enum LaunchError {
         name: ContainerName,
         doing: &'static str,
     },
+    /// Something else ended the task's process: what runs in its container already, or the kernel for want of memory.
+    #[error("launch of {name} failed: its process was killed before it executed anything")]
+    Killed { name: ContainerName },
     #[error("failed to prepare the cgroups of {name}")]
     Groups {
         name: ContainerName,

@@ -2,12 +2,12 @@
 
 use libtest_mimic::Failed;
 use meseta_isolators::{
-    CapabilityRequest, CapabilitySet, DestroyOptions, ExitCause, Launched, NodeOptions, Rlimit,
-    TaskIsolation,
+    CapabilityRequest, CapabilitySet, DestroyOptions, ExitCause, LaunchError, Launched,
+    NodeOptions, Rlimit, TaskIsolation,
 };
 
 use crate::Test;
-use crate::test_node::{TestNode, chain, name};
+use crate::test_node::{TestNode, chain, entering, name};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     nested_ends_alone,
@@ -16,9 +16,13 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     inside_sees_what_the_container_sees,
     nested_rights_are_its_own,
     nothing_nests_in_nothing,
+    killers_within_cost_no_launcher,
 ];
 
 const OUTER: &str = "exec sleep 1000";
+
+/// Launches into a container that kills what it can: nearly each is met.
+const ATTEMPTS_MAX: u32 = 500;
 
 fn destroy(test_node: &TestNode, container: &str, launched: &Launched) -> Result<(), Failed> {
     let name = name(container);
@@ -131,4 +135,32 @@ fn nothing_nests_in_nothing(test_node: &TestNode) -> Result<(), Failed> {
     let text = chain(&error);
     check!(text.contains("around it is not there"), "{text}");
     Ok(())
+}
+
+/// A container that kills whatever is put into it: each kill before an exec cost the launcher, and the launches of
+/// others that waited for it.
+fn killers_within_cost_no_launcher(test_node: &TestNode) -> Result<(), Failed> {
+    // No forks: the number that comes next is that of whoever comes.
+    let killer =
+        "echo up; while :; do read -r a b c d last < /proc/loadavg; kill -9 $((last + 1)); done";
+    let outer_spec = test_node.spec("outer", &format!("{{ {killer}; }} 2>/dev/null"));
+    let outer = test_node.launch(&outer_spec)?;
+    test_node.wait_output(&outer_spec, "up")?;
+    let launcher = test_node.launcher()?;
+    let mut killed = 0;
+    for number in 0..ATTEMPTS_MAX {
+        let spec = test_node.spec(&format!("outer+{number}"), "exec true");
+        match test_node.with(|containers| containers.launch(&entering(&spec, &outer))) {
+            Ok(launched) => destroy(test_node, &format!("outer+{number}"), &launched)?,
+            Err(LaunchError::Killed { .. }) => killed += 1,
+            Err(error) => return Err(chain(&error).into()),
+        }
+        if killed == 5 {
+            break;
+        }
+    }
+    check!(killed == 5, "only {killed} were killed before their exec");
+    check!(test_node.launcher()? == launcher, "the launcher is another");
+    test_node.prints(&test_node.spec("third", "echo well"), "well\n")?;
+    destroy(test_node, "outer", &outer)
 }
