@@ -41,7 +41,7 @@ use crate::spec::sandbox::NestedSandbox;
 use crate::spec::{container_spec, isolated, spec_inside};
 use api_concurrency::ApiConcurrency;
 use output::{Output, OutputReceiver, Stream};
-use pipes::{Pipes, Source, pump, remove_pipes};
+use pipes::{PipeFolder, Pipes, Source, pump};
 use table::NestedTable;
 use terminal::{Terminal, WindowSize};
 
@@ -322,9 +322,7 @@ impl NestedContainers {
             // First, because whoever waits for room in its input holds that until then.
             let _ = told.send(Some(status));
             nested.input.lock().await.take();
-            if let Some(pipes) = ends.pipes {
-                let _ = tokio::task::spawn_blocking(move || remove_pipes(&pipes)).await;
-            }
+            let _ = tokio::task::spawn_blocking(move || drop(ends.pipes)).await;
         });
         tokio::spawn(async move {
             for pump in pumps {
@@ -488,8 +486,7 @@ struct NestedIo {
     input: Option<Input>,
     output: Output,
     sources: Vec<Source>,
-    /// The folder of its pipes.
-    pipes: Option<PathBuf>,
+    pipes: Option<PipeFolder>,
 }
 
 /// Runs a command inside, with pipes for what it reads and prints.

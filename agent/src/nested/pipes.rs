@@ -13,9 +13,30 @@ use super::terminal::Terminal;
 /// Largest piece of output.
 const CHUNK_BYTES: usize = 16 * 1024;
 
+/// The folder of a session's pipes, which goes with this: a session that cannot be launched leaves nothing.
+#[derive(Debug)]
+pub(super) struct PipeFolder(PathBuf);
+
+impl PipeFolder {
+    fn make(path: &Path) -> std::io::Result<Self> {
+        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+            .recursive(true)
+            .create(path)?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl Drop for PipeFolder {
+    /// Blocking. The folder above stays: another session may be about to make its own there.
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The three pipes of a session, by name, in a folder of their own.
+#[derive(Debug)]
 pub(super) struct Pipes {
-    pub(super) folder: PathBuf,
+    pub(super) folder: PipeFolder,
     pub(super) input: pipe::Sender,
     pub(super) output: pipe::Receiver,
     pub(super) errors: pipe::Receiver,
@@ -23,37 +44,27 @@ pub(super) struct Pipes {
 
 impl Pipes {
     pub(super) fn make(folder: &Path) -> std::io::Result<Self> {
-        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
-            .recursive(true)
-            .create(folder)?;
+        let folder = PipeFolder::make(folder)?;
         let make = |name: &str| -> std::io::Result<PathBuf> {
-            let path = folder.join(name);
+            let path = folder.0.join(name);
             let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
             nix::unistd::mkfifo(&path, mode)?;
             Ok(path)
         };
         let (input, output, errors) = (make("in")?, make("out")?, make("err")?);
         Ok(Self {
-            folder: folder.to_owned(),
             // Open for reading too, so that whoever opens it to read need not wait for us.
             input: pipe::OpenOptions::new()
                 .read_write(true)
                 .open_sender(input)?,
             output: pipe::OpenOptions::new().open_receiver(output)?,
             errors: pipe::OpenOptions::new().open_receiver(errors)?,
+            folder,
         })
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-}
-
-pub(super) fn remove_pipes(folder: &Path) {
-    let _ = std::fs::remove_dir_all(folder);
-    if let Some(sessions) = folder.parent() {
-        // Fails while others are there.
-        let _ = std::fs::remove_dir(sessions);
+        self.folder.0.join(name)
     }
 }
 
@@ -82,5 +93,26 @@ pub(super) async fn pump(mut from: Source, to: Output) {
             return;
         }
         to.print(stream, Bytes::copy_from_slice(filled)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each session that could not be launched left its folder in the runtime folder: one executor filled /run.
+    #[tokio::test]
+    async fn pipes_that_come_to_nothing_leave_no_folder() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let sessions = dir.path().join("sessions");
+        let folder = sessions.join("outer+inner");
+        let pipes = Pipes::make(&folder).expect("made");
+        assert!(pipes.path("err").exists());
+        drop(pipes);
+        assert!(!folder.exists());
+        // One of the three is in the way.
+        std::fs::create_dir_all(folder.join("err")).expect("made");
+        Pipes::make(&folder).expect_err("it is no pipe");
+        assert_eq!(std::fs::read_dir(&sessions).expect("there").count(), 0);
     }
 }

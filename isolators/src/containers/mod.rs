@@ -48,6 +48,9 @@ pub use types::{
 /// Folder of the containers in the runtime directory.
 const CONTAINERS_DIR: &str = "containers";
 
+/// Folder of the pipes of sessions in the runtime directory.
+const SESSIONS_DIR: &str = "sessions";
+
 /// What is kept of containers while they run is nobody else's to read.
 const FOLDER_MODE: u32 = 0o700;
 
@@ -131,6 +134,8 @@ impl Containers {
             supervisor_group: layout.supervisor_group(),
         });
         let runtime_dir = options.runtime_dir;
+        // No session outlives its agent. What cannot be removed is in nobody's way but that of a session of its name.
+        let _ = again(|| fs::remove_dir_all(runtime_dir.join(SESSIONS_DIR)));
         let protection = Protection::of(&layout);
         match launcher {
             Ok(launcher) => Ok(Self {
@@ -380,6 +385,7 @@ fn remove_runtime(dir: &Path) {
     if fs::remove_dir(dir.join(CONTAINERS_DIR)).is_ok() {
         let _ = fs::remove_file(dir.join("launcher.log"));
         let _ = fs::remove_file(dir.join("launcher.lock"));
+        let _ = fs::remove_dir(dir.join(SESSIONS_DIR));
         let _ = fs::remove_dir(dir);
     }
 }

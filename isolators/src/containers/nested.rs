@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use meseta_resources::NESTING;
 
-use super::Containers;
+use super::{Containers, SESSIONS_DIR};
 use crate::cgroup::{
     Controller, DestroyOptions, Groups, Version, control_text, flat_value, limit_in_force,
 };
@@ -81,9 +81,10 @@ impl Containers {
         Ok(())
     }
 
-    /// A folder for the pipes of a process that is put into a container; made and removed by the caller.
+    /// A folder for the pipes of a process that is put into a container; made and removed by the caller. What an
+    /// agent that was killed left of these is removed when the next one opens the instance.
     pub fn sessions_dir(&self, name: &ContainerName) -> PathBuf {
-        self.runtime_dir.join("sessions").join(name.as_str())
+        self.runtime_dir.join(SESSIONS_DIR).join(name.as_str())
     }
 
     /// Whether a container has a ceiling on memory that is not that of another around it. An error says nothing of

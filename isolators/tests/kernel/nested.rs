@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     nested_rights_are_its_own,
     nothing_nests_in_nothing,
     killers_within_cost_no_launcher,
+    sessions_of_a_killed_agent_leave_no_folder,
 ];
 
 const OUTER: &str = "exec sleep 1000";
@@ -163,4 +164,19 @@ fn killers_within_cost_no_launcher(test_node: &TestNode) -> Result<(), Failed> {
     check!(test_node.launcher()? == launcher, "the launcher is another");
     test_node.prints(&test_node.spec("third", "echo well"), "well\n")?;
     destroy(test_node, "outer", &outer)
+}
+
+fn sessions_of_a_killed_agent_leave_no_folder(test_node: &TestNode) -> Result<(), Failed> {
+    let session = test_node.with(|containers| containers.sessions_dir(&name("outer+session")));
+    std::fs::create_dir_all(&session)?;
+    nix::unistd::mkfifo(&session.join("in"), nix::sys::stat::Mode::S_IRWXU)?;
+    test_node.open(|_| ())?;
+    let sessions = session.parent().ok_or("no folder above")?;
+    check!(!sessions.exists(), "{} is left", sessions.display());
+    // One that is empty keeps nothing of the instance.
+    std::fs::create_dir(sessions)?;
+    test_node.close();
+    let runtime_dir = sessions.parent().ok_or("no folder above")?;
+    check!(!runtime_dir.exists(), "{} is left", runtime_dir.display());
+    Ok(())
 }
