@@ -142,7 +142,7 @@ impl Layout {
             .join(framework.as_str())
     }
 
-    pub(super) fn framework_info(&self, agent: &AgentId, framework: &FrameworkId) -> PathBuf {
+    pub(crate) fn framework_info(&self, agent: &AgentId, framework: &FrameworkId) -> PathBuf {
         self.framework(agent, framework).join("framework.info")
     }
 

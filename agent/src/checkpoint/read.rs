@@ -62,7 +62,7 @@ pub struct FrameworkImage {
     pub runs: Vec<RunImage>,
 }
 
-/// One run of one executor.
+/// One run of one executor. Its records tell nothing of their framework any more: see [`FrameworkImage::info`].
 #[derive(Debug)]
 pub struct RunImage {
     pub key: RunKey,
@@ -114,6 +114,7 @@ fn read_from(layout: &Layout, disk: &dyn Disk) -> Result<Image, ReadError> {
         layout,
         disk,
         retries: RetryBudget::default(),
+        framework: None,
         damages: Vec::new(),
         holes: Vec::new(),
         repairs: Vec::new(),
@@ -144,6 +145,8 @@ struct Reader<'a> {
     layout: &'a Layout,
     disk: &'a dyn Disk,
     retries: RetryBudget,
+    /// The framework whose runs are being read, as far as it is known.
+    framework: Option<FrameworkInfo>,
     damages: Vec<Damage>,
     /// Damages that cost no more than a record.
     holes: Vec<Damage>,
@@ -221,21 +224,25 @@ impl Reader<'_> {
                 self.note(Path::new(&name), "it is no framework id");
                 continue;
             };
-            let newest = self
+            self.framework = self
                 .message::<FrameworkRecord>(&self.layout.framework_info(agent, &id))?
                 .map(|record| record.info);
             let runs = self.runs(agent, &id)?;
-            let of_a_task = || {
-                let task = runs.iter().flat_map(|run| &run.tasks).next();
-                let executor = runs.iter().find_map(|run| run.executor.as_ref());
-                task.map(|task| task.record.framework.clone())
-                    .or_else(|| executor.map(|executor| executor.record.framework.clone()))
-            };
-            if let Some(info) = newest.or_else(of_a_task) {
+            let is_empty = runs.is_empty();
+            let unnamed = || (!is_empty).then(FrameworkInfo::default);
+            if let Some(info) = self.framework.take().or_else(unnamed) {
                 frameworks.push(FrameworkImage { id, info, runs });
             }
         }
         Ok(frameworks)
+    }
+
+    /// Takes what a record tells of its framework: that is kept once, however many records tell it.
+    fn keep_framework(&mut self, told: &mut FrameworkInfo) {
+        let told = std::mem::take(told);
+        if self.framework.is_none() && told != FrameworkInfo::default() {
+            self.framework = Some(told);
+        }
     }
 
     fn runs(
@@ -323,9 +330,10 @@ impl Reader<'_> {
 
     fn executor(&mut self, folder: &Path) -> Result<Option<ExecutorImage>, ReadError> {
         let (path, log) = (folder.join(EXECUTOR_INFO), folder.join(EXECUTOR_LOG));
-        let Some(record) = self.record_of_log::<ExecutorRecord>(&path, &log)? else {
+        let Some(mut record) = self.record_of_log::<ExecutorRecord>(&path, &log)? else {
             return Ok(None);
         };
+        self.keep_framework(&mut record.framework);
         let log = self.log(&log)?;
         Ok(log.map(|log| ExecutorImage { record, log }))
     }
@@ -335,9 +343,10 @@ impl Reader<'_> {
     fn task(&mut self, key: &TaskKey) -> Result<Option<(TaskRecord, Vec<LogEntry>)>, ReadError> {
         let folder = self.layout.task(key);
         let (path, log) = (folder.join(TASK_INFO), folder.join(TASK_UPDATES));
-        let Some(record) = self.record_of_log::<TaskRecord>(&path, &log)? else {
+        let Some(mut record) = self.record_of_log::<TaskRecord>(&path, &log)? else {
             return Ok(None);
         };
+        self.keep_framework(&mut record.framework);
         let log = self.log(&log)?;
         Ok(log.map(|log| (record, log)))
     }

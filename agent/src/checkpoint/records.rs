@@ -42,7 +42,8 @@ pub struct TaskRecord {
     /// As the framework sent it.
     #[prost(message, required, tag = "1")]
     pub info: TaskInfo,
-    /// The framework at that time, so that the loss of `framework.info` costs nothing.
+    /// The framework at that time, so that the loss of `framework.info` costs nothing. Empty where the executor has a
+    /// record, which tells it for all its tasks; earlier versions wrote it with each.
     #[prost(message, required, tag = "2")]
     pub framework: FrameworkInfo,
     /// When the agent took it, nanoseconds since the Unix epoch.

@@ -214,7 +214,7 @@ impl AgentCore {
             demand,
         };
         self.take_task(now, &key, &run.framework, checked, None);
-        self.launch(&key, None);
+        self.launch(&key);
     }
 
     /// A task of an executor of the framework's own.
@@ -341,7 +341,7 @@ impl AgentCore {
             if kind == ExecutorKind::Custom {
                 self.await_registration(now, &key);
             }
-            self.launch(&key, None);
+            self.launch(&key);
         }
         Ok(key)
     }
@@ -460,16 +460,20 @@ impl AgentCore {
         checked: Checked,
         group: Option<(Arc<str>, usize)>,
     ) {
-        let Some(executor) = self.executor_at(key) else {
-            return;
-        };
         let Checked {
             stream,
             info,
             resources,
             demand,
         } = checked;
-        let nested = (executor.kind == ExecutorKind::Default)
+        // Not kept: an executor that is shared is copied with all its tasks when one is put with it.
+        let Some((kind, user, had_one)) = self.executor_at(key).map(|executor| {
+            let had_one = executor.has_task(&stream.task);
+            (executor.kind, executor.user.clone(), had_one)
+        }) else {
+            return;
+        };
+        let nested = (kind == ExecutorKind::Default)
             .then(|| key.container.child(&self.uuid().to_string()).ok())
             .flatten();
         info!(
@@ -483,7 +487,11 @@ impl AgentCore {
         });
         let record = TaskRecord {
             info,
-            framework: framework.clone(),
+            framework: match kind {
+                ExecutorKind::Command => framework.clone(),
+                // Once in the executor's record, whatever number of tasks it has.
+                ExecutorKind::Default | ExecutorKind::Custom => pb::FrameworkInfo::default(),
+            },
             accepted_unix_ns: unix_ns(now),
             nested_container: nested.as_ref().map(ToString::to_string),
             group: group.as_ref().map(|(name, _)| name.to_string()),
@@ -495,8 +503,8 @@ impl AgentCore {
         let task = Task {
             key: task_key.clone(),
             order: self.accepted,
-            user: match executor.kind {
-                ExecutorKind::Custom => executor.user.clone(),
+            user: match kind {
+                ExecutorKind::Custom => user,
                 _ => user_of(record.info.command.as_ref(), framework),
             },
             role: role_of(&resources),
@@ -515,7 +523,7 @@ impl AgentCore {
             check_status: None,
             kill_asked: None,
         };
-        if executor.has_task(&stream.task) {
+        if had_one {
             // The log of an earlier task of this id says that it is over.
             let key = task_key.clone();
             self.persist(Write::RetireTask { key });

@@ -1,15 +1,16 @@
-//! What completed executors and their tasks take, so that it has a bound in bytes.
+//! What completed frameworks, executors and their tasks take, so that it has a bound in bytes.
 //!
-//! Pure. Invariant: what is counted for a framework is what its completed executors took when they were added.
+//! Pure. Invariant: what is counted for a framework is what its completed executors took when they were added, and what
+//! it took itself if it has no work.
 
 use std::collections::BTreeMap;
 
 use meseta_proto::schema;
 use meseta_resources::FrameworkId;
 
-use super::{Executor, Task};
+use super::{Executor, Framework, Task};
 
-/// The bytes of each framework's completed executors.
+/// The bytes of each framework's completed executors, and of itself once it is completed.
 #[derive(Debug)]
 pub(super) struct History {
     bytes_max: usize,
@@ -38,7 +39,10 @@ impl History {
     }
 
     pub(super) fn take_off(&mut self, framework: &FrameworkId, executor: &Executor) {
-        let bytes = executor_bytes(executor);
+        self.take_off_bytes(framework, executor_bytes(executor));
+    }
+
+    fn take_off_bytes(&mut self, framework: &FrameworkId, bytes: usize) {
         if let Some(own) = self.frameworks.get_mut(framework) {
             let bytes = bytes.min(*own);
             *own -= bytes;
@@ -47,6 +51,18 @@ impl History {
                 self.frameworks.remove(framework);
             }
         }
+    }
+
+    /// A framework has no work any more and is still shown.
+    pub(super) fn add_framework(&mut self, framework: &Framework) {
+        let bytes = framework_bytes(framework);
+        self.bytes += bytes;
+        *self.frameworks.entry(framework.id.clone()).or_default() += bytes;
+    }
+
+    /// A framework that was shown has work again.
+    pub(super) fn take_off_framework(&mut self, framework: &Framework) {
+        self.take_off_bytes(&framework.id, framework_bytes(framework));
     }
 
     /// The framework that has most, if all together have too much.
@@ -62,6 +78,10 @@ impl History {
     pub(super) fn forget(&mut self, framework: &FrameworkId) {
         self.bytes -= self.frameworks.remove(framework).unwrap_or_default();
     }
+}
+
+fn framework_bytes(framework: &Framework) -> usize {
+    size_of::<Framework>() + schema::bytes_of(&*framework.info)
 }
 
 fn executor_bytes(executor: &Executor) -> usize {

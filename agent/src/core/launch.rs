@@ -14,12 +14,13 @@ use tracing::{info, warn};
 
 use super::fields::{duration, unix_ns, volumes_among};
 use super::model::{Executor, ExecutorKind, Framework, Phase, Task, TaskRef};
+use super::parent_volumes::ParentVolumes;
 use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::{FrameworkRecord, LogEntry, RunKey, Started, Write};
 
 impl AgentCore {
-    /// Launches an executor's container, or that of a task inside it.
-    pub(super) fn launch(&mut self, key: &Arc<RunKey>, nested: Option<&Arc<Task>>) {
+    /// Launches an executor's container.
+    pub(super) fn launch(&mut self, key: &Arc<RunKey>) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
@@ -34,25 +35,36 @@ impl AgentCore {
             volumes: executor.volumes(|_| true),
             parent_volumes: Vec::new(),
         };
-        if nested.is_none() {
-            let volumes = Some(plan.volumes.clone());
-            self.change_executor(key, |executor| executor.link.volumes = volumes);
-        }
-        let inside = nested.and_then(|task| task.nested.as_ref().map(|nested| (task, nested)));
-        let plan = match inside {
-            Some((task, nested)) => LaunchPlan {
-                container: nested.id.clone(),
-                subject: Subject::Nested(task.info.clone()),
-                user: task.user.clone(),
-                role: task.role.clone(),
-                demand: nested.demand,
-                resources: task.resources.clone(),
-                volumes: volumes_among(&task.info.resources),
-                parent_volumes: plan.volumes,
-                ..plan
-            },
-            None => plan,
+        let volumes = Some(plan.volumes.clone());
+        self.change_executor(key, |executor| executor.link.volumes = volumes);
+        self.launch_as(plan);
+    }
+
+    /// Launches the container of a task inside its executor's, whose volumes are these. What it takes does not grow with
+    /// the number of tasks beside it: a group has any number of them.
+    pub(super) fn launch_inside(
+        &mut self,
+        key: &Arc<RunKey>,
+        task: &Task,
+        parent_volumes: &ParentVolumes<'_>,
+    ) {
+        let Some(nested) = &task.nested else {
+            return;
         };
+        self.launch_as(LaunchPlan {
+            run: key.clone(),
+            container: nested.id.clone(),
+            subject: Subject::Nested(task.info.clone()),
+            user: task.user.clone(),
+            role: task.role.clone(),
+            demand: nested.demand,
+            resources: task.resources.clone(),
+            volumes: volumes_among(&task.info.resources),
+            parent_volumes: parent_volumes.seen_by(&task.info),
+        });
+    }
+
+    fn launch_as(&mut self, plan: LaunchPlan) {
         self.output(
             Destination::Container(plan.container.clone()),
             ContainerAction::Launch(Box::new(plan)),
@@ -94,7 +106,9 @@ impl AgentCore {
             .completed_frameworks
             .iter()
             .position(|framework| framework.id == *id)?;
-        self.completed_frameworks.remove(at)
+        let framework = self.completed_frameworks.remove(at)?;
+        self.history.take_off_framework(&framework);
+        Some(framework)
     }
 
     pub(super) fn update_framework(&mut self, now: Now, info: pb::FrameworkInfo) {

@@ -11,6 +11,7 @@
 //! accept.rs        RUN_TASK, RUN_TASK_GROUP → checked → intent → launch
 //! rejection.rs     why a task is not taken
 //! launch.rs        containers that started → STARTING, RUNNING
+//! parent_volumes.rs  what a task of a group sees of the volumes around it
 //! executors.rs     executors of frameworks: subscription, updates, messages
 //! lifetimes.rs     their timeouts, shutdown and end
 //! reconcile.rs     what waits for an executor's container: resizes, deliveries, terminal updates
@@ -50,6 +51,7 @@ mod model;
 mod operation_updates;
 mod operations;
 mod oversubscription;
+mod parent_volumes;
 mod pause;
 mod probe;
 mod reconcile;
@@ -469,18 +471,23 @@ impl AgentCore {
     }
 
     fn change_container(&mut self, id: &ContainerId, change: impl FnOnce(&mut Container)) {
-        let Some(executor) = self.executor_of(id) else {
+        let Some(owner) = self.containers.get(id) else {
             return;
         };
-        let task = self.containers.get(id).and_then(|owner| owner.task.clone());
-        self.change_executor(&executor.key, |executor| {
-            if executor.container.id == *id {
-                return change(&mut executor.container);
-            }
-            let task = task.and_then(|task| executor.tasks.get_mut(&task));
-            if let Some(nested) = task.and_then(|task| Arc::make_mut(task).nested.as_mut()) {
-                change(nested);
-            }
-        });
+        let framework = self.frameworks.get_mut(&owner.framework);
+        let Some(executor) = framework
+            .and_then(|framework| Arc::make_mut(framework).executors.get_mut(&owner.executor))
+        else {
+            return;
+        };
+        let executor = Arc::make_mut(executor);
+        if executor.container.id == *id {
+            return change(&mut executor.container);
+        }
+        let task = owner.task.as_ref();
+        let task = task.and_then(|task| executor.tasks.get_mut(task));
+        if let Some(nested) = task.and_then(|task| Arc::make_mut(task).nested.as_mut()) {
+            change(nested);
+        }
     }
 }

@@ -17,6 +17,7 @@ use tracing::{error, info};
 use super::demand::{combined, demand};
 use super::fields::{unix_ns, volumes_among};
 use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
+use super::parent_volumes::ParentVolumes;
 use super::{AgentCore, ContainerAction, Destination};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, LogEntry, RunKey, TaskKey, Write};
@@ -186,11 +187,13 @@ impl AgentCore {
 
     /// Launches the tasks of a default executor that have not been launched.
     fn launch_nested(&mut self, executor: &Arc<Executor>) {
+        let volumes = executor.volumes(|_| true);
+        let parent_volumes = ParentVolumes::of(&volumes);
         for task in executor.undelivered() {
             info!(task_id = %task.key.task, "launching a task of a group");
             self.change_task(&task.key, |task| task.delivered = true);
             self.change_executor(&executor.key, |executor| executor.link.was_given = true);
-            self.launch(&executor.key, Some(&task));
+            self.launch_inside(&executor.key, &task, &parent_volumes);
         }
     }
 

@@ -322,7 +322,8 @@ impl AgentCore {
         self.shorten_history();
     }
 
-    /// Forgets completed executors of the framework that has most, oldest first, while there is too much.
+    /// Forgets completed executors of the framework that has most, oldest first, while there is too much, and then itself
+    /// if it is completed.
     fn shorten_history(&mut self) {
         while let Some(id) = self.history.too_much() {
             let framework = match self.frameworks.get_mut(&id) {
@@ -335,7 +336,10 @@ impl AgentCore {
             let oldest = framework.and_then(|one| Arc::make_mut(one).completed.pop_front());
             match oldest {
                 Some(oldest) => self.history.take_off(&id, &oldest),
-                None => self.history.forget(&id),
+                None => {
+                    self.completed_frameworks.retain(|one| one.id != id);
+                    self.history.forget(&id);
+                }
             }
         }
     }
@@ -353,12 +357,14 @@ impl AgentCore {
                 agent,
                 framework: id.clone(),
             });
+            self.history.add_framework(&framework);
             self.completed_frameworks.push_back(framework);
             while self.completed_frameworks.len() > COMPLETED_FRAMEWORKS_MAX
                 && let Some(oldest) = self.completed_frameworks.pop_front()
             {
                 self.history.forget(&oldest.id);
             }
+            self.shorten_history();
         }
     }
 

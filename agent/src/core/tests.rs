@@ -6,6 +6,7 @@ mod draining;
 mod endings;
 mod groups;
 mod lost_records;
+mod messages;
 mod operations;
 mod order;
 mod oversubscribing;

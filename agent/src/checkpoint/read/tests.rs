@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use nix::libc;
 
 use super::*;
+use crate::checkpoint::tests::{framework, identity, intent};
 use crate::checkpoint::{Store, TaskRecord, Write};
 
 /// The machine's disk, on which some calls fail so many times before they do not.
@@ -143,4 +144,25 @@ fn tasks_without_their_executor_are_no_command_tasks() {
     assert!(image.frameworks.iter().all(|one| one.runs.is_empty()));
     let damaged: Vec<_> = image.damages.iter().map(|it| &it.path).collect();
     assert_eq!(damaged, [&layout.run(&run).join(EXECUTOR_INFO)]);
+}
+
+/// Records of earlier versions tell it with each task of a group.
+#[test]
+fn a_framework_is_read_once_however_many_records_tell_it() {
+    for with_record in [true, false] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(dir.path());
+        let store = Store::open(layout.clone());
+        let tasks = ["a", "b", "c"].map(intent);
+        let writes = [identity()].into_iter().chain(tasks);
+        let writes: Vec<_> = writes.chain(with_record.then(framework)).collect();
+        store.commit(&writes).expect("the disk works");
+        let image = read(&layout).expect("readable");
+        assert_eq!(image.frameworks[0].info.name, "n");
+        let runs = image.frameworks[0].runs.iter();
+        let tasks: Vec<_> = runs.flat_map(|run| &run.tasks).collect();
+        assert_eq!(tasks.len(), 3);
+        let nothing = FrameworkInfo::default();
+        assert!(tasks.iter().all(|task| task.record.framework == nothing));
+    }
 }

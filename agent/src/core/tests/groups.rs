@@ -15,7 +15,8 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
 
 use super::custom::{executor_info, kinds, status};
-use super::simulation::{Seen, Simulation, framework_id, identity, task};
+use super::simulation::{Seen, Simulation, framework_id, identity, scalar, task};
+use crate::checkpoint::Layout;
 use crate::core::Exit;
 
 impl Simulation {
@@ -415,4 +416,29 @@ fn that_a_task_runs_is_told_before_it_is_to_be_ended_with_its_group() {
         simulation.told_of("b"),
         [TaskStarting, TaskRunning, TaskKilling, TaskFinished]
     );
+}
+
+/// A framework's description may be a thousand times as large as each of its tasks.
+#[test]
+fn a_group_tells_its_framework_once_whatever_number_of_tasks_it_has() {
+    let mut simulation = Simulation::registered();
+    simulation.framework_name = "x".repeat(1 << 20);
+    simulation.quick_disk = false;
+    let small = |number: usize| pb::TaskInfo {
+        resources: vec![scalar("mem", 0.001)],
+        ..task(&format!("t{number:04}"))
+    };
+    simulation.run_group_of((0..1000).map(small).collect(), true);
+    let bytes = simulation.pending_bytes();
+    assert!(bytes < 8 << 20, "{bytes}");
+    // What an agent reads that lost the framework's own record.
+    simulation.flush(usize::MAX);
+    let image = simulation.image();
+    let framework = &image.frameworks[0];
+    let path = Layout::new(simulation.work_dir())
+        .framework_info(&framework.runs[0].key.agent, &framework.id);
+    std::fs::remove_file(path).expect("removed");
+    let image = simulation.image();
+    assert_eq!(image.frameworks[0].info.name.len(), 1 << 20);
+    assert_eq!(image.frameworks[0].runs[0].tasks.len(), 1000);
 }

@@ -134,3 +134,26 @@ fn tasks_of_a_group_go_together_and_not_while_one_of_them_runs() {
     assert!(["a", "b"].iter().all(|id| !simulation.is_written(id)));
     assert!(["c", "d"].iter().all(|id| simulation.is_written(id)));
 }
+
+/// Its description may be a good part of what all that is shown may take.
+#[test]
+fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
+    let mut simulation = Simulation::registered();
+    let shown = |simulation: &Simulation| simulation.core.snapshot().completed_frameworks.len();
+    simulation.framework_name = "x".repeat(512 << 10);
+    let container = simulation.running(task("t"));
+    simulation.end(&container, Exit::Code(0));
+    simulation.acknowledge_all();
+    assert_eq!(shown(&simulation), 1, "it fits");
+    // What has work again counts no more, and then once.
+    let container = simulation.running(task("t"));
+    assert_eq!(shown(&simulation), 0);
+    simulation.end(&container, Exit::Code(0));
+    simulation.acknowledge_all();
+    assert_eq!(shown(&simulation), 1);
+    simulation.framework_name = "x".repeat(2 << 20);
+    let container = simulation.running(task("t"));
+    simulation.end(&container, Exit::Code(0));
+    simulation.acknowledge_all();
+    assert_eq!(shown(&simulation), 0);
+}

@@ -14,6 +14,10 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Moment, Now, Resources, Role};
 
+pub(super) use super::messages::{
+    BOOT, FRAMEWORK, PING_TIMEOUT, duration, framework_id, identity, registered, scalar, states,
+    task, task_id,
+};
 use crate::checkpoint::{Layout, Limitation, LogEntry, Store, Write, read};
 use crate::core::{
     AgentCore, BootClock, ConnectionId, ContainerAction, Destination, Effect, Ending, Enforceable,
@@ -21,12 +25,8 @@ use crate::core::{
     Recovery, State,
 };
 
-pub(super) const AGENT: &str = "S0";
-pub(super) const FRAMEWORK: &str = "F";
-pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(75);
 const MOMENT_AT_START: Moment = Moment::from_nanos(1);
 const UPTIME_AT_START: Duration = Duration::from_secs(9000);
-const BOOT: &str = "boot";
 const UNIX_AT_START: Duration = Duration::from_secs(1_800_000_000);
 
 /// What the core did that others can see.
@@ -78,6 +78,7 @@ pub(super) struct Simulation {
     /// Uuids of updates that are durable.
     durable_updates: Vec<Vec<u8>>,
     pub(super) capabilities: Vec<FrameworkCapability>,
+    pub(super) framework_name: String,
     seed: u64,
     written_before: u64,
     /// What `--resources` gives from the next start on.
@@ -144,6 +145,7 @@ impl Simulation {
             unheard: Vec::new(),
             durable_updates: Vec::new(),
             capabilities: Vec::new(),
+            framework_name: "simulated".to_owned(),
             seed: 1,
             written_before: 0,
             configured: CONFIGURED,
@@ -240,6 +242,11 @@ impl Simulation {
         }
         let lsn = batch.last().map_or(0, |(lsn, _)| *lsn);
         self.release(lsn);
+    }
+
+    /// What is about to be durable, in bytes.
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.pending.iter().map(|(_, write)| write.bytes()).sum()
     }
 
     /// The epochs that are about to be durable, one for each write of who the agent is.
@@ -455,7 +462,7 @@ impl Simulation {
         pb::FrameworkInfo {
             id: Some(framework_id()),
             user: "somebody".to_owned(),
-            name: "simulated".to_owned(),
+            name: self.framework_name.clone(),
             capabilities: self.capabilities.iter().map(capability).collect(),
             ..pb::FrameworkInfo::default()
         }
@@ -629,72 +636,5 @@ impl Simulation {
 
     pub(super) fn image(&self) -> crate::checkpoint::Image {
         read(&Layout::new(self.dir.path())).expect("the checkpoints can be read")
-    }
-}
-
-pub(super) fn states(told: &[pb::TaskStatus]) -> Vec<pb::TaskState> {
-    told.iter().map(pb::TaskStatus::state).collect()
-}
-
-pub(super) fn registered() -> ToAgent {
-    ToAgent::Registered(wire::Registered {
-        agent_id: pb::AgentId {
-            value: AGENT.to_owned(),
-        },
-        total_ping_timeout_seconds: PING_TIMEOUT.as_secs_f64(),
-        unknown_tasks: Vec::new(),
-        unknown_operations: Vec::new(),
-        master_info: None,
-    })
-}
-
-pub(super) fn identity(number: usize) -> ProcessIdentity {
-    ProcessIdentity {
-        pid: 100 + i32::try_from(number).expect("few"),
-        start_ticks: 5,
-        boot_id: BootId::from_text(BOOT),
-    }
-}
-
-pub(super) fn framework_id() -> pb::FrameworkId {
-    pb::FrameworkId {
-        value: FRAMEWORK.to_owned(),
-    }
-}
-
-pub(super) fn task_id(id: &str) -> pb::TaskId {
-    pb::TaskId {
-        value: id.to_owned(),
-    }
-}
-
-pub(super) fn duration(duration: Duration) -> pb::DurationInfo {
-    pb::DurationInfo {
-        nanoseconds: i64::try_from(duration.as_nanos()).expect("a short time"),
-    }
-}
-
-pub(super) fn scalar(name: &str, value: f64) -> pb::Resource {
-    pb::Resource {
-        name: name.to_owned(),
-        r#type: pb::value::Type::Scalar.into(),
-        scalar: Some(pb::value::Scalar { value }),
-        ..pb::Resource::default()
-    }
-}
-
-pub(super) fn task(id: &str) -> pb::TaskInfo {
-    pb::TaskInfo {
-        name: id.to_owned(),
-        task_id: task_id(id),
-        agent_id: pb::AgentId {
-            value: AGENT.to_owned(),
-        },
-        resources: vec![scalar("cpus", 1.0), scalar("mem", 64.0)],
-        command: Some(pb::CommandInfo {
-            value: Some("true".to_owned()),
-            ..pb::CommandInfo::default()
-        }),
-        ..pb::TaskInfo::default()
     }
 }
