@@ -6,10 +6,12 @@
 //! Invariants: nothing is made outside of the sandbox, whatever the task does to it meanwhile, and
 //! persistent data survives the container.
 
+mod placement;
 mod points;
 mod readiness;
 mod running;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -31,12 +33,16 @@ use crate::failure::Failure;
 use crate::file_user;
 use crate::host_paths::HostPaths;
 use crate::spec::LaunchSettings;
+use placement::{Point, placed};
 use points::Kind;
 pub(crate) use readiness::{emptied, make_ready};
 pub(crate) use running::change;
 
-/// Places of the machine that show the kernel and not files; over them nothing is mounted.
-const KERNEL_FOLDERS: [&str; 2] = ["/proc", "/sys"];
+/// The most volumes of one container. Each costs steps of the launch while it holds one of few permits, and a mount.
+const VOLUMES_MAX: usize = 1024;
+
+/// Longest path that the kernel takes (`PATH_MAX` without its zero byte).
+const PATH_BYTES_MAX: usize = 4095;
 
 /// A volume cannot be provided.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +58,8 @@ pub(crate) enum VolumeError {
         /// What is wrong with that.
         reason: String,
     },
+    #[error("{count} volumes are too many for one container: there may be {VOLUMES_MAX}")]
+    TooMany { count: usize },
     /// Two are to be at one place.
     #[error("{0} and {1} would hide each other")]
     Overlap(String, String),
@@ -91,7 +99,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeE
 }
 
 /// One volume of a container.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Volume {
     /// A name for error messages.
     name: String,
@@ -102,7 +110,7 @@ pub(crate) struct Volume {
 }
 
 /// What is seen there.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Origin {
     /// A persistent volume, which is its user's, or its first user's if it is shared.
     Data { path: PathBuf, shared: bool },
@@ -178,12 +186,45 @@ pub(crate) fn of_plan(layout: &Layout, plan: &LaunchPlan) -> Result<Vec<Volume>,
     if matches!(plan.subject, Subject::Group(_)) {
         return Ok(Vec::new());
     }
-    let mut volumes = of_resources(layout, &plan.volumes)?;
     let info = plan.container_info();
-    for volume in info.map_or(&[][..], |info| info.volumes.as_slice()) {
-        volumes.push(of_message(layout, plan, volume)?);
+    let messages = info.map_or(&[][..], |info| info.volumes.as_slice());
+    check_count(messages.len())?;
+    let mut volumes = of_resources(layout, &plan.volumes)?;
+    check_count(volumes.len() + messages.len())?;
+    for message in messages {
+        check_paths(message)?;
+        volumes.push(of_message(layout, plan, message)?);
     }
     Ok(volumes)
+}
+
+/// Refuses paths that the kernel would refuse, before a folder is made for each of their parts.
+fn check_paths(message: &pb::Volume) -> Result<(), VolumeError> {
+    let source = message.source.as_ref();
+    let host_path = source.and_then(|source| source.host_path.as_ref());
+    let sandbox_path = source.and_then(|source| source.sandbox_path.as_ref());
+    let paths = [
+        Some(&message.container_path),
+        message.host_path.as_ref(),
+        host_path.map(|given| &given.path),
+        sandbox_path.map(|given| &given.path),
+    ];
+    let longest = paths.into_iter().flatten().map(String::len).max();
+    match longest {
+        Some(longest) if longest > PATH_BYTES_MAX => {
+            let reason = format!("its path has {longest} bytes, more than {PATH_BYTES_MAX}");
+            // Its name would have the path in it.
+            Err(refused("a volume", reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_count(count: usize) -> Result<(), VolumeError> {
+    match count > VOLUMES_MAX {
+        true => Err(VolumeError::TooMany { count }),
+        false => Ok(()),
+    }
 }
 
 /// The persistent volumes among resources, which were checked when they were taken.
@@ -200,6 +241,7 @@ pub(crate) fn of_resources(
     messages: &[pb::Resource],
 ) -> Result<Vec<Volume>, VolumeError> {
     let mut volumes: Vec<Volume> = Vec::new();
+    let mut seen = BTreeSet::new();
     for resource in persistent(messages) {
         let disk = resource.disk();
         let id = disk.and_then(|disk| disk.persistence.as_ref());
@@ -220,7 +262,7 @@ pub(crate) fn of_resources(
             name,
         };
         // Several tasks of one executor may share it.
-        if !volumes.contains(&volume) {
+        if seen.insert(volume.clone()) {
             volumes.push(volume);
         }
     }
@@ -349,77 +391,6 @@ fn parent_sandbox(
         beneath: layout.sandbox(&plan.run),
         path: above.join(path),
     })
-}
-
-/// Where a volume goes.
-#[derive(Clone, Debug, Eq, PartialEq)]
-enum Point {
-    /// In the sandbox, relative to it.
-    Sandbox(PathBuf),
-    /// Over something of the machine's, without a link in its path.
-    Host(PathBuf),
-}
-
-impl Point {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Sandbox(path) | Self::Host(path) => path,
-        }
-    }
-}
-
-fn point_of(context: &VolumeContext, volume: &Volume) -> Result<Point, VolumeError> {
-    let path = Path::new(&volume.container_path);
-    if !path.is_absolute() {
-        let inside = parts(&volume.container_path).map(Point::Sandbox);
-        return inside.ok_or_else(|| VolumeError::Point {
-            volume: volume.name.clone(),
-            path: volume.container_path.clone(),
-        });
-    }
-    let wrong = |reason: &str| VolumeError::HostPath {
-        volume: volume.name.clone(),
-        path: path.to_owned(),
-        reason: reason.to_owned(),
-    };
-    if !context.mounts {
-        return Err(wrong(
-            "an absolute path needs namespaces/mnt, which this agent's isolation does not have",
-        ));
-    }
-    let found = path.canonicalize().map_err(|_| {
-        wrong("it is an absolute path; it must exist if the container shares the host filesystem")
-    })?;
-    let is_kernels = KERNEL_FOLDERS
-        .iter()
-        .any(|folder| found.starts_with(folder));
-    if is_kernels || found == Path::new("/") {
-        return Err(wrong("nothing is mounted over that"));
-    }
-    Ok(Point::Host(found))
-}
-
-/// Each volume with its place; refused if one would hide another.
-fn placed<'a>(
-    context: &VolumeContext,
-    volumes: &'a [Volume],
-) -> Result<Vec<(Point, &'a Volume)>, VolumeError> {
-    let mut placed: Vec<(Point, &Volume)> = Vec::new();
-    for volume in volumes {
-        let point = point_of(context, volume)?;
-        let hides = |other: &Point| {
-            let (one, other) = (point.path(), other.path());
-            one.starts_with(other) || other.starts_with(one)
-        };
-        if let Some((_, other)) = placed.iter().find(|(other, _)| hides(other)) {
-            return Err(VolumeError::Overlap(
-                other.name.clone(),
-                volume.name.clone(),
-            ));
-        }
-        placed.push((point, volume));
-    }
-    Ok(placed)
 }
 
 /// Lets volumes appear in a sandbox: makes their places, and links where nothing can be mounted. What

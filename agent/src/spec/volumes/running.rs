@@ -14,7 +14,7 @@ use meseta_isolators::{
 use procfs::process::{MountInfo, Process};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-use super::{Origin, Point, Volume, VolumeContext, placed, points, provide_one};
+use super::{Origin, Volume, VolumeContext, placed, points, provide_one};
 use crate::failure::Failure;
 
 /// Below a work directory, or a disk of type PATH, volumes are here. One of type MOUNT is a volume as a whole.
@@ -53,6 +53,7 @@ fn plan(
     location: impl Fn(&Path) -> Option<Location>,
 ) -> Result<(Vec<MountStep>, Vec<PathBuf>), Failure> {
     let placed = placed(context, requested)?;
+    let requested: BTreeSet<_> = placed.iter().map(|(point, _)| point.path()).collect();
     let there = if context.mounts {
         mounted()?
     } else {
@@ -69,8 +70,7 @@ fn plan(
     let mut gone = Vec::new();
     for point in there.at.keys().copied() {
         let stale = there.volumes_on_top(point);
-        let is_requested = |(place, _): &(Point, _)| place.path() == point;
-        if stale == 0 || placed.iter().any(is_requested) {
+        if stale == 0 || requested.contains(point) {
             continue;
         }
         steps.extend(std::iter::repeat_with(|| unmount(point)).take(stale));
@@ -78,7 +78,7 @@ fn plan(
             gone.push(point.to_owned());
         }
     }
-    for (point, volume) in placed {
+    for (point, volume) in &placed {
         let path = point.path();
         if there
             .seen(path)
@@ -89,7 +89,7 @@ fn plan(
         // The volume of an earlier task may be there, whose disk may be another role's by now.
         let stale = there.volumes_on_top(path);
         steps.extend(std::iter::repeat_with(|| unmount(path)).take(stale));
-        let step = provide_one(context, &point, volume, owner);
+        let step = provide_one(context, point, volume, owner);
         steps.extend(step?);
     }
     Ok((steps, gone))

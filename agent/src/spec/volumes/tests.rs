@@ -105,14 +105,18 @@ impl Fixture {
         }
     }
 
-    fn provide(&self, plan: &LaunchPlan, mounts: bool) -> Result<Vec<MountStep>, String> {
-        let context = VolumeContext {
+    fn context(&self, plan: &LaunchPlan, mounts: bool) -> VolumeContext {
+        VolumeContext {
             root: self.layout.sandbox(&plan.run),
             inside: inside(&plan.container),
             mounts,
             host_paths: self.host_paths.clone(),
             mount_disks: Arc::default(),
-        };
+        }
+    }
+
+    fn provide(&self, plan: &LaunchPlan, mounts: bool) -> Result<Vec<MountStep>, String> {
+        let context = self.context(plan, mounts);
         of_plan(&self.layout, plan)
             .and_then(|volumes| provide(&context, &volumes, None))
             .map_err(|error| meseta_daemon::error_chain::chain(&error))
@@ -193,6 +197,7 @@ fn what_is_shared_by_a_group_is_found_where_it_lies() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let fixture = Fixture::new();
+    let long = "b/".repeat(2_048);
     let parent = |path, at| sandbox_volume(sandbox_path::Type::Parent, path, at);
     let own = |path, at| sandbox_volume(sandbox_path::Type::Self_, path, at);
     let host = |path: &str, at: &str| pb::Volume {
@@ -216,6 +221,22 @@ fn what_makes_no_sense_is_refused() {
         (vec![parent("a", ".")], "relative path that stays"),
         (vec![own("a", "b")], "'container_path' is relative"),
         (vec![host("a", "b")], "'container_path' is relative"),
+        (
+            vec![parent("a", "b/d"), parent("c", "b.d"), parent("c", "b")],
+            "volume b/d and volume b would hide each other",
+        ),
+        (
+            vec![parent("a", "b"), parent("c", "b.d"), parent("c", "./b")],
+            "volume b and volume ./b would hide each other",
+        ),
+        (
+            vec![parent("a", &long)],
+            "its path has 4096 bytes, more than 4095",
+        ),
+        (
+            vec![parent(&long, "a")],
+            "its path has 4096 bytes, more than 4095",
+        ),
         (
             vec![parent("a", "b"), parent("c", "b/d")],
             "hide each other",
@@ -322,4 +343,40 @@ fn links_in_a_sandbox_lead_nowhere() {
     let plan = fixture.plan(vec![parent("a", "b")]);
     assert!(fixture.provide(&plan, true).is_err());
     assert_eq!(fs::read_dir(&precious).expect("read").count(), 0);
+}
+
+/// Hundreds of thousands were compared each with each while they held one of a few places to launch.
+#[test]
+fn more_volumes_than_a_container_needs_are_refused_at_once() {
+    let fixture = Fixture::new();
+    let volumes = |count: usize| {
+        let paths = (0..count).map(|number| format!("v{number}"));
+        let volumes = paths.map(|path| sandbox_volume(sandbox_path::Type::Parent, "w", &path));
+        fixture.plan(volumes.collect())
+    };
+    let error = fixture.provide(&volumes(100_000), true);
+    let expected = "100000 volumes are too many for one container: there may be 1024";
+    assert_eq!(error, Err(expected.to_owned()));
+    let mut plan = volumes(VOLUMES_MAX);
+    let provided = of_plan(&fixture.layout, &plan).expect("not too many");
+    assert_eq!(provided.len(), VOLUMES_MAX);
+    plan.volumes = vec![disk("v", "data", pb::volume::Mode::Rw)];
+    let error = of_plan(&fixture.layout, &plan).expect_err("one more");
+    assert!(matches!(error, VolumeError::TooMany { count: 1025 }));
+}
+
+/// Persistent volumes of a container that runs are as many as its agent has.
+#[test]
+fn volumes_side_by_side_are_placed_without_comparing_each_with_each() {
+    let fixture = Fixture::new();
+    let context = fixture.context(&fixture.plan(Vec::new()), true);
+    let volume = |number: usize| Volume {
+        name: format!("volume {number}"),
+        from: Origin::Host("/".into()),
+        container_path: format!("v{number}/data"),
+        writable: true,
+    };
+    let volumes: Vec<_> = (0..200_000).map(volume).collect();
+    let all = placed(&context, &volumes).expect("side by side");
+    assert_eq!(all.len(), volumes.len());
 }
