@@ -1,7 +1,7 @@
 //! Executors of the frameworks' own: how they subscribe, and what they tell and are told.
 //!
 //! Events go to one stream per executor, the last that it opened. What an executor tells is durable
-//! before it is acknowledged. Invariant: an executor hears of a task or a kill at least once, and of
+//! before it is acknowledged, but for what it tells of a task that has ended. Invariant: an executor hears of a task or a kill at least once, and of
 //! nothing before it is durable.
 
 use std::sync::Arc;
@@ -281,8 +281,8 @@ impl AgentCore {
         told.executor_pid = ours.executor_pid;
     }
 
-    /// A word about a task that is over is passed on, as Mesos does; one about a task that never was
-    /// here is not.
+    /// A word about a task that is over is passed on, as Mesos does; one about a task that never was here is not. It is
+    /// written if it tells an end: what else it may say of such a task is of no use to another life of the agent.
     fn update_of_absent(
         &mut self,
         now: Now,
@@ -309,14 +309,16 @@ impl AgentCore {
             .statuses
             .iter()
             .any(|old| old.uuid.as_deref() == Some(&uuid));
-        if !was_told {
+        if !was_told && !self.updates.knows(&stream, &uuid) {
             let Some(permit) = permit else {
                 return log_rejected_update(&executor.key, &stream.task);
             };
-            self.persist(Write::Log {
-                key: known.key.clone(),
-                entry: Box::new(LogEntry::Update(status.clone())),
-            });
+            if is_terminal(status.state) {
+                self.persist(Write::Log {
+                    key: known.key.clone(),
+                    entry: Box::new(LogEntry::Update(status.clone())),
+                });
+            }
             self.answer_for_absent(now, &stream, status, permit);
         }
         let task_ref = TaskRef {

@@ -367,8 +367,12 @@ impl Task {
         is_terminal(self.state.into())
     }
 
-    /// Notes a new status.
+    /// Notes a new status. What is told of a task that has ended, but of its end, changes nothing: it holds no resources
+    /// any more, and nobody would end it again.
     pub fn record(&mut self, status: &pb::TaskStatus) {
+        if self.is_terminal() && !is_terminal(status.state) {
+            return;
+        }
         if let Ok(state) = pb::TaskState::try_from(status.state) {
             self.state = state;
         }

@@ -273,6 +273,8 @@ impl AgentCore {
         let stream = task.stream();
         for entry in log {
             match entry {
+                // Earlier versions wrote what an executor told of a task after its end.
+                LogEntry::Update(status) if task.is_terminal() && !is_terminal(status.state) => {}
                 LogEntry::Update(status) => {
                     task.record(status);
                     task.sent

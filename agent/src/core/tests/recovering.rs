@@ -1,14 +1,20 @@
 //! Coming back after a crash, from the real checkpoint store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
     TaskFailed, TaskFinished, TaskKilled, TaskRunning, TaskStarting,
 };
+use meseta_proto::mesos::v1::executor::call;
 use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::TaskId;
 
+use super::custom::status;
 use super::simulation::{Seen, Simulation, duration, identity, states, task};
+use crate::checkpoint::{LogEntry, TaskKey, Write};
 use crate::core::{Exit, Input};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -172,7 +178,6 @@ fn an_agent_id_is_kept() {
     let mut simulation = Simulation::registered();
     simulation.crash(false);
     simulation.link_up();
-    use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
     assert!(matches!(
         simulation.frames.last(),
         Some(FromAgent::Reregister(_))
@@ -338,4 +343,38 @@ fn a_cleanup_that_was_cut_short_is_told_as_far_as_it_came() {
     assert_eq!(simulation.told_states(), [TaskKilled, TaskKilled]);
     assert!(!simulation.saw(|seen| matches!(seen, Seen::Exit(_))));
     simulation.running(task("third"));
+}
+
+/// Of one whose stream broke before it heard that its update is safe, or which is not honest.
+#[test]
+fn a_task_that_has_ended_stays_so_whatever_its_executor_tells_later() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.tells(status("a", TaskFinished, 1));
+    simulation.resize(None);
+    simulation.acknowledge_all();
+    for uuid in [3, 3, 4] {
+        simulation.tells(status("a", TaskRunning, uuid));
+    }
+    assert_eq!(simulation.told_states(), [TaskRunning, TaskRunning]);
+    // What an earlier version wrote of it.
+    let key = simulation.image().frameworks[0].runs[0].key.clone();
+    let key = TaskKey {
+        run: key,
+        task: TaskId::new("a").expect("an id"),
+    };
+    simulation.write(Write::Log {
+        key: Arc::new(key),
+        entry: Box::new(LogEntry::Update(status("a", TaskRunning, 5))),
+    });
+    simulation.crash(false);
+    simulation.subscribe(2, call::Subscribe::default());
+    // Its own alone.
+    assert_eq!(simulation.resize(None), [32]);
+    simulation.link_up();
+    let FromAgent::Reregister(return_of) = simulation.frames.last().expect("a return") else {
+        panic!("no return: {:?}", simulation.frames.last());
+    };
+    assert!(return_of.tasks.is_empty(), "{return_of:?}");
+    let executors: Vec<_> = simulation.core.all_executors().collect();
+    assert!(executors[0].tasks.is_empty() && executors[0].completed[0].is_terminal());
 }

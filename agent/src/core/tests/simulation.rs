@@ -22,7 +22,7 @@ use crate::checkpoint::{Layout, Limitation, LogEntry, Store, Write, read};
 use crate::core::{
     AgentCore, BootClock, ConnectionId, ContainerAction, Destination, Effect, Ending, Enforceable,
     ExecutorAction, Exit, ExitReason, Found, Input, LinkAction, LinkId, Options, Output, Probe,
-    Recovery, State,
+    Recovery, State, is_terminal,
 };
 
 const MOMENT_AT_START: Moment = Moment::from_nanos(1);
@@ -244,6 +244,11 @@ impl Simulation {
         self.release(lsn);
     }
 
+    /// Writes something that is not of the core's doing.
+    pub(super) fn write(&self, write: Write) {
+        self.store.commit([&write]).expect("the disk works");
+    }
+
     /// What is about to be durable, in bytes.
     pub(super) fn pending_bytes(&self) -> usize {
         self.pending.iter().map(|(_, write)| write.bytes()).sum()
@@ -331,10 +336,12 @@ impl Simulation {
         }
     }
 
-    /// Nobody hears of an update of a task of ours that is not on the disk.
+    /// Nobody hears of an update of a task of ours that is not on the disk, unless that says nothing of its end and is
+    /// told after it.
     fn check_durable(&self, message: &FromAgent) {
         if let FromAgent::StatusUpdate(update) = message
             && update.status.container_status.is_some()
+            && (is_terminal(update.status.state) || !self.is_over(&update.status.task_id))
         {
             let uuid = update.status.uuid.clone().expect("a uuid");
             assert!(
@@ -342,6 +349,15 @@ impl Simulation {
                 "told before it was durable"
             );
         }
+    }
+
+    fn is_over(&self, task: &pb::TaskId) -> bool {
+        let mut executors = self.core.all_executors();
+        executors.any(|executor| {
+            let mut over = executor.completed.iter();
+            !executor.tasks.contains_key(task.value.as_str())
+                && over.any(|over| over.info.task_id == *task)
+        })
     }
 
     /// Lets time pass, waking the core whenever it asked for it.
