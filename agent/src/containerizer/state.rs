@@ -243,6 +243,11 @@ impl Containerizer {
         &self.inner.options.settings
     }
 
+    /// Whether there is a container of that id, whatever becomes of it: an executor's or a task's own.
+    pub(crate) fn has(&self, container: &ContainerId) -> bool {
+        self.inner.table().contains_key(container)
+    }
+
     /// Who keeps a container that runs.
     pub(crate) fn supervisor_of(&self, container: &ContainerId) -> Option<ProcessIdentity> {
         match self.inner.table().get(container) {

@@ -191,10 +191,10 @@ impl NestedContainers {
         containerizer: &Containerizer,
         plan: &LaunchPlan,
     ) -> Result<Reserved, NestedError> {
-        let is_live = |container: &ContainerId| containerizer.supervisor_of(container).is_some();
+        let is_there = |container: &ContainerId| containerizer.has(container);
         let is_over = |one: &Arc<Nested>| one.is_over();
         self.table()
-            .reserve(&plan.container, &plan.run, is_over, is_live)?;
+            .reserve(&plan.container, &plan.run, is_over, is_there)?;
         Ok(Reserved {
             all: self.clone(),
             id: Some(plan.container.clone()),
@@ -612,7 +612,7 @@ impl NestedContainers {
             removing: Arc::default(),
         };
         let mut table = self.table();
-        let reserved = table.reserve(id, run, |_| false, |_| true);
+        let reserved = table.reserve(id, run, |_| false, |one| *one == run.container);
         reserved.expect("a free id");
         table.keep(id, Arc::new(nested));
         told
@@ -763,5 +763,18 @@ mod tests {
         assert!(matches!(second.await, Err(NestedError::Unknown)));
         removals.all.find(id).expect("it runs");
         assert!(removals.sandbox().exists());
+    }
+    /// A launch under the id of a task's container fails, and the sandbox is the task's.
+    #[test]
+    fn what_was_there_before_a_launch_stays_when_that_is_undone() {
+        let removals = Removals::new();
+        let sandbox = || NestedSandbox::of(&removals.layout(), &removals.plan);
+        let fresh = sandbox();
+        std::fs::create_dir_all(removals.sandbox()).expect("a sandbox");
+        let again = sandbox();
+        again.undo();
+        assert!(removals.sandbox().exists());
+        fresh.undo();
+        assert!(!removals.sandbox().exists());
     }
 }

@@ -56,19 +56,19 @@ impl<N> NestedTable<N> {
         entries.filter_map(|(id, entry)| Some((id, entry.one.as_ref()?)))
     }
 
-    /// Takes an id. `is_live` tells of an executor's container whether that runs.
+    /// Takes an id. `is_there` tells of an executor's or a task's own container whether there is one of that id.
     pub(super) fn reserve(
         &mut self,
         id: &ContainerId,
         run: &RunKey,
         has_ended: impl Fn(&N) -> bool,
-        is_live: impl Fn(&ContainerId) -> bool,
+        is_there: impl Fn(&ContainerId) -> bool,
     ) -> Result<(), NestedError> {
-        if self.entries.contains_key(id) {
+        if self.entries.contains_key(id) || is_there(id) {
             return Err(NestedError::Exists);
         }
         if !self.has_capacity(&run.framework) {
-            self.forget_abandoned(&has_ended, is_live);
+            self.forget_abandoned(&has_ended, is_there);
         }
         if !self.has_capacity(&run.framework) && !self.forget_oldest(&run.framework, has_ended) {
             let text = "too many nested containers run: wait for some of this framework to end";
@@ -128,11 +128,11 @@ impl<N> NestedTable<N> {
     fn forget_abandoned(
         &mut self,
         has_ended: impl Fn(&N) -> bool,
-        is_live: impl Fn(&ContainerId) -> bool,
+        is_there: impl Fn(&ContainerId) -> bool,
     ) {
         let entries = self.entries.iter();
         let abandoned = entries.filter(|(_, entry)| {
-            entry.one.as_ref().is_some_and(&has_ended) && !is_live(&entry.outermost)
+            entry.one.as_ref().is_some_and(&has_ended) && !is_there(&entry.outermost)
         });
         let abandoned: Vec<_> = abandoned.map(|(id, _)| id.clone()).collect();
         for id in abandoned {
@@ -164,8 +164,9 @@ mod tests {
     }
 
     fn reserve(all: &mut TestTable, framework: &str, name: &str) -> bool {
-        let is_live = |container: &ContainerId| container.as_str() != "gone";
-        all.reserve(&id(name), &run(framework), |ended| *ended, is_live)
+        let there = ["a", "b", "c", "other", "a+task"];
+        let is_there = |container: &ContainerId| there.contains(&container.as_str());
+        all.reserve(&id(name), &run(framework), |ended| *ended, is_there)
             .is_ok()
     }
 
@@ -196,6 +197,14 @@ mod tests {
         all.remove(&id("c-7"));
         all.remove(&id("c-8"));
         assert!(reserve(&mut all, "c", "one-more"));
+    }
+
+    /// Its launch would fail, and what is undone of it would be the task's.
+    #[test]
+    fn the_id_of_a_tasks_own_container_is_taken() {
+        let mut all = TestTable::default();
+        assert!(!reserve(&mut all, "a", "a+task"));
+        assert!(reserve(&mut all, "a", "a+other"));
     }
 
     #[test]

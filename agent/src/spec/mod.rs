@@ -61,6 +61,8 @@ pub(crate) fn container_spec(
 ) -> Result<ContainerSpec, Failure> {
     let layout = &settings.layout;
     let credentials = credentials(settings, plan)?;
+    let is_nested = matches!(plan.subject, Subject::Nested(_));
+    let nested = is_nested.then(|| NestedSandbox::of(layout, plan));
     let sandbox = sandbox::create(layout, plan, credentials.as_ref())?;
     let context = volumes::VolumeContext::new(settings, &plan.run, &plan.container);
     let spec = volumes::make_ready(settings, &plan.volumes)
@@ -79,9 +81,9 @@ pub(crate) fn container_spec(
             spec.isolation.mounts = mounts;
             Ok(spec)
         });
-    if spec.is_err() && matches!(plan.subject, Subject::Nested(_)) {
+    if let (Err(_), Some(nested)) = (&spec, nested) {
         // Nobody waits for it, and its id may be used again.
-        NestedSandbox::of(layout, plan).undo();
+        nested.undo();
     }
     spec
 }

@@ -126,14 +126,18 @@ pub(crate) struct NestedSandbox {
     outer: PathBuf,
     path: PathBuf,
     link: Option<PathBuf>,
+    /// Whether it was there already: it may be that of a task, or hold what one of before has left.
+    was_there: bool,
 }
 
 impl NestedSandbox {
-    /// That of a plan's container.
+    /// That of a plan's container; to be asked for before it is made. Blocking.
     pub(crate) fn of(layout: &Layout, plan: &LaunchPlan) -> Self {
+        let (outer, path) = (layout.sandbox(&plan.run), inside(&plan.container));
         Self {
-            outer: layout.sandbox(&plan.run),
-            path: inside(&plan.container),
+            was_there: outer.join(&path).symlink_metadata().is_ok(),
+            outer,
+            path,
             link: match &plan.subject {
                 Subject::Nested(task) => Some(Path::new(TASKS).join(&task.task_id.value)),
                 _ => None,
@@ -141,8 +145,11 @@ impl NestedSandbox {
         }
     }
 
-    /// Removes it after a launch that came to nothing. Blocking.
+    /// Removes it after a launch that came to nothing, if it was made for that. Blocking.
     pub(crate) fn undo(&self) {
+        if self.was_there {
+            return;
+        }
         if let Err(error) = self.remove() {
             warn!(sandbox = %self.outer.join(&self.path).display(), %error, "a sandbox is left over");
         }
