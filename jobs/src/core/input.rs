@@ -41,12 +41,23 @@ pub enum Input {
     /// The id of an offer that is gone.
     Rescinded(String),
     Update(Box<TaskStatus>),
+    /// The master takes an ACCEPT not at all: nothing of it was done.
+    AcceptRefused(RefusedAccept),
     /// What became of an operation on a volume or what is reserved for it.
     OperationUpdate(Box<OperationStatus>),
     /// All writes up to this one are durable.
     Stored(u64),
     /// Time has passed: what is due by now is done.
     Tick,
+}
+
+/// What an ACCEPT named that the master has refused as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefusedAccept {
+    pub offers: Vec<String>,
+    pub tasks: Vec<String>,
+    pub operations: Vec<String>,
+    pub why: String,
 }
 
 /// A change that a client wants.

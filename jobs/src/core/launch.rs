@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_proto::convert::{self, Format};
 use meseta_resources::Resources;
 use prost::Message as _;
 
-use super::input::{Accept, Effect, Launch};
-use super::job::{Job, Phase, Task, Wanted};
+use super::input::{Accept, Effect, Launch, RefusedAccept};
+use super::job::{Phase, Task, Wanted};
 use super::outbox::Deferred;
+use super::pool::{FRAMING_BYTES, Pool};
 use super::records::{Key, TaskRecord};
 use super::state::{Collector, Rest, State};
 use super::task_name::TaskName;
@@ -21,18 +21,11 @@ use crate::placement::{self, Offer, Placed, Placement};
 use crate::spec::JobSpec;
 use crate::task_info::{Instance, task_info};
 
-/// Tasks of one job that are placed in one step, so that a step stays short.
-const PLACED_MAX: usize = 20_000;
-/// Tasks that one ACCEPT launches, and the bytes of their messages. A master takes 10,000 tasks and a body of 32 MiB.
-const ACCEPT_TASKS_MAX: usize = 10_000;
-const ACCEPT_BYTES_MAX: usize = 16 << 20;
-/// The tag and the length of a task in its ACCEPT.
-const FRAMING_BYTES: usize = 8;
 /// As long as a master makes the id of an agent, and as a name in DNS may be.
 const AGENT_ID_BYTES: usize = 64;
 const HOSTNAME_BYTES: usize = 255;
 /// Offers of agents for which something in the role waits come again after this long, others not before the role is revived.
-const REFUSE_SHORT: Duration = Duration::from_secs(5);
+pub(super) const REFUSE_SHORT: Duration = Duration::from_secs(5);
 const REFUSE_LONG: Duration = Duration::from_secs(3600);
 /// What a gang has held in vain is for others at once.
 const REFUSE_HELD: Duration = Duration::from_millis(100);
@@ -41,73 +34,6 @@ const REFUSE_HELD: Duration = Duration::from_millis(100);
 const HOLD_MAX: Duration = Duration::from_secs(600);
 /// The longest pause of a gang that holds offers in vain again and again.
 const REST_MAX: Duration = Duration::from_secs(3600);
-
-/// The offers of one role that can be used in this step. What is placed is taken off.
-pub(super) struct Pool {
-    /// The open ones, then those used or kept back by a gang, so not for others.
-    pub(super) offers: Vec<Offer>,
-    pub(super) launches: Vec<Vec<Launch>>,
-    /// Of the messages of what is placed in each.
-    bytes: Vec<usize>,
-    /// Of the resources of a task in each, at most: no task has more pieces than were offered.
-    resource_bytes: Vec<usize>,
-    /// How many are open.
-    open: usize,
-}
-
-impl Pool {
-    fn new(offers: Vec<Offer>) -> Self {
-        Self {
-            launches: offers.iter().map(|_| Vec::new()).collect(),
-            bytes: vec![0; offers.len()],
-            resource_bytes: offers.iter().map(resource_bytes).collect(),
-            open: offers.len(),
-            offers,
-        }
-    }
-
-    /// What may be used.
-    pub(super) fn open(&self) -> &[Offer] {
-        &self.offers[..self.open]
-    }
-
-    /// How many more tasks of so many bytes the ACCEPT of an offer can carry; the others find their place in other offers.
-    pub(super) fn room(&self, index: usize, bytes: usize) -> usize {
-        let bytes = bytes + self.resource_bytes[index];
-        let left = ACCEPT_BYTES_MAX.saturating_sub(self.bytes[index]) / bytes.max(1);
-        left.min(ACCEPT_TASKS_MAX.saturating_sub(self.launches[index].len()))
-    }
-
-    /// Notes a task of so many bytes in the ACCEPT of an offer.
-    pub(super) fn charge(&mut self, index: usize, bytes: usize) {
-        self.bytes[index] += bytes + self.resource_bytes[index];
-    }
-
-    /// How many tasks of a job are looked at: not more than what is offered could hold, beside what is held for instances.
-    /// During an update they are of two versions, of which one may fit where the other does not.
-    fn limit(&self, job: &Job) -> usize {
-        let has_one_version = job.record.rollout.is_none();
-        let spec = job
-            .spec()
-            .filter(|spec| spec.volume.is_none() && has_one_version);
-        let room = spec.map(|spec| placement::room(spec, self.open()));
-        room.unwrap_or(PLACED_MAX).min(PLACED_MAX)
-    }
-
-    /// Keeps open offers from others; gives where they stand then.
-    pub(super) fn close(&mut self, indexes: &BTreeSet<usize>) -> std::ops::Range<usize> {
-        let until = self.open;
-        // From the last on, so that no swap moves one that is still to come.
-        for index in indexes.iter().rev().filter(|index| **index < until) {
-            self.open -= 1;
-            self.offers.swap(*index, self.open);
-            self.launches.swap(*index, self.open);
-            self.bytes.swap(*index, self.open);
-            self.resource_bytes.swap(*index, self.open);
-        }
-        self.open..until
-    }
-}
 
 impl State {
     pub(super) fn answer_offers(&mut self) {
@@ -124,7 +50,7 @@ impl State {
 
     fn answer_role(&mut self, role: &str, offers: Vec<Offer>) {
         let at = self.clock.at;
-        let mut pool = Pool::new(offers);
+        let mut pool = Pool::new(offers, self.accept_limits.at(at));
         self.release_offered(&mut pool);
         let mut jobs: Vec<_> = self
             .jobs
@@ -148,7 +74,7 @@ impl State {
         let waited_for = self.agents_waited_for(role);
         let (mut declined, mut elsewhere) = (Vec::new(), Vec::new());
         let mut accepts = Vec::new();
-        let open = pool.open;
+        let open = pool.open().len();
         for (index, (offer, tasks)) in pool.offers.iter().zip(pool.launches).enumerate() {
             if !tasks.is_empty() {
                 accepts.push(accept_of(offer, tasks));
@@ -166,7 +92,7 @@ impl State {
         self.decline(elsewhere, REFUSE_LONG);
     }
 
-    fn decline(&mut self, offers: Vec<String>, refuse: Duration) {
+    pub(super) fn decline(&mut self, offers: Vec<String>, refuse: Duration) {
         for id in &offers {
             self.offers.remove(id);
         }
@@ -182,6 +108,29 @@ impl State {
             offers,
             refuse: REFUSE_LONG,
         });
+    }
+
+    /// Nothing of an ACCEPT was done: its offers go back, and its tasks start again in smaller ones.
+    pub(super) fn accept_refused(&mut self, refused: RefusedAccept) {
+        let RefusedAccept {
+            offers,
+            tasks,
+            operations,
+            why,
+        } = refused;
+        self.accept_limits.refused(self.clock.at);
+        self.decline(offers, REFUSE_SHORT);
+        let why = format!("the master refuses its ACCEPT: {why}");
+        for id in operations {
+            self.operation_refused(id, &why);
+        }
+        for id in &tasks {
+            // What has been heard of was in another one.
+            let launched = self.task(id).filter(|task| task.phase == Phase::Launched);
+            if let Some(job) = launched.map(|task| task.name.job.clone()) {
+                self.task_lost(&job, id, &why);
+            }
+        }
     }
 
     fn commit(&mut self, accepts: Vec<Accept>, is_gang: bool) {
@@ -406,15 +355,6 @@ impl State {
     }
 }
 
-fn resource_bytes(offer: &Offer) -> usize {
-    let resources = convert::to_resources(&offer.resources, Format::PostRefinement);
-    let resources = resources.unwrap_or_default();
-    let bytes = resources
-        .iter()
-        .map(|one| one.encoded_len() + FRAMING_BYTES);
-    bytes.sum()
-}
-
 /// The bytes of one task of a job in an ACCEPT at most, wherever it goes, without its resources: with numbers as long as
 /// they may be.
 pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
@@ -443,7 +383,7 @@ pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
     info.encoded_len() + spec.task.ports.len() * PORT_BYTES + FRAMING_BYTES
 }
 
-fn name_of(job: &str, wanted: &Wanted, attempt: u32) -> TaskName {
+pub(super) fn name_of(job: &str, wanted: &Wanted, attempt: u32) -> TaskName {
     TaskName {
         job: job.to_owned(),
         version: wanted.version,
@@ -466,72 +406,5 @@ pub(super) fn placed_of(task: &Task) -> Placed {
         agent_id: task.record.agent_id.clone(),
         hostname: task.record.hostname.clone(),
         attributes: task.record.attributes.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use meseta_resources::{Resource, ResourceName, Scalar, Value};
-
-    use super::*;
-    use crate::file;
-
-    /// How many tasks each of so many agents with room for many is given in one ACCEPT.
-    fn sent(environment: &str, agents: usize) -> Vec<usize> {
-        let text = format!(
-            r#"{{ "name": "many", "count": 20000, "task": {{ "command": "true", "env": {{ "A": "{environment}" }} }},
-                 "resources": {{ "cpus": 0.001, "mem": "1MB" }} }}"#
-        );
-        let spec = file::from_text(&text).expect("a job");
-        let amount = |name, units| Resource::plain(name, Value::Scalar(Scalar::from_units(units)));
-        let resources = [
-            amount(ResourceName::cpus(), 1_000),
-            amount(ResourceName::mem(), 1 << 20),
-        ];
-        let offer = Offer {
-            role: "*".to_owned(),
-            resources: resources.into_iter().collect(),
-            ..Offer::default()
-        };
-        let wanted = Wanted {
-            run: 0,
-            index: 0,
-            version: 1,
-        };
-        let pool = Pool::new(vec![offer; agents]);
-        let bytes = task_bytes(&spec.name, &spec, &wanted);
-        let room = |index: usize| pool.room(index, bytes);
-        let placements = placement::place_within(&spec, &[], pool.open(), PLACED_MAX, &room);
-        let mut sent = vec![0; agents];
-        let mut sizes = vec![0; agents];
-        for (index, placement) in (0..).zip(&placements) {
-            let instance = Instance {
-                task_id: name_of(&spec.name, &Wanted { index, ..wanted }, 7).to_string(),
-                version: 1,
-                index,
-                attempt: 7,
-            };
-            let at = placement.offer;
-            let info = task_info(&spec, &instance, &pool.offers[at], placement);
-            sizes[at] += info.encoded_len() + FRAMING_BYTES;
-            sent[at] += 1;
-        }
-        assert!(
-            sizes.iter().all(|size| *size <= ACCEPT_BYTES_MAX),
-            "{sizes:?}"
-        );
-        sent
-    }
-
-    #[test]
-    fn an_accept_is_no_longer_than_a_master_takes() {
-        assert_eq!(sent("x", 1), [ACCEPT_TASKS_MAX]);
-        let long = sent(&"x".repeat(50_000), 1);
-        assert!((300..336).contains(&long[0]), "{long:?} tasks of 50 kB");
-    }
-
-    #[test]
-    fn what_one_accept_cannot_carry_goes_to_other_agents() {
-        assert_eq!(sent("x", 3), [ACCEPT_TASKS_MAX, ACCEPT_TASKS_MAX, 0]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable;
 //! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, [`service`] plans
-//! services, [`decide`] carries that out, [`roles`] asks for offers, [`launch`] answers them, [`view`] shows it.
+//! services, [`decide`] carries that out, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
 //! [`volume_updates`] what is told of that, and the release.
 //! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
@@ -15,6 +15,7 @@ mod job;
 mod launch;
 mod outbox;
 mod plan;
+mod pool;
 mod records;
 mod roles;
 mod runs;
@@ -33,7 +34,8 @@ mod volumes;
 mod tests;
 
 pub use input::{
-    Accept, Accepted, Effect, Event, Input, Launch, NamedOperation, Record, Refusal, Request,
+    Accept, Accepted, Effect, Event, Input, Launch, NamedOperation, Record, Refusal, RefusedAccept,
+    Request,
 };
 pub use plan::{PlaceView, PlanView};
 pub use records::RestoreError;

@@ -11,6 +11,7 @@ use super::input::{Accept, Effect, Event, Input, Request};
 use super::job::{Job, Phase, Run, Task};
 use super::outbox::{Deferred, Outbox};
 use super::plan::SEEN_MAX;
+use super::pool::AcceptLimits;
 use super::records::{Key, Meta, RestoreError, Stored};
 use super::roles::Roles;
 use super::task_name::TaskName;
@@ -57,6 +58,7 @@ pub struct State {
     /// Since when no master has answered.
     pub(super) away_since: Option<Duration>,
     pub(super) offers: BTreeMap<String, HeldOffer>,
+    pub(super) accept_limits: AcceptLimits,
     /// What is left of the last offer of each agent to a role, to say where tasks would fit: it has mostly been answered.
     pub(super) seen: BTreeMap<(String, String), Offer>,
     pub(super) roles: Roles,
@@ -114,6 +116,7 @@ impl State {
             is_connected: false,
             away_since: Some(clock.at),
             offers: BTreeMap::new(),
+            accept_limits: AcceptLimits::default(),
             seen: BTreeMap::new(),
             roles: Roles::default(),
             collector: None,
@@ -241,6 +244,7 @@ impl State {
             Input::Rescinded(id) => {
                 self.offers.remove(&id);
             }
+            Input::AcceptRefused(refused) => self.accept_refused(refused),
             Input::Update(status) => self.update(*status),
             Input::OperationUpdate(status) => self.operation_update(*status),
             Input::Stored(id) => self.stored(id),

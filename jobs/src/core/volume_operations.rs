@@ -45,6 +45,25 @@ pub(super) struct Prepared {
     pub(super) reserves: bool,
 }
 
+/// How many resources the operations of [`prepare`] name at most.
+pub(super) fn named_at_most(placement: &Placement) -> usize {
+    let surplus = placement.returned.as_ref();
+    let surplus = surplus.map_or(0, |returned| returned.surplus.len());
+    placement.resources.len() + 2 * placement.new_volume.len() + surplus
+}
+
+/// How many resources operations name.
+pub(super) fn named_by(operations: &[NamedOperation]) -> usize {
+    let named = operations.iter().map(|named| match &named.operation {
+        Operation::Reserve { source, resources } => source.len() + resources.len(),
+        Operation::Unreserve(resources)
+        | Operation::Create(resources)
+        | Operation::Destroy(resources) => resources.len(),
+        _ => 0,
+    });
+    named.sum()
+}
+
 /// Reserves what the task takes and can be reserved, makes the volume if it is new, and gives back what is superfluous.
 pub(super) fn prepare(
     placement: &Placement,

@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use meseta_proto::mesos::v1::{OperationState, OperationStatus};
+use meseta_proto::mesos::v1::{OperationId, OperationState, OperationStatus};
 use meseta_resources::Resources;
 
 use super::input::{Accept, Effect, NamedOperation};
-use super::launch::Pool;
 use super::outbox::Deferred;
+use super::pool::Pool;
 use super::records::Key;
 use super::state::State;
 use super::updates::LAUNCH_GRACE;
@@ -18,7 +18,7 @@ use super::volume::{
     Outcome, Presence, Release, Step, Volume, VolumeId, VolumeRecord, operation_id,
     parse_operation_id,
 };
-use super::volume_operations::release;
+use super::volume_operations::{named_by, release};
 use crate::placement::{Offer, volume_in};
 
 /// Between two questions for the operations of one volume: of one that is not known to be there, and of others that
@@ -58,14 +58,21 @@ impl State {
         self.releasing.insert(id, volume);
     }
 
-    /// Answers the offers that hold what is to be released, with DESTROY and UNRESERVE alone.
+    /// Answers the offers that hold what is to be released, with DESTROY and UNRESERVE alone: as many of these as one
+    /// ACCEPT carries, the others with the next offer.
     pub(super) fn release_offered(&mut self, pool: &mut Pool) {
         let mut used = BTreeSet::new();
-        for (index, offer) in pool.open().iter().enumerate() {
-            let held = offer.held.iter();
-            let operations: Vec<_> = held
-                .flat_map(|(id, held)| self.release_operations(id, held))
-                .collect();
+        for index in 0..pool.open().len() {
+            let offer = pool.open()[index].clone();
+            let mut operations = Vec::new();
+            for (id, held) in &offer.held {
+                let further = self.release_operations(id, held);
+                let named = named_by(&further);
+                if pool.takes_operations(index, named) {
+                    pool.charge_operations(index, named);
+                    operations.extend(further);
+                }
+            }
             if operations.is_empty() {
                 continue;
             }
@@ -73,7 +80,7 @@ impl State {
             self.offers.remove(&offer.id);
             // Not before the word to release it is durable.
             let accept = Effect::Accept(Accept {
-                offer: offer.clone(),
+                offer,
                 operations,
                 tasks: Vec::new(),
             });
@@ -128,6 +135,16 @@ impl State {
             let acknowledge = Effect::AcknowledgeOperation(Box::new(status));
             self.outbox.defer(Deferred::Effect(acknowledge));
         }
+    }
+
+    /// An operation of an ACCEPT that the master has refused as a whole.
+    pub(super) fn operation_refused(&mut self, id: String, why: &str) {
+        self.take_operation_update(&OperationStatus {
+            operation_id: Some(OperationId { value: id }),
+            state: OperationState::OperationError.into(),
+            message: Some(why.to_owned()),
+            ..OperationStatus::default()
+        });
     }
 
     fn take_operation_update(&mut self, status: &OperationStatus) {

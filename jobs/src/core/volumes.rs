@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::job::{Job, KillReason, Wanted};
-use super::launch::{Pool, task_bytes};
+use super::launch::task_bytes;
+use super::pool::Pool;
 use super::records::Key;
 use super::state::State;
 use super::volume::{Presence, Volume, VolumeId, VolumeRecord};
-use super::volume_operations::{OPERATIONS_BYTES, prepare, reservation_of};
+use super::volume_operations::{OPERATIONS_BYTES, named_at_most, prepare, reservation_of};
 use crate::placement::{self, Offer, Placed, Placement, Why, volume_in};
 use crate::spec::JobSpec;
 
@@ -29,13 +30,13 @@ impl State {
         };
         let bytes = bytes + OPERATIONS_BYTES;
         for one in wanted {
-            let Some(placement) = self.place_instance(name, spec, *one, pool) else {
+            let placement = self.place_instance(name, spec, (*one, bytes), pool);
+            let Some(placement) = placement.filter(|found| fits(found, bytes, pool)) else {
                 continue;
             };
-            if pool.room(placement.offer, bytes) > 0 {
-                pool.charge(placement.offer, bytes);
-                self.intend_on_volume(name, spec, *one, placement, pool);
-            }
+            pool.charge(placement.offer, bytes);
+            pool.charge_operations(placement.offer, named_at_most(&placement));
+            self.intend_on_volume(name, spec, *one, placement, pool);
         }
     }
 
@@ -43,14 +44,20 @@ impl State {
         &mut self,
         name: &str,
         spec: &JobSpec,
-        one: Wanted,
+        (one, bytes): (Wanted, usize),
         pool: &Pool,
     ) -> Option<Placement> {
         self.adopt(name, one.index, pool.open());
         let job = self.jobs.get_mut(name)?;
         let Some(volume) = job.volumes.get_mut(&one.index) else {
             let placed: Vec<_> = job.volumes.values().map(placed_of).collect();
-            return placement::place(spec, &placed, pool.open(), 1).pop();
+            // Each of what it requests is reserved, and so is the disk that becomes its volume.
+            let named = spec.task.requests.len() + 2;
+            let room = |index: usize| match pool.takes_operations(index, named) {
+                true => pool.room(index, bytes),
+                false => 0,
+            };
+            return placement::place_within(spec, &placed, pool.open(), 1, &room).pop();
         };
         let placed = placement::place_on_volume(spec, pool.open(), &volume.id);
         volume.obstacle = match &placed {
@@ -290,6 +297,12 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// Whether the ACCEPT of its offer can carry an instance with its operations; if not, it comes with the next offer.
+fn fits(placement: &Placement, bytes: usize, pool: &Pool) -> bool {
+    let index = placement.offer;
+    pool.room(index, bytes) > 0 && pool.takes_operations(index, named_at_most(placement))
 }
 
 pub(super) fn placed_of(volume: &Volume) -> Placed {

@@ -2,7 +2,7 @@
 //!
 //! Entered through [`Link::run`]. A stream has a queue of calls of its own, so that no call of an earlier stream is sent
 //! on a later one. Invariant: a call that did not arrive ends its stream, after which the core asks what became of its
-//! tasks.
+//! tasks; of a call that the master refuses, the core is told.
 
 pub(crate) mod calls;
 mod queue;

@@ -1,6 +1,8 @@
 //! The calls of one stream: in order, but for acknowledgements, which have no order.
 
-use http::{HeaderName, HeaderValue};
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode};
 use meseta_daemon::client::{self, Client};
 use meseta_daemon::error_chain::chain;
 use meseta_etcd::leadership::Fence;
@@ -10,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::MEDIA;
-use crate::core::Input;
+use crate::core::{Input, RefusedAccept};
 use crate::service::FromLink;
 
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
@@ -18,6 +20,9 @@ const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
 const QUEUE_MAX: usize = 4_096;
 /// What is kept of the reason of a refusal.
 const REASON_CHARS_MAX: usize = 512;
+/// How often a call is sent that the master has no time or memory for, and the longest pause before the next time.
+const TRIES_MAX: u32 = 30;
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Connections for acknowledgements, of which there are most.
 const ACKNOWLEDGERS: usize = 4;
 
@@ -108,16 +113,22 @@ impl Stream {
         }
         call.framework_id = Some(id);
         let kind = call.r#type();
-        let message = client::Call::message(&self.url, MEDIA, &call);
-        let request = message.header(STREAM_ID, self.stream_id.clone());
-        let reply = self.client.request(request).await?;
-        // A change of roles that is refused must not cost the stream: the tasks of the other roles go on.
+        let reply = self.ask(&call).await?;
+        // What is refused of one role or one ACCEPT must not cost the stream: the tasks of all others go on.
         let is_refused = reply.status.is_client_error();
         if kind == call::Type::UpdateFramework && (is_refused || reply.status.is_success()) {
             self.tell_roles(is_refused.then(|| reply.text()));
             return Ok(());
         }
         if reply.status.is_success() {
+            return Ok(());
+        }
+        let is_unknown = matches!(
+            reply.status,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS
+        );
+        if let Some(accept) = call.accept.filter(|_| is_refused && !is_unknown) {
+            self.tell_accept(accept, &reply);
             return Ok(());
         }
         Err(client::Error::Refused {
@@ -127,17 +138,192 @@ impl Stream {
         })
     }
 
-    /// Beside the queue: the core, which takes this, may be waiting for room in it. There is one update at a time.
+    /// Sends a call, again where the master has no time or memory for it at the moment.
+    async fn ask(&self, call: &Call) -> Result<client::Reply, client::Error> {
+        let mut tries = 1;
+        loop {
+            let message = client::Call::message(&self.url, MEDIA, call);
+            let request = message.header(STREAM_ID, self.stream_id.clone());
+            let reply = self.client.request(request).await?;
+            let Some(pause) = pause_of(&reply).filter(|_| tries < TRIES_MAX) else {
+                return Ok(reply);
+            };
+            tries += 1;
+            tokio::select! {
+                () = self.broken.cancelled() => return Ok(reply),
+                () = tokio::time::sleep(pause) => {}
+            }
+            self.fence.opened().await;
+        }
+    }
+
     fn tell_roles(&self, refused: Option<String>) {
         if let Some(why) = &refused {
             tracing::warn!(%why, "the master refuses roles");
         }
-        let refused = refused.map(|why| why.chars().take(REASON_CHARS_MAX).collect());
+        let refused = refused.as_deref().map(shortened);
+        // There is one update at a time.
+        self.tell(Input::RolesAnswered { refused });
+    }
+
+    fn tell_accept(&self, accept: call::Accept, reply: &client::Reply) {
+        let why = shortened(&reply.text());
+        tracing::warn!(status = %reply.status, %why, "the master refuses an ACCEPT");
+        let mut refused = RefusedAccept {
+            offers: accept.offer_ids.into_iter().map(|id| id.value).collect(),
+            why,
+            ..RefusedAccept::default()
+        };
+        for operation in accept.operations {
+            refused.operations.extend(operation.id.map(|id| id.value));
+            let tasks = operation.launch.unwrap_or_default().task_infos.into_iter();
+            refused.tasks.extend(tasks.map(|task| task.task_id.value));
+        }
+        // As many as there were calls in the queue.
+        self.tell(Input::AcceptRefused(refused));
+    }
+
+    /// Beside the queue: the core, which takes this, may be waiting for room in it.
+    fn tell(&self, input: Input) {
         let told = self.told.clone();
         tokio::spawn(async move {
-            let answer = FromLink::Input(Input::RolesAnswered { refused });
             // The scheduler may be ending.
-            let _ = told.send(answer).await;
+            let _ = told.send(FromLink::Input(input)).await;
         });
+    }
+}
+
+/// How long the master asks to wait before the same call is sent again.
+fn pause_of(reply: &client::Reply) -> Option<Duration> {
+    let is_busy = matches!(
+        reply.status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    );
+    let seconds = reply.header("retry-after").filter(|_| is_busy)?;
+    let pause = Duration::from_secs(seconds.parse().ok()?);
+    Some(pause.clamp(Duration::from_secs(1), PAUSE_MAX))
+}
+
+fn shortened(why: &str) -> String {
+    why.chars().take(REASON_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::Router;
+    use axum::body::{Body, Bytes};
+    use axum::response::Response;
+    use axum::routing::post;
+    use meseta_etcd::leadership::fence::BootTime;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::core::Accept;
+    use crate::link::{Registration, calls};
+    use crate::placement::Offer;
+
+    /// The calls that a master was sent, and the status of its next answer to each kind.
+    #[derive(Default)]
+    struct Master {
+        calls: Vec<call::Type>,
+        answers: Vec<(call::Type, u16)>,
+    }
+
+    fn answer(master: &Mutex<Master>, body: &Bytes) -> Response {
+        let call = Call::decode(&**body).expect("a call");
+        let mut master = master.lock().expect("the master");
+        master.calls.push(call.r#type());
+        let planned = master
+            .answers
+            .iter()
+            .position(|(kind, _)| *kind == call.r#type());
+        let status = planned.map_or(202, |at| master.answers.remove(at).1);
+        let mut answer = Response::builder().status(status);
+        if matches!(status, 429 | 503) {
+            answer = answer.header("retry-after", "0");
+        }
+        answer.body(Body::from("so it is")).expect("an answer")
+    }
+
+    /// A stream to a master that answers so.
+    async fn stream_to(
+        answers: &[(call::Type, u16)],
+    ) -> (Arc<Mutex<Master>>, Stream, mpsc::Receiver<FromLink>) {
+        let master = Arc::new(Mutex::new(Master {
+            calls: Vec::new(),
+            answers: answers.to_vec(),
+        }));
+        let asked = master.clone();
+        let handler = post(move |body: Bytes| async move { answer(&asked, &body) });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        tokio::spawn(async move {
+            let served = axum::serve(listener, Router::new().route("/", handler)).await;
+            served.expect("it serves");
+        });
+        let (told, inputs) = mpsc::channel(8);
+        let fence = Fence::closed();
+        fence.extend(BootTime::now().after(Duration::from_secs(3_600)));
+        let stream = Stream {
+            client: Client::plaintext(client::Options::default(), None),
+            url,
+            stream_id: HeaderValue::from_static("s"),
+            framework_id: "f".to_owned(),
+            told,
+            broken: CancellationToken::new(),
+            fence,
+        };
+        (master, stream, inputs)
+    }
+
+    fn an_accept() -> Call {
+        let offer = Offer {
+            id: "o1".to_owned(),
+            ..Offer::default()
+        };
+        let accept = Accept {
+            offer,
+            operations: Vec::new(),
+            tasks: Vec::new(),
+        };
+        calls::accept(&accept, &Registration::default())
+    }
+
+    #[tokio::test]
+    async fn an_accept_that_the_master_refuses_costs_itself_and_not_the_stream() {
+        for status in [400, 413] {
+            let (master, stream, mut inputs) = stream_to(&[(call::Type::Accept, status)]).await;
+            stream.send(an_accept()).await.expect("refused, and told");
+            let told = inputs.recv().await;
+            let Some(FromLink::Input(Input::AcceptRefused(refused))) = told else {
+                panic!("{told:?}");
+            };
+            assert_eq!(
+                (&*refused.offers, &*refused.why),
+                (&["o1".to_owned()][..], "so it is")
+            );
+            stream
+                .send(an_accept())
+                .await
+                .expect("the next one is taken");
+            assert_eq!(master.lock().expect("the master").calls.len(), 2);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_the_master_has_no_time_or_memory_for_is_sent_again() {
+        let busy = [(call::Type::Kill, 429), (call::Type::Kill, 503)];
+        let (master, stream, _inputs) = stream_to(&busy).await;
+        let kill = calls::kill("t".to_owned(), None);
+        stream.send(kill.clone()).await.expect("taken at last");
+        assert_eq!(master.lock().expect("the master").calls.len(), 3);
+        // Whom it does not know, it takes nothing of.
+        let unknown = [(call::Type::Accept, 403)];
+        let (_, stream, _inputs) = stream_to(&unknown).await;
+        assert!(stream.send(an_accept()).await.is_err());
     }
 }

@@ -407,3 +407,55 @@ fn service_named(name: &str, count: u32) -> JobSpec {
         ..service(count, 1, 1)
     }
 }
+
+#[test]
+fn no_accept_names_more_resources_than_a_master_takes() {
+    // The most that a master takes.
+    const MOST: usize = 1_024;
+    let mut world = World::new(1, 0);
+    world.add_agent("cpus:400;disk:10000");
+    let mut spec = database(300);
+    let volume = spec.volume.as_mut().expect("a volume");
+    volume.size_mb = 1.0;
+    spec.task.requests = BTreeMap::from(["cpus", "disk"].map(|name| (name.to_owned(), 1.0)));
+    submit(&mut world, spec);
+    for _ in 0..4 {
+        launch(&mut world);
+    }
+    assert_eq!(world.existing().len(), 300);
+    assert!(
+        world.named.iter().all(|named| *named <= MOST),
+        "{:?}",
+        world.named
+    );
+    stop(&mut world, true);
+    for _ in 0..8 {
+        launch(&mut world);
+    }
+    assert_eq!((world.destroyed.len(), world.reserved()), (300, Vec::new()));
+    assert!(
+        world.named.iter().all(|named| *named <= MOST),
+        "{:?}",
+        world.named
+    );
+}
+
+#[test]
+fn what_a_refused_accept_was_to_launch_starts_in_smaller_ones() {
+    let mut world = World::new(1, 1);
+    // A master that takes one task at a time.
+    world.accept_tasks_max = 1;
+    submit(&mut world, database(2));
+    submit(&mut world, service_named("other", 2));
+    world.calm(200, None);
+    for name in ["web", "other"] {
+        assert_eq!((state_of(&world, name), world.alive(name)), ("healthy", 2));
+    }
+    assert_eq!(world.existing().len(), 2);
+    let events = world.state.history("web").expect("a job").events;
+    let is_told = |text: &str| events.iter().any(|event| event.text.contains(text));
+    assert!(
+        is_told("the master refuses its ACCEPT: too many"),
+        "{events:?}"
+    );
+}

@@ -13,7 +13,10 @@ use meseta_proto::mesos::v1::{
 use meseta_proto::reconciler;
 use meseta_resources::{Moment, Now, Resources, Role};
 
-use super::super::{Accept, Effect, Input, Options, Record, Refusal, Request, State, TaskName};
+use super::super::volume_operations::named_by;
+use super::super::{
+    Accept, Effect, Input, Options, Record, Refusal, RefusedAccept, Request, State, TaskName,
+};
 use crate::placement::Offer;
 use crate::spec::Cron;
 
@@ -55,11 +58,11 @@ struct Agent {
 }
 
 impl Agent {
-    fn new() -> Self {
+    fn new(resources: &str) -> Self {
         Self {
             tasks: BTreeMap::new(),
             used: BTreeMap::new(),
-            total: Resources::parse(RESOURCES, &Role::star()).expect("resources"),
+            total: Resources::parse(resources, &Role::star()).expect("resources"),
             is_away: false,
         }
     }
@@ -105,6 +108,10 @@ pub(super) struct World {
     pub(super) volumes: BTreeMap<String, String>,
     /// Agents cannot make volumes.
     pub(super) fails_to_create: bool,
+    /// Tasks that an ACCEPT may have; the master refuses one with more.
+    pub(super) accept_tasks_max: usize,
+    /// How many resources the operations of each ACCEPT have named.
+    pub(super) named: Vec<usize>,
     /// What accepts offers does not arrive.
     pub(super) loses_accepts: bool,
     /// Agents that were marked gone.
@@ -150,7 +157,7 @@ impl World {
         };
         let now = now_at(Duration::ZERO);
         let state = State::restore(options.clone(), now, []).expect("nothing stored");
-        let agents = (0..agents).map(|index| (format!("a{index}"), Agent::new()));
+        let agents = (0..agents).map(|index| (format!("a{index}"), Agent::new(RESOURCES)));
         let mut world = Self {
             state,
             options,
@@ -168,6 +175,8 @@ impl World {
             destroyed: Vec::new(),
             volumes: BTreeMap::new(),
             fails_to_create: false,
+            accept_tasks_max: usize::MAX,
+            named: Vec::new(),
             loses_accepts: false,
             gone_agents: BTreeSet::new(),
             launched: BTreeSet::new(),
@@ -183,6 +192,12 @@ impl World {
         };
         world.subscribe();
         world
+    }
+
+    /// One more agent, with these resources.
+    pub(super) fn add_agent(&mut self, resources: &str) {
+        let name = format!("a{}", self.agents.len());
+        self.agents.insert(name, Agent::new(resources));
     }
 
     pub(super) fn step(&mut self, input: Input) {
@@ -251,6 +266,20 @@ impl World {
     }
 
     fn accept(&mut self, accept: &Accept) {
+        let of_tasks = accept.tasks.iter().flat_map(|task| &task.operations);
+        let operations: Vec<_> = accept.operations.iter().chain(of_tasks).cloned().collect();
+        self.named.push(named_by(&operations));
+        if accept.tasks.len() > self.accept_tasks_max {
+            let ids = operations.into_iter().map(|operation| operation.id);
+            let tasks = accept.tasks.iter().map(|task| task.task_id.clone());
+            let refused = RefusedAccept {
+                offers: vec![accept.offer.id.clone()],
+                tasks: tasks.collect(),
+                operations: ids.collect(),
+                why: "too many".to_owned(),
+            };
+            return self.inbox.push_back(Input::AcceptRefused(refused));
+        }
         if self.loses_accepts {
             self.offers.remove(&accept.offer.id);
             return;

@@ -1,0 +1,250 @@
+//! The offers of one role in one step, and what the ACCEPT of each may carry.
+//!
+//! Invariant: no ACCEPT is larger than a master takes. Where one refuses it all the same, as one with little memory does,
+//! they become smaller for a while.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use meseta_proto::convert::{self, Format};
+use prost::Message as _;
+
+use super::input::Launch;
+use super::job::Job;
+use crate::placement::{self, Offer};
+
+/// Tasks of one job that are placed in one step, so that a step stays short.
+pub(super) const PLACED_MAX: usize = 20_000;
+/// Tasks that one ACCEPT launches, and the bytes of their messages. A master takes 10,000 tasks and a body of 32 MiB.
+const ACCEPT_TASKS_MAX: usize = 10_000;
+const ACCEPT_BYTES_MAX: usize = 16 << 20;
+/// Resources that the operations of one ACCEPT name. A master takes 1,024 of them, and as many operations, each of which
+/// names one at least.
+const ACCEPT_RESOURCES_MAX: usize = 1_000;
+/// The tag and the length of a task in its ACCEPT.
+pub(super) const FRAMING_BYTES: usize = 8;
+
+/// How often the limits are halved at most: then an ACCEPT carries one task.
+const HALVINGS_MAX: u32 = 14;
+/// After this long without a refusal the limits double again.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// What one ACCEPT may carry at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AcceptLimit {
+    tasks: usize,
+    bytes: usize,
+    /// Named by its operations.
+    resources: usize,
+}
+
+/// What one ACCEPT may carry: half of it after each that the master has refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AcceptLimits {
+    halvings: u32,
+    refused: Duration,
+}
+
+impl AcceptLimits {
+    /// The master has refused an ACCEPT as a whole.
+    pub(super) fn refused(&mut self, at: Duration) {
+        *self = Self {
+            halvings: (self.halvings(at) + 1).min(HALVINGS_MAX),
+            refused: at,
+        };
+    }
+
+    pub(super) fn at(self, at: Duration) -> AcceptLimit {
+        let halvings = self.halvings(at);
+        let halved = |most: usize| (most >> halvings).max(1);
+        AcceptLimit {
+            tasks: halved(ACCEPT_TASKS_MAX),
+            bytes: halved(ACCEPT_BYTES_MAX),
+            resources: halved(ACCEPT_RESOURCES_MAX),
+        }
+    }
+
+    fn halvings(self, at: Duration) -> u32 {
+        let passed = at.saturating_sub(self.refused).as_secs() / RECOVERY.as_secs();
+        let recovered = u32::try_from(passed).unwrap_or(u32::MAX);
+        self.halvings.saturating_sub(recovered)
+    }
+}
+
+/// The offers of one role that can be used in this step. What is placed is taken off.
+pub(super) struct Pool {
+    /// The open ones, then those used or kept back by a gang, so not for others.
+    pub(super) offers: Vec<Offer>,
+    pub(super) launches: Vec<Vec<Launch>>,
+    charged: Vec<Charged>,
+    /// How many are open.
+    open: usize,
+    limit: AcceptLimit,
+}
+
+/// What is placed in one offer.
+#[derive(Clone, Copy, Debug)]
+struct Charged {
+    /// Of the messages of its tasks.
+    bytes: usize,
+    /// Of the resources of a task in it, at most: no task has more pieces than were offered.
+    resource_bytes: usize,
+    /// Resources that its operations name.
+    resources: usize,
+}
+
+impl Pool {
+    pub(super) fn new(offers: Vec<Offer>, limit: AcceptLimit) -> Self {
+        let charged = offers.iter().map(|offer| Charged {
+            bytes: 0,
+            resource_bytes: resource_bytes(offer),
+            resources: 0,
+        });
+        Self {
+            launches: offers.iter().map(|_| Vec::new()).collect(),
+            charged: charged.collect(),
+            open: offers.len(),
+            offers,
+            limit,
+        }
+    }
+
+    /// What may be used.
+    pub(super) fn open(&self) -> &[Offer] {
+        &self.offers[..self.open]
+    }
+
+    /// How many more tasks of so many bytes the ACCEPT of an offer can carry; the others find their place in other offers.
+    /// One alone it always can: what no master takes is refused with a reason.
+    pub(super) fn room(&self, index: usize, bytes: usize) -> usize {
+        let (charged, launches) = (&self.charged[index], self.launches[index].len());
+        let bytes = bytes + charged.resource_bytes;
+        let left = self.limit.bytes.saturating_sub(charged.bytes) / bytes.max(1);
+        let least = usize::from(launches == 0);
+        left.max(least)
+            .min(self.limit.tasks.saturating_sub(launches))
+    }
+
+    /// Whether the ACCEPT of an offer can carry operations that name so many more resources; some alone it always can.
+    pub(super) fn takes_operations(&self, index: usize, resources: usize) -> bool {
+        let present = self.charged[index].resources;
+        present == 0 || present + resources <= self.limit.resources
+    }
+
+    /// Notes a task of so many bytes in the ACCEPT of an offer.
+    pub(super) fn charge(&mut self, index: usize, bytes: usize) {
+        let charged = &mut self.charged[index];
+        charged.bytes += bytes + charged.resource_bytes;
+    }
+
+    /// Notes the resources that operations in the ACCEPT of an offer name.
+    pub(super) fn charge_operations(&mut self, index: usize, resources: usize) {
+        self.charged[index].resources += resources;
+    }
+
+    /// How many tasks of a job are looked at: not more than what is offered could hold, beside what is held for instances.
+    /// During an update they are of two versions, of which one may fit where the other does not.
+    pub(super) fn limit(&self, job: &Job) -> usize {
+        let has_one_version = job.record.rollout.is_none();
+        let spec = job
+            .spec()
+            .filter(|spec| spec.volume.is_none() && has_one_version);
+        let room = spec.map(|spec| placement::room(spec, self.open()));
+        room.unwrap_or(PLACED_MAX).min(PLACED_MAX)
+    }
+
+    /// Keeps open offers from others; gives where they stand then.
+    pub(super) fn close(&mut self, indexes: &BTreeSet<usize>) -> std::ops::Range<usize> {
+        let until = self.open;
+        // From the last on, so that no swap moves one that is still to come.
+        for index in indexes.iter().rev().filter(|index| **index < until) {
+            self.open -= 1;
+            self.offers.swap(*index, self.open);
+            self.launches.swap(*index, self.open);
+            self.charged.swap(*index, self.open);
+        }
+        self.open..until
+    }
+}
+
+fn resource_bytes(offer: &Offer) -> usize {
+    let resources = convert::to_resources(&offer.resources, Format::PostRefinement);
+    let resources = resources.unwrap_or_default();
+    let bytes = resources
+        .iter()
+        .map(|one| one.encoded_len() + FRAMING_BYTES);
+    bytes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_resources::{Resource, ResourceName, Scalar, Value};
+
+    use super::super::launch::{name_of, task_bytes};
+    use super::*;
+    use crate::core::job::Wanted;
+    use crate::file;
+    use crate::task_info::{Instance, task_info};
+
+    /// How many tasks each of so many agents with room for many is given in one ACCEPT.
+    fn sent(environment: &str, agents: usize) -> Vec<usize> {
+        let text = format!(
+            r#"{{ "name": "many", "count": 20000, "task": {{ "command": "true", "env": {{ "A": "{environment}" }} }},
+                 "resources": {{ "cpus": 0.001, "mem": "1MB" }} }}"#
+        );
+        let spec = file::from_text(&text).expect("a job");
+        let amount = |name, units| Resource::plain(name, Value::Scalar(Scalar::from_units(units)));
+        let resources = [
+            amount(ResourceName::cpus(), 1_000),
+            amount(ResourceName::mem(), 1 << 20),
+        ];
+        let offer = Offer {
+            role: "*".to_owned(),
+            resources: resources.into_iter().collect(),
+            ..Offer::default()
+        };
+        let wanted = Wanted {
+            run: 0,
+            index: 0,
+            version: 1,
+        };
+        let pool = Pool::new(
+            vec![offer; agents],
+            AcceptLimits::default().at(Duration::ZERO),
+        );
+        let bytes = task_bytes(&spec.name, &spec, &wanted);
+        let room = |index: usize| pool.room(index, bytes);
+        let placements = placement::place_within(&spec, &[], pool.open(), PLACED_MAX, &room);
+        let mut sent = vec![0; agents];
+        let mut sizes = vec![0; agents];
+        for (index, placement) in (0..).zip(&placements) {
+            let instance = Instance {
+                task_id: name_of(&spec.name, &Wanted { index, ..wanted }, 7).to_string(),
+                version: 1,
+                index,
+                attempt: 7,
+            };
+            let at = placement.offer;
+            let info = task_info(&spec, &instance, &pool.offers[at], placement);
+            sizes[at] += info.encoded_len() + FRAMING_BYTES;
+            sent[at] += 1;
+        }
+        assert!(
+            sizes.iter().all(|size| *size <= ACCEPT_BYTES_MAX),
+            "{sizes:?}"
+        );
+        sent
+    }
+
+    #[test]
+    fn an_accept_is_no_longer_than_a_master_takes() {
+        assert_eq!(sent("x", 1), [ACCEPT_TASKS_MAX]);
+        let long = sent(&"x".repeat(50_000), 1);
+        assert!((300..336).contains(&long[0]), "{long:?} tasks of 50 kB");
+    }
+
+    #[test]
+    fn what_one_accept_cannot_carry_goes_to_other_agents() {
+        assert_eq!(sent("x", 3), [ACCEPT_TASKS_MAX, ACCEPT_TASKS_MAX, 0]);
+    }
+}
