@@ -12,6 +12,8 @@ use crate::spec::{JobSpec, Kind};
 
 /// Jobs that there may be, whatever became of them.
 pub(super) const JOBS_MAX: usize = 10_000;
+/// Tasks of all jobs together: each takes memory from when its run starts, also where nothing fits.
+const TASKS_MAX: u64 = 2_000_000;
 /// Versions of a job that are remembered, besides those that run.
 pub(super) const VERSIONS_MAX: usize = 10;
 /// The most instances that a job may have.
@@ -51,10 +53,12 @@ impl State {
             )));
         }
         let was_stopped = job.record.stop.is_some();
+        let has_run = !job.is_service() && job.active_runs().next().is_none();
+        self.check_count(&spec)?;
+        let job = self.job_mut(&name)?;
         if was_stopped {
             job.record.last_due = now;
         }
-        let has_run = !job.is_service() && job.active_runs().next().is_none();
         if let Some(present) = job.spec().cloned() {
             let is_same = *present == spec;
             if is_same || (job.is_service() && same_but_size(&present, &spec)) {
@@ -82,6 +86,7 @@ impl State {
                 "there are {JOBS_MAX} jobs, the most there may be: stop some with purge"
             )));
         }
+        self.check_count(&spec)?;
         let name = spec.name.clone();
         let target = self.meta.first_version.max(1);
         let version = VersionRecord {
@@ -192,6 +197,9 @@ impl State {
             let text = format!("a service has 1 to {COUNT_MAX} instances; to have none, stop it");
             return Err(Refusal::Invalid(text));
         }
+        let role = job.spec().map(|spec| spec.role.clone());
+        self.check_size(name, &role.unwrap_or_default(), u64::from(count))?;
+        let job = self.job_mut(name)?;
         let target = job.record.target;
         if let Some(version) = job.record.versions.get_mut(&target) {
             let mut spec = JobSpec::clone(&version.spec);
@@ -226,7 +234,11 @@ impl State {
             return Err(Refusal::NotFound(name.to_owned()));
         };
         let is_running = job.is_cron() && job.active_runs().next().is_some();
-        if is_running {
+        match is_running {
+            true => self.check_size(name, &spec.role, u64::from(spec.count))?,
+            false => self.check_count(&spec)?,
+        }
+        if let Some(job) = self.jobs.get_mut(name).filter(|_| is_running) {
             job.cancel_runs();
         }
         self.replace(name, spec);
@@ -249,6 +261,9 @@ impl State {
     fn revert(&mut self, name: &str, version: Option<u64>) -> Result<String, Refusal> {
         let job = self.job_mut(name)?;
         let version = job.revert_version(version)?;
+        if let Some(spec) = job.spec_of(version).cloned() {
+            self.check_count(&spec)?;
+        }
         self.event(name, None, format!("to go back to version {version}"));
         self.go_to(name, version, true);
         Ok(name.to_owned())
@@ -266,6 +281,38 @@ impl State {
         self.save(name);
         self.event(name, None, "canaries promoted");
         Ok(name.to_owned())
+    }
+
+    /// Whether there may be as many tasks as a job has from when it is submitted: those of a schedule are counted when
+    /// its runs start.
+    fn check_count(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        match &spec.kind {
+            Kind::Service(_) | Kind::Batch(_) => {
+                self.check_size(&spec.name, &spec.role, u64::from(spec.count))
+            }
+            Kind::Cron(_) => Ok(()),
+        }
+    }
+
+    /// Whether a job may have so many tasks: those of one role are as many at most as are left for others.
+    pub(super) fn check_size(&self, name: &str, role: &str, tasks: u64) -> Result<(), Refusal> {
+        let (mut of_role, mut of_others) = (tasks, 0);
+        for job in self.jobs.values() {
+            match job.spec().is_some_and(|spec| spec.role == role) {
+                true if job.name == name && tasks <= job.size() => return Ok(()),
+                _ if job.name == name => {}
+                true => of_role += job.size(),
+                false => of_others += job.size(),
+            }
+        }
+        let most = TASKS_MAX.saturating_sub(of_others) / 2;
+        if of_role <= most {
+            return Ok(());
+        }
+        Err(Refusal::Conflict(format!(
+            "role {role:?} would have {of_role} tasks with those of {name:?}, and may have {most} at the moment: half of \
+             what other roles leave of {TASKS_MAX}; lower `count`, or stop other jobs of the role"
+        )))
     }
 
     /// Starts a run of a batch; nothing for other kinds.

@@ -275,6 +275,18 @@ impl Job {
         }
     }
 
+    /// The tasks that it keeps slots for: of a service its instances, of a batch those of its runs.
+    pub(super) fn size(&self) -> u64 {
+        if !self.is_service() {
+            let runs = self.active_runs().map(|(_, run)| u64::from(run.count));
+            return runs.sum();
+        }
+        let slots = self.runs.get(&0).map_or(0, |run| run.slots.len());
+        let count = self.spec().filter(|_| self.record.stop.is_none());
+        let count = count.map_or(0, |spec| u64::from(spec.count));
+        count.max(slots as u64)
+    }
+
     /// The volume to which an instance returns, if it has one.
     pub(super) fn volume_of(&self, one: &Wanted) -> Option<&Volume> {
         let spec = self.spec_of(one.version);

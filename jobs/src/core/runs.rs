@@ -240,7 +240,7 @@ impl State {
         let Some(due) = self.due(cron, job.record.last_due, now) else {
             return;
         };
-        let active = job.active_runs().count();
+        let (active, job_size) = (job.active_runs().count(), job.size());
         if let Some(job) = self.jobs.get_mut(name) {
             job.record.last_due = due.last;
         }
@@ -263,6 +263,15 @@ impl State {
                 None,
                 "a run was skipped: the one before has not ended",
             );
+        }
+        let count = if cron.overlap == Overlap::Replace {
+            0
+        } else {
+            job_size
+        };
+        let wanted = count + u64::from(spec.count);
+        if let Err(why) = self.check_size(name, &spec.role, wanted) {
+            return self.event(name, None, format!("a run was skipped: {why}"));
         }
         if cron.overlap == Overlap::Replace
             && let Some(job) = self.jobs.get_mut(name)

@@ -1,6 +1,7 @@
 //! The core against a small world: what holds whatever happens, and what comes of it once it is calm.
 
 mod beside;
+mod bounds;
 mod gangs;
 mod under_way;
 mod versions;
