@@ -25,6 +25,8 @@ pub enum Input {
         framework_id: String,
         roles: BTreeSet<String>,
     },
+    /// The region of the master that was subscribed to, if it has one: before its first offers.
+    MasterRegion(Option<String>),
     /// The master takes no stream with the roles that it was asked for.
     SubscriptionRefused,
     /// The answer to [`Effect::Roles`]; the reason, where the master refuses.

@@ -55,6 +55,10 @@ pub struct State {
     /// Jobs of which kills may be due.
     pub(super) pressing: BTreeSet<String>,
     pub(super) is_connected: bool,
+    /// Of the master, which tasks stay in whose job says nothing of regions.
+    master_region: Option<String>,
+    /// Nothing has been asked of a master since the start.
+    is_fresh: bool,
     /// Since when no master has answered.
     pub(super) away_since: Option<Duration>,
     pub(super) offers: BTreeMap<String, HeldOffer>,
@@ -114,6 +118,8 @@ impl State {
             dirty: BTreeSet::new(),
             pressing: BTreeSet::new(),
             is_connected: false,
+            master_region: None,
+            is_fresh: true,
             away_since: Some(clock.at),
             offers: BTreeMap::new(),
             accept_limits: AcceptLimits::default(),
@@ -232,6 +238,7 @@ impl State {
                 framework_id,
                 roles,
             } => self.subscribed(framework_id, &roles),
+            Input::MasterRegion(region) => self.master_region = region,
             Input::SubscriptionRefused => {
                 self.disconnected();
                 self.roles.doubted();
@@ -325,7 +332,9 @@ impl State {
     }
 
     fn offered(&mut self, offers: Vec<Offer>) {
-        for offer in offers {
+        for mut offer in offers {
+            let region = offer.attributes.get("@region");
+            offer.is_remote = region.is_some() && region != self.master_region.as_ref();
             self.observe_volumes(&offer);
             let key = (offer.agent_id.clone(), offer.role.clone());
             if self.seen.len() < SEEN_MAX || self.seen.contains_key(&key) {

@@ -27,6 +27,9 @@ pub(crate) fn framework_info(registration: &Registration) -> mesos::FrameworkInf
         Capability::ReservationRefinement,
         Capability::PartitionAware,
         Capability::RevocableResources,
+        // Without these, no agent with GPUs and none of another region is offered.
+        Capability::GpuResources,
+        Capability::RegionAware,
     ];
     let capability = |kind: Capability| mesos::framework_info::Capability {
         r#type: Some(kind.into()),
@@ -246,6 +249,15 @@ mod tests {
     use crate::file::from_toml;
     use crate::placement::{Offer, Placement};
     use meseta_resources::{Operation, Resources};
+
+    #[test]
+    fn agents_with_gpus_and_of_other_regions_are_offered() {
+        let info = framework_info(&Registration::default());
+        let declared: Vec<_> = info.capabilities.iter().map(|one| one.r#type()).collect();
+        for needed in [Capability::GpuResources, Capability::RegionAware] {
+            assert!(declared.contains(&needed), "{declared:?}");
+        }
+    }
 
     #[test]
     fn operations_come_before_the_launch_and_tasks_learn_where_others_are() {

@@ -207,6 +207,11 @@ impl Link {
             calls: CallQueue::start(&stream),
         })
         .await?;
+        let domain = subscribed.master_info.and_then(|info| info.domain);
+        let fault_domain = domain.and_then(|domain| domain.fault_domain);
+        let region = fault_domain.map(|domain| domain.region.name);
+        self.tell(FromLink::Input(Input::MasterRegion(region)))
+            .await?;
         let _end = broken.clone().drop_guard();
         loop {
             let event = tokio::select! {

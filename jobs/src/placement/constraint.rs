@@ -8,6 +8,9 @@ use super::{Offer, Placed, Why};
 use crate::spec::pattern::whole_value;
 use crate::spec::{Constraint, JobSpec, Rule};
 
+/// The attribute that has the region of an agent.
+const REGION: &str = "@region";
+
 /// An agent as constraints see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
@@ -51,6 +54,8 @@ impl<'a> Place<'a> {
 #[derive(Debug)]
 pub(super) struct Rules<'a> {
     role: &'a str,
+    /// A rule says something of regions; else the tasks stay in the master's.
+    names_region: bool,
     constraints: Vec<(&'a Constraint, Option<Regex>)>,
 }
 
@@ -65,6 +70,7 @@ impl<'a> Rules<'a> {
         };
         Self {
             role: &spec.role,
+            names_region: spec.constraints.iter().any(|one| one.attribute == REGION),
             constraints: spec.constraints.iter().map(with_pattern).collect(),
         }
     }
@@ -76,6 +82,11 @@ impl<'a> Rules<'a> {
             return Err(Why::OtherRole {
                 offered: offer.role.clone(),
                 needed: self.role.to_owned(),
+            });
+        }
+        if offer.is_remote && !self.names_region {
+            return Err(Why::OtherRegion {
+                region: offer.attributes.get(REGION).cloned().unwrap_or_default(),
             });
         }
         for (constraint, pattern) in &self.constraints {

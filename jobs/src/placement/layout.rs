@@ -9,6 +9,8 @@ use super::take::Demand;
 use super::{Offer, Placed, Placement, Why};
 use crate::spec::{Constraint, JobSpec, Rule};
 
+const GPUS: &str = "gpus";
+
 /// An offer that may take more tasks.
 #[derive(Debug)]
 struct Candidate {
@@ -29,7 +31,7 @@ struct Grouping {
 /// The offers that meet the rules of a job, and how many of its tasks are where.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Those with the least room first.
+    /// Those with the least room first; those with GPUs last, if the job needs none.
     candidates: Vec<Candidate>,
     groupings: Vec<Grouping>,
     /// The candidate that [`Layout::next`] gave last.
@@ -50,7 +52,13 @@ impl Layout {
             .map(|(index, offer)| (demand.room(&offer.resources), index, offer))
             .filter(|(room, ..)| *room >= 1.0)
             .collect();
-        fitting.sort_by(|one, other| one.0.total_cmp(&other.0));
+        // Agents with GPUs are kept for jobs that need these.
+        let needs_gpus = spec.task.requests.contains_key(GPUS);
+        let is_kept = |offer: &Offer| !needs_gpus && offer.resources.scalar(GPUS).is_some();
+        fitting.sort_by(|one, other| {
+            let last = is_kept(one.2).cmp(&is_kept(other.2));
+            last.then(one.0.total_cmp(&other.0))
+        });
         let mut candidates: Vec<Candidate> = fitting
             .into_iter()
             .map(|(_, offer, of)| Candidate {

@@ -35,6 +35,8 @@ pub struct Offer {
     pub role: String,
     /// The agent's attributes as text, the first of each name, with `@region` and `@zone`.
     pub attributes: BTreeMap<String, String>,
+    /// The agent is in another region than the master.
+    pub is_remote: bool,
     /// What is offered to any task, without allocations to roles.
     pub resources: Resources,
     /// What is offered and held for one instance of a job, by the id of its volume.

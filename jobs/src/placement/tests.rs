@@ -57,6 +57,31 @@ fn the_tightest_offer_is_filled_first() {
 }
 
 #[test]
+fn agents_with_gpus_are_taken_last_by_jobs_that_need_none() {
+    let offers = [
+        offer(0, "cpus:2;mem:800;gpus:2", None),
+        offer(1, "cpus:4;mem:900", None),
+    ];
+    let placements = place(&job(SMALL), &[], &offers, 5);
+    assert_eq!(offers_of(&placements), [1, 1, 1, 1, 0]);
+    let on_gpu = job(&format!("{SMALL}gpus = 1\n"));
+    assert_eq!(offers_of(&place(&on_gpu, &[], &offers, 5)), [0, 0]);
+}
+
+#[test]
+fn agents_of_other_regions_are_for_jobs_that_name_regions() {
+    let mut remote = offer(0, "cpus:4;mem:900", None);
+    remote.is_remote = true;
+    let region = ("@region".to_owned(), "west".to_owned());
+    remote.attributes.extend([region]);
+    let why = fits(&job(SMALL), &[], &remote).expect_err("another region");
+    assert!(why.to_string().contains("in region west"), "{why}");
+    let rule = "[[constraints]]\nattribute = \"@region\"\nequals = \"west\"\n";
+    let there = job(&format!("{SMALL}{rule}"));
+    assert_eq!(place(&there, &[], &[remote], 9).len(), 4);
+}
+
+#[test]
 fn what_is_reserved_is_taken_first_and_ports_are_apart() {
     let spec = job(&format!("ports = [\"http\", \"admin\"]\n{SMALL}"));
     let offers = [offer(

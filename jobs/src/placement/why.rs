@@ -13,6 +13,10 @@ pub enum Why {
         offered: String,
         needed: String,
     },
+    /// The agent is in another region than the master, and the job says nothing of regions.
+    OtherRegion {
+        region: String,
+    },
     Constraint {
         constraint: Constraint,
         /// The agent's value; none when it has no such attribute.
@@ -43,6 +47,12 @@ impl fmt::Display for Why {
                 write!(
                     f,
                     "the offer is for role {offered}, the job is in role {needed}"
+                )
+            }
+            Self::OtherRegion { region } => {
+                write!(
+                    f,
+                    "the agent is in region {region}, another one than the master's: a constraint on @region lets tasks run there"
                 )
             }
             Self::Constraint { constraint, value } => {
