@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::job::{Job, KillReason, Wanted};
 use super::records::{Outcome, RunSummary};
-use super::state::State;
+use super::state::{SET_BACK_MIN, State};
 use crate::spec::{Cron, Kind, Overlap};
 
 /// Runs of a job at once, where they may overlap.
@@ -225,6 +225,7 @@ impl State {
     /// Starts the run of a schedule that is due.
     pub(super) fn fire(&mut self, name: &str) {
         let now = self.clock.unix;
+        self.follow_set_clock(name);
         if self.next_due(name).is_none_or(|next| next > now) {
             return;
         }
@@ -279,6 +280,20 @@ impl State {
             job.cancel_runs();
         }
         self.start_run(name);
+    }
+
+    /// Where the clock was ahead and is set back, a schedule goes on from now.
+    fn follow_set_clock(&mut self, name: &str) {
+        let now = self.clock.unix;
+        let job = self.jobs.get_mut(name).filter(|job| job.is_cron());
+        let is_ahead = |last_due: Duration| last_due > now.saturating_add(SET_BACK_MIN);
+        let Some(job) = job.filter(|job| is_ahead(job.record.last_due)) else {
+            return;
+        };
+        job.record.last_due = now;
+        self.save(name);
+        let text = "the clock was set back: the schedule goes on from now";
+        self.event(name, None, text);
     }
 
     /// The next time of a schedule that is not stopped, found once for each time and version.

@@ -22,7 +22,10 @@ use crate::spec::Cron;
 
 /// A schedule's last time this far ahead tells that the clock was set back since: it goes on from now. By less, its
 /// times are not repeated.
-const SET_BACK_MIN: Duration = Duration::from_secs(60);
+pub(super) const SET_BACK_MIN: Duration = Duration::from_secs(60);
+
+/// Where no step was made for longer, the process stood still: what it has not heard meanwhile may wait to be read.
+const STANDSTILL_MIN: Duration = Duration::from_secs(5);
 
 /// The rules that hold for all jobs.
 #[derive(Clone, Debug)]

@@ -607,6 +607,23 @@ fn a_clock_that_was_ahead_and_is_set_back_stops_no_schedule_and_no_task() {
 }
 
 #[test]
+fn a_clock_that_was_ahead_and_is_set_back_while_it_runs_stops_no_schedule() {
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    submit(&mut world, cron(Overlap::Skip));
+    world.calm(70, None);
+    world.set_ahead(Duration::from_secs(2_000_000));
+    world.calm(70, None);
+    let before = world.successes.len();
+    world.set_ahead(Duration::ZERO);
+    world.calm(200, None);
+    assert!(world.successes.len() >= before + 3, "{:?}", world.successes);
+    let events = world.state.history("nightly").expect("a job").events;
+    let is_told = events.iter().any(|one| one.text.contains("set back"));
+    assert!(is_told, "{events:?}");
+}
+
+#[test]
 fn the_success_of_a_task_that_was_given_up_counts_and_ends_its_replacement() {
     for is_restarted in [false, true] {
         let mut world = World::new(1, 2);

@@ -90,6 +90,7 @@ pub(super) struct World {
     options: Options,
     pub(super) dice: Dice,
     since: Duration,
+    ahead: Duration,
     disk: BTreeMap<String, Vec<u8>>,
     /// Writes that are not durable yet.
     writes: VecDeque<(u64, Vec<Record>)>,
@@ -163,6 +164,7 @@ impl World {
             options,
             dice: Dice::new(seed),
             since: Duration::ZERO,
+            ahead: Duration::ZERO,
             disk: BTreeMap::new(),
             writes: VecDeque::new(),
             agents: agents.collect(),
@@ -201,7 +203,7 @@ impl World {
     }
 
     pub(super) fn step(&mut self, input: Input) {
-        let effects = self.state.step(now_at(self.since), input);
+        let effects = self.state.step(self.now(), input);
         let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
         for effect in effects {
             if let Effect::Accept(accept) = &effect {
@@ -457,7 +459,7 @@ impl World {
         }
         self.writes.clear();
         let records = self.disk.clone();
-        let restored = State::restore(self.options.clone(), now_at(self.since), records);
+        let restored = State::restore(self.options.clone(), self.now(), records);
         self.state = restored.expect("what was stored");
         self.subscribe();
     }
@@ -489,6 +491,19 @@ impl World {
     pub(super) fn pass(&mut self, time: Duration) {
         self.since += time;
         self.step(Input::Tick);
+    }
+
+    /// The machine's clock is set so far ahead of what it was at the start.
+    pub(super) fn set_ahead(&mut self, ahead: Duration) {
+        self.ahead = ahead;
+    }
+
+    fn now(&self) -> Now {
+        let now = now_at(self.since);
+        Now {
+            unix: now.unix + self.ahead,
+            ..now
+        }
     }
 
     pub(super) fn make_offers(&mut self) {
