@@ -64,6 +64,7 @@ impl State {
             if is_same || (job.is_service() && same_but_size(&present, &spec)) {
                 let target = job.record.target;
                 job.record.stop = None;
+                job.record.held |= was_stopped;
                 if let Some(version) = job.record.versions.get_mut(&target) {
                     version.spec = Arc::new(spec);
                 }
@@ -99,6 +100,7 @@ impl State {
             stable: None,
             rollout: None,
             stop: None,
+            held: true,
             next_run: 1,
             runs: BTreeMap::new(),
             over: Vec::new(),
@@ -137,6 +139,7 @@ impl State {
         };
         job.record.last_due = now;
         let was_stopped = job.record.stop.take().is_some();
+        job.record.held |= was_stopped;
         let from = std::mem::replace(&mut job.record.target, version);
         if job.is_service() {
             // To go to the version that an update is under way to leaves as much to replace as before.
@@ -144,7 +147,7 @@ impl State {
             let from = Some(from).filter(|from| *from != version).or(present);
             // What has never run, or was stopped, is not kept up meanwhile.
             let has_run = job.record.stable.is_some() || !job.tasks.is_empty();
-            let from = from.filter(|_| has_run && !was_stopped);
+            let from = from.filter(|_| has_run && !job.record.held);
             job.record.rollout = from.map(|from| Rollout {
                 from,
                 reverting,

@@ -64,8 +64,7 @@ impl State {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
-        let is_new = job.record.stable.is_none() && job.tasks.is_empty();
-        job.wanted = if is_new && !may_start {
+        job.wanted = if job.is_before_its_start() && !may_start {
             Vec::new()
         } else {
             plan.wanted

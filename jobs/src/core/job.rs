@@ -261,6 +261,15 @@ impl Job {
             .unwrap_or_default()
     }
 
+    /// Whether nothing of it runs, so that it starts no sooner than the jobs that it names are there.
+    pub(super) fn is_before_its_start(&self) -> bool {
+        let is_new = self.record.stable.is_none() && self.tasks.is_empty();
+        match self.is_service() {
+            true => self.record.held || is_new,
+            false => self.tasks.is_empty(),
+        }
+    }
+
     pub(super) fn is_cron(&self) -> bool {
         self.spec()
             .is_some_and(|spec| matches!(spec.kind, Kind::Cron(_)))

@@ -317,6 +317,9 @@ impl State {
         if offer.take(&placement).is_err() {
             return;
         }
+        if std::mem::take(&mut job.record.held) {
+            self.outbox.write(job.key().put(&job.record));
+        }
         let key = job.slot_key(wanted.run, wanted.index);
         let run = job.runs.entry(wanted.run).or_default();
         let slot = run.slot_mut(wanted.index);

@@ -37,6 +37,9 @@ pub(super) struct JobRecord {
     pub(super) stable: Option<u64>,
     pub(super) rollout: Option<Rollout>,
     pub(super) stop: Option<Stop>,
+    /// Nothing of a service has been launched since it was submitted, or started after a stop.
+    #[serde(default)]
+    pub(super) held: bool,
     /// The number of the next run.
     pub(super) next_run: u64,
     pub(super) runs: BTreeMap<u64, RunRecord>,

@@ -114,7 +114,7 @@ impl State {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
-        job.is_held = !may_start && job.tasks.is_empty();
+        job.is_held = !may_start && job.is_before_its_start();
         let mut over = Vec::new();
         let mut broken = Vec::new();
         for (number, record) in job.active_runs() {

@@ -388,7 +388,7 @@ impl State {
             return format!("the update was given up: {why}");
         }
         let missing: Vec<_> = match job.spec() {
-            Some(spec) if job.tasks.is_empty() => spec
+            Some(spec) if job.is_before_its_start() => spec
                 .after
                 .iter()
                 .filter(|name| {

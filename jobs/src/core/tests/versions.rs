@@ -145,3 +145,44 @@ fn a_stopped_service_that_is_scaled_stays_stopped_until_it_is_started() {
         ("healthy", 2)
     );
 }
+
+#[test]
+fn a_service_that_was_stopped_starts_after_the_jobs_that_it_names_again() {
+    for is_changed in [false, true] {
+        let mut world = World::new(7, 4);
+        let mut sooner = service(1, 0, 1);
+        sooner.name = "sooner".to_owned();
+        let mut spec = JobSpec {
+            after: vec!["sooner".to_owned()],
+            ..service(2, 0, 1)
+        };
+        for spec in [&sooner, &spec] {
+            submit(&mut world, spec.clone());
+        }
+        world.calm(60, None);
+        assert_eq!(state_of(&world, "web"), "healthy");
+        stop(&mut world);
+        let (name, purge) = ("sooner".to_owned(), false);
+        world.request(Request::Stop { name, purge });
+        world.calm(10, None);
+        if is_changed {
+            spec = changed(&spec, "another");
+        }
+        submit(&mut world, spec.clone());
+        // Much longer than the deadline of an update, and over a start of the scheduler.
+        for _ in 0..20 {
+            world.calm(10, None);
+            world.crash();
+            assert_eq!(world.alive("web"), 0);
+        }
+        let why = world.state.job("web").expect("a job").why;
+        assert_eq!(why, "it starts after sooner");
+        // What is corrected meanwhile keeps nothing up of the version before.
+        submit(&mut world, changed(&spec, "corrected"));
+        submit(&mut world, sooner);
+        world.calm(60, None);
+        let versions = versions_of(&world);
+        assert_eq!(versions, [if is_changed { 3 } else { 2 }; 2]);
+        assert_eq!(state_of(&world, "web"), "healthy");
+    }
+}
