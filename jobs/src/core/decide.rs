@@ -170,7 +170,12 @@ impl State {
                 false => self.options.batch_unreachable,
             };
             for (id, task) in &job.tasks {
-                let away = task.record.unreachable.filter(|_| !job.is_bound(task));
+                // By what is remembered nothing is given up: the agent may have come back.
+                let is_known = self.is_connected && !task.is_asked_for;
+                let away = task
+                    .record
+                    .unreachable
+                    .filter(|_| is_known && !job.is_bound(task));
                 if away.is_some_and(|since| at.saturating_sub(since) > patience) {
                     given_up.push((name.clone(), id.clone()));
                 }

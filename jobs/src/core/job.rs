@@ -177,6 +177,8 @@ pub(super) struct Task {
     pub(super) phase: Phase,
     /// It was there before the scheduler started, and no status of it has come since.
     pub(super) is_unheard: bool,
+    /// It is not known yet what the master of this stream has to say of it.
+    pub(super) is_asked_for: bool,
     /// What its checks say; nothing without a check or before the first.
     pub(super) checked: Option<bool>,
     /// Since when it is RUNNING and no check says otherwise.
@@ -193,6 +195,7 @@ impl Task {
             record,
             phase,
             is_unheard: false,
+            is_asked_for: false,
             checked: None,
             healthy_since: None,
             killing: None,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use meseta_proto::reconciler::{ReconcileIntervals, Reconciler};
+use meseta_proto::reconciler::{self, ReconcileIntervals, Reconciler};
 use meseta_resources::{Moment, Now};
 
 use super::clock::Clock;
@@ -226,12 +226,28 @@ impl State {
     /// The same for several inputs at once, which are decided on together.
     pub fn step_all(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         self.clock.read(now);
+        let passed = now.moment.saturating_since(self.moment);
         self.moment = now.moment;
+        if passed > STANDSTILL_MIN {
+            self.stood_still(passed);
+        }
         for input in inputs {
             self.take(input);
         }
         self.settle();
         std::mem::take(&mut self.effects)
+    }
+
+    /// Takes a time in which nothing could be heard off the patience with updates and with agents that are away.
+    fn stood_still(&mut self, passed: Duration) {
+        let at = self.clock.at;
+        let later = |since: Duration| since.saturating_add(passed).min(at);
+        for job in self.jobs.values_mut() {
+            job.progress.at = later(job.progress.at);
+            for task in job.tasks.values_mut() {
+                task.record.unreachable = task.record.unreachable.map(later);
+            }
+        }
     }
 
     fn take(&mut self, input: Input) {
@@ -294,17 +310,24 @@ impl State {
         self.seen.clear();
         self.offers.clear();
         self.collector = None;
-        for job in self.jobs.values_mut() {
+        for task in self
+            .jobs
+            .values_mut()
+            .flat_map(|job| job.tasks.values_mut())
+        {
+            // What it was heard of last may be no more so.
+            task.is_asked_for = true;
             // What was asked before may have been lost.
-            for killing in job
-                .tasks
-                .values_mut()
-                .filter_map(|task| task.killing.as_mut())
-            {
+            if let Some(killing) = &mut task.killing {
                 killing.next = self.clock.at;
             }
         }
         self.reconciler.start(self.moment);
+        if std::mem::take(&mut self.is_fresh) {
+            // What runs and is not remembered ends at once.
+            let all = Effect::Reconcile(reconciler::Request::Implicit);
+            self.effects.push(all);
+        }
         self.ask_for_volumes_anew();
         self.dirty.extend(self.jobs.keys().cloned());
         self.pressing.extend(self.jobs.keys().cloned());

@@ -161,6 +161,7 @@ impl State {
         let (was_running, was_away) = (before.running.is_some(), before.unreachable.is_some());
         task.phase = Phase::Known(state);
         let was_unheard = std::mem::replace(&mut task.is_unheard, false);
+        task.is_asked_for = false;
         match state {
             TaskState::TaskRunning => {
                 task.record.unreachable = None;

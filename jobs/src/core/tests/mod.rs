@@ -314,7 +314,7 @@ fn a_schedule_fires_once_for_each_of_its_times() {
     // Away for an hour: one run at most is made up for, if it is not too late.
     let mut world = World::new(1, 3);
     submit(&mut world, cron(Overlap::Skip));
-    world.pass(Duration::from_secs(3600));
+    world.stand_still(Duration::from_secs(3600));
     world.calm(20, None);
     assert!(world.successes.len() <= 1, "{:?}", world.successes);
 }

@@ -145,3 +145,84 @@ fn a_task_that_is_back_before_it_runs_is_not_given_up() {
         assert_eq!(tell(&mut world, state, None), id);
     }
 }
+
+/// The service with an agent that goes away, of which the scheduler hears.
+fn away() -> (World, String) {
+    let mut world = World::new(1, 2);
+    submit(&mut world, service(1, 0, 1));
+    world.calm(20, None);
+    while world.alive("web") > 0 {
+        world.toggle_agent();
+    }
+    while world.deliver() {}
+    world.sync();
+    let tasks = world.state.job("web").unwrap().tasks.unwrap();
+    let id = tasks[0].task_id.clone();
+    (world, id)
+}
+
+fn only_task(world: &World) -> String {
+    let tasks = world.state.job("web").unwrap().tasks.unwrap();
+    let [task] = &tasks[..] else {
+        panic!("one task: {tasks:?}");
+    };
+    task.task_id.clone()
+}
+
+#[test]
+fn a_task_whose_agent_is_back_is_not_given_up_by_what_is_remembered() {
+    // The scheduler starts anew, has no master, or stands still, while the agent comes back.
+    for case in 0..3 {
+        let (mut world, id) = away();
+        world.return_unnoticed();
+        match case {
+            0 => {
+                world.sleep(Duration::from_secs(120));
+                world.crash();
+                world.pass(Duration::from_secs(1));
+            }
+            1 => world.outage(120),
+            _ => world.stand_still(Duration::from_secs(120)),
+        }
+        world.calm(1, None);
+        world.tell_all();
+        world.calm(20, None);
+        assert_eq!(only_task(&world), id, "case {case}");
+        assert_eq!(world.launches.len(), 1);
+    }
+    // One that stays away is given up as soon as the master has said so.
+    let (mut world, id) = away();
+    world.return_others(&id);
+    world.sleep(Duration::from_secs(120));
+    world.crash();
+    world.calm(20, None);
+    assert_ne!(only_task(&world), id);
+}
+
+#[test]
+fn an_update_that_is_well_is_not_given_up_because_the_scheduler_stood_still() {
+    let mut world = World::new(7, 4);
+    let spec = service(1, 0, 1);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    submit(&mut world, changed(&spec, "another"));
+    launch(&mut world);
+    world.advance(None);
+    // What was told of the new instance has not been read yet.
+    world.stand_still(Duration::from_secs(121));
+    world.calm(60, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 2));
+}
+
+#[test]
+fn what_runs_and_is_not_remembered_ends_when_the_scheduler_starts() {
+    let (mut world, id) = away();
+    world.pass(Duration::from_secs(60));
+    // Given up; its agent comes back while the scheduler is away.
+    world.sync();
+    world.return_unnoticed();
+    world.crash();
+    while world.deliver() {}
+    assert!(!world.lives(&id));
+}

@@ -489,6 +489,16 @@ impl World {
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
+        let mut left = time;
+        while !left.is_zero() {
+            let step = left.min(Duration::from_secs(5));
+            self.stand_still(step);
+            left -= step;
+        }
+    }
+
+    /// The process does nothing for a while; its inbox waits. The first that it hears of is the time.
+    pub(super) fn stand_still(&mut self, time: Duration) {
         self.since += time;
         self.step(Input::Tick);
     }

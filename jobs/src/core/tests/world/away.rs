@@ -1,6 +1,9 @@
 //! Agents that go away and come back, and what is told of their tasks.
 
+use std::time::Duration;
+
 use meseta_proto::mesos::v1::TaskState;
+use meseta_proto::reconciler;
 
 use super::{Life, World};
 
@@ -39,6 +42,27 @@ impl World {
         {
             self.set_away(name, false);
         }
+    }
+
+    /// All agents come back, and nobody is told.
+    pub(in crate::core::tests) fn return_unnoticed(&mut self) {
+        for agent in self.agents.values_mut() {
+            agent.is_away = false;
+        }
+    }
+
+    /// The scheduler is told of all tasks, as when it asks.
+    pub(in crate::core::tests) fn tell_all(&mut self) {
+        self.reconcile(reconciler::Request::Implicit);
+    }
+
+    pub(in crate::core::tests) fn lives(&self, id: &str) -> bool {
+        self.agent_of(id).is_some()
+    }
+
+    /// Time passes while there is no process.
+    pub(in crate::core::tests) fn sleep(&mut self, time: Duration) {
+        self.since += time;
     }
 
     pub(in crate::core::tests) fn return_all(&mut self) {
