@@ -18,10 +18,10 @@ use super::demand::{combined, demand};
 use super::fields::{role_of, unix_ns, user_of};
 use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
-use super::rejection::Rejection;
+use super::rejection::{Rejection, check_command, check_container};
 use super::states::dropped_or_lost;
 use super::{AgentCore, ContainerOwner, StreamKey};
-use crate::checkpoint::{DiskCondition, ExecutorRecord, RunKey, TaskKey, TaskRecord, Write};
+use crate::checkpoint::{DiskCondition, ExecutorRecord, Lsn, RunKey, TaskKey, TaskRecord, Write};
 
 const DISK_FULL: &str =
     "The disk of the agent's work directory is full; tasks are taken again when it has room";
@@ -517,6 +517,7 @@ impl AgentCore {
             demand,
             group: group.map(|(name, _)| name),
             delivered: false,
+            delivered_after: Lsn::default(),
             may_run_unknown: false,
             check_state: super::CheckState::default(),
             healthy: None,
@@ -559,41 +560,4 @@ impl Executor {
             && self.container.kill.is_none()
             && self.link.termination_reason.is_none()
     }
-}
-
-fn check_command(command: Option<&pb::CommandInfo>) -> Result<(), Rejection> {
-    let Some(command) = command else {
-        return Err(Rejection::invalid(
-            "the task has neither a command nor an executor",
-        ));
-    };
-    if command.value.as_deref().unwrap_or_default().is_empty() {
-        return Err(Rejection::invalid("the task's command has no value"));
-    }
-    Ok(())
-}
-
-fn check_container(container: &pb::ContainerInfo) -> Result<(), Rejection> {
-    let refuse = |what: &str| {
-        Err(Rejection::invalid(format!(
-            "{what} not supported by this agent yet"
-        )))
-    };
-    if container.r#type == i32::from(pb::container_info::Type::Docker) {
-        return refuse("containers of type DOCKER are");
-    }
-    if container
-        .mesos
-        .as_ref()
-        .is_some_and(|mesos| mesos.image.is_some())
-    {
-        return refuse("container images are");
-    }
-    if !container.network_infos.is_empty() {
-        return refuse("container networks are");
-    }
-    if container.tty_info.is_some() {
-        return refuse("terminals are");
-    }
-    Ok(())
 }

@@ -5,7 +5,6 @@
 //! nothing before it is durable.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
@@ -15,13 +14,12 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ExecutorId, FrameworkId, Now, TaskId};
 use tracing::{info, warn};
 
-use super::fields::duration;
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
 use super::states::{gone_or_lost, is_terminal};
 use super::update_streams::{Pushed, StreamKey};
 use super::{AgentCore, ConnectionId, Destination, ExecutorAction, State};
 use crate::byte_semaphore::Permit;
-use crate::checkpoint::{KillCause, LogEntry, RunKey, Write};
+use crate::checkpoint::{LogEntry, RunKey, Write};
 
 /// Why a task ends that its executor may not know.
 const NEVER_ARRIVED: &str = "Task launched during agent restart";
@@ -68,6 +66,10 @@ impl AgentCore {
         if !is_ending {
             let subscribed = self.subscribed_event(&executor);
             self.tell_executor(&executor, connection, subscribed);
+            let after = self.lsn;
+            self.change_executor(&executor.key, |executor| {
+                executor.link.subscribed_after = after;
+            });
         }
         // Also of one that ends: these may be the ends of its tasks.
         for (update, permit) in subscribe.unacknowledged_updates.into_iter().zip(permits) {
@@ -89,7 +91,7 @@ impl AgentCore {
             connection,
             &subscribe.unacknowledged_tasks,
         );
-        self.repeat_kills(&executor.key, connection);
+        self.repeat_kills(now, &executor.key, connection);
         self.reconcile_executor(now, &executor.key);
         self.registered_if_all_back(now);
     }
@@ -146,45 +148,6 @@ impl AgentCore {
             if task.may_run_unknown {
                 let kill = kill_event(&task.key.task, None);
                 self.tell_executor(&executor, connection, kill);
-            }
-        }
-    }
-
-    fn repeat_kills(&mut self, key: &RunKey, connection: ConnectionId) {
-        let Some(executor) = self.executor_at(key) else {
-            return;
-        };
-        for task in executor.tasks.values() {
-            if let Some(policy) = task.kill_asked
-                && !task.is_terminal()
-            {
-                let event = kill_event(&task.key.task, policy);
-                self.tell_executor(&executor, connection, event);
-            }
-        }
-    }
-
-    /// Passes a kill on to the executor that runs the task.
-    pub(super) fn ask_for_kill(
-        &mut self,
-        now: Now,
-        task_ref: &TaskRef,
-        policy: Option<pb::KillPolicy>,
-    ) {
-        if task_ref.task.is_terminal() {
-            return;
-        }
-        self.change_task(&task_ref.task.key, |task| task.kill_asked = Some(policy));
-        match task_ref.executor.link.connection {
-            Some(connection) => {
-                let event = kill_event(&task_ref.task.key.task, policy);
-                self.tell_executor(&task_ref.executor, connection, event);
-            }
-            // It is told when it is back, also to another life of the agent.
-            None => {
-                let grace = policy.and_then(|policy| policy.grace_period);
-                let grace = grace.map_or(Duration::ZERO, |grace| duration(&grace));
-                self.log_kill(now, task_ref, KillCause::Framework, grace);
             }
         }
     }
@@ -460,7 +423,7 @@ pub(super) fn plain(kind: event::Type) -> Event {
     }
 }
 
-fn kill_event(task: &TaskId, kill_policy: Option<pb::KillPolicy>) -> Event {
+pub(super) fn kill_event(task: &TaskId, kill_policy: Option<pb::KillPolicy>) -> Event {
     Event {
         r#type: Some(event::Type::Kill.into()),
         kill: Some(event::Kill {

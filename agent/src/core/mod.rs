@@ -13,6 +13,7 @@
 //! launch.rs        containers that started → STARTING, RUNNING
 //! parent_volumes.rs  what a task of a group sees of the volumes around it
 //! executors.rs     executors of frameworks: subscription, updates, messages
+//! executor_kills.rs  kills of their tasks
 //! lifetimes.rs     their timeouts, shutdown and end
 //! reconcile.rs     what waits for an executor's container: resizes, deliveries, terminal updates
 //! probe.rs, checks.rs  what is asked of tasks; when they are looked at, and what is told of it
@@ -38,6 +39,7 @@ mod drain;
 mod effect;
 mod ending;
 mod epochs;
+mod executor_kills;
 mod executors;
 mod fields;
 mod history;
@@ -171,6 +173,8 @@ enum Timer {
     KillOverdue(ContainerId),
     /// The kill that is written at this place of the log has waited for the disk.
     KillUnwritten(ContainerId, Lsn),
+    /// The same of a task whose executor is to be told.
+    KillUntold(Arc<TaskKey>, Lsn),
     ExecutorRegistration(ContainerId),
     ExecutorShutdown(ContainerId),
     Probe(ContainerId, CheckKind),
@@ -360,6 +364,7 @@ impl AgentCore {
                 Timer::CompletionTime(container) => self.completion_time_over(now, &container),
                 Timer::KillOverdue(container) => self.kill_overdue(&container),
                 Timer::KillUnwritten(container, lsn) => self.kill_unwritten(now, &container, lsn),
+                Timer::KillUntold(task, lsn) => self.kill_untold(now, &task, lsn),
                 Timer::ExecutorRegistration(container) => {
                     self.registration_timed_out(now, &container);
                 }

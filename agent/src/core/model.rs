@@ -19,7 +19,7 @@ use super::probe::CheckState;
 use super::states::{has_capability, is_terminal};
 use super::update_streams::StreamKey;
 use crate::byte_semaphore::Permit;
-use crate::checkpoint::{KillCause, RunKey, TaskKey};
+use crate::checkpoint::{KillCause, Lsn, RunKey, TaskKey};
 
 /// A framework with work here, or with updates to be acknowledged.
 #[derive(Clone, Debug)]
@@ -176,6 +176,8 @@ pub struct Executor {
 pub struct ExecutorLink {
     /// The stream that events go to.
     pub connection: Option<ConnectionId>,
+    /// The place in the log that it waits for to be told that it is subscribed.
+    pub subscribed_after: Lsn,
     /// Whether it ever subscribed, in this life of the agent or before.
     pub has_subscribed: bool,
     /// Whether it was given a task.
@@ -336,6 +338,8 @@ pub struct Task {
     pub group: Option<Arc<str>>,
     /// Whether its executor was given it.
     pub delivered: bool,
+    /// The place in the log that this waited for; zero if it was in another life of the agent.
+    pub delivered_after: Lsn,
     /// Whether its executor may run it though nothing is known of that: its log was damaged.
     pub may_run_unknown: bool,
     /// How its checks stand.

@@ -49,6 +49,7 @@ impl Timer {
             Self::Connect(_)
             | Self::CompletionTime(_)
             | Self::KillUnwritten(..)
+            | Self::KillUntold(..)
             | Self::Probe(..) => false,
         }
     }

@@ -172,6 +172,10 @@ impl AgentCore {
             for task in &batch {
                 self.note_delivery(now, task);
             }
+            let delivered_after = self.lsn;
+            for task in &batch {
+                self.change_task(&task.key, |task| task.delivered_after = delivered_after);
+            }
             self.tell_executor(executor, connection, launch_event(&batch));
         }
     }

@@ -30,7 +30,7 @@ use super::{
     AgentCore, BootClock, ContainerOwner, Draining, Ending, Exit, Found, Recovery, State, Timer,
 };
 use crate::checkpoint::{
-    KillCause, KillRequested, LogEntry, RunImage, RunKey, Started, TaskImage, TaskKey, Write,
+    KillCause, KillRequested, LogEntry, Lsn, RunImage, RunKey, Started, TaskImage, TaskKey, Write,
 };
 
 /// Containers found after a restart.
@@ -252,6 +252,7 @@ impl AgentCore {
             group: record.group.as_deref().map(Arc::from),
             // What the core launches itself is not launched twice.
             delivered: kind != ExecutorKind::Custom,
+            delivered_after: Lsn::default(),
             may_run_unknown: image.is_log_short,
             check_state: super::CheckState::default(),
             healthy: None,

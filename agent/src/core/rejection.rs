@@ -30,3 +30,42 @@ impl Rejection {
         Self { reason, ..self }
     }
 }
+
+/// Whether there is something to run.
+pub(super) fn check_command(command: Option<&pb::CommandInfo>) -> Result<(), Rejection> {
+    let Some(command) = command else {
+        return Err(Rejection::invalid(
+            "the task has neither a command nor an executor",
+        ));
+    };
+    if command.value.as_deref().unwrap_or_default().is_empty() {
+        return Err(Rejection::invalid("the task's command has no value"));
+    }
+    Ok(())
+}
+
+/// Whether a container can be made as it is described.
+pub(super) fn check_container(container: &pb::ContainerInfo) -> Result<(), Rejection> {
+    let refuse = |what: &str| {
+        Err(Rejection::invalid(format!(
+            "{what} not supported by this agent yet"
+        )))
+    };
+    if container.r#type == i32::from(pb::container_info::Type::Docker) {
+        return refuse("containers of type DOCKER are");
+    }
+    if container
+        .mesos
+        .as_ref()
+        .is_some_and(|mesos| mesos.image.is_some())
+    {
+        return refuse("container images are");
+    }
+    if !container.network_infos.is_empty() {
+        return refuse("container networks are");
+    }
+    if container.tty_info.is_some() {
+        return refuse("terminals are");
+    }
+    Ok(())
+}

@@ -4,6 +4,7 @@ mod checking;
 mod custom;
 mod draining;
 mod endings;
+mod executor_kills;
 mod groups;
 mod lost_records;
 mod messages;
