@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
+use crate::work_counter::count_entries;
 use crate::{NotContained, Resource, ResourceQuantities, Value};
 
 /// Up to here a look at each entry is faster than a binary search.
@@ -554,6 +555,7 @@ impl fmt::Display for Resources {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        count_entries(1);
         match self.resource.is_shared() {
             true => write!(f, "{}<{}>", self.resource, self.copies),
             false => write!(f, "{}", self.resource),

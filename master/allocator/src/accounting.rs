@@ -335,7 +335,7 @@ impl Allocator {
                 .total
                 .classes()
                 .chain(held)
-                .chain(agent.filters.refused_classes());
+                .chain(agent.filters.classes());
             for class in all {
                 living.insert(class);
             }

@@ -25,6 +25,8 @@ use crate::spec::Options;
 
 /// Levels that a role may have; each costs a little on every allocation.
 pub(crate) const ROLE_LEVELS_MAX: usize = 32;
+/// With more roles a framework's place in one is looked up.
+const SLOTS_SEARCHED_MAX: usize = 16;
 /// No filter lives longer than 365 days.
 pub(crate) const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -147,11 +149,24 @@ impl Allocator {
     }
 
     pub(crate) fn slot_of(&self, framework: FrameworkKey, role: RoleKey) -> Option<SlotKey> {
+        let framework = &self.frameworks[framework];
+        // A look at each of the few roles of most frameworks is faster.
+        if framework.slots.len() <= SLOTS_SEARCHED_MAX {
+            let mut slots = framework.slots.iter().copied();
+            return slots.find(|slot| self.slots[*slot].role == role);
+        }
+        framework.slot_by_role.get(&role).copied()
+    }
+
+    /// The same by the role's name.
+    pub(crate) fn slot_of_name(&self, framework: FrameworkKey, role: &Role) -> Option<SlotKey> {
         let slots = &self.frameworks[framework].slots;
-        slots
-            .iter()
-            .copied()
-            .find(|slot| self.slots[*slot].role == role)
+        // As above.
+        if slots.len() <= SLOTS_SEARCHED_MAX {
+            let mut slots = slots.iter().copied();
+            return slots.find(|slot| self.roles[self.slots[*slot].role].role == *role);
+        }
+        self.slot_of(framework, self.roles.find(role)?)
     }
 
     /// When a filter set now ends: never before the next tick is over.

@@ -27,7 +27,7 @@ pub enum Selector {
 }
 
 /// What must be true of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Predicate {
     Exists,
     NotExists,
@@ -53,14 +53,14 @@ pub struct PatternError {
     source: regex::Error,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Constraint {
     pub selector: Selector,
     pub predicate: Predicate,
 }
 
 /// The constraints of one role: without any group, everything passes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct OfferConstraints {
     pub groups: Vec<Vec<Constraint>>,
 }

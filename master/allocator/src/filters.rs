@@ -536,10 +536,11 @@ impl AgentFilters {
         })
     }
 
-    pub(crate) fn refused_classes(&self) -> impl Iterator<Item = ClassKey> {
-        self.refused_sets
-            .iter()
-            .flat_map(|refused_set| refused_set.resources.classes())
+    /// All that are named here: of what is refused, and of what was free when that was last compared with it.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = ClassKey> {
+        let refused_sets = self.refused_sets.iter();
+        let refused = refused_sets.flat_map(|refused_set| refused_set.resources.classes());
+        refused.chain(self.basis.classes())
     }
 }
 
@@ -548,7 +549,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use meseta_resources::{AgentId, FrameworkId, Resources, Role};
+    use meseta_resources::{AgentId, Conversion, FrameworkId, Resources, Role};
 
     use super::*;
     use crate::{AgentFacts, AgentSpec, Allocator, FrameworkSpec, Options};
@@ -613,6 +614,15 @@ mod tests {
             (filters.entries.len(), ends().min(), ends().max())
         }
 
+        fn convert(&mut self, from: &str, to: &str) {
+            let [from, to] = [from, to].map(|text| resources(text).allocate(&role()));
+            let conversion = Conversion::new(from, to);
+            let converted =
+                self.allocator
+                    .update_allocation(&self.framework, &self.agent, &[conversion]);
+            converted.expect("held");
+        }
+
         fn offers_at(&mut self, now: Moment) -> usize {
             self.allocator.tick(now).len()
         }
@@ -662,5 +672,26 @@ mod tests {
             1,
             "none refuses all that is free"
         );
+    }
+
+    #[test]
+    fn what_was_free_and_declined_once_is_remembered_as_long_as_it_is_named() {
+        let mut world = World::new();
+        let minute = HOUR / 60;
+        world.convert("cpus:1", "cpus(dev):1");
+        world.decline("cpus(dev):1;cpus:99;mem:100", minute);
+        assert_eq!(world.offers_at(NOW + minute / 2), 0);
+        assert_eq!(world.offers_at(NOW + 2 * minute), 1);
+        world.convert("cpus(dev):1", "cpus:1");
+        // So many others have come and gone that those that nobody has are forgotten.
+        for number in 0..1_100 {
+            let other = format!("cpus(dev/r{number}):1");
+            world.convert("cpus:1", &other);
+            world.convert(&other, "cpus:1");
+        }
+        assert_eq!(world.offers_at(NOW + 3 * minute), 0);
+        world.decline("cpus:100;mem:100", HOUR);
+        assert_eq!(world.offers_at(NOW + 4 * minute), 0);
+        assert_eq!(world.offers_at(NOW + 2 * HOUR), 1);
     }
 }

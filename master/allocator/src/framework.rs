@@ -10,7 +10,7 @@ use crate::class::Classes;
 use crate::constraints::OfferConstraints;
 use crate::filters::FilterKey;
 use crate::roles::{RoleKey, SlotKey};
-use crate::slab::Key;
+use crate::slab::{Key, KeyMap};
 use crate::sorter::{Kind, NodeKey};
 use crate::spec::FrameworkCapabilities;
 
@@ -24,6 +24,8 @@ pub(crate) struct Framework {
     /// False while it is only known from what agents say it uses.
     pub(crate) added: bool,
     pub(crate) slots: Vec<SlotKey>,
+    /// The same by role.
+    pub(crate) slot_by_role: KeyMap<RoleKey, SlotKey>,
     /// Agents that it has been asked to leave, some of which may be gone or not scheduled any more.
     pub(crate) asked: BTreeSet<AgentKey>,
 }

@@ -8,10 +8,12 @@ use crate::Allocator;
 use crate::agent_calls::check_allocated;
 use crate::agents::AgentKey;
 use crate::bits::Bits;
+use crate::constraints::OfferConstraints;
 use crate::error::Error;
 use crate::framework::{Framework, FrameworkKey, Minimum, Slot};
 use crate::quota::Quota;
 use crate::roles::{RoleKey, RoleQuota, SlotKey};
+use crate::slab::KeyMap;
 use crate::sorter::Kind;
 use crate::spec::{FrameworkCapabilities, FrameworkSpec};
 
@@ -288,6 +290,7 @@ impl Allocator {
             active: false,
             added: false,
             slots: Vec::new(),
+            slot_by_role: KeyMap::default(),
             asked: BTreeSet::new(),
         });
         self.framework_keys.insert(id.clone(), key);
@@ -313,7 +316,7 @@ impl Allocator {
             suppressed: false,
             is_nested: self.roles[role_key].parent.is_some(),
             minimum: None,
-            constraints: crate::OfferConstraints::default(),
+            constraints: OfferConstraints::default(),
             excluded: None,
             holdings: 0,
         });
@@ -322,7 +325,9 @@ impl Allocator {
         let filters = self.filters.new_owner(key, role_key, local);
         let slot = &mut self.slots[key];
         (slot.node, slot.filters) = (node, filters);
-        self.frameworks[framework].slots.push(key);
+        let framework = &mut self.frameworks[framework];
+        framework.slots.push(key);
+        framework.slot_by_role.insert(role_key, key);
         key
     }
 
@@ -341,21 +346,8 @@ impl Allocator {
             let minimum = spec.min_allocatable.get(role);
             let minimum = minimum.map(|minimum| Minimum::of_framework(&self.classes, minimum));
             self.set_minimum(slot, minimum);
-            let constraints = spec.constraints.get(role).cloned().unwrap_or_default();
-            let excluded = (!constraints.groups.is_empty()).then(|| {
-                let ruled_out = self
-                    .agents
-                    .iter()
-                    .filter(|entry| !constraints.allow(&entry.1.facts));
-                let mut excluded = Bits::default();
-                for (agent, _) in ruled_out {
-                    excluded.insert(agent);
-                }
-                excluded
-            });
-            self.set_excluded(slot, excluded);
+            self.constrain(slot, spec.constraints.get(role));
             let entry = &mut self.slots[slot];
-            entry.constraints = constraints;
             (entry.subscribed, entry.suppressed) = (true, suppressed);
             self.place_slot(slot);
         }
@@ -366,7 +358,7 @@ impl Allocator {
                 self.set_minimum(slot, None);
                 let entry = &mut self.slots[slot];
                 (entry.subscribed, entry.suppressed) = (false, false);
-                entry.constraints = crate::OfferConstraints::default();
+                entry.constraints = OfferConstraints::default();
                 self.set_excluded(slot, None);
                 self.place_slot(slot);
                 self.drop_slot_if_unused(slot);
@@ -375,6 +367,25 @@ impl Allocator {
         if are_misjudged {
             self.reconsider_filters();
         }
+    }
+
+    /// Finds the agents that constraints rule out, if these are others than before.
+    fn constrain(&mut self, slot: SlotKey, constraints: Option<&OfferConstraints>) {
+        let constraints = constraints.cloned().unwrap_or_default();
+        if self.slots[slot].constraints == constraints {
+            return;
+        }
+        let excluded = (!constraints.groups.is_empty()).then(|| {
+            let agents = self.agents.iter();
+            let ruled_out = agents.filter(|entry| !constraints.allow(&entry.1.facts));
+            let mut excluded = Bits::default();
+            for (agent, _) in ruled_out {
+                excluded.insert(agent);
+            }
+            excluded
+        });
+        self.set_excluded(slot, excluded);
+        self.slots[slot].constraints = constraints;
     }
 
     fn set_excluded(&mut self, slot: SlotKey, excluded: Option<Bits>) {
@@ -488,6 +499,7 @@ impl Allocator {
         self.roles.prune(&mut self.sorter, role);
         let framework = &mut self.frameworks[entry.framework];
         framework.slots.retain(|other| *other != slot);
+        framework.slot_by_role.remove(&role);
         if !framework.added && framework.slots.is_empty() {
             self.drop_framework(entry.framework);
         }

@@ -232,9 +232,7 @@ impl Allocator {
             .all(|resource| resource.allocation_role() == Some(first_role));
         let mut take = |role: &meseta_resources::Role, resources: &Resources| {
             let requested = resources.iter().next().unwrap_or(first);
-            // A look at each of the few roles of a framework is faster than a search among all.
-            let mut slots = self.frameworks[framework_key].slots.iter().copied();
-            let slot = slots.find(|slot| self.roles[self.slots[*slot].role].role == *role);
+            let slot = self.slot_of_name(framework_key, role);
             let slot = slot.ok_or_else(|| not_held(requested))?;
             let held = self.agents[key]
                 .held_by(slot)

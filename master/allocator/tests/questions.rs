@@ -59,6 +59,36 @@ fn counted<T>(ask: impl FnOnce() -> T) -> (T, u64) {
 }
 
 #[test]
+fn a_role_of_very_many_is_found_at_once() {
+    let mut allocator = cluster();
+    let spec = FrameworkSpec {
+        roles: (0..ROLES).map(role).collect(),
+        ..FrameworkSpec::default()
+    };
+    let ((), looked_at) = counted(|| {
+        let updated = allocator.update_framework(&framework(), &spec);
+        updated.expect("a known framework");
+    });
+    assert!(looked_at < 40 * 500, "{looked_at} for {ROLES} roles");
+    let now = Moment::ORIGIN;
+    let offers = allocator.allocate(now);
+    assert_eq!(offers.len(), AGENTS);
+    for offer in offers {
+        let ((), looked_at) = counted(|| {
+            let declined = allocator.recover_resources(
+                now,
+                &framework(),
+                &offer.agent,
+                &offer.resources,
+                Some(std::time::Duration::from_secs(5)),
+            );
+            declined.expect("an offer that is out");
+        });
+        assert!(looked_at < 200, "{looked_at}");
+    }
+}
+
+#[test]
 fn no_more_agents_are_named_than_are_asked_for() {
     let allocator = cluster();
     let (excluded, looked_at) = counted(|| allocator.excluded(&framework(), 50));

@@ -85,6 +85,7 @@ fn agent(number: usize, frameworks: usize, tasks: usize) -> AgentView {
         resources: resources("cpus:0.1"),
         user: None,
         info: v1::ExecutorInfo::default().encode_to_vec().into(),
+        compared_bytes: 0,
     };
     let executors = [(
         (framework.clone(), executor.executor_id.clone()),
@@ -212,7 +213,10 @@ async fn pieces_rendered_side_by_side_are_what_one_hand_writes() {
         let snapshot = many_frameworks(agents, frameworks);
         let documents = documents(&snapshot).into_iter().zip(documents(&snapshot));
         for ((name, parallel), (_, serial)) in documents {
-            let reader = renderer.admit(&meseta_daemon::authentication::Caller::default()).await.unwrap();
+            let reader = renderer
+                .admit(&meseta_daemon::authentication::Caller::default())
+                .await
+                .unwrap();
             let body = renderer.answer(parallel, reader).await.unwrap();
             let rendered = body.collect().await.unwrap().to_bytes();
             let expected = rendered_bytes(serial);

@@ -240,7 +240,7 @@ impl TaskAdoption<'_> {
             if let Ok(task_id) = TaskId::new(task_id)
                 && is_strange(&framework_id)
             {
-                agent.kill_when_back(&framework_id, &task_id);
+                agent.remember_kill(&framework_id, &task_id, None);
                 return Err(Invalid::of(NOT_LAUNCHED));
             }
             return Err(invalid!("its framework is unknown"));
@@ -256,11 +256,11 @@ impl TaskAdoption<'_> {
             return Ok(());
         }
         if framework.task_conflict(agent.id(), &task_id).is_launched {
-            agent.kill_when_back(&framework_id, &task_id);
+            agent.remember_kill(&framework_id, &task_id, None);
             return Err(invalid!("it is another agent's, and is ended here"));
         }
         if is_strange(&framework_id) {
-            agent.kill_when_back(&framework_id, &task_id);
+            agent.remember_kill(&framework_id, &task_id, None);
             return Err(Invalid::of(NOT_LAUNCHED));
         }
         self.books.add(framework, task_id, state?, task)

@@ -290,6 +290,7 @@ impl MasterCore {
             agent_id: agent_id.clone(),
             resources,
             user: task::user_of_executor(info),
+            compared_bytes: task::bytes_without_resources(info),
             info: info.encode_to_vec().into(),
         };
         if budget.reported.fit_executor(&mut record, &info.resources) == Fit::LeftOut {

@@ -179,6 +179,7 @@ impl MasterCore {
         }
         record.state = state;
         let resources = record.resources.clone();
+        agent.kills.remove(&(framework.clone(), task.clone()));
         agent.discharge(framework, &resources);
         self.recover_resources(framework, agent_id, &resources, RefuseFilter::None);
         self.allocate_due = true;

@@ -21,6 +21,7 @@ use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
+use crate::core::state::operation_usage::OperationUsage;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::{AgentRecord, Mutation};
 use crate::core::state::rejection::Rejection;
@@ -314,11 +315,11 @@ impl MasterCore {
                 in_executors: BTreeMap::new(),
                 executors: Arc::default(),
                 operations: Arc::default(),
-                operation_bytes: 0,
+                operation_usage: OperationUsage::default(),
                 offers: BTreeSet::new(),
                 inverse_replies: BTreeMap::new(),
                 used: Arc::default(),
-                kills_waiting: BTreeSet::new(),
+                kills: BTreeMap::new(),
                 unknown_task_updates: UnknownTaskUpdates::default(),
                 ping_sequence: 0,
                 pong_sequence: 0,
@@ -506,8 +507,12 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(id) else {
             return;
         };
-        for (framework, task) in std::mem::take(&mut agent.kills_waiting) {
-            self.send_kill(id, &framework, &task, None);
+        // One that is on no books here is ended by this one word: its end is not told to anybody.
+        let sent = agent.kills.clone();
+        let tasks = agent.tasks.clone();
+        agent.kills.retain(|key, _| tasks.contains_key(key));
+        for ((framework, task), policy) in sent {
+            self.send_kill(id, &framework, &task, policy);
         }
     }
 

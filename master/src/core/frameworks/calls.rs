@@ -101,7 +101,7 @@ impl MasterCore {
                 uuid,
             } => self.acknowledge(id, &agent_id, &task_id, &uuid),
             Action::Reconcile(call) => self.reconcile(id, call),
-            Action::ReconcileOperations(call) => self.reconcile_operations(id, &call),
+            Action::ReconcileOperations(call) => self.reconcile_operations(id, call),
             Action::Message(call) => self.message(id, call),
             Action::UpdateFramework(call) => self.update_framework(id, *call, caller),
             Action::Unknown => Answer::NotImplemented(String::new()),
@@ -173,7 +173,7 @@ impl MasterCore {
         Answer::Accepted
     }
 
-    /// Kills a task on an agent, now or when it is back.
+    /// Kills a task on an agent: now, and again whenever the agent comes back before the task has ended.
     fn kill_on(
         &mut self,
         agent_id: &AgentId,
@@ -184,10 +184,9 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(agent_id) else {
             return;
         };
+        agent.remember_kill(id, task, kill_policy);
         if agent.connection.is_some() {
             self.send_kill(agent_id, id, task, kill_policy);
-        } else {
-            agent.kill_when_back(id, task);
         }
     }
 

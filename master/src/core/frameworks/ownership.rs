@@ -58,18 +58,15 @@ impl MasterCore {
             let id = FrameworkId::new(id).map_err(Invalid::of)?;
             return self.check_owner(&id, terms, caller).map(|()| id);
         }
-        self.check_framework_limit()?;
+        self.check_framework_limit(terms)?;
         let id = self.take_framework_id();
         id.map_err(Invalid::of)
     }
 
-    fn check_framework_limit(&self) -> Result<(), Invalid> {
-        if self.frameworks.len() + self.ownership.subscribing.len() < FRAMEWORKS_MAX {
-            return Ok(());
-        }
-        Err(invalid!(
-            "This master has {FRAMEWORKS_MAX} frameworks and takes no more"
-        ))
+    fn check_framework_limit(&self, terms: &Terms) -> Result<(), Invalid> {
+        let known = self.frameworks.len() + self.ownership.subscribing.len();
+        self.framework_info_usage
+            .check_number(terms, known, FRAMEWORKS_MAX)
     }
 
     /// Refuses an id to all but the principal, or the user of this machine, that it belongs to.
@@ -97,7 +94,7 @@ impl MasterCore {
             }
             Some(known) if !is_its_user(known.user, caller.user) => Err(NOT_ITS_USER.into()),
             Some(_) => Ok(()),
-            None => self.check_framework_limit(),
+            None => self.check_framework_limit(terms),
         }
     }
 

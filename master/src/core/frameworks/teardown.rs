@@ -108,7 +108,6 @@ impl MasterCore {
             .collect();
         Arc::make_mut(&mut agent.executors).retain(|(owner, _), _| owner != id);
         Arc::make_mut(&mut agent.used).remove(id);
-        agent.kills_waiting.retain(|(owner, _)| owner != id);
         for task in &mut gone {
             if !is_terminal(task.state) {
                 self.end_with_framework(Arc::make_mut(task));
@@ -157,7 +156,6 @@ impl MasterCore {
         let Some(record) = agent.remove_task(&key) else {
             return;
         };
-        agent.kills_waiting.remove(&key);
         if let Some(framework) = self.frameworks.get_mut(framework) {
             framework.remove_on(agent_id);
             framework.forget_task(task, agent_id);

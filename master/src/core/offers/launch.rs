@@ -266,6 +266,7 @@ impl MasterCore {
             agent_id: accepted_offers.agent.clone(),
             resources: executor.resources,
             user: task::user_of_executor(&executor.info),
+            compared_bytes: task::bytes_without_resources(&executor.info),
             info: executor.info.encode_to_vec().into(),
         };
         Arc::make_mut(&mut agent.executors).insert((id.clone(), executor.id), Arc::new(record));

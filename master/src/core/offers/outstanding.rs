@@ -3,7 +3,7 @@
 //! Invariants: an offer leaves the table exactly once; what was in it is then held by tasks or is
 //! back with the allocator. What a framework is sent in one cycle is bounded in bytes, and so is each event.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -249,6 +249,7 @@ impl MasterCore {
         let Some(framework) = self.frameworks.get(framework) else {
             return;
         };
+        let roles: BTreeSet<&Role> = roles.iter().collect();
         let ids: Vec<_> = framework
             .offers
             .iter()

@@ -22,30 +22,13 @@ use crate::core::effect::Output;
 use crate::core::ids::OperationUuid;
 use crate::core::master::MasterCore;
 use crate::core::offers::accept::AcceptedOffers;
-use crate::core::state::agent::Agent;
 use crate::core::state::offer::RefuseFilter;
 use crate::core::state::operation::{
-    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_AGENT_MAX, OperationRecord,
-    RESOURCES_PER_AGENT_MAX, RESOURCES_SCANNED_MAX,
+    OperationRecord, RESOURCES_PER_AGENT_MAX, RESOURCES_SCANNED_MAX,
 };
 use crate::core::state::resource_size;
 use crate::core::validation::frame_size;
 use crate::core::validation::operation::{Requester, validate};
-
-/// What an agent has of operations whose end is not acknowledged, if it is to have no further one. Frameworks leave
-/// half of the bytes to operators.
-fn too_many(agent: &Agent, message: &Message, bytes_max: usize) -> Option<String> {
-    let (count, bytes) = (agent.operations.len(), agent.operation_bytes);
-    // One that is long by itself is refused for that.
-    let is_full =
-        count >= OPERATIONS_PER_AGENT_MAX || bytes > 0 && bytes + message.encoded_len() > bytes_max;
-    is_full.then(|| {
-        format!(
-            "Agent {} has {count} operations of {bytes} bytes whose end is not acknowledged",
-            agent.id()
-        )
-    })
-}
 
 /// What an operation meets whose agent went with the offers.
 const AGENT_GONE: &str = "The agent is gone";
@@ -162,7 +145,8 @@ impl MasterCore {
     ) -> Result<(), Invalid> {
         let agent = self.agents.get(&accepted_offers.agent);
         let agent = agent.ok_or(AGENT_GONE)?;
-        if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX / 2) {
+        let usage = &agent.operation_usage;
+        if let Some(many) = usage.refusal(agent.id(), Some(id), message.encoded_len()) {
             return Err(invalid!("{many}; acknowledge some first"));
         }
         let Some(operation_id) = &message.id else {
@@ -292,7 +276,7 @@ impl MasterCore {
         if let Some(key) = record.named() {
             self.named_operations.insert(key, (agent_id.clone(), uuid));
         }
-        agent.operation_bytes += record.bytes();
+        agent.operation_usage.add(&record);
         Arc::make_mut(&mut agent.operations).insert(uuid, Arc::new(record));
         tracing::info!(
             %agent_id,
@@ -368,7 +352,8 @@ impl MasterCore {
                 "Agent {agent_id} is disconnected; retry when it has reregistered"
             ));
         }
-        if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX) {
+        let usage = &agent.operation_usage;
+        if let Some(many) = usage.refusal(agent.id(), None, message.encoded_len()) {
             return Answer::Conflict(format!("{many}; try again later"));
         }
         let id = agent.id().clone();

@@ -5,6 +5,7 @@
 //! acknowledged its end, or is itself gone.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::core::effect::Output;
 use crate::core::ids::{OperationUuid, UUID_BYTES};
 use crate::core::master::MasterCore;
 use crate::core::state::operation::{OperationRecord, is_over};
+use crate::core::state::reconciliations::Questions;
 use crate::core::wire::{self, event_of};
 
 /// How long an agent is back before operations of frameworks that nobody knows are ended for them, as
@@ -176,7 +178,7 @@ impl MasterCore {
         let Some(removed) = Arc::make_mut(&mut agent.operations).remove(&uuid) else {
             return;
         };
-        agent.operation_bytes = agent.operation_bytes.saturating_sub(removed.bytes());
+        agent.operation_usage.remove(&removed);
         if let Some(key) = removed.named() {
             self.named_operations.remove(&key);
         }
@@ -225,30 +227,57 @@ impl MasterCore {
         Answer::Accepted
     }
 
-    /// Tells a framework what is known of the operations that it names, or of all.
+    /// Takes the question what is known of the operations that a framework names, or of all that have names.
     pub(in crate::core) fn reconcile_operations(
         &mut self,
         id: &FrameworkId,
-        call: &call::ReconcileOperations,
+        call: call::ReconcileOperations,
     ) -> Answer {
-        if call.operations.is_empty() {
-            let known: Vec<OperationStatus> = self
-                .named_operations
-                .range((id.clone(), String::new())..)
-                .take_while(|((owner, _), _)| owner == id)
-                .filter_map(|(_, (agent, uuid))| self.operation(agent, uuid))
-                .map(unreliable)
-                .collect();
-            for status in known {
-                self.tell_operation(id, status);
-            }
-            return Answer::Accepted;
-        }
-        for operation in &call.operations {
-            let status = self.reconciled(id, operation);
+        let bytes = memory_of(&call.operations);
+        let questions = if call.operations.is_empty() {
+            let left = self.named_operations_after(id, None).count();
+            Questions::AllOperations { after: None, left }
+        } else {
+            Questions::Operations(call.operations.into_iter())
+        };
+        self.take_questions(id, questions, bytes)
+    }
+
+    /// The named operations of a framework, in the order of their names, after one.
+    fn named_operations_after(
+        &self,
+        id: &FrameworkId,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = (&String, &(AgentId, OperationUuid))> {
+        let of = |name: &str| (id.clone(), name.to_owned());
+        let from = after.map_or(Bound::Included(of("")), |after| Bound::Excluded(of(after)));
+        let named = self.named_operations.range((from, Bound::Unbounded));
+        let own = named.take_while(move |((owner, _), _)| owner == id);
+        own.map(|((_, name), place)| (name, place))
+    }
+
+    /// Tells of the named operation after one, and gives its name; none if there is no other.
+    pub(in crate::core) fn tell_operation_after(
+        &mut self,
+        id: &FrameworkId,
+        after: Option<&str>,
+    ) -> Option<String> {
+        let (name, (agent, uuid)) = self.named_operations_after(id, after).next()?;
+        let (name, status) = (name.clone(), self.operation(agent, uuid).map(unreliable));
+        if let Some(status) = status {
             self.tell_operation(id, status);
         }
-        Answer::Accepted
+        Some(name)
+    }
+
+    /// Tells what is known of an operation that a framework names.
+    pub(in crate::core) fn reconcile_operation(
+        &mut self,
+        id: &FrameworkId,
+        operation: &call::reconcile_operations::Operation,
+    ) {
+        let status = self.reconciled(id, operation);
+        self.tell_operation(id, status);
     }
 
     fn operation(&self, agent: &AgentId, uuid: &OperationUuid) -> Option<&Arc<OperationRecord>> {
@@ -344,7 +373,7 @@ impl MasterCore {
             if let Some(key) = record.named() {
                 self.named_operations.insert(key, (id.clone(), record.uuid));
             }
-            agent.operation_bytes += record.bytes();
+            agent.operation_usage.add(&record);
             table.insert(record.uuid, Arc::new(record));
         }
         budget.log(id);
@@ -411,4 +440,17 @@ fn unreliable(record: &Arc<OperationRecord>) -> OperationStatus {
         uuid: None,
         ..record.latest.clone()
     }
+}
+
+/// The memory of operations as a framework names them, in bytes.
+fn memory_of(operations: &[call::reconcile_operations::Operation]) -> usize {
+    let of_operation = |operation: &call::reconcile_operations::Operation| {
+        let agent = operation.agent_id.as_ref().map_or(0, |id| id.value.len());
+        let provider = operation.resource_provider_id.as_ref();
+        size_of::<call::reconcile_operations::Operation>()
+            + operation.operation_id.value.len()
+            + agent
+            + provider.map_or(0, |id| id.value.len())
+    };
+    operations.iter().map(of_operation).sum()
 }

@@ -15,15 +15,16 @@ use meseta_resources::{
 
 use super::inverse_offers;
 use super::operation::OperationTable;
+use super::operation_usage::OperationUsage;
 use super::resource_size::{decoded_bytes, reserved_bytes};
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use super::unknown_task_updates::UnknownTaskUpdates;
 use super::usage::Usage;
 use crate::core::ids::ConnectionId;
 
-/// Kills that wait for a disconnected agent; more are dropped, and the framework's next
+/// Kills of tasks of one agent that are said again when it comes back; of what is beyond that the framework's next
 /// reconciliation finds the task alive.
-const KILLS_WAITING_MAX: usize = 10_000;
+const KILLS_MAX: usize = 10_000;
 
 /// What an agent says of itself; never changed in place.
 #[derive(Clone, Debug)]
@@ -139,15 +140,14 @@ pub(in crate::core) struct Agent {
     pub in_executors: BTreeMap<(FrameworkId, ExecutorId), usize>,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
-    /// The sum of their [`bytes`](super::operation::OperationRecord::bytes).
-    pub(in crate::core) operation_bytes: usize,
+    pub(in crate::core) operation_usage: OperationUsage,
     pub offers: BTreeSet<OfferId>,
     /// What frameworks say to its planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, inverse_offers::Reply>,
     /// What tasks and executors hold, by framework; offers are apart.
     pub used: Arc<BTreeMap<FrameworkId, Resources>>,
-    /// Kills to send when it returns.
-    pub kills_waiting: BTreeSet<(FrameworkId, TaskId)>,
+    /// Tasks that are to be killed, and how: said again when it returns, since what was on its way then may be lost.
+    pub kills: BTreeMap<(FrameworkId, TaskId), Option<v1::KillPolicy>>,
     /// What it says of tasks that are on nobody's books.
     pub unknown_task_updates: UnknownTaskUpdates,
     pub ping_sequence: u64,
@@ -216,10 +216,16 @@ impl Agent {
         Arc::make_mut(&mut self.tasks).insert(key, Arc::new(record));
     }
 
-    /// Kills a task when the agent is back.
-    pub(in crate::core) fn kill_when_back(&mut self, framework: &FrameworkId, task: &TaskId) {
-        if self.kills_waiting.len() < KILLS_WAITING_MAX {
-            self.kills_waiting.insert((framework.clone(), task.clone()));
+    /// Remembers that a task is to be killed until it has ended.
+    pub(in crate::core) fn remember_kill(
+        &mut self,
+        framework: &FrameworkId,
+        task: &TaskId,
+        policy: Option<v1::KillPolicy>,
+    ) {
+        let key = (framework.clone(), task.clone());
+        if self.kills.len() < KILLS_MAX || self.kills.contains_key(&key) {
+            self.kills.insert(key, policy);
         }
     }
 
@@ -229,6 +235,7 @@ impl Agent {
         key: &(FrameworkId, TaskId),
     ) -> Option<Arc<TaskRecord>> {
         let record = own_if_contained(&mut self.tasks, key)?.remove(key)?;
+        self.kills.remove(key);
         if let Some(executor) = record.apart_of() {
             count_down(&mut self.apart, &executor);
         }

@@ -1,6 +1,6 @@
-//! Memory taken by framework infos and offer constraints, by principal.
+//! Frameworks and the memory taken by their infos and offer constraints, by principal.
 //!
-//! Invariant: no principal may use more than what is then left for all others; frameworks without a principal count as
+//! Invariant: no principal may use more, of places or memory, than what is then left for all others; frameworks without a principal count as
 //! those of one, and those that agents tell of as nobody's.
 
 use std::collections::BTreeMap;
@@ -9,11 +9,18 @@ use meseta_proto::{Invalid, invalid};
 
 use super::framework::{Framework, Terms};
 
-/// Bytes of framework infos, by principal.
+/// What one principal has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    frameworks: usize,
+    bytes: usize,
+}
+
+/// Frameworks and bytes of their infos, by principal.
 #[derive(Debug, Default)]
 pub(in crate::core) struct FrameworkInfoUsage {
     all: usize,
-    by_principal: BTreeMap<String, usize>,
+    by_principal: BTreeMap<String, Usage>,
     /// Of frameworks that have not subscribed themselves.
     told_by_agents: usize,
 }
@@ -48,12 +55,35 @@ impl FrameworkInfoUsage {
         }
         let own = self.by_principal.get(principal(terms));
         let own_before = framework.filter(|framework| framework.told_by.is_none());
-        let own =
-            (own.map_or(0, |own| *own) + bytes).saturating_sub(own_before.map_or(0, |_| before));
+        let own = (own.map_or(0, |own| own.bytes) + bytes)
+            .saturating_sub(own_before.map_or(0, |_| before));
         let left = max - all;
         if own > left && own > bytes {
             return Err(invalid!(
                 "The infos of the principal's frameworks would take {own} bytes, which leaves {left} for all others: raise the master's --memory_budget"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether one more framework may be known beside so many.
+    pub(in crate::core) fn check_number(
+        &self,
+        terms: &Terms,
+        known: usize,
+        max: usize,
+    ) -> Result<(), Invalid> {
+        let left = max.saturating_sub(known + 1);
+        if known >= max {
+            return Err(invalid!(
+                "This master has {max} frameworks and takes no more"
+            ));
+        }
+        let own = self.by_principal.get(principal(terms));
+        let own = own.map_or(1, |own| own.frameworks + 1);
+        if own > left && own > 1 {
+            return Err(invalid!(
+                "The principal would have {own} frameworks, which leaves {left} for all others: tear some down"
             ));
         }
         Ok(())
@@ -67,7 +97,9 @@ impl FrameworkInfoUsage {
             return;
         }
         let name = principal(&framework.terms).to_owned();
-        *self.by_principal.entry(name).or_default() += bytes;
+        let own = self.by_principal.entry(name).or_default();
+        own.frameworks += 1;
+        own.bytes += bytes;
     }
 
     pub(in crate::core) fn remove(&mut self, framework: &Framework) {
@@ -79,8 +111,9 @@ impl FrameworkInfoUsage {
         }
         let name = principal(&framework.terms);
         if let Some(own) = self.by_principal.get_mut(name) {
-            *own = own.saturating_sub(bytes);
-            if *own == 0 {
+            own.frameworks = own.frameworks.saturating_sub(1);
+            own.bytes = own.bytes.saturating_sub(bytes);
+            if own.frameworks == 0 {
                 self.by_principal.remove(name);
             }
         }
@@ -89,6 +122,7 @@ impl FrameworkInfoUsage {
     /// The sum of the parts.
     #[cfg(test)]
     pub(in crate::core) fn of_parts(&self) -> usize {
-        self.by_principal.values().sum::<usize>() + self.told_by_agents
+        let own = self.by_principal.values().map(|own| own.bytes);
+        own.sum::<usize>() + self.told_by_agents
     }
 }

@@ -46,6 +46,7 @@ pub(super) mod maintenance;
 pub(super) mod names;
 pub(super) mod offer;
 pub(super) mod operation;
+pub(super) mod operation_usage;
 pub(super) mod operator_settings;
 pub(super) mod ownership;
 pub(super) mod partial_reregistrations;

@@ -1,8 +1,8 @@
-//! Questions of frameworks about their tasks that are still to be answered.
+//! Questions of frameworks about their tasks and operations that are still to be answered.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use meseta_proto::mesos::v1::scheduler::call;
+use meseta_proto::mesos::v1::scheduler::call::{self, reconcile_operations};
 use meseta_resources::{FrameworkId, TaskId};
 
 /// Answers that one framework may leave unread; what else it asked waits until it has read some.
@@ -38,13 +38,13 @@ impl UnreadReconciliations {
 #[derive(Debug)]
 pub(in crate::core) struct PendingReconcile {
     pub(in crate::core) framework: FrameworkId,
-    pub(in crate::core) questions: ReconcileTasks,
-    /// The memory of the tasks that were named, until the last of them is answered.
+    pub(in crate::core) questions: Questions,
+    /// The memory of what was named, until the last of it is answered.
     pub(in crate::core) bytes: usize,
 }
 
 #[derive(Debug)]
-pub(in crate::core) enum ReconcileTasks {
+pub(in crate::core) enum Questions {
     /// Tasks as the framework names them, and where it thinks that they are.
     Explicit(std::vec::IntoIter<call::reconcile::Task>),
     /// All tasks that the master has on its books after this one, up to the one that was the last when the
@@ -54,13 +54,18 @@ pub(in crate::core) enum ReconcileTasks {
         until: TaskId,
         left: usize,
     },
+    /// Operations as the framework names them, and where it thinks that they are.
+    Operations(std::vec::IntoIter<reconcile_operations::Operation>),
+    /// All named operations of the framework after this one; about so many.
+    AllOperations { after: Option<String>, left: usize },
 }
 
-impl ReconcileTasks {
+impl Questions {
     pub(in crate::core) fn len(&self) -> usize {
         match self {
-            ReconcileTasks::Explicit(tasks) => tasks.len(),
-            ReconcileTasks::Implicit { left, .. } => *left,
+            Questions::Explicit(tasks) => tasks.len(),
+            Questions::Operations(operations) => operations.len(),
+            Questions::Implicit { left, .. } | Questions::AllOperations { left, .. } => *left,
         }
     }
 }

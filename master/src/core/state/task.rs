@@ -242,6 +242,16 @@ pub struct ExecutorRecord {
     pub user: Option<Arc<str>>,
     /// An encoded message, `mesos.v1.ExecutorInfo`.
     pub info: Bytes,
+    /// See [`bytes_without_resources`].
+    pub compared_bytes: usize,
+}
+
+/// The length of an executor's encoded description without its resources: of two that differ in it no more has to be compared.
+pub(crate) fn bytes_without_resources(info: &v1::ExecutorInfo) -> usize {
+    const RESOURCES_FIELD: u32 = 5;
+    let resources =
+        prost::encoding::message::encoded_len_repeated(RESOURCES_FIELD, &info.resources);
+    info.encoded_len().saturating_sub(resources)
 }
 
 /// The user that an executor itself names.

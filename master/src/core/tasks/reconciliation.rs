@@ -15,7 +15,7 @@ use super::status::MasterTaskStatus;
 use crate::core::answer::Answer;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
-use crate::core::state::reconciliations::{PendingReconcile, ReconcileTasks};
+use crate::core::state::reconciliations::{PendingReconcile, Questions};
 use crate::core::state::task::TaskRecord;
 
 /// Questions answered in one step: well below a millisecond's worth, so that offers and calls of others
@@ -34,10 +34,14 @@ const RECONCILES_PER_FRAMEWORK_MAX: usize = 1_024;
 /// Whoever forwards events tells the core each time that so many answers have been read.
 pub(crate) const READ_AT_ONCE: usize = 512;
 
-/// Whether an event answers a question about a task.
+/// Whether an event answers a question about a task or an operation: what is told of operations otherwise is to be
+/// acknowledged, and has an id for that.
 pub(crate) fn is_answer(event: &Event) -> bool {
     let update = event.update.as_ref();
-    update.is_some_and(|update| update.status.reason == Some(Reason::Reconciliation.into()))
+    let of_task =
+        update.is_some_and(|update| update.status.reason == Some(Reason::Reconciliation.into()));
+    let update = event.update_operation_status.as_ref();
+    of_task || update.is_some_and(|update| update.status.uuid.is_none())
 }
 
 /// The memory of tasks as a framework names them, in bytes.
@@ -63,14 +67,24 @@ impl MasterCore {
             let Some((known, (last, _))) = known.zip(last) else {
                 return Answer::Accepted;
             };
-            ReconcileTasks::Implicit {
+            Questions::Implicit {
                 after: None,
                 until: last.clone(),
                 left: known.tasks.len(),
             }
         } else {
-            ReconcileTasks::Explicit(request.tasks.into_iter())
+            Questions::Explicit(request.tasks.into_iter())
         };
+        self.take_questions(framework, questions, bytes)
+    }
+
+    /// Takes questions that take so much memory until they are answered.
+    pub(in crate::core) fn take_questions(
+        &mut self,
+        framework: &FrameworkId,
+        questions: Questions,
+        bytes: usize,
+    ) -> Answer {
         if let Some(refused) = self.too_many_questions(framework, &questions, bytes) {
             return refused;
         }
@@ -86,7 +100,7 @@ impl MasterCore {
     fn too_many_questions(
         &self,
         framework: &FrameworkId,
-        questions: &ReconcileTasks,
+        questions: &Questions,
         bytes: usize,
     ) -> Option<Answer> {
         let unread = self.unread_reconciliations.waiting.get(framework);
@@ -108,12 +122,14 @@ impl MasterCore {
             || own_bytes > self.config.memory.questions_per_framework
         {
             return Some(Answer::BadRequest(
-                "Too many tasks of the framework wait to be reconciled: read the answers, and ask again later"
+                "Too many tasks and operations of the framework wait to be reconciled: read the answers, and ask again later"
                     .to_owned(),
             ));
         }
         (all.saturating_add(questions.len()) > QUESTIONS_MAX).then(|| {
-            Answer::BadRequest("Too many tasks wait to be reconciled: ask again later".to_owned())
+            Answer::BadRequest(
+                "Too many tasks and operations wait to be reconciled: ask again later".to_owned(),
+            )
         })
     }
 
@@ -163,16 +179,27 @@ impl MasterCore {
     }
 
     /// Answers one question, if there is one left.
-    fn answer_next(&mut self, framework: &FrameworkId, questions: &mut ReconcileTasks) -> bool {
+    fn answer_next(&mut self, framework: &FrameworkId, questions: &mut Questions) -> bool {
         match questions {
-            ReconcileTasks::Explicit(tasks) => {
+            Questions::Explicit(tasks) => {
                 let Some(task) = tasks.next() else {
                     return false;
                 };
                 let agent = task.agent_id.as_ref().map(|id| id.value.as_str());
                 self.reconcile_task(framework, &task.task_id.value, agent);
             }
-            ReconcileTasks::Implicit { after, until, left } => {
+            Questions::Operations(operations) => {
+                let Some(operation) = operations.next() else {
+                    return false;
+                };
+                self.reconcile_operation(framework, &operation);
+            }
+            Questions::AllOperations { after, left } => {
+                *left = left.saturating_sub(1);
+                *after = self.tell_operation_after(framework, after.as_deref());
+                return after.is_some();
+            }
+            Questions::Implicit { after, until, left } => {
                 let known = self.frameworks.get(framework);
                 let bound = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let mut rest = known

@@ -174,6 +174,29 @@ fn the_launches_of_one_call_leave_room_on_their_way_to_the_agent() {
 }
 
 #[test]
+fn no_principal_has_more_frameworks_than_it_leaves_to_others() {
+    let mut world = World::new();
+    let of = |principal: &str| v1::FrameworkInfo {
+        principal: Some(principal.to_owned()),
+        ..plain()
+    };
+    let [a, b] = ["a", "b"].map(|principal| world.subscribe(of(principal)).id);
+    for _ in 0..2 {
+        world.subscribe(of("a"));
+    }
+    let check = |id: &str, max: usize| {
+        let terms = &world.core.frameworks[id].terms;
+        let usage = &world.core.framework_info_usage;
+        usage.check_number(terms, world.core.frameworks.len(), max)
+    };
+    assert!(check(&a, 9).is_ok());
+    let refused = check(&a, 8).unwrap_err();
+    assert_says(refused.as_str(), "would have 4 frameworks, which leaves 3");
+    assert!(check(&b, 8).is_ok());
+    assert!(check(&b, 4).is_err(), "there is no place");
+}
+
+#[test]
 fn what_agents_bring_along_is_bounded_in_bytes() {
     let mut world = world_with(|memory| memory.reported = 200_000);
     let info = World::with_id(plain(), "old-f");

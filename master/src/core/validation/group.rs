@@ -80,8 +80,10 @@ pub(in crate::core) fn validate(
     let total = valid.total();
     if !available.contains(&total) {
         return Err(invalid!(
-            "Total resources {total} required by task group and its executor are more than \
-             available {available}"
+            "Total resources {} required by task group and its executor are more than \
+             available {}",
+            total.excerpt(),
+            available.excerpt()
         ));
     }
     check_shared_groups(framework, agent, &group.task_group.tasks, &valid.executor)?;

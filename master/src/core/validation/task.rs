@@ -84,8 +84,10 @@ pub(in crate::core) fn validate(
     let total = valid.total();
     if !available.contains(&total) {
         return Err(invalid!(
-            "Total resources {total} required by task and its executor is more than available \
-             {available}"
+            "Total resources {} required by task and its executor is more than available \
+             {}",
+            total.excerpt(),
+            available.excerpt()
         ));
     }
     task.resources = for_agent(&valid.resources);

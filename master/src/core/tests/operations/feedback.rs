@@ -182,3 +182,38 @@ fn what_is_no_operation_changes_nothing() {
     let offer = world.next_offer(&scheduler);
     assert_eq!(total_of(&offer), parse("cpus:4;mem:1024"));
 }
+
+#[test]
+fn very_many_operations_are_told_of_as_their_framework_reads() {
+    let mut world = World::new();
+    let scheduler = world.subscribe(plain());
+    const OPERATIONS: usize = 5_000;
+    let named = |number: usize| call::reconcile_operations::Operation {
+        operation_id: v1::OperationId {
+            value: format!("o{number}"),
+        },
+        agent_id: None,
+        resource_provider_id: None,
+    };
+    let ask = Action::ReconcileOperations(call::ReconcileOperations {
+        operations: (0..OPERATIONS).map(named).collect(),
+    });
+    assert_eq!(world.call(&scheduler, ask), Answer::Accepted);
+    world.advance(SECOND / 2);
+    let unread = world.events[&scheduler.connection].len();
+    assert!((2_048..2_100).contains(&unread), "{unread}");
+    let mut told = 0;
+    loop {
+        let events = world.take_events(scheduler.connection);
+        let more = events
+            .iter()
+            .filter(|event| event.update_operation_status.is_some());
+        let more = more.count();
+        if more == 0 {
+            break;
+        }
+        told += more;
+        world.advance(Duration::ZERO);
+    }
+    assert_eq!(told, OPERATIONS);
+}

@@ -5,6 +5,7 @@ use crate::core::state::operation::{
     OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_AGENT_MAX,
     RESOURCES_PER_OPERATION_MAX, RESOURCES_SCANNED_MAX,
 };
+use crate::core::state::operation_usage::OperationUsage;
 
 /// RESERVE of so many thousandths of a cpu, each named apart.
 fn reserve_pieces(count: usize) -> Message {
@@ -135,7 +136,8 @@ fn operations_whose_end_nobody_acknowledges_take_so_many_bytes_at_most() {
     let most = OPERATION_BYTES_PER_AGENT_MAX / LABEL_BYTES;
     assert!((most / 2..=most).contains(&taken), "{taken} of {most}");
     assert_eq!(world.finish(&node), taken);
-    assert_eq!(world.core.agents[node.id.as_str()].operation_bytes, 0);
+    let usage = &world.core.agents[node.id.as_str()].operation_usage;
+    assert_eq!(*usage, OperationUsage::default());
     let small = reserved(&parse("mem:1"), "dev", None);
     world.operate_accepted(&node, reserve(&small));
 }

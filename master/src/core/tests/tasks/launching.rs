@@ -1,5 +1,8 @@
 //! Tasks: launching, updates, kills, what they hold.
 
+use meseta_resources::work_counter::entries_counted;
+
+use super::groups::executor;
 use super::*;
 
 /// A framework, an agent, and everything the agent has on offer.
@@ -146,6 +149,60 @@ fn a_long_reason_is_told_of_each_task_in_short() {
         );
         assert!(status.message().len() < 1_100);
         assert!(status.message().ends_with('…'));
+    }
+}
+
+#[test]
+fn what_is_available_is_told_of_each_refused_task_in_short() {
+    let names: Vec<String> = (0..500).map(|number| format!("r{number}:1")).collect();
+    let resources = format!("cpus:4;mem:1024;{}", names.join(";"));
+    let (mut world, node, scheduler, offer) = World::with_offer(plain(), &resources);
+    let tasks: Vec<_> = (0..1_000)
+        .map(|number| task(&node, &format!("t{number}"), "r0:2"))
+        .collect();
+    let before = entries_counted();
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let looked_at = entries_counted() - before;
+    assert!(looked_at < 300_000, "{looked_at}, of 500 for each of 1,000");
+    let told = world.updates(&scheduler);
+    assert_eq!(told.len(), 1_000);
+    assert!(told.iter().all(|status| status.message().len() < 1_100));
+}
+
+#[test]
+fn a_long_executor_that_runs_is_compared_only_with_one_as_long() {
+    let (mut world, node, scheduler, offer) = begin();
+    let with = |id: &str, executor: &v1::ExecutorInfo| v1::TaskInfo {
+        command: None,
+        executor: Some(Box::new(executor.clone())),
+        ..task(&node, id, "cpus:0.001;mem:1")
+    };
+    let custom = v1::ExecutorInfo {
+        r#type: Some(v1::executor_info::Type::Custom.into()),
+        command: Some(v1::CommandInfo {
+            value: Some("true".to_owned()),
+            ..v1::CommandInfo::default()
+        }),
+        resources: wire("cpus:0.1;mem:32"),
+        ..executor(&scheduler, "e")
+    };
+    let long = v1::ExecutorInfo {
+        data: Some(vec![7; 1 << 20]),
+        ..custom.clone()
+    };
+    let mut tasks = vec![with("first", &long), with("again", &long)];
+    tasks.extend((0..300).map(|number| with(&format!("t{number}"), &custom)));
+    let before = entries_counted();
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let looked_at = entries_counted() - before;
+    assert!(looked_at < 100_000, "{looked_at}");
+    let told = world.updates(&scheduler);
+    assert_eq!(told.len(), 300, "{:?}", told.first());
+    for status in told {
+        assert_says(
+            status.message(),
+            "not compatible with existing ExecutorInfo",
+        );
     }
 }
 
@@ -317,6 +374,37 @@ fn messages_pass_both_ways() {
     );
     let events = world.take_events(scheduler.connection);
     assert_eq!(events[0].message.as_ref().unwrap().data, [3]);
+}
+
+#[test]
+fn a_kill_that_is_lost_on_its_way_is_said_again_when_the_agent_is_back() {
+    let (mut world, node, scheduler, offer) = begin();
+    world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
+    world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
+    world.acknowledge(&node, &scheduler, "t", 1);
+    let kill_policy = Some(v1::KillPolicy {
+        grace_period: Some(v1::DurationInfo {
+            nanoseconds: 7_000_000_000,
+        }),
+    });
+    let kill = Action::Kill(call::Kill {
+        task_id: task_id("t"),
+        agent_id: None,
+        kill_policy,
+    });
+    world.call(&scheduler, kill);
+    // What was sent on this connection has not arrived.
+    let report = |node: &Node| vec![running(node, &scheduler, "t", "cpus:1;mem:64", "dev")];
+    for _ in 0..2 {
+        let back = world.reregister(&node, report(&node), Vec::new());
+        let kills = taken!(world, back.connection, KillTask);
+        let policies: Vec<_> = kills.iter().map(|kill| kill.kill_policy).collect();
+        assert_eq!(policies, [kill_policy]);
+    }
+    let back = world.reregister(&node, report(&node), Vec::new());
+    world.update(&back, &scheduler, "t", TaskState::TaskKilled, 2);
+    let back = world.reregister(&back, Vec::new(), Vec::new());
+    assert!(taken!(world, back.connection, KillTask).is_empty());
 }
 
 #[test]
