@@ -3,8 +3,11 @@
 //! A run's sandbox waits from its end; it goes once it is older than
 //! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is, of bytes or of inodes. Ages are
 //! kept over a restart ([`SandboxAges`]); what lies on the disk, belongs to no run and has none on record waits from then.
-//! Invariant: the sandbox of a run that is not over is never touched, nothing mounted in one is followed, and no change
+//! A removal takes as long as tasks have made it take: it holds up those of its own framework alone, and no look at the
+//! disk. Invariant: the sandbox of a run that is not over is never touched, nothing mounted in one is followed, and no change
 //! of the wall clock makes one go sooner.
+
+mod removal_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -12,6 +15,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
@@ -23,6 +27,7 @@ use tracing::{info, warn};
 use crate::checkpoint::{Image, Layout, SandboxAges};
 use crate::clock::uptime;
 use crate::folders::unless_gone;
+use removal_queue::RemovalQueue;
 
 /// Before a sandbox that could not be removed is tried again, the first time and at most; it doubles between. One error of a
 /// disk, or want of descriptors, is over soon.
@@ -39,9 +44,6 @@ const LATEST: &str = "latest";
 const LATEST_ASIDE: &str = "latest.old";
 /// What its name begins with until it takes the place of an earlier one.
 pub(crate) const LATEST_FRESH: &str = ".latest.";
-
-/// Frameworks whose sandboxes are removed side by side.
-const FRAMEWORKS_AT_ONCE: usize = 4;
 
 /// What the operator wants.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +69,7 @@ struct Inner {
     sandboxes: Mutex<Known>,
     removed: AtomicU64,
     failed: AtomicU64,
-    /// Told when the disk is full.
+    /// Told when the disk is full, and when a thread has removed all that was due.
     woken: Notify,
 }
 
@@ -84,6 +86,22 @@ struct Known {
     is_changed: bool,
     /// When their ages were recorded last.
     recorded: Duration,
+    removals: RemovalQueue,
+}
+
+/// A thread's turn at the sandboxes of one framework, until it is dropped.
+#[derive(Debug)]
+struct Turn {
+    gc: Gc,
+    framework: PathBuf,
+    /// When they were found to be due.
+    now: Duration,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.gc.known().removals.end(&self.framework);
+    }
 }
 
 /// For how long a sandbox has waited.
@@ -208,7 +226,8 @@ impl Gc {
             let pass = move || {
                 let now = uptime();
                 let is_found = is_found || this.find(&boot, now);
-                this.prune(now);
+                // Nobody waits for them; an agent that ends leaves the rest to the next one.
+                drop(this.prune(now));
                 if is_found {
                     this.record_ages(&boot, now);
                 }
@@ -256,6 +275,10 @@ impl Gc {
         }
         // An agent that fell while it removed a sandbox may have left these.
         for folder in emptied {
+            if self.known().removals.includes(&folder) {
+                is_whole = false;
+                continue;
+            }
             if let Err(error) = self.remove_emptied(&folder) {
                 warn!(path = %folder.display(), %error, "an empty folder of old sandboxes cannot be removed; trying again");
                 is_whole = false;
@@ -288,41 +311,51 @@ impl Gc {
         self.known().recorded = now;
     }
 
-    /// Removes what is too old, some frameworks' side by side: a sandbox takes as long as its tasks have made it take.
-    fn prune(&self, now: Duration) {
-        let mut frameworks: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
-        for sandbox in self.due(now) {
+    /// Begins to remove what is too old, some frameworks' side by side, on threads that go on by themselves.
+    fn prune(&self, now: Duration) -> Vec<JoinHandle<()>> {
+        let due = self.due(now);
+        let mut known = self.known();
+        for sandbox in due {
             // frameworks/<framework>/executors/<executor>/runs/<container>
-            let framework = sandbox.ancestors().nth(4).unwrap_or(&sandbox).to_owned();
-            frameworks.entry(framework).or_default().push(sandbox);
+            let framework = sandbox.ancestors().nth(4).unwrap_or(&sandbox);
+            known.removals.add(framework, now);
         }
-        let threads = frameworks.len().min(FRAMEWORKS_AT_ONCE);
-        let waiting = Mutex::new(frameworks.into_values());
-        let next = || {
-            waiting
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .next()
-        };
-        let work = || {
-            while let Some(sandboxes) = next() {
-                sandboxes
-                    .iter()
-                    .for_each(|sandbox| self.prune_one(sandbox, now));
+        drop(known);
+        let mut begun = Vec::new();
+        while let Some(turn) = self.next_turn() {
+            let thread = std::thread::Builder::new().name("sandbox-removal".to_owned());
+            match thread.spawn(move || turn.and_those_after()) {
+                Ok(thread) => begun.push(thread),
+                Err(error) => {
+                    warn!(%error, "old sandboxes cannot be removed now; trying again");
+                    break;
+                }
             }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(work);
-            }
-            work();
-        });
+        }
+        begun
+    }
+
+    /// The framework that has waited longest, if another thread may be at work.
+    fn next_turn(&self) -> Option<Turn> {
+        let (framework, now) = self.known().removals.begin()?;
+        Some(Turn {
+            gc: self.clone(),
+            framework,
+            now,
+        })
     }
 
     fn due(&self, now: Duration) -> Vec<PathBuf> {
+        self.due_in(Path::new(""), now)
+    }
+
+    /// What is too old in a folder.
+    fn due_in(&self, folder: &Path, now: Duration) -> Vec<PathBuf> {
         let allowed = self.age_allowed();
         let known = self.known();
-        let waiting = known.waiting.iter();
+        let from = (Bound::Included(folder), Bound::Unbounded);
+        let waiting = known.waiting.range::<Path, _>(from);
+        let waiting = waiting.take_while(|(path, _)| path.starts_with(folder));
         let is_due = |path: &Path, waiting: Waiting| {
             let pauses = known.again.get(path).is_some_and(|again| now < again.at);
             waiting.age(now) >= allowed && !pauses
@@ -344,7 +377,8 @@ impl Gc {
                 let before = known.again.get(path).map(|again| again.pause * 2);
                 let pause = before.unwrap_or(PAUSE_AFTER_FAILURE);
                 let pause = pause.min(PAUSE_AFTER_FAILURE_MAX);
-                let at = now + pause;
+                // A removal may have taken longer than the pause.
+                let at = now.max(uptime()) + pause;
                 known.again.insert(path.to_owned(), Again { at, pause });
             }
             return;
@@ -387,6 +421,23 @@ impl Gc {
             }
         }
         Ok(())
+    }
+}
+
+impl Turn {
+    /// Removes what is due of this framework, then of those that wait.
+    fn and_those_after(self) {
+        let gc = self.gc.clone();
+        let mut turn = Some(self);
+        while let Some(one) = turn {
+            for sandbox in gc.due_in(&one.framework, one.now) {
+                gc.prune_one(&sandbox, one.now);
+            }
+            drop(one);
+            turn = gc.next_turn();
+        }
+        // For what has become due meanwhile, and the ages of what is left.
+        gc.wake();
     }
 }
 
@@ -569,6 +620,13 @@ mod tests {
         (dir, gc, runs)
     }
 
+    /// Removes what is too old, to the end.
+    fn prune(gc: &Gc, now: Duration) {
+        for thread in gc.prune(now) {
+            thread.join().expect("no panic");
+        }
+    }
+
     fn boot() -> BootId {
         BootId::from_text("boot")
     }
@@ -592,7 +650,7 @@ mod tests {
                 let boot = BootId::from_text(boot);
                 gc.keep(runs.join("new"));
                 gc.find(&boot, now);
-                gc.prune(now);
+                prune(&gc, now);
                 gc.record_ages(&boot, now);
             };
             start("first", begin);
@@ -611,9 +669,9 @@ mod tests {
         gc.keep(runs.join("new"));
         gc.find(&boot(), uptime());
         assert_eq!(gc.counts().pending, 1);
-        gc.prune(uptime());
+        prune(&gc, uptime());
         assert!(runs.join("old").exists());
-        gc.prune(uptime() + WEEK + WEEK);
+        prune(&gc, uptime() + WEEK + WEEK);
         assert!(!runs.join("old").exists());
         assert!(runs.join("new/stdout").exists());
         let done = Counts {
@@ -635,10 +693,10 @@ mod tests {
         gc.keep(runs.join("old"));
         gc.find(&boot(), uptime());
         assert_eq!(gc.counts().pending, 0);
-        gc.prune(uptime() + WEEK + WEEK);
+        prune(&gc, uptime() + WEEK + WEEK);
         assert!(runs.join("old/stdout").exists() && runs.join("new/stdout").exists());
         gc.discard(runs.join("old"));
-        gc.prune(uptime() + WEEK + WEEK);
+        prune(&gc, uptime() + WEEK + WEEK);
         assert!(!runs.join("old").exists());
     }
 
@@ -647,7 +705,7 @@ mod tests {
         let (dir, gc, runs) = site();
         gc.discard(runs.join("old"));
         gc.discard(runs.join("new"));
-        gc.prune(uptime() + WEEK + WEEK);
+        prune(&gc, uptime() + WEEK + WEEK);
         assert!(!dir.path().join("slaves/S0").exists());
         assert!(dir.path().join("slaves").exists());
     }
@@ -693,7 +751,7 @@ mod tests {
         gc.keep(runs.join("third"));
         gc.discard(runs.join("old"));
         gc.discard(runs.join("new"));
-        gc.prune(uptime() + WEEK + WEEK);
+        prune(&gc, uptime() + WEEK + WEEK);
         assert_eq!(gc.counts().removed, 2);
         assert!(std::fs::read_link(runs.join("latest")).is_ok());
         let later = runs.with_file_name("third");
@@ -711,16 +769,16 @@ mod tests {
         std::fs::rename(&runs, &hidden).expect("moved");
         std::fs::write(&runs, "in the way").expect("written");
         let mut later = uptime() + WEEK + WEEK;
-        gc.prune(later);
+        prune(&gc, later);
         assert_eq!((gc.counts().pending, gc.counts().failed), (1, 1));
         later += PAUSE_AFTER_FAILURE;
-        gc.prune(later);
+        prune(&gc, later);
         assert_eq!(gc.counts().failed, 2);
         std::fs::remove_file(&runs).expect("removed");
         std::fs::rename(&hidden, &runs).expect("moved back");
-        gc.prune(later + PAUSE_AFTER_FAILURE);
+        prune(&gc, later + PAUSE_AFTER_FAILURE);
         assert!(runs.join("old").exists(), "later than the first time");
-        gc.prune(later + 2 * PAUSE_AFTER_FAILURE);
+        prune(&gc, later + 2 * PAUSE_AFTER_FAILURE);
         assert!(!runs.join("old").exists());
         assert_eq!((gc.counts().pending, gc.counts().removed), (0, 1));
     }
@@ -734,11 +792,11 @@ mod tests {
         gc.discard(runs.join("old"));
         gc.discard(runs.join("new"));
         let later = uptime() + WEEK + WEEK;
-        gc.prune(later);
+        prune(&gc, later);
         assert_eq!((gc.counts().pending, gc.counts().removed), (2, 0));
         assert!(!runs.join("old").exists() && !runs.join("new").exists());
         std::fs::remove_dir(&in_the_way).expect("removed");
-        gc.prune(later + PAUSE_AFTER_FAILURE);
+        prune(&gc, later + PAUSE_AFTER_FAILURE);
         assert_eq!((gc.counts().pending, gc.counts().removed), (0, 2));
         assert!(!dir.path().join("slaves/S0").exists());
     }
@@ -758,9 +816,48 @@ mod tests {
                 gc.discard(runs(framework).join(run));
             }
         }
-        gc.prune(uptime() + WEEK + WEEK);
+        prune(&gc, uptime() + WEEK + WEEK);
         assert_eq!(gc.counts().removed, 20);
         assert!((0..10).all(|framework| !runs(framework).exists()));
+    }
+
+    /// A tenant's tens of millions of small files held up the removal of what others' tasks left, on a full disk.
+    #[tokio::test]
+    async fn a_removal_that_takes_long_holds_up_its_own_framework_alone() {
+        let (dir, _, runs) = site();
+        let options = Options {
+            delay: Duration::ZERO,
+            ..options()
+        };
+        let work_dir = std::fs::canonicalize(dir.path()).expect("a path");
+        let gc = Gc::new(options, Layout::new(&work_dir));
+        gc.keep(runs.join("new"));
+        gc.discard(runs.join("old"));
+        let framework = work_dir.join("slaves/S0/frameworks/F");
+        gc.known().removals.add(&framework, uptime());
+        let slow = gc.next_turn().expect("the first");
+        let collecting = tokio::spawn(gc.clone().run(boot()));
+        let removed = async |count| {
+            while gc.counts().removed < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        for (framework, count) in [("F2", 1), ("F3", 2)] {
+            let other = work_dir.join(format!(
+                "slaves/S0/frameworks/{framework}/executors/e/runs/c"
+            ));
+            std::fs::create_dir_all(&other).expect("made");
+            gc.discard(other.clone());
+            gc.wake();
+            removed(count).await;
+            assert!(!other.exists());
+        }
+        assert!(runs.join("old").exists());
+        drop(slow);
+        gc.wake();
+        removed(3).await;
+        assert!(!runs.join("old").exists());
+        collecting.abort();
     }
 
     #[test]
@@ -771,7 +868,7 @@ mod tests {
         std::fs::write(precious.join("file"), "text").expect("written");
         std::os::unix::fs::symlink(&precious, runs.join("old/link")).expect("linked");
         gc.discard(runs.join("old"));
-        gc.prune(uptime() + WEEK + WEEK);
+        prune(&gc, uptime() + WEEK + WEEK);
         assert!(!runs.join("old").exists());
         assert!(precious.join("file").exists());
     }
