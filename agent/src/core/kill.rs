@@ -103,13 +103,14 @@ impl AgentCore {
             container.kill = Some(Kill {
                 cause,
                 during_launch,
-                deadline: None,
+                deadline: during_launch.then(|| now.moment + grace),
                 grace,
             });
         });
         if during_launch {
-            // Not launched any more if it has not begun; else killed as soon as it has.
-            self.output_kill(now, &container.id, Duration::ZERO);
+            // Not launched any more if it has not begun; else killed as soon as it has. It may have run for long, and the
+            // word of that wait for the disk: then this is its kill, and it has its grace.
+            self.output_kill(now, &container.id, grace);
             return;
         }
         // It ran, but the agent may have fallen before it could say so.
@@ -217,12 +218,12 @@ impl AgentCore {
             return;
         };
         warn!(container_id = %container, "the disk takes too long; killing before that is written");
-        let left = kill.deadline.map(|at| at.saturating_since(now.moment));
+        let grace = kill.left(now.moment);
         self.output_now(
             Destination::Overdue(container.clone()),
             ContainerAction::Kill {
                 container: container.clone(),
-                grace: left.unwrap_or_default(),
+                grace,
             },
         );
     }

@@ -151,12 +151,13 @@ impl AgentCore {
             container.supervisor = Some(supervisor);
             container.pid = Some(task_pid);
         });
-        let killed = match &task_ref {
-            Some(task_ref) => task_ref.container().kill.is_some(),
-            None => executor.container.kill.is_some(),
+        let kill = match &task_ref {
+            // What an earlier signal has left it of its grace, if it ran before that was known here.
+            Some(task_ref) => task_ref.container().kill.map(|kill| kill.left(now.moment)),
+            None => executor.container.kill.map(|_| Duration::ZERO),
         };
-        if killed {
-            return self.send_kill(now, container, Duration::ZERO);
+        if let Some(grace) = kill {
+            return self.send_kill(now, container, grace);
         }
         match task_ref {
             Some(task_ref) => {

@@ -72,10 +72,18 @@ pub struct Kill {
     pub cause: KillCause,
     /// Whether it had not been started when this came.
     pub during_launch: bool,
-    /// When the last signal is due; `None` until the first one could be sent.
+    /// When the last signal is due; `None` until it is known when the first one is sent.
     pub deadline: Option<Moment>,
     /// Time between the two.
     pub grace: Duration,
+}
+
+impl Kill {
+    /// What is left of its grace.
+    pub(super) fn left(&self, now: Moment) -> Duration {
+        self.deadline
+            .map_or(self.grace, |at| at.saturating_since(now))
+    }
 }
 
 /// A container, as far as the core must know it.

@@ -192,7 +192,9 @@ fn a_kill_during_the_launch_ends_what_was_launched() {
         simulation.take_updates().is_empty(),
         "it is never told to have started"
     );
-    assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
+    assert_eq!(simulation.kills(), [SECOND * 3; 2]);
+    simulation.advance(SECOND * 4);
+    assert!(simulation.saw(|seen| matches!(seen, Seen::Destroy(_))));
     simulation.end(&container, Exit::Signal(9));
     simulation.assert_only_told(TaskKilled, Reason::TaskKilledDuringLaunch);
 }
@@ -523,4 +525,18 @@ fn a_kill_is_written_before_its_signal_and_a_disk_that_hangs_saves_no_task() {
     simulation.kill("t", None);
     simulation.advance(SECOND * 2);
     assert_eq!(simulation.kills(), [SECOND], "what is left of its grace");
+}
+
+/// A disk that is behind holds the word of its start back, and no kill.
+#[test]
+fn a_kill_that_overtakes_the_word_of_a_start_leaves_its_grace() {
+    let (mut simulation, container) = Simulation::launching();
+    simulation.quick_disk = false;
+    simulation.kill("t", Some(SECOND * 60));
+    simulation.advance(SECOND * 2);
+    assert_eq!(simulation.kills(), [SECOND * 58]);
+    simulation.advance(SECOND * 8);
+    simulation.quick_disk = true;
+    simulation.start(&container);
+    assert_eq!(simulation.kills().last(), Some(&(SECOND * 50)));
 }
