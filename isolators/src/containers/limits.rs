@@ -4,16 +4,18 @@
 //! nothing; [`Containers::shrink_memory`] lowers a hard limit, which an update never does, and only
 //! where nobody dies of it.
 
+use std::fs;
 use std::io;
 
 use super::{ContainerError, Containers};
 use crate::cgroup::{
-    Controller, Drift, Groups, KnobError, KnobWrite, Version, control_text, drifts, flat_value,
-    limit_files, number, read_text,
+    Controller, Drift, GroupDir, Groups, KnobError, KnobWrite, Version, control_text, drifts,
+    flat_value, limit_files, limit_in_force, number, read_text,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortRange};
+use crate::shortage::{again, is_device_failure, is_shortage};
 
 /// v1's limit on memory and swap together.
 const SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
@@ -207,13 +209,53 @@ impl Containers {
         let Some(group) = groups.of(Controller::Memory) else {
             return Ok(None);
         };
-        let file = match group.version {
-            Version::V1 => "memory.oom_control",
-            Version::V2 => "memory.events",
-        };
-        let text = control_text(&group.dir, file)?;
-        Ok(text.and_then(|text| flat_value(&text, "oom_kill")))
+        match group.version {
+            Version::V1 => oom_kills_v1(group),
+            Version::V2 => oom_kills_in(group, "memory.events"),
+        }
     }
+}
+
+fn oom_kills_in(group: &GroupDir, file: &str) -> io::Result<Option<u64>> {
+    let text = control_text(&group.dir, file)?;
+    Ok(text.and_then(|text| flat_value(&text, "oom_kill")))
+}
+
+/// Version 1 counts a kill in the group of the killed process alone. Counted here are those in the groups within as
+/// well, as version 2 does, but for those with a limit of their own, of which it may be the matter.
+fn oom_kills_v1(group: &GroupDir) -> io::Result<Option<u64>> {
+    let mut kills = oom_kills_in(group, "memory.oom_control")?;
+    let (mut folders, mut within) = (vec![group.clone()], 0);
+    while let Some(folder) = folders.pop() {
+        for child in subgroups_of(&folder)? {
+            if matches!(limit_in_force(&child)?, Some(Limit::At(_))) {
+                continue;
+            }
+            within += oom_kills_in(&child, "memory.oom_control")?.unwrap_or(0);
+            folders.push(child);
+        }
+    }
+    if let Some(kills) = &mut kills {
+        *kills += within;
+    }
+    Ok(kills)
+}
+
+fn subgroups_of(group: &GroupDir) -> io::Result<Vec<GroupDir>> {
+    let entries = match again(|| fs::read_dir(&group.dir)) {
+        Ok(entries) => entries,
+        Err(error) if is_shortage(&error) || is_device_failure(&error) => return Err(error),
+        // It is being removed.
+        Err(_) => return Ok(Vec::new()),
+    };
+    let folders = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let subgroup = |folder: fs::DirEntry| GroupDir {
+        dir: folder.path().into(),
+        ..group.clone()
+    };
+    Ok(folders.map(subgroup).collect())
 }
 
 /// Bytes in the largest unit that divides them, as Mesos prints them: `64MB`.
@@ -227,4 +269,43 @@ pub(super) fn bytes_text(bytes: Option<u64>) -> String {
         }
     }
     format!("{bytes}B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker of a group's task was killed, and nobody was told before the task ended, hours later and well.
+    #[test]
+    fn version_1_kills_within_count_where_the_limit_is() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let make = |path: &str, limit: &str, kills: u64| {
+            let folder = dir.path().join(path);
+            fs::create_dir_all(&folder).expect("made");
+            fs::write(folder.join("memory.limit_in_bytes"), limit).expect("written");
+            let text = format!("oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n");
+            fs::write(folder.join("memory.oom_control"), text).expect("written");
+        };
+        let unlimited = "9223372036854771712\n";
+        make("", "67108864\n", 1);
+        make("+task", unlimited, 10);
+        make("+task/+session", unlimited, 100);
+        make("+own", "33554432\n", 1_000);
+        make("+own/+within", unlimited, 10_000);
+        // It is about to go.
+        fs::create_dir(dir.path().join("+empty")).expect("made");
+        let group = |path: &str| GroupDir {
+            version: Version::V1,
+            dir: dir.path().join(path).into(),
+            controllers: [Controller::Memory].into(),
+        };
+        for (path, kills) in [
+            ("", Some(111)),
+            ("+task", Some(110)),
+            ("+own", Some(11_000)),
+        ] {
+            assert_eq!(oom_kills_v1(&group(path)).expect("read"), kills, "{path}");
+        }
+        assert_eq!(oom_kills_v1(&group("gone")).expect("read"), None);
+    }
 }

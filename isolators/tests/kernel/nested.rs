@@ -1,8 +1,9 @@
 //! Containers inside containers: their groups, their end, and processes put into one that runs.
 
 use libtest_mimic::Failed;
+use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
-    CapabilityRequest, CapabilitySet, DestroyOptions, ExitCause, LaunchError, Launched,
+    CapabilityRequest, CapabilitySet, Controller, DestroyOptions, ExitCause, LaunchError, Launched,
     NodeOptions, Rlimit, TaskIsolation,
 };
 
@@ -13,6 +14,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     nested_ends_alone,
     nested_ends_with_the_outer_one,
     nested_shares_the_limit,
+    a_kill_within_is_seen_while_the_nested_one_goes_on,
     inside_sees_what_the_container_sees,
     nested_rights_are_its_own,
     nothing_nests_in_nothing,
@@ -74,6 +76,26 @@ fn nested_shares_the_limit(test_node: &TestNode) -> Result<(), Failed> {
         test_node.limitation(&spec).is_some(),
         "nobody knows why it ended"
     );
+    destroy(test_node, "outer+hog", &inner)?;
+    destroy(test_node, "outer", &outer)
+}
+
+fn a_kill_within_is_seen_while_the_nested_one_goes_on(test_node: &TestNode) -> Result<(), Failed> {
+    let outer_spec = test_node.spec("outer", OUTER);
+    let outer = test_node.launch(&outer_spec)?;
+    let hog = "head -c 209715200 /dev/zero | tail >/dev/null; exec sleep 1000";
+    let spec = test_node.spec("outer+hog", hog);
+    let inner = test_node.launch(&spec)?;
+    test_node.eventually("a kill that counts for the outer one", || {
+        test_node.limitation(&outer_spec).is_some()
+    })?;
+    if test_node
+        .groups(&spec.name)
+        .of(Controller::Memory)
+        .is_some_and(|one| one.version == Version::V1)
+    {
+        check!(test_node.lives(&inner)?, "the nested one ended too");
+    }
     destroy(test_node, "outer+hog", &inner)?;
     destroy(test_node, "outer", &outer)
 }
