@@ -337,8 +337,8 @@ impl Authentication {
         } else {
             None
         };
-        if let (Some(peer), Some(_)) = (peer, &principal) {
-            peer.set_authenticated();
+        if let (Some(peer), Some(name)) = (peer, &principal) {
+            peer.set_principal(name);
         }
         let is_nameless = realm == Realm::Scheduler && principal.is_none();
         let local = peer.filter(|peer| principal.is_none() && peer.is_local());

@@ -3,7 +3,8 @@
 //! Entered through [`FileReads::run`] for one read and [`FileReads::body`] for a download. Invariants: readers have
 //! [`READS_AT_ONCE`] threads, whatever they do, so that other work which may block always finds some; no thread
 //! waits for a reader; a download has two pieces in memory, and is given up when nothing of it is taken for
-//! [`STALL_MAX`], or sooner for one who asks while there are too many.
+//! [`STALL_MAX`], or sooner for one who asks while there are too many; then one of the caller who has the most also
+//! makes room for one who has far fewer.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::server::Connection;
+use crate::authentication::Caller;
 use crate::background;
 
 /// Threads that read at a time. More would not make one disk faster.
@@ -89,16 +91,12 @@ impl FileReads {
         working.await.map_err(|_| TooManyReads)
     }
 
-    /// The beginning of a file as the body of an answer. `connection` is what the answer goes over; it is ended
-    /// when its reader takes nothing.
-    pub fn body(
-        &self,
-        file: File,
-        length: u64,
-        connection: Option<Connection>,
-    ) -> Result<Body, TooManyReads> {
+    /// The beginning of a file as the body of an answer. The caller's connection is ended when nothing is taken of it.
+    pub fn body(&self, file: File, length: u64, caller: &Caller) -> Result<Body, TooManyReads> {
         let revoked = CancellationToken::new();
+        let connection = caller.connection.clone();
         let download = Download {
+            group: caller.group(),
             last: Instant::now(),
             revoked: revoked.clone(),
             connection: connection.clone(),
@@ -141,6 +139,8 @@ impl FileReads {
 /// A download that is under way.
 #[derive(Debug)]
 struct Download {
+    /// Whose it is.
+    group: String,
     /// When its reader last took something.
     last: Instant,
     revoked: CancellationToken,
@@ -154,15 +154,29 @@ struct Downloads {
 }
 
 impl Downloads {
-    /// Counts one more, if need be in the place of the one that has stood still the longest.
+    /// The one that has stood still for long enough, or else the oldest of those who have more than the newcomer will have.
+    fn revocable(&self, newcomer: &Download) -> Option<u64> {
+        let (id, longest) = self.under_way.iter().min_by_key(|(_, one)| one.last)?;
+        let still = newcomer.last.saturating_duration_since(longest.last);
+        if still >= STALL_MAX_CROWDED {
+            return Some(*id);
+        }
+        let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+        for download in self.under_way.values() {
+            *groups.entry(&download.group).or_default() += 1;
+        }
+        let own = groups.get(newcomer.group.as_str()).copied();
+        let (largest, most) = groups.into_iter().max_by_key(|(_, count)| *count)?;
+        let mut of_largest = self.under_way.iter();
+        let oldest = of_largest.find(|(_, one)| one.group == largest);
+        let oldest = oldest.filter(|_| most > own.unwrap_or_default() + 1);
+        oldest.map(|(id, _)| *id)
+    }
+
+    /// Counts one more, if need be in the place of another.
     fn begin(&mut self, download: Download, downloads_max: usize) -> Option<u64> {
         if self.under_way.len() >= downloads_max {
-            let (id, longest) = self.under_way.iter().min_by_key(|(_, one)| one.last)?;
-            let still = download.last.saturating_duration_since(longest.last);
-            if still < STALL_MAX_CROWDED {
-                return None;
-            }
-            let id = *id;
+            let id = self.revocable(&download)?;
             let revoked = self.under_way.remove(&id)?;
             revoked.revoked.cancel();
             if let Some(connection) = revoked.connection {
@@ -330,14 +344,16 @@ mod tests {
         let reads = FileReads::default();
         let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
         let length = u64::try_from(bytes.len()).unwrap();
-        let body = reads.body(file(&bytes), length, None).unwrap();
+        let body = reads
+            .body(file(&bytes), length, &Caller::default())
+            .unwrap();
         assert_eq!(http_body::Body::size_hint(&body).exact(), Some(length));
         assert!(taken(body).await.unwrap() == bytes);
-        let part = reads.body(file(&bytes), 10, None).unwrap();
+        let part = reads.body(file(&bytes), 10, &Caller::default()).unwrap();
         assert!(taken(part).await.unwrap() == bytes[..10]);
-        let empty = reads.body(file(b""), 0, None).unwrap();
+        let empty = reads.body(file(b""), 0, &Caller::default()).unwrap();
         assert!(taken(empty).await.unwrap().is_empty());
-        let short = reads.body(file(b"x"), 2, None).unwrap();
+        let short = reads.body(file(b"x"), 2, &Caller::default()).unwrap();
         assert!(taken(short).await.is_err(), "it became shorter");
         assert!(reads.downloads().under_way.is_empty());
     }
@@ -347,7 +363,9 @@ mod tests {
         let reads = FileReads::default();
         let large = vec![b'x'; 100 * CHUNK_BYTES];
         let length = u64::try_from(large.len()).unwrap();
-        let mut stalled = reads.body(file(&large), length, None).unwrap();
+        let mut stalled = reads
+            .body(file(&large), length, &Caller::default())
+            .unwrap();
         let first = stalled.frame().await.unwrap().unwrap();
         // More is not read than fits, however long one waits.
         tokio::time::sleep(STALL_MAX / 2).await;
@@ -371,7 +389,7 @@ mod tests {
         let reads = FileReads::default();
         let large = vec![b'x'; 4 * CHUNK_BYTES];
         let length = u64::try_from(large.len()).unwrap();
-        let begin = || reads.body(file(&large), length, None);
+        let begin = || reads.body(file(&large), length, &Caller::default());
         let mut bodies: Vec<_> = (0..DOWNLOADS_MAX).map(|_| begin().unwrap()).collect();
         assert_eq!(
             begin().unwrap_err(),
@@ -390,6 +408,30 @@ mod tests {
             cut += usize::from(taken(body).await.is_err());
         }
         assert_eq!(cut, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_all_downloads_makes_room_for_another() {
+        let reads = FileReads::new(4);
+        let large = vec![b'x'; 4 * CHUNK_BYTES];
+        let length = u64::try_from(large.len()).unwrap();
+        let begin = |address: &str| {
+            let caller = Caller {
+                address: Some(address.parse().unwrap()),
+                ..Caller::default()
+            };
+            reads.body(file(&large), length, &caller)
+        };
+        let (greedy, other) = ("10.0.0.1:1", "10.0.0.2:1");
+        let mut bodies: Vec<_> = (0..4).map(|_| begin(greedy).unwrap()).collect();
+        let two = [begin(other).unwrap(), begin(other).unwrap()];
+        assert_eq!(begin(other).unwrap_err(), TooManyReads, "both have two");
+        assert_eq!(begin(greedy).unwrap_err(), TooManyReads);
+        for body in two {
+            assert!(taken(body).await.unwrap() == large);
+        }
+        assert!(taken(bodies.remove(0)).await.is_err(), "the oldest went");
+        assert!(taken(bodies.pop().unwrap()).await.is_ok());
     }
 
     #[tokio::test]

@@ -267,8 +267,9 @@ impl Accepted {
         };
         peer.encrypted = true;
         peer.certificate = PeerCertificate::of(stream.get_ref().1).map(Arc::new);
-        if peer.certificate.is_some() {
-            peer.set_authenticated();
+        if let Some(certificate) = &peer.certificate {
+            // Others without a name are one.
+            peer.set_principal(&certificate.principal().unwrap_or_default());
         }
         serve_connection(stream, peer, router, options, watcher).await;
     }

@@ -161,7 +161,7 @@ pub(super) async fn download(permitted: Permitted) -> Result<Reply, Reply> {
     .await?;
     let body = context
         .file_reads
-        .body(file, size, caller.connection.clone())
+        .body(file, size, caller)
         .map_err(crowded)?;
     Ok(Reply::file(name, size, body))
 }

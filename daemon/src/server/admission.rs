@@ -4,13 +4,14 @@
 //! them, or else the address; those of one user by cgroup. Invariants: a flood of unauthenticated connections excludes no
 //! other tenant, since a new connection evicts one of the tenant that has most: the longest idle one, or, for a tenant with
 //! less than half as many, one with a request in progress; at an address at its limit, one whose request has been in progress
-//! for long. An authenticated connection is never evicted. A request is in progress once its body is complete or its response
+//! for long. An authenticated connection goes for no other, but where one principal has more than half of all there may be:
+//! then one of its own does, an idle one if it has any. A request is in progress once its body is complete or its response
 //! has begun.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -98,6 +99,8 @@ pub(super) struct Entry {
     has_sent_request: AtomicBool,
     /// Whether it is unauthenticated.
     is_unauthenticated: AtomicBool,
+    /// Whose it is, once that is known and counted.
+    principal: OnceLock<Arc<str>>,
     /// Whether it carries a stream that is meant to last; see [`Entry::set_long_lived`].
     long_lived: AtomicBool,
     /// Whether it is among the connections that are counted.
@@ -253,6 +256,8 @@ struct Table {
     unauthenticated: HashMap<Tenant, UnauthenticatedConnections>,
     /// The same by how many there are.
     sizes: BTreeSet<(usize, Tenant)>,
+    /// Authenticated ones by principal, in the order of arrival.
+    authenticated: HashMap<Arc<str>, BTreeMap<u64, Arc<Entry>>>,
 }
 
 impl Table {
@@ -269,7 +274,25 @@ impl Table {
         all.groups.entry(group).or_default().insert(entry.id, entry);
     }
 
+    fn insert_authenticated(&mut self, name: Arc<str>, entry: Arc<Entry>) {
+        let of_principal = self.authenticated.entry(name).or_default();
+        of_principal.insert(entry.id, entry);
+    }
+
+    fn remove_authenticated(&mut self, entry: &Entry) {
+        let Some(name) = entry.principal.get() else {
+            return;
+        };
+        if let Some(of_principal) = self.authenticated.get_mut(name) {
+            of_principal.remove(&entry.id);
+            if of_principal.is_empty() {
+                self.authenticated.remove(name);
+            }
+        }
+    }
+
     fn remove(&mut self, entry: &Entry) {
+        self.remove_authenticated(entry);
         let Source { tenant, group } = entry.source;
         let Some(all) = self.unauthenticated.get_mut(&tenant) else {
             return;
@@ -321,6 +344,21 @@ impl Table {
         let mut largest = self.sizes.iter().rev();
         let victim =
             largest.find_map(|(_, tenant)| self.unauthenticated.get(tenant)?.idle(None, now));
+        self.end(victim)
+    }
+
+    /// Ends one of the principal that has more than half of so many: the oldest idle one that is not meant to last, or
+    /// else the newest.
+    fn evict_authenticated(&mut self, connections_max: usize) -> bool {
+        let all = self.authenticated.values();
+        let most = all.max_by_key(|of_principal| of_principal.len());
+        let too_many = most.filter(|of_principal| of_principal.len() > connections_max / 2);
+        let victim = too_many.and_then(|of_principal| {
+            let mut all = of_principal.values();
+            let idle = all.find(|entry| entry.is_idle() && !entry.is_long_lived());
+            idle.or_else(|| of_principal.values().next_back())
+        });
+        let victim = victim.cloned();
         self.end(victim)
     }
 
@@ -394,7 +432,11 @@ impl Admission {
         {
             return None;
         }
-        if table.connections >= self.limits.connections_max && !table.evict_for(source, now) {
+        let connections_max = self.limits.connections_max;
+        if table.connections >= connections_max
+            && !table.evict_for(source, now)
+            && !table.evict_authenticated(connections_max)
+        {
             return None;
         }
         table.next += 1;
@@ -407,6 +449,7 @@ impl Admission {
             busy_since: Mutex::new(now),
             has_sent_request: AtomicBool::new(false),
             is_unauthenticated: AtomicBool::new(true),
+            principal: OnceLock::new(),
             long_lived: AtomicBool::new(false),
             is_counted: AtomicBool::new(true),
             closed: CancellationToken::new(),
@@ -420,7 +463,9 @@ impl Admission {
 
     /// Ends one idle connection, if there is one: descriptors have run out.
     pub(super) fn evict_idle(&self, now: Instant) -> bool {
-        self.table().evict_any(now)
+        let mut table = self.table();
+        let connections = table.connections;
+        table.evict_any(now) || table.evict_authenticated(connections)
     }
 }
 
@@ -442,7 +487,25 @@ impl ConnectionSlot {
         slot.expect("the first one is admitted")
     }
 
-    /// Marks the connection as authenticated: it is no longer evicted for others.
+    /// Marks the connection as authenticated, as a principal's: it goes for no other connection unless that principal has
+    /// more than half of all.
+    pub(super) fn set_principal(&self, name: &str) {
+        if self.is_unauthenticated()
+            && let Some(admission) = &self.admission
+        {
+            let mut table = admission.table();
+            table.remove(&self.entry);
+            self.entry
+                .is_unauthenticated
+                .store(false, Ordering::Relaxed);
+            let name = self.entry.principal.get_or_init(|| name.into());
+            if self.entry.is_counted.load(Ordering::Relaxed) {
+                table.insert_authenticated(name.clone(), self.entry.clone());
+            }
+        }
+    }
+
+    /// Marks the connection as authenticated, and as one whose like are bounded elsewhere: it is never evicted.
     pub(super) fn set_authenticated(&self) {
         if self.entry.is_unauthenticated.swap(false, Ordering::Relaxed)
             && let Some(admission) = &self.admission
@@ -706,6 +769,50 @@ mod tests {
         let table = admission.table();
         assert_eq!(table.connections, 0);
         assert!(table.unauthenticated.is_empty() && table.sizes.is_empty());
+    }
+
+    #[test]
+    fn a_principal_that_takes_all_connections_keeps_out_nobody_but_itself() {
+        let admission = admission(8, 100);
+        let now = Instant::now();
+        let here = ip("10.0.0.1");
+        let named = |name: &str| {
+            let slot = admission.admit(here, None, now).unwrap();
+            slot.set_principal(name);
+            slot
+        };
+        let other = named("other");
+        let first = named("greedy");
+        let in_use = answer(&first);
+        let lasting = named("greedy");
+        lasting.entry.set_long_lived();
+        let greedy = [0; 5].map(|_| named("greedy"));
+        let newcomer = admission.admit(ip("10.0.0.2"), None, now).unwrap();
+        assert!(is_closed(&greedy[0]), "the oldest that is idle");
+        newcomer.set_principal("another");
+        let more = named("greedy");
+        assert!(is_closed(&greedy[1]) && !is_closed(&more));
+        let open = [&other, &first, &lasting, &newcomer, &greedy[2]];
+        assert!(!open.map(is_closed).contains(&true));
+        drop((in_use, greedy, more, first, lasting));
+        drop((other, newcomer));
+        let table = admission.table();
+        assert_eq!(table.connections, 0);
+        assert!(table.authenticated.is_empty());
+    }
+
+    #[test]
+    fn of_a_principal_whose_connections_are_all_in_use_the_newest_goes() {
+        let admission = admission(4, 100);
+        let now = Instant::now();
+        let all = [0; 4].map(|_| {
+            let slot = admission.admit(ip("10.0.0.1"), None, now).unwrap();
+            slot.set_principal("agents");
+            slot.entry.set_long_lived();
+            slot
+        });
+        assert!(admission.admit(ip("10.0.0.2"), None, now).is_some());
+        assert_eq!(all.each_ref().map(is_closed), [false, false, false, true]);
     }
 
     #[test]

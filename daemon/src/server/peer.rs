@@ -97,7 +97,14 @@ impl Peer {
         peer
     }
 
-    /// Marks the connection as authenticated, so that it no longer counts towards the limit of unauthenticated ones.
+    /// Marks the connection as authenticated, as this principal's: it no longer counts towards the limit of unauthenticated
+    /// ones, and goes for others only if the principal has more than half of all.
+    pub fn set_principal(&self, name: &str) {
+        self.slot.set_principal(name);
+    }
+
+    /// Marks the connection as authenticated, so that it no longer counts towards the limit of unauthenticated ones. Whoever
+    /// calls this bounds such connections itself.
     pub fn set_authenticated(&self) {
         self.slot.set_authenticated();
     }

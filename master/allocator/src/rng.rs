@@ -1,6 +1,6 @@
 //! The allocator's randomness: a seeded generator, so that the same calls give the same answers.
 
-use crate::sorter::{NodeKey, Sorter};
+use crate::sorter::{NodeKey, SiblingSums, Sorter};
 
 /// SplitMix64: small, and good enough for the order of a list.
 #[derive(Clone, Debug)]
@@ -36,9 +36,13 @@ impl Rng {
     /// An order in which each place goes to one of those left with a chance in proportion to its weight:
     /// keys of `u^(1/weight)`, largest first.
     pub(crate) fn weighted_shuffle(&mut self, sorter: &Sorter, nodes: &[NodeKey]) -> Vec<NodeKey> {
+        let mut sums = SiblingSums::default();
         let mut keyed: Vec<(f64, NodeKey)> = nodes
             .iter()
-            .map(|node| (self.unit().ln() / sorter.relative_weight(*node), *node))
+            .map(|node| {
+                let weight = sorter.relative_weight(*node, &mut sums);
+                (self.unit().ln() / weight, *node)
+            })
             .collect();
         keyed.sort_by(|a, b| b.0.total_cmp(&a.0));
         keyed.into_iter().map(|entry| entry.1).collect()

@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::slab::{Key, Slab, at, key_of};
+use crate::slab::{Key, KeyMap, Slab, at, key_of};
 
 /// A node of the tree.
 pub type NodeKey = Key;
@@ -65,6 +65,10 @@ impl SortKey {
         }
     }
 }
+
+/// The weights of the active children of nodes, as long as nothing changes.
+#[derive(Debug, Default)]
+pub(crate) struct SiblingSums(KeyMap<NodeKey, f64>);
 
 #[derive(Clone, Debug)]
 struct Node {
@@ -461,18 +465,17 @@ impl Sorter {
     }
 
     /// The product, down the path, of the part of the weight that a node has among its active
-    /// siblings: the chance by which a random order is drawn.
-    pub(crate) fn relative_weight(&self, node: NodeKey) -> f64 {
+    /// siblings: the chance by which a random order is drawn. Sums that are known are not made again.
+    pub(crate) fn relative_weight(&self, node: NodeKey, sums: &mut SiblingSums) -> f64 {
         let mut relative = 1.0;
         let mut next = node;
         while next != self.root {
             let entry = &self.nodes[next];
-            let siblings = &self.nodes[entry.parent].order;
-            let sum: f64 = siblings
-                .iter()
-                .map(|sibling| self.nodes[*sibling].weight)
-                .sum();
-            relative *= entry.weight / sum;
+            let sum = sums.0.entry(entry.parent).or_insert_with(|| {
+                let siblings = self.nodes[entry.parent].order.iter();
+                siblings.map(|sibling| self.nodes[*sibling].weight).sum()
+            });
+            relative *= entry.weight / *sum;
             next = entry.parent;
         }
         relative

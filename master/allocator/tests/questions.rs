@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use meseta_allocator::{
     AgentFacts, AgentSpec, Allocator, Constraint, FrameworkSpec, OfferConstraints, Options,
-    Predicate, Selector,
+    Predicate, Selector, SorterKind,
 };
 use meseta_resources::work_counter::entries_counted;
 use meseta_resources::{AgentId, FrameworkId, Moment, Resources, Role};
@@ -121,4 +121,31 @@ fn no_more_roles_and_frameworks_are_explained_than_are_asked_for() {
     let one = allocator.explain(now, &framework(), &role(1), &first);
     let of_role = allocator.explain_role(now, &role(1), &first, 5);
     assert_eq!(of_role, one.map(|one| vec![one]));
+}
+
+#[test]
+fn a_random_order_of_very_many_roles_is_drawn_in_proportion_to_them() {
+    let cost = |roles: usize| {
+        let mut allocator = Allocator::new(Options {
+            role_sorter: SorterKind::Random,
+            ..Options::default()
+        });
+        for number in 0..roles {
+            let id = FrameworkId::new(&format!("f{number}")).expect("a valid id");
+            let spec = FrameworkSpec {
+                roles: [role(number)].into(),
+                ..FrameworkSpec::default()
+            };
+            let added = allocator.add_framework(&id, &spec, true, &BTreeMap::new());
+            added.expect("a new framework");
+        }
+        let resources = Resources::parse("cpus:1;mem:64", &Role::star()).expect("valid resources");
+        let spec = AgentSpec::new(AgentFacts::named("host"), resources);
+        allocator.add_agent(&agent(0), spec).expect("a new agent");
+        let (offers, looked_at) = counted(|| allocator.tick(Moment::ORIGIN));
+        assert_eq!(offers.len(), 1);
+        looked_at
+    };
+    let (few, many) = (cost(100), cost(1_000));
+    assert!(many < few * 15, "{few}, then {many}");
 }

@@ -69,6 +69,11 @@ pub struct Memory {
     pub reported: usize,
     /// Offers that one framework is sent in one cycle, encoded.
     pub offers: usize,
+    /// What frameworks say of themselves to agents between two allocation ticks: a sixteenth of what may wait for all agents,
+    /// where it counts twice.
+    pub infos_per_tick: usize,
+    /// FAILURE events to all schedulers between two ticks: a tenth of what may wait for them.
+    pub failures_per_tick: usize,
     /// What the launches of one ACCEPT are on their way to the agent: half of what may wait for one.
     pub launches_per_accept: usize,
     /// The tasks that one framework has named to be reconciled and has not been answered.
@@ -90,6 +95,8 @@ impl Memory {
             partial_reregistrations: total_bytes / 8,
             reported: at_least(total_bytes / 32, REPORTED_BYTES_MIN),
             offers: total_bytes / 256,
+            infos_per_tick: total_bytes / 512,
+            failures_per_tick: at_least(total_bytes / 200_000, 100),
             launches_per_accept: total_bytes / 256,
             questions_per_framework: total_bytes / 16,
         }

@@ -25,6 +25,7 @@ use super::state::locations::{Endpoint, Locations};
 use super::state::offer::Offer;
 use super::state::operator_settings::OperatorSettings;
 use super::state::ownership::Ownership;
+use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::pending::Pending;
 use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
@@ -106,6 +107,8 @@ pub struct MasterCore {
     pub(super) last_lsn: Lsn,
     pub(super) durable: Lsn,
 
+    /// What is said in portions.
+    pub(super) paced_messages: PacedMessages,
     /// Questions about tasks that are still to be answered.
     pub(super) pending_reconciles: VecDeque<PendingReconcile>,
     /// Those of frameworks that have not read their answers.

@@ -15,6 +15,7 @@
 //! - `input`, `effect`: what goes into the core, and what comes out
 //! - `master`: the struct of it all; whatever follows is an `impl MasterCore`
 //! - `output`: how effects are said
+//! - `paced`: messages to very many, said in portions
 //! - `issued_ids`: ids that are given to agents and frameworks
 //! - `snapshots`: the state as it is now, for readers
 //! - `operator/`: what operators ask for
@@ -41,6 +42,7 @@ mod offers;
 mod operations;
 mod operator;
 mod output;
+mod paced;
 mod snapshots;
 mod start;
 mod state;

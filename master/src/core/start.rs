@@ -19,6 +19,7 @@ use super::state::inverse_offers::InverseOffers;
 use super::state::locations::Locations;
 use super::state::operator_settings::{OperatorSettings, stored_role};
 use super::state::ownership::Ownership;
+use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::persisted::Recovered;
 use super::state::reconciliations::UnreadReconciliations;
@@ -85,6 +86,7 @@ impl MasterCore {
             pending: VecDeque::new(),
             last_lsn: Lsn::default(),
             durable: Lsn::default(),
+            paced_messages: PacedMessages::new(&config.memory),
             pending_reconciles: VecDeque::new(),
             unread_reconciliations: UnreadReconciliations::default(),
             timers: Timers::new(now.moment),

@@ -31,6 +31,7 @@ impl MasterCore {
             Timer::Allocation => {
                 self.allocator.make_next_a_tick();
                 self.allocate_due = true;
+                self.tell_more();
                 self.timers.set(
                     self.now.moment + self.config.allocation_interval,
                     Timer::Allocation,

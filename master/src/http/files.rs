@@ -91,8 +91,7 @@ async fn download(context: &Context, caller: &Caller, query: &Query) -> Handled 
     // What is written meanwhile is not part of it.
     let opened = opened.await.map_err(crowded)?;
     let (file, length) = opened.map_err(|error| refused(files::failed(path, error)))?;
-    let connection = caller.connection.clone();
-    let body = context.file_reads.body(file, length, connection);
+    let body = context.file_reads.body(file, length, caller);
     let body = body.map_err(crowded)?;
     let name = file_path.file_name().unwrap_or_default().to_string_lossy();
     let disposition = format!("attachment; filename={name}");

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{self, OperationState, TaskState, TaskStatus};
 use meseta_resources::{AgentId, FrameworkId};
@@ -16,7 +15,6 @@ use crate::core::state::agent::{Agent, UnreachableAgent};
 use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::tasks::status::MasterTaskStatus;
 use crate::core::views::operator_event::OperatorEvent;
-use crate::core::wire::event_of;
 
 /// Why an agent's tasks are lost.
 #[derive(Clone, Copy)]
@@ -257,21 +255,9 @@ impl MasterCore {
         self.send_status(&framework_id, status);
     }
 
-    /// Tells everyone that an agent is lost.
-    fn agent_failure(&mut self, id: &AgentId) {
-        let frameworks: Vec<FrameworkId> = self.schedulers.values().cloned().collect();
-        for framework in frameworks {
-            let mut event = event_of(event::Type::Failure);
-            event.failure = Some(event::Failure {
-                agent_id: Some(id.into()),
-                ..event::Failure::default()
-            });
-            self.event(&framework, event);
-        }
-    }
-
     /// An agent thought lost has come back: its tasks are what they are, and in the health that the agent told last.
     pub(super) fn tell_tasks_are_back(&mut self, id: &AgentId) {
+        self.paced_messages.cancel_failure(id);
         let Some(agent) = self.agents.get(id) else {
             return;
         };

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meseta_daemon::authentication::Caller;
-use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self};
 use meseta_proto::{Invalid, invalid};
@@ -235,21 +234,6 @@ impl MasterCore {
             self.framework_info_usage.add(framework);
         }
         Ok(changed)
-    }
-
-    /// Tells the agents that run something of this framework what it now says of itself. They take
-    /// it as a sign of life, and repeat the updates that wait for it.
-    fn broadcast_info(&mut self, id: &FrameworkId) {
-        let Some(framework) = self.frameworks.get(id) else {
-            return;
-        };
-        let info = (*framework.terms.info).clone();
-        for agent in self.agents_of(id) {
-            let message = meseta::UpdateFramework {
-                framework: info.clone(),
-            };
-            self.frame(&agent, master_frame::Message::UpdateFramework(message));
-        }
     }
 
     /// Gives the framework this stream, and takes it from whoever had it.

@@ -79,7 +79,7 @@ impl MasterCore {
     }
 
     /// Where a framework has tasks or executors.
-    pub(super) fn agents_of(&self, id: &FrameworkId) -> BTreeSet<AgentId> {
+    pub(in crate::core) fn agents_of(&self, id: &FrameworkId) -> BTreeSet<AgentId> {
         let framework = self.frameworks.get(id);
         let agents = framework.map(|framework| framework.agents().keys());
         agents.into_iter().flatten().cloned().collect()

@@ -18,7 +18,9 @@
 //! - `offer`: an outstanding offer
 //! - `operation`: an operation until its end is acknowledged
 //! - `operator_settings`: what operators have set
+//! - `operation_usage`: what an agent has of operations, by framework
 //! - `ownership`: whose framework ids are
+//! - `paced_messages`: what many are to be told at once
 //! - `partial_reregistrations`: reregistrations in parts
 //! - `pending`: what happens once a mutation is durable
 //! - `persisted`: what the registry keeps
@@ -49,6 +51,7 @@ pub(super) mod operation;
 pub(super) mod operation_usage;
 pub(super) mod operator_settings;
 pub(super) mod ownership;
+pub(super) mod paced_messages;
 pub(super) mod partial_reregistrations;
 pub(super) mod pending;
 pub(super) mod persisted;

@@ -174,6 +174,70 @@ fn the_launches_of_one_call_leave_room_on_their_way_to_the_agent() {
 }
 
 #[test]
+fn a_long_description_is_told_to_very_many_agents_in_portions() {
+    let mut world = world_with(|memory| memory.infos_per_tick = 100_000);
+    let nodes: Vec<_> = (1..=20)
+        .map(|port| world.agent(port, "cpus:1;mem:64"))
+        .collect();
+    let scheduler = world.subscribe(plain());
+    for node in &nodes {
+        let offers = world.offers(&scheduler);
+        for offer in &offers {
+            world.launch(&scheduler, offer, &offer.agent_id.value, "cpus:1;mem:64");
+        }
+        world.take_frames(node.connection);
+    }
+    let long = v1::FrameworkInfo {
+        webui_url: Some("x".repeat(19_000)),
+        ..World::with_id(plain(), &scheduler.id)
+    };
+    let update = Action::UpdateFramework(Box::new(Subscribe {
+        info: long,
+        suppressed_roles: Vec::new(),
+        offer_constraints: None,
+    }));
+    world.call_done(&scheduler, update);
+    let told = |world: &mut World| {
+        let frames = nodes
+            .iter()
+            .flat_map(|node| world.take_frames(node.connection));
+        frames
+            .filter(|frame| matches!(frame, MasterMessage::UpdateFramework(_)))
+            .count()
+    };
+    let mut portions = vec![told(&mut world)];
+    for _ in 0..4 {
+        world.advance(SECOND);
+        portions.push(told(&mut world));
+    }
+    assert_eq!(portions, [5, 5, 5, 5, 0]);
+}
+
+#[test]
+fn the_loss_of_very_many_agents_is_told_in_portions() {
+    let mut world = world_with(|memory| memory.failures_per_tick = 10);
+    let schedulers: Vec<_> = (0..4).map(|_| world.subscribe(plain())).collect();
+    let nodes: Vec<_> = (1..=6)
+        .map(|port| world.agent(port, "cpus:1;mem:64"))
+        .collect();
+    for node in &nodes {
+        world.unregister(node);
+    }
+    let told = |world: &mut World| {
+        let events = schedulers
+            .iter()
+            .flat_map(|scheduler| world.take_events(scheduler.connection));
+        events.filter(|event| event.failure.is_some()).count()
+    };
+    let mut portions = vec![told(&mut world)];
+    for _ in 0..3 {
+        world.advance(SECOND);
+        portions.push(told(&mut world));
+    }
+    assert_eq!(portions, [8, 8, 8, 0]);
+}
+
+#[test]
 fn no_principal_has_more_frameworks_than_it_leaves_to_others() {
     let mut world = World::new();
     let of = |principal: &str| v1::FrameworkInfo {

@@ -1,0 +1,84 @@
+//! Messages to very many, said in portions.
+//!
+//! Entered when a framework says something of itself, when an agent is lost, and at each allocation tick. Invariant: what
+//! is small is said at once; nobody hears more in one step than its connection has room for.
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::scheduler::event;
+use meseta_resources::{AgentId, FrameworkId};
+use prost::Message as _;
+
+use super::master::MasterCore;
+use super::wire::event_of;
+
+impl MasterCore {
+    /// Tells the agents that run something of this framework what it now says of itself. They take
+    /// it as a sign of life, and repeat the updates that wait for it.
+    pub(super) fn broadcast_info(&mut self, id: &FrameworkId) {
+        let agents = self.agents_of(id);
+        let infos = &mut self.paced_messages.infos;
+        infos.retain(|(framework, _)| framework != id);
+        if !agents.is_empty() {
+            infos.push_back((id.clone(), agents));
+        }
+        self.tell_infos();
+    }
+
+    /// Tells of one framework after the other, each time one agent, as long as there is room.
+    fn tell_infos(&mut self) {
+        while let Some((id, mut agents)) = self.paced_messages.infos.pop_front() {
+            let framework = self.frameworks.get(&id);
+            let Some((framework, agent)) = framework.zip(agents.pop_first()) else {
+                continue;
+            };
+            let info = (*framework.terms.info).clone();
+            let bytes = info.encoded_len();
+            let left = self.paced_messages.info_bytes_left;
+            let is_first = left == self.config.memory.infos_per_tick;
+            if bytes > left && !is_first {
+                agents.insert(agent);
+                self.paced_messages.infos.push_front((id, agents));
+                return;
+            }
+            self.paced_messages.info_bytes_left = left.saturating_sub(bytes.max(1));
+            let message = meseta::UpdateFramework { framework: info };
+            self.frame(&agent, master_frame::Message::UpdateFramework(message));
+            if !agents.is_empty() {
+                self.paced_messages.infos.push_back((id, agents));
+            }
+        }
+    }
+
+    /// Tells everyone that an agent is lost.
+    pub(super) fn agent_failure(&mut self, id: &AgentId) {
+        self.paced_messages.failures.push_back(id.clone());
+        self.tell_failures();
+    }
+
+    fn tell_failures(&mut self) {
+        while let Some(agent) = self.paced_messages.failures.front().cloned() {
+            let frameworks: Vec<FrameworkId> = self.schedulers.values().cloned().collect();
+            let left = self.paced_messages.failures_left;
+            if frameworks.len() > left && left < self.config.memory.failures_per_tick {
+                return;
+            }
+            self.paced_messages.failures.pop_front();
+            self.paced_messages.failures_left = left.saturating_sub(frameworks.len());
+            for framework in frameworks {
+                let mut event = event_of(event::Type::Failure);
+                event.failure = Some(event::Failure {
+                    agent_id: Some((&agent).into()),
+                    ..event::Failure::default()
+                });
+                self.event(&framework, event);
+            }
+        }
+    }
+
+    /// Goes on with what is still to be said.
+    pub(super) fn tell_more(&mut self) {
+        self.paced_messages.refill(&self.config.memory);
+        self.tell_infos();
+        self.tell_failures();
+    }
+}
