@@ -178,14 +178,7 @@ impl AgentCore {
         command: &pb::CommandInfo,
         id: ProbeId,
     ) -> ProbeMethod {
-        let mut info = (*task_ref.task.info).clone();
-        let own = info.command.take().unwrap_or_default();
-        let mut command = command.clone();
-        let mut variables = own.environment.unwrap_or_default().variables;
-        variables.extend(command.environment.unwrap_or_default().variables);
-        command.environment = Some(pb::Environment { variables });
-        info.command = Some(command);
-        info.container = None;
+        let info = probed_task(&task_ref.task.info, command);
         let inside = &task_ref.container().id;
         let kind = match check_kind {
             CheckKind::Health => "health-check",
@@ -344,6 +337,22 @@ impl AgentCore {
     }
 }
 
+/// What of a task its check's command needs: its environment, but for what the check has of its own. Made for each look,
+/// in the step that decides for all tasks, so that the rest, however much that is, is not copied.
+fn probed_task(task: &pb::TaskInfo, command: &pb::CommandInfo) -> pb::TaskInfo {
+    let own = task.command.as_ref();
+    let own = own.and_then(|command| command.environment.as_ref());
+    let mut variables = own.map_or_else(Vec::new, |own| own.variables.clone());
+    let mut command = command.clone();
+    variables.extend(command.environment.take().unwrap_or_default().variables);
+    command.environment = Some(pb::Environment { variables });
+    pb::TaskInfo {
+        task_id: task.task_id.clone(),
+        command: Some(command),
+        ..pb::TaskInfo::default()
+    }
+}
+
 fn is_success(result: &ProbeResult) -> bool {
     match result {
         ProbeResult::ExitCode(code) => *code == 0,
@@ -374,4 +383,52 @@ fn loopback(is_v6: bool) -> std::net::IpAddr {
 
 fn address(host: std::net::IpAddr, port: u32) -> Option<std::net::SocketAddr> {
     Some(std::net::SocketAddr::new(host, u16::try_from(port).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(value: &str, variables: &[(&str, &str)]) -> pb::CommandInfo {
+        let variable = |(name, value): &(&str, &str)| pb::environment::Variable {
+            name: (*name).to_owned(),
+            value: Some((*value).to_owned()),
+            ..pb::environment::Variable::default()
+        };
+        pb::CommandInfo {
+            value: Some(value.to_owned()),
+            environment: Some(pb::Environment {
+                variables: variables.iter().map(variable).collect(),
+            }),
+            ..pb::CommandInfo::default()
+        }
+    }
+
+    /// Megabytes of labels were copied ten times a second in the step that decides for all tasks.
+    #[test]
+    fn a_check_copies_no_more_of_its_task_than_it_needs() {
+        let label = pb::Label {
+            key: "k".to_owned(),
+            value: None,
+        };
+        let task_id = pb::TaskId {
+            value: "t".to_owned(),
+        };
+        let task = pb::TaskInfo {
+            task_id: task_id.clone(),
+            command: Some(command("serve", &[("A", "1"), ("B", "2")])),
+            container: Some(Box::default()),
+            labels: Some(pb::Labels {
+                labels: vec![label],
+            }),
+            ..pb::TaskInfo::default()
+        };
+        let probed = probed_task(&task, &command("look", &[("B", "3")]));
+        let expected = pb::TaskInfo {
+            task_id,
+            command: Some(command("look", &[("A", "1"), ("B", "2"), ("B", "3")])),
+            ..pb::TaskInfo::default()
+        };
+        assert_eq!(probed, expected);
+    }
 }
