@@ -64,6 +64,49 @@ impl Backlog {
     }
 }
 
+/// Messages between frameworks and their executors that may wait for the disk.
+const MESSAGES_MAX: usize = OUTPUTS_MAX / 4;
+
+/// Messages between frameworks and their executors that wait for the disk, bounded so that they alone never are all that
+/// may wait: nobody is promised that one arrives.
+#[derive(Debug)]
+struct WaitingMessages {
+    bytes: usize,
+    count: usize,
+    bytes_max: usize,
+}
+
+impl WaitingMessages {
+    fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes: 0,
+            count: 0,
+            bytes_max,
+        }
+    }
+
+    /// Whether an output may wait: one more message than there may be is to be dropped.
+    fn takes(&mut self, output: &Output) -> bool {
+        if !output.is_message() {
+            return true;
+        }
+        let bytes = self.bytes.saturating_add(output.bytes());
+        if bytes > self.bytes_max || self.count >= MESSAGES_MAX {
+            return false;
+        }
+        (self.bytes, self.count) = (bytes, self.count + 1);
+        true
+    }
+
+    /// It waits no longer.
+    fn left(&mut self, output: &Output) {
+        if output.is_message() {
+            self.bytes = self.bytes.saturating_sub(output.bytes());
+            self.count = self.count.saturating_sub(1);
+        }
+    }
+}
+
 const UNBOUNDED: Limits = Limits {
     per_destination: usize::MAX,
     total: usize::MAX,
@@ -91,10 +134,8 @@ pub(crate) struct Service {
     /// The disk as the core knows it.
     disk: DiskCondition,
     clock: Clock,
-    /// Bytes in it of messages between frameworks and their executors.
-    messages_bytes: usize,
-    /// How many there may be; one more is dropped.
-    messages_bytes_max: usize,
+    /// Those in it.
+    messages: WaitingMessages,
     dropped: Dropped,
     /// Shared by those who ask while nothing happens. Not kept for others: what changes would be there twice.
     shared: Weak<Snapshot>,
@@ -132,8 +173,7 @@ impl Service {
             outbox: Outbox::new(UNBOUNDED),
             behind_since: None,
             disk: DiskCondition::default(),
-            messages_bytes: 0,
-            messages_bytes_max: budgets.messages(),
+            messages: WaitingMessages::new(budgets.messages()),
             dropped,
             clock,
             shared: Weak::new(),
@@ -149,8 +189,8 @@ impl Service {
     }
 
     async fn run_loop(mut self) -> ExitReason {
-        let mut taken = Vec::new();
-        let mut inputs = HeldInputs::default();
+        let (mut taken, mut heard) = (Vec::new(), Vec::new());
+        let mut inputs = HeldInputs::new(self.dropped.clone());
         loop {
             while !self.is_behind()
                 && let Some(input) = inputs.next()
@@ -174,13 +214,10 @@ impl Service {
                     if count == 0 {
                         return ExitReason::Stopped;
                     }
-                    for input in taken.drain(..) {
-                        if !is_behind {
-                            inputs.push(input);
-                        } else if let Some(urgent) = inputs.hold(input) {
-                            self.step(urgent);
-                        }
-                    }
+                    self.sort(&mut taken, &mut inputs, is_behind);
+                }
+                () = self.links.hear(&mut heard, INPUTS_PER_TURN), if !inputs.is_full_of_link() => {
+                    self.sort(&mut heard, &mut inputs, is_behind);
                 }
                 () = self.writer.progress() => {}
                 Some(query) = self.mailbox.queries.recv() => {
@@ -189,6 +226,17 @@ impl Service {
                 }
                 () = sleep_until(deadline), if !is_behind => self.step(Input::Tick),
                 () = sleep_until(behind_tick), if is_behind => self.tick_behind(),
+            }
+        }
+    }
+
+    /// Puts what was received behind what waits, or takes what need not wait.
+    fn sort(&mut self, received: &mut Vec<Input>, inputs: &mut HeldInputs, is_behind: bool) {
+        for input in received.drain(..) {
+            if !is_behind {
+                inputs.push(input);
+            } else if let Some(urgent) = inputs.hold(input) {
+                self.step(urgent);
             }
         }
     }
@@ -252,14 +300,10 @@ impl Service {
                     self.writer.write(lsn, write);
                 }
                 Effect::Output { after, to, output } => {
-                    let bytes = output.message_bytes();
-                    let messages_bytes = self.messages_bytes.saturating_add(bytes);
-                    if bytes > 0 && messages_bytes > self.messages_bytes_max {
-                        // Nobody is promised that a message arrives.
+                    if !self.messages.takes(&output) {
                         self.dropped.count();
                         continue;
                     }
-                    self.messages_bytes = messages_bytes;
                     // Has no limit of its own: see [`Backlog`].
                     if let Err(overflow) = self.outbox.push(to, after.0, output) {
                         tracing::error!(%overflow, "an action was lost");
@@ -291,8 +335,7 @@ impl Service {
 
     /// The one place where outputs part: each goes to what it is for.
     fn carry_out(&mut self, to: &Destination, output: Output) -> Option<ExitReason> {
-        let bytes = output.message_bytes();
-        self.messages_bytes = self.messages_bytes.saturating_sub(bytes);
+        self.messages.left(&output);
         match output {
             Output::Link(action) => self.links.carry_out(action),
             Output::Executor(action) => self.streams.carry_out(action),
@@ -373,5 +416,33 @@ mod tests {
                 .expect("it has no limit of its own");
         }
         assert!(few.is_reached(&outbox), "many small ones");
+    }
+
+    /// However small they are, and however large the budget.
+    #[test]
+    fn messages_alone_never_keep_anything_else_from_being_taken() {
+        const MIB: usize = 1 << 20;
+        for budgets in [128, 1024, 65_536].map(|mebibytes| Budgets::of(mebibytes * MIB)) {
+            let backlog = Backlog::of_bytes(budgets.outbox());
+            let mut messages = WaitingMessages::new(budgets.messages());
+            for bytes in [1, MIB] {
+                let mut outbox: Outbox<Destination, Output> = Outbox::new(UNBOUNDED);
+                let dropped = (0..40_000).filter(|_| {
+                    let message = message(bytes);
+                    if !messages.takes(&message) {
+                        return true;
+                    }
+                    let pushed = outbox.push(Destination::Master, 1, message);
+                    pushed.expect("it has no limit of its own");
+                    false
+                });
+                assert!(dropped.count() > 0);
+                assert!(!backlog.is_reached(&outbox) && outbox.len() > 0);
+                for (_, message) in outbox.durable(1) {
+                    messages.left(&message);
+                }
+                assert_eq!((messages.bytes, messages.count), (0, 0));
+            }
+        }
     }
 }

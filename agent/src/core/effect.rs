@@ -161,23 +161,18 @@ impl From<ContainerAction> for Output {
 }
 
 impl Output {
-    /// The size of a message between a framework and its executor; nobody is promised that one arrives. 0 for
-    /// anything else.
-    pub(crate) fn message_bytes(&self) -> usize {
+    /// Whether it is a message between a framework and its executor; nobody is promised that one arrives.
+    pub(crate) fn is_message(&self) -> bool {
         match self {
-            Self::Link(LinkAction::Send { message, .. }) => match &**message {
-                wire::agent_frame::Message::ExecutorMessage(message) => message.data.len().max(1),
-                _ => 0,
-            },
-            Self::Executor(ExecutorAction::Send { event, .. }) => {
-                let message = event.message.as_ref();
-                message.map_or(0, |message| message.data.len().max(1))
+            Self::Link(LinkAction::Send { message, .. }) => {
+                matches!(**message, wire::agent_frame::Message::ExecutorMessage(_))
             }
+            Self::Executor(ExecutorAction::Send { event, .. }) => event.message.is_some(),
             Self::Link(LinkAction::Connect { .. } | LinkAction::Disconnect { .. })
             | Self::Executor(ExecutorAction::Finish { .. })
             | Self::Container(_)
             | Self::DiscardSandbox { .. }
-            | Self::Exit(_) => 0,
+            | Self::Exit(_) => false,
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Each attempt is a task of its own that says once that the link is up and once that it is down. What
 //! the core sends goes into a queue that is bounded in bytes (`outgoing.rs`); a master that does not
-//! take what cannot be kept back is dropped like one that does not answer.
+//! take what cannot be kept back is dropped like one that does not answer. What is heard of the master has a channel
+//! of its own: however much others tell the core, its pings and kills arrive.
 //!
 //! ```text
 //! address.rs   where the master is looked for
@@ -30,6 +31,7 @@ use tracing::{debug, info};
 use crate::budgets::Budgets;
 use crate::core::{Input, LinkAction, LinkId};
 use crate::failure::Failure;
+use crate::handle::INPUTS_MAX;
 use crate::monitor::Samples;
 pub(crate) use address::MasterAddress;
 pub use address::MasterAddressError;
@@ -47,7 +49,11 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(crate) struct Links {
     master: MasterAddress,
     identity: ClientIdentity,
+    /// For what a queue has to say.
     inputs: mpsc::Sender<Input>,
+    /// What the attempts tell of their connections, in order, and the end that it arrives at.
+    tell: mpsc::Sender<Input>,
+    heard: mpsc::Receiver<Input>,
     dropped: Dropped,
     budgets: Budgets,
     samples: Samples,
@@ -89,10 +95,13 @@ impl Links {
         budgets: Budgets,
         samples: Samples,
     ) -> Self {
+        let (tell, heard) = mpsc::channel(INPUTS_MAX);
         Self {
             master,
             identity,
             inputs,
+            tell,
+            heard,
             dropped,
             budgets,
             samples,
@@ -111,6 +120,11 @@ impl Links {
         }
     }
 
+    /// Waits for what is heard of the master, up to so many things.
+    pub(crate) async fn hear(&mut self, heard: &mut Vec<Input>, max: usize) {
+        self.heard.recv_many(heard, max).await;
+    }
+
     /// Tries once to reach the master.
     fn connect(&mut self, link: LinkId) {
         self.close();
@@ -120,7 +134,7 @@ impl Links {
             link,
             master: self.master.clone(),
             identity: self.identity.clone(),
-            inputs: self.inputs.clone(),
+            inputs: self.tell.clone(),
             frame_bytes_max: self.budgets.frame_bytes_max(),
             waiting: self.frames.clone(),
             hint: self.hint.clone(),
@@ -150,7 +164,7 @@ impl Links {
         };
         if !current.frames.send(message) {
             // It ended, which it says itself, or it does not read: then it may as well be gone.
-            let inputs = self.inputs.clone();
+            let inputs = self.tell.clone();
             let reason = "the master does not take what it is sent".to_owned();
             self.close();
             tokio::spawn(async move {
@@ -261,12 +275,19 @@ impl Attempt {
             let Some(frame) = frame else {
                 return Ok(());
             };
-            // What finds no room waits with the master.
-            let charge = self.waiting.charge_when_free(waiting_bytes(&frame)).await;
+            let is_ping = matches!(
+                frame.message,
+                Some(protocol::master_frame::Message::Ping(_))
+            );
+            // What finds no room waits with the master; a ping is small, and answered in whatever state the agent is.
+            let charge = match is_ping {
+                true => None,
+                false => Some(self.waiting.charge_when_free(waiting_bytes(&frame)).await),
+            };
             let input = Input::Frame {
                 link,
                 frame: Box::new(frame),
-                charge: Some(charge),
+                charge,
             };
             if self.inputs.send(input).await.is_err() {
                 return Ok(());

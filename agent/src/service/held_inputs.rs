@@ -1,18 +1,22 @@
 //! Inputs that wait while too much is to be written, and those that need not wait.
 //!
 //! A ping is answered and a kill is taken though the disk is behind: a master must not give an agent up, nor a task
-//! live on, because of a full disk. Pure. Invariant: nothing overtakes what it may depend on: no frame a
-//! change of the connection, no kill an order to run the same task, nor one that needs an executor of its
-//! framework, which might end with the task.
+//! live on, because of a full disk. Messages between frameworks and their executors are dropped, which nobody is promised.
+//! What the master says has room of its own, so that no executor keeps it from being heard. Pure. Invariant: nothing
+//! overtakes what it may depend on: no frame a change of the connection, no kill an order to run the same task, nor one
+//! that needs an executor of its framework, which might end with the task.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use meseta_proto::meseta::v1::master_frame::Message;
 
 use crate::core::Input;
+use crate::link::outgoing::Dropped;
 
 /// Inputs that may be held; further ones wait with whoever sends them.
 const HELD_MAX: usize = 4096;
+/// Those of the link to the master, beside the others.
+const OF_LINK_MAX: usize = 16_384;
 /// Kills that may overtake what is held until all of that is taken: each is one more write.
 const KILLS_MAX: usize = 16_384;
 
@@ -56,6 +60,10 @@ impl Launched {
 #[derive(Debug, Default)]
 pub(super) struct HeldInputs {
     waiting: VecDeque<Input>,
+    /// How many of it are of the link to the master.
+    of_link: usize,
+    /// Counts the messages that were dropped.
+    dropped: Dropped,
     /// Whether what waits may change the connection to the master.
     changes_link: bool,
     /// What the launches among it are of, and how many each.
@@ -65,17 +73,33 @@ pub(super) struct HeldInputs {
 }
 
 impl HeldInputs {
-    /// Whether no more is to be received.
+    pub(super) fn new(dropped: Dropped) -> Self {
+        Self {
+            dropped,
+            ..Self::default()
+        }
+    }
+
+    /// Whether no more is to be received, but what the link to the master tells.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= HELD_MAX
+        self.waiting.len() - self.of_link >= HELD_MAX
+    }
+
+    /// Whether that is not to be received either.
+    pub(super) fn is_full_of_link(&self) -> bool {
+        self.of_link >= OF_LINK_MAX
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Keeps an input, or gives it back to be taken at once.
+    /// Keeps an input, or gives it back to be taken at once. A message is neither kept nor taken.
     pub(super) fn hold(&mut self, input: Input) -> Option<Input> {
+        if is_message(&input) {
+            self.dropped.count();
+            return None;
+        }
         if self.may_overtake(&input) {
             return Some(input);
         }
@@ -101,6 +125,7 @@ impl HeldInputs {
             }
             _ => {}
         }
+        self.of_link += usize::from(is_of_link(&input));
         self.waiting.push_back(input);
     }
 
@@ -133,6 +158,7 @@ impl HeldInputs {
     /// The next one in order.
     pub(super) fn next(&mut self) -> Option<Input> {
         let next = self.waiting.pop_front();
+        self.of_link -= usize::from(next.as_ref().is_some_and(is_of_link));
         for launched in next.iter().flat_map(Launched::by) {
             if let Some(count) = self.launches.get_mut(&launched) {
                 *count -= 1;
@@ -148,12 +174,33 @@ impl HeldInputs {
     }
 }
 
+/// Whether the link to the master tells it.
+fn is_of_link(input: &Input) -> bool {
+    matches!(
+        input,
+        Input::Frame { .. } | Input::LinkUp { .. } | Input::LinkDown { .. }
+    )
+}
+
+/// Whether it is a message between a framework and its executor.
+fn is_message(input: &Input) -> bool {
+    match input {
+        Input::ExecutorMessage { .. } => true,
+        Input::Frame { frame, .. } => {
+            matches!(frame.message, Some(Message::ExecutorMessage(_)))
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use meseta_proto::meseta::v1 as wire;
     use meseta_proto::mesos::v1 as pb;
+    use meseta_resources::{ExecutorId, FrameworkId};
 
     use super::*;
+    use crate::byte_semaphore::Permit;
     use crate::core::LinkId;
 
     fn frame(message: Message) -> Input {
@@ -268,8 +315,45 @@ mod tests {
             assert!(held.hold(Input::Tick).is_none());
         }
         assert_eq!(held.waiting.len(), HELD_MAX);
+        assert!(!held.is_full_of_link(), "the master is heard");
         let overtaking = (0..=KILLS_MAX).filter(|_| held.hold(kill()).is_some());
         assert_eq!(overtaking.count(), KILLS_MAX);
         assert!(held.hold(ping()).is_some());
+    }
+
+    #[test]
+    fn what_the_master_says_has_room_of_its_own() {
+        let mut held = HeldInputs::default();
+        while !held.is_full_of_link() {
+            assert!(held.hold(launch_of("a", true)).is_none());
+        }
+        assert_eq!(held.waiting.len(), OF_LINK_MAX);
+        assert!(!held.is_full());
+        assert!(held.hold(Input::Tick).is_none());
+        while held.next().is_some() {}
+        assert!(!held.is_full_of_link());
+    }
+
+    #[test]
+    fn messages_are_dropped_and_hold_nobody_up() {
+        let dropped = Dropped::default();
+        let mut held = HeldInputs::new(dropped.clone());
+        assert!(held.hold(Input::Tick).is_none());
+        let from_executor = || Input::ExecutorMessage {
+            framework: FrameworkId::new("f").expect("an id"),
+            executor: ExecutorId::new("e").expect("an id"),
+            data: vec![0],
+            permit: Permit::default(),
+        };
+        let for_executor = || {
+            let message = wire::ExecutorMessage::default();
+            frame(Message::ExecutorMessage(message))
+        };
+        for _ in 0..HELD_MAX {
+            assert!(held.hold(from_executor()).is_none() && held.hold(for_executor()).is_none());
+        }
+        assert_eq!(dropped.get(), 2 * HELD_MAX as u64);
+        assert!(!held.is_full() && held.hold(ping()).is_some());
+        assert!(matches!(held.next(), Some(Input::Tick)) && held.next().is_none());
     }
 }
