@@ -139,7 +139,7 @@ impl FileReads {
 /// A download that is under way.
 #[derive(Debug)]
 struct Download {
-    /// Whose it is.
+    /// The group of the caller that it is for.
     group: String,
     /// When its reader last took something.
     last: Instant,

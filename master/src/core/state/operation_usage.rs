@@ -28,12 +28,12 @@ const ALL: Tally = Tally {
     count: OPERATIONS_PER_AGENT_MAX,
     bytes: OPERATION_BYTES_PER_AGENT_MAX,
 };
-/// Of frameworks together.
+/// The most of all frameworks together.
 const OF_FRAMEWORKS: Tally = Tally {
     count: ALL.count / 4 * 3,
     bytes: ALL.bytes / 2,
 };
-/// Of one framework.
+/// The most of any one framework.
 const OF_FRAMEWORK: Tally = Tally {
     count: ALL.count / 4,
     bytes: ALL.bytes / 4,

@@ -13,7 +13,7 @@ use crate::core::config::Memory;
 pub(in crate::core) struct PacedMessages {
     /// Agents that are still to hear what these frameworks say of themselves; the first is the next.
     pub(in crate::core) infos: VecDeque<(FrameworkId, BTreeSet<AgentId>)>,
-    /// Bytes of that.
+    /// Bytes of that which may still be said.
     pub(in crate::core) info_bytes_left: usize,
     /// Lost agents of which the schedulers are still to hear.
     pub(in crate::core) failures: VecDeque<AgentId>,

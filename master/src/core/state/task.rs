@@ -242,7 +242,7 @@ pub struct ExecutorRecord {
     pub user: Option<Arc<str>>,
     /// An encoded message, `mesos.v1.ExecutorInfo`.
     pub info: Bytes,
-    /// See [`bytes_without_resources`].
+    /// The length of its description as [`bytes_without_resources`] counts it.
     pub compared_bytes: usize,
 }
 
