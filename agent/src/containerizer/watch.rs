@@ -1,5 +1,6 @@
 //! Watches a running container: for the end of its supervisor, and for a memory limit that it runs into.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +20,77 @@ use super::{Containerizer, blocking, limitation_file};
 use crate::checkpoint::Limitation;
 use crate::core::Input;
 
-/// How often, and how far apart, the kernel's counters are read after it spoke of a limit.
-const LIMIT_READS: u32 = 20;
-const LIMIT_READ_PAUSE: Duration = Duration::from_millis(25);
+/// How an event of the kernel's is answered.
+#[derive(Clone, Copy, Debug)]
+struct EventPace {
+    /// How often its counters are read for one.
+    looks: u32,
+    between_looks: Duration,
+    /// Until the next one is taken.
+    pause: Duration,
+}
+
+/// Version 1 speaks when memory has run out, and counts once a process was killed for that.
+const PACE_V1: EventPace = EventPace {
+    looks: 20,
+    between_looks: Duration::from_millis(25),
+    pause: Duration::ZERO,
+};
+
+/// Version 2 speaks once it has counted; but also, up to a hundred times a second for ever, where files are read or written in
+/// a container whose page cache has reached its limit, as any does in time.
+const PACE_V2: EventPace = EventPace {
+    looks: 1,
+    between_looks: Duration::ZERO,
+    pause: Duration::from_millis(250),
+};
+
 /// How often limits are looked at that nobody watches for want of descriptors.
 const UNWATCHED_LIMIT_PAUSE: Duration = Duration::from_secs(5);
+
+/// Looks whether a container ran into a limit until it has: at once, and at each event. Where there are no events, or none
+/// any more, it looks again and again.
+async fn until_limit<L, E, Looking, Event>(
+    pace: EventPace,
+    mut look: L,
+    mut next_event: Option<E>,
+) -> meseta_isolators::Limitation
+where
+    L: FnMut() -> Looking,
+    Looking: Future<Output = io::Result<Option<meseta_isolators::Limitation>>>,
+    E: FnMut() -> Event,
+    Event: Future<Output = io::Result<()>>,
+{
+    let mut looks = 1;
+    loop {
+        let mut is_known = true;
+        for _ in 0..looks {
+            match look().await {
+                Ok(Some(limitation)) => return limitation,
+                Ok(None) => is_known = true,
+                Err(_) => {
+                    note_repeated();
+                    is_known = false;
+                }
+            }
+            if looks > 1 {
+                tokio::time::sleep(pace.between_looks).await;
+            }
+        }
+        // The event may have been the only one.
+        let Some(event) = next_event.as_mut().filter(|_| is_known) else {
+            tokio::time::sleep(UNWATCHED_LIMIT_PAUSE).await;
+            continue;
+        };
+        looks = pace.looks;
+        tokio::time::sleep(pace.pause).await;
+        if let Err(error) = event().await {
+            warn!(%error, "cannot wait for what the kernel tells of a limit; looking every few seconds");
+            next_event = None;
+            looks = 1;
+        }
+    }
+}
 
 impl Containerizer {
     /// Waits for the supervisor's end.
@@ -62,35 +129,17 @@ impl Containerizer {
             Some(_) => self.limit_events(container, &name).await,
             None => Vec::new(),
         };
-        let mut looks = 1;
-        loop {
-            let mut is_known = true;
-            for _ in 0..looks {
-                let (inner, name, demand) = (self.inner.clone(), name.clone(), live.demand);
-                let met = blocking(move || inner.containers.limitation(&name, &demand)).await;
-                match met {
-                    Ok(Ok(Some(limitation))) => return memory_limitation(limitation),
-                    Ok(Ok(None)) => is_known = true,
-                    Ok(Err(_)) | Err(_) => {
-                        note_repeated();
-                        is_known = false;
-                    }
-                }
-                if looks > 1 {
-                    tokio::time::sleep(LIMIT_READ_PAUSE).await;
-                }
-            }
-            // The event may have been the only one.
-            if watch_permit.is_none() || !is_known {
-                tokio::time::sleep(UNWATCHED_LIMIT_PAUSE).await;
-                continue;
-            }
-            // The event comes when memory ran out, the count once a process was killed for it.
-            looks = LIMIT_READS;
-            if any_event(&events).await.is_err() {
-                return std::future::pending().await;
-            }
-        }
+        let pace = match self.inner.containers.counts_oom_kills_first(&name) {
+            true => PACE_V2,
+            false => PACE_V1,
+        };
+        let look = || {
+            let (inner, name, demand) = (self.inner.clone(), name.clone(), live.demand);
+            async move { blocking(move || inner.containers.limitation(&name, &demand)).await? }
+        };
+        let events = watch_permit.is_some().then_some(&*events);
+        let limitation = until_limit(pace, look, events.map(|all| || any_event(all))).await;
+        memory_limitation(limitation)
     }
 
     /// Whether a container has a memory limit of its own, once that can be read.
@@ -173,5 +222,62 @@ impl Containerizer {
         debug!(container_id = %container, ?ending, "container ended");
         let input = Input::ContainerEnded { container, ending };
         self.inner.tell(input).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often it looks in so long where there is no limit, and the kernel speaks every ten milliseconds.
+    async fn looks_within(within: Duration, pace: EventPace, is_watched: bool) -> u32 {
+        let mut looks = 0;
+        let look = || {
+            looks += 1;
+            std::future::ready(Ok(None))
+        };
+        let event = || async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Ok(())
+        };
+        let watching = until_limit(pace, look, is_watched.then_some(event));
+        let found = tokio::time::timeout(within, watching).await;
+        found.expect_err("there is none");
+        looks
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_container_at_its_limit_costs_a_few_looks_a_second() {
+        let second = Duration::from_secs(1);
+        assert_eq!(looks_within(second, PACE_V2, true).await, 4);
+        // The first, and those for two events.
+        assert_eq!(looks_within(second, PACE_V1, true).await, 41);
+        assert_eq!(looks_within(second, PACE_V2, false).await, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limits_are_looked_at_when_events_cannot_be_waited_for_any_more() {
+        let mut looks = 0;
+        let look = || {
+            looks += 1;
+            let limitation = meseta_isolators::Limitation::Memory {
+                oom_kills: 1,
+                limit_bytes: None,
+                max_usage_bytes: None,
+                message: String::new(),
+            };
+            let is_met = looks == 3;
+            async move {
+                match looks {
+                    1 => Err(io::ErrorKind::OutOfMemory.into()),
+                    _ => Ok(is_met.then_some(limitation)),
+                }
+            }
+        };
+        let failing = || std::future::ready(Err(io::ErrorKind::Other.into()));
+        let began = tokio::time::Instant::now();
+        until_limit(PACE_V1, look, Some(failing)).await;
+        assert_eq!(began.elapsed(), UNWATCHED_LIMIT_PAUSE);
+        assert_eq!(looks, 3);
     }
 }

@@ -203,6 +203,14 @@ impl Containers {
             .and_then(|write| write.value.parse().ok())
     }
 
+    /// Whether what the kernel tells of [`Containers::watch_limits`] comes after it has counted, so that one look at
+    /// [`Containers::limitation`] says all. Version 1 speaks when memory has run out, and counts a kill later.
+    pub fn counts_oom_kills_first(&self, name: &ContainerName) -> bool {
+        let groups = self.groups(name);
+        let memory = groups.of(Controller::Memory);
+        memory.is_some_and(|group| group.version == Version::V2)
+    }
+
     /// How often the kernel killed for want of memory in the container; `None` where it does not say.
     pub fn oom_kills(&self, name: &ContainerName) -> io::Result<Option<u64>> {
         let groups = self.groups(name);
