@@ -224,7 +224,7 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             top => top?,
         };
-        let mut removal = Removal::new(&top);
+        let mut removal = Removal::new(&top, now);
         loop {
             removal.empty_top()?;
             match unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir) {
@@ -239,7 +239,7 @@ impl Folder {
         let top = Self {
             fd: self.open_at(Path::new("."), LISTED)?,
         };
-        let mut removal = Removal::new(&top);
+        let mut removal = Removal::new(&top, now);
         loop {
             removal.empty_top()?;
             if is_empty(&top.fd)? || !removal.goes_on(0) {
@@ -267,7 +267,8 @@ struct Removal<'a> {
     next: u64,
     /// How often a folder that is not empty may still be read again.
     further_passes: usize,
-    /// When the removal began, by the clock that changes are dated by.
+    /// The clock that changes are dated by, and when the removal began by that.
+    clock: fn() -> (i64, i64),
     began: (i64, i64),
     late: usize,
     changed: usize,
@@ -277,16 +278,17 @@ struct Removal<'a> {
 }
 
 impl<'a> Removal<'a> {
-    fn new(top: &'a Folder) -> Self {
+    fn new(top: &'a Folder, clock: fn() -> (i64, i64)) -> Self {
         // Not to be guessed by somebody who wants to be in the way.
-        let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-        let start = clock.map_or(0, |time| time.tv_nsec().unsigned_abs() << 24);
+        let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+        let start = monotonic.map_or(0, |time| time.tv_nsec().unsigned_abs() << 24);
         Self {
             top,
             first: start,
             next: start,
             further_passes: FURTHER_PASSES_MAX,
-            began: now(),
+            began: clock(),
+            clock,
             late: 0,
             changed: 0,
             left: 0,
@@ -356,7 +358,7 @@ impl<'a> Removal<'a> {
     fn is_too_late(&mut self, folder: &Folder, name: &CStr) -> bool {
         let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
         let stat = nix::sys::stat::fstatat(&folder.fd, name, flags);
-        let has_changed = |stat: &FileStat| (stat.st_ctime, stat.st_ctime_nsec) > self.began;
+        let has_changed = |stat: &FileStat| self.is_since((stat.st_ctime, stat.st_ctime_nsec));
         let Some(stat) = stat.ok().filter(has_changed) else {
             return false;
         };
@@ -373,12 +375,18 @@ impl<'a> Removal<'a> {
         true
     }
 
+    /// Whether that was since the removal began. What is ahead of the clock was not: it is from before the clock was set
+    /// back, and nobody else can date a change.
+    fn is_since(&self, moment: (i64, i64)) -> bool {
+        moment > self.began && moment <= (self.clock)()
+    }
+
     /// Whether it is a file that was there before the removal began; where its filesystem does not tell, one with
     /// more names.
     fn is_older_file(&self, folder: &Folder, name: &CStr, stat: &FileStat) -> bool {
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
         kind != SFlag::S_IFDIR
-            && made_at(folder, name).map_or(stat.st_nlink > 1, |made| made <= self.began)
+            && made_at(folder, name).map_or(stat.st_nlink > 1, |made| !self.is_since(made))
     }
 
     /// Removes an entry, or takes note that it is left.

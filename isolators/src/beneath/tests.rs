@@ -245,6 +245,26 @@ fn all_names_of_one_file_are_removed_at_once() {
     assert!(!tree.exists());
 }
 
+/// A machine that started with its clock a day ahead removed a few thousand entries of a tree at a time.
+#[test]
+fn what_is_dated_ahead_of_the_clock_is_removed_at_once() {
+    let (_dir, inside, _) = place();
+    fs::write(inside.join("file"), "text").expect("written");
+    for number in 0..LATE_MAX + 1_000 {
+        fs::create_dir(inside.join(format!("d{number}"))).expect("made");
+        fs::hard_link(inside.join("file"), inside.join(format!("f{number}"))).expect("linked");
+    }
+    let folder = Folder::open(&inside).expect("opened");
+    let top = folder.step_into(".").expect("opened");
+    let mut removal = Removal::new(&top, || {
+        let (seconds, nanoseconds) = now();
+        (seconds - 86_400, nanoseconds)
+    });
+    removal.empty_top().expect("read");
+    removal.into_result(Ok(())).expect("nothing is left");
+    assert_eq!(fs::read_dir(&inside).expect("there").count(), 0);
+}
+
 #[test]
 fn a_folder_that_several_enter_at_once_is_made_once() {
     let (_dir, inside, _) = place();
