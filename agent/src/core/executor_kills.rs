@@ -49,6 +49,7 @@ impl AgentCore {
         };
         for task in executor.tasks.values() {
             if let Some(policy) = task.kill_asked
+                && task.delivered
                 && !task.is_terminal()
             {
                 self.tell_of_kill(now, &executor, connection, task, policy);

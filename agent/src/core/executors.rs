@@ -2,7 +2,7 @@
 //!
 //! Events go to one stream per executor, the last that it opened. What an executor tells is durable
 //! before it is acknowledged, but for what it tells of a task that has ended. Invariant: an executor hears of a task or a kill at least once, and of
-//! nothing before it is durable.
+//! nothing before it is durable, but for a kill.
 
 use std::sync::Arc;
 
@@ -20,10 +20,6 @@ use super::update_streams::{Pushed, StreamKey};
 use super::{AgentCore, ConnectionId, Destination, ExecutorAction, State};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{LogEntry, RunKey, Write};
-
-/// Why a task ends that its executor may not know.
-const NEVER_ARRIVED: &str = "Task launched during agent restart";
-const DAMAGED: &str = "What the agent had written of the task is damaged; whether it ran is unknown, and it is killed";
 
 impl AgentCore {
     fn custom(&self, framework: &FrameworkId, executor: &ExecutorId) -> Option<Arc<Executor>> {
@@ -85,7 +81,7 @@ impl AgentCore {
             self.tell_executor(&executor, connection, plain(event::Type::Shutdown));
             return self.registered_if_all_back(now);
         }
-        self.drop_never_arrived(
+        self.settle_unknown(
             now,
             &executor.key,
             connection,
@@ -113,42 +109,6 @@ impl AgentCore {
                 container_id: Some((&executor.key.container).into()),
             }),
             ..Event::default()
-        }
-    }
-
-    /// Tasks that were sent and that the executor does not have got lost on the way. One whose log is damaged may run all the
-    /// same, told and acknowledged: it is killed.
-    fn drop_never_arrived(
-        &mut self,
-        now: Now,
-        key: &RunKey,
-        connection: ConnectionId,
-        known: &[pb::TaskInfo],
-    ) {
-        let Some(executor) = self.executor_at(key) else {
-            return;
-        };
-        for task in executor.tasks.values() {
-            let was_sent = task.delivered || task.may_run_unknown;
-            let id = task.key.task.as_str();
-            let is_known = known.iter().any(|known| known.task_id.value == id);
-            if !was_sent || is_known || !task.statuses.is_empty() {
-                continue;
-            }
-            let task_ref = TaskRef {
-                executor: executor.clone(),
-                task: task.clone(),
-            };
-            let (state, why) = match task.may_run_unknown {
-                true => (pb::TaskState::TaskFailed, DAMAGED),
-                false => (self.dropped_or_lost_of(key), NEVER_ARRIVED),
-            };
-            let reason = Reason::AgentRestarted;
-            self.finish_unlaunched(now, &task_ref, state, reason, why.to_owned());
-            if task.may_run_unknown {
-                let kill = kill_event(&task.key.task, None);
-                self.tell_executor(&executor, connection, kill);
-            }
         }
     }
 
@@ -399,13 +359,6 @@ impl AgentCore {
     pub(super) fn gone_or_lost(&self, key: &RunKey) -> pb::TaskState {
         let framework = self.frameworks.get(&key.framework);
         gone_or_lost(framework.is_some_and(|framework| framework.is_partition_aware()))
-    }
-
-    fn dropped_or_lost_of(&self, key: &RunKey) -> pb::TaskState {
-        let framework = self.frameworks.get(&key.framework);
-        super::states::dropped_or_lost(
-            framework.is_some_and(|framework| framework.is_partition_aware()),
-        )
     }
 }
 

@@ -59,6 +59,12 @@ impl AgentCore {
     /// container has its resources, or is being launched with them: the end is told once that is over.
     pub(super) fn kill_undelivered(&mut self, now: Now, task_ref: &TaskRef) {
         let key = task_ref.executor.key.clone();
+        self.end_undelivered(now, task_ref);
+        self.reconcile_executor(now, &key);
+        self.end_if_idle(now, &key);
+    }
+
+    pub(super) fn end_undelivered(&mut self, now: Now, task_ref: &TaskRef) {
         let group = task_ref.task.group.clone();
         let waiting = task_ref.executor.undelivered();
         let together = waiting.into_iter().filter(|task| {
@@ -73,8 +79,6 @@ impl AgentCore {
             self.log_kill(now, &task_ref, KillCause::Framework, Duration::ZERO);
             self.finish_killed_during_launch(now, &task_ref);
         }
-        self.reconcile_executor(now, &key);
-        self.end_if_idle(now, &key);
     }
 
     /// Ends a task whose process is a container's.

@@ -13,6 +13,7 @@
 //! launch.rs        containers that started → STARTING, RUNNING
 //! parent_volumes.rs  what a task of a group sees of the volumes around it
 //! executors.rs     executors of frameworks: subscription, updates, messages
+//! delivery.rs      tasks given to them
 //! executor_kills.rs  kills of their tasks
 //! lifetimes.rs     their timeouts, shutdown and end
 //! reconcile.rs     what waits for an executor's container: resizes, deliveries, terminal updates
@@ -34,6 +35,7 @@ mod accept;
 mod boot_clock;
 mod check_rules;
 mod checks;
+mod delivery;
 mod demand;
 mod drain;
 mod effect;
@@ -175,6 +177,8 @@ enum Timer {
     KillUnwritten(ContainerId, Lsn),
     /// The same of a task whose executor is to be told.
     KillUntold(Arc<TaskKey>, Lsn),
+    /// The next of the tasks that its executor is given.
+    Deliveries(ContainerId),
     ExecutorRegistration(ContainerId),
     ExecutorShutdown(ContainerId),
     Probe(ContainerId, CheckKind),
@@ -365,6 +369,7 @@ impl AgentCore {
                 Timer::KillOverdue(container) => self.kill_overdue(&container),
                 Timer::KillUnwritten(container, lsn) => self.kill_unwritten(now, &container, lsn),
                 Timer::KillUntold(task, lsn) => self.kill_untold(now, &task, lsn),
+                Timer::Deliveries(container) => self.deliver_next(now, &container),
                 Timer::ExecutorRegistration(container) => {
                     self.registration_timed_out(now, &container);
                 }

@@ -14,6 +14,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::schema;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
 
+use super::delivery::Deliveries;
 use super::ids::ConnectionId;
 use super::probe::CheckState;
 use super::states::{has_capability, is_terminal};
@@ -190,6 +191,8 @@ pub struct ExecutorLink {
     pub has_subscribed: bool,
     /// Whether it was given a task.
     pub was_given: bool,
+    /// How far it is with what it is given.
+    pub(super) deliveries: Deliveries,
     /// Resizes of its container that are under way.
     pub resizes: u32,
     /// Terminal updates delayed until these resizes are done, each with the permit for its bytes.

@@ -50,6 +50,7 @@ impl Timer {
             | Self::CompletionTime(_)
             | Self::KillUnwritten(..)
             | Self::KillUntold(..)
+            | Self::Deliveries(_)
             | Self::Probe(..) => false,
         }
     }

@@ -9,18 +9,17 @@ use std::time::Duration;
 
 use meseta_isolators::Demand;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::executor::{Event, event};
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, Now};
 use tracing::{error, info};
 
 use super::demand::{combined, demand};
-use super::fields::{unix_ns, volumes_among};
+use super::fields::volumes_among;
 use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
 use super::parent_volumes::ParentVolumes;
 use super::{AgentCore, ContainerAction, Destination};
 use crate::byte_semaphore::Permit;
-use crate::checkpoint::{KillCause, LogEntry, RunKey, TaskKey, Write};
+use crate::checkpoint::{KillCause, RunKey, TaskKey};
 
 impl AgentCore {
     /// Performs the pending steps of an executor.
@@ -163,32 +162,6 @@ impl AgentCore {
         self.reconcile_executor(now, &task_ref.executor.key);
     }
 
-    /// Gives a custom executor the tasks that it has not been given.
-    fn deliver_tasks(&mut self, now: Now, executor: &Arc<Executor>) {
-        let Some(connection) = executor.link.connection else {
-            return;
-        };
-        for batch in executor.batches() {
-            for task in &batch {
-                self.note_delivery(now, task);
-            }
-            let delivered_after = self.lsn;
-            for task in &batch {
-                self.change_task(&task.key, |task| task.delivered_after = delivered_after);
-            }
-            self.tell_executor(executor, connection, launch_event(&batch));
-        }
-    }
-
-    fn note_delivery(&mut self, now: Now, task: &Task) {
-        self.persist(Write::Log {
-            key: task.key.clone(),
-            entry: Box::new(LogEntry::Delivered(unix_ns(now))),
-        });
-        self.change_task(&task.key, |task| task.delivered = true);
-        self.change_executor(&task.key.run, |executor| executor.link.was_given = true);
-    }
-
     /// Launches the tasks of a default executor that have not been launched.
     fn launch_nested(&mut self, executor: &Arc<Executor>) {
         let volumes = executor.volumes(|_| true);
@@ -234,26 +207,6 @@ impl AgentCore {
     }
 }
 
-/// What tells a custom executor of new tasks: one of them, or a group.
-fn launch_event(batch: &[Arc<Task>]) -> Event {
-    let mut tasks = batch.iter().map(|task| (*task.info).clone());
-    if batch.iter().any(|task| task.group.is_some()) {
-        let tasks = tasks.collect();
-        return Event {
-            r#type: Some(event::Type::LaunchGroup.into()),
-            launch_group: Some(event::LaunchGroup {
-                task_group: pb::TaskGroupInfo { tasks },
-            }),
-            ..Event::default()
-        };
-    }
-    Event {
-        r#type: Some(event::Type::Launch.into()),
-        launch: tasks.next().map(|task| event::Launch { task }),
-        ..Event::default()
-    }
-}
-
 impl Executor {
     /// Tasks that wait to reach it, in the order in which they came.
     pub(super) fn undelivered(&self) -> Vec<Arc<Task>> {
@@ -264,22 +217,6 @@ impl Executor {
         let mut waiting: Vec<_> = waiting.cloned().collect();
         waiting.sort_by_key(|task| task.order);
         waiting
-    }
-
-    /// The same, the tasks of one group together.
-    fn batches(&self) -> Vec<Vec<Arc<Task>>> {
-        let mut batches: Vec<Vec<Arc<Task>>> = Vec::new();
-        for task in self.undelivered() {
-            let of_group = |batch: &&mut Vec<Arc<Task>>| {
-                let first = batch.first();
-                task.group.is_some() && first.is_some_and(|first| first.group == task.group)
-            };
-            match batches.iter_mut().find(of_group) {
-                Some(batch) => batch.push(task),
-                None => batches.push(vec![task]),
-            }
-        }
-        batches
     }
 
     /// Whether the end of one of its tasks waits to be told.

@@ -2,6 +2,7 @@
 
 mod checking;
 mod custom;
+mod delivering;
 mod draining;
 mod endings;
 mod executor_kills;

@@ -1,8 +1,8 @@
 //! The streams to executors: a queue each, bounded in bytes, from the core to the connection that reads it.
 //!
 //! A reader that does not keep up is spared messages of its framework, which promise nothing, and then loses
-//! its stream, not its events: it subscribes again and is told what it has missed. Whoever opens a stream
-//! tells the core, and tells it again when it ends.
+//! its stream, not its events: it subscribes again and is told what it has missed, tasks in portions that a stream takes.
+//! Whoever opens a stream tells the core, and tells it again when it ends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

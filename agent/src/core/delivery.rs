@@ -1,0 +1,231 @@
+//! Tasks given to executors of the frameworks' own: in portions that a stream takes, and again if they got lost.
+//!
+//! An executor whose stream was ended names the tasks that it has when it subscribes again. Of those that it was given in
+//! this life of the agent it is given the others once more; of those that an earlier agent gave it nobody knows what became,
+//! and they are dropped, as in Mesos. Invariant: what is given at a time has a bound, but for a single task or group.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::executor::{Event, event};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::{ContainerId, Moment, Now};
+use prost::Message as _;
+use tracing::info;
+
+use super::executors::kill_event;
+use super::fields::unix_ns;
+use super::model::{Executor, Task, TaskRef};
+use super::states::dropped_or_lost;
+use super::{AgentCore, ConnectionId, Timer};
+use crate::checkpoint::{LogEntry, Lsn, RunKey, Write};
+
+/// Bytes of tasks that an executor is given at a time: of the least that may wait on its stream a third.
+const PORTION_BYTES: usize = 512 * 1024;
+/// Events of them, likewise.
+const PORTION_EVENTS: usize = 256;
+/// Time for its stream to take them, before more follows.
+const PORTION_PAUSE: Duration = Duration::from_millis(100);
+/// How often a task is given to an executor that does not have it the next time that it subscribes.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// Why a task ends that its executor may not know.
+const NEVER_ARRIVED: &str = "Task launched during agent restart";
+const DAMAGED: &str = "What the agent had written of the task is damaged; whether it ran is unknown, and it is killed";
+const NOT_TAKEN: &str = "The executor was given the task several times and does not have it";
+
+/// How far an executor is with what it is given.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deliveries {
+    /// When the present portion was begun.
+    since: Option<Moment>,
+    bytes: usize,
+    events: usize,
+    /// The first task that got lost at the last subscription, and how often it did.
+    lost: Option<(u64, u32)>,
+}
+
+impl Deliveries {
+    /// Takes an event of so many bytes into the present portion, or says when the next one begins.
+    fn take(&mut self, now: Moment, bytes: usize) -> Result<(), Moment> {
+        let end = self.since.map(|since| since + PORTION_PAUSE);
+        let Some(end) = end.filter(|end| now < *end) else {
+            (self.since, self.bytes, self.events) = (Some(now), bytes, 1);
+            return Ok(());
+        };
+        let sum = self.bytes.saturating_add(bytes);
+        if sum > PORTION_BYTES || self.events >= PORTION_EVENTS {
+            return Err(end);
+        }
+        (self.bytes, self.events) = (sum, self.events + 1);
+        Ok(())
+    }
+
+    /// Counts that a task, by its order, is the first that got lost: how often in a row.
+    fn count_lost(&mut self, first: u64) -> u32 {
+        let before = self.lost.filter(|(order, _)| *order == first);
+        let times = before.map_or(0, |(_, times)| times).saturating_add(1);
+        self.lost = Some((first, times));
+        times
+    }
+}
+
+impl AgentCore {
+    /// Gives an executor the tasks that it has not been given, as many as are good at a time.
+    pub(super) fn deliver_tasks(&mut self, now: Now, executor: &Arc<Executor>) {
+        let Some(connection) = executor.link.connection else {
+            return;
+        };
+        let mut deliveries = executor.link.deliveries.clone();
+        for batch in executor.batches() {
+            let event = launch_event(&batch);
+            if let Err(next) = deliveries.take(now.moment, event.encoded_len()) {
+                self.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
+                break;
+            }
+            for task in &batch {
+                self.persist(Write::Log {
+                    key: task.key.clone(),
+                    entry: Box::new(LogEntry::Delivered(unix_ns(now))),
+                });
+            }
+            let delivered_after = self.lsn;
+            for task in &batch {
+                self.change_task(&task.key, |task| {
+                    (task.delivered, task.delivered_after) = (true, delivered_after);
+                });
+            }
+            self.tell_executor(executor, connection, event);
+        }
+        self.change_executor(&executor.key, |executor| {
+            executor.link.was_given |= deliveries.since.is_some();
+            executor.link.deliveries = deliveries;
+        });
+    }
+
+    pub(super) fn deliver_next(&mut self, now: Now, container: &ContainerId) {
+        if let Some(executor) = self.executor_of(container) {
+            self.reconcile_executor(now, &executor.key);
+        }
+    }
+
+    /// What becomes of tasks that were given to an executor which does not name them. One whose log is damaged may run all
+    /// the same, told and acknowledged: it is killed.
+    pub(super) fn settle_unknown(
+        &mut self,
+        now: Now,
+        key: &RunKey,
+        connection: ConnectionId,
+        known: &[pb::TaskInfo],
+    ) {
+        let Some(executor) = self.executor_at(key) else {
+            return;
+        };
+        let known: BTreeSet<&str> = known.iter().map(|task| &*task.task_id.value).collect();
+        let unknown = executor.tasks.values().filter(|task| {
+            (task.delivered || task.may_run_unknown)
+                && !known.contains(task.key.task.as_str())
+                && task.statuses.is_empty()
+                && !executor.awaits_resize(task)
+        });
+        let (lost, dropped): (Vec<_>, Vec<_>) =
+            unknown.partition(|task| task.delivered_after > Lsn::default());
+        for task in dropped {
+            let (state, why) = match task.may_run_unknown {
+                true => (pb::TaskState::TaskFailed, DAMAGED),
+                false => (self.dropped_or_lost_of(key), NEVER_ARRIVED),
+            };
+            let task_ref = TaskRef {
+                executor: executor.clone(),
+                task: task.clone(),
+            };
+            let reason = Reason::AgentRestarted;
+            self.finish_unlaunched(now, &task_ref, state, reason, why.to_owned());
+            if task.may_run_unknown {
+                let kill = kill_event(&task.key.task, None);
+                self.tell_executor(&executor, connection, kill);
+            }
+        }
+        self.give_again(now, &executor, lost);
+    }
+
+    /// Tasks that did not reach an executor are to be given to it again, but for those that are killed. If it never takes
+    /// the first of them it never will: the event may be more than a stream takes.
+    fn give_again(&mut self, now: Now, executor: &Arc<Executor>, lost: Vec<&Arc<Task>>) {
+        let Some(first) = lost.iter().map(|task| task.order).min() else {
+            return self.change_executor(&executor.key, |executor| {
+                executor.link.deliveries.lost = None;
+            });
+        };
+        let mut times = 0;
+        self.change_executor(&executor.key, |executor| {
+            times = executor.link.deliveries.count_lost(first);
+        });
+        info!(
+            executor_id = %executor.key.executor, tasks = lost.len(), times,
+            "an executor does not have tasks that it was given"
+        );
+        for task in &lost {
+            self.change_task(&task.key, |task| {
+                (task.delivered, task.delivered_after) = (false, Lsn::default());
+            });
+        }
+        for task in lost {
+            let Some(task_ref) = self.task_at(&task.key) else {
+                continue;
+            };
+            if times > ATTEMPTS_MAX {
+                let state = self.dropped_or_lost_of(&executor.key);
+                let (reason, why) = (Reason::TaskUnknown, NOT_TAKEN.to_owned());
+                self.finish_unlaunched(now, &task_ref, state, reason, why);
+            } else if task.kill_asked.is_some() {
+                self.end_undelivered(now, &task_ref);
+            }
+        }
+    }
+
+    fn dropped_or_lost_of(&self, key: &RunKey) -> pb::TaskState {
+        let framework = self.frameworks.get(&key.framework);
+        dropped_or_lost(framework.is_some_and(|framework| framework.is_partition_aware()))
+    }
+}
+
+/// What tells a custom executor of new tasks: one of them, or a group.
+fn launch_event(batch: &[Arc<Task>]) -> Event {
+    let mut tasks = batch.iter().map(|task| (*task.info).clone());
+    if batch.iter().any(|task| task.group.is_some()) {
+        let tasks = tasks.collect();
+        return Event {
+            r#type: Some(event::Type::LaunchGroup.into()),
+            launch_group: Some(event::LaunchGroup {
+                task_group: pb::TaskGroupInfo { tasks },
+            }),
+            ..Event::default()
+        };
+    }
+    Event {
+        r#type: Some(event::Type::Launch.into()),
+        launch: tasks.next().map(|task| event::Launch { task }),
+        ..Event::default()
+    }
+}
+
+impl Executor {
+    /// The tasks that wait to reach it, in the order in which they came, those of one group together.
+    fn batches(&self) -> Vec<Vec<Arc<Task>>> {
+        let mut batches: Vec<Vec<Arc<Task>>> = Vec::new();
+        for task in self.undelivered() {
+            let of_group = |batch: &&mut Vec<Arc<Task>>| {
+                let first = batch.first();
+                task.group.is_some() && first.is_some_and(|first| first.group == task.group)
+            };
+            match batches.iter_mut().find(of_group) {
+                Some(batch) => batch.push(task),
+                None => batches.push(vec![task]),
+            }
+        }
+        batches
+    }
+}
