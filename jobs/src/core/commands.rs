@@ -8,10 +8,13 @@ use super::input::{Accepted, Refusal, Request};
 use super::job::{Job, Progress, Run};
 use super::records::{JobRecord, Key, Rollout, RunRecord, Stop, VersionRecord};
 use super::state::State;
-use crate::spec::{JobSpec, Kind};
+use super::view::Authority;
+use crate::spec::{GANG_MAX, JobSpec, Kind};
 
 /// Jobs that there may be, whatever became of them.
 pub(super) const JOBS_MAX: usize = 10_000;
+/// A batch that has been complete for as long is forgotten where room is needed for another job.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Tasks of all jobs together: each takes memory from when its run starts, also where nothing fits.
 const TASKS_MAX: u64 = 2_000_000;
 /// Versions of a job that are remembered, besides those that run.
@@ -82,12 +85,8 @@ impl State {
     }
 
     fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
-        if self.jobs.len() >= JOBS_MAX {
-            return Err(Refusal::Conflict(format!(
-                "there are {JOBS_MAX} jobs, the most there may be: stop some with purge"
-            )));
-        }
         self.check_count(&spec)?;
+        self.make_room(&spec.role)?;
         let name = spec.name.clone();
         let target = self.meta.first_version.max(1);
         let version = VersionRecord {
@@ -113,6 +112,48 @@ impl State {
         self.event(&name, None, format!("version {target} submitted"));
         self.start_batch(&name);
         Ok(name)
+    }
+
+    /// Lets there be room for one more job of a role: each role has as many at most as are left for others.
+    fn make_room(&mut self, role: &str) -> Result<(), Refusal> {
+        loop {
+            let in_role = |job: &&Job| job.spec().is_some_and(|spec| spec.role == role);
+            let of_role = self.jobs.values().filter(in_role).count();
+            let of_others = self.jobs.len() - of_role;
+            let most = self.jobs_max.saturating_sub(of_others) / 2;
+            if of_role < most {
+                return Ok(());
+            }
+            let Some(name) = self.oldest_complete(role) else {
+                return Err(Refusal::Conflict(format!(
+                    "role {role:?} has {of_role} jobs, and may have {most} at the moment: half of what other roles leave \
+                     of {}; stop some with purge",
+                    self.jobs_max
+                )));
+            };
+            self.event(
+                &name,
+                None,
+                "forgotten: it is complete, and another job needs its room",
+            );
+            self.purge(&name);
+        }
+    }
+
+    /// The batch of a role that has been complete for longest, and that no job starts after.
+    fn oldest_complete(&self, role: &str) -> Option<String> {
+        let specs = self.jobs.values().filter_map(Job::spec);
+        let needed: BTreeSet<&String> = specs.flat_map(|spec| &spec.after).collect();
+        let complete = self.jobs.values().filter_map(|job| {
+            let spec = job.spec().filter(|spec| spec.role == role)?;
+            let is_batch = matches!(spec.kind, Kind::Batch(_)) && job.record.stop.is_none();
+            let over = job.record.over.last()?;
+            let is_old = over.ended.saturating_add(FORGOTTEN_AFTER) <= self.clock.unix;
+            let is_complete = is_batch && job.is_satisfied(self.clock.at);
+            (is_complete && is_old && !needed.contains(&job.name))
+                .then_some((over.ended, &job.name))
+        });
+        complete.min().map(|(_, name)| name.clone())
     }
 
     /// Makes another specification the one to run.
@@ -198,6 +239,10 @@ impl State {
         }
         if !(1..=COUNT_MAX).contains(&count) {
             let text = format!("a service has 1 to {COUNT_MAX} instances; to have none, stop it");
+            return Err(Refusal::Invalid(text));
+        }
+        if job.is_gang(job.record.target) && count > GANG_MAX {
+            let text = format!("a gang has {GANG_MAX} instances at most");
             return Err(Refusal::Invalid(text));
         }
         let role = job.spec().map(|spec| spec.role.clone());

@@ -13,9 +13,9 @@ use prost::Message as _;
 use super::input::{Accept, Effect, Launch, RefusedAccept};
 use super::job::{Phase, Task, Wanted};
 use super::outbox::Deferred;
-use super::pool::{FRAMING_BYTES, Pool};
+use super::pool::{FRAMING_BYTES, Pool, Work};
 use super::records::{Key, TaskRecord};
-use super::state::{Collector, Rest, State};
+use super::state::{Collector, Rest, State, Tried};
 use super::task_name::TaskName;
 use crate::placement::{self, Offer, Placed, Placement};
 use crate::spec::JobSpec;
@@ -35,6 +35,17 @@ const HOLD_MAX: Duration = Duration::from_secs(600);
 /// The longest pause of a gang that holds offers in vain again and again.
 const REST_MAX: Duration = Duration::from_secs(3600);
 
+/// What each role may look at in a step, however many have offers.
+pub(super) const ROLE_WORK_MIN: usize = 1_000;
+
+/// What the tasks of a job are made of that are launched in one step.
+pub(super) struct Launchable<'a> {
+    pub(super) name: &'a str,
+    pub(super) spec: &'a Arc<JobSpec>,
+    /// Of the jobs that it starts after.
+    pub(super) addresses: BTreeMap<String, String>,
+}
+
 impl State {
     pub(super) fn answer_offers(&mut self) {
         self.end_collecting();
@@ -43,14 +54,16 @@ impl State {
             let offers = by_role.entry(held.offer.role.clone()).or_default();
             offers.push(held.offer.clone());
         }
+        // No role takes the time of others.
+        let work = self.step_work_max / by_role.len().max(1);
         for (role, offers) in by_role {
-            self.answer_role(&role, offers);
+            self.answer_role(&role, offers, Work::new(work.max(ROLE_WORK_MIN)));
         }
     }
 
-    fn answer_role(&mut self, role: &str, offers: Vec<Offer>) {
+    fn answer_role(&mut self, role: &str, offers: Vec<Offer>, work: Work) {
         let at = self.clock.at;
-        let mut pool = Pool::new(offers, self.accept_limits.at(at));
+        let mut pool = Pool::new(offers, self.accept_limits.at(at), work);
         self.release_offered(&mut pool);
         let mut jobs: Vec<_> = self
             .jobs
@@ -66,10 +79,9 @@ impl State {
             })
             .collect();
         jobs.sort();
-        for (_, _, name) in &jobs {
-            self.place_job(name, &mut pool);
-        }
-        let mut waiting = jobs.iter().filter_map(|(_, _, name)| self.jobs.get(name));
+        let jobs: Vec<String> = jobs.into_iter().map(|(_, _, name)| name).collect();
+        self.place_jobs(role, &jobs, &mut pool);
+        let mut waiting = jobs.iter().filter_map(|name| self.jobs.get(name));
         let any_agent_serves = waiting.any(|job| job.demand_anywhere(at) > 0);
         let waited_for = self.agents_waited_for(role);
         let (mut declined, mut elsewhere) = (Vec::new(), Vec::new());
@@ -90,6 +102,20 @@ impl State {
         self.commit(accepts, false);
         self.decline(declined, REFUSE_SHORT);
         self.decline(elsewhere, REFUSE_LONG);
+    }
+
+    /// Places the jobs of a role in this order, as many as one step may look at; the next step goes on with the others.
+    fn place_jobs(&mut self, role: &str, jobs: &[String], pool: &mut Pool) {
+        let from = self.resume.remove(role);
+        let from = jobs.iter().position(|name| Some(name) == from.as_ref());
+        let (later, sooner) = jobs.split_at(from.unwrap_or_default());
+        for name in sooner.iter().chain(later) {
+            if pool.work.is_spent() {
+                self.resume.insert(role.to_owned(), name.clone());
+                return;
+            }
+            self.place_job(name, pool);
+        }
     }
 
     pub(super) fn decline(&mut self, offers: Vec<String>, refuse: Duration) {
@@ -150,10 +176,14 @@ impl State {
     }
 
     fn place_job(&mut self, name: &str, pool: &mut Pool) {
-        let Some(job) = self.jobs.get(name) else {
+        let job = self.jobs.get(name).filter(|_| !pool.open().is_empty());
+        let Some(job) = job else {
             return;
         };
         let (wanted, is_gang) = job.wants(self.clock.at, pool.limit(job));
+        if is_gang && self.goes_on_collecting(name, &wanted, pool) {
+            return;
+        }
         let mut versions: BTreeMap<u64, Vec<Wanted>> = BTreeMap::new();
         for one in wanted {
             versions.entry(one.version).or_default().push(one);
@@ -173,6 +203,7 @@ impl State {
                 true => Vec::new(),
                 false => job.tasks.values().map(placed_of).collect(),
             };
+            pool.work.prepare(&spec);
             let bytes = wanted.first().map(|one| task_bytes(name, &spec, one));
             let Some(bytes) = bytes else {
                 continue;
@@ -180,6 +211,8 @@ impl State {
             let room = |index: usize| pool.room(index, bytes);
             let placements =
                 placement::place_within(&spec, &placed, pool.open(), wanted.len(), &room);
+            let (tasks, open) = (placements.len(), pool.open().len());
+            pool.work.placed(&spec, tasks, placed.len(), open);
             if is_gang {
                 self.place_gang(name, &spec, &wanted, (placements, bytes), pool);
                 return;
@@ -196,6 +229,14 @@ impl State {
         (placements, bytes): (Vec<Placement>, usize),
         pool: &mut Pool,
     ) {
+        if placements.is_empty() {
+            return;
+        }
+        let launchable = Launchable {
+            name,
+            spec,
+            addresses: self.addresses_after(spec),
+        };
         for placement in &placements {
             pool.charge(placement.offer, bytes);
         }
@@ -205,7 +246,7 @@ impl State {
             .map(Wanted::key)
             .collect();
         for (one, placement) in wanted.iter().zip(placements) {
-            self.intend(name, spec, *one, placement, pool);
+            self.intend(&launchable, *one, placement, pool);
         }
         if let Some(job) = self.jobs.get_mut(name) {
             job.wanted.retain(|one| !placed.contains(&one.key()));
@@ -241,7 +282,37 @@ impl State {
             return;
         }
         offers.retain(|index| pool.launches[*index].is_empty());
+        if let (Some(collector), Some(first)) = (&mut self.collector, wanted.first()) {
+            let id = |index: &usize| pool.offers[*index].id.clone();
+            collector.tried = Some(Tried {
+                version: first.version,
+                tasks: wanted.len(),
+                offers: (0..pool.open().len()).map(|index| id(&index)).collect(),
+                kept: offers.iter().map(id).collect(),
+            });
+        }
         pool.close(&offers);
+    }
+
+    /// Whether the gang that collects did not fit in these offers before: it keeps those that it has kept.
+    fn goes_on_collecting(&self, name: &str, wanted: &[Wanted], pool: &mut Pool) -> bool {
+        let collector = self.collector.as_ref().filter(|one| one.job == name);
+        let tried = collector.and_then(|collector| collector.tried.as_ref());
+        let Some((tried, first)) = tried.zip(wanted.first()) else {
+            return false;
+        };
+        let is_known = |offer: &Offer| tried.offers.contains(&offer.id);
+        let is_same = (tried.version, tried.tasks) == (first.version, wanted.len());
+        if !is_same || !pool.open().iter().all(is_known) {
+            return false;
+        }
+        let open = pool.open().iter().enumerate();
+        let kept = open.filter(|(index, offer)| {
+            tried.kept.contains(&offer.id) && pool.launches[*index].is_empty()
+        });
+        let kept = kept.map(|(index, _)| index).collect();
+        pool.close(&kept);
+        true
     }
 
     /// Whether this gang is the one that keeps offers back, or becomes it.
@@ -257,6 +328,7 @@ impl State {
         self.collector = Some(Collector {
             job: name.to_owned(),
             until: at.saturating_add(gang.hold_at_most.min(HOLD_MAX)),
+            tried: None,
         });
         true
     }
@@ -303,14 +375,17 @@ impl State {
     /// Notes a task before it is launched; nothing leaves before that is durable.
     pub(super) fn intend(
         &mut self,
-        name: &str,
-        spec: &Arc<JobSpec>,
+        launchable: &Launchable<'_>,
         wanted: Wanted,
         placement: Placement,
         pool: &mut Pool,
     ) {
-        let addresses = self.addresses_after(spec);
-        let (at, Some(job)) = (self.clock.at, self.jobs.get_mut(name)) else {
+        let Launchable {
+            name,
+            spec,
+            addresses,
+        } = launchable;
+        let (at, Some(job)) = (self.clock.at, self.jobs.get_mut(*name)) else {
             return;
         };
         let offer = &mut pool.offers[placement.offer];
@@ -346,13 +421,13 @@ impl State {
         let launches = &mut pool.launches[placement.offer];
         launches.push(Launch {
             task_id: id,
-            spec: spec.clone(),
+            spec: Arc::clone(spec),
             version: wanted.version,
             run: wanted.run,
             index: wanted.index,
             attempt: slot.attempt,
             placement,
-            addresses,
+            addresses: addresses.clone(),
             operations: Vec::new(),
         });
     }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::commands::same_but_size;
 use super::job::Job;
 use super::launch::placed_of;
+use super::pool::{STEP_WORK_MAX, Work};
 use super::state::State;
 use super::task_name::TaskName;
 use super::volume::Volume;
@@ -25,7 +26,7 @@ const ENVIRONMENT: &str = ".task.env.";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanView {
     pub changes: Vec<String>,
-    /// Tasks that fit in the offers seen last.
+    /// Tasks that fit in the offers seen last; at least so many, where the obstacles say so.
     pub fits: usize,
     /// Tasks that would be launched: without those that go on as they are.
     pub wants: usize,
@@ -65,12 +66,16 @@ impl State {
         }
         self.give_back(spec, &mut offers);
         let others = wants.saturating_sub(returning.len());
-        for placement in placement::place(spec, &placed, &offers, others) {
+        let most = Work::new(STEP_WORK_MAX).tasks_max(spec, offers.len());
+        let placements = placement::place(spec, &placed, &offers, others.min(most));
+        let is_partial = placements.len() == most && most < others;
+        for placement in placements {
             let offer = &offers[placement.offer];
             fit(&offer.hostname, &offer.agent_id);
         }
         let fits = places.values().sum();
         let obstacles = match fits < wants {
+            true if is_partial => vec![format!("a plan places {most} tasks at most: more may fit")],
             true => self.in_the_way(spec, &placed, &offers),
             false => Vec::new(),
         };

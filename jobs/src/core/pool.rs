@@ -12,6 +12,8 @@ use prost::Message as _;
 use super::input::Launch;
 use super::job::Job;
 use crate::placement::{self, Offer};
+use crate::spec::JobSpec;
+use crate::spec::pattern::kept;
 
 /// Tasks of one job that are placed in one step, so that a step stays short.
 pub(super) const PLACED_MAX: usize = 20_000;
@@ -71,6 +73,52 @@ impl AcceptLimits {
     }
 }
 
+/// What may be looked at in one step, in jobs times offers: some tenths of a second. Where it ends, the next step goes on.
+pub(super) const STEP_WORK_MAX: usize = 200_000;
+/// To compile a pattern takes as long as so many offers.
+const PATTERN_WORK: usize = 1_000;
+/// So many comparisons of where tasks are take as long as an offer.
+const LAYOUT_WORK: usize = 16;
+
+/// How much is left of what one step may look at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work(usize);
+
+impl Work {
+    pub(super) fn new(most: usize) -> Self {
+        Self(most)
+    }
+
+    pub(super) fn is_spent(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn spend(&mut self, work: usize) {
+        self.0 = self.0.saturating_sub(work);
+    }
+
+    /// Compiles what a job's constraints match, where that is not kept.
+    pub(super) fn prepare(&mut self, spec: &JobSpec) {
+        let compiled = spec.patterns().filter(|pattern| kept(pattern).1).count();
+        self.spend(compiled * PATTERN_WORK);
+    }
+
+    /// How many tasks of a job may be placed in so many offers: where each depends on the others, they are all compared.
+    pub(super) fn tasks_max(self, spec: &JobSpec, offers: usize) -> usize {
+        match spec.is_laid_out() {
+            true => (self.0.saturating_mul(LAYOUT_WORK) / offers.max(1)).clamp(1, PLACED_MAX),
+            false => PLACED_MAX,
+        }
+    }
+
+    /// So many tasks were placed in so many offers, beside those that there are.
+    pub(super) fn placed(&mut self, spec: &JobSpec, tasks: usize, present: usize, offers: usize) {
+        let by_layout = tasks.saturating_mul(offers) / LAYOUT_WORK;
+        let by_layout = if spec.is_laid_out() { by_layout } else { 0 };
+        self.spend(offers + present + by_layout);
+    }
+}
+
 /// The offers of one role that can be used in this step. What is placed is taken off.
 pub(super) struct Pool {
     /// The open ones, then those used or kept back by a gang, so not for others.
@@ -80,6 +128,7 @@ pub(super) struct Pool {
     /// How many are open.
     open: usize,
     limit: AcceptLimit,
+    pub(super) work: Work,
 }
 
 /// What is placed in one offer.
@@ -94,7 +143,7 @@ struct Charged {
 }
 
 impl Pool {
-    pub(super) fn new(offers: Vec<Offer>, limit: AcceptLimit) -> Self {
+    pub(super) fn new(offers: Vec<Offer>, limit: AcceptLimit, work: Work) -> Self {
         let charged = offers.iter().map(|offer| Charged {
             bytes: 0,
             resource_bytes: resource_bytes(offer),
@@ -106,6 +155,7 @@ impl Pool {
             open: offers.len(),
             offers,
             limit,
+            work,
         }
     }
 
@@ -144,13 +194,15 @@ impl Pool {
 
     /// How many tasks of a job are looked at: not more than what is offered could hold, beside what is held for instances.
     /// During an update they are of two versions, of which one may fit where the other does not.
-    pub(super) fn limit(&self, job: &Job) -> usize {
+    pub(super) fn limit(&mut self, job: &Job) -> usize {
+        self.work.spend(self.open);
         let has_one_version = job.record.rollout.is_none();
         let spec = job
             .spec()
             .filter(|spec| spec.volume.is_none() && has_one_version);
         let room = spec.map(|spec| placement::room(spec, self.open()));
-        room.unwrap_or(PLACED_MAX).min(PLACED_MAX)
+        let most = job.spec().map(|spec| self.work.tasks_max(spec, self.open));
+        room.unwrap_or(PLACED_MAX).min(most.unwrap_or(PLACED_MAX))
     }
 
     /// Keeps open offers from others; gives where they stand then.
@@ -208,10 +260,8 @@ mod tests {
             index: 0,
             version: 1,
         };
-        let pool = Pool::new(
-            vec![offer; agents],
-            AcceptLimits::default().at(Duration::ZERO),
-        );
+        let limit = AcceptLimits::default().at(Duration::ZERO);
+        let pool = Pool::new(vec![offer; agents], limit, Work::new(STEP_WORK_MAX));
         let bytes = task_bytes(&spec.name, &spec, &wanted);
         let room = |index: usize| pool.room(index, bytes);
         let placements = placement::place_within(&spec, &[], pool.open(), PLACED_MAX, &room);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::job::{Job, KillReason, Wanted};
 use super::records::{Outcome, RunSummary};
 use super::state::{SET_BACK_MIN, State};
-use crate::spec::{Cron, Kind, Overlap};
+use crate::spec::{Cron, GANG_MAX, Kind, Overlap};
 
 /// Runs of a job at once, where they may overlap.
 const RUNS_MAX: usize = 16;
@@ -65,13 +65,12 @@ impl Job {
                 // The others pause after failures.
                 return (Vec::new(), true);
             }
+            let most = if is_gang { GANG_MAX as usize } else { limit };
+            if is_gang && count > most {
+                return (Vec::new(), true);
+            }
             let wanted = self.wanted.iter().copied();
-            return (
-                wanted
-                    .take(if is_gang { usize::MAX } else { limit })
-                    .collect(),
-                is_gang,
-            );
+            return (wanted.take(most).collect(), is_gang);
         }
         if self.is_held || self.is_clearing() {
             return (Vec::new(), false);
@@ -88,8 +87,11 @@ impl Job {
             });
             let is_gang = self.is_gang(record.version);
             let wanted: Vec<_> = if is_gang {
-                let is_whole = run.live == 0 && run.waiting.iter().all(|(from, _)| *from <= at);
-                all.take(if is_whole { usize::MAX } else { 0 }).collect()
+                let is_whole = run.live == 0
+                    && run.waiting.len() <= GANG_MAX as usize
+                    && run.waiting.iter().all(|(from, _)| *from <= at);
+                all.take(if is_whole { run.waiting.len() } else { 0 })
+                    .collect()
             } else {
                 all.take(limit).collect()
             };

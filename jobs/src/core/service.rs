@@ -4,6 +4,7 @@
 //! is killed by an update while that would leave fewer than `count - max_unavailable` healthy ones. Of what has not been
 //! heard of since the scheduler started, nothing is known: an update kills none of it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::job::{Job, KillReason, Task, Wanted};
@@ -200,16 +201,14 @@ impl<'a> Planner<'a> {
                 self.kill_old(old, minimum);
             }
         }
+        let waiting = self.plan.wanted.iter().map(|wanted| wanted.index);
+        let waiting: HashSet<u32> = waiting.collect();
         // Nothing is killed for a new one that may not be started.
         for index in &indexes {
             let [old] = index.old.as_slice() else {
                 continue;
             };
-            let is_waiting = self
-                .plan
-                .wanted
-                .iter()
-                .any(|wanted| wanted.index == old.name.index);
+            let is_waiting = waiting.contains(&old.name.index);
             if index.new.is_some() || is_waiting || old.killing.is_some() || self.allowed == 0 {
                 continue;
             }

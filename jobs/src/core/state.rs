@@ -7,11 +7,12 @@ use meseta_proto::reconciler::{self, ReconcileIntervals, Reconciler};
 use meseta_resources::{Moment, Now};
 
 use super::clock::Clock;
+use super::commands::JOBS_MAX;
 use super::input::{Accept, Effect, Event, Input, Request};
 use super::job::{Job, Phase, Run, Task};
 use super::outbox::{Deferred, Outbox};
 use super::plan::SEEN_MAX;
-use super::pool::AcceptLimits;
+use super::pool::{AcceptLimits, STEP_WORK_MAX};
 use super::records::{Key, Meta, RestoreError, Stored};
 use super::roles::Roles;
 use super::task_name::TaskName;
@@ -69,6 +70,11 @@ pub struct State {
     /// What is left of the last offer of each agent to a role, to say where tasks would fit: it has mostly been answered.
     pub(super) seen: BTreeMap<(String, String), Offer>,
     pub(super) roles: Roles,
+    /// Jobs that there may be.
+    pub(super) jobs_max: usize,
+    /// What answering offers may look at in one step, and the job of each role with which the next step goes on.
+    pub(super) step_work_max: usize,
+    pub(super) resume: BTreeMap<String, String>,
     pub(super) collector: Option<Collector>,
     /// Gangs that have held offers in vain, until one starts or its job changes.
     pub(super) resting: BTreeMap<String, Rest>,
@@ -91,6 +97,18 @@ pub(super) struct HeldOffer {
 pub(super) struct Collector {
     pub(super) job: String,
     pub(super) until: Duration,
+    /// In what it did not fit last.
+    pub(super) tried: Option<Tried>,
+}
+
+/// The offers in which so many tasks of a version did not fit together.
+#[derive(Clone, Debug)]
+pub(super) struct Tried {
+    pub(super) version: u64,
+    pub(super) tasks: usize,
+    pub(super) offers: BTreeSet<String>,
+    /// Those of them that are kept back.
+    pub(super) kept: BTreeSet<String>,
 }
 
 /// Until when a gang does not hold offers, and how long that is.
@@ -128,6 +146,9 @@ impl State {
             accept_limits: AcceptLimits::default(),
             seen: BTreeMap::new(),
             roles: Roles::default(),
+            jobs_max: JOBS_MAX,
+            step_work_max: STEP_WORK_MAX,
+            resume: BTreeMap::new(),
             collector: None,
             resting: BTreeMap::new(),
             reconciler: Reconciler::new(reconcile),
@@ -359,8 +380,11 @@ impl State {
 
     fn offered(&mut self, offers: Vec<Offer>) {
         for mut offer in offers {
-            let region = offer.attributes.get("@region");
-            offer.is_remote = region.is_some() && region != self.master_region.as_ref();
+            let regions = offer
+                .attributes
+                .get("@region")
+                .zip(self.master_region.as_ref());
+            offer.is_remote = regions.is_some_and(|(theirs, ours)| theirs != ours);
             self.observe_volumes(&offer);
             let key = (offer.agent_id.clone(), offer.role.clone());
             if self.seen.len() < SEEN_MAX || self.seen.contains_key(&key) {

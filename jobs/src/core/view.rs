@@ -15,6 +15,12 @@ use crate::spec::{JobSpec, Kind};
 /// What addresses add to the environment of one task at most, so that one ACCEPT takes many of them.
 const ADDRESSES_BYTES_MAX: usize = 1_024;
 
+#[cfg(test)]
+thread_local! {
+    /// How often addresses were gathered.
+    pub(super) static GATHERED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// A job, as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobView {
@@ -255,6 +261,8 @@ impl State {
     /// Where the jobs are that a job starts after: `ADDRESSES_JOB_PORT`, with commas between those that are healthy, as
     /// many as [`ADDRESSES_BYTES_MAX`] takes.
     pub(super) fn addresses_after(&self, spec: &JobSpec) -> BTreeMap<String, String> {
+        #[cfg(test)]
+        GATHERED.set(GATHERED.get() + 1);
         let mut addresses: BTreeMap<String, String> = BTreeMap::new();
         let mut bytes = 0;
         for job in spec.after.iter().filter_map(|name| self.jobs.get(name)) {

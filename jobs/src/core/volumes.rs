@@ -3,11 +3,11 @@
 //! A volume is made in the ACCEPT that launches its first task (RESERVE, CREATE, LAUNCH), after its record is durable. The
 //! instance returns to it ever after, and waits for its agent. Invariant: an index has one volume at most.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::job::{Job, KillReason, Wanted};
-use super::launch::task_bytes;
+use super::launch::{Launchable, task_bytes};
 use super::pool::Pool;
 use super::records::Key;
 use super::state::State;
@@ -29,14 +29,41 @@ impl State {
             return;
         };
         let bytes = bytes + OPERATIONS_BYTES;
+        pool.work.prepare(spec);
+        self.adopt_offered(name, wanted, pool.open());
+        let agents = pool.open().iter().map(|offer| offer.agent_id.clone());
+        let agents: HashSet<String> = agents.collect();
+        let mut launchable = None;
+        // Where one without a volume finds no room, none of the others does.
+        let mut is_full = false;
         for one in wanted {
+            let volumes = self.jobs.get(name).map(|job| &job.volumes);
+            let volume = volumes.and_then(|volumes| volumes.get(&one.index));
+            let is_offered = volume.map(|volume| agents.contains(&volume.record.agent_id));
+            if pool.work.is_spent() || is_offered == Some(false) || (is_full && volume.is_none()) {
+                continue;
+            }
+            let is_new = volume.is_none();
+            let present = if is_new {
+                volumes.map_or(0, BTreeMap::len)
+            } else {
+                0
+            };
+            let open = pool.open().len();
+            pool.work.placed(spec, 1, present, open);
             let placement = self.place_instance(name, spec, (*one, bytes), pool);
+            is_full |= is_new && placement.is_none();
             let Some(placement) = placement.filter(|found| fits(found, bytes, pool)) else {
                 continue;
             };
+            let launchable = launchable.get_or_insert_with(|| Launchable {
+                name,
+                spec,
+                addresses: self.addresses_after(spec),
+            });
             pool.charge(placement.offer, bytes);
             pool.charge_operations(placement.offer, named_at_most(&placement));
-            self.intend_on_volume(name, spec, *one, placement, pool);
+            self.intend_on_volume(launchable, *one, placement, pool);
         }
     }
 
@@ -47,10 +74,12 @@ impl State {
         (one, bytes): (Wanted, usize),
         pool: &Pool,
     ) -> Option<Placement> {
-        self.adopt(name, one.index, pool.open());
         let job = self.jobs.get_mut(name)?;
         let Some(volume) = job.volumes.get_mut(&one.index) else {
-            let placed: Vec<_> = job.volumes.values().map(placed_of).collect();
+            let placed: Vec<_> = match spec.is_laid_out() {
+                true => job.volumes.values().map(placed_of).collect(),
+                false => Vec::new(),
+            };
             // Each of what it requests is reserved, and so is the disk that becomes its volume.
             let named = spec.task.requests.len() + 2;
             let room = |index: usize| match pool.takes_operations(index, named) {
@@ -65,6 +94,19 @@ impl State {
             Err(why) => Some(why.to_string()),
         };
         placed.ok()
+    }
+
+    /// Takes over the offered volumes of indexes that have none by the records.
+    fn adopt_offered(&mut self, name: &str, wanted: &[Wanted], offers: &[Offer]) {
+        let of_job = |id: &String| {
+            let id = self.own_volume(id)?;
+            (id.task.job == name).then_some(id.task.index)
+        };
+        let held = offers.iter().flat_map(|offer| offer.held.keys());
+        let held: BTreeSet<u32> = held.filter_map(of_job).collect();
+        for one in wanted.iter().filter(|one| held.contains(&one.index)) {
+            self.adopt(name, one.index, offers);
+        }
     }
 
     /// Takes over a volume of an index that has none by the records: the store has lost some, or the framework began anew
@@ -138,15 +180,15 @@ impl State {
     /// Notes a task and its volume; the volume is made, if there is none, in the ACCEPT that launches the task.
     fn intend_on_volume(
         &mut self,
-        name: &str,
-        spec: &Arc<JobSpec>,
+        launchable: &Launchable<'_>,
         one: Wanted,
         placement: Placement,
         pool: &mut Pool,
     ) {
+        let Launchable { name, spec, .. } = *launchable;
         let (at, owner) = (placement.offer, self.owner());
         let before = pool.launches[at].len();
-        self.intend(name, spec, one, placement, pool);
+        self.intend(launchable, one, placement, pool);
         let offer = &pool.offers[at];
         let Some(launch) = pool.launches[at].get_mut(before) else {
             return;

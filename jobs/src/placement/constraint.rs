@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 
 use super::{Offer, Placed, Why};
-use crate::spec::pattern::whole_value;
+use crate::spec::pattern::kept;
 use crate::spec::{Constraint, JobSpec, Rule};
 
 /// The attribute that has the region of an agent.
@@ -63,7 +63,7 @@ impl<'a> Rules<'a> {
     pub(super) fn new(spec: &'a JobSpec) -> Self {
         let with_pattern = |constraint: &'a Constraint| {
             let pattern = match &constraint.rule {
-                Rule::Matches(pattern) => whole_value(pattern).ok(),
+                Rule::Matches(pattern) => kept(pattern).0,
                 _ => None,
             };
             (constraint, pattern)

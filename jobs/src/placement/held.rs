@@ -10,15 +10,18 @@ use meseta_resources::{Resource, Resources};
 /// The label of a reservation that says for which volume it is.
 pub const VOLUME_LABEL: &str = "meseta.volume";
 
+/// The volume that a resource was reserved for by the scheduler.
+#[must_use]
+pub fn reserved_for(resource: &Resource) -> Option<&str> {
+    let mut labels = resource.reservations().last()?.labels.iter();
+    let label = labels.find(|label| label.key == VOLUME_LABEL);
+    label.and_then(|label| label.value.as_deref())
+}
+
 /// The volume that a resource is, or is reserved for.
 fn holder(resource: &Resource) -> Option<&str> {
-    let of_label = resource.reservations().last().and_then(|reservation| {
-        let mut labels = reservation.labels.iter();
-        let label = labels.find(|label| label.key == VOLUME_LABEL);
-        label.and_then(|label| label.value.as_deref())
-    });
     let disk = resource.disk();
-    of_label.or_else(|| Some(&*disk?.persistence.as_ref()?.id))
+    reserved_for(resource).or_else(|| Some(&*disk?.persistence.as_ref()?.id))
 }
 
 /// What is for any task, and what is held for an instance, by the id of its volume.

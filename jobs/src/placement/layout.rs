@@ -181,28 +181,43 @@ fn group(
     Some(Grouping { most, counts })
 }
 
-/// Whether a further task on the agent of the offer keeps each value at what is allowed.
-pub(super) fn check(spec: &JobSpec, placed: &[Placed], offer: &Offer) -> Result<(), Why> {
-    for constraint in &spec.constraints {
-        let Rule::Distinct(most) = constraint.rule else {
-            continue;
-        };
-        let value = |place: Place<'_>| {
-            let value = place.value(&constraint.attribute);
-            value.map(str::to_owned)
-        };
-        let here = value(offer.into());
-        let count = placed
-            .iter()
-            .filter(|one| value((*one).into()) == here)
-            .count();
-        if count >= usize::try_from(most).unwrap_or(usize::MAX) {
-            return Err(Why::Full {
-                attribute: constraint.attribute.clone(),
-                value: here.unwrap_or_default(),
-                most,
-            });
+/// How many tasks are on each value of the attributes of which a value takes so many at most.
+#[derive(Debug)]
+pub(super) struct Counts<'a> {
+    by_attribute: Vec<(&'a str, u32, HashMap<Option<&'a str>, usize>)>,
+}
+
+impl<'a> Counts<'a> {
+    pub(super) fn new(spec: &'a JobSpec, placed: &'a [Placed]) -> Self {
+        let distinct = spec.constraints.iter().filter_map(|constraint| {
+            let Rule::Distinct(most) = constraint.rule else {
+                return None;
+            };
+            let attribute = constraint.attribute.as_str();
+            let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
+            for one in placed {
+                *counts.entry(Place::from(one).value(attribute)).or_default() += 1;
+            }
+            Some((attribute, most, counts))
+        });
+        Self {
+            by_attribute: distinct.collect(),
         }
     }
-    Ok(())
+
+    /// Whether a further task on the agent of the offer keeps each value at what is allowed.
+    pub(super) fn check(&self, offer: &Offer) -> Result<(), Why> {
+        for (attribute, most, counts) in &self.by_attribute {
+            let here = Place::from(offer).value(attribute);
+            let count = counts.get(&here).copied().unwrap_or_default();
+            if count >= usize::try_from(*most).unwrap_or(usize::MAX) {
+                return Err(Why::Full {
+                    attribute: (*attribute).to_owned(),
+                    value: here.unwrap_or_default().to_owned(),
+                    most: *most,
+                });
+            }
+        }
+        Ok(())
+    }
 }

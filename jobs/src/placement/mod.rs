@@ -22,14 +22,16 @@ use std::collections::BTreeMap;
 use meseta_resources::{Resource, Resources};
 use serde::{Deserialize, Serialize};
 
-pub use held::{VOLUME_LABEL, volume_in};
+pub use held::{VOLUME_LABEL, reserved_for, volume_in};
 pub use offer::{Offer, OfferError};
 pub use why::Why;
 
 use crate::spec::JobSpec;
 use constraint::Rules;
-use layout::Layout;
+use layout::{Counts, Layout};
 use take::Demand;
+#[cfg(test)]
+pub(crate) use take::{ROOMS, TAKEN};
 
 /// A task of the job that runs or is about to, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,22 +164,18 @@ pub fn requested(spec: &JobSpec) -> Resources {
 /// # Errors
 /// The first obstacle, in the order role, constraints, resources.
 pub fn fits(spec: &JobSpec, placed: &[Placed], offer: &Offer) -> Result<Placement, Why> {
-    fits_by(
-        &Rules::new(spec),
-        &Demand::new(spec),
-        (spec, placed),
-        (0, offer),
-    )
+    let counts = Counts::new(spec, placed);
+    fits_by(&Rules::new(spec), &Demand::new(spec), &counts, (0, offer))
 }
 
 fn fits_by(
     rules: &Rules<'_>,
     demand: &Demand<'_>,
-    (spec, placed): (&JobSpec, &[Placed]),
+    counts: &Counts<'_>,
     (index, offer): (usize, &Offer),
 ) -> Result<Placement, Why> {
     rules.check(offer)?;
-    layout::check(spec, placed, offer)?;
+    counts.check(offer)?;
     demand.take(index, &offer.resources)
 }
 
@@ -185,8 +183,9 @@ fn fits_by(
 #[must_use]
 pub fn obstacles(spec: &JobSpec, placed: &[Placed], offers: &[Offer]) -> Vec<(usize, Why)> {
     let (rules, demand) = (Rules::new(spec), Demand::new(spec));
+    let counts = Counts::new(spec, placed);
     let why = |one: (usize, &Offer)| {
-        let obstacle = fits_by(&rules, &demand, (spec, placed), one).err()?;
+        let obstacle = fits_by(&rules, &demand, &counts, one).err()?;
         Some((one.0, obstacle))
     };
     offers.iter().enumerate().filter_map(why).collect()

@@ -12,6 +12,13 @@ use crate::spec::JobSpec;
 const CPUS: &str = "cpus";
 const PORTS: &str = "ports";
 
+#[cfg(test)]
+thread_local! {
+    /// For how many offers it was computed how much room they have, and how many tasks were placed or tried.
+    pub(crate) static ROOMS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    pub(crate) static TAKEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// What each task of a job needs.
 #[derive(Debug)]
 pub(super) struct Demand<'a> {
@@ -45,6 +52,8 @@ impl<'a> Demand<'a> {
     /// # Errors
     /// [`Why::Short`] when there is too little.
     pub(super) fn take(&self, offer: usize, left: &Resources) -> Result<Placement, Why> {
+        #[cfg(test)]
+        TAKEN.set(TAKEN.get() + 1);
         let short = || self.short(left);
         let mut placement = self.take_task(offer, left).ok_or_else(short)?;
         if !self.volume.is_empty() {
@@ -145,6 +154,8 @@ impl<'a> Demand<'a> {
 
     /// How many tasks the resources hold, by the scarcest of them; 0 to infinity.
     pub(super) fn room(&self, left: &Resources) -> f64 {
+        #[cfg(test)]
+        ROOMS.set(ROOMS.get() + 1);
         let available = self.available(left);
         let shares = self.needed();
         let shares = shares

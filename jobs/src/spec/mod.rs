@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 
 /// Tasks of one job at most: more is no longer one array but several jobs.
 pub const COUNT_MAX: u32 = 1_000_000;
+/// Tasks of a gang at most: they are all placed at once.
+pub const GANG_MAX: u32 = 20_000;
 /// The highest priority within a role.
 pub const PRIORITY_MAX: u8 = 100;
 /// Characters of a job's name at most; ids of tasks hold the name and more.
@@ -56,6 +58,23 @@ pub struct JobSpec {
     /// Reserves and creates a volume, and returns to it.
     pub volume: Option<Volume>,
     pub labels: BTreeMap<String, String>,
+}
+
+impl JobSpec {
+    /// The regular expressions of its constraints.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &str> {
+        let rules = self.constraints.iter().map(|constraint| &constraint.rule);
+        rules.filter_map(|rule| match rule {
+            Rule::Matches(pattern) => Some(pattern.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether each task depends on where the others are.
+    pub(crate) fn is_laid_out(&self) -> bool {
+        let is_layout = |one: &Constraint| matches!(one.rule, Rule::Distinct(_) | Rule::Spread);
+        self.constraints.iter().any(is_layout)
+    }
 }
 
 /// What makes a job end, and start again.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub enum Reference {
     /// `${index}`, the number of the instance or array task, from 0.
     Index,
-    /// `${attempt}`, the run of this instance or task, from 0.
+    /// `${attempt}`, the run of this instance or task, from 1.
     Attempt,
     /// `${hostname}` of the agent.
     Hostname,

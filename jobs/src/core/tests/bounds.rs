@@ -2,6 +2,12 @@
 
 use super::*;
 use crate::core::Refusal;
+use crate::core::launch::ROLE_WORK_MIN;
+use crate::core::pool::PLACED_MAX;
+use crate::core::view::GATHERED;
+use crate::placement::{ROOMS, TAKEN};
+use crate::spec::pattern::COMPILED;
+use crate::spec::{Constraint, Rule};
 
 fn answer(world: &mut World, request: Request) -> Result<u64, Refusal> {
     let id = world.request(request);
@@ -63,4 +69,140 @@ fn a_run_of_a_schedule_for_which_there_is_no_room_is_skipped_and_says_so() {
     let events = world.state.history("nightly").expect("a job").events;
     let is_told = |one: &crate::core::Event| one.text.contains("run was skipped: role \"r\"");
     assert!(events.iter().any(is_told), "{events:?}");
+}
+
+/// A service that fits nowhere while it wants so many cpus.
+fn too_large(name: &str) -> JobSpec {
+    let mut spec = service(1, 1, 1);
+    spec.name = name.to_owned();
+    spec.task.requests.insert("cpus".to_owned(), 64.0);
+    spec
+}
+
+#[test]
+fn a_step_looks_at_so_many_jobs_and_offers_and_the_next_goes_on() {
+    let mut world = World::new(1, 10);
+    world.state.step_work_max = ROLE_WORK_MIN;
+    for number in 0..200 {
+        submit(&mut world, too_large(&format!("a{number:03}")));
+    }
+    // Behind all others: it has to wait for its turn.
+    let mut last = service(1, 1, 1);
+    last.priority = 0;
+    submit(&mut world, last);
+    let mut turns = 0;
+    while world.alive("web") == 0 {
+        world.pass(Duration::from_secs(6));
+        world.make_offers();
+        ROOMS.set(0);
+        while world.deliver() {}
+        // Of each offer for how many tasks there is room, and once more for the layout.
+        assert!(ROOMS.get() <= 2 * ROLE_WORK_MIN, "{}", ROOMS.get());
+        world.sync();
+        turns += 1;
+        assert!(turns < 20);
+    }
+    assert!(turns > 1);
+}
+
+#[test]
+fn patterns_are_compiled_once_and_not_in_each_step() {
+    let mut world = World::new(1, 2);
+    let mut spec = service(3, 1, 1);
+    spec.constraints = vec![Constraint {
+        attribute: "@hostname".to_owned(),
+        rule: Rule::Matches("of-no-agent-[0-9]+".to_owned()),
+    }];
+    submit(&mut world, spec);
+    world.calm(2, None);
+    COMPILED.set(0);
+    world.calm(30, None);
+    assert_eq!((COMPILED.get(), world.alive("web")), (0, 0));
+}
+
+#[test]
+fn addresses_are_gathered_once_for_all_tasks_of_a_job() {
+    let mut world = World::new(1, 5);
+    let mut sooner = service(4, 1, 1);
+    sooner.name = "sooner".to_owned();
+    submit(&mut world, sooner);
+    world.calm(20, None);
+    let mut later = batch("later", 12);
+    later.after = vec!["sooner".to_owned()];
+    submit(&mut world, later);
+    GATHERED.set(0);
+    launch(&mut world);
+    assert_eq!((world.alive("later"), GATHERED.get()), (12, 1));
+}
+
+#[test]
+fn a_plan_places_no_more_tasks_than_a_step() {
+    let mut world = World::new(1, 0);
+    world.add_agent("cpus:100000");
+    submit(&mut world, too_large("a"));
+    world.make_offers();
+    while world.deliver() {}
+    let mut spec = batch("array", 1_000_000);
+    spec.task.requests.insert("cpus".to_owned(), 0.001);
+    let plan = world.state.plan(&spec);
+    assert_eq!((plan.fits, plan.wants), (PLACED_MAX, 1_000_000));
+    assert_eq!(
+        plan.obstacles,
+        ["a plan places 20000 tasks at most: more may fit"]
+    );
+}
+
+#[test]
+fn a_gang_that_holds_offers_is_not_placed_anew_before_others_come() {
+    let mut world = World::new(1, 3);
+    submit(&mut world, gang("huge", 13));
+    for _ in 0..3 {
+        world.make_offers();
+        while world.deliver() {}
+        world.pass(Duration::from_millis(100));
+    }
+    assert!(world.state.collector.is_some());
+    let held = world.state.offers.len();
+    TAKEN.set(0);
+    world.pass(Duration::from_secs(10));
+    assert_eq!((TAKEN.get(), world.state.offers.len()), (0, held));
+}
+
+#[test]
+fn batches_that_are_complete_make_room_for_new_jobs_and_each_role_has_some() {
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    world.state.jobs_max = 20;
+    let complete = |world: &mut World, number: u32| {
+        submit(world, batch(&format!("b{number}"), 1));
+        world.calm(10, None);
+    };
+    for number in 0..9 {
+        complete(&mut world, number);
+    }
+    let mut later = batch("later", 1);
+    later.after = vec!["b0".to_owned()];
+    submit(&mut world, later);
+    world.calm(10, None);
+    // As many as it leaves for others; none of them is old.
+    let another = || in_role("r", batch("another", 1));
+    let refused = answer(&mut world, another()).expect_err("no room");
+    assert!(refused.to_string().contains("may have 10"), "{refused}");
+    world.stand_still(Duration::from_secs(25 * 3600));
+    assert!(answer(&mut world, another()).is_ok());
+    // The oldest is gone that no other job starts after.
+    assert!(world.state.job("b1").is_none());
+    assert!(
+        ["b0", "b2"]
+            .iter()
+            .all(|name| world.state.job(name).is_some())
+    );
+    // Those that run are forgotten for nobody, and keep no other role out.
+    for number in 0..5 {
+        let spec = too_large(&format!("s{number}"));
+        assert!(answer(&mut world, in_role("other", spec)).is_ok());
+    }
+    let one_more = in_role("other", too_large("s5"));
+    assert!(answer(&mut world, one_more).is_err());
+    assert!(answer(&mut world, in_role("third", too_large("t"))).is_ok());
 }
