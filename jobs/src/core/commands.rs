@@ -32,10 +32,29 @@ impl State {
             Request::Revert { name, version } => self.revert(&name, version)?,
             Request::Promote { name } => self.promote(&name)?,
             Request::Release { name, index } => self.release_volume(&name, index)?,
+            Request::Permitted {
+                name,
+                seen,
+                request,
+            } => return self.permitted(&name, seen.as_ref(), *request),
         };
         let job = self.jobs.get(&name);
         let version = job.map(|job| job.record.target).unwrap_or_default();
         Ok(Accepted { name, version })
+    }
+
+    fn permitted(
+        &mut self,
+        name: &str,
+        seen: Option<&Authority>,
+        request: Request,
+    ) -> Result<Accepted, Refusal> {
+        if self.authority_of(name).as_ref() != seen {
+            return Err(Refusal::Conflict(format!(
+                "{name:?} was submitted, purged, or changed in role or user at the same time: try again"
+            )));
+        }
+        self.carry_out(request)
     }
 
     fn job_mut(&mut self, name: &str) -> Result<&mut Job, Refusal> {

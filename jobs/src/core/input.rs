@@ -9,6 +9,7 @@ use meseta_proto::reconciler;
 use meseta_resources::Operation;
 use serde::Serialize;
 
+use super::view::Authority;
 use crate::placement::{Offer, Placement};
 use crate::spec::JobSpec;
 
@@ -93,6 +94,13 @@ pub enum Request {
     Release {
         name: String,
         index: u32,
+    },
+    /// What was permitted by what the job runs as: refused where that is another by now.
+    Permitted {
+        name: String,
+        /// None where there was no such job.
+        seen: Option<Authority>,
+        request: Box<Self>,
     },
 }
 

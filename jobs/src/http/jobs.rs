@@ -144,20 +144,25 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         Submission::Job(spec) => (vec![*spec], false),
         Submission::Jobs(specs) => (specs, true),
     };
-    for spec in &specs {
-        permission::run(&caller.approver, &Authority::of(spec), &context.user)?;
+    let mut permitted = Vec::new();
+    for spec in specs {
+        permission::run(&caller.approver, &Authority::of(&spec), &context.user)?;
         // A job that is there is taken over only by who may run in its role too.
-        if let Some(present) = present(&context, &spec.name).await? {
-            permission::change(&caller.approver, &present)?;
+        let seen = present(&context, &spec.name).await?;
+        if let Some(present) = &seen {
+            permission::change(&caller.approver, present)?;
         }
+        permitted.push((spec, seen));
     }
     let mut jobs = Vec::new();
-    for spec in specs {
+    for (spec, seen) in permitted {
         let name = spec.name.clone();
-        let answer = context
-            .handle
-            .request(Request::Submit(Box::new(spec)))
-            .await?;
+        let request = Request::Permitted {
+            name: name.clone(),
+            seen,
+            request: Box::new(Request::Submit(Box::new(spec))),
+        };
+        let answer = context.handle.request(request).await?;
         caller.audit("submit", &name, result_text(&answer));
         jobs.push(answer.map_err(|refusal| refused_after(&jobs, &name, refusal))?);
     }
@@ -184,11 +189,12 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     } = permitted;
     let spec = read_file(request, file::from_text).await?;
     permission::change(&caller.approver, &Authority::of(&spec))?;
+    let planned = move |state: &State| (state.authority_of(&spec.name), state.plan(&spec));
+    let (present, plan) = context.handle.read(planned).await?;
     // The changes tell what the present one is.
-    if let Some(present) = present(&context, &spec.name).await? {
+    if let Some(present) = present {
         permission::change(&caller.approver, &present)?;
     }
-    let plan = context.handle.read(move |state| state.plan(&spec)).await?;
     Ok(Reply::json(&plan))
 }
 
@@ -217,6 +223,11 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         }
         _ => permission::run(&caller.approver, &present, &context.user)?,
     }
+    let request = Request::Permitted {
+        name: name.to_owned(),
+        seen: Some(present),
+        request: Box::new(request),
+    };
     let answer = context.handle.request(request).await?;
     caller.audit(action, name, result_text(&answer));
     Ok(Reply::json(&answer?))

@@ -12,7 +12,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Input, Request};
+use super::{Authority, Input, Request};
 use crate::spec::{
     Backoff, Batch, Command, Cron, Gang, JobSpec, Kind, Overlap, Service, TaskTemplate, Update,
 };
@@ -433,6 +433,33 @@ fn requests_that_cannot_be_done_say_why() {
     }
     world.step(Input::FrameworkRemoved);
     assert_eq!(world.state.framework_id(), None);
+}
+
+#[test]
+fn what_was_permitted_of_another_job_is_not_done_to_this_one() {
+    let mut world = World::new(1, 1);
+    let mine = Authority::of(&batch("array", 3));
+    let mut other = batch("array", 3);
+    other.role = "other".to_owned();
+    let submission = || Box::new(Request::Submit(Box::new(batch("array", 3))));
+    submit(&mut world, other);
+    let before = world.state.job("array");
+    // Whoever asks has seen no such job, or one in another role.
+    for (seen, is_done) in [
+        (None, false),
+        (Some(mine), false),
+        (world.state.authority_of("array"), true),
+    ] {
+        let id = world.request(Request::Permitted {
+            name: "array".to_owned(),
+            seen,
+            request: submission(),
+        });
+        world.sync();
+        let answer = &world.answers[&id];
+        assert_eq!(answer.is_ok(), is_done, "{answer:?}");
+        assert_eq!(world.state.job("array") != before, is_done);
+    }
 }
 
 /// A service in its second version, healthy, of which the first is known.
