@@ -329,6 +329,7 @@ impl State {
         let job = self.job_mut(name)?;
         let version = job.revert_version(version)?;
         if let Some(spec) = job.spec_of(version).cloned() {
+            self.check_same_volume(&spec).map_err(Refusal::Conflict)?;
             self.check_count(&spec)?;
         }
         self.event(name, None, format!("to go back to version {version}"));

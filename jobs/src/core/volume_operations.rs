@@ -7,7 +7,7 @@ use meseta_resources::{
 
 use super::input::NamedOperation;
 use super::volume::{Step, operation_id};
-use crate::placement::{Placement, VOLUME_LABEL, volume_in};
+use crate::placement::{Placement, VOLUME_LABEL, reserved_for, volume_in};
 use crate::spec::JobSpec;
 use crate::task_info::{INDEX_LABEL, JOB_LABEL};
 
@@ -112,7 +112,9 @@ pub(super) fn prepare(
     };
     if let Some(returned) = &placement.returned {
         let surplus = returned.surplus.iter().cloned();
-        let surplus: Vec<_> = surplus.filter(Resource::is_dynamically_reserved).collect();
+        let is_own = |one: &Resource| reserved_for(one) == Some(id);
+        let surplus = surplus.filter(|one| one.is_dynamically_reserved() && is_own(one));
+        let surplus: Vec<_> = surplus.collect();
         if !surplus.is_empty() {
             named(Step::Reduce, Some(attempt), Operation::Unreserve(surplus));
         }
@@ -165,7 +167,7 @@ fn without_volume(volume: &Resource) -> Option<Resource> {
     Resource::new(parts).ok()
 }
 
-/// Gives back what is held for an instance; its volume too, if it is to be destroyed.
+/// Gives back what was reserved for an instance; its volume too, if it is to be destroyed.
 pub(super) fn release(
     id: &str,
     held: &Resources,
@@ -185,7 +187,8 @@ pub(super) fn release(
         rest.extend(without_volume(&volume));
         named(Step::Destroy, Operation::Destroy(vec![volume]));
     }
-    rest.retain(Resource::is_dynamically_reserved);
+    // What an operator has reserved stays so, also where the volume was made of it.
+    rest.retain(|one| one.is_dynamically_reserved() && reserved_for(one) == Some(id));
     if !rest.is_empty() {
         named(Step::Unreserve, Operation::Unreserve(rest));
     }

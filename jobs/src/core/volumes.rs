@@ -329,11 +329,11 @@ impl State {
             let record = &volume.record;
             let is_same =
                 (record.size_mb - wanted.size_mb).abs() < 0.0005 && record.path == wanted.path;
-            if !is_same {
+            if !is_same || record.role != spec.role {
                 return Err(format!(
-                    "instance {index} has a volume of {} MB at {:?}, which stays as it is: leave [volume] as it was, or \
-                     stop {:?} with purge first, which destroys its data",
-                    record.size_mb, record.path, spec.name
+                    "instance {index} has a volume of {} MB at {:?}, reserved for role {:?}, which stays as it is: leave \
+                     [volume] and `role` as they were, or stop {:?} with purge first, which destroys its data",
+                    record.size_mb, record.path, record.role, spec.name
                 ));
             }
         }

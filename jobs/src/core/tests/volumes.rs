@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use meseta_resources::{Reservation, Resources, Role};
+
 use super::*;
 use crate::core::TaskName;
 use crate::spec::Volume;
@@ -458,4 +460,67 @@ fn what_a_refused_accept_was_to_launch_starts_in_smaller_ones() {
         is_told("the master refuses its ACCEPT: too many"),
         "{events:?}"
     );
+}
+
+#[test]
+fn the_role_of_a_job_with_volumes_stays() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, database(2));
+    world.calm(30, None);
+    let mut other = database(2);
+    other.role = "other".to_owned();
+    let refused = |world: &mut World, request: Request| {
+        let id = world.request(request);
+        world.sync();
+        let answer = world.answers[&id].clone();
+        answer.expect_err("refused").to_string()
+    };
+    let told = refused(&mut world, Request::Submit(Box::new(other.clone())));
+    assert!(told.contains("reserved for role \"r\""), "{told}");
+    // Nor is a version of another role gone back to.
+    let without = JobSpec {
+        volume: None,
+        ..database(2)
+    };
+    stop(&mut world, true);
+    world.calm(30, None);
+    submit(&mut world, other.clone());
+    submit(&mut world, without);
+    stop(&mut world, false);
+    submit(&mut world, database(2));
+    world.calm(30, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    let versions = world.state.history("web").expect("a job").versions;
+    let first = versions.first().expect("a version").version;
+    let (name, version) = ("web".to_owned(), Some(first));
+    let told = refused(&mut world, Request::Revert { name, version });
+    assert!(told.contains("`role` as they were"), "{told}");
+    // Once its volumes are gone, it may go anywhere.
+    stop(&mut world, true);
+    world.calm(30, None);
+    submit(&mut world, other);
+}
+
+#[test]
+fn what_an_operator_has_reserved_stays_reserved_when_a_volume_of_it_is_purged() {
+    let mut world = World::new(1, 0);
+    let disk = Resources::parse("disk:100", &Role::star()).expect("a disk");
+    let role = Role::new("r").expect("a role");
+    let reservation = Reservation::dynamic(role, Some("operator"));
+    let reserved = disk
+        .iter()
+        .map(|one| one.push_reservation(reservation.clone()));
+    let reserved: Vec<_> = reserved.map(|one| one.expect("reserved")).collect();
+    let reserved: Resources = reserved.into_iter().collect();
+    world.add_agent("cpus:4");
+    world.add_resources("a0", &reserved);
+    submit(&mut world, database(2));
+    world.calm(30, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    assert_eq!(world.reserved_of("cpus"), 2.0);
+    stop(&mut world, true);
+    world.calm(60, None);
+    assert_eq!(world.destroyed.len(), 2);
+    assert_eq!(world.reserved(), [reserved.to_string()]);
+    assert_eq!(world.state.volumes(), []);
 }

@@ -202,6 +202,12 @@ impl World {
         self.agents.insert(name, Agent::new(resources));
     }
 
+    /// What an agent has besides.
+    pub(super) fn add_resources(&mut self, agent: &str, resources: &Resources) {
+        let agent = self.agents.get_mut(agent).expect("an agent");
+        agent.total += resources;
+    }
+
     pub(super) fn step(&mut self, input: Input) {
         let effects = self.state.step(self.now(), input);
         let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
