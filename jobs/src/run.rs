@@ -180,6 +180,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let context = Arc::new(http::Context {
         authentication,
         handle: handle.clone(),
+        files: http::FileReader::new(),
         user,
         leader: of_leader,
         address: authority,

@@ -2,9 +2,12 @@
 //!
 //! Invariant: a position is that of a character of the text, counted from 1, so that an editor finds it.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use crate::spec::pattern::whole_value;
 
 /// One mistake, as the command line prints and the HTTP API answers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,15 +49,42 @@ impl fmt::Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
+/// Mistakes that are told of one file: nobody reads more, and each takes its time.
+pub const MISTAKES_MAX: usize = 100;
+/// Different regular expressions of one file: each is compiled.
+pub(super) const PATTERNS_MAX: usize = 256;
+
 /// Collects mistakes by their byte in the text.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     found: Vec<(usize, String, String)>,
+    /// Those that were read, and whether they are regular expressions.
+    patterns: HashMap<String, bool>,
 }
 
 impl Collector {
     pub(super) fn add(&mut self, at: usize, message: impl Into<String>, cure: impl Into<String>) {
-        self.found.push((at, message.into(), cure.into()));
+        if !self.is_full() {
+            self.found.push((at, message.into(), cure.into()));
+        }
+    }
+
+    /// Whether no further mistake would be told, so that there is no use in looking for one.
+    pub(super) const fn is_full(&self) -> bool {
+        self.found.len() >= MISTAKES_MAX
+    }
+
+    /// Whether a text is a regular expression; none where there were too many to tell.
+    pub(super) fn is_pattern(&mut self, text: &str) -> Option<bool> {
+        if let Some(known) = self.patterns.get(text) {
+            return Some(*known);
+        }
+        if self.patterns.len() >= PATTERNS_MAX {
+            return None;
+        }
+        let is_pattern = whole_value(text).is_ok();
+        self.patterns.insert(text.to_owned(), is_pattern);
+        Some(is_pattern)
     }
 
     pub(super) const fn is_empty(&self) -> bool {

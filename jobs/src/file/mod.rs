@@ -24,15 +24,19 @@ mod tree;
 mod view;
 mod write;
 
-pub use mistake::{Mistake, Mistakes};
+pub use mistake::{MISTAKES_MAX, Mistake, Mistakes};
 pub use schema::schema;
 pub use write::{to_json, to_toml};
+
+use std::collections::HashSet;
 
 use mistake::Collector;
 use tree::Node;
 
 use crate::spec::JobSpec;
 
+/// Jobs of one file at most.
+const JOBS_MAX: usize = 1_000;
 /// Bytes of a job file at most: no job that a person writes is longer.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
@@ -102,9 +106,15 @@ pub fn submission(text: &str) -> Result<Submission, Mistakes> {
         return Ok(Submission::Job(Box::new(checked(text, &tree)?)));
     };
     let mut mistakes = Collector::default();
-    for entry in tree.entries().iter().filter(|entry| entry.name != LIST) {
+    let beside = tree.entries().iter().filter(|entry| entry.name != LIST);
+    for entry in beside.take(MISTAKES_MAX) {
         let message = format!("`{}` is beside the list `jobs`", entry.name);
         mistakes.add(entry.at, message, "move it into one of the jobs");
+    }
+    if list.items().len() > JOBS_MAX {
+        let message = format!("`jobs` has {} entries", list.items().len());
+        mistakes.add(list.at, message, format!("write {JOBS_MAX} at most"));
+        return Err(mistakes.finish(text));
     }
     if list.items().is_empty() {
         let cure = "write one or more jobs, each as [[jobs]]";
@@ -116,10 +126,13 @@ pub fn submission(text: &str) -> Result<Submission, Mistakes> {
     if !mistakes.is_empty() {
         return Err(mistakes.finish(text));
     }
-    let mut specs: Vec<JobSpec> = Vec::new();
+    let (mut specs, mut names) = (Vec::new(), HashSet::new());
     for job in list.items() {
+        if mistakes.is_full() {
+            break;
+        }
         let spec = read::job(job, &mut mistakes);
-        if specs.iter().any(|other| other.name == spec.name) {
+        if !names.insert(spec.name.clone()) {
             let message = format!("two jobs have the name \"{}\"", spec.name);
             mistakes.add(job.at, message, "rename one of the two");
         }

@@ -7,11 +7,16 @@ mod layout;
 mod life;
 mod task;
 
+use std::collections::HashSet;
+
 use super::fields::JOB;
 use super::mistake::Collector;
 use super::tree::Node;
 use super::view::View;
-use crate::spec::{JobSpec, NAME_CHARS_MAX, is_name};
+use crate::spec::{GANG_MAX, JobSpec, NAME_CHARS_MAX, is_name};
+
+/// Jobs that one starts after at most: the addresses of each are gathered for its launches.
+const AFTER_MAX: usize = 256;
 
 /// Reads the whole job. What it gives is of use only when no mistake was added.
 pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
@@ -34,6 +39,11 @@ pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
         labels: file.text_map("labels"),
         name,
     };
+    if spec.gang.is_some() && spec.count > GANG_MAX {
+        let message = format!("a gang cannot have {} tasks", spec.count);
+        let cure = format!("write {GANG_MAX} at most, or remove [gang]");
+        mistakes.add(file.place("count"), message, cure);
+    }
     if file.has("volume") {
         check_volume(&spec, &file, mistakes);
     }
@@ -91,19 +101,39 @@ fn role(file: &View<'_>, mistakes: &mut Collector) -> String {
 }
 
 fn after(file: &View<'_>, name: &str, mistakes: &mut Collector) -> Vec<String> {
-    let mut jobs: Vec<String> = Vec::new();
-    for (at, job) in file.texts("after") {
+    let names = file.texts("after");
+    if !is_within(AFTER_MAX, "after", names.len(), file, mistakes) {
+        return Vec::new();
+    }
+    let (mut jobs, mut seen) = (Vec::new(), HashSet::new());
+    for (at, job) in names {
+        let is_first = seen.insert(job.clone());
         if job == name {
             mistakes.add(at, "a job cannot wait for itself", "remove it from `after`");
         } else if !is_name(&job) {
             mistakes.add(at, format!("\"{job}\" is no name of a job"), NAME_CURE);
-        } else if jobs.contains(&job) {
+        } else if !is_first {
             let message = format!("`after` has \"{job}\" twice");
             mistakes.add(at, message, "keep one of the two");
         }
         jobs.push(job);
     }
     jobs
+}
+
+/// Whether a list is no longer than it may be; a mistake where it is.
+fn is_within(
+    most: usize,
+    name: &'static str,
+    found: usize,
+    file: &View<'_>,
+    mistakes: &mut Collector,
+) -> bool {
+    if found > most {
+        let message = format!("`{name}` has {found} entries");
+        mistakes.add(file.place(name), message, format!("write {most} at most"));
+    }
+    found <= most
 }
 
 /// The one of these fields that is written; a mistake when there is none or more than one.

@@ -2,10 +2,12 @@
 //!
 //! Invariant: what passes can be read by [`super::read`] without a mistake of shape.
 
+use std::collections::HashSet;
+
 use meseta_resources::{ByteSize, parse_duration};
 
 use super::fields::{Field, Form, JOB, Presence, SYNONYMS, Section, UNLIMITED};
-use super::mistake::Collector;
+use super::mistake::{Collector, MISTAKES_MAX};
 use super::tree::{Node, Value};
 
 /// What an amount may be at most: beyond this a double does not hold thousandths.
@@ -23,14 +25,16 @@ pub(super) fn check(section: &'static Section, node: &Node, mistakes: &mut Colle
         mistakes.add(node.at, expected(section.title, "a table", node), cure);
         return;
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for entry in node.entries() {
-        if seen.contains(&entry.name.as_str()) {
+        if mistakes.is_full() {
+            return;
+        }
+        if !seen.insert(&entry.name) {
             let message = format!("`{}` is written twice", entry.name);
             mistakes.add(entry.at, message, "keep one of the two");
             continue;
         }
-        seen.push(&entry.name);
         match section.field(&entry.name) {
             Some(field) => check_field(field, &entry.node, mistakes),
             None => {
@@ -40,7 +44,7 @@ pub(super) fn check(section: &'static Section, node: &Node, mistakes: &mut Colle
         }
     }
     for field in section.fields {
-        if matches!(field.presence, Presence::Required) && !seen.contains(&field.name) {
+        if matches!(field.presence, Presence::Required) && !seen.contains(field.name) {
             let message = format!("{} has no `{}`", section.title, field.name);
             mistakes.add(node.at, message, format!("add {}", example(field)));
         }
@@ -148,6 +152,9 @@ fn check_sections(
         mistakes.add(node.at, expected(name, "a list of tables", node), cure);
     }
     for item in node.items() {
+        if mistakes.is_full() {
+            return;
+        }
         if short.is_none() || item.text().is_none() {
             check(section, item, mistakes);
         }
@@ -159,7 +166,8 @@ fn check_texts(name: &str, node: &Node, mistakes: &mut Collector) {
     if !matches!(node.value, Value::Array(_)) {
         mistakes.add(node.at, expected(name, "a list of texts", node), cure);
     }
-    for item in node.items().iter().filter(|item| item.text().is_none()) {
+    let wrong = node.items().iter().filter(|item| item.text().is_none());
+    for item in wrong.take(MISTAKES_MAX) {
         let message = format!("an item of {name} is {}, not a text", item.kind());
         mistakes.add(item.at, message, cure);
     }
@@ -170,15 +178,17 @@ fn check_texts_by_name(name: &str, node: &Node, mistakes: &mut Collector) {
         let cure = "write a table of texts, `{ NAME = \"value\" }`";
         mistakes.add(node.at, expected(name, "a table of texts", node), cure);
     }
-    for entry in node.entries() {
-        if entry.node.text().is_none() {
-            let message = format!(
-                "`{}` of {name} is {}, not a text",
-                entry.name,
-                entry.node.kind()
-            );
-            mistakes.add(entry.node.at, message, "put the value in quotes");
-        }
+    let wrong = node
+        .entries()
+        .iter()
+        .filter(|entry| entry.node.text().is_none());
+    for entry in wrong.take(MISTAKES_MAX) {
+        let message = format!(
+            "`{}` of {name} is {}, not a text",
+            entry.name,
+            entry.node.kind()
+        );
+        mistakes.add(entry.node.at, message, "put the value in quotes");
     }
 }
 
@@ -188,6 +198,9 @@ fn check_amounts_by_name(name: &str, node: &Node, mistakes: &mut Collector) {
         mistakes.add(node.at, expected(name, "a table of amounts", node), cure);
     }
     for entry in node.entries() {
+        if mistakes.is_full() {
+            return;
+        }
         check_amount(&format!("`{}`", entry.name), &entry.node, mistakes);
     }
 }

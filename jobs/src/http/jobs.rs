@@ -1,6 +1,7 @@
 //! Jobs over HTTP: submitted, planned, shown and changed.
 
 use http::{Method, StatusCode};
+use meseta_daemon::authentication::Caller;
 use meseta_daemon::body;
 use serde::{Deserialize, Serialize};
 
@@ -139,7 +140,7 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         request,
         ..
     } = permitted;
-    let submitted = read_file(request, file::submission).await?;
+    let submitted = read_file(&context, &caller, request, file::submission).await?;
     let (specs, is_list) = match submitted {
         Submission::Job(spec) => (vec![*spec], false),
         Submission::Jobs(specs) => (specs, true),
@@ -187,7 +188,7 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
         request,
         ..
     } = permitted;
-    let spec = read_file(request, file::from_text).await?;
+    let spec = read_file(&context, &caller, request, file::from_text).await?;
     permission::change(&caller.approver, &Authority::of(&spec))?;
     let planned = move |state: &State| (state.authority_of(&spec.name), state.plan(&spec));
     let (present, plan) = context.handle.read(planned).await?;
@@ -290,7 +291,9 @@ fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Reply> {
     })
 }
 
-async fn read_file<T>(
+async fn read_file<T: Send + 'static>(
+    context: &Context,
+    caller: &Caller,
     request: http::Request<axum::body::Body>,
     read: fn(&str) -> Result<T, Mistakes>,
 ) -> Result<T, Reply> {
@@ -298,7 +301,7 @@ async fn read_file<T>(
     let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
     let text = std::str::from_utf8(&body)
         .map_err(|_| Reply::error(StatusCode::BAD_REQUEST, "the body is not UTF-8"))?;
-    read(text).map_err(|mistakes| Reply::json_with(StatusCode::BAD_REQUEST, &mistakes))
+    context.files.read(caller, text.to_owned(), read).await
 }
 
 fn result_text<T>(answer: &Result<T, Refusal>) -> &'static str {

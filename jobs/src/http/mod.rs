@@ -1,9 +1,10 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
-//! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`readings`] what is only read. Invariant: no handler runs before its
+//! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`file_reader`] reads their files, [`readings`] has what is only read. Invariant: no handler runs before its
 //! request is authenticated; who may run in a role, and as the
 //! user of its tasks, may change its jobs, who may view a role sees them.
 
+mod file_reader;
 mod jobs;
 mod openapi;
 mod permission;
@@ -29,6 +30,7 @@ use meseta_etcd::leadership::{Elsewhere, STALE_HEADER};
 use tokio::sync::watch;
 
 use crate::service::Handle;
+pub(crate) use file_reader::FileReader;
 pub(crate) use reply::Reply;
 use routes::ROUTES;
 pub use routes::reference;
@@ -41,6 +43,7 @@ const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 pub(crate) struct Context {
     pub(crate) authentication: Authentication,
     pub(crate) handle: Handle,
+    pub(crate) files: FileReader,
     /// The user of tasks whose job names none.
     pub(crate) user: String,
     /// The URL of the master that it is subscribed to, or was last.

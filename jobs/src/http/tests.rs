@@ -32,6 +32,7 @@ fn scheduler(role: Role, fence: Fence) -> (watch::Sender<Role>, Arc<Context>) {
     let context = Context {
         authentication,
         handle,
+        files: FileReader::new(),
         user: "somebody".to_owned(),
         leader: watch::channel(None).1,
         address: "here:1".to_owned(),

@@ -1,14 +1,23 @@
 //! Where tasks may run, how they are laid out, and what volume they return to.
 
 use super::super::fields::RULES;
-use super::super::mistake::Collector;
+use super::super::mistake::{Collector, PATTERNS_MAX};
 use super::super::view::View;
-use super::only_one;
-use crate::spec::pattern::whole_value;
+use super::{is_within, only_one};
 use crate::spec::{BUILT_IN_ATTRIBUTES, Constraint, Rule, Volume};
 
+/// Constraints of a job, and values of one, at most: each offer is compared with all of them.
+const CONSTRAINTS_MAX: usize = 64;
+const VALUES_MAX: usize = 256;
+/// Of a pattern that is no regular expression, what is told.
+const PATTERN_CHARS_TOLD: usize = 200;
+
 pub(super) fn constraints(file: &View<'_>, mistakes: &mut Collector) -> Vec<Constraint> {
-    let views = file.sections("constraints").into_iter();
+    let views = file.sections("constraints");
+    if !is_within(CONSTRAINTS_MAX, "constraints", views.len(), file, mistakes) {
+        return Vec::new();
+    }
+    let views = views.into_iter();
     views
         .filter_map(|view| constraint(&view, mistakes))
         .collect()
@@ -46,11 +55,8 @@ fn constraint(view: &View<'_>, mistakes: &mut Collector) -> Option<Constraint> {
                 "list one or more",
             );
         }
-        Rule::Matches(pattern) if whole_value(pattern).is_err() => {
-            let message = format!("\"{pattern}\" is no regular expression");
-            let cure = "correct it; the syntax is that of the Rust crate `regex`";
-            mistakes.add(view.place(name), message, cure);
-        }
+        Rule::In(values) if !is_within(VALUES_MAX, "in", values.len(), view, mistakes) => {}
+        Rule::Matches(pattern) => check_pattern(pattern, view.place(name), mistakes),
         Rule::Spread if !view.flag(name) => {
             let cure = "write `spread = true`, or leave the constraint out";
             mistakes.add(view.place(name), "`spread` cannot be false", cure);
@@ -58,6 +64,23 @@ fn constraint(view: &View<'_>, mistakes: &mut Collector) -> Option<Constraint> {
         _ => {}
     }
     Some(Constraint { attribute, rule })
+}
+
+fn check_pattern(pattern: &str, at: usize, mistakes: &mut Collector) {
+    match mistakes.is_pattern(pattern) {
+        Some(true) => {}
+        Some(false) => {
+            let pattern: String = pattern.chars().take(PATTERN_CHARS_TOLD).collect();
+            let message = format!("\"{pattern}\" is no regular expression");
+            let cure = "correct it; the syntax is that of the Rust crate `regex`";
+            mistakes.add(at, message, cure);
+        }
+        None => {
+            let message = format!("the file has more than {PATTERNS_MAX} different `matches`");
+            let cure = "write the values, with `in`, or divide the file";
+            mistakes.add(at, message, cure);
+        }
+    }
 }
 
 pub(super) fn volume(file: &View<'_>, mistakes: &mut Collector) -> Option<Volume> {

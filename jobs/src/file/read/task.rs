@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use super::super::fields::{PROBES, UNLIMITED};
 use super::super::mistake::Collector;
 use super::super::view::View;
-use super::only_one;
+use super::{is_within, only_one};
 use crate::spec::template::{self, Reference};
 use crate::spec::{Command, HealthCheck, Probe, TaskTemplate, Uri};
 
 /// Bytes of the names and values of a task's environment at most: each launch carries them.
 const ENV_BYTES_MAX: usize = 64 * 1024;
+/// Scalars of the site's own that one task takes at most: each is looked for in each offer.
+const CUSTOM_MAX: usize = 64;
 /// Ports of one task at most: an offer's ranges are walked for each.
 const PORTS_MAX: usize = 100;
 
@@ -60,6 +62,9 @@ fn command(task: &View<'_>, mistakes: &mut Collector) -> Command {
 fn env(task: &View<'_>, ports: &[String], mistakes: &mut Collector) -> BTreeMap<String, String> {
     let written = task.written("env").map_or(&[][..], |node| node.entries());
     for entry in written {
+        if mistakes.is_full() {
+            break;
+        }
         if entry.name.is_empty() || entry.name.contains(['=', '\0']) {
             let message = format!("\"{}\" is no name of a variable", entry.name);
             mistakes.add(entry.at, message, "write a name without `=`");
@@ -113,8 +118,12 @@ fn uris(task: &View<'_>, mistakes: &mut Collector) -> Vec<Uri> {
 }
 
 fn ports(file: &View<'_>, mistakes: &mut Collector) -> Vec<String> {
+    let names = file.texts("ports");
+    if !is_within(PORTS_MAX, "ports", names.len(), file, mistakes) {
+        return Vec::new();
+    }
     let mut ports: Vec<String> = Vec::new();
-    for (at, port) in file.texts("ports") {
+    for (at, port) in names {
         let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if port.is_empty() || !port.chars().all(is_part) {
             let message = format!("\"{port}\" is no name of a port");
@@ -125,16 +134,11 @@ fn ports(file: &View<'_>, mistakes: &mut Collector) -> Vec<String> {
         }
         ports.push(port);
     }
-    if ports.len() > PORTS_MAX {
-        let message = format!("`ports` has {} names", ports.len());
-        let cure = format!("write {PORTS_MAX} at most");
-        mistakes.add(file.place("ports"), message, cure);
-    }
     ports
 }
 
 fn check_port(port: &str, ports: &[String], at: usize, mistakes: &mut Collector) {
-    if ports.iter().any(|known| known == port) {
+    if mistakes.is_full() || ports.iter().any(|known| known == port) {
         return;
     }
     let cure = match ports {
@@ -157,7 +161,11 @@ fn requests(file: &View<'_>, mistakes: &mut Collector) -> BTreeMap<String, f64> 
     put("disk", resources.size_mb("disk"));
     put("gpus", resources.number("gpus"));
     let custom = resources.written("custom");
-    for entry in custom.map_or(&[][..], |node| node.entries()) {
+    let custom = custom.map_or(&[][..], |node| node.entries());
+    if !is_within(CUSTOM_MAX, "custom", custom.len(), &resources, mistakes) {
+        return requests;
+    }
+    for entry in custom {
         if ["cpus", "mem", "disk", "gpus", "ports"].contains(&entry.name.as_str()) {
             let message = format!("`{}` is no resource of the site's own", entry.name);
             let cure = match entry.name.as_str() {

@@ -228,7 +228,9 @@ fn job() -> impl Strategy<Value = JobSpec> {
                 priority,
                 task,
                 constraints,
-                gang: hold.map(|hold_at_most| Gang { hold_at_most }),
+                gang: hold
+                    .filter(|_| count <= GANG_MAX)
+                    .map(|hold_at_most| Gang { hold_at_most }),
                 best_effort,
                 volume: None,
                 labels,

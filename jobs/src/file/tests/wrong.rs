@@ -191,6 +191,10 @@ fn what_does_not_go_together() {
              8:8: \"../data\" is no path below the sandbox; write a relative path without `..`, as `\"data\"`",
         ),
         (
+            "name = \"a\"\ncount = 20001\n[task]\ncommand = \"b\"\n[gang]\n",
+            "2:9: a gang cannot have 20001 tasks; write 20000 at most, or remove [gang]",
+        ),
+        (
             "name = \"a\"\n[task]\ncommand = \"b\"\n[gang]\n[volume]\nsize = \"1GB\"\npath = \"data\"",
             "4:1: the instances of a gang cannot have volumes: each would wait for the agents of all; remove [gang] or [volume]\n\
              5:1: nothing can be reserved for the role `*`, and so no volume be made; write a `role` at the top of the file, as `role = \"data\"`",
@@ -247,4 +251,62 @@ fn what_contradicts_the_rest_of_the_file() {
              6:1: `ports` is no resource of the site's own; name ports in `ports` at the top of the file",
         ),
     ]);
+}
+
+/// Each of a megabyte, which took minutes.
+#[test]
+fn a_file_that_is_made_to_take_long_is_refused_soon_with_a_hundred_mistakes_at_most() {
+    let list = |count: usize, entry: &dyn Fn(usize) -> String| {
+        let entries: Vec<String> = (0..count).map(entry).collect();
+        entries.join(",")
+    };
+    let good = "\"name\": \"a\", \"task\": { \"command\": \"true\" }";
+    let unknown = list(80_000, &|at| format!("\"u{at}\": 1"));
+    let names = list(80_000, &|at| format!("\"n{at}\""));
+    let pattern =
+        |at: usize| format!("{{ \"attribute\": \"a\", \"matches\": \"\\\\w{{900}}{at}\" }}");
+    let patterns = list(19_000, &pattern);
+    let constrained = |at: usize| {
+        let patterns = list(60, &|of| pattern(of + at * 60).replace("\\\\w{900}", "x"));
+        format!(
+            "{{ \"name\": \"j{at}\", \"task\": {{ \"command\": \"true\" }}, \"constraints\": [{patterns}] }}"
+        )
+    };
+    let jobs = list(200, &constrained);
+    let many = list(40_000, &|_| "{}".to_owned());
+    for (text, told) in [
+        (format!("{{ {unknown} }}"), "the job has no field `u0`"),
+        (
+            format!("{{ {good}, \"after\": [{names}] }}"),
+            "`after` has 80000 entries; write 256 at most",
+        ),
+        (
+            format!("{{ {good}, \"ports\": [{names}] }}"),
+            "`ports` has 80000 entries; write 100 at most",
+        ),
+        (
+            format!("{{ {good}, \"constraints\": [{patterns}] }}"),
+            "`constraints` has 19000 entries; write 64 at most",
+        ),
+        (
+            format!("{{ \"jobs\": [{jobs}] }}"),
+            "the file has more than 256 different `matches`",
+        ),
+        (
+            format!("{{ \"jobs\": [{many}] }}"),
+            "`jobs` has 40000 entries; write 1000 at most",
+        ),
+    ] {
+        assert!(text.len() <= FILE_BYTES_MAX, "{}", text.len());
+        let begun = std::time::Instant::now();
+        let mistakes = submission(&text).expect_err(told);
+        // Of a slow machine that does other things: of minutes it is far enough away.
+        assert!(
+            begun.elapsed().as_secs() < 10,
+            "{told}: {:?}",
+            begun.elapsed()
+        );
+        assert!(mistakes.to_string().contains(told), "{mistakes}");
+        assert!(mistakes.errors.len() <= MISTAKES_MAX);
+    }
 }

@@ -1,0 +1,117 @@
+//! Reads the files of clients beside the runtime: a megabyte takes as long as its author wants it to.
+//!
+//! Entered through [`FileReader::read`]. Invariant: two files are read at a time, of one principal one, and those that
+//! wait are bounded.
+
+use http::StatusCode;
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::fair_semaphore::{FairSemaphore, Rules};
+
+use super::Reply;
+use crate::file::Mistakes;
+
+/// Files that are read at a time.
+const READING_MAX: usize = 2;
+/// Files that wait, of one principal and of all together.
+const WAITING_OF_PRINCIPAL_MAX: usize = 8;
+const WAITING_MAX: usize = 64;
+
+/// See the module. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct FileReader(FairSemaphore);
+
+impl FileReader {
+    pub(crate) fn new() -> Self {
+        Self(FairSemaphore::new(Rules {
+            units_max: READING_MAX,
+            leaves_half: true,
+            stall_timeout: None,
+            newest_first: false,
+            waiting_of_group_max: WAITING_OF_PRINCIPAL_MAX,
+            waiting_max: WAITING_MAX,
+        }))
+    }
+
+    /// What the text of a file says.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        text: String,
+        read: fn(&str) -> Result<T, Mistakes>,
+    ) -> Result<T, Reply> {
+        let principal = caller.approver.principal().unwrap_or_default();
+        let permit = self.0.take(principal.into(), 1).await;
+        let permit = permit.map_err(|_| Reply::later("too many files wait to be read"))?;
+        let reading = tokio::task::spawn_blocking(move || {
+            let read = read(&text);
+            // It is read to its end, whether or not its client is still there.
+            drop(permit);
+            read
+        });
+        match reading.await {
+            Ok(Ok(read)) => Ok(read),
+            Ok(Err(mistakes)) => Err(Reply::json_with(StatusCode::BAD_REQUEST, &mistakes)),
+            Err(_) => {
+                let text = "the file cannot be read: please report it";
+                Err(Reply::error(StatusCode::INTERNAL_SERVER_ERROR, text))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+    use std::time::Duration;
+
+    use meseta_access::{Acls, Authorizer};
+
+    use super::*;
+
+    fn caller(principal: &str) -> Caller {
+        let acls = Acls::parse("{}").expect("ACLs");
+        let approver = Authorizer::new(acls, true).approver(Some(principal.to_owned()));
+        Caller {
+            approver,
+            certificate: None,
+            address: None,
+            connection: None,
+            container: None,
+            user: None,
+            uid: None,
+        }
+    }
+
+    /// Readings go on when they are told to.
+    static GO_ON: Mutex<Option<mpsc::Receiver<()>>> = Mutex::new(None);
+
+    fn wait(_: &str) -> Result<(), Mistakes> {
+        let go_on = GO_ON.lock().expect("no panic");
+        go_on.as_ref().expect("a channel").recv().expect("told");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn one_principal_keeps_no_other_from_having_its_file_read() {
+        let (go_on, waiting) = mpsc::channel();
+        *GO_ON.lock().expect("no panic") = Some(waiting);
+        let reader = FileReader::new();
+        let (ann, bob) = (caller("ann"), caller("bob"));
+        let first = reader.read(&ann, String::new(), wait);
+        let second = reader.read(&ann, String::new(), wait);
+        let of_another = async {
+            let read = reader.read(&bob, "a".to_owned(), |text| Ok(text.to_owned()));
+            let read = tokio::time::timeout(Duration::from_secs(10), read).await;
+            assert_eq!(read.ok().and_then(Result::ok), Some("a".to_owned()));
+            assert_eq!(
+                reader.0.used(),
+                1,
+                "of the two files of one principal one is read"
+            );
+            go_on.send(()).expect("the first waits");
+            go_on.send(()).expect("the second comes");
+        };
+        let (first, second, ()) = tokio::join!(first, second, of_another);
+        assert!(first.is_ok() && second.is_ok());
+    }
+}
