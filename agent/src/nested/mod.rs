@@ -18,7 +18,6 @@ mod pipes;
 mod table;
 pub(crate) mod terminal;
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -621,6 +620,7 @@ impl NestedContainers {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::pin::Pin;
     use std::task::Poll;
 
