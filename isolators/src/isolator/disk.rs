@@ -2,16 +2,16 @@
 //!
 //! Walks the folder through descriptors without following links, so that a task which swaps a folder
 //! for a link while it is walked cannot lead us out of it. What lies deeper, or is more, than we walk
-//! counts as over the quota: hiding from the measure must not pay.
+//! counts as over the quota: hiding from the measure must not pay. Each entry is looked at as it is listed, and a folder
+//! walked at once: no names are kept, of which a task can make as many as it likes.
 
 use std::collections::HashSet;
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::AsFd;
 
-use nix::dir::Dir;
-use nix::fcntl::{AtFlags, OFlag};
+use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, stat};
+use rustix::fs::Dir;
 
 use super::{Breach, DiskArea, DiskUsage, Inspected, Inspection, Isolator};
 
@@ -70,7 +70,7 @@ fn breach(usage: &DiskUsage) -> Option<Breach> {
 
 /// Sums the blocks of everything in a folder, itself included.
 fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<DiskUsage> {
-    let root = Dir::open(&area.path, OPEN, Mode::empty())?;
+    let root = open(&area.path, OPEN, Mode::empty())?;
     let top = fstat(&root)?;
     let excluded = area.excluded.iter().filter_map(|path| stat(path).ok());
     let mut walk = Walk {
@@ -80,21 +80,27 @@ fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<Di
         entries: 1,
         truncated: false,
     };
-    let mut stack = vec![walk.read(root, entries_max)?];
-    while let Some(level) = stack.last_mut() {
-        let Some(name) = level.folders.pop() else {
+    // Folders that are being listed, each in the one before it.
+    let mut stack = vec![Dir::new(root)?];
+    while let Some(folder) = stack.last_mut() {
+        let Some(entry) = folder.read() else {
             stack.pop();
             continue;
         };
-        // One that has gone since, or has become a link, is not used.
-        let below = Dir::openat(level.dir.as_fd(), name.as_c_str(), OPEN, Mode::empty());
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        if walk.entries >= entries_max {
+            walk.truncated = true;
+            break;
+        }
+        let below = walk.look(folder, name)?;
         match below {
-            Ok(_) if stack.len() >= depth_max => walk.truncated = true,
-            Ok(below) => {
-                let level = walk.read(below, entries_max)?;
-                stack.push(level);
-            }
-            Err(_) => {}
+            Some(_) if stack.len() >= depth_max => walk.truncated = true,
+            Some(below) => stack.push(below),
+            None => {}
         }
     }
     Ok(DiskUsage {
@@ -104,12 +110,6 @@ fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<Di
         truncated: walk.truncated,
         quota_bytes: area.quota_bytes,
     })
-}
-
-/// A folder that is being walked, and those in it that are still to come.
-struct Level {
-    dir: Dir,
-    folders: Vec<CString>,
 }
 
 struct Walk {
@@ -122,32 +122,20 @@ struct Walk {
 }
 
 impl Walk {
-    /// Counts one folder's entries, and notes the folders among them.
-    fn read(&mut self, mut dir: Dir, entries_max: u64) -> io::Result<Level> {
-        let mut names: Vec<CString> = Vec::new();
-        for entry in dir.iter() {
-            let entry = entry?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            if self.entries >= entries_max {
-                self.truncated = true;
-                break;
-            }
-            names.push(name.to_owned());
-            self.entries += 1;
+    /// Counts an entry of a folder; what is in it, if it is to be walked.
+    fn look(&mut self, folder: &Dir, name: &CStr) -> io::Result<Option<Dir>> {
+        self.entries += 1;
+        let folder = folder.fd()?;
+        // What has gone since is not used.
+        let Ok(stat) = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) else {
+            return Ok(None);
+        };
+        if !self.count(&stat) || stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
+            return Ok(None);
         }
-        let mut folders = Vec::new();
-        for name in names {
-            // What has gone since is not used.
-            let found = fstatat(dir.as_fd(), name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-            let Ok(stat) = found else { continue };
-            if self.count(&stat) && stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
-                folders.push(name);
-            }
-        }
-        Ok(Level { dir, folders })
+        // One that has gone since, or has become a link, is not used.
+        let below = openat(folder, name, OPEN, Mode::empty()).ok();
+        Ok(below.map(Dir::new).transpose()?)
     }
 
     /// Adds a file's blocks; whether it was to be counted.
@@ -209,6 +197,25 @@ mod tests {
         std::os::unix::fs::symlink("..", root.join("folder")).expect("linked");
         fs::write(root.join("volume/file"), &written).expect("written");
         assert!(used(&root) - after < 65536, "counted twice, or outside");
+    }
+
+    /// A folder is walked in the middle of the one that it is in, which is gone on with after it.
+    #[test]
+    fn every_entry_is_counted_once_whatever_comes_between() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let name = |number: usize| format!("{number:0>250}");
+        // More names than are listed at a time.
+        for number in 0..2_000 {
+            if number % 100 == 0 {
+                let below = dir.path().join(name(number)).join("a/b");
+                fs::create_dir_all(&below).expect("made");
+                fs::write(below.join("file"), "text").expect("written");
+            } else {
+                fs::write(dir.path().join(name(number)), "").expect("written");
+            }
+        }
+        let usage = measure(&area(dir.path(), None), DEPTH_MAX, ENTRIES_MAX).expect("measured");
+        assert_eq!((usage.entries, usage.truncated), (2_061, false));
     }
 
     #[test]
