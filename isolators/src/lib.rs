@@ -48,8 +48,9 @@ pub use identity::{
 pub use isolator::{
     Breach, CAPABILITIES, CapabilityEntry, CapabilityRequest, CapabilitySet, ContainerSpec,
     DeviceKind, DeviceRule, DiskArea, DiskUsage, Inside, Inspected, Inspection, Isolation,
-    IsolationError, Isolator, NodeOptions, PortRange, Reach, SeccompAction, SeccompArgument,
-    SeccompChoice, SeccompComparison, SeccompError, SeccompProfile, TaskIsolation,
+    IsolationError, Isolator, Listeners, NodeOptions, PortInspection, PortRange, Reach,
+    SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison, SeccompError, SeccompProfile,
+    TaskIsolation,
 };
 pub use launch_step::LaunchStep;
 pub use launcher::{

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use meseta_isolators::{Breach, ContainerName, DiskArea, PortRange};
+use meseta_isolators::{Breach, ContainerName, DiskArea, Listeners, PortInspection};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::Reason;
 use tracing::{debug, info};
@@ -99,6 +99,7 @@ fn areas(live: &LiveContainer, layout: &Layout) -> Vec<DiskArea> {
 }
 
 fn inspect_ports(containerizer: &Containerizer, enforce: bool) {
+    let listeners = Listeners::default();
     // What is nested may listen on what was given to all that share the outer container.
     let outer: BTreeMap<_, _> = outer(containerizer)
         .map(|live| (live.container.clone(), live.inspection_limits.ports.clone()))
@@ -106,6 +107,10 @@ fn inspect_ports(containerizer: &Containerizer, enforce: bool) {
     for live in containerizer.live() {
         let Some(ports) = outer.get(&live.run.container) else {
             continue;
+        };
+        let ports = PortInspection {
+            allocated: ports,
+            listeners: &listeners,
         };
         let found = inspect(containerizer, &live, &[], Some(ports));
         let breaches = found.map(|found| found.breaches).unwrap_or_default();
@@ -121,7 +126,7 @@ fn inspect(
     containerizer: &Containerizer,
     live: &LiveContainer,
     disk: &[DiskArea],
-    ports: Option<&[PortRange]>,
+    ports: Option<PortInspection<'_>>,
 ) -> Option<meseta_isolators::Inspected> {
     let name = ContainerName::new(live.container.as_str()).ok()?;
     let containers = containerizer.containers();
@@ -193,7 +198,7 @@ pub(super) fn megabytes(name: &str, bytes: u64) -> pb::Resource {
 
 #[cfg(test)]
 mod tests {
-    use meseta_isolators::DiskUsage;
+    use meseta_isolators::{DiskUsage, PortRange};
 
     use super::*;
 

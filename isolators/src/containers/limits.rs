@@ -14,7 +14,7 @@ use crate::cgroup::{
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortRange};
+use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortInspection};
 use crate::shortage::{again, is_device_failure, is_shortage};
 
 /// v1's limit on memory and swap together.
@@ -59,7 +59,7 @@ impl Containers {
         name: &ContainerName,
         supervisor: Option<&ProcessIdentity>,
         disk: &[DiskArea],
-        ports: Option<&[PortRange]>,
+        ports: Option<PortInspection<'_>>,
     ) -> io::Result<Inspected> {
         let groups = self.groups(name);
         let inspection = Inspection {

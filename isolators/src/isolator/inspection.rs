@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::listeners::Listeners;
 use crate::cgroup::Groups;
 use crate::identity::{ContainerName, ProcessIdentity};
 
@@ -45,8 +46,17 @@ pub struct Inspection<'a> {
     pub supervisor: Option<&'a ProcessIdentity>,
     pub proc: &'a Path,
     pub disk: &'a [DiskArea],
-    /// The ports that it was given; `None`: ports are not checked.
-    pub ports: Option<&'a [PortRange]>,
+    /// `None`: ports are not checked.
+    pub ports: Option<PortInspection<'a>>,
+}
+
+/// What it takes to check on which ports a container listens.
+#[derive(Copy, Clone, Debug)]
+pub struct PortInspection<'a> {
+    /// The ports that it was given.
+    pub allocated: &'a [PortRange],
+    /// The machine's listening sockets, the same for all containers of one pass.
+    pub listeners: &'a Listeners,
 }
 
 /// What was measured of one folder.

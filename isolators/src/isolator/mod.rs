@@ -21,6 +21,7 @@ mod filesystem;
 mod hostile;
 mod hugetlb;
 mod inspection;
+mod listeners;
 mod mem;
 mod namespaces;
 mod nnp;
@@ -51,7 +52,10 @@ pub use capabilities::{
 };
 pub use choice::{Isolation, IsolationError, NAMES};
 pub use container_spec::{ContainerSpec, Inside, TaskIsolation};
-pub use inspection::{Breach, DiskArea, DiskUsage, Inspected, Inspection, PortRange};
+pub use inspection::{
+    Breach, DiskArea, DiskUsage, Inspected, Inspection, PortInspection, PortRange,
+};
+pub use listeners::Listeners;
 pub use seccomp::{
     SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison, SeccompError, SeccompProfile,
     syscall_number,

@@ -3,14 +3,13 @@
 //! From procfs: the sockets that its processes hold, met with the listening ones of the host's
 //! network. Containers with a network namespace of their own can listen on what they like.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use procfs::net::TcpState;
 use procfs::process::{FDTarget, Process};
 
-use super::{Breach, Inspected, Inspection, Isolator, PortRange};
+use super::{Breach, Inspected, Inspection, Isolator, Listeners, PortRange};
 use crate::cgroup::list_pids;
 use crate::process_tree::descendants_of;
 
@@ -31,11 +30,11 @@ impl Isolator for Ports {
     }
 
     fn inspect(&self, inspection: &Inspection<'_>, found: &mut Inspected) -> io::Result<()> {
-        let Some(allocated) = inspection.ports else {
+        let Some(ports) = inspection.ports else {
             return Ok(());
         };
-        let listening = listening(inspection)?;
-        let breach = breach(&listening, allocated, self.isolated.as_deref());
+        let listening = listening(inspection, ports.listeners)?;
+        let breach = breach(&listening, ports.allocated, self.isolated.as_deref());
         found.listening.extend(listening);
         found.breaches.extend(breach.map(|ports| {
             let text: Vec<_> = ports.iter().map(PortRange::to_string).collect();
@@ -74,7 +73,7 @@ fn breach(
     (!ranges.is_empty()).then_some(ranges)
 }
 
-fn listening(inspection: &Inspection<'_>) -> io::Result<BTreeSet<u16>> {
+fn listening(inspection: &Inspection<'_>, listeners: &Listeners) -> io::Result<BTreeSet<u16>> {
     let proc = inspection.proc;
     let ours = std::fs::read_link(proc.join("self/ns/net"))?;
     let pids: Vec<_> = processes(inspection)
@@ -84,7 +83,7 @@ fn listening(inspection: &Inspection<'_>) -> io::Result<BTreeSet<u16>> {
     if pids.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let sockets = listeners(proc)?;
+    let sockets = listeners.read(proc)?;
     let mut ports = BTreeSet::new();
     for pid in pids {
         // One that has ended listens no more.
@@ -116,21 +115,6 @@ fn network_of(proc: &Path, pid: i32) -> Option<PathBuf> {
     std::fs::read_link(proc.join(pid.to_string()).join("ns/net")).ok()
 }
 
-/// Ports of the listening TCP sockets of our own network, by inode.
-fn listeners(proc: &Path) -> io::Result<HashMap<u64, u16>> {
-    let ourselves = Process::new_with_root(proc.join("self")).map_err(io::Error::other)?;
-    let mut sockets = HashMap::new();
-    let four = ourselves.tcp().map_err(io::Error::other)?;
-    // A machine without IPv6 has no such file.
-    let six = ourselves.tcp6().unwrap_or_default();
-    for entry in four.into_iter().chain(six) {
-        if entry.state == TcpState::Listen {
-            sockets.insert(entry.inode, entry.local_address.port());
-        }
-    }
-    Ok(sockets)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,13 +141,5 @@ mod tests {
         );
         assert_eq!(breach(&listening, &[range(0, u16::MAX)], None), None);
         assert_eq!(breach(&BTreeSet::new(), &[], None), None);
-    }
-
-    #[test]
-    fn a_listener_of_our_own_is_found_by_its_inode() {
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
-        let port = socket.local_addr().expect("bound").port();
-        let found = listeners(Path::new("/proc")).expect("read");
-        assert!(found.values().any(|one| *one == port));
     }
 }

@@ -8,7 +8,7 @@ use meseta_isolators::cgroup::{Groups, Version};
 use meseta_isolators::isolator::Observed;
 use meseta_isolators::{
     Breach, ContainerSpec, Controller, Demand, DiskArea, DriftKind, Host, Isolation, Isolator,
-    KnobWrite, Limit, NodeOptions, PortRange, Shrink, TaskIsolation,
+    KnobWrite, Limit, Listeners, NodeOptions, PortInspection, PortRange, Shrink, TaskIsolation,
 };
 
 use crate::Test;
@@ -213,7 +213,12 @@ fn listening_ports_are_found_and_judged(test_node: &TestNode) -> Result<(), Fail
             .trim()
             .trim_start_matches("port ")
             .parse()?;
-        let inspect = |ports: Option<&[PortRange]>| {
+        let listeners = Listeners::default();
+        let inspect = |allocated: Option<&[PortRange]>| {
+            let ports = allocated.map(|allocated| PortInspection {
+                allocated,
+                listeners: &listeners,
+            });
             test_node.with(|containers| {
                 containers.inspect(&spec.name, Some(&launched.supervisor), &[], ports)
             })

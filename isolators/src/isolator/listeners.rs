@@ -1,0 +1,75 @@
+//! The listening TCP sockets of the host's network, read once for all containers.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use procfs::net::TcpState;
+use procfs::process::Process;
+
+/// The listening TCP sockets of the host's network at one moment, read when they are first asked for. One value serves a
+/// pass over all containers: the table that they are in has every connection of the machine, so that reading it for each
+/// container costs what all tasks together make it cost. What listens since then is found by the next pass.
+#[derive(Debug, Default)]
+pub struct Listeners(OnceLock<HashMap<u64, u16>>);
+
+impl Listeners {
+    /// The ports by the inodes of their sockets.
+    pub(super) fn read(&self, proc: &Path) -> io::Result<&HashMap<u64, u16>> {
+        match self.0.get() {
+            Some(ports) => Ok(ports),
+            None => {
+                let ports = read(proc)?;
+                Ok(self.0.get_or_init(|| ports))
+            }
+        }
+    }
+}
+
+/// Ports of the listening TCP sockets of our own network, by inode.
+fn read(proc: &Path) -> io::Result<HashMap<u64, u16>> {
+    let ourselves = Process::new_with_root(proc.join("self")).map_err(io::Error::other)?;
+    let mut sockets = HashMap::new();
+    let four = ourselves.tcp().map_err(io::Error::other)?;
+    // A machine without IPv6 has no such file.
+    let six = ourselves.tcp6().unwrap_or_default();
+    for entry in four.into_iter().chain(six) {
+        if entry.state == TcpState::Listen {
+            sockets.insert(entry.inode, entry.local_address.port());
+        }
+    }
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One tenant's tens of thousands of connections were read again for each container.
+    #[test]
+    fn the_table_of_connections_is_read_once_for_all_containers() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let proc = dir.path();
+        std::fs::create_dir_all(proc.join("1/net")).expect("made");
+        std::os::unix::fs::symlink("1", proc.join("self")).expect("linked");
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+             0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 77 1 0 100 0 0 10 0\n   \
+             1: 0100007F:1F91 0100007F:0050 06 00000000:00000000 00:00000000 00000000     0        0 78 1 0 100 0 0 10 0\n";
+        let expected = HashMap::from([(77, 8080)]);
+        let listeners = Listeners::default();
+        listeners.read(proc).expect_err("there is no table yet");
+        std::fs::write(proc.join("1/net/tcp"), table).expect("written");
+        assert_eq!(listeners.read(proc).expect("read"), &expected);
+        std::fs::remove_file(proc.join("1/net/tcp")).expect("removed");
+        assert_eq!(listeners.read(proc).expect("known"), &expected);
+    }
+
+    #[test]
+    fn a_listener_of_our_own_is_found_by_its_inode() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = socket.local_addr().expect("bound").port();
+        let found = read(Path::new("/proc")).expect("read");
+        assert!(found.values().any(|one| *one == port));
+    }
+}
