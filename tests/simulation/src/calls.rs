@@ -132,10 +132,13 @@ impl Cluster {
         }
     }
 
-    fn make_call(&mut self, at: usize, stream: Stream, action: Action) {
+    pub(crate) fn make_call(&mut self, at: usize, stream: Stream, action: Action) {
         let Some(framework_id) = self.frameworks[at].id.clone() else {
             return;
         };
+        if let Action::Kill(kill) = &action {
+            self.note_kill(at, stream.master, &framework_id, &kill.task_id.value);
+        }
         let asked = match &action {
             Action::Reconcile(call) => {
                 let tasks = call.tasks.iter();
@@ -144,6 +147,25 @@ impl Cluster {
             _ => Vec::new(),
         };
         self.ask(at, stream, framework_id, action, asked, false);
+    }
+
+    /// Remembers a KILL of a task that this master has on its books: it is promised to be carried out.
+    fn note_kill(&mut self, at: usize, master: u64, framework: &str, task: &str) {
+        let Some(known) = self.master(master) else {
+            return;
+        };
+        let snapshot = known.core.snapshot();
+        let mut tasks = snapshot
+            .agents
+            .iter()
+            .flat_map(|agent| agent.tasks.values());
+        let is_live = tasks.any(|one| {
+            let is_it = one.framework_id.as_str() == framework && one.task_id.as_str() == task;
+            is_it && !is_terminal(one.state)
+        });
+        if is_live {
+            self.frameworks[at].killed.insert(task.to_owned(), master);
+        }
     }
 
     /// Sends a call; one that is `foreign` must not be taken.

@@ -145,6 +145,8 @@ pub(crate) struct Framework {
     /// The stream ends behind what waits.
     is_closed: bool,
     pub(crate) tasks: BTreeMap<String, Task>,
+    /// Tasks whose KILL a master has accepted while it had them on its books, and which master.
+    pub(crate) killed: BTreeMap<String, u64>,
     /// Offers that it has not answered.
     pub(crate) offers: VecDeque<pb::Offer>,
     /// Offers that it has accepted, for whoever accepts twice.
@@ -198,6 +200,7 @@ impl Framework {
             events: VecDeque::new(),
             is_closed: false,
             tasks: BTreeMap::new(),
+            killed: BTreeMap::new(),
             offers: VecDeque::new(),
             used_offers: VecDeque::new(),
             calls: VecDeque::new(),
@@ -409,6 +412,10 @@ impl Framework {
 
     fn update(&mut self, status: &pb::TaskStatus) {
         let (id, state) = (status.task_id.value.clone(), status.state());
+        if matches!(state, TaskState::TaskUnreachable | TaskState::TaskLost) {
+            // Its agent was given up, and kills with it.
+            self.killed.remove(&id);
+        }
         if self.questions.answered(status) {
             self.answers += 1;
         }
@@ -505,14 +512,19 @@ impl Framework {
 
     /// Asks for the end of a task.
     pub(crate) fn kill(&mut self, id: &str) {
-        self.calls.push_back(Action::Kill(call::Kill {
-            task_id: pb::TaskId {
-                value: id.to_owned(),
-            },
-            agent_id: None,
-            kill_policy: None,
-        }));
+        self.calls.push_back(kill(id));
     }
+}
+
+/// KILL of a task, wherever it is.
+pub(crate) fn kill(id: &str) -> Action {
+    Action::Kill(call::Kill {
+        task_id: pb::TaskId {
+            value: id.to_owned(),
+        },
+        agent_id: None,
+        kill_policy: None,
+    })
 }
 
 /// The acknowledgement of what is told of an operation.

@@ -8,7 +8,7 @@ use meseta_resources::AgentId;
 use crate::agent::total;
 use crate::checks::{Broken, Violation};
 use crate::cluster::{Cluster, SECOND};
-use crate::framework::{Framework, Kind};
+use crate::framework::{Framework, Kind, kill};
 use crate::machine::task_of;
 use crate::models::reconciliation::is_true;
 use crate::models::reservation;
@@ -24,11 +24,16 @@ const SPAN: u64 = 25 * SECOND;
 /// pause between two tries, and than masters wait for agents that they expect.
 const QUIET_SPANS: usize = 30;
 const LAST_SPANS: usize = 12;
+/// In which agents come back and graces pass.
+const KILL_SPANS: usize = 4;
 
 impl Cluster {
     pub(crate) fn settle(&mut self) -> Result<(), Violation> {
         self.is_wild = false;
         self.heal();
+        if self.rng.bool() {
+            self.check_lost_kills()?;
+        }
         // Frameworks read nothing for a while, and then their streams break: what was on its way is lost, and no agent has
         // a reason to connect again. Only a retry brings it.
         for framework in &mut self.frameworks {
@@ -51,6 +56,44 @@ impl Cluster {
         }
         self.check_rest()?;
         self.check_all_offered()
+    }
+
+    /// Frameworks kill some of their tasks, and the connections break on which the agents are told: the tasks end all the
+    /// same, though nothing ends by itself meanwhile.
+    fn check_lost_kills(&mut self) -> Result<(), Violation> {
+        self.is_calm = true;
+        self.lose_kills();
+        for _ in 0..KILL_SPANS {
+            self.pass()?;
+        }
+        self.drain_queues()?;
+        self.is_calm = false;
+        match self.unheard_kill() {
+            Some((rule, what)) => Err(self.violation(Broken::new(rule, what))),
+            None => Ok(()),
+        }
+    }
+
+    fn lose_kills(&mut self) {
+        for at in 0..self.frameworks.len() {
+            if !self.is_served(at) {
+                continue;
+            }
+            let framework = &self.frameworks[at];
+            let Some(stream) = framework.stream.filter(|_| framework.is_subscribed()) else {
+                continue;
+            };
+            let open = framework.tasks.iter().filter(|(_, task)| !task.is_over());
+            let open: Vec<_> = open.map(|(id, _)| id.clone()).collect();
+            for id in open {
+                if self.rng.bool() {
+                    self.make_call(at, stream, kill(&id));
+                }
+            }
+        }
+        for connection in self.network.connections.values_mut() {
+            connection.cut(&mut self.rng);
+        }
     }
 
     /// What nobody holds is offered, all of it: nothing was lost on the way.
@@ -234,6 +277,23 @@ impl Cluster {
             Some((rule, what)) => Err(self.violation(Broken::new(rule, what))),
             None => Ok(()),
         }
+    }
+
+    /// A task that runs though the master that leads has accepted its KILL: nobody had to ask twice.
+    fn unheard_kill(&mut self) -> Option<(&'static str, String)> {
+        let leader = self.leader();
+        for at in (0..self.frameworks.len()).filter(|at| self.is_served(*at)) {
+            let framework = &self.frameworks[at];
+            let Some(id) = &framework.id else { continue };
+            let killed = framework.killed.iter();
+            let mut killed = killed.filter(|(_, master)| **master == leader);
+            let unheard = killed.find(|(task, _)| self.runs(id, task) == Some(true));
+            if let Some((task, _)) = unheard {
+                let what = format!("task {task} runs though its KILL was accepted");
+                return Some(("I26", what));
+            }
+        }
+        None
     }
 
     /// Whether the process of a task runs; nothing of one that runs within its executor's.
