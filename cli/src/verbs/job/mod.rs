@@ -268,7 +268,8 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             follow,
         } => {
             let job = scheduler.get(&api::path(name)?)?;
-            let task = task::newest(&job, *index)?;
+            let history = || scheduler.get(&format!("{}/history", api::path(name)?));
+            let task = task::newest(&job, *index, history)?;
             let options = super::logs::Options::of(&task, file, *follow, &options.master);
             super::logs::run(&options).map(|()| ExitCode::SUCCESS)
         }

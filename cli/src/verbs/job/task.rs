@@ -7,8 +7,15 @@ use super::super::{items, text};
 
 const RUNNING: &str = "TASK_RUNNING";
 
-/// The task to read the output of: one that runs, or else the newest.
-pub(super) fn newest(job: &Value, index: Option<u32>) -> anyhow::Result<String> {
+/// The task to read the output of: one that runs, or else the newest, of which the history tells if it has ended.
+pub(super) fn newest(
+    job: &Value,
+    index: Option<u32>,
+    history: impl FnOnce() -> anyhow::Result<Value>,
+) -> anyhow::Result<String> {
+    if !items(job, "tasks").iter().any(|task| is_meant(task, index)) {
+        return last_of(&history()?, job, index);
+    }
     let since = |task: &Value| {
         task.get("since")
             .and_then(Value::as_f64)
@@ -39,10 +46,35 @@ pub(super) fn running(job: &Value, index: Option<u32>) -> anyhow::Result<String>
     id(tasks.into_iter().min_by_key(|task| index_of(task)), job)
 }
 
+/// The last task that the events of a job name.
+fn last_of(history: &Value, job: &Value, index: Option<u32>) -> anyhow::Result<String> {
+    let events = items(history, "events").iter().rev();
+    let mut ids = events.filter_map(|event| event.get("task_id")?.as_str());
+    let is_meant = |id: &&str| index.is_none_or(|index| index_in(id) == Some(index));
+    if let Some(id) = ids.find(is_meant) {
+        return Ok(id.to_owned());
+    }
+    let of = index.map(|index| format!(" of index {index}"));
+    bail!(
+        "job {} has no task{}, and its history, which begins with the scheduler that leads, names none; `meseta tasks` \
+         lists those that have ended, for `meseta logs`",
+        text(job, "name"),
+        of.unwrap_or_default()
+    )
+}
+
+/// The index in the id of a task: `JOB.VERSION.RUN.INDEX.ATTEMPT`.
+fn index_in(id: &str) -> Option<u32> {
+    id.rsplit('.').nth(1)?.parse().ok()
+}
+
+fn is_meant(task: &Value, index: Option<u32>) -> bool {
+    index.is_none_or(|index| index_of(task) == u64::from(index))
+}
+
 fn of_index(job: &Value, index: Option<u32>) -> anyhow::Result<Vec<&Value>> {
     let tasks = items(job, "tasks").iter();
-    let is_meant = |task: &&Value| index.is_none_or(|index| index_of(task) == u64::from(index));
-    let tasks: Vec<&Value> = tasks.filter(is_meant).collect();
+    let tasks: Vec<&Value> = tasks.filter(|task| is_meant(task, index)).collect();
     match (tasks.is_empty(), index) {
         (false, _) => Ok(tasks),
         (true, Some(index)) => bail!("job {} has no task of index {index}", text(job, "name")),

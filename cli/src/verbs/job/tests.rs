@@ -135,7 +135,10 @@ fn the_task_that_is_meant_is_found() {
         {"task_id": "c", "index": 2, "state": "TASK_FINISHED", "since": 4.0},
         {"task_id": "d", "index": 2, "state": "TASK_FAILED", "since": 5.0},
     ]});
-    let newest = |index| task::newest(&job, index).expect("a task");
+    let newest = |index| {
+        let history = || panic!("a task is known");
+        task::newest(&job, index, history).expect("a task")
+    };
     assert_eq!(
         [newest(None), newest(Some(1)), newest(Some(2))],
         ["a", "b", "d"]
@@ -148,7 +151,29 @@ fn the_task_that_is_meant_is_found() {
         error,
         "no task of job web runs; `meseta job status web` shows them"
     );
-    assert!(task::newest(&job, Some(7)).is_err());
+}
+
+/// The alert for jobs that have failed names `meseta job logs`, which knew no task that has ended.
+#[test]
+fn the_output_of_a_task_that_has_ended_is_found_by_the_history_of_its_job() {
+    let job = json!({"name": "nightly.x", "why": "", "tasks": []});
+    let event = |task: &str| json!({"text": "failed", "task_id": task});
+    let events = json!({"events": [
+        event("nightly.x.1.3.0.1"), event("nightly.x.1.3.1.1"), event("nightly.x.1.3.0.2"),
+        {"text": "run 3 failed"},
+    ]});
+    let newest = |index, events: &Value| task::newest(&job, index, || Ok(events.clone()));
+    for (index, task) in [
+        (None, "nightly.x.1.3.0.2"),
+        (Some(0), "nightly.x.1.3.0.2"),
+        (Some(1), "nightly.x.1.3.1.1"),
+    ] {
+        assert_eq!(newest(index, &events).expect("a task"), task);
+    }
+    for (index, events) in [(Some(7), events), (None, json!({"events": []}))] {
+        let told = newest(index, &events).expect_err("none").to_string();
+        assert!(told.contains("`meseta tasks` lists"), "{told}");
+    }
 }
 
 #[test]
