@@ -184,7 +184,15 @@ fn group(
 /// How many tasks are on each value of the attributes of which a value takes so many at most.
 #[derive(Debug)]
 pub(super) struct Counts<'a> {
-    by_attribute: Vec<(&'a str, u32, HashMap<Option<&'a str>, usize>)>,
+    by_attribute: Vec<Count<'a>>,
+}
+
+#[derive(Debug)]
+struct Count<'a> {
+    attribute: &'a str,
+    most: u32,
+    /// Of each value; agents without one have one of their own.
+    by_value: HashMap<Option<&'a str>, usize>,
 }
 
 impl<'a> Counts<'a> {
@@ -194,11 +202,16 @@ impl<'a> Counts<'a> {
                 return None;
             };
             let attribute = constraint.attribute.as_str();
-            let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
+            let mut by_value: HashMap<Option<&str>, usize> = HashMap::new();
             for one in placed {
-                *counts.entry(Place::from(one).value(attribute)).or_default() += 1;
+                let value = Place::from(one).value(attribute);
+                *by_value.entry(value).or_default() += 1;
             }
-            Some((attribute, most, counts))
+            Some(Count {
+                attribute,
+                most,
+                by_value,
+            })
         });
         Self {
             by_attribute: distinct.collect(),
@@ -207,14 +220,14 @@ impl<'a> Counts<'a> {
 
     /// Whether a further task on the agent of the offer keeps each value at what is allowed.
     pub(super) fn check(&self, offer: &Offer) -> Result<(), Why> {
-        for (attribute, most, counts) in &self.by_attribute {
-            let here = Place::from(offer).value(attribute);
-            let count = counts.get(&here).copied().unwrap_or_default();
-            if count >= usize::try_from(*most).unwrap_or(usize::MAX) {
+        for count in &self.by_attribute {
+            let here = Place::from(offer).value(count.attribute);
+            let present = count.by_value.get(&here).copied().unwrap_or_default();
+            if present >= usize::try_from(count.most).unwrap_or(usize::MAX) {
                 return Err(Why::Full {
-                    attribute: (*attribute).to_owned(),
+                    attribute: count.attribute.to_owned(),
                     value: here.unwrap_or_default().to_owned(),
-                    most: *most,
+                    most: count.most,
                 });
             }
         }

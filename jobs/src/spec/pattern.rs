@@ -103,9 +103,9 @@ pub fn whole_value(pattern: &str) -> Result<Regex, regex::Error> {
 fn limited(pattern: &str, bytes_max: usize) -> Result<Regex, regex::Error> {
     // Alone first: a pattern such as `a)|(b` must not close the group that anchors it. That it is too large for nothing
     // at all says that it was understood, before anything is compiled.
-    match RegexBuilder::new(pattern).size_limit(0).build() {
-        Err(error @ regex::Error::Syntax(_)) => return Err(error),
-        Ok(_) | Err(_) => {}
+    let alone = RegexBuilder::new(pattern).size_limit(0).build();
+    if let Err(error @ regex::Error::Syntax(_)) = alone {
+        return Err(error);
     }
     #[cfg(test)]
     COMPILED.set(COMPILED.get() + 1);

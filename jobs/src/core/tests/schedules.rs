@@ -1,0 +1,118 @@
+//! Schedules: each of their times is run once, whatever becomes of the clock and the scheduler.
+
+use super::*;
+
+#[test]
+fn a_schedule_fires_once_for_each_of_its_times() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3);
+        world.success_in_ten = 10;
+        submit(&mut world, cron(Overlap::Skip));
+        for _ in 0..10 {
+            world.calm(30, None);
+            world.crash();
+            world.crash();
+        }
+        world.calm(30, None);
+        // 330 s have five or six full minutes in them.
+        let runs = world.successes.len();
+        assert!((5..=6).contains(&runs), "{runs} runs with seed {seed}");
+    }
+    // Away for an hour: one run at most is made up for, if it is not too late.
+    let mut world = World::new(1, 3);
+    submit(&mut world, cron(Overlap::Skip));
+    world.stand_still(Duration::from_secs(3600));
+    world.calm(20, None);
+    assert!(world.successes.len() <= 1, "{:?}", world.successes);
+}
+
+/// A schedule of which a run has just started; the next full minute is 40 s away at least.
+fn started_schedule() -> World {
+    let mut world = World::new(1, 2);
+    submit(&mut world, cron(Overlap::Skip));
+    // The origin is 20 s after a full minute.
+    world.pass(Duration::from_secs(41));
+    launch(&mut world);
+    assert_eq!(world.alive("nightly"), 1);
+    world
+}
+
+fn runs_of(world: &World) -> Vec<u64> {
+    let tasks = world.state.job("nightly").unwrap().tasks.unwrap();
+    tasks.iter().map(|task| task.run).collect()
+}
+
+#[test]
+fn a_schedule_that_is_edited_neither_loses_its_run_nor_makes_up_for_times_before() {
+    let mut world = started_schedule();
+    submit(&mut world, changed(&cron(Overlap::Skip), "another"));
+    launch(&mut world);
+    assert_eq!(runs_of(&world), [1]);
+    world.request(Request::Restart {
+        name: "nightly".to_owned(),
+    });
+    launch(&mut world);
+    // A run that was under way when it was restarted is run anew.
+    assert_eq!(runs_of(&world).last(), Some(&2));
+}
+
+#[test]
+fn a_schedule_that_was_stopped_goes_on_with_its_next_time() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, cron(Overlap::Skip));
+    world.request(Request::Stop {
+        name: "nightly".to_owned(),
+        purge: false,
+    });
+    // 15 s after a full minute, which is soon enough to start.
+    world.pass(Duration::from_secs(55));
+    submit(&mut world, cron(Overlap::Skip));
+    launch(&mut world);
+    assert_eq!((world.alive("nightly"), world.launches.len()), (0, 0));
+    world.calm(60, None);
+    assert_eq!(world.launches.len(), 1);
+}
+
+#[test]
+fn a_schedule_is_read_once_for_each_of_its_times() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, cron(Overlap::Skip));
+    world::ASKED.set(0);
+    for _ in 0..390 {
+        world.pass(Duration::from_millis(100));
+    }
+    assert_eq!(world::ASKED.get(), 1);
+}
+
+#[test]
+fn a_clock_that_was_ahead_and_is_set_back_stops_no_schedule_and_no_task() {
+    let mut world = World::new(1, 3);
+    world.pass(Duration::from_secs(1_000_000));
+    world.success_in_ten = 0;
+    submit(&mut world, cron(Overlap::Skip));
+    submit(&mut world, batch("array", 2));
+    world.calm(70, None);
+    world.success_in_ten = 10;
+    world.set_back(Duration::from_secs(1_000_000));
+    world.calm(200, None);
+    assert_eq!(state_of(&world, "array"), "complete");
+    let runs = world.successes.keys().filter(|(job, ..)| job == "nightly");
+    assert!(runs.count() >= 3);
+}
+
+#[test]
+fn a_clock_that_was_ahead_and_is_set_back_while_it_runs_stops_no_schedule() {
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    submit(&mut world, cron(Overlap::Skip));
+    world.calm(70, None);
+    world.set_ahead(Duration::from_secs(2_000_000));
+    world.calm(70, None);
+    let before = world.successes.len();
+    world.set_ahead(Duration::ZERO);
+    world.calm(200, None);
+    assert!(world.successes.len() >= before + 3, "{:?}", world.successes);
+    let events = world.state.history("nightly").expect("a job").events;
+    let is_told = events.iter().any(|one| one.text.contains("set back"));
+    assert!(is_told, "{events:?}");
+}
