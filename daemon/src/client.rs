@@ -256,10 +256,19 @@ pub fn connector(config: tls::ClientConfig, timeout: Duration) -> Connector {
     connector_for(config, timeout, true)
 }
 
+/// A connection on which nothing comes is asked after so long whether its other end is there, this often and so many times:
+/// a machine that has lost its power says nothing, tcp(7).
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_RETRIES: u32 = 3;
+
 fn connector_for(config: tls::ClientConfig, timeout: Duration, http2: bool) -> Connector {
     let mut plain = HttpConnector::new();
     plain.set_connect_timeout(Some(timeout));
     plain.set_nodelay(true);
+    plain.set_keepalive(Some(KEEP_ALIVE_AFTER));
+    plain.set_keepalive_interval(Some(KEEP_ALIVE_INTERVAL));
+    plain.set_keepalive_retries(Some(KEEP_ALIVE_RETRIES));
     plain.enforce_http(false);
     let builder = HttpsConnectorBuilder::new()
         .with_tls_config(config)

@@ -2,11 +2,13 @@
 //!
 //! Entered through [`SocketOwner::find`], which asks the kernel's socket diagnostics for the one socket that
 //! is connected to ours; where netlink is not to be had, the tables of procfs are read, which know no
-//! cgroups. Invariant: only a connection that stands is told, so what is said of it is said of whoever sent
-//! what we read from it: while our end is open the kernel connects no other socket to it.
+//! cgroups. Invariants: only a connection that stands is told, so what is said of it is said of whoever sent
+//! what we read from it: while our end is open the kernel connects no other socket to it; in a user namespace that does not
+//! know all users, those that it does not know are not told from each other, so of them nothing is said.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
@@ -29,13 +31,11 @@ impl SocketOwner {
     #[must_use]
     pub fn find(peer: SocketAddr, local: SocketAddr) -> Option<Self> {
         let (peer, local) = (canonical(peer), canonical(local));
-        match diagnosed(peer, local) {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::debug!(%error, "socket diagnostics are not to be had; reading procfs");
-                listed(peer, local)
-            }
-        }
+        let found = diagnosed(peer, local).unwrap_or_else(|error| {
+            tracing::debug!(%error, "socket diagnostics are not to be had; reading procfs");
+            listed(peer, local)
+        });
+        found.filter(|owner| known_users().know(owner.uid))
     }
 
     /// The same for what can be on this machine, without a look through the tables of procfs, which take long.
@@ -43,8 +43,45 @@ impl SocketOwner {
         let (peer, local) = (canonical(peer), canonical(local));
         let is_here = peer.ip().is_loopback() || peer.ip() == local.ip();
         let found = is_here.then(|| diagnosed(peer, local));
-        found.and_then(Result::ok).flatten()
+        let found = found.and_then(Result::ok).flatten();
+        found.filter(|owner| known_users().know(owner.uid))
     }
+}
+
+/// Which users this process can tell apart.
+#[derive(Clone, Copy, Debug)]
+struct KnownUsers {
+    /// What the kernel says instead of each user that this process's namespace does not know; none in one that knows all.
+    unmapped: Option<u32>,
+}
+
+impl KnownUsers {
+    /// From `uid_map` and `overflowuid` of procfs, user_namespaces(7).
+    fn of(uid_map: &str, overflow: &str) -> Self {
+        const ALL: u64 = u32::MAX as u64;
+        let lengths = uid_map
+            .lines()
+            .filter_map(|line| line.split_ascii_whitespace().nth(2)?.parse::<u64>().ok());
+        let knows_all = lengths.sum::<u64>() >= ALL;
+        Self {
+            unmapped: overflow.trim().parse().ok().filter(|_| !knows_all),
+        }
+    }
+
+    fn know(self, uid: u32) -> bool {
+        self.unmapped != Some(uid)
+    }
+}
+
+fn known_users() -> KnownUsers {
+    static KNOWN: OnceLock<KnownUsers> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        KnownUsers::of(
+            &read("/proc/self/uid_map"),
+            &read("/proc/sys/kernel/overflowuid"),
+        )
+    })
 }
 
 /// IPv4 in the form of IPv6 is one connection with the same addresses in the form of IPv4.
@@ -223,6 +260,15 @@ mod tests {
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
         Some((ours, theirs))
+    }
+
+    #[test]
+    fn users_that_a_namespace_does_not_know_are_nobody_in_particular() {
+        let whole = KnownUsers::of("         0          0 4294967295\n", "65534\n");
+        assert!(whole.know(1_000) && whole.know(65_534));
+        let map = "         0          0          1\n       990        990          1\n";
+        let part = KnownUsers::of(map, "65534\n");
+        assert!(part.know(0) && part.know(990) && !part.know(65_534));
     }
 
     fn inode_of(stream: &TcpStream) -> u32 {

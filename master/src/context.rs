@@ -20,6 +20,7 @@ use crate::files::Files;
 use crate::handle::Handle;
 use crate::history::History;
 use crate::metrics::Metrics;
+use crate::subscription_rate::SubscriptionRate;
 
 /// Bodies of scheduler calls.
 pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
@@ -46,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) authentication: Authentication,
     /// What holds frameworks to their pace.
     pub(crate) call_rate_limit: CallRateLimit,
+    /// What holds schedulers to a pace of subscribing.
+    pub(crate) subscription_rate: SubscriptionRate,
     pub(crate) verbosity: Verbosity,
     /// Files of a page for people, served at the root.
     pub(crate) webui: Option<ServeDir>,

@@ -31,6 +31,7 @@ pub mod registry;
 mod run;
 mod service;
 mod stream_event;
+mod subscription_rate;
 mod view_cache;
 mod view_filter;
 mod views;

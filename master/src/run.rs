@@ -43,6 +43,7 @@ use crate::lead::{Lead, LeadError, Start};
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError};
 use crate::service::Service;
+use crate::subscription_rate::SubscriptionRate;
 use crate::{grpc, http, whitelist};
 
 /// What a master gets from whoever starts it.
@@ -176,6 +177,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         metrics,
         history: Arc::default(),
         renderer: Renderer::default(),
+        subscription_rate: SubscriptionRate::default(),
         buffered_responses: BufferedResponses::default(),
         files: Files::new(flags.external_log_file.clone()),
         file_reads: FileReads::default(),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, ValueHint};
@@ -149,12 +150,20 @@ fn client_with(
     })
 }
 
+/// How often a server that says nothing is asked whether it is there, and for how long it may leave that unanswered: some
+/// answers come when something has ended, however late that is.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A channel for gRPC to an address that is still to be connected to.
 pub(super) fn channel(url: &str) -> anyhow::Result<Channel> {
     let timeout = Options::default().connect_timeout;
     let endpoint = Endpoint::from_shared(url.to_owned())
         .with_context(|| format!("{url} is no address"))?
-        .connect_timeout(timeout);
+        .connect_timeout(timeout)
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+        .keep_alive_while_idle(true);
     if !url.starts_with("https://") {
         return Ok(endpoint.connect_lazy());
     }

@@ -29,7 +29,7 @@ use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::pending::Pending;
 use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
-use super::timers::Timers;
+use super::timers::{TimerKey, Timers};
 use super::views::snapshot::{AgentView, CachedSnapshots, FrameworkView};
 
 /// The master as a state machine.
@@ -78,6 +78,8 @@ pub struct MasterCore {
     pub(super) is_suspect: bool,
     /// When the next agent may be marked unreachable.
     pub(super) next_removal: Moment,
+    /// When agents that have not come back are looked for next.
+    pub(super) reregister_timer: Option<(Moment, TimerKey)>,
     pub(super) next_agent: u64,
 
     pub(super) frameworks: CachedViewMap<FrameworkId, Framework, FrameworkView>,

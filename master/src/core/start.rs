@@ -68,6 +68,7 @@ impl MasterCore {
             silent: BTreeSet::new(),
             is_suspect: false,
             next_removal: Moment::ORIGIN,
+            reregister_timer: None,
             next_agent: 0,
             frameworks: CachedViewMap::default(),
             schedulers: BTreeMap::new(),
@@ -109,10 +110,8 @@ impl MasterCore {
             Timer::RegistryGc,
         );
         if !core.recovered_agents.is_empty() {
-            core.timers.set(
-                now.moment + core.config.agent_reregister_timeout,
-                Timer::Reregister,
-            );
+            let until = now.moment + core.config.agent_reregister_timeout;
+            core.expect_returns_until(until);
         }
         core.expect_next_step();
         core

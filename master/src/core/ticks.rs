@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
+use meseta_resources::time::Moment;
 use meseta_resources::{AgentId, FrameworkId};
 
 use crate::core::config::{HEARTBEAT_INTERVAL, PENDING_MUTATIONS_MAX};
@@ -46,7 +47,10 @@ impl MasterCore {
                 generation,
             } => self.failover_expired(&framework, generation),
             Timer::Ping { agent, generation } => self.ping(&agent, generation),
-            Timer::Reregister => self.reregistration_expired(),
+            Timer::Reregister => {
+                self.reregister_timer = None;
+                self.reregistration_expired();
+            }
             Timer::Offer { offer } => self.rescind(&offer),
             Timer::InverseOffer { offer } => self.rescind_inverse(&offer),
             Timer::PartialReregistration { connection } => {
@@ -202,19 +206,31 @@ impl MasterCore {
         );
     }
 
+    /// Looks at a moment, or at the one that was set if that is earlier, for agents that have not come back. There is one such
+    /// timer: each would set the next.
+    pub(super) fn expect_returns_until(&mut self, at: Moment) {
+        if let Some((set, key)) = self.reregister_timer.take() {
+            if set <= at {
+                self.reregister_timer = Some((set, key));
+                return;
+            }
+            self.timers.cancel(key);
+        }
+        let key = self.timers.set(at, Timer::Reregister);
+        self.reregister_timer = Some((at, key));
+    }
+
     /// Agents that the previous master knew and that did not come back.
     fn reregistration_expired(&mut self) {
         let since = self.now.unix;
         let missing: Vec<AgentId> = self.recovered_agents.keys().cloned().collect();
         if self.suspects_itself(missing.len()) {
-            let again = self.now.moment + self.config.total_ping_timeout();
-            self.timers.set(again, Timer::Reregister);
+            self.expect_returns_until(self.now.moment + self.config.total_ping_timeout());
             return;
         }
         let mutations_left = PENDING_MUTATIONS_MAX.saturating_sub(self.pending.len());
         if missing.len() > mutations_left {
-            self.timers
-                .set(self.now.moment + Duration::from_secs(1), Timer::Reregister);
+            self.expect_returns_until(self.now.moment + Duration::from_secs(1));
         }
         for agent in missing.into_iter().take(mutations_left) {
             let expected = self.recovered_agents.get(&agent);
@@ -225,7 +241,7 @@ impl MasterCore {
                 continue;
             }
             if !self.may_remove() {
-                self.timers.set(self.next_removal, Timer::Reregister);
+                self.expect_returns_until(self.next_removal);
                 break;
             }
             tracing::warn!(agent_id = %agent, "agent did not come back after the master's restart");

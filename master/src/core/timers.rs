@@ -136,6 +136,13 @@ impl Timers {
         }
     }
 
+    /// How many of a kind are set.
+    #[cfg(test)]
+    pub(super) fn count(&self, timer: &Timer) -> usize {
+        let all = self.own.values().chain(self.of_others.values());
+        all.filter(|one| *one == timer).count()
+    }
+
     fn next(&self) -> Option<Moment> {
         let own = self.own.keys().next().map(|(at, _)| *at);
         let others = self.of_others.keys().next();

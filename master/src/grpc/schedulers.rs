@@ -71,6 +71,12 @@ impl Scheduler for Schedulers {
             suppressed_roles: message.suppressed_roles,
             offer_constraints: constraints,
         });
+        let rate = &self.context.subscription_rate;
+        rate.take(caller.group()).map_err(|wait| {
+            Status::unavailable(format!(
+                "too many subscriptions of this principal: try again in {wait:?}"
+            ))
+        })?;
         let stream_id = uuid::Uuid::new_v4().to_string();
         let metadata = MetadataValue::try_from(&stream_id)
             .map_err(|error| Status::internal(error.to_string()))?;

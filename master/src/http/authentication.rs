@@ -103,6 +103,18 @@ pub(crate) fn caller(request: &Request) -> Option<Caller> {
     request.extensions().get::<Caller>().cloned()
 }
 
+/// The answer to a scheduler whose like subscribe too often: clients of Mesos try again after this status alone.
+pub(crate) fn subscribed_too_often(wait: Duration) -> Response {
+    let message = format!("Too many subscriptions of this principal: try again in {wait:?}");
+    let mut response = (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
+    let headers = response.headers_mut();
+    headers.insert(
+        header::RETRY_AFTER,
+        HeaderValue::from(wait.as_secs().saturating_add(1)),
+    );
+    response
+}
+
 /// The answer to a call that came too early.
 pub(crate) fn too_many_requests(wait: Duration) -> Response {
     let seconds = wait.as_secs().saturating_add(1);

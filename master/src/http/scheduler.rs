@@ -150,6 +150,9 @@ async fn subscribe(
             "Failed to make a stream id",
         ));
     };
+    if let Err(wait) = context.subscription_rate.take(caller.group()) {
+        return Err(authentication::subscribed_too_often(wait));
+    }
     let connection = context.handle.new_connection();
     let (sink, source) = events::queue(context.handle.budgets.subscriber(), events::EVENTS_MAX);
     let source = source.fenced(&context.handle.standing.fence);

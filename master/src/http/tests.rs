@@ -40,6 +40,7 @@ use crate::flags::Flags;
 use crate::handle::{self, Handle};
 use crate::registry::InMemory;
 use crate::service::Service;
+use crate::subscription_rate::SubscriptionRate;
 use meseta_daemon::clock::Clock;
 
 #[derive(Parser)]
@@ -120,6 +121,7 @@ fn context_of(
         file_reads: FileReads::default(),
         authentication,
         call_rate_limit: CallRateLimit::default(),
+        subscription_rate: SubscriptionRate::default(),
         shutdown: CancellationToken::new(),
     };
     Arc::new(context)

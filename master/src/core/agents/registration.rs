@@ -27,7 +27,6 @@ use crate::core::state::persisted::{AgentRecord, Mutation};
 use crate::core::state::rejection::Rejection;
 use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::state::unknown_task_updates::UnknownTaskUpdates;
-use crate::core::timers::Timer;
 
 impl MasterCore {
     /// The first frame of a connection.
@@ -393,10 +392,8 @@ impl MasterCore {
                 was_unreachable,
             };
             self.expect_agent(id, agent);
-            self.timers.set(
-                self.now.moment + self.config.agent_reregister_timeout,
-                Timer::Reregister,
-            );
+            let until = self.now.moment + self.config.agent_reregister_timeout;
+            self.expect_returns_until(until);
             return;
         }
         let is_expected = self.take_returned(&id).is_some();

@@ -11,6 +11,10 @@ use super::persisted::{FrameworkRecord, Recovered};
 use crate::core::answer::Answer;
 use crate::core::ids::{ConnectionId, ReplyId};
 
+/// What the kernel said instead of any user to a master in a user namespace, as its unit once put it into: nobody in
+/// particular.
+const OVERFLOW_USER: u32 = 65_534;
+
 /// A subscription that has been understood.
 #[derive(Debug)]
 pub(in crate::core) struct Subscription {
@@ -107,7 +111,7 @@ impl Ownership {
             let owner = Owner {
                 identity: Identity {
                     principal: record.principal.clone(),
-                    user: record.user,
+                    user: record.user.filter(|user| *user != OVERFLOW_USER),
                 },
                 absent: record.absent,
                 is_tentative: false,

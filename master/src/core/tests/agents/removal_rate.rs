@@ -1,6 +1,7 @@
 //! How fast agents are given up, and when none is.
 
 use super::*;
+use crate::core::timers::Timer;
 
 #[test]
 fn agents_are_lost_no_faster_than_the_rate_allows_and_may_answer_until_their_turn() {
@@ -40,6 +41,25 @@ fn recovered_agents_are_lost_no_faster_than_the_rate_allows() {
         world.advance(wait);
         assert_eq!(world.lost(), expected);
     }
+}
+
+#[test]
+fn of_very_many_agents_that_are_missing_one_deadline_is_kept() {
+    let record = |number: usize| agent_record(&format!("a{number}"), 1);
+    let mut config = config();
+    config.agent_removal_percent = 100;
+    let recovered = Recovered {
+        epoch: 2,
+        agents: (0..PENDING_MUTATIONS_MAX + 100).map(record).collect(),
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    world.advance(601 * SECOND);
+    for _ in 0..60 {
+        world.advance(SECOND);
+        assert_eq!(world.core.timers.count(&Timer::Reregister), 1);
+    }
+    assert_eq!(world.lost(), 4);
 }
 
 #[test]

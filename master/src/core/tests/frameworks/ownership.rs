@@ -194,6 +194,21 @@ fn local(user: u32) -> Caller {
 }
 
 #[test]
+fn a_user_that_was_nobody_in_particular_keeps_no_framework_from_its_user() {
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
+    world.caller = local(65_534);
+    let scheduler = world.subscribe(plain());
+    assert_eq!(world.registry.frameworks[0].user, Some(65_534));
+    let mut world = world.restart();
+    world.caller = local(1_000);
+    let claimed = World::with_id(plain(), &scheduler.id);
+    assert_eq!(world.subscribe(claimed.clone()).id, scheduler.id);
+    world.caller = local(1_001);
+    let thief = world.try_subscribe(claimed);
+    assert!(subscription_error(&mut world, thief).contains("another user"));
+}
+
+#[test]
 fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
     for principal in [None, Some("ada")] {
         let (mut world, node) = World::with_agent("cpus:4;mem:1024");

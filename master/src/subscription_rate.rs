@@ -1,0 +1,115 @@
+//! How often the schedulers of one principal, user or network may subscribe: each time the registry is written to.
+//!
+//! Entered through [`SubscriptionRate::take`]. A pure table, with time passed in, behind a lock. Invariant: no group keeps
+//! the registry of all others busy; one that waits is at its full burst again in less than a minute.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Subscriptions at once: those of all frameworks of one principal that come back after a failover.
+const BURST: f64 = 2_000.0;
+/// Further ones a second.
+const PER_SECOND: f64 = 50.0;
+/// Groups that are remembered; of more those that may subscribe the most are forgotten.
+const GROUPS_MAX: usize = 10_000;
+
+#[derive(Debug)]
+pub(crate) struct SubscriptionRate {
+    table: Mutex<Table>,
+    begin: Instant,
+}
+
+impl Default for SubscriptionRate {
+    fn default() -> Self {
+        Self {
+            table: Mutex::default(),
+            begin: Instant::now(),
+        }
+    }
+}
+
+impl SubscriptionRate {
+    /// Takes one subscription of a group, or says how long the next has to wait.
+    pub(crate) fn take(&self, group: String) -> Result<(), Duration> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.take(group, self.begin.elapsed())
+    }
+}
+
+/// What groups have left, and when that was reckoned.
+#[derive(Debug, Default)]
+struct Table(HashMap<String, (f64, Duration)>);
+
+fn left((left, since): (f64, Duration), now: Duration) -> f64 {
+    let passed = now.saturating_sub(since).as_secs_f64();
+    (left + passed * PER_SECOND).min(BURST)
+}
+
+impl Table {
+    fn take(&mut self, group: String, now: Duration) -> Result<(), Duration> {
+        if self.0.len() >= GROUPS_MAX && !self.0.contains_key(&group) {
+            self.forget(now);
+        }
+        let entry = self.0.entry(group).or_insert((BURST, now));
+        let left = left(*entry, now);
+        if left < 1.0 {
+            let wait = Duration::from_secs_f64((1.0 - left) / PER_SECOND);
+            // Sums of parts are a little less than the whole.
+            return Err(wait + Duration::from_millis(1));
+        }
+        *entry = (left - 1.0, now);
+        Ok(())
+    }
+
+    /// Forgets the half of the groups that have the most left.
+    fn forget(&mut self, now: Duration) {
+        let mut all: Vec<(f64, String)> = self
+            .0
+            .iter()
+            .map(|(group, entry)| (left(*entry, now), group.clone()))
+            .collect();
+        all.sort_by(|one, other| other.0.total_cmp(&one.0));
+        all.truncate(GROUPS_MAX / 2);
+        for (_, group) in all {
+            self.0.remove(&group);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_subscribes_without_end_is_held_to_its_pace_and_no_other() {
+        let mut table = Table::default();
+        let mut taken = 0;
+        for millis in 0..10_000 {
+            let now = Duration::from_millis(millis);
+            taken += u32::from(table.take("greedy".to_owned(), now).is_ok());
+            if millis % 1_000 == 0 {
+                assert_eq!(table.take("other".to_owned(), now), Ok(()));
+            }
+        }
+        assert!((2_490..=2_500).contains(&taken), "{taken}");
+        let end = Duration::from_secs(10);
+        let wait = table.take("greedy".to_owned(), end).unwrap_err();
+        assert!(wait <= Duration::from_millis(22), "{wait:?}");
+        assert_eq!(table.take("greedy".to_owned(), end + wait), Ok(()));
+    }
+
+    #[test]
+    fn groups_without_end_are_forgotten_and_not_the_one_that_has_little_left() {
+        let mut table = Table::default();
+        let now = Duration::from_secs(1);
+        while table.take("greedy".to_owned(), now).is_ok() {}
+        for number in 0..3 * GROUPS_MAX {
+            assert_eq!(table.take(format!("g{number}"), now), Ok(()));
+            assert!(table.0.len() <= GROUPS_MAX);
+        }
+        assert!(table.take("greedy".to_owned(), now).is_err());
+    }
+}
