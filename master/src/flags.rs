@@ -221,6 +221,11 @@ pub struct Flags {
     #[arg(long, default_value = "15mins", value_name = "DURATION")]
     pub registry_gc_interval: String,
 
+    /// By how much agents may make the registry's epoch a higher one in the life of this master: after a restore they
+    /// have obeyed later ones. An agent that says more is refused, with what is needed.
+    #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
+    pub registry_epoch_rise_max: u64,
+
     /// For how long a lost agent is remembered.
     #[arg(long, default_value = "2weeks", value_name = "DURATION")]
     pub registry_max_agent_age: String,
@@ -719,6 +724,7 @@ mod tests {
             ("registry_max_agent_age=3secs", ""),
             ("registry_max_agent_count=3", ""),
             ("registry_gc_interval=3secs", ""),
+            ("registry_epoch_rise_max=3", "registry_epoch_rise_max: 3,"),
             ("memory_budget=2GB", "history_per_framework: 33554432,"),
             ("root_submissions=false", ""),
             ("require_agent_domain=true", ""),

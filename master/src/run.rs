@@ -498,6 +498,7 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
         registry_max_agent_age: options.registry_max_agent_age,
         registry_max_agent_count: flags.registry_max_agent_count,
         registry_gc_interval: options.registry_gc_interval,
+        registry_epoch_rise_max: flags.registry_epoch_rise_max,
         memory: Memory::of(options.memory_budget),
         root_submissions: flags.root_submissions,
         require_agent_domain: flags.require_agent_domain,

@@ -131,6 +131,8 @@ pub struct Config {
     pub registry_max_agent_age: Duration,
     pub registry_max_agent_count: usize,
     pub registry_gc_interval: Duration,
+    /// By how much agents may make the registry's epoch a higher one in the life of this master.
+    pub registry_epoch_rise_max: u64,
     /// What may be remembered, in bytes.
     pub memory: Memory,
     pub root_submissions: bool,
@@ -197,6 +199,7 @@ impl Config {
             registry_max_agent_age: 14 * DAY,
             registry_max_agent_count: 102_400,
             registry_gc_interval: Duration::from_secs(900),
+            registry_epoch_rise_max: 1_000_000,
             memory: Memory::of(MEMORY_BUDGET_DEFAULT),
             root_submissions: true,
             require_agent_domain: false,

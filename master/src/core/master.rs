@@ -37,6 +37,8 @@ use super::views::snapshot::{AgentView, CachedSnapshots, FrameworkView};
 pub struct MasterCore {
     pub(super) config: Config,
     pub(super) epoch: u64,
+    /// The same when this master began.
+    pub(super) first_epoch: u64,
     /// The highest that was asked of the registry; 0 if none was.
     pub(super) requested_epoch: u64,
     /// When another one may be asked of it.

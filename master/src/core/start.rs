@@ -41,6 +41,7 @@ impl MasterCore {
         let operator = OperatorSettings::recovered(&recovered, &weights);
         let mut core = Self {
             epoch: recovered.epoch,
+            first_epoch: recovered.epoch,
             requested_epoch: 0,
             next_epoch_rise: Moment::ORIGIN,
             cluster_id: Some(recovered.cluster_id.clone()).filter(|id| !id.is_empty()),

@@ -15,9 +15,6 @@ use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
 use crate::core::state::rejection::Rejection;
 
-/// By so much an agent may be ahead: more than a cluster has leaders in its life. What is further ahead is a mistake.
-const EPOCH_RISE_MAX: u64 = 1_000_000;
-
 /// From one rise to the next, because each makes all agents write: an agent that makes epochs up must not keep them busy.
 const EPOCH_RISE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -43,13 +40,18 @@ impl MasterCore {
             return Ok(None);
         }
         let next = obeyed.epoch.checked_add(1);
-        match next.filter(|next| next - self.epoch <= EPOCH_RISE_MAX) {
+        // All rises of one master together: an agent that makes epochs up must not outrun every copy of the registry.
+        let max = self.config.registry_epoch_rise_max;
+        let rise = next.map(|next| next.saturating_sub(self.first_epoch));
+        match next.filter(|_| rise.is_some_and(|rise| rise <= max)) {
             Some(next) => Ok(Some(next)),
             None => Err(Rejection::for_now(format!(
-                "the agent says that it has obeyed epoch {} of this cluster, whose registry is at {}: a difference above \
-                 {EPOCH_RISE_MAX} is not believed; if the registry is the right one, end the agent's tasks and remove \
-                 meta/slaves/latest in its --work_dir, so that it registers anew",
-                obeyed.epoch, self.epoch
+                "the agent says that it has obeyed epoch {} of this cluster, whose registry was at {} when this master began: \
+                 a difference above {max} is not believed; if the registry is the right one and most agents say so, start the \
+                 master once with --registry_epoch_rise_max={}",
+                obeyed.epoch,
+                self.first_epoch,
+                rise.unwrap_or(u64::MAX)
             ))),
         }
     }

@@ -107,6 +107,31 @@ fn what_agents_obeyed_of_other_clusters_and_what_cannot_be_raises_nothing() {
 }
 
 #[test]
+fn agents_do_not_outrun_every_copy_and_an_operator_may_believe_them() {
+    let mut world = restored();
+    let connection = comes_back(&mut world, 0, obeyed("c", 1_000_001, Some("x")));
+    world.registered(connection);
+    world.advance(11 * SECOND);
+    let further = comes_back(&mut world, 0, obeyed("c", 1_500_000, Some("x")));
+    let refused = taken!(world, further, Refused);
+    let reason = &refused[0].reason;
+    assert!(
+        reason.ends_with("--registry_epoch_rise_max=1499998"),
+        "{reason}"
+    );
+    let mut config = config();
+    config.registry_epoch_rise_max = 1_499_998;
+    let recovered = Recovered {
+        epoch: 3,
+        cluster_id: "c".to_owned(),
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let connection = comes_back(&mut world, 0, obeyed("c", 1_500_000, Some("x")));
+    world.registered(connection);
+}
+
+#[test]
 fn an_agent_that_is_gone_and_obeyed_a_higher_epoch_is_ended_once_one_above_is_durable() {
     let recovered = Recovered {
         epoch: 3,
