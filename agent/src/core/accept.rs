@@ -11,7 +11,7 @@ use meseta_proto::convert;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{ContainerId, ExecutorId, Now, Resources};
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Now, Resources};
 use tracing::{info, warn};
 
 use super::demand::{combined, demand};
@@ -27,6 +27,8 @@ const DISK_FULL: &str =
     "The disk of the agent's work directory is full; tasks are taken again when it has room";
 const DISK_FAILING: &str =
     "The agent cannot write to its work directory; tasks are taken again when it can";
+const NOT_ACKNOWLEDGED: &str = "The framework has too many tasks on this agent that have ended and whose last status update \
+     it has not acknowledged; its tasks are taken again when it has";
 
 /// A task that may be run.
 struct Checked {
@@ -68,7 +70,9 @@ impl AgentCore {
 
     /// Why no task is taken at present, whatever it asks for.
     fn refused_for_now(&self, framework: &pb::FrameworkInfo) -> Option<Rejection> {
-        let (reason, message) = self.drain_refusal().or_else(|| self.disk_refusal())?;
+        let refusal = self.drain_refusal().or_else(|| self.disk_refusal());
+        let (reason, message) =
+            refusal.or_else(|| self.unacknowledged_refusal(framework.id.as_ref()?))?;
         Some(Rejection {
             state: dropped_or_lost(is_partition_aware(framework)),
             reason,
@@ -84,6 +88,16 @@ impl AgentCore {
             DiskCondition::Failing => DISK_FAILING,
         };
         Some((Reason::ContainerLaunchFailed, message))
+    }
+
+    /// What has ended pays with no resources for the memory and the disk that it takes until it is acknowledged.
+    fn unacknowledged_refusal(
+        &self,
+        framework: &pb::FrameworkId,
+    ) -> Option<(Reason, &'static str)> {
+        let id = FrameworkId::new(&framework.value).ok()?;
+        let is_taken = self.history.takes_tasks_of(&id);
+        (!is_taken).then_some((Reason::ContainerLaunchFailed, NOT_ACKNOWLEDGED))
     }
 
     fn is_here(&self, stream: &StreamKey) -> bool {
@@ -105,7 +119,7 @@ impl AgentCore {
             rejection.state,
             Source::Agent,
             Some(rejection.reason),
-            Some(rejection.message.clone()),
+            Some(rejection.message()),
         );
         self.answer_for_absent(now, stream, status, Default::default());
     }
@@ -429,7 +443,7 @@ impl AgentCore {
         let framework = framework.id.clone().unwrap_or_default().value;
         Some(Arc::new(RunKey {
             agent: self.agent_id.clone()?,
-            framework: meseta_resources::FrameworkId::new(&framework).ok()?,
+            framework: FrameworkId::new(&framework).ok()?,
             executor,
             container: ContainerId::new(&self.uuid().to_string()).ok()?,
         }))
@@ -523,6 +537,7 @@ impl AgentCore {
             healthy: None,
             check_status: None,
             kill_asked: None,
+            ended_bytes: 0,
         };
         if had_one {
             // The log of an earlier task of this id says that it is over.

@@ -2,8 +2,8 @@
 //!
 //! The containerizer runs one probe at a time ([`Probe`]); the core keeps the clock, counts failures and tells the scheduler.
 //! A health check that fails too often in a row ends its task; a check never does. Invariants: no probe runs before
-//! its delay or after a kill; only changes of a check are told, and of a health check every failure that counts; that
-//! the agent could not look is no failure of the task.
+//! its delay or after a kill; only changes of a check are told, and of a health check every failure that counts; what finds
+//! no room is told by the next look; that the agent could not look is no failure of the task.
 
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use super::kill::grace_of_task;
 use super::model::{Phase, TaskRef};
 use super::probe::{CheckKind, CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
+use super::update_streams::Pushed;
 use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::KillCause;
 
@@ -259,14 +260,16 @@ impl AgentCore {
         };
         let check_state = &task_ref.task.check_state;
         if is_success(result) {
-            let is_news = !check_state.was_healthy || check_state.failures > 0;
+            let is_news = !check_state.was_healthy
+                || check_state.failures > 0
+                || check_state.is_untold(CheckKind::Health);
             self.change_task(&task_ref.task.key, |task| {
                 task.check_state.was_healthy = true;
                 task.check_state.failures = 0;
                 task.healthy = Some(true);
             });
             if is_news {
-                self.tell_check(now, task_ref, Reason::TaskHealthCheckStatusUpdated);
+                self.tell_check(now, task_ref, CheckKind::Health);
             }
             return;
         }
@@ -282,7 +285,7 @@ impl AgentCore {
             task.check_state.failures = failures;
             task.healthy = Some(false);
         });
-        self.tell_check(now, task_ref, Reason::TaskHealthCheckStatusUpdated);
+        self.tell_check(now, task_ref, CheckKind::Health);
         if failures >= check.consecutive_failures()
             && let Some(task_ref) = self.task_at(&task_ref.task.key)
         {
@@ -319,21 +322,32 @@ impl AgentCore {
                 info!(task_id = %task_ref.task.key.task, why, "a check got no answer");
             }
         }
-        if task_ref.task.check_status.as_ref() == Some(&status) {
+        if task_ref.task.check_status.as_ref() == Some(&status)
+            && !task_ref.task.check_state.is_untold(CheckKind::Check)
+        {
             return;
         }
         self.change_task(&task_ref.task.key, |task| task.check_status = Some(status));
-        self.tell_check(now, task_ref, Reason::TaskCheckStatusUpdated);
+        self.tell_check(now, task_ref, CheckKind::Check);
     }
 
-    fn tell_check(&mut self, now: Now, task_ref: &TaskRef, reason: Reason) {
+    /// Tells what was seen, or notes that there was no room for it: then the next look tells what that sees.
+    fn tell_check(&mut self, now: Now, task_ref: &TaskRef, check_kind: CheckKind) {
         let Some(task_ref) = self.task_at(&task_ref.task.key) else {
             return;
         };
         let running = pb::TaskState::TaskRunning;
         let mut status = self.executor_status(now, &task_ref, running, task_ref.container().pid);
+        let reason = match check_kind {
+            CheckKind::Health => Reason::TaskHealthCheckStatusUpdated,
+            CheckKind::Check => Reason::TaskCheckStatusUpdated,
+        };
         status.reason = Some(reason.into());
-        self.update_task(now, &task_ref.task.key, status);
+        let told = self.update_task(now, &task_ref.task.key, status);
+        self.change_task(&task_ref.task.key, |task| {
+            let is_untold = told == Some(Pushed::Full);
+            task.check_state.note_told(check_kind, !is_untold);
+        });
     }
 }
 

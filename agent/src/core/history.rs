@@ -1,13 +1,15 @@
-//! What completed frameworks, executors and their tasks take, so that it has a bound in bytes.
+//! What completed frameworks, executors and their tasks take, so that it has a bound in bytes, with the tasks that have
+//! ended and whose end is not acknowledged.
 //!
-//! Pure. Invariant: what is counted for a framework is what its completed executors took when they were added, and what
-//! it took itself if it has no work.
+//! Those are not forgotten: a framework with too many of them is refused new ones. Pure. Invariant: what is counted for a
+//! framework is what its completed executors took when they were added, and what it took itself if it has no work.
 
 use std::collections::BTreeMap;
 
 use meseta_proto::schema;
 use meseta_resources::FrameworkId;
 
+use super::shares::Shares;
 use super::{Executor, Framework, Task};
 
 /// The bytes of each framework's completed executors, and of itself once it is completed.
@@ -16,6 +18,8 @@ pub(super) struct History {
     bytes_max: usize,
     bytes: usize,
     frameworks: BTreeMap<FrameworkId, usize>,
+    /// What tasks take that have ended and whose end is not acknowledged.
+    ended: Shares,
 }
 
 impl History {
@@ -24,6 +28,7 @@ impl History {
             bytes_max,
             bytes: 0,
             frameworks: BTreeMap::new(),
+            ended: Shares::new(bytes_max / 4 * 3, bytes_max / 2),
         }
     }
 
@@ -65,9 +70,27 @@ impl History {
         self.take_off_bytes(&framework.id, framework_bytes(framework));
     }
 
+    /// A task has ended, or was read as one that has. What it takes, until [`History::acknowledged`].
+    pub(super) fn ended(&mut self, task: &Task) -> usize {
+        let bytes = size_of::<Executor>() + task_bytes(task);
+        self.ended.add(&task.key.run.framework, bytes);
+        bytes
+    }
+
+    /// The end of a task was acknowledged, or nobody will.
+    pub(super) fn acknowledged(&mut self, task: &Task) {
+        let framework = &task.key.run.framework;
+        self.ended.take_off(framework, task.ended_bytes);
+    }
+
+    /// Whether a framework has acknowledged enough of the ends of its tasks to be given more.
+    pub(super) fn takes_tasks_of(&self, framework: &FrameworkId) -> bool {
+        self.ended.has_room(framework, 0)
+    }
+
     /// The framework that has most, if all together have too much.
     pub(super) fn too_much(&self) -> Option<FrameworkId> {
-        if self.bytes <= self.bytes_max {
+        if self.bytes.saturating_add(self.ended.all()) <= self.bytes_max {
             return None;
         }
         let most = self.frameworks.iter().max_by_key(|(_, bytes)| **bytes);

@@ -24,6 +24,7 @@
 //! oversubscription.rs  estimates → the master; corrections → revocable containers
 //! status_updates.rs status updates made, sent, acknowledged; runs retired
 //! update_streams.rs their streams
+//! shares.rs        what each framework takes of what they share
 //! recovery.rs      the state after a restart
 //! boot_clock.rs    how long ago something was, over restarts
 //! pause.rs         deadlines after the process stood still
@@ -63,6 +64,7 @@ mod recovery;
 mod registration;
 mod rejection;
 mod reregistration;
+mod shares;
 mod snapshot;
 mod states;
 mod status_updates;

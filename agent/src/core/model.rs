@@ -361,6 +361,8 @@ pub struct Task {
     pub check_status: Option<pb::CheckStatusInfo>,
     /// A kill that was asked for, of a task whose executor carries it out.
     pub kill_asked: Option<Option<pb::KillPolicy>>,
+    /// What it is counted to take since it has ended.
+    pub ended_bytes: usize,
 }
 
 impl Task {
@@ -390,6 +392,10 @@ impl Task {
         }
         if let Ok(state) = pb::TaskState::try_from(status.state) {
             self.state = state;
+        }
+        if self.is_terminal() && self.info.data.is_some() {
+            // It was for whoever runs the task, and may be the most of it.
+            Arc::make_mut(&mut self.info).data = None;
         }
         self.healthy = status.healthy.or(self.healthy);
         if status.check_status.is_some() {

@@ -74,4 +74,22 @@ pub struct CheckState {
     pub(super) failures: u32,
     /// The look under way, per kind.
     pub(super) in_flight: [Option<ProbeId>; 2],
+    /// Whether there was no room for what the last look was to tell, per kind.
+    pub(super) untold: [bool; 2],
+}
+
+impl CheckState {
+    /// Whether what was seen last is still to be told.
+    pub(super) fn is_untold(&self, check_kind: CheckKind) -> bool {
+        self.untold
+            .get(check_kind as usize)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn note_told(&mut self, check_kind: CheckKind, is_told: bool) {
+        if let Some(untold) = self.untold.get_mut(check_kind as usize) {
+            *untold = !is_told;
+        }
+    }
 }

@@ -179,12 +179,15 @@ impl AgentCore {
             },
             key,
         };
-        for task in tasks {
+        for mut task in tasks {
             let over = task.is_terminal() && !self.updates.has_unacknowledged(&task.stream());
             if over && kind != ExecutorKind::Command {
                 executor.completed_bytes += task_bytes(&task);
                 executor.completed.push_back(Arc::new(task));
             } else {
+                if task.is_terminal() {
+                    task.ended_bytes = self.history.ended(&task);
+                }
                 executor.tasks.insert(task.key.task.clone(), Arc::new(task));
             }
         }
@@ -258,6 +261,7 @@ impl AgentCore {
             healthy: None,
             check_status: None,
             kill_asked: None,
+            ended_bytes: 0,
         };
         self.replay(now, kind, &mut task, &image.log);
         if let Some(nested) = &mut task.nested {
@@ -280,11 +284,9 @@ impl AgentCore {
                     task.record(status);
                     task.sent
                         .get_or_insert((status.state, status.uuid.clone().unwrap_or_default()));
-                    if kind != ExecutorKind::Custom {
-                        self.updates.supersede(&stream, status);
-                    }
+                    let is_executors = kind == ExecutorKind::Custom;
                     self.updates
-                        .push(now.moment, &stream, status.clone(), Arc::default());
+                        .push_recovered(now.moment, &stream, status.clone(), is_executors);
                 }
                 LogEntry::Acknowledged(uuid) => {
                     self.updates.acknowledge(now.moment, &stream, uuid);

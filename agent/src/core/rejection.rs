@@ -11,7 +11,15 @@ pub(super) struct Rejection {
     pub(super) message: String,
 }
 
+/// Characters of what a framework is told: its own texts may be quoted, and the agent keeps it until it is acknowledged.
+const MESSAGE_CHARS_MAX: usize = 1024;
+
 impl Rejection {
+    /// What the framework is told.
+    pub(super) fn message(&self) -> String {
+        self.message.chars().take(MESSAGE_CHARS_MAX).collect()
+    }
+
     /// It never can be run as it is.
     pub(super) fn invalid(message: impl ToString) -> Self {
         Self {

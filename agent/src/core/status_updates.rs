@@ -56,15 +56,17 @@ impl AgentCore {
             return None;
         }
         let stream = task_ref.task.stream();
-        if task_ref.executor.kind != ExecutorKind::Custom {
-            self.updates.supersede(&stream, &status);
-        }
-        let pushed = self
-            .updates
-            .push(now.moment, &stream, status.clone(), permit);
+        let pushed = match task_ref.executor.kind {
+            ExecutorKind::Custom => self
+                .updates
+                .push(now.moment, &stream, status.clone(), permit),
+            ExecutorKind::Command | ExecutorKind::Default => {
+                self.updates.push_own(now.moment, &stream, status.clone())
+            }
+        };
         match pushed {
             Pushed::Send | Pushed::Waits => {}
-            Pushed::Duplicate | Pushed::AfterTerminal | Pushed::Full => {
+            Pushed::Duplicate | Pushed::AfterTerminal | Pushed::Full | Pushed::Once => {
                 self.counters.invalid_status_updates += 1;
                 warn!(
                     framework_id = %stream.framework, task_id = %stream.task, ?pushed,
@@ -96,11 +98,24 @@ impl AgentCore {
             key: task_ref.task.key.clone(),
             entry: Box::new(LogEntry::Update(status.clone())),
         });
+        let had_ended = task_ref.task.is_terminal();
         self.change_task(&task_ref.task.key, |task| task.record(status));
+        if !had_ended && is_terminal(status.state) {
+            self.count_ended(&task_ref.task.key);
+        }
+    }
+
+    fn count_ended(&mut self, key: &TaskKey) {
+        if let Some(TaskRef { task, .. }) = self.task_at(key) {
+            let bytes = self.history.ended(&task);
+            self.change_task(key, |task| task.ended_bytes = bytes);
+            self.shorten_history();
+        }
     }
 
     /// Answers for a task that the agent does not hold: told until acknowledged, but not kept over a
-    /// restart, after which the master would ask again.
+    /// restart, after which the master would ask again. Of a framework that acknowledges nothing only so many are kept: what
+    /// it is told beyond these it is told once.
     pub(super) fn answer_for_absent(
         &mut self,
         now: Now,
@@ -117,8 +132,14 @@ impl AgentCore {
         );
         self.counters.valid_status_updates += 1;
         self.counters.count_terminal(status.state);
-        if self.updates.push(now.moment, stream, status, permit) == Pushed::Send {
-            self.send_head(stream);
+        let sent = status.clone();
+        match self.updates.push_absent(now.moment, stream, status, permit) {
+            Pushed::Send => self.send_head(stream),
+            Pushed::Once if self.updates.is_flowing() => {
+                let latest_state = sent.state;
+                self.send_update(stream, sent, latest_state);
+            }
+            _ => {}
         }
     }
 
@@ -135,6 +156,10 @@ impl AgentCore {
             self.change_task(&task_ref.task.key, |task| task.sent = Some(sent));
         }
         self.updates.sent(stream, self.lsn.0);
+        self.send_update(stream, status, latest_state);
+    }
+
+    fn send_update(&mut self, stream: &StreamKey, status: pb::TaskStatus, latest_state: i32) {
         self.send(ToMaster::StatusUpdate(wire::StatusUpdate {
             framework_id: pb::FrameworkId {
                 value: stream.framework.to_string(),
@@ -200,12 +225,17 @@ impl AgentCore {
     /// A task ended and all its updates are acknowledged.
     pub(super) fn task_over(&mut self, task_ref: &TaskRef) {
         let task = &task_ref.task.key.task;
+        let mut over = None;
         self.change_executor(&task_ref.executor.key, |executor| {
             if let Some(task) = executor.tasks.remove(task) {
                 executor.completed_bytes += task_bytes(&task);
-                executor.completed.push_back(task);
+                executor.completed.push_back(task.clone());
+                over = Some(task);
             }
         });
+        if let Some(over) = over {
+            self.history.acknowledged(&over);
+        }
         self.retire_oldest_tasks(&task_ref.executor.key);
         if let Some(nested) = &task_ref.task.nested {
             self.containers.remove(&nested.id);
@@ -310,6 +340,9 @@ impl AgentCore {
                 .filter_map(|task| task.nested.as_ref())
             {
                 self.containers.remove(&nested.id);
+            }
+            for task in executor.tasks.values() {
+                self.history.acknowledged(task);
             }
             self.history.add(&key.framework, &executor);
             framework.completed.push_back(executor);

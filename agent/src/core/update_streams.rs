@@ -14,6 +14,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::schema;
 use meseta_resources::{FrameworkId, Moment, TaskId};
 
+use super::shares::Shares;
 use super::states::is_terminal;
 use crate::byte_semaphore::Permit;
 
@@ -23,6 +24,9 @@ pub const RETRY_INTERVAL_MIN: Duration = Duration::from_secs(10);
 pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(600);
 /// Unacknowledged updates kept for one task; a healthy one has three.
 pub(super) const UNACKNOWLEDGED_UPDATES_MAX: usize = 1024;
+/// Streams of tasks that are not on this agent, as of those that it refused: of one framework, and of all.
+pub(super) const ABSENT_OF_FRAMEWORK_MAX: usize = 4096;
+const ABSENT_MAX: usize = 65_536;
 /// Acknowledged uuids remembered per stream, to tell a repeated acknowledgement from a foreign one.
 const ACKNOWLEDGED_REMEMBERED_MAX: usize = 64;
 
@@ -39,13 +43,24 @@ pub struct StreamKey {
 struct Stream {
     queue: VecDeque<pb::TaskStatus>,
     acknowledged: VecDeque<Vec<u8>>,
-    /// What those that executors told take of the room for updates, by their uuids.
-    permits: BTreeMap<Vec<u8>, Arc<Permit>>,
+    /// What some of them take while they wait, by their uuids.
+    room: BTreeMap<Vec<u8>, Room>,
+    /// Whether the agent holds no task for it.
+    is_absent: bool,
     /// Set while the head is in flight.
     retry_at: Option<Moment>,
     /// The place in the log that its last sending waits for.
     sent_after: u64,
     interval: Duration,
+}
+
+/// What an update takes until it is acknowledged.
+#[derive(Debug, Default)]
+struct Room {
+    /// Of an executor's: of the room for those.
+    _permit: Arc<Permit>,
+    /// Of the agent's own: of the room for what checks tell.
+    check_bytes: usize,
 }
 
 /// What became of a new update.
@@ -61,6 +76,8 @@ pub enum Pushed {
     AfterTerminal,
     /// [`UNACKNOWLEDGED_UPDATES_MAX`] are waiting, or too many bytes of checks, and it is not terminal.
     Full,
+    /// It is of a task that is not here, as too many are: it is to be sent now, and is not kept.
+    Once,
 }
 
 /// What became of an acknowledgement.
@@ -82,9 +99,10 @@ pub enum Acknowledged {
 #[derive(Debug, Default)]
 pub struct StatusUpdates {
     streams: BTreeMap<StreamKey, Stream>,
-    /// Bytes of what checks have told and nobody has acknowledged, and how many there may be.
-    check_bytes: usize,
-    check_bytes_max: usize,
+    /// Bytes of what checks have told and nobody has acknowledged.
+    check_bytes: Shares,
+    /// How many streams are of tasks that are not here.
+    absent: Shares,
     retries: BTreeSet<(Moment, StreamKey)>,
     /// Only while the master listens is anything in flight.
     flowing: bool,
@@ -94,19 +112,100 @@ impl StatusUpdates {
     /// None yet; checks may have so many bytes told.
     pub fn new(check_bytes_max: usize) -> Self {
         Self {
-            check_bytes_max,
+            check_bytes: Shares::new(check_bytes_max, check_bytes_max / 4 * 3),
+            absent: Shares::new(ABSENT_MAX, ABSENT_OF_FRAMEWORK_MAX),
             ..Self::default()
         }
     }
 
-    /// Takes a new update, which must carry a uuid. It keeps its room until it is acknowledged or forgotten; of
-    /// one that is not taken the room is free at once.
+    /// Takes a new update of an executor, which must carry a uuid. It keeps its room until it is acknowledged or forgotten;
+    /// of one that is not taken the room is free at once. One without is of the agent's own.
     pub fn push(
         &mut self,
         now: Moment,
         key: &StreamKey,
         status: pb::TaskStatus,
         permit: Arc<Permit>,
+    ) -> Pushed {
+        self.note_present(key);
+        let of_check = match permit.is_some() {
+            true => 0,
+            false => check_bytes(&status),
+        };
+        self.enqueue(now, key, status, permit, of_check)
+    }
+
+    /// The same of one that was written by an earlier agent, and is of an executor or the agent's own.
+    pub fn push_recovered(
+        &mut self,
+        now: Moment,
+        key: &StreamKey,
+        status: pb::TaskStatus,
+        is_executors: bool,
+    ) -> Pushed {
+        if is_executors {
+            self.note_present(key);
+            return self.enqueue(now, key, status, Arc::default(), 0);
+        }
+        self.push_own(now, key, status)
+    }
+
+    /// The same of one of the agent's own, in the place of what a check told before, if this is of the same check and state
+    /// and the earlier one still waits for its turn: one who takes nothing finds the last of them. The head may have been
+    /// sent, and stays. Where there is no room, the earlier one stays too.
+    pub fn push_own(&mut self, now: Moment, key: &StreamKey, status: pb::TaskStatus) -> Pushed {
+        let earlier = self.superseded(key, &status);
+        let bytes = earlier.iter().filter_map(|uuid| {
+            let stream = self.streams.get(key)?;
+            Some(stream.room.get(uuid)?.check_bytes)
+        });
+        let of_check = check_bytes(&status);
+        let more = of_check.saturating_sub(bytes.sum());
+        if more > 0 && !self.check_bytes.has_room(&key.framework, more) {
+            return Pushed::Full;
+        }
+        self.note_present(key);
+        for uuid in earlier {
+            self.drop_waiting(key, &uuid);
+        }
+        self.enqueue(now, key, status, Arc::default(), of_check)
+    }
+
+    /// The same of a task that the agent does not hold.
+    pub fn push_absent(
+        &mut self,
+        now: Moment,
+        key: &StreamKey,
+        status: pb::TaskStatus,
+        permit: Arc<Permit>,
+    ) -> Pushed {
+        let is_new = !self.streams.contains_key(key);
+        if is_new && !self.absent.has_room(&key.framework, 1) {
+            return Pushed::Once;
+        }
+        let pushed = self.enqueue(now, key, status, permit, 0);
+        if let Some(stream) = self.streams.get_mut(key).filter(|_| is_new) {
+            stream.is_absent = true;
+            self.absent.add(&key.framework, 1);
+        }
+        pushed
+    }
+
+    /// The agent holds the task of a stream now, if there was one for it.
+    fn note_present(&mut self, key: &StreamKey) {
+        if let Some(stream) = self.streams.get_mut(key).filter(|stream| stream.is_absent) {
+            stream.is_absent = false;
+            self.absent.take_off(&key.framework, 1);
+        }
+    }
+
+    fn enqueue(
+        &mut self,
+        now: Moment,
+        key: &StreamKey,
+        status: pb::TaskStatus,
+        permit: Arc<Permit>,
+        of_check: usize,
     ) -> Pushed {
         let stream = self.streams.entry(key.clone()).or_default();
         let uuid = status.uuid.clone().unwrap_or_default();
@@ -125,15 +224,17 @@ impl StatusUpdates {
         if stream.queue.len() >= UNACKNOWLEDGED_UPDATES_MAX && !is_terminal(status.state) {
             return Pushed::Full;
         }
-        let of_check = check_bytes(&status);
-        let check_bytes = self.check_bytes.saturating_add(of_check);
-        if of_check > 0 && check_bytes > self.check_bytes_max {
+        if of_check > 0 && !self.check_bytes.has_room(&key.framework, of_check) {
             return Pushed::Full;
         }
-        self.check_bytes = check_bytes;
+        self.check_bytes.add(&key.framework, of_check);
         stream.queue.push_back(status);
-        if permit.is_some() {
-            stream.permits.insert(uuid, permit);
+        if permit.is_some() || of_check > 0 {
+            let room = Room {
+                _permit: permit,
+                check_bytes: of_check,
+            };
+            stream.room.insert(uuid, room);
         }
         if self.flowing && stream.queue.len() == 1 {
             self.arm(now, key, RETRY_INTERVAL_MIN);
@@ -142,31 +243,26 @@ impl StatusUpdates {
         Pushed::Waits
     }
 
-    /// Drops what a check of ours told before, if this is of the same check and state and the earlier one still
-    /// waits for its turn: one who takes nothing finds the last of them. The head may have been sent, and stays.
-    pub fn supersede(&mut self, key: &StreamKey, status: &pb::TaskStatus) {
-        if !is_of_check(status) {
-            return;
-        }
+    /// The uuids of updates whose place a new one of the agent's own takes.
+    fn superseded(&self, key: &StreamKey, status: &pb::TaskStatus) -> Vec<Vec<u8>> {
+        let Some(stream) = self.streams.get(key).filter(|_| is_of_check(status)) else {
+            return Vec::new();
+        };
+        let waiting = stream.queue.iter().skip(1).rev();
+        let of_run = waiting.take_while(|old| is_of_check(old) && old.state == status.state);
+        let of_check = of_run.filter(|old| old.reason == status.reason);
+        of_check.filter_map(|old| old.uuid.clone()).collect()
+    }
+
+    fn drop_waiting(&mut self, key: &StreamKey, uuid: &[u8]) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
-        let mut at = stream.queue.len();
-        while at > 1 {
-            at -= 1;
-            let is_run = |old: &pb::TaskStatus| is_of_check(old) && old.state == status.state;
-            match stream.queue.get(at) {
-                Some(old) if is_run(old) && old.reason == status.reason => {
-                    let dropped = stream.queue.remove(at);
-                    let bytes = dropped.as_ref().map_or(0, check_bytes);
-                    self.check_bytes = self.check_bytes.saturating_sub(bytes);
-                    let uuid = dropped.and_then(|old| old.uuid).unwrap_or_default();
-                    stream.permits.remove(&uuid);
-                }
-                Some(old) if is_run(old) => {}
-                _ => return,
-            }
-        }
+        stream
+            .queue
+            .retain(|waiting| waiting.uuid.as_deref() != Some(uuid));
+        let room = stream.room.remove(uuid).unwrap_or_default();
+        self.check_bytes.take_off(&key.framework, room.check_bytes);
     }
 
     /// The head was received, if this is its uuid.
@@ -184,9 +280,9 @@ impl StatusUpdates {
             };
         }
         let head = stream.queue.pop_front();
-        let bytes = head.as_ref().map_or(0, check_bytes);
-        self.check_bytes = self.check_bytes.saturating_sub(bytes);
-        stream.permits.remove(uuid);
+        let room = stream.room.remove(uuid).unwrap_or_default();
+        self.check_bytes.take_off(&key.framework, room.check_bytes);
+        let is_idle = stream.is_absent && stream.queue.is_empty();
         if stream.queue.is_empty() {
             // For the hours in which nothing happens to the task.
             stream.queue.shrink_to_fit();
@@ -199,6 +295,10 @@ impl StatusUpdates {
         if head.is_some_and(|head| is_terminal(head.state)) {
             self.forget(key);
             return Acknowledged::Closed;
+        }
+        if is_idle {
+            // Nothing else would ever close it.
+            self.forget(key);
         }
         if self.flowing && self.head(key).is_some() {
             self.arm(now, key, RETRY_INTERVAL_MIN);
@@ -308,19 +408,18 @@ impl StatusUpdates {
 
     fn forget(&mut self, key: &StreamKey) {
         if let Some(stream) = self.streams.remove(key) {
-            let bytes = stream.queue.iter().map(check_bytes).sum();
-            self.check_bytes = self.check_bytes.saturating_sub(bytes);
+            let bytes = stream.room.values().map(|room| room.check_bytes).sum();
+            self.check_bytes.take_off(&key.framework, bytes);
+            let absent = usize::from(stream.is_absent);
+            self.absent.take_off(&key.framework, absent);
         }
     }
 
     /// Forgets all streams of a framework.
     pub fn remove_framework(&mut self, framework: &FrameworkId) {
-        let streams = self
-            .streams
-            .extract_if(.., |key, _| key.framework == *framework);
-        let bytes = streams.flat_map(|(_, stream)| stream.queue);
-        let bytes = bytes.map(|status| check_bytes(&status)).sum();
-        self.check_bytes = self.check_bytes.saturating_sub(bytes);
+        self.streams.retain(|key, _| key.framework != *framework);
+        self.check_bytes.forget(framework);
+        self.absent.forget(framework);
         self.retries.retain(|(_, key)| key.framework != *framework);
     }
 

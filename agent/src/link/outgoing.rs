@@ -1,6 +1,6 @@
 //! What is on its way to the master, bounded in bytes.
 //!
-//! Beyond the bound messages of executors are dropped, which promise nothing, and status updates wait where
+//! Beyond the bound, of bytes or of frames, messages of executors are dropped, which promise nothing, and status updates wait where
 //! they are kept anyway: their streams are named to the core once there is room. Everything else is small and
 //! goes. Invariant: an update that was not taken is named again, unless its connection ends.
 
@@ -19,6 +19,8 @@ use crate::core::{Input, LinkId, StreamKey, stream_key};
 
 /// Frames that wait: at a registration, one for each task with an update to tell.
 const FRAMES_MAX: usize = 65_536;
+/// Places that are kept for what cannot be kept back.
+const FRAMES_RESERVED: usize = FRAMES_MAX / 4;
 
 /// Messages of executors that were dropped because the master did not read, in the agent's life.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +98,8 @@ impl Outgoing {
         let bytes = message.encoded_len();
         {
             let mut load = locked(&self.load);
-            let is_full = load.bytes > 0 && load.bytes.saturating_add(bytes) > self.bytes_max;
+            let is_full = (load.bytes > 0 && load.bytes.saturating_add(bytes) > self.bytes_max)
+                || self.frames.capacity() <= FRAMES_RESERVED;
             match &message {
                 Message::ExecutorMessage(_) if is_full => {
                     self.dropped.count();
@@ -131,7 +134,8 @@ impl Stream for Queue {
         };
         let mut load = locked(&self.load);
         load.bytes = load.bytes.saturating_sub(bytes);
-        if load.bytes <= self.bytes_low && !load.unsent.is_empty() {
+        let is_low = load.bytes <= self.bytes_low && self.frames.len() <= FRAMES_MAX / 2;
+        if is_low && !load.unsent.is_empty() {
             let unsent = std::mem::take(&mut load.unsent);
             drop(load);
             let (link, inputs) = (self.link, self.inputs.clone());
@@ -226,5 +230,34 @@ mod tests {
         }
         assert_eq!(unsent.len() + sent, 30);
         assert!(unsent.iter().all(|key| key.task.as_str() >= "t15"));
+    }
+
+    /// As many streams wait when a framework has acknowledged nothing for long.
+    #[tokio::test]
+    async fn short_updates_leave_places_to_what_cannot_wait() {
+        let (outgoing, mut queue, mut told, _) = both();
+        const UPDATES: usize = FRAMES_MAX + 5000;
+        for number in 0..UPDATES {
+            assert!(outgoing.send(update(&format!("t{number:05}"), 100)));
+        }
+        assert!(locked(&outgoing.load).bytes < BYTES_MAX, "they are short");
+        let pong = || Message::Pong(protocol::Pong::default());
+        assert!((0..FRAMES_RESERVED).all(|_| outgoing.send(pong())));
+        assert!(!outgoing.send(pong()));
+        let mut sent = 0;
+        while told.is_empty() {
+            let frame = queue.next().await.expect("a frame");
+            sent += usize::from(matches!(frame.message, Some(Message::StatusUpdate(_))));
+            tokio::task::yield_now().await;
+        }
+        let Some(Input::LinkWritable { unsent, .. }) = told.recv().await else {
+            panic!("they are named");
+        };
+        assert!(queue.frames.len() <= FRAMES_MAX / 2);
+        drop(outgoing);
+        while let Some(frame) = queue.next().await {
+            sent += usize::from(matches!(frame.message, Some(Message::StatusUpdate(_))));
+        }
+        assert_eq!(unsent.len() + sent, UPDATES);
     }
 }

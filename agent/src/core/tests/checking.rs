@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::TaskState::{TaskError, TaskKilled, TaskRunning};
+use meseta_proto::mesos::v1::TaskState::{TaskError, TaskKilled, TaskKilling, TaskRunning};
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_resources::ContainerId;
+use meseta_resources::{ContainerId, FrameworkId, TaskId};
 
-use super::simulation::{Seen, Simulation, task};
-use crate::core::{Exit, Input, Probe, ProbeMethod, ProbeResult};
+use super::simulation::{FRAMEWORK, Seen, Simulation, task};
+use crate::core::{Exit, Input, Probe, ProbeMethod, ProbeResult, Pushed, StreamKey};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -401,4 +401,59 @@ fn a_look_that_came_to_nothing_while_the_agent_stood_still_does_not_count() {
     assert!(simulation.kills().is_empty());
     simulation.next(10 * SECOND, late());
     assert_eq!(simulation.kills(), [3 * SECOND]);
+}
+
+/// What a framework does not acknowledge has taken all the room that there is for what its checks tell.
+#[test]
+fn what_found_no_room_is_told_by_the_next_look() {
+    for is_health in [true, false] {
+        let (mut simulation, _) = checked(|info| match is_health {
+            true => {
+                info.health_check = Some(Box::new(pb::HealthCheck {
+                    interval_seconds: Some(1.0),
+                    ..health(9, 0.0)
+                }))
+            }
+            false => {
+                info.check = Some(Box::new(pb::CheckInfo {
+                    r#type: Some(pb::check_info::Type::Command.into()),
+                    command: Some(pb::check_info::Command { command: command() }),
+                    delay_seconds: Some(3.0),
+                    interval_seconds: Some(1.0),
+                    ..pb::CheckInfo::default()
+                }));
+            }
+        });
+        let now = simulation.now.moment;
+        let key = StreamKey {
+            framework: FrameworkId::new(FRAMEWORK).expect("an id"),
+            task: TaskId::new("another").expect("an id"),
+        };
+        let fill = |bytes: usize, uuid: u16| pb::TaskStatus {
+            state: if uuid % 2 == 0 {
+                TaskRunning
+            } else {
+                TaskKilling
+            }
+            .into(),
+            reason: Some(Reason::TaskCheckStatusUpdated.into()),
+            message: Some("x".repeat(bytes)),
+            uuid: Some(uuid.to_be_bytes().to_vec()),
+            ..pb::TaskStatus::default()
+        };
+        let mut uuid = 0;
+        for bytes in [64 << 10, 1 << 10, 10] {
+            let updates = &mut simulation.core.updates;
+            while updates.push_own(now, &key, fill(bytes, uuid)) != Pushed::Full {
+                uuid += 1;
+            }
+        }
+        let first = 3 * SECOND;
+        assert!(simulation.next(first, ProbeResult::ExitCode(0)).is_empty());
+        assert!(simulation.next(SECOND, ProbeResult::ExitCode(0)).is_empty());
+        simulation.core.updates.remove(&key);
+        let told = simulation.next(SECOND, ProbeResult::ExitCode(0));
+        assert_eq!(told.len(), 1, "{is_health}");
+        assert!(simulation.next(SECOND, ProbeResult::ExitCode(0)).is_empty());
+    }
 }

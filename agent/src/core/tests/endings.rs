@@ -473,7 +473,7 @@ fn completed_executors_are_kept_within_a_bound_in_bytes() {
     let mut simulation = Simulation::registered();
     for number in 0..3 {
         let mut task = task(&format!("large-{number}"));
-        task.data = Some(vec![0; 400 << 10]);
+        task.name = "x".repeat(400 << 10);
         let container = simulation.running(task);
         simulation.end(&container, Exit::Code(0));
         simulation.acknowledge_all();

@@ -1,20 +1,32 @@
 //! What is written of tasks that are over, while their executor goes on.
 
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskKilled, TaskRunning};
 use meseta_proto::mesos::v1::executor::call;
+use meseta_proto::mesos::v1::task_status::Reason;
 
 use super::custom::{custom, status};
-use super::simulation::{Simulation, task};
+use super::simulation::{Simulation, framework_id, task};
 use crate::core::Exit;
 
-/// Two tasks with so much data are more than an executor keeps of tasks that are over.
-const DATA_BYTES: usize = 12 << 10;
+/// Two tasks with labels of so many bytes are more than an executor keeps of tasks that are over.
+const LABEL_BYTES: usize = 12 << 10;
 
 fn large(id: &str) -> pb::TaskInfo {
     pb::TaskInfo {
-        data: Some(vec![0; DATA_BYTES]),
+        labels: Some(label(LABEL_BYTES)),
         ..custom(id)
+    }
+}
+
+fn label(bytes: usize) -> pb::Labels {
+    pb::Labels {
+        labels: vec![pb::Label {
+            key: "x".repeat(bytes),
+            value: None,
+        }],
     }
 }
 
@@ -102,7 +114,7 @@ fn tasks_of_a_group_go_together_and_not_while_one_of_them_runs() {
     let mut nested = Vec::new();
     for [one, two] in [["a", "b"], ["c", "d"]] {
         let tasks = [one, two].map(|id| pb::TaskInfo {
-            data: Some(vec![0; DATA_BYTES]),
+            labels: Some(label(LABEL_BYTES)),
             ..task(id)
         });
         let is_first = nested.is_empty();
@@ -156,4 +168,61 @@ fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
     simulation.end(&container, Exit::Code(0));
     simulation.acknowledge_all();
     assert_eq!(shown(&simulation), 0);
+}
+
+/// Its tasks end at once and give their resources back, and it acknowledges none of their ends.
+#[test]
+fn a_framework_that_acknowledges_no_end_is_given_no_more_tasks() {
+    let mut simulation = Simulation::registered();
+    let sized = |id: String| pb::TaskInfo {
+        labels: Some(label(100 << 10)),
+        data: Some(vec![0; 1 << 20]),
+        ..task(&id)
+    };
+    let mut taken = 0;
+    let refused = loop {
+        simulation.run(sized(format!("t{taken}")));
+        let told = simulation.take_updates();
+        if let Some(refused) = told.into_iter().next() {
+            break refused.status;
+        }
+        let container = simulation.launched();
+        simulation.launch_fails(container, "it cannot be");
+        simulation.take_updates();
+        taken += 1;
+    };
+    // Half of what is kept of tasks that are over, without the data.
+    assert_eq!(taken, 5);
+    assert_eq!(refused.state(), pb::TaskState::TaskLost);
+    assert_eq!(refused.reason(), Reason::ContainerLaunchFailed);
+    assert!(refused.message().contains("acknowledged"), "{refused:?}");
+    simulation.acknowledge(&refused);
+    simulation.restart();
+    let told = simulation.take_updates();
+    assert_eq!(told.len(), taken);
+    simulation.run(sized("again".to_owned()));
+    let refused = simulation.take_updates().remove(0).status;
+    assert_eq!(refused.task_id.value, "again");
+    simulation.acknowledge(&refused);
+    // One that is acknowledged makes room for one.
+    simulation.acknowledge(&told[0].status);
+    simulation.running(sized("again".to_owned()));
+}
+
+#[test]
+fn what_a_framework_that_is_gone_did_not_acknowledge_counts_no_more() {
+    let mut simulation = Simulation::registered();
+    for _ in 0..20 {
+        let info = pb::TaskInfo {
+            labels: Some(label(100 << 10)),
+            ..task("t")
+        };
+        simulation.run(info);
+        let container = simulation.launched();
+        simulation.launch_fails(container, "it cannot be");
+        assert!(!simulation.take_updates().is_empty());
+        simulation.tell(ToAgent::ShutdownFramework(wire::ShutdownFramework {
+            framework_id: framework_id(),
+        }));
+    }
 }

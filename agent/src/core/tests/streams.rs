@@ -7,9 +7,10 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskRunning, TaskStarting};
 use meseta_resources::{FrameworkId, Moment, TaskId};
 
-use super::simulation::Simulation;
+use super::simulation::{Simulation, task};
 use crate::byte_semaphore::{ByteSemaphore, Permit, UNACKNOWLEDGED_BYTES};
 use crate::checkpoint::LogEntry;
+use crate::core::update_streams::ABSENT_OF_FRAMEWORK_MAX;
 use crate::core::{
     Acknowledged, Exit, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
@@ -264,4 +265,83 @@ async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
     updates.push(now, &key, status(3), take().await);
     updates.remove_framework(&key.framework);
     assert!(is_free().await, "it is forgotten");
+}
+
+/// Every task of it is refused, and it reads what it is told and acknowledges nothing.
+#[test]
+fn of_a_framework_that_acknowledges_nothing_so_many_refusals_are_kept() {
+    let mut simulation = Simulation::registered();
+    let refused = |number: usize| {
+        let mut info = task(&format!("t{number}"));
+        info.agent_id.value = "another".to_owned();
+        info
+    };
+    const REFUSED: usize = ABSENT_OF_FRAMEWORK_MAX + 1000;
+    for number in 0..REFUSED {
+        simulation.run(refused(number));
+    }
+    assert_eq!(simulation.take_updates().len(), REFUSED, "each was told");
+    simulation.link_down();
+    simulation.advance(Duration::from_secs(60));
+    simulation.register();
+    let kept = simulation.take_updates();
+    assert_eq!(kept.len(), ABSENT_OF_FRAMEWORK_MAX);
+    // What is acknowledged makes room.
+    simulation.acknowledge(&kept[0].status);
+    simulation.run(refused(REFUSED));
+    simulation.take_updates();
+    simulation.link_down();
+    simulation.advance(Duration::from_secs(60));
+    simulation.register();
+    let kept = simulation.take_updates();
+    let is_last = |update: &meseta_proto::meseta::v1::StatusUpdate| {
+        update.status.task_id.value == format!("t{REFUSED}")
+    };
+    assert_eq!(kept.len(), ABSENT_OF_FRAMEWORK_MAX);
+    assert!(kept.iter().any(is_last));
+}
+
+#[test]
+fn what_a_refusal_quotes_is_cut() {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    info.agent_id.value = "é".repeat(1 << 20);
+    simulation.run(info);
+    let told = simulation.take_updates().remove(0).status;
+    assert_eq!(told.message().chars().count(), 1024);
+}
+
+/// One executor tells what a check of the agent's would, and its framework acknowledges nothing.
+#[test]
+fn what_executors_tell_takes_none_of_the_room_of_checks() {
+    let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
+    let permit = semaphore.try_take("f", "executor", 60 << 10);
+    let mut updates = StatusUpdates::new(64 << 10);
+    let of_check = |bytes: usize, uuid: u8| pb::TaskStatus {
+        reason: Some(pb::task_status::Reason::TaskHealthCheckStatusUpdated.into()),
+        message: Some("x".repeat(bytes)),
+        ..status(TaskRunning, uuid)
+    };
+    let key_of = |framework: &str| StreamKey {
+        framework: FrameworkId::new(framework).expect("an id"),
+        ..key()
+    };
+    let now = Moment::ORIGIN;
+    let permit = permit.expect("room").into();
+    let told = updates.push(now, &key_of("A"), of_check(60 << 10, 1), permit);
+    assert_eq!(told, Pushed::Waits);
+    let told = updates.push_own(now, &key_of("B"), of_check(10 << 10, 1));
+    assert_eq!(told, Pushed::Waits);
+    // Nor does a framework take all of it from the others.
+    let mut told = (2..).map(|uuid| {
+        let key = StreamKey {
+            task: TaskId::new(&uuid.to_string()).expect("an id"),
+            ..key_of("B")
+        };
+        updates.push_own(now, &key, of_check(10 << 10, uuid))
+    });
+    assert!(told.any(|told| told == Pushed::Full));
+    drop(told);
+    let told = updates.push_own(now, &key_of("C"), of_check(10 << 10, 1));
+    assert_eq!(told, Pushed::Waits);
 }
