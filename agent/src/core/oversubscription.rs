@@ -85,7 +85,7 @@ impl AgentCore {
         let closes = was_open && self.oversubscription.stopped.is_some();
         if closes {
             // What the estimator says of this sample may not know of it yet.
-            self.oversubscription.estimated = Some(report.allocated);
+            self.oversubscription.estimated = Some(Resources::new());
         }
         let due = self
             .oversubscription
@@ -105,10 +105,14 @@ impl AgentCore {
         let Some(free) = estimate.oversubscribable else {
             return;
         };
+        if state.stopped.is_some() {
+            // Whatever the estimator makes of it. A total of what is in use would be offered again, piece by piece, as
+            // that ends or is evicted; what runs keeps what it has, whatever the total is.
+            state.estimated = Some(Resources::new());
+            return;
+        }
         let mut total = allocated.clone();
-        // Whatever the estimator makes of it: nothing more is offered while a controller says stop.
-        let is_stopped = state.stopped.is_some();
-        for resource in free.iter().filter(|_| !is_stopped) {
+        for resource in free.iter() {
             let oversubscribed = resource.is_revocable()
                 && !resource.is_reserved()
                 && !resource.is_persistent_volume();

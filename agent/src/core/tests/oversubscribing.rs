@@ -179,7 +179,7 @@ fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
         }),
         assessment: Some(stop),
     });
-    assert_eq!(simulation.told_totals(), [1.0]);
+    assert_eq!(simulation.told_totals(), [0.0]);
     for _ in 0..3 {
         simulation.advance(INTERVAL);
         simulation.estimate("cpus:1", "cpus:5");
@@ -189,6 +189,43 @@ fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
     simulation.advance(INTERVAL);
     simulation.estimate("cpus:1", "cpus:5");
     assert_eq!(simulation.told_totals(), [6.0]);
+}
+
+/// Found by reading: a total of what was in use when offering had to stop was offered again, piece by piece, as tasks
+/// ended or were evicted, on the machine that was short of it.
+#[test]
+fn what_is_taken_back_is_not_offered_again_until_the_controller_lets_it() {
+    let mut simulation = Simulation::registered();
+    simulation.estimate("", "cpus:4");
+    assert_eq!(simulation.told_totals(), [4.0]);
+    let evicted = simulation.running(oversubscribed("evicted", 1.0));
+    let ended = simulation.running(oversubscribed("ended", 1.0));
+    let pressed = |allocated: &str, corrections| Report {
+        allocated: revocable(allocated),
+        estimate: Some(Estimate {
+            oversubscribable: Some(Resources::new()),
+            ..Estimate::default()
+        }),
+        assessment: Some(Assessment {
+            stop_offering: Some(why()),
+            corrections,
+            ..Assessment::default()
+        }),
+    };
+    simulation.advance(SECOND);
+    simulation.report(pressed("cpus:2", vec![correction(Action::Kill, "evicted")]));
+    simulation.end(&evicted, Exit::Signal(9));
+    simulation.end(&ended, Exit::Code(0));
+    for allocated in ["cpus:1", "cpus:0.5", "cpus:0.5"] {
+        simulation.advance(INTERVAL);
+        simulation.report(pressed(allocated, Vec::new()));
+    }
+    let told = simulation.told_totals();
+    assert_eq!(told, [0.0], "none of it may be free at the master");
+    simulation.assessment(Assessment::default());
+    simulation.advance(INTERVAL);
+    simulation.estimate("", "cpus:4");
+    assert_eq!(simulation.told_totals(), [4.0]);
 }
 
 #[test]
