@@ -63,6 +63,8 @@ impl AgentCore {
         if executor.container.phase == Phase::Launching {
             return self.send_kill(now, &executor.container.id, Duration::ZERO);
         }
+        // Its grace is for it to end in, and frozen it would not hear of it.
+        self.thaw_to_end(&executor.key.container);
         if let Some(connection) = executor.link.connection {
             self.tell_executor(executor, connection, plain(event::Type::Shutdown));
         }

@@ -3,7 +3,8 @@
 //! The estimator and the controller are asked once for each sample, and their answers come in as
 //! a [`Report`]. The core tells the master a new total every `--oversubscribed_resources_interval`, at
 //! once when offering has to stop, and carries corrections out. Invariant: a container without
-//! revocable resources is never touched, whatever a controller says.
+//! revocable resources is never touched, whatever a controller says, and nothing stands still that is
+//! to hear of its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Moment, Now, Resources};
 use tracing::{info, warn};
 
-use super::model::{Executor, Phase, TaskRef, TerminationReason};
+use super::model::{Executor, Phase, Task, TaskRef, TerminationReason};
 use super::{AgentCore, ContainerAction, Destination, State};
 use crate::checkpoint::KillCause;
 
@@ -82,6 +83,7 @@ impl AgentCore {
         if let Some(estimate) = report.estimate {
             self.estimated(&report.allocated, estimate);
         }
+        self.thaw_exempt();
         let closes = was_open && self.oversubscription.stopped.is_some();
         if closes {
             // What the estimator says of this sample may not know of it yet.
@@ -223,11 +225,12 @@ impl AgentCore {
             );
             return;
         };
-        if executor.allocated().revocable().is_empty() {
+        if let Err(reason) = self.check_correction(&executor, correction.action) {
             self.oversubscription.corrections_refused += 1;
             warn!(
                 framework_id = %correction.framework, executor_id = %correction.executor,
-                why = %correction.why, "refused a correction of an executor without revocable resources"
+                action = correction.action.as_str(), why = %correction.why, reason,
+                "refused a correction"
             );
             return;
         }
@@ -248,6 +251,36 @@ impl AgentCore {
         }
     }
 
+    fn check_correction(
+        &self,
+        executor: &Executor,
+        action: estimators::Action,
+    ) -> Result<(), &'static str> {
+        let is_frozen = self
+            .oversubscription
+            .frozen
+            .contains(&executor.key.container);
+        match action {
+            // Whatever it holds by now.
+            estimators::Action::Thaw if is_frozen => Ok(()),
+            estimators::Action::Freeze => check_freezable(executor),
+            estimators::Action::Thaw | estimators::Action::Kill => check_revocable(executor),
+        }
+    }
+
+    /// Thaws what may not stand still any more: its last revocable task has ended, or it is to end.
+    fn thaw_exempt(&mut self) {
+        let is_exempt = |container: &&ContainerId| {
+            let executor = self.executor_of(container);
+            executor.is_none_or(|executor| check_freezable(&executor).is_err())
+        };
+        let frozen = self.oversubscription.frozen.iter();
+        let exempt: Vec<ContainerId> = frozen.filter(is_exempt).cloned().collect();
+        for container in exempt {
+            self.freeze(&container, false);
+        }
+    }
+
     fn freeze(&mut self, container: &ContainerId, frozen: bool) {
         if frozen {
             self.oversubscription.frozen.insert(container.clone());
@@ -263,7 +296,7 @@ impl AgentCore {
         );
     }
 
-    /// A frozen container cannot be killed: it is thawed first.
+    /// A frozen container can neither be killed nor hear that it, or a task of it, is to end: it is thawed first.
     pub(super) fn thaw_to_end(&mut self, container: &ContainerId) {
         if self.oversubscription.frozen.is_empty() {
             return;
@@ -331,15 +364,38 @@ impl AgentCore {
             memory_ceiling_bytes: None,
         };
         self.output_now(Destination::Revocable, throttle_revocable);
+        // Also one that has nothing revocable left: it may have been frozen when it had.
         let held: Vec<_> = self
             .all_executors()
-            .filter(|executor| executor.is_live() && !executor.allocated().revocable().is_empty())
+            .filter(|executor| executor.is_live())
             .map(|executor| executor.key.container.clone())
             .collect();
         for container in held {
             self.freeze(&container, false);
         }
     }
+}
+
+fn check_revocable(executor: &Executor) -> Result<(), &'static str> {
+    if executor.allocated().revocable().is_empty() {
+        return Err("it has no revocable resources");
+    }
+    Ok(())
+}
+
+/// Whether a container may stand still. One that is to end, or has a task that is, has to hear of it, and has its grace for
+/// what it is to do until then.
+fn check_freezable(executor: &Executor) -> Result<(), &'static str> {
+    check_revocable(executor)?;
+    let mut live = executor.tasks.values().filter(|task| !task.is_terminal());
+    let is_ending = |task: &Task| {
+        let nested = task.nested.as_ref();
+        task.kill_asked.is_some() || nested.is_some_and(|nested| nested.kill.is_some())
+    };
+    if executor.container.kill.is_some() || live.any(|task| is_ending(task)) {
+        return Err("it, or a task of it, is ending");
+    }
+    Ok(())
 }
 
 fn preempted(why: Option<&str>) -> String {

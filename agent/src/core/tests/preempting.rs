@@ -2,20 +2,23 @@
 
 use std::time::Duration;
 
-use meseta_estimators::{Action, Correction};
+use meseta_estimators::{Action, Assessment, Correction};
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
-    TaskError, TaskFinished, TaskGone, TaskLost, TaskRunning,
+    TaskError, TaskFinished, TaskGone, TaskKilled, TaskLost, TaskRunning,
 };
 use meseta_proto::mesos::v1::executor::call;
+use meseta_proto::mesos::v1::executor::event::Type;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::ContainerId;
 use proptest::prelude::*;
 
-use super::custom::{EXECUTOR, custom, status};
+use super::custom::{EXECUTOR, custom, executor_id, kinds, status};
 use super::oversubscribing::{correction, oversubscribed};
-use super::simulation::{Seen, Simulation, scalar, task};
+use super::simulation::{Seen, Simulation, framework_id, scalar, task};
 use crate::core::Exit;
 
 /// A task of the custom executor that has borrowed its cpus.
@@ -153,8 +156,8 @@ fn a_task_whose_cpus_are_of_another_kind_than_its_executors_is_refused() {
     }
 }
 
-#[test]
-fn a_group_is_evicted_with_its_executor() {
+/// A group of a regular task `a` and one that borrowed, `b`.
+fn group() -> (Simulation, ContainerId) {
     let mut simulation = Simulation::registered();
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
     simulation.run_group_of(vec![task("a"), oversubscribed("b", 1.0)], true);
@@ -165,6 +168,12 @@ fn a_group_is_evicted_with_its_executor() {
     }
     simulation.resize(None);
     simulation.acknowledge_all();
+    (simulation, outer)
+}
+
+#[test]
+fn a_group_is_evicted_with_its_executor() {
+    let (mut simulation, outer) = group();
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     simulation.correct(correction(Action::Kill, EXECUTOR));
     let thawed = |seen: &Seen| matches!(seen, Seen::Freeze(which, false) if *which == outer);
@@ -189,6 +198,103 @@ fn the_eviction_of_a_custom_executor_is_told_as_one_over_a_restart_too() {
     simulation.register();
     let told = simulation.acknowledge_all();
     assert_evicted(&told, &["a", "b"], "Container preempted by QoS correction");
+}
+
+/// What was frozen and thawed since the last look, in order.
+fn freezes(simulation: &mut Simulation, container: &ContainerId) -> Vec<bool> {
+    let mut freezes = Vec::new();
+    simulation.seen.retain(|seen| match seen {
+        Seen::Freeze(which, frozen) if which == container => {
+            freezes.push(*frozen);
+            false
+        }
+        _ => true,
+    });
+    freezes
+}
+
+/// Found by reading: frozen while its last revocable task ended, an executor stood still for ever with all its regular tasks.
+#[test]
+fn a_container_whose_last_revocable_task_ended_while_it_froze_goes_on() {
+    for crashes in [false, true] {
+        let (mut simulation, container) = mixed();
+        simulation.tells(status("b", TaskFinished, 3));
+        // The end is not told before the container was resized: it still counts.
+        simulation.correct(correction(Action::Freeze, EXECUTOR));
+        assert_eq!(freezes(&mut simulation, &container), [true]);
+        simulation.resize(None);
+        if crashes {
+            simulation.crash(false);
+        } else {
+            simulation.assessment(Assessment::default());
+        }
+        assert_eq!(freezes(&mut simulation, &container), [false]);
+    }
+}
+
+#[test]
+fn a_container_with_nothing_revocable_left_is_thawed_by_the_controller_too() {
+    let (mut simulation, container) = mixed();
+    simulation.tells(status("b", TaskFinished, 3));
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    simulation.resize(None);
+    simulation.acknowledge_all();
+    freezes(&mut simulation, &container);
+    simulation.correct(correction(Action::Thaw, EXECUTOR));
+    assert_eq!(freezes(&mut simulation, &container), [false]);
+    let state = simulation.core.snapshot().oversubscription;
+    assert_eq!((state.corrections_refused, state.frozen.len()), (0, 0));
+}
+
+/// Found by reading: the executor heard of neither while it stood still, and was killed at the end of a grace that it
+/// had nothing of.
+#[test]
+fn a_frozen_executor_hears_of_kills_and_of_its_shutdown() {
+    let (mut simulation, container) = mixed();
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(freezes(&mut simulation, &container), [true]);
+    simulation.told(1);
+    simulation.kill("b", Some(Duration::from_secs(30)));
+    assert_eq!(freezes(&mut simulation, &container), [false]);
+    assert_eq!(kinds(&simulation.told(1)), [Type::Kill]);
+
+    let (mut simulation, container) = mixed();
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    freezes(&mut simulation, &container);
+    simulation.told(1);
+    simulation.tell(ToAgent::ShutdownExecutor(wire::ShutdownExecutor {
+        framework_id: framework_id(),
+        executor_id: executor_id(),
+    }));
+    assert_eq!(freezes(&mut simulation, &container), [false]);
+    assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
+}
+
+/// Found by reading: one that saved its state in its grace was the largest, stood still until that was over, and was killed.
+#[test]
+fn what_is_ending_is_not_frozen() {
+    let grace = Some(Duration::from_secs(30));
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(oversubscribed("t", 1.0));
+    simulation.kill("t", grace);
+    simulation.correct(correction(Action::Freeze, "t"));
+    assert_eq!(freezes(&mut simulation, &container), Vec::<bool>::new());
+    let state = simulation.core.snapshot().oversubscription;
+    assert_eq!((state.corrections_refused, state.corrections.len()), (1, 0));
+
+    let (mut simulation, container) = mixed();
+    simulation.kill("a", grace);
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(freezes(&mut simulation, &container), Vec::<bool>::new());
+    simulation.tells(status("a", TaskKilled, 3));
+    simulation.resize(None);
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(freezes(&mut simulation, &container), [true], "it is over");
+
+    let (mut simulation, outer) = group();
+    simulation.kill("b", grace);
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(freezes(&mut simulation, &outer), Vec::<bool>::new());
 }
 
 /// What may come between a controller and the core.
