@@ -1,11 +1,14 @@
 //! What the machine has, for resources that `--resources` does not name.
 //!
 //! The formulas are pure and Mesos's; reading the machine is a few lines below them. A figure that
-//! cannot be read becomes the documented fallback, with a warning.
+//! cannot be read becomes the documented fallback, with a warning. Invariant: what is detected is of the
+//! default role, as is what `--resources` names without one.
 
 use std::path::Path;
 
-use meseta_resources::{Range, Ranges, Resource, ResourceName, Resources, Scalar, Value};
+use meseta_resources::{
+    Range, Ranges, Reservation, Resource, ResourceName, Resources, Role, Scalar, Value,
+};
 use tracing::warn;
 
 use crate::failure::Failure;
@@ -80,8 +83,13 @@ fn disk_size(work_dir: &Path) -> Result<u64, Failure> {
     Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 
-/// Adds to `given` what it does not name. An explicit zero names.
-pub(crate) fn complete(mut given: Resources, named: &[String], machine: Machine) -> Resources {
+/// Adds to `given` what it does not name, reserved to the default role unless that is `*`. An explicit zero names.
+pub(crate) fn complete(
+    mut given: Resources,
+    named: &[String],
+    machine: Machine,
+    role: &Role,
+) -> Resources {
     let missing = |name: &str| !named.iter().any(|given| given == name);
     let detected = [
         ("cpus", machine.cpus.unwrap_or(1)),
@@ -93,14 +101,15 @@ pub(crate) fn complete(mut given: Resources, named: &[String], machine: Machine)
             let millis = i64::try_from(amount)
                 .unwrap_or(i64::MAX)
                 .saturating_mul(1000);
-            given.insert(resource(name, Value::Scalar(Scalar::from_millis(millis))));
+            let amount = Value::Scalar(Scalar::from_millis(millis));
+            given.extend(resource(name, amount, role));
         }
     }
     if missing("ports")
         && let Ok(range) = Range::new(PORTS.0, PORTS.1)
     {
         let ranges = Ranges::new(vec![range]);
-        given.insert(resource("ports", Value::Ranges(ranges)));
+        given.extend(resource("ports", Value::Ranges(ranges), role));
     }
     given
 }
@@ -111,6 +120,7 @@ pub(crate) fn keep_detected(
     mut detected: Resources,
     named: &[String],
     before: &Resources,
+    role: &Role,
 ) -> Resources {
     for (name, reserve_mb) in [("mem", MEM_RESERVE_MB), ("disk", DISK_RESERVE_MB)] {
         let millis = |resources: &Resources| resources.scalar(name).map_or(0, Scalar::millis);
@@ -126,20 +136,26 @@ pub(crate) fn keep_detected(
                 "the machine has a little less than before; what was promised is kept"
             );
             let lost = Value::Scalar(Scalar::from_millis(lost));
-            detected.insert(resource(name, lost));
+            detected.extend(resource(name, lost, role));
         }
     }
     detected
 }
 
-fn resource(name: &str, value: Value) -> Resource {
+fn resource(name: &str, value: Value, role: &Role) -> Option<Resource> {
     let name = match name {
         "cpus" => ResourceName::cpus(),
         "mem" => ResourceName::mem(),
         "disk" => ResourceName::disk(),
         _ => ResourceName::ports(),
     };
-    Resource::plain(name, value)
+    let resource = Resource::plain(name, value);
+    if role.is_star() {
+        return Some(resource);
+    }
+    // Nothing but a reservation below it could be in the way of a static one.
+    let reservation = Reservation::fixed(role.clone());
+    resource.push_reservation(reservation).ok()
 }
 
 fn mem_mb(bytes: Option<u64>) -> u64 {
@@ -178,7 +194,10 @@ mod tests {
                 mem_bytes: Some(mem_bytes),
                 disk_bytes: Some(40 * GB),
             };
-            complete(Resources::new(), named, machine)
+            complete(Resources::new(), named, machine, &Role::star())
+        };
+        let keep_detected = |detected, named: &[String], before: &Resources| {
+            keep_detected(detected, named, before, &Role::star())
         };
         let before = of(16 * GB, &[]);
         let after = |lost_mb| of(16 * GB - lost_mb * MEGABYTE, &[]);
@@ -228,15 +247,41 @@ mod tests {
             mem_bytes: Some(8 * GB),
             disk_bytes: Some(100 * GB),
         };
-        let all = complete(Resources::default(), &[], machine);
+        let all = complete(Resources::default(), &[], machine, &Role::star());
         assert_eq!(all.cpus(), Some(Scalar::from_millis(4000)));
         assert_eq!(all.mem(), Some(Scalar::from_millis(7_168_000)));
         assert_eq!(all.disk(), Some(Scalar::from_millis(97_280_000)));
         assert!(all.ports().is_some());
         let named = ["cpus".to_owned(), "ports".to_owned()];
-        let some = complete(Resources::default(), &named, machine);
+        let some = complete(Resources::default(), &named, machine, &Role::star());
         assert_eq!(some.cpus(), None);
         assert!(some.ports().is_none());
         assert!(some.mem().is_some());
+    }
+    /// Found by reading: of a machine for one role, all that `--resources` did not name was offered to everybody.
+    #[test]
+    fn what_is_detected_is_of_the_default_role() {
+        let ads = Role::new("ads").unwrap();
+        let machine = |mem_bytes| Machine {
+            cpus: Some(4),
+            mem_bytes: Some(mem_bytes),
+            disk_bytes: Some(100 * GB),
+        };
+        let before = complete(Resources::new(), &[], machine(16 * GB), &ads);
+        assert_eq!(before.iter().count(), 4);
+        assert_eq!(before.reserved(Some(&ads)), before);
+        // Also of what a newer kernel takes for itself.
+        let after = complete(
+            Resources::new(),
+            &[],
+            machine(16 * GB - 60 * MEGABYTE),
+            &ads,
+        );
+        assert_ne!(after, before);
+        assert_eq!(keep_detected(after, &[], &before, &ads), before);
+        let named = ["cpus".to_owned()];
+        let given = Resources::parse("cpus:4", &Role::star()).unwrap();
+        let all = complete(given.clone(), &named, machine(16 * GB), &ads);
+        assert_eq!(all.unreserved(), given, "what is given says whose it is");
     }
 }

@@ -78,7 +78,7 @@ pub struct Flags {
     #[arg(long, value_name = "RESOURCES")]
     pub resources: Option<String>,
 
-    /// Role of resources that name none.
+    /// Role of resources that name none, and of those that are detected.
     #[arg(long, default_value = "*")]
     pub default_role: String,
 

@@ -55,6 +55,8 @@ pub(crate) struct Configuration {
     resources: Resources,
     /// Their names, also of those that are nothing.
     named: Vec<String>,
+    /// Whose all others are.
+    default_role: Role,
     /// Attributes as the master is told.
     pub(crate) attributes: Vec<pb::Attribute>,
     /// The agent's region and zone.
@@ -85,11 +87,12 @@ impl Configuration {
         work_dir: &Path,
         before: Option<&AgentImage>,
     ) -> Resources {
-        let detected = complete(self.resources.clone(), &self.named, Machine::read(work_dir));
+        let (named, role) = (&self.named, &self.default_role);
+        let detected = complete(self.resources.clone(), named, Machine::read(work_dir), role);
         let record = before.and_then(|image| image.record.as_ref());
         let before = record.map(|record| convert::resources(&record.info.resources));
         match before {
-            Some(Ok(before)) => keep_detected(detected, &self.named, &before),
+            Some(Ok(before)) => keep_detected(detected, named, &before, role),
             _ => detected,
         }
     }
@@ -127,12 +130,15 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
             return Err(ConfigurationError::Hostname(hostname.clone()));
         }
     }
-    let (resources, named) = read_resources(flags)?;
+    let default_role = Role::new(&flags.default_role)
+        .map_err(|error| ConfigurationError::DefaultRole(error.to_string()))?;
+    let (resources, named) = read_resources(flags, &default_role)?;
     Ok(Configuration {
         isolation: isolation::read(flags, &resources)?,
         logs: log_flags::read(&flags.logs)?,
         resources,
         named,
+        default_role,
         attributes: read_attributes(flags)?,
         domain: read_domain(flags)?,
         task_variables: read_variables(flags)?,
@@ -141,15 +147,16 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
     })
 }
 
-fn read_resources(flags: &Flags) -> Result<(Resources, Vec<String>), ConfigurationError> {
-    let role = Role::new(&flags.default_role)
-        .map_err(|error| ConfigurationError::DefaultRole(error.to_string()))?;
+fn read_resources(
+    flags: &Flags,
+    role: &Role,
+) -> Result<(Resources, Vec<String>), ConfigurationError> {
     let Some(value) = &flags.resources else {
         return Ok((Resources::default(), Vec::new()));
     };
     let text = text_of("resources", value)?;
     let text = text.trim();
-    let resources = convert::parse_resources(text, &role)
+    let resources = convert::parse_resources(text, role)
         .map_err(|error| ConfigurationError::Resources(error.to_string()))?;
     let named = if text.starts_with('[') {
         json_names(text)
@@ -230,4 +237,35 @@ pub(crate) fn check_holdings(
         missing: error.requested.to_string(),
         path: work_dir.join("meta/resources").display().to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    #[test]
+    fn a_default_role_has_all_that_names_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ads = Role::new("ads").expect("a role");
+        for given in [&[][..], &["--resources=cpus:4;disk(*):10"]] {
+            let usual = ["agent", "--master=127.0.0.1:5050", "--default_role=ads"];
+            let line = Line::try_parse_from(usual.iter().chain(given)).expect("flags");
+            let configuration = read(&line.flags).expect("sound");
+            let all = configuration.resources_of_machine(folder.path(), None);
+            for resource in all.iter() {
+                let is_ads = resource.reservation_role() == Some(&ads);
+                let is_named = resource.name().as_str() == "disk" && !given.is_empty();
+                assert_eq!(is_ads, !is_named, "{resource}");
+            }
+            assert!(all.iter().count() >= 4, "{all}");
+        }
+    }
 }
