@@ -1,8 +1,9 @@
 //! Pressure stall of regular containers that get less than they were allocated. Pure.
 //!
 //! The kernel counts, for each container, how long some of it waited. A container that gets what it
-//! was allocated is not deprived, whatever it waits for: it wants more than its share. Invariant: a
-//! container whose figures are missing says nothing, and is no reason to act.
+//! was allocated is not deprived, whatever it waits for: it wants more than its share. Nor is one that
+//! waits for its own limits, or those of what runs inside it. Invariant: a container whose figures are
+//! missing says nothing, and is no reason to act.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,6 +29,7 @@ struct Reading {
     cpu_some: f64,
     memory_some: f64,
     memory_full: f64,
+    throttled: f64,
     is_at_memory_limit: bool,
 }
 
@@ -45,13 +47,32 @@ impl Reading {
 pub(crate) struct Stalls {
     /// For how long it waited.
     pub(crate) pressure: PressureUsage,
-    /// Whether it fills its own limit, which nobody else is to blame for.
+    /// For how long limits of processor time held it, or what runs inside it, on all processors together. The kernel
+    /// counts as waiting what such a limit holds.
+    pub(crate) throttled_secs: f64,
+    /// Whether it, or what runs inside it, fills its own limit, which nobody else is to blame for.
     pub(crate) is_at_memory_limit: bool,
 }
 
 impl Stalls {
-    /// From a reading of the monitor.
-    pub(crate) fn of(usage: &meseta_isolators::ContainerUsage) -> Self {
+    /// From the readings of the monitor, by outermost container.
+    pub(crate) fn by_container<'a>(
+        readings: impl Iterator<Item = (&'a ContainerId, &'a meseta_isolators::ContainerUsage)>,
+    ) -> BTreeMap<ContainerId, Self> {
+        let mut all: BTreeMap<ContainerId, Self> = BTreeMap::new();
+        for (id, usage) in readings {
+            let read = Self::of(usage);
+            let outermost = all.entry(id.root()).or_default();
+            outermost.throttled_secs += read.throttled_secs;
+            outermost.is_at_memory_limit |= read.is_at_memory_limit;
+            if id.parent().is_none() {
+                outermost.pressure = read.pressure;
+            }
+        }
+        all
+    }
+
+    fn of(usage: &meseta_isolators::ContainerUsage) -> Self {
         let memory = &usage.memory;
         let is_at_memory_limit = match (memory.total_bytes, memory.limit_bytes) {
             (Some(total), Some(limit)) => total >= limit / 100 * FULL_PERCENT,
@@ -59,6 +80,7 @@ impl Stalls {
         };
         Self {
             pressure: usage.pressure.clone(),
+            throttled_secs: usage.cpu.throttled_secs.unwrap_or(0.0),
             is_at_memory_limit,
         }
     }
@@ -98,6 +120,7 @@ impl Deprived {
                     cpu_some: stalls.pressure.cpu_some_secs?,
                     memory_some: stalls.pressure.memory_some_secs.unwrap_or(0.0),
                     memory_full: stalls.pressure.memory_full_secs.unwrap_or(0.0),
+                    throttled: stalls.throttled_secs,
                     is_at_memory_limit: stalls.is_at_memory_limit,
                 })
             }) else {
@@ -149,7 +172,8 @@ impl Averages {
         let cpu = if is_satisfied {
             0.0
         } else {
-            rate(from.cpu_some, to.cpu_some)
+            let own = rate(from.throttled, to.throttled);
+            (rate(from.cpu_some, to.cpu_some) - own).max(0.0)
         };
         let memory = |from: f64, to: f64| if is_full { 0.0 } else { rate(from, to) };
         let mix = |old: f64, new: f64| old * keep + new * (1.0 - keep);
@@ -185,27 +209,34 @@ mod tests {
         }
     }
 
-    fn stalled(secs: f64) -> BTreeMap<ContainerId, Stalls> {
+    /// What the kernel counted after so many seconds of waiting, and of being held by a limit.
+    fn stalled(secs: f64, throttled_secs: f64) -> BTreeMap<ContainerId, Stalls> {
         let pressure = PressureUsage {
             cpu_some_secs: Some(secs),
+            memory_some_secs: Some(secs),
             ..PressureUsage::default()
         };
         let stalls = Stalls {
             pressure,
+            throttled_secs,
             is_at_memory_limit: false,
         };
         [(ContainerId::new("c").unwrap(), stalls)].into()
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     fn after_a_minute(cpus: &str, used_per_second: f64) -> f64 {
+        throttled_for_a_minute(cpus, used_per_second, 0.0)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    fn throttled_for_a_minute(cpus: &str, used_per_second: f64, throttled: f64) -> f64 {
         let mut deprived = Deprived::default();
         let mut last = None;
         for second in 0..60 {
             let now = second as f64;
             (last, _) = deprived.observe(
                 &sample(second, cpus, now * used_per_second),
-                &stalled(now * 0.5),
+                &stalled(now * 0.5, now * throttled),
             );
         }
         last.unwrap().some_avg10
@@ -230,5 +261,45 @@ mod tests {
             deprived.observe(&sample(1, "cpus:1", 0.0), &BTreeMap::new()),
             (None, None)
         );
+    }
+    /// Found by reading: a task that its own limit throttled, on an idle machine, had all revocable work killed.
+    #[test]
+    fn who_is_held_by_its_own_limit_is_not() {
+        assert!(throttled_for_a_minute("cpus:1", 0.7, 0.52) < 0.01);
+        assert!(throttled_for_a_minute("cpus:1", 0.7, 2.1) < 0.01, "on all");
+        let both = throttled_for_a_minute("cpus:1", 0.7, 0.2);
+        assert!((29.0..=31.0).contains(&both), "the rest counts: {both}");
+    }
+
+    /// Found by reading: a task at the memory limit of its own, in an executor that is not at its, had revocable work
+    /// killed.
+    #[test]
+    fn limits_of_what_runs_inside_count_as_its_own() {
+        let outer = ContainerId::new("c").unwrap();
+        let inner = outer.child("task").unwrap();
+        let deeper = inner.child("check").unwrap();
+        let usage = |memory: (u64, u64), throttled_secs, some| {
+            let mut usage = meseta_isolators::ContainerUsage::default();
+            (usage.memory.total_bytes, usage.memory.limit_bytes) = (Some(memory.0), Some(memory.1));
+            usage.cpu.throttled_secs = throttled_secs;
+            usage.pressure.memory_some_secs = Some(some);
+            usage
+        };
+        let other = ContainerId::new("d").unwrap();
+        let readings = [
+            (&outer, usage((100, 1000), None, 7.0)),
+            (&inner, usage((96, 100), Some(2.0), 5.0)),
+            (&deeper, usage((0, 100), Some(1.0), 0.0)),
+            (&other, usage((900, 1000), Some(4.0), 3.0)),
+        ];
+        let all = Stalls::by_container(readings.iter().map(|(id, usage)| (*id, usage)));
+        let found = |id| {
+            let stalls: &Stalls = &all[id];
+            let some = stalls.pressure.memory_some_secs;
+            (stalls.is_at_memory_limit, stalls.throttled_secs, some)
+        };
+        assert_eq!(all.len(), 2);
+        assert_eq!(found(&outer), (true, 3.0, Some(7.0)));
+        assert_eq!(found(&other), (false, 4.0, Some(3.0)));
     }
 }

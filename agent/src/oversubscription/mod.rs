@@ -497,9 +497,8 @@ fn host_of(
     deprived: &mut Deprived,
     readings: &BTreeMap<meseta_resources::ContainerId, crate::monitor::Sample>,
 ) -> meseta_estimators::HostUsage {
-    let stalls = readings.iter();
-    let stalls = stalls.map(|(id, reading)| (id.clone(), Stalls::of(&reading.usage)));
-    let (cpu, memory) = deprived.observe(sample, &stalls.collect());
+    let usages = readings.iter().map(|(id, reading)| (id, &reading.usage));
+    let (cpu, memory) = deprived.observe(sample, &Stalls::by_container(usages));
     meseta_estimators::HostUsage {
         regular_cpu_pressure: cpu,
         regular_memory_pressure: memory,
