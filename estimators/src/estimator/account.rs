@@ -201,7 +201,9 @@ impl Account {
             used,
             started: container.started,
         };
-        self.all_fresh &= matches!(used, Reading::Fresh(_));
+        // Of one that has not begun yet nothing can be read, and it counts at its limit.
+        let has_begun = container.at.is_some() || meter.container(&regular.key) != Reading::Unknown;
+        self.all_fresh &= !has_begun || matches!(used, Reading::Fresh(_));
         self.promised += promised;
         self.used += regular.used_or_limit();
         self.regular.push(regular);

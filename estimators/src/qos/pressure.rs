@@ -19,11 +19,13 @@ use crate::{
     Level, Pressure, QosController, Throttle, Unit, UsageSample,
 };
 
+mod ceiling;
 mod config;
 mod detector;
 mod satisfaction;
 mod victims;
 
+use ceiling::Ceiling;
 pub use config::PressureConfig;
 use detector::{Detector, Need};
 use satisfaction::Satisfaction;
@@ -55,6 +57,7 @@ pub struct PressureController {
     psi_mem_full: Detector,
     mem: Detector,
     satisfaction: Satisfaction,
+    ceiling: Ceiling,
     quota: Option<Quota>,
     frozen: BTreeMap<ExecutorKey, Moment>,
     last_freeze: Option<Moment>,
@@ -84,6 +87,7 @@ impl PressureController {
             psi_mem_full: Detector::new("psi-mem-full", Unit::Percent, config.psi_mem_full()),
             mem: Detector::new("mem-watermark", Unit::Share, config.mem()),
             satisfaction: Satisfaction::new(&config),
+            ceiling: Ceiling::default(),
             quota: None,
             frozen: BTreeMap::new(),
             last_freeze: None,
@@ -107,6 +111,8 @@ impl PressureController {
                 Reading::Fresh(used) => revocable += used,
                 // It has only just begun, and used nothing to speak of.
                 _ if self.meter.is_first_reading(&key) => {}
+                // It has not begun yet, or nothing was left of it to be read for long: fetched for, or taken apart.
+                Reading::Unknown if container.at.is_none() => {}
                 Reading::Held(_) | Reading::Unknown => certain = false,
             }
         }
@@ -145,7 +151,10 @@ impl PressureController {
             at,
             psi_cpu.and_then(|pressure| percent(pressure.some_avg10)),
         );
-        let psi_mem = host.regular_memory_pressure.or(host.memory_pressure);
+        let memory = host.memory.filter(|memory| memory.total_bytes > 0);
+        let share = memory.map(|memory| bytes(memory.used_bytes()) / bytes(memory.total_bytes));
+        self.mem.observe(at, share);
+        let psi_mem = self.memory_stall(sample);
         self.psi_mem_some.observe(
             at,
             psi_mem.and_then(|pressure| percent(pressure.some_avg10)),
@@ -154,9 +163,6 @@ impl PressureController {
             at,
             psi_mem.and_then(|pressure| percent(pressure.full_avg10)),
         );
-        let memory = host.memory.filter(|memory| memory.total_bytes > 0);
-        let share = memory.map(|memory| bytes(memory.used_bytes()) / bytes(memory.total_bytes));
-        self.mem.observe(at, share);
         let quota = self.quota.as_ref().map(|quota| quota.cpus);
         let requested = requested(sample);
         self.satisfaction.observe(
@@ -165,6 +171,20 @@ impl PressureController {
             requested,
             used.filter(|used| used.certain).map(|used| used.revocable),
         );
+    }
+
+    /// The stall of memory that revocable work is to blame for. That of the whole machine counts also what a container
+    /// waits for that is at its own limit, whatever else is free.
+    fn memory_stall(&self, sample: &UsageSample) -> Option<Pressure> {
+        let host = &sample.host;
+        if host.regular_memory_pressure.is_some() {
+            return host.regular_memory_pressure;
+        }
+        let is_alone = sample.containers.iter().all(ContainerUsage::is_revocable);
+        if is_alone || self.mem.is_over_nothing() {
+            return Some(Pressure::default());
+        }
+        host.memory_pressure
     }
 
     fn detectors(&self) -> [&Detector; 5] {
@@ -346,32 +366,20 @@ impl PressureController {
         Some(Correction::of(container, Action::Kill, why))
     }
 
-    /// Adopts what is frozen already, after a restart, and forgets what is gone.
+    /// Adopts what is frozen already, after a restart, and forgets what is gone, or was thawed to hear of its end.
     fn reconcile_frozen(&mut self, sample: &UsageSample) {
         let mut frozen = BTreeMap::new();
         for container in sample.revocable() {
             let key = container.key();
-            match self.frozen.get(&key) {
-                Some(since) => frozen.insert(key, *since),
-                None if container.frozen => frozen.insert(key, sample.at),
-                None => None,
-            };
+            if container.frozen {
+                let since = self.frozen.get(&key).copied();
+                frozen.insert(key, since.unwrap_or(sample.at));
+            }
         }
         self.frozen = frozen;
     }
 
-    /// The least that revocable work held since memory became short: it is not raised while it is needed.
-    fn memory_ceiling(&self, sample: &UsageSample) -> Option<u64> {
-        if self.mem.level() < Level::Throttle {
-            return None;
-        }
-        match (revocable_memory(sample), self.standing.memory_ceiling_bytes) {
-            (Some(now), Some(before)) => Some(now.min(before)),
-            (now, before) => now.or(before),
-        }
-    }
-
-    fn state(&self, sample: &UsageSample) -> Assessment {
+    fn state(&self, sample: &UsageSample, memory_ceiling_bytes: Option<u64>) -> Assessment {
         let stopping = self
             .detectors()
             .into_iter()
@@ -391,7 +399,7 @@ impl PressureController {
                 cpus: quota.cpus,
                 why: quota.why.clone(),
             }),
-            memory_ceiling_bytes: self.memory_ceiling(sample),
+            memory_ceiling_bytes,
             corrections: Vec::new(),
             readings,
         }
@@ -407,17 +415,6 @@ fn requested(sample: &UsageSample) -> f64 {
         .filter_map(cpus)
         .map(Scalar::to_f64)
         .sum()
-}
-
-/// What revocable work holds; none while that of a container cannot be read. One that was never read has only just
-/// begun, and holds nothing to speak of.
-fn revocable_memory(sample: &UsageSample) -> Option<u64> {
-    let mut read = sample
-        .revocable()
-        .filter(|container| container.at.is_some());
-    read.try_fold(0_u64, |sum, container| {
-        Some(sum.saturating_add(container.memory_bytes?))
-    })
 }
 
 impl QosController for PressureController {
@@ -442,7 +439,9 @@ impl QosController for PressureController {
         let needs = self.needs(sample, used);
         let corrections = self.correct(sample, used, &needs);
         self.last = Some(sample.at);
-        self.standing = self.state(sample);
+        let is_short = self.mem.level() >= Level::Throttle;
+        let ceiling = self.ceiling.observe(sample, is_short);
+        self.standing = self.state(sample, ceiling);
         Assessment {
             corrections,
             ..self.standing.clone()

@@ -283,6 +283,25 @@ fn an_executor_that_cannot_be_read_for_long_counts_at_its_limit() {
     assert_eq!(cpus(&run(&mut node, &mut slack, 10, &[0.5])), 0.0);
 }
 
+/// Found by reading: while one executor was fetched for, nothing more was oversubscribed, though it counts at its limit.
+#[test]
+fn one_that_has_not_begun_counts_at_its_limit_and_holds_nothing_else_back() {
+    let mut node = Node::new(12, &[4.0]);
+    let mut slack = slack(&[]);
+    run(&mut node, &mut slack, 300, &[0.5]);
+    node.add("regular", "late", &resources("cpus:4;mem:1024"));
+    let mut estimate = Estimate::default();
+    for _ in 0..600 {
+        node.step(Duration::from_secs(1), &[0.5]);
+        let late = &mut node.sample.containers[1];
+        (late.at, late.cpu_time, late.memory_bytes) = (None, None, None);
+        estimate = slack.estimate(&node.sample, Gate::Open);
+    }
+    // Of the 8 that are promised 4.5 count as used; and 9 % of 12 is kept free.
+    near(estimate.forecasts[0].used, 4.5, 1e-6);
+    near(cpus(&estimate), 2.4, 1e-6);
+}
+
 #[test]
 fn what_cannot_be_read_for_long_counts_at_its_limit_in_what_is_used_now_too() {
     let mut node = Node::new(12, &[4.0, 4.0]);

@@ -95,6 +95,11 @@ impl Detector {
         self.level
     }
 
+    /// Whether the last value could be read and is below all thresholds.
+    pub(super) fn is_over_nothing(&self) -> bool {
+        self.value.is_some() && self.level == Level::Clear
+    }
+
     /// Whether nothing has to be held back.
     pub(super) fn is_calm(&self) -> bool {
         self.level < Level::Throttle

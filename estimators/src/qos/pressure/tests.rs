@@ -371,6 +371,58 @@ fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
     }
 }
 
+/// Found by reading: what began while memory was short was held to what it had in its first sample, next to nothing, and
+/// hung in reclaim for as long as memory was short.
+#[test]
+fn what_begins_while_memory_is_short_may_have_what_it_was_given() {
+    let quarters = |count: u64| Some(count << 28);
+    let ceiling = |controller: &mut PressureController, node: &mut Node| {
+        let used = vec![1.0; node.sample.containers.len()];
+        controller
+            .assess(&node.step(SECOND, &used))
+            .memory_ceiling_bytes
+    };
+    let mut ours = controller(&[]);
+    let mut node = Node::new(10, &[9.0]);
+    memory(&mut node, 33);
+    assert_eq!(
+        ceiling(&mut ours, &mut node),
+        None,
+        "there is nobody to hold"
+    );
+    let given = || {
+        let mut given = revocable_cpus("3");
+        given.extend(crate::testing::resources("mem:512").iter().cloned());
+        given
+    };
+    node.add("batch", "b0", &given());
+    node.sample.containers[1].memory_bytes = Some(1 << 20);
+    assert_eq!(ceiling(&mut ours, &mut node), quarters(2));
+    node.add("batch", "b1", &revocable_cpus("3"));
+    node.sample.containers[2].memory_bytes = quarters(1);
+    assert_eq!(
+        ceiling(&mut ours, &mut node),
+        quarters(3),
+        "nothing was given"
+    );
+
+    // Beside one that was there before, which keeps what it has.
+    let mut ours = controller(&[]);
+    let mut node = settled(&mut ours);
+    memory(&mut node, 33);
+    node.sample.containers[1].memory_bytes = quarters(4);
+    assert_eq!(ceiling(&mut ours, &mut node), quarters(4));
+    node.add("late", "b2", &given());
+    for (held, expected) in [(4, 6), (3, 5), (5, 5)] {
+        node.sample.containers[1].memory_bytes = quarters(held);
+        assert_eq!(ceiling(&mut ours, &mut node), quarters(expected));
+    }
+    node.sample.containers.remove(1);
+    assert_eq!(ceiling(&mut ours, &mut node), quarters(2));
+    memory(&mut node, 20);
+    assert_eq!(ceiling(&mut ours, &mut node), None);
+}
+
 /// Found by reading: the kernel was asked to keep all revocable work below what the other containers held.
 #[test]
 fn memory_that_cannot_be_read_does_not_lower_the_ceiling() {
@@ -411,6 +463,8 @@ fn memory_stall_kills_one() {
         let mut node = settled(&mut controller);
         node.sample.containers[1].memory_bytes = Some(1 << 20);
         node.sample.containers[2].memory_bytes = Some(2 << 20);
+        // Above the threshold of stopping, and below the one of killing.
+        memory(&mut node, 31);
         let (some_avg10, full_avg10) = if some { (20.0, 0.0) } else { (6.0, 5.0) };
         node.sample.host.memory_pressure = Some(Pressure {
             some_avg10,
@@ -418,6 +472,32 @@ fn memory_stall_kills_one() {
         });
         let log = watch(&mut controller, &mut node, 6, &[1.0, 1.0, 1.0]);
         assert_eq!(log, [(6, Action::Kill, "b1".to_owned())]);
+    }
+}
+
+/// Found by reading: one container that read more than its own memory limit holds had all others killed, one every four
+/// seconds, on a machine that had nothing but free memory.
+#[test]
+fn a_stall_of_the_machine_kills_nobody_while_it_has_memory() {
+    for has_regular in [false, true] {
+        let mut controller = controller(&[]);
+        let mut node = settled(&mut controller);
+        if !has_regular {
+            node.sample.containers.remove(0);
+            memory(&mut node, 31);
+        }
+        for container in &mut node.sample.containers {
+            container.memory_bytes = Some(64 << 20);
+        }
+        node.sample.host.memory_pressure = Some(Pressure {
+            some_avg10: 80.0,
+            full_avg10: 30.0,
+        });
+        let log = watch(&mut controller, &mut node, 60, &[1.0, 1.0, 1.0]);
+        assert_eq!(log, [], "with regular work: {has_regular}");
+        let last = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+        let stopping = last.stop_offering.map(|why| why.detector);
+        assert_eq!(stopping, (!has_regular).then_some("mem-watermark"));
     }
 }
 
@@ -572,6 +652,54 @@ fn what_was_frozen_before_a_restart_is_not_forgotten() {
     node.step(SECOND, &[1.0, 0.0, 1.0]);
     let log = watch(&mut controller, &mut node, 5, &[1.0, 0.0, 1.0]);
     assert_eq!(log, [(2, Action::Thaw, "b0".to_owned())]);
+}
+
+/// Found by reading: while one executor was fetched for, or taken apart, nobody was frozen, killed or told that it was
+/// frozen for too long.
+#[test]
+fn one_that_has_not_begun_keeps_nobody_from_being_corrected() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    node.add("late", "b2", &revocable_cpus("3"));
+    let unread = |node: &mut Node| {
+        let late = node.sample.containers.last_mut().unwrap();
+        assert_eq!(late.executor.as_str(), "b2");
+        (late.at, late.cpu_time, late.memory_bytes) = (None, None, None);
+        node.sample.clone()
+    };
+    let mut log = Vec::new();
+    for second in 1..=100 {
+        node.step(SECOND, &[8.6, 0.2, 0.2]);
+        let assessment = controller.assess(&unread(&mut node));
+        for (action, executor) in done(&assessment) {
+            log.push((second, action));
+            let containers = &mut node.sample.containers;
+            let named = |one: &ContainerUsage| one.executor.as_str() == executor;
+            let index = containers.iter().position(named).unwrap();
+            if action == Action::Kill {
+                containers.remove(index);
+            } else {
+                containers[index].frozen = true;
+            }
+        }
+    }
+    let (freeze, kill) = (Action::Freeze, Action::Kill);
+    assert_eq!(log, [(6, freeze), (6, freeze), (66, kill), (86, kill)]);
+}
+
+/// Found by reading: one that the agent thawed, so that it hears of its end, was killed as one that stood still for a minute.
+#[test]
+fn what_the_agent_thawed_is_not_taken_for_frozen() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    let log = watch(&mut controller, &mut node, 6, &[8.6, 0.2, 0.2]);
+    assert!(log.iter().all(|(_, action, _)| *action == Action::Freeze) && log.len() == 2);
+    for container in &mut node.sample.containers {
+        container.frozen = false;
+    }
+    // It throttles still, but has no reason to kill.
+    let log = watch(&mut controller, &mut node, 90, &[7.2, 0.2, 0.2]);
+    assert_eq!(log, []);
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! How much memory all revocable work together is to stay below while memory is short.
+//!
+//! What was there when it became short is held to the least that it held since, so that what the kernel reclaims is not
+//! taken again. What begins later has its allocation on top: it holds next to nothing in its first sample, and would
+//! be held to that. Invariant: nothing that could not be read moves the ceiling, and there is none over nobody.
+
+use std::collections::BTreeSet;
+
+use meseta_resources::{ContainerId, Scalar};
+
+use crate::numbers::MEGABYTE;
+use crate::{ContainerUsage, ExecutorKey, UsageSample};
+
+/// One container of an executor: another one of the same executor is not held to what this one had.
+type Name = (ExecutorKey, Option<ContainerId>);
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ceiling {
+    /// Since memory is short.
+    held: Option<Held>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    /// Those that had begun when memory became short.
+    containers: BTreeSet<Name>,
+    /// The least that these held together since.
+    least_bytes: Option<u64>,
+}
+
+impl Ceiling {
+    pub(super) fn observe(&mut self, sample: &UsageSample, is_short: bool) -> Option<u64> {
+        if !is_short {
+            self.held = None;
+            return None;
+        }
+        let all: Vec<(Name, &ContainerUsage)> = sample
+            .revocable()
+            .map(|container| (name(container), container))
+            .collect();
+        // One that was never read has only just begun, or has not yet.
+        let begun = all.iter().filter(|(_, container)| container.at.is_some());
+        let held = self.held.get_or_insert_with(|| Held {
+            containers: begun.clone().map(|(name, _)| name.clone()).collect(),
+            least_bytes: None,
+        });
+        let later = begun.filter(|(name, _)| !held.containers.contains(name));
+        let allowances: Vec<u64> = later.map(|(_, later)| allowance_bytes(later)).collect();
+        let mut earlier = all
+            .iter()
+            .filter(|(name, _)| held.containers.contains(name));
+        let now = earlier.try_fold(0_u64, |sum, (_, container)| {
+            Some(sum.saturating_add(container.at.and(container.memory_bytes)?))
+        });
+        let names: BTreeSet<&Name> = all.iter().map(|(name, _)| name).collect();
+        held.containers.retain(|name| names.contains(name));
+        held.least_bytes = match (now, held.least_bytes) {
+            (Some(now), Some(before)) => Some(now.min(before)),
+            (now, before) => now.or(before),
+        };
+        if held.containers.is_empty() && allowances.is_empty() {
+            return None;
+        }
+        let least_bytes = held.least_bytes?;
+        Some(
+            allowances
+                .into_iter()
+                .fold(least_bytes, u64::saturating_add),
+        )
+    }
+}
+
+fn name(container: &ContainerUsage) -> Name {
+    (container.key(), container.container.clone())
+}
+
+/// What one that began while memory was short may have: what it was given, or what it holds if it was given none.
+fn allowance_bytes(container: &ContainerUsage) -> u64 {
+    let given = container.allocated.mem().map(Scalar::to_f64);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "allocations are not negative; a float beyond the range saturates"
+    )]
+    let given = given.map(|megabytes| (megabytes * MEGABYTE) as u64);
+    given.or(container.memory_bytes).unwrap_or(0)
+}
