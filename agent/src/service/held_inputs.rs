@@ -1,7 +1,8 @@
 //! Inputs that wait while too much is to be written, and those that need not wait.
 //!
 //! A ping is answered and a kill is taken though the disk is behind: a master must not give an agent up, nor a task
-//! live on, because of a full disk. Messages between frameworks and their executors are dropped, which nobody is promised.
+//! live on, because of a full disk. Regular work is protected meanwhile: what a QoS controller asks for is of this moment, and
+//! would be carried out for a state that is long over. Messages between frameworks and their executors are dropped, which nobody is promised.
 //! What the master says has room of its own, so that no executor keeps it from being heard. Pure. Invariant: nothing
 //! overtakes what it may depend on: no frame a change of the connection, no kill an order to run the same task, nor one
 //! that needs an executor of its framework, which might end with the task.
@@ -130,8 +131,12 @@ impl HeldInputs {
     }
 
     fn may_overtake(&mut self, input: &Input) -> bool {
-        let Input::Frame { frame, .. } = input else {
-            return false;
+        let frame = match input {
+            Input::Frame { frame, .. } => frame,
+            // It is of executors that the core knows already, and asks for nothing of one that it does not know. A total
+            // is told again with each registration.
+            Input::Oversubscription(_) => return true,
+            _ => return false,
         };
         if self.changes_link {
             return false;
@@ -306,6 +311,20 @@ mod tests {
         while held.next().is_some() {}
         assert!(held.hold(Input::Tick).is_none());
         assert!(held.hold(ping()).is_some());
+    }
+
+    /// Found by reading: nothing was held back or evicted while the disk was behind, and all that had been asked for
+    /// meanwhile was afterwards, however old.
+    #[test]
+    fn what_a_controller_asks_for_is_carried_out_at_once_or_never() {
+        let report = || Input::Oversubscription(Box::default());
+        let mut held = HeldInputs::default();
+        assert!(held.hold(launch()).is_none());
+        assert!(held.hold(Input::LinkUp { link: LinkId(2) }).is_none());
+        for _ in 0..HELD_MAX {
+            assert!(held.hold(report()).is_some());
+        }
+        assert_eq!(held.waiting.len(), 2);
     }
 
     #[test]
