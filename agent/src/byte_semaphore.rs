@@ -4,8 +4,8 @@
 //! none, the call is not read, or not answered, until there is: nothing that an executor was promised to be told is
 //! dropped. Room is shared out as it comes free: a group, such as a framework, that has some may have up to half of
 //! what is free, so that one which gives nothing back leaves most to others, and three of them still a third.
-//! Invariants: what is small always finds room, unless its own sender has much there; of a sender a bounded number of
-//! calls waits.
+//! Invariants: what is small always finds room, unless its own sender or its group has much there; of a sender a bounded
+//! number of calls waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,8 @@ pub(crate) const UNACKNOWLEDGED_BYTES: usize = 24 * 1024 * 1024;
 const GROUP_PART: usize = 2;
 /// The part of the whole that one sender may have: the largest call is a quarter of it.
 const SENDER_PART: usize = 3;
-/// What a sender may have there whatever others have, as long as all together exceed the whole by a part only.
+/// What a sender may have there whatever others have, as long as all together exceed the whole by a part only, and its
+/// group has less than half of it: what many senders of one group have so is out of what others find.
 const OWN_BYTES: usize = 64 * 1024;
 const EXCESS_PART: usize = 4;
 /// Calls of one sender that wait; one more is refused.
@@ -80,13 +81,14 @@ impl Table {
     fn has_capacity(&self, group: &str, sender: &str, bytes: usize) -> bool {
         let sent = self.senders.get(sender).copied().unwrap_or_default();
         let after = sent.saturating_add(bytes);
-        if after <= OWN_BYTES && self.all < self.bytes_max + self.bytes_max / EXCESS_PART {
+        let of_group = self.groups.get(group).copied().unwrap_or_default();
+        let is_small = after <= OWN_BYTES && of_group < self.bytes_max / GROUP_PART;
+        if is_small && self.all < self.bytes_max + self.bytes_max / EXCESS_PART {
             return true;
         }
         if sent > 0 && after > self.per_sender() {
             return false;
         }
-        let of_group = self.groups.get(group).copied().unwrap_or_default();
         let free = self.bytes_max.saturating_sub(self.all);
         // One call alone may take all that is free.
         let part = if of_group == 0 {
@@ -389,6 +391,31 @@ mod tests {
         assert!(has_capacity(&semaphore, "silent-1", "silent-1-9", 64 * KIB).await);
         drop(kept);
         assert!(is_empty(&semaphore));
+    }
+
+    /// Found by reading: executors enough of one framework took all that was to be left for everybody's small updates.
+    #[tokio::test]
+    async fn many_executors_of_a_silent_framework_leave_room_to_others() {
+        let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
+        let mut kept = Vec::new();
+        for executor in 0..1000 {
+            let sender = format!("silent-{executor}");
+            if has_capacity(&semaphore, "silent", &sender, 64 * KIB).await {
+                kept.push(
+                    semaphore
+                        .take("silent", &sender, 64 * KIB)
+                        .await
+                        .expect("room"),
+                );
+            }
+        }
+        assert!(kept.len() < 1000, "it had no end");
+        assert!(has_capacity(&semaphore, "other", "o", 5 * MIB).await);
+        for executor in 0..50 {
+            let sender = format!("other-{executor}");
+            assert!(has_capacity(&semaphore, "other", &sender, 300).await);
+            kept.push(semaphore.take("other", &sender, 300).await.expect("room"));
+        }
     }
 
     #[tokio::test]
