@@ -4,6 +4,7 @@
 //! revocable resources only, finite and not negative, on top of what revocable work already holds.
 
 use std::fmt;
+use std::time::Duration;
 
 use meseta_resources::{Moment, Resources};
 
@@ -45,6 +46,11 @@ pub trait ResourceEstimator: fmt::Debug + Send + Sync {
     /// To be called once for each sample, in order of time. A sample that is not younger than the
     /// last one teaches nothing and oversubscribes no more than before.
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate;
+
+    /// Samples further apart than this teach nothing of what is used between them; none if any distance will do.
+    fn stale_after(&self) -> Option<Duration> {
+        None
+    }
 
     /// What was learned, to be handed to [`ResourceEstimator::restore`] after a restart; empty if
     /// nothing is ever learned. Bounded: see each estimator.

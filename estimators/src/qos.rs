@@ -29,6 +29,12 @@ pub trait QosController: fmt::Debug + Send + Sync {
     fn interval_max(&self) -> Option<Duration> {
         None
     }
+
+    /// Samples further apart than this say nothing of what is used between them, and are no reason to act; none if any
+    /// distance will do.
+    fn stale_after(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// An answer to one sample. The first three are states, in force until the next assessment; the corrections are to be

@@ -167,7 +167,8 @@ pub struct Flags {
     #[arg(long, default_value = "15secs", value_parser = parse_duration, value_name = "DURATION")]
     pub oversubscribed_resources_interval: Duration,
 
-    /// Least pause between two rounds of corrections; 0 makes one with each sample.
+    /// Least pause between two rounds of corrections; 0 makes one with each sample. At most half of the `stale_after` of
+    /// `pressure`, 1 minute.
     #[arg(long, default_value = "0ns", value_parser = parse_duration, value_name = "DURATION")]
     pub qos_correction_interval_min: Duration,
 

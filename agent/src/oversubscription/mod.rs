@@ -23,7 +23,7 @@ use meseta_estimators::{
     Assessment, ConfigError, ContainerUsage, ControllerSpec, Estimate, EstimatorSpec, Gate,
     QosController, ResourceEstimator, UsageSample,
 };
-use meseta_resources::{Moment, Resources};
+use meseta_resources::{Moment, Resources, format_duration};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -58,6 +58,19 @@ pub enum OversubscriptionError {
         /// The flag that names the estimator or the controller.
         flag: &'static str,
         wrong: ConfigError,
+    },
+    /// An interval at which an estimator or a controller knows nothing of what is used.
+    #[error(
+        "--{flag}={interval}: {module} believes no readings further apart than its parameter stale_after, {stale_after}; \
+         give at most {interval_max}, or a longer stale_after (--modules)"
+    )]
+    Interval {
+        flag: &'static str,
+        interval: String,
+        /// The estimator or the controller.
+        module: &'static str,
+        stale_after: String,
+        interval_max: String,
     },
     /// The address of a plug-in.
     #[error("--{flag}={address}: {wrong}")]
@@ -108,6 +121,21 @@ impl Configured {
             }
             spec => Selection::Builtin(spec.build(&modules).map_err(of_controller)?),
         };
+        if let Selection::Builtin(estimator) = &estimator {
+            // Asked after each sweep, which may be late.
+            let interval = ("monitor_interval", flags.monitor_interval);
+            let stale_after = estimator.stale_after();
+            check_interval(interval, estimator.name(), stale_after, |stale| {
+                stale / 3 * 2
+            })?;
+        }
+        if let Selection::Builtin(controller) = &controller {
+            // Asked with the first sweep after the interval, and sweeps are no oftener than that.
+            let flag = "qos_correction_interval_min";
+            let interval = (flag, flags.qos_correction_interval_min);
+            let stale_after = controller.stale_after();
+            check_interval(interval, controller.name(), stale_after, |stale| stale / 2)?;
+        }
         let is_noop = matches!(&estimator, Selection::Builtin(one) if one.name() == "noop")
             && matches!(&controller, Selection::Builtin(one) if one.name() == "noop");
         Ok(Self {
@@ -118,6 +146,25 @@ impl Configured {
             is_noop,
         })
     }
+}
+
+fn check_interval(
+    (flag, interval): (&'static str, Duration),
+    module: &'static str,
+    stale_after: Option<Duration>,
+    longest: fn(Duration) -> Duration,
+) -> Result<(), OversubscriptionError> {
+    let Some(stale_after) = stale_after.filter(|stale_after| interval > longest(*stale_after))
+    else {
+        return Ok(());
+    };
+    Err(OversubscriptionError::Interval {
+        flag,
+        interval: format_duration(interval),
+        module,
+        stale_after: format_duration(stale_after),
+        interval_max: format_duration(longest(stale_after)),
+    })
 }
 
 fn checked(role: Role, address: String) -> Result<String, OversubscriptionError> {
@@ -512,5 +559,63 @@ fn since_boot() -> Duration {
     match procfs::Uptime::current() {
         Ok(uptime) => uptime.uptime_duration(),
         Err(_) => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    /// Found by reading: a controller that was to be asked seldom never did anything, and nothing said so.
+    #[test]
+    fn an_interval_at_which_nothing_is_known_is_refused() {
+        let read = |args: &[&str]| {
+            let usual = ["agent", "--master=127.0.0.1:5050"];
+            let line = Line::try_parse_from(usual.iter().chain(args)).expect("flags");
+            Configured::read(&line.flags).map_err(|error| error.to_string())
+        };
+        let gentle = "--qos_correction_interval_min=90secs";
+        let seldom = "--monitor_interval=40secs";
+        let modules = r#"--modules={"libraries": {"modules": [{"name": "pressure", "parameters":
+            {"key": "stale_after", "value": "3mins"}}]}}"#;
+        for args in [
+            &["--qos_controller=noop", gentle, seldom][..],
+            &["--qos_controller=pressure", seldom],
+            &["--qos_controller=pressure", gentle, modules],
+            &[
+                "--qos_controller=pressure",
+                "--qos_correction_interval_min=30secs",
+            ],
+            &["--resource_estimator=slack", "--monitor_interval=30secs"],
+        ] {
+            assert_eq!(read(args).err(), None, "{args:?}");
+        }
+        for (args, named) in [
+            (
+                &["--qos_controller=pressure", gentle][..],
+                [
+                    "--qos_correction_interval_min=90secs: pressure",
+                    "1mins",
+                    "at most 30secs",
+                ],
+            ),
+            (
+                &["--resource_estimator=max(noop,slack)", seldom],
+                ["--monitor_interval=40secs: max", "45secs", "at most 30secs"],
+            ),
+        ] {
+            let error = read(args).expect_err("refused");
+            for words in named.iter().chain(&["stale_after"]) {
+                assert!(error.contains(words), "{error}");
+            }
+        }
     }
 }

@@ -3,6 +3,8 @@
 //! The maximum is over the predicted use; so of each resource the least that any member offers is
 //! offered, and only what all of them offer. Invariant: no member offers less than the whole.
 
+use std::time::Duration;
+
 use meseta_resources::{Moment, Resource, Resources, Scalar, Value};
 
 use super::checkpoint::{Decoder, Encoder};
@@ -66,6 +68,11 @@ fn merge(mut forecasts: Vec<Forecast>, more: Vec<Forecast>) -> Vec<Forecast> {
 impl ResourceEstimator for Max {
     fn name(&self) -> &'static str {
         Self::NAME
+    }
+
+    fn stale_after(&self) -> Option<Duration> {
+        let members = self.members.iter();
+        members.filter_map(|member| member.stale_after()).min()
     }
 
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate {

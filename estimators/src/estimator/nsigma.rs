@@ -161,6 +161,10 @@ impl ResourceEstimator for NSigma {
         Self::NAME
     }
 
+    fn stale_after(&self) -> Option<Duration> {
+        Some(self.meter.stale_after())
+    }
+
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate {
         let now = self.last.map_or(sample.at, |last| last.max(sample.at));
         let shut = gate_is_shut(&mut self.shaper, now, gate);

@@ -308,6 +308,10 @@ impl ResourceEstimator for Slack {
         Self::NAME
     }
 
+    fn stale_after(&self) -> Option<Duration> {
+        Some(self.meter.stale_after())
+    }
+
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate {
         let stale = self.last.is_some_and(|last| sample.at <= last);
         let mut shut = false;

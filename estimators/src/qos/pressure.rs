@@ -426,6 +426,10 @@ impl QosController for PressureController {
         Some(INTERVAL_MAX)
     }
 
+    fn stale_after(&self) -> Option<Duration> {
+        Some(self.config.stale_after)
+    }
+
     fn assess(&mut self, sample: &UsageSample) -> Assessment {
         if self.last.is_some_and(|last| sample.at <= last) {
             // Nothing new: what stands still stands, and nothing is done.
