@@ -437,7 +437,7 @@ mod tests {
                     false
                 });
                 assert!(dropped.count() > 0);
-                assert!(!backlog.is_reached(&outbox) && outbox.len() > 0);
+                assert!(!backlog.is_reached(&outbox) && !outbox.is_empty());
                 for (_, message) in outbox.durable(1) {
                     messages.left(&message);
                 }

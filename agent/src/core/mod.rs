@@ -26,6 +26,7 @@
 //! update_streams.rs their streams
 //! shares.rs        what each framework takes of what they share
 //! recovery.rs      the state after a restart
+//! partial_groups.rs  groups that were written in part
 //! boot_clock.rs    how long ago something was, over restarts
 //! pause.rs         deadlines after the process stood still
 //! ```
@@ -57,6 +58,7 @@ mod operation_updates;
 mod operations;
 mod oversubscription;
 mod parent_volumes;
+mod partial_groups;
 mod pause;
 mod probe;
 mod reconcile;

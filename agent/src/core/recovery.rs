@@ -5,7 +5,7 @@
 //! becomes exactly one terminal update, never a success that nobody saw; recovering twice gives the
 //! same.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::model::{
     Container, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, TaskRef,
     TerminationReason,
 };
+use super::partial_groups::tasks_of_partial_groups;
 use super::states::is_terminal;
 use super::{
     AgentCore, BootClock, ContainerOwner, Draining, Ending, Exit, Found, Recovery, State, Timer,
@@ -537,42 +538,6 @@ impl AgentCore {
             .collect();
         executors.into_iter()
     }
-}
-
-/// Tasks of groups that did not reach the disk whole: nothing of them was begun. Of a group that was begun, tasks may
-/// be over and retired.
-fn tasks_of_partial_groups(run: &RunImage) -> Vec<TaskKey> {
-    let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
-    for task in &run.tasks {
-        if let Some(group) = &task.record.group {
-            *sizes.entry(group).or_default() += 1;
-        }
-    }
-    let groups = run.tasks.iter().filter(|task| !task.log.is_empty());
-    let begun: BTreeSet<_> = groups
-        .filter_map(|task| task.record.group.as_deref())
-        .collect();
-    let is_half = |task: &&TaskImage| {
-        let held = task
-            .record
-            .group
-            .as_deref()
-            .and_then(|group| sizes.get(group));
-        let group_size = usize::try_from(task.record.group_size).unwrap_or(usize::MAX);
-        let is_begun = task
-            .record
-            .group
-            .as_deref()
-            .is_some_and(|group| begun.contains(group));
-        held.is_some_and(|held| *held < group_size) && !is_begun
-    };
-    let halves = run.tasks.iter().filter(is_half);
-    halves
-        .map(|task| TaskKey {
-            run: run.key.clone(),
-            task: task.id.clone(),
-        })
-        .collect()
 }
 
 /// Whether something was told of a task that only somebody who ran it could tell.

@@ -430,7 +430,7 @@ fn what_found_no_room_is_told_by_the_next_look() {
             task: TaskId::new("another").expect("an id"),
         };
         let fill = |bytes: usize, uuid: u16| pb::TaskStatus {
-            state: if uuid % 2 == 0 {
+            state: if uuid.is_multiple_of(2) {
                 TaskRunning
             } else {
                 TaskKilling
