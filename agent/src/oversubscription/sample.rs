@@ -130,7 +130,8 @@ fn eviction_priority(executor: &Executor) -> i64 {
         .unwrap_or(0)
 }
 
-fn labels(executor: &Executor) -> Option<&pb::Labels> {
+/// Those of an executor, or of the command that it is made up for.
+pub(super) fn labels(executor: &Executor) -> Option<&pb::Labels> {
     match (&executor.info, executor.command_task()) {
         (Some(info), _) => info.labels.as_ref(),
         (None, task) => task?.info.labels.as_ref(),
