@@ -111,7 +111,7 @@ impl PressureController {
                 Reading::Fresh(used) => revocable += used,
                 // It has only just begun, and used nothing to speak of.
                 _ if self.meter.is_first_reading(&key) => {}
-                // It has not begun yet, or nothing was left of it to be read for long: fetched for, or taken apart.
+                // It has not begun yet, or nothing was left of it to be read for long: fetched for, or destroyed.
                 Reading::Unknown if container.at.is_none() => {}
                 Reading::Held(_) | Reading::Unknown => certain = false,
             }

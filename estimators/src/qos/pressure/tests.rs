@@ -4,6 +4,8 @@ use super::*;
 use crate::testing::{Node, revocable, revocable_cpus};
 use crate::{ConfigError, HostMemory, Parameters, Pressure};
 
+mod memory;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn controller(pairs: &[(&str, &str)]) -> PressureController {
@@ -321,187 +323,6 @@ fn what_is_frozen_thaws_when_there_is_room_or_dies_after_a_minute() {
 }
 
 #[test]
-fn memory_kills_the_largest_and_never_freezes() {
-    let mut controller = controller(&[]);
-    let mut node = settled(&mut controller);
-    // In quarters of a gigabyte, of ten: 86 % used, of which the first has 0.5 and the second 1.
-    node.sample.containers[1].memory_bytes = Some(2 << 28);
-    node.sample.containers[2].memory_bytes = Some(4 << 28);
-    memory(&mut node, 33);
-    let throttled = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-    assert_eq!(throttled.stop_offering.unwrap().detector, "mem-watermark");
-    assert_eq!(throttled.memory_ceiling_bytes, Some(6 << 28));
-    assert_eq!(throttled.throttle, None, "the processors are not to blame");
-    memory(&mut node, 35);
-    let log = watch(&mut controller, &mut node, 2, &[1.0, 1.0, 1.0]);
-    assert_eq!(
-        log,
-        [(2, Action::Kill, "b1".to_owned())],
-        "closes a gap of 3/4 GB"
-    );
-    // The next one only after the cool-down, as long as it is needed.
-    memory(&mut node, 36);
-    let log = watch(&mut controller, &mut node, 10, &[1.0, 1.0]);
-    assert_eq!(log, [(4, Action::Kill, "b0".to_owned())]);
-}
-
-/// What the kernel is asked to keep all revocable work below follows what that gives back, and not what it takes.
-#[test]
-fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
-    let mut controller = controller(&[]);
-    let mut node = settled(&mut controller);
-    // In quarters of a gigabyte: what is used of the forty, what revocable work has of it, and the ceiling.
-    for (used, revocable, ceiling) in [
-        (33, 6, Some(6)),
-        (33, 8, Some(6)),
-        (33, 5, Some(5)),
-        (33, 7, Some(5)),
-        (20, 7, None),
-        (33, 8, Some(8)),
-    ] {
-        memory(&mut node, used);
-        node.sample.containers[1].memory_bytes = Some(revocable << 28);
-        node.sample.containers[2].memory_bytes = Some(0);
-        let assessment = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-        let expected = ceiling.map(|quarters: u64| quarters << 28);
-        assert_eq!(
-            assessment.memory_ceiling_bytes, expected,
-            "{used} {revocable}"
-        );
-    }
-}
-
-/// Found by reading: what began while memory was short was held to what it had in its first sample, next to nothing, and
-/// hung in reclaim for as long as memory was short.
-#[test]
-fn what_begins_while_memory_is_short_may_have_what_it_was_given() {
-    let quarters = |count: u64| Some(count << 28);
-    let ceiling = |controller: &mut PressureController, node: &mut Node| {
-        let used = vec![1.0; node.sample.containers.len()];
-        controller
-            .assess(&node.step(SECOND, &used))
-            .memory_ceiling_bytes
-    };
-    let mut ours = controller(&[]);
-    let mut node = Node::new(10, &[9.0]);
-    memory(&mut node, 33);
-    assert_eq!(
-        ceiling(&mut ours, &mut node),
-        None,
-        "there is nobody to hold"
-    );
-    let given = || {
-        let mut given = revocable_cpus("3");
-        given.extend(crate::testing::resources("mem:512").iter().cloned());
-        given
-    };
-    node.add("batch", "b0", &given());
-    node.sample.containers[1].memory_bytes = Some(1 << 20);
-    assert_eq!(ceiling(&mut ours, &mut node), quarters(2));
-    node.add("batch", "b1", &revocable_cpus("3"));
-    node.sample.containers[2].memory_bytes = quarters(1);
-    assert_eq!(
-        ceiling(&mut ours, &mut node),
-        quarters(3),
-        "nothing was given"
-    );
-
-    // Beside one that was there before, which keeps what it has.
-    let mut ours = controller(&[]);
-    let mut node = settled(&mut ours);
-    memory(&mut node, 33);
-    node.sample.containers[1].memory_bytes = quarters(4);
-    assert_eq!(ceiling(&mut ours, &mut node), quarters(4));
-    node.add("late", "b2", &given());
-    for (held, expected) in [(4, 6), (3, 5), (5, 5)] {
-        node.sample.containers[1].memory_bytes = quarters(held);
-        assert_eq!(ceiling(&mut ours, &mut node), quarters(expected));
-    }
-    node.sample.containers.remove(1);
-    assert_eq!(ceiling(&mut ours, &mut node), quarters(2));
-    memory(&mut node, 20);
-    assert_eq!(ceiling(&mut ours, &mut node), None);
-}
-
-/// Found by reading: the kernel was asked to keep all revocable work below what the other containers held.
-#[test]
-fn memory_that_cannot_be_read_does_not_lower_the_ceiling() {
-    let mut controller = controller(&[]);
-    let mut node = settled(&mut controller);
-    memory(&mut node, 33);
-    // In quarters of a gigabyte: what the two containers hold, and the ceiling.
-    for (first, second, ceiling) in [
-        (Some(2), None, None),
-        (Some(2), Some(4), Some(6)),
-        (None, Some(4), Some(6)),
-        (None, None, Some(6)),
-        (Some(1), Some(4), Some(5)),
-    ] {
-        let quarters = |count: u64| count << 28;
-        node.sample.containers[1].memory_bytes = first.map(quarters);
-        node.sample.containers[2].memory_bytes = second.map(quarters);
-        let assessment = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-        let expected = ceiling.map(quarters);
-        assert_eq!(
-            assessment.memory_ceiling_bytes, expected,
-            "{first:?} {second:?}"
-        );
-    }
-    // One that was never read does not keep the ceiling where it is.
-    node.add("late", "b2", &revocable_cpus("3"));
-    let mut sample = node.step(SECOND, &[1.0, 1.0, 1.0, 0.0]);
-    sample.containers[1].memory_bytes = Some(0);
-    (sample.containers[3].at, sample.containers[3].memory_bytes) = (None, None);
-    let assessment = controller.assess(&sample);
-    assert_eq!(assessment.memory_ceiling_bytes, Some(4 << 28));
-}
-
-#[test]
-fn memory_stall_kills_one() {
-    for some in [false, true] {
-        let mut controller = controller(&[]);
-        let mut node = settled(&mut controller);
-        node.sample.containers[1].memory_bytes = Some(1 << 20);
-        node.sample.containers[2].memory_bytes = Some(2 << 20);
-        // Above the threshold of stopping, and below the one of killing.
-        memory(&mut node, 31);
-        let (some_avg10, full_avg10) = if some { (20.0, 0.0) } else { (6.0, 5.0) };
-        node.sample.host.memory_pressure = Some(Pressure {
-            some_avg10,
-            full_avg10,
-        });
-        let log = watch(&mut controller, &mut node, 6, &[1.0, 1.0, 1.0]);
-        assert_eq!(log, [(6, Action::Kill, "b1".to_owned())]);
-    }
-}
-
-/// Found by reading: one container that read more than its own memory limit holds had all others killed, one every four
-/// seconds, on a machine that had nothing but free memory.
-#[test]
-fn a_stall_of_the_machine_kills_nobody_while_it_has_memory() {
-    for has_regular in [false, true] {
-        let mut controller = controller(&[]);
-        let mut node = settled(&mut controller);
-        if !has_regular {
-            node.sample.containers.remove(0);
-            memory(&mut node, 31);
-        }
-        for container in &mut node.sample.containers {
-            container.memory_bytes = Some(64 << 20);
-        }
-        node.sample.host.memory_pressure = Some(Pressure {
-            some_avg10: 80.0,
-            full_avg10: 30.0,
-        });
-        let log = watch(&mut controller, &mut node, 60, &[1.0, 1.0, 1.0]);
-        assert_eq!(log, [], "with regular work: {has_regular}");
-        let last = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-        let stopping = last.stop_offering.map(|why| why.detector);
-        assert_eq!(stopping, (!has_regular).then_some("mem-watermark"));
-    }
-}
-
-#[test]
 fn processor_stall_counts_for_regular_work_only() {
     let stalled = Some(Pressure {
         some_avg10: 50.0,
@@ -654,7 +475,7 @@ fn what_was_frozen_before_a_restart_is_not_forgotten() {
     assert_eq!(log, [(2, Action::Thaw, "b0".to_owned())]);
 }
 
-/// Found by reading: while one executor was fetched for, or taken apart, nobody was frozen, killed or told that it was
+/// Found by reading: while one executor was fetched for, or destroyed, nobody was frozen, killed or told that it was
 /// frozen for too long.
 #[test]
 fn one_that_has_not_begun_keeps_nobody_from_being_corrected() {
