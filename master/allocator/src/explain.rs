@@ -199,7 +199,7 @@ impl Allocator {
     ) -> Result<Vec<Explanation>, Error> {
         let agent = self.agent_key(agent)?;
         let key = self.framework_key(framework)?;
-        let mut slots: Vec<SlotKey> = self.frameworks[key].slots.iter().copied().collect();
+        let mut slots: Vec<SlotKey> = self.frameworks[key].slots.clone();
         let role_of = |slot: &SlotKey| &self.roles[self.slots[*slot].role].role;
         slots.sort_unstable_by(|a, b| role_of(a).cmp(role_of(b)));
         let slots = slots.into_iter().take(at_most);
