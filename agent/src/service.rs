@@ -134,7 +134,7 @@ pub(crate) struct Service {
     /// The disk as the core knows it.
     disk: DiskCondition,
     clock: Clock,
-    /// Those in it.
+    /// Messages between frameworks and executors that wait in it.
     messages: WaitingMessages,
     dropped: Dropped,
     /// Shared by those who ask while nothing happens. Not kept for others: what changes would be there twice.

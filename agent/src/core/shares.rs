@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use meseta_resources::FrameworkId;
 
-/// Amounts by framework.
+/// What each framework has of something that is shared.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     max: usize,
