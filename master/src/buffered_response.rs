@@ -38,10 +38,14 @@ const WAITING_MAX: usize = 4_096;
 /// What the first message of a stream is taken for before one was made.
 const INITIAL_MESSAGE_BYTES_DEFAULT: usize = 64 * 1024;
 
+/// Answers of moderate length that are made at a time, whoever reads large ones.
+const MODERATE_MAX: usize = 2;
+
 /// See the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferedResponses {
     encoding: FairSemaphore,
+    moderate: FairSemaphore,
     buffered: FairSemaphore,
     /// The last first message of a stream, which the next is like.
     initial_message_bytes: Arc<AtomicUsize>,
@@ -60,6 +64,7 @@ impl Default for BufferedResponses {
         };
         Self {
             encoding: FairSemaphore::new(rules(ENCODING_MAX, None)),
+            moderate: FairSemaphore::new(rules(MODERATE_MAX, None)),
             buffered: FairSemaphore::new(rules(BUFFERED_MAX, Some(READER_STALL_MAX))),
             initial_message_bytes: Arc::new(AtomicUsize::new(INITIAL_MESSAGE_BYTES_DEFAULT)),
         }
@@ -101,6 +106,11 @@ impl BufferedResponses {
             buffered,
             connection: caller.connection.clone(),
         })
+    }
+
+    /// Waits until one may be made that costs work, but little memory once it is made: it does not wait for readers of others.
+    pub(crate) async fn acquire_moderate(&self, caller: &Caller) -> Result<Permit, QueueFull> {
+        self.moderate.take(caller.group().into(), 1).await
     }
 
     /// What an event stream begins with: everything, as far as the reader may see it, made into a message or a record

@@ -414,10 +414,13 @@ impl Renderer {
                 if chunker.ready.is_empty()
                     && let Some(rest) = rest.take()
                 {
+                    // It is not the reader that stands still now.
+                    reader.permit.pause_stall_check();
                     let found = tokio::select! {
                         () = chunks.closed() => return,
                         found = rest => found,
                     };
+                    reader.permit.record_progress();
                     let Ok(Some(rows)) = found else { return };
                     rows.iter().for_each(|row| chunker.add(row));
                     chunker.finish();

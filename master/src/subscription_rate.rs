@@ -1,7 +1,7 @@
 //! How often the schedulers of one principal, user or network may subscribe: each time the registry is written to.
 //!
 //! Entered through [`SubscriptionRate::take`]. A pure table, with time passed in, behind a lock. Invariant: no group keeps
-//! the registry of all others busy; one that waits is at its full burst again in less than a minute.
+//! the registry of all others busy; one that waits is at its full burst again after some minutes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Subscriptions at once: those of all frameworks of one principal that come back after a failover.
-const BURST: f64 = 2_000.0;
+const BURST: f64 = 10_000.0;
 /// Further ones a second.
 const PER_SECOND: f64 = 50.0;
 /// Groups that are remembered; of more those that may subscribe the most are forgotten.
@@ -87,14 +87,14 @@ mod tests {
     fn a_group_that_subscribes_without_end_is_held_to_its_pace_and_no_other() {
         let mut table = Table::default();
         let mut taken = 0;
-        for millis in 0..10_000 {
-            let now = Duration::from_millis(millis);
+        for call in 0..20_000_u64 {
+            let now = Duration::from_micros(call * 500);
             taken += u32::from(table.take("greedy".to_owned(), now).is_ok());
-            if millis % 1_000 == 0 {
+            if call % 1_000 == 0 {
                 assert_eq!(table.take("other".to_owned(), now), Ok(()));
             }
         }
-        assert!((2_490..=2_500).contains(&taken), "{taken}");
+        assert!((10_000..=10_000 + 500).contains(&taken), "{taken}");
         let end = Duration::from_secs(10);
         let wait = table.take("greedy".to_owned(), end).unwrap_err();
         assert!(wait <= Duration::from_millis(22), "{wait:?}");

@@ -348,15 +348,16 @@ impl Table {
     }
 
     /// Ends one of the principal that has more than half of so many: the oldest idle one that is not meant to last, or
-    /// else the newest.
-    fn evict_authenticated(&mut self, connections_max: usize) -> bool {
+    /// else, if one in use may go, the newest.
+    fn evict_authenticated(&mut self, connections_max: usize, may_be_in_use: bool) -> bool {
         let all = self.authenticated.values();
         let most = all.max_by_key(|of_principal| of_principal.len());
         let too_many = most.filter(|of_principal| of_principal.len() > connections_max / 2);
         let victim = too_many.and_then(|of_principal| {
             let mut all = of_principal.values();
             let idle = all.find(|entry| entry.is_idle() && !entry.is_long_lived());
-            idle.or_else(|| of_principal.values().next_back())
+            let newest = || of_principal.values().next_back();
+            idle.or_else(|| newest().filter(|_| may_be_in_use))
         });
         let victim = victim.cloned();
         self.end(victim)
@@ -435,7 +436,7 @@ impl Admission {
         let connections_max = self.limits.connections_max;
         if table.connections >= connections_max
             && !table.evict_for(source, now)
-            && !table.evict_authenticated(connections_max)
+            && !table.evict_authenticated(connections_max, true)
         {
             return None;
         }
@@ -465,7 +466,7 @@ impl Admission {
     pub(super) fn evict_idle(&self, now: Instant) -> bool {
         let mut table = self.table();
         let connections = table.connections;
-        table.evict_any(now) || table.evict_authenticated(connections)
+        table.evict_any(now) || table.evict_authenticated(connections, false)
     }
 }
 
@@ -811,6 +812,10 @@ mod tests {
             slot.entry.set_long_lived();
             slot
         });
+        assert!(
+            !admission.evict_idle(now),
+            "descriptors alone cost none in use"
+        );
         assert!(admission.admit(ip("10.0.0.2"), None, now).is_some());
         assert_eq!(all.each_ref().map(is_closed), [false, false, false, true]);
     }

@@ -11,38 +11,42 @@ use prost::Message as _;
 use super::master::MasterCore;
 use super::wire::event_of;
 
+/// What is told of one framework before it is another's turn; one info at least.
+const INFO_TURN_BYTES: usize = 64 * 1024;
+
 impl MasterCore {
     /// Tells the agents that run something of this framework what it now says of itself. They take
     /// it as a sign of life, and repeat the updates that wait for it.
     pub(super) fn broadcast_info(&mut self, id: &FrameworkId) {
         let agents = self.agents_of(id);
-        let infos = &mut self.paced_messages.infos;
-        infos.retain(|(framework, _)| framework != id);
-        if !agents.is_empty() {
-            infos.push_back((id.clone(), agents));
-        }
+        self.paced_messages.tell_of(id, agents);
         self.tell_infos();
     }
 
-    /// Tells of one framework after the other, each time one agent, as long as there is room.
+    /// Tells of one framework after the other, of each as much as the next, as long as there is room. One whose info does
+    /// not fit any more is passed over.
     fn tell_infos(&mut self) {
-        while let Some((id, mut agents)) = self.paced_messages.infos.pop_front() {
-            let framework = self.frameworks.get(&id);
-            let Some((framework, agent)) = framework.zip(agents.pop_first()) else {
+        let mut passed_over = 0;
+        while passed_over < self.paced_messages.infos.len() {
+            let Some((id, mut agents)) = self.paced_messages.infos.pop_front() else {
+                return;
+            };
+            let Some(framework) = self.frameworks.get(&id) else {
                 continue;
             };
-            let info = (*framework.terms.info).clone();
-            let bytes = info.encoded_len();
-            let left = self.paced_messages.info_bytes_left;
-            let is_first = left == self.config.memory.infos_per_tick;
-            if bytes > left && !is_first {
-                agents.insert(agent);
-                self.paced_messages.infos.push_front((id, agents));
-                return;
+            let info = framework.terms.info.clone();
+            let bytes = info.encoded_len().max(1);
+            let mut told = 0;
+            while told < INFO_TURN_BYTES
+                && self.paced_messages.take_info(bytes, &self.config.memory)
+                && let Some(agent) = agents.pop_front()
+            {
+                told += bytes;
+                let framework = (*info).clone();
+                let message = meseta::UpdateFramework { framework };
+                self.frame(&agent, master_frame::Message::UpdateFramework(message));
             }
-            self.paced_messages.info_bytes_left = left.saturating_sub(bytes.max(1));
-            let message = meseta::UpdateFramework { framework: info };
-            self.frame(&agent, master_frame::Message::UpdateFramework(message));
+            passed_over = if told == 0 { passed_over + 1 } else { 0 };
             if !agents.is_empty() {
                 self.paced_messages.infos.push_back((id, agents));
             }

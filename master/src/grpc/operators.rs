@@ -76,7 +76,11 @@ impl Operators {
             role: request.role,
             agent_id: request.agent_id.map(|id| id.value),
         };
-        let turn = self.context.buffered_responses.acquire(caller).await;
+        let turn = self
+            .context
+            .buffered_responses
+            .acquire_moderate(caller)
+            .await;
         let _turn = turn.map_err(|crowded| Status::resource_exhausted(crowded.to_string()))?;
         let answers = self.context.handle.explain(caller, question).await?;
         let answers = answers.map_err(Status::invalid_argument)?;
@@ -124,7 +128,11 @@ impl Operators {
     }
 
     async fn quotas(&self, caller: &Caller) -> Result<QuotaTreeResponse, Status> {
-        let turn = self.context.buffered_responses.acquire(caller).await;
+        let turn = self
+            .context
+            .buffered_responses
+            .acquire_moderate(caller)
+            .await;
         let turn = turn.map_err(|crowded| Status::resource_exhausted(crowded.to_string()))?;
         let snapshot = self.context.handle.view(caller, ViewScope::Cluster).await?;
         // The permit goes with the work, which nothing stops when the caller leaves.

@@ -28,7 +28,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let Permitted {
         context, caller, ..
     } = permitted;
-    let turn = context.buffered_responses.acquire(&caller).await;
+    let turn = context.buffered_responses.acquire_moderate(&caller).await;
     let _turn = turn.map_err(crowded)?;
     let view = context.handle.view(&caller, ViewScope::Cluster).await?;
     let excluded = context.handle.query(Query::Excluded).await?;

@@ -18,7 +18,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
         agent_id: given("slave_id").or_else(|| given("agent_id")),
     };
     let (context, caller) = (&permitted.context, &permitted.caller);
-    let turn = context.buffered_responses.acquire(caller).await;
+    let turn = context.buffered_responses.acquire_moderate(caller).await;
     let _turn = turn.map_err(crowded)?;
     let explanations = context.handle.explain(caller, question).await?;
     let explanations = explanations.map_err(|invalid| text(StatusCode::BAD_REQUEST, invalid))?;

@@ -269,24 +269,24 @@ fn flags_for<'a>(
 
 pub(super) async fn prometheus(permitted: Permitted) -> Handled {
     let context = permitted.context;
-    let permit = context.buffered_responses.acquire(&permitted.caller).await;
-    let permit = permit.map_err(crowded)?;
+    let turn = context
+        .buffered_responses
+        .acquire_moderate(&permitted.caller);
+    let turn = turn.await.map_err(crowded)?;
     let (snapshot, measures) = context.handle.query(handle::Query::Measure).await?;
     let usage = measures.usage;
     // The permit goes with the work, which nothing stops when the caller leaves.
     let rendered = background::spawn(move || {
         let text = context.metrics.prometheus(&snapshot, usage);
-        (text, permit)
+        drop(turn);
+        text
     });
     let failed =
         |error: &dyn std::error::Error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
-    let (rendered, permit) = rendered.await.map_err(|error| failed(&error))?;
-    let rendered = rendered.map_err(|error| failed(&error))?;
+    let body = rendered.await.map_err(|error| failed(&error))?;
+    let body = body.map_err(|error| failed(&error))?;
     let content_type = HeaderValue::from_static(prometheus::TEXT_FORMAT);
-    let mut response = Response::new(permit.body(rendered.into()));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, content_type);
-    Ok(response)
+    Ok(([(header::CONTENT_TYPE, content_type)], body).into_response())
 }
 
 pub(super) async fn teardown(permitted: Permitted) -> Handled {

@@ -12,7 +12,7 @@ use crate::core::config::Memory;
 #[derive(Debug)]
 pub(in crate::core) struct PacedMessages {
     /// Agents that are still to hear what these frameworks say of themselves; the first is the next.
-    pub(in crate::core) infos: VecDeque<(FrameworkId, BTreeSet<AgentId>)>,
+    pub(in crate::core) infos: VecDeque<(FrameworkId, VecDeque<AgentId>)>,
     /// Bytes of that which may still be said.
     pub(in crate::core) info_bytes_left: usize,
     /// Lost agents of which the schedulers are still to hear.
@@ -28,6 +28,31 @@ impl PacedMessages {
             failures: VecDeque::new(),
             failures_left: memory.failures_per_tick,
         }
+    }
+
+    /// These agents are to hear what a framework says of itself now: first those that have not heard what it said before, so
+    /// that all do in the end however often it changes.
+    pub(in crate::core) fn tell_of(&mut self, id: &FrameworkId, mut agents: BTreeSet<AgentId>) {
+        let at = self.infos.iter().position(|(framework, _)| framework == id);
+        let Some((_, waiting)) = at.and_then(|at| self.infos.get_mut(at)) else {
+            if !agents.is_empty() {
+                self.infos
+                    .push_back((id.clone(), agents.into_iter().collect()));
+            }
+            return;
+        };
+        waiting.retain(|agent| agents.remove(agent));
+        waiting.extend(agents);
+    }
+
+    /// Takes so many bytes of an info, if there is room: the first of a tick always has it.
+    pub(in crate::core) const fn take_info(&mut self, bytes: usize, memory: &Memory) -> bool {
+        let is_first = self.info_bytes_left == memory.infos_per_tick;
+        let has_room = bytes <= self.info_bytes_left || is_first;
+        if has_room {
+            self.info_bytes_left = self.info_bytes_left.saturating_sub(bytes);
+        }
+        has_room
     }
 
     /// A tick has come.

@@ -191,12 +191,14 @@ fn a_long_description_is_told_to_very_many_agents_in_portions() {
         webui_url: Some("x".repeat(19_000)),
         ..World::with_id(plain(), &scheduler.id)
     };
-    let update = Action::UpdateFramework(Box::new(Subscribe {
-        info: long,
-        suppressed_roles: Vec::new(),
-        offer_constraints: None,
-    }));
-    world.call_done(&scheduler, update);
+    let update_of = |info: v1::FrameworkInfo| {
+        Action::UpdateFramework(Box::new(Subscribe {
+            info,
+            suppressed_roles: Vec::new(),
+            offer_constraints: None,
+        }))
+    };
+    world.call_done(&scheduler, update_of(long));
     let told = |world: &mut World| {
         let frames = nodes
             .iter()
@@ -211,6 +213,22 @@ fn a_long_description_is_told_to_very_many_agents_in_portions() {
         portions.push(told(&mut world));
     }
     assert_eq!(portions, [5, 5, 5, 5, 0]);
+    // One that says something else each time reaches all of them nevertheless, and holds up no other.
+    let mut reached = BTreeSet::new();
+    for change in 0..4 {
+        let long = v1::FrameworkInfo {
+            webui_url: Some(format!("{change}{}", "x".repeat(19_000))),
+            ..World::with_id(plain(), &scheduler.id)
+        };
+        world.call_done(&scheduler, update_of(long));
+        for node in &nodes {
+            let frames = world.take_frames(node.connection).into_iter();
+            let told = frames.filter(|frame| matches!(frame, MasterMessage::UpdateFramework(_)));
+            reached.extend(told.map(|_| node.id.clone()));
+        }
+        world.advance(SECOND);
+    }
+    assert_eq!(reached.len(), 20);
 }
 
 #[test]
