@@ -104,18 +104,40 @@ impl State {
         self.decline(elsewhere, REFUSE_LONG);
     }
 
-    /// Places the jobs of a role in this order, as many as one step may look at; the next step goes on with the others.
+    /// Places the jobs of a role, as many as one step may look at; the next step goes on with the others. Half of what it
+    /// looks at is from the top, so that what is of a higher priority comes first, and the rest from where the last step
+    /// ended, so that each has its turn.
     fn place_jobs(&mut self, role: &str, jobs: &[String], pool: &mut Pool) {
         let from = self.resume.remove(role);
         let from = jobs.iter().position(|name| Some(name) == from.as_ref());
-        let (later, sooner) = jobs.split_at(from.unwrap_or_default());
-        for name in sooner.iter().chain(later) {
-            if pool.work.is_spent() {
-                self.resume.insert(role.to_owned(), name.clone());
-                return;
+        let (sooner, later) = jobs.split_at(from.unwrap_or_default());
+        let aside = match sooner.is_empty() {
+            true => Work::new(0),
+            false => pool.work.set_half_aside(),
+        };
+        let sooner = self.place_some(sooner, pool);
+        pool.work.take_back(aside);
+        let mut left = self.place_some(later, pool);
+        left.extend(sooner);
+        let left = self.place_some(&left, pool);
+        if let Some(next) = left.into_iter().next() {
+            self.resume.insert(role.to_owned(), next);
+        }
+    }
+
+    /// Places jobs in this order while one may look at more, and the gang that collects in any case: what it keeps is not
+    /// for those behind it. Gives the others.
+    fn place_some(&mut self, jobs: &[String], pool: &mut Pool) -> Vec<String> {
+        let mut left = Vec::new();
+        for name in jobs {
+            let collector = self.collector.as_ref();
+            if pool.work.is_spent() && collector.is_none_or(|one| one.job != *name) {
+                left.push(name.clone());
+                continue;
             }
             self.place_job(name, pool);
         }
+        left
     }
 
     pub(super) fn decline(&mut self, offers: Vec<String>, refuse: Duration) {
@@ -144,7 +166,7 @@ impl State {
             operations,
             why,
         } = refused;
-        self.accept_limits.refused(self.clock.at);
+        self.accept_limits.refused(self.clock.at, tasks.len());
         self.decline(offers, REFUSE_SHORT);
         let why = format!("the master refuses its ACCEPT: {why}");
         for id in operations {

@@ -28,6 +28,8 @@ pub(super) const FRAMING_BYTES: usize = 8;
 
 /// How often the limits are halved at most: then an ACCEPT carries one task.
 const HALVINGS_MAX: u32 = 14;
+/// ACCEPTs that are refused for as long after the limits were halved had left before: they are as large as the first.
+const UNDER_WAY: Duration = Duration::from_secs(5);
 /// After this long without a refusal the limits double again.
 const RECOVERY: Duration = Duration::from_secs(60);
 
@@ -40,20 +42,27 @@ pub(super) struct AcceptLimit {
     resources: usize,
 }
 
-/// What one ACCEPT may carry: half of it after each that the master has refused.
+/// What one ACCEPT may carry: half of it after the master has refused some.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AcceptLimits {
     halvings: u32,
+    halved: Duration,
     refused: Duration,
 }
 
 impl AcceptLimits {
-    /// The master has refused an ACCEPT as a whole.
-    pub(super) fn refused(&mut self, at: Duration) {
-        *self = Self {
-            halvings: (self.halvings(at) + 1).min(HALVINGS_MAX),
-            refused: at,
-        };
+    /// The master has refused an ACCEPT of so many tasks as a whole. One with a task alone cannot be made smaller.
+    pub(super) fn refused(&mut self, at: Duration, tasks: usize) {
+        if tasks == 1 {
+            return;
+        }
+        let halvings = self.halvings(at);
+        let is_known = halvings > 0 && at < self.halved.saturating_add(UNDER_WAY);
+        if !is_known {
+            self.halvings = (halvings + 1).min(HALVINGS_MAX);
+            self.halved = at;
+        }
+        self.refused = at;
     }
 
     pub(super) fn at(self, at: Duration) -> AcceptLimit {
@@ -91,6 +100,17 @@ impl Work {
 
     pub(super) fn is_spent(self) -> bool {
         self.0 == 0
+    }
+
+    /// Sets half of what is left aside.
+    pub(super) fn set_half_aside(&mut self) -> Self {
+        let aside = self.0 / 2;
+        self.0 -= aside;
+        Self(aside)
+    }
+
+    pub(super) fn take_back(&mut self, aside: Self) {
+        self.0 = self.0.saturating_add(aside.0);
     }
 
     pub(super) fn spend(&mut self, work: usize) {
@@ -291,6 +311,29 @@ mod tests {
         assert_eq!(sent("x", 1), [ACCEPT_TASKS_MAX]);
         let long = sent(&"x".repeat(50_000), 1);
         assert!((300..336).contains(&long[0]), "{long:?} tasks of 50 kB");
+    }
+
+    #[test]
+    fn accepts_that_are_refused_together_halve_the_limits_once() {
+        let mut limits = AcceptLimits::default();
+        let at = |seconds: u64| Duration::from_secs(1_000 + seconds);
+        limits.refused(at(0), 1);
+        assert_eq!(limits.at(at(0)).tasks, ACCEPT_TASKS_MAX);
+        for _ in 0..100 {
+            limits.refused(at(0), 1_000);
+            limits.refused(at(1), 1_000);
+        }
+        assert_eq!(limits.at(at(1)).tasks, ACCEPT_TASKS_MAX / 2);
+        // Those that are half as large are refused as well.
+        for seconds in 2..10 {
+            limits.refused(at(seconds), 500);
+        }
+        assert_eq!(limits.at(at(9)).tasks, ACCEPT_TASKS_MAX / 4);
+        // A task that no master takes keeps nobody from recovering.
+        for seconds in 10..200 {
+            limits.refused(at(seconds), 1);
+        }
+        assert_eq!(limits.at(at(200)).tasks, ACCEPT_TASKS_MAX);
     }
 
     #[test]

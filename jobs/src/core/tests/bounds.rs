@@ -106,6 +106,65 @@ fn a_step_looks_at_so_many_jobs_and_offers_and_the_next_goes_on() {
 }
 
 #[test]
+fn what_is_of_a_higher_priority_comes_first_also_where_a_step_before_has_ended_early() {
+    let mut world = World::new(1, 10);
+    world.state.step_work_max = ROLE_WORK_MIN;
+    for number in 0..200 {
+        submit(&mut world, too_large(&format!("a{number:03}")));
+    }
+    launch(&mut world);
+    assert!(world.state.resume.contains_key("r"));
+    // Those of the backlog that fit are behind it, in the order of names and by priority.
+    let mut backlog = service(40, 1, 1);
+    backlog.name = "b".to_owned();
+    backlog.priority = 40;
+    submit(&mut world, backlog);
+    let mut urgent = service(1, 1, 1);
+    urgent.priority = 100;
+    submit(&mut world, urgent);
+    launch(&mut world);
+    assert_eq!((world.alive("web"), world.alive("b")), (1, 0));
+    let next = world.state.resume["r"].clone();
+    launch(&mut world);
+    assert_ne!(world.state.resume.get("r"), Some(&next));
+}
+
+#[test]
+fn a_gang_keeps_what_it_collects_where_a_step_ends_early() {
+    let mut world = World::new(1, 10);
+    world.state.step_work_max = ROLE_WORK_MIN;
+    let mut large = gang("gang", 30);
+    large.task.requests.insert("cpus".to_owned(), 2.0);
+    submit(&mut world, large);
+    for number in 0..150 {
+        submit(&mut world, too_large(&format!("h{number:03}")));
+    }
+    submit(&mut world, batch("small", 1));
+    for _ in 0..3 {
+        world.make_offers();
+        while world.deliver() {}
+        world.pass(Duration::from_millis(100));
+    }
+    assert!(world.state.collector.is_some());
+    let kept: Vec<_> = world.state.offers.keys().cloned().collect();
+    assert_eq!(kept.len(), 10);
+    // Offers that it cannot use end the work of a step.
+    for _ in 0..10 {
+        world.add_agent("cpus:1");
+    }
+    world.make_offers();
+    while world.deliver() {}
+    assert!(world.state.resume.contains_key("r"));
+    for _ in 0..20 {
+        world.pass(Duration::from_millis(100));
+        for id in &kept {
+            assert!(world.state.offers.contains_key(id), "{id} is still kept");
+        }
+    }
+    assert!(world.state.collector.is_some());
+}
+
+#[test]
 fn patterns_are_compiled_once_and_not_in_each_step() {
     let mut world = World::new(1, 2);
     let mut spec = service(3, 1, 1);
