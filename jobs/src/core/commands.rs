@@ -105,7 +105,7 @@ impl State {
 
     fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
         self.check_count(&spec)?;
-        self.make_room(&spec.role)?;
+        self.make_room(&spec)?;
         let name = spec.name.clone();
         let target = self.meta.first_version.max(1);
         let version = VersionRecord {
@@ -133,38 +133,42 @@ impl State {
         Ok(name)
     }
 
-    /// Lets there be room for one more job of a role: each role has as many at most as are left for others.
-    fn make_room(&mut self, role: &str) -> Result<(), Refusal> {
-        loop {
-            let in_role = |job: &&Job| job.spec().is_some_and(|spec| spec.role == role);
-            let of_role = self.jobs.values().filter(in_role).count();
-            let of_others = self.jobs.len() - of_role;
-            let most = self.jobs_max.saturating_sub(of_others) / 2;
-            if of_role < most {
-                return Ok(());
-            }
-            let Some(name) = self.oldest_complete(role) else {
-                return Err(Refusal::Conflict(format!(
-                    "role {role:?} has {of_role} jobs, and may have {most} at the moment: half of what other roles leave \
-                     of {}; stop some with purge",
-                    self.jobs_max
-                )));
-            };
-            self.event(
-                &name,
-                None,
-                "forgotten: it is complete, and another job needs its room",
-            );
+    /// Lets there be room for one more job of its role: each role has as many at most as are left for others. Nothing is
+    /// forgotten where that would not be enough.
+    fn make_room(&mut self, spec: &JobSpec) -> Result<(), Refusal> {
+        let role = &spec.role;
+        let in_role = |job: &&Job| job.spec().is_some_and(|spec| spec.role == *role);
+        let of_role = self.jobs.values().filter(in_role).count();
+        let of_others = self.jobs.len() - of_role;
+        let most = self.jobs_max.saturating_sub(of_others) / 2;
+        let too_many = (of_role + 1).saturating_sub(most);
+        if too_many == 0 {
+            return Ok(());
+        }
+        let complete = self.oldest_complete(spec, too_many);
+        if complete.len() < too_many {
+            return Err(Refusal::Conflict(format!(
+                "role {role:?} has {of_role} jobs, and may have {most} at the moment: half of what other roles leave of \
+                 {}; stop some with purge",
+                self.jobs_max
+            )));
+        }
+        for name in complete {
+            let text = "forgotten: it is complete, and another job needs its room";
+            self.event(&name, None, text);
             self.purge(&name);
         }
+        Ok(())
     }
 
-    /// The batch of a role that has been complete for longest, and that no job starts after.
-    fn oldest_complete(&self, role: &str) -> Option<String> {
-        let specs = self.jobs.values().filter_map(Job::spec);
+    /// The batches of the role of a new job that have been complete for longest, up to so many, and that neither it nor
+    /// another job starts after.
+    fn oldest_complete(&self, new: &JobSpec, most: usize) -> Vec<String> {
+        let specs = self.jobs.values().filter_map(Job::spec).map(|spec| &**spec);
+        let specs = specs.chain([new]);
         let needed: BTreeSet<&String> = specs.flat_map(|spec| &spec.after).collect();
         let complete = self.jobs.values().filter_map(|job| {
-            let spec = job.spec().filter(|spec| spec.role == role)?;
+            let spec = job.spec().filter(|spec| spec.role == new.role)?;
             let is_batch = matches!(spec.kind, Kind::Batch(_)) && job.record.stop.is_none();
             let over = job.record.over.last()?;
             let is_old = over.ended.saturating_add(FORGOTTEN_AFTER) <= self.clock.unix;
@@ -172,7 +176,9 @@ impl State {
             (is_complete && is_old && !needed.contains(&job.name))
                 .then_some((over.ended, &job.name))
         });
-        complete.min().map(|(_, name)| name.clone())
+        let complete: BTreeSet<_> = complete.collect();
+        let oldest = complete.into_iter().take(most);
+        oldest.map(|(_, name)| name.clone()).collect()
     }
 
     /// Makes another specification the one to run.

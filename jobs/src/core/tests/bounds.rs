@@ -228,6 +228,25 @@ fn a_gang_that_holds_offers_is_not_placed_anew_before_others_come() {
 }
 
 #[test]
+fn a_new_job_does_not_take_the_room_of_what_it_starts_after() {
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    world.state.jobs_max = 4;
+    for name in ["b0", "b1"] {
+        submit(&mut world, batch(name, 1));
+        world.calm(10, None);
+    }
+    world.stand_still(Duration::from_secs(25 * 3600));
+    let mut later = batch("later", 1);
+    later.after = vec!["b0".to_owned()];
+    submit(&mut world, later);
+    assert!(world.state.job("b0").is_some());
+    assert!(world.state.job("b1").is_none());
+    world.calm(10, None);
+    assert_eq!(state_of(&world, "later"), "complete");
+}
+
+#[test]
 fn batches_that_are_complete_make_room_for_new_jobs_and_each_role_has_some() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
@@ -248,6 +267,11 @@ fn batches_that_are_complete_make_room_for_new_jobs_and_each_role_has_some() {
     let refused = answer(&mut world, another()).expect_err("no room");
     assert!(refused.to_string().contains("may have 10"), "{refused}");
     world.stand_still(Duration::from_secs(25 * 3600));
+    // Where all that is old would not be enough, nothing is forgotten.
+    world.state.jobs_max = 2;
+    assert!(answer(&mut world, another()).is_err());
+    assert_eq!(world.state.jobs.len(), 10);
+    world.state.jobs_max = 20;
     assert!(answer(&mut world, another()).is_ok());
     // The oldest is gone that no other job starts after.
     assert!(world.state.job("b1").is_none());
