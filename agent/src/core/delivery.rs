@@ -4,7 +4,7 @@
 //! this life of the agent it is given the others once more; of those that an earlier agent gave it nobody knows what became,
 //! and they are dropped, as in Mesos. Invariant: what is given at a time has a bound, but for a single task or group.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +63,13 @@ impl Deliveries {
         Ok(())
     }
 
+    /// When the next portion begins, if the present one is full.
+    fn is_full_until(&self, now: Moment) -> Option<Moment> {
+        let end = self.since.map(|since| since + PORTION_PAUSE);
+        let is_full = self.bytes >= PORTION_BYTES || self.events >= PORTION_EVENTS;
+        end.filter(|end| is_full && now < *end)
+    }
+
     /// Counts that a task, by its order, is the first that got lost: how often in a row.
     fn count_lost(&mut self, first: u64) -> u32 {
         let before = self.lost.filter(|(order, _)| *order == first);
@@ -79,6 +86,10 @@ impl AgentCore {
             return;
         };
         let mut deliveries = executor.link.deliveries.clone();
+        if let Some(next) = deliveries.is_full_until(now.moment) {
+            self.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
+            return;
+        }
         for batch in executor.batches() {
             let event = launch_event(&batch);
             if let Err(next) = deliveries.take(now.moment, event.encoded_len()) {
@@ -216,12 +227,13 @@ impl Executor {
     /// The tasks that wait to reach it, in the order in which they came, those of one group together.
     fn batches(&self) -> Vec<Vec<Arc<Task>>> {
         let mut batches: Vec<Vec<Arc<Task>>> = Vec::new();
+        let mut groups = BTreeMap::new();
         for task in self.undelivered() {
-            let of_group = |batch: &&mut Vec<Arc<Task>>| {
-                let first = batch.first();
-                task.group.is_some() && first.is_some_and(|first| first.group == task.group)
+            let at = match &task.group {
+                Some(group) => *groups.entry(group.clone()).or_insert(batches.len()),
+                None => batches.len(),
             };
-            match batches.iter_mut().find(of_group) {
+            match batches.get_mut(at) {
                 Some(batch) => batch.push(task),
                 None => batches.push(vec![task]),
             }

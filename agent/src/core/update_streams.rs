@@ -132,6 +132,9 @@ impl StatusUpdates {
             true => 0,
             false => check_bytes(&status),
         };
+        if of_check > 0 && !self.check_bytes.has_room(&key.framework, of_check) {
+            return Pushed::Full;
+        }
         self.enqueue(now, key, status, permit, of_check)
     }
 
@@ -199,6 +202,7 @@ impl StatusUpdates {
         }
     }
 
+    /// Queues what there is room for.
     fn enqueue(
         &mut self,
         now: Moment,
@@ -222,9 +226,6 @@ impl StatusUpdates {
         }
         // The end is never lost; there is one.
         if stream.queue.len() >= UNACKNOWLEDGED_UPDATES_MAX && !is_terminal(status.state) {
-            return Pushed::Full;
-        }
-        if of_check > 0 && !self.check_bytes.has_room(&key.framework, of_check) {
             return Pushed::Full;
         }
         self.check_bytes.add(&key.framework, of_check);

@@ -271,6 +271,11 @@ impl PressureController {
         used: Option<CpuUse>,
         needs: &[Need],
     ) -> Vec<Correction> {
+        // The next need that freezing helps begins with that again, but not while one lasts: a container that the agent does
+        // not freeze, as it is ending, must not be all that is ever asked for.
+        if self.frozen.is_empty() && !needs.iter().any(Need::freezing_helps) {
+            self.last_freeze = None;
+        }
         for need in needs {
             let corrections = self.answer(sample, need);
             if !corrections.is_empty() {
@@ -335,10 +340,7 @@ impl PressureController {
     ) -> Option<Correction> {
         let at = sample.at;
         let oldest = self.frozen.iter().min_by_key(|(_, since)| **since);
-        let Some((key, since)) = oldest.map(|(key, since)| (key.clone(), *since)) else {
-            self.last_freeze = None;
-            return None;
-        };
+        let (key, since) = oldest.map(|(key, since)| (key.clone(), *since))?;
         let used = used?;
         let container = sample
             .revocable()

@@ -94,19 +94,21 @@ fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
     let first = run(&mut framework, "killed", command);
     run(&mut framework, "exits", "sleep 6002 & sleep 2; exit 3");
     let supervisor = first.parent();
-    let mut moved: Vec<_> = kernel::tasks_below(&cluster.cgroups_root)
-        .into_iter()
-        .map(Process::of)
-        .collect();
-    assert!(moved.len() >= 5, "{moved:?}");
-    moved.push(supervisor);
-    for root in roots() {
-        for process in &moved {
-            let _ = std::fs::write(root.join("cgroup.procs"), process.pid.to_string());
+    let mut moved = vec![supervisor];
+    // A shell may begin a process while the others are moved.
+    wait::eventually("all are moved", PATIENCE, || {
+        let within = kernel::tasks_below(&cluster.cgroups_root).into_iter();
+        let more: Vec<_> = within.map(Process::of).collect();
+        for root in roots() {
+            for process in more.iter().chain([&supervisor]) {
+                let _ = std::fs::write(root.join("cgroup.procs"), process.pid.to_string());
+            }
         }
-    }
-    let still = kernel::tasks_below(&cluster.cgroups_root);
-    assert!(still.is_empty(), "{still:?}");
+        moved.extend(more);
+        let still = kernel::tasks_below(&cluster.cgroups_root);
+        still.is_empty().then_some(())
+    });
+    assert!(moved.len() >= 5, "{moved:?}");
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     assert!(first.is_alive() && supervisor.is_alive());

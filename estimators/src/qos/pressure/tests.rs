@@ -524,6 +524,21 @@ fn what_the_agent_thawed_is_not_taken_for_frozen() {
 }
 
 #[test]
+fn what_is_not_frozen_as_it_is_ending_is_killed_in_the_end() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    let mut asked = Vec::new();
+    for _ in 0..60 {
+        let assessment = controller.assess(&node.step(SECOND, &[8.8, 0.4, 0.3]));
+        asked.extend(done(&assessment).into_iter().map(|(action, _)| action));
+        for container in &mut node.sample.containers {
+            container.frozen = false;
+        }
+    }
+    assert!(asked.contains(&Action::Kill), "{asked:?}");
+}
+
+#[test]
 fn regular_work_alone_is_never_corrected() {
     let mut controller = controller(&[]);
     let mut node = Node::new(10, &[5.0, 5.0]);
