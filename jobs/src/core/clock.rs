@@ -12,10 +12,13 @@ pub(super) struct Clock {
     pub(super) at: Duration,
     /// Of the machine's clock, which may be set.
     pub(super) unix: Duration,
+    /// That one was set back, or may have been before the first step.
+    pub(super) was_set_back: bool,
 }
 
 impl Clock {
     pub(super) fn read(&mut self, now: Now) {
+        self.was_set_back |= self.origin.is_none() || now.unix < self.unix;
         let origin = *self.origin.get_or_insert(now);
         let passed = now.moment.saturating_since(origin.moment);
         self.at = origin.unix.saturating_add(passed);

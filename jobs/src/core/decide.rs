@@ -196,6 +196,11 @@ impl State {
         }
         self.ask_for_volumes();
         let names: Vec<_> = self.jobs.keys().cloned().collect();
+        if std::mem::take(&mut self.clock.was_set_back) {
+            for name in &names {
+                self.follow_set_clock(name);
+            }
+        }
         for name in &names {
             self.fire(name);
         }

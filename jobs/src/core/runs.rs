@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use super::job::{Job, KillReason, Wanted};
 use super::records::{Outcome, RunSummary};
-use super::state::{SET_BACK_MIN, State};
+use super::state::State;
 use crate::spec::{Cron, GANG_MAX, Kind, Overlap};
 
 /// Runs of a job at once, where they may overlap.
 const RUNS_MAX: usize = 16;
 /// Runs that are over and remembered.
 const OVER_MAX: usize = 20;
+/// A schedule's last time this far ahead tells that the clock was set back since. By less, its times are not repeated.
+const SET_BACK_MIN: Duration = Duration::from_secs(60);
 /// Times of a schedule that are looked at in one step.
 const TIMES_MAX: usize = 10_000;
 
@@ -227,7 +229,6 @@ impl State {
     /// Starts the run of a schedule that is due.
     pub(super) fn fire(&mut self, name: &str) {
         let now = self.clock.unix;
-        self.follow_set_clock(name);
         if self.next_due(name).is_none_or(|next| next > now) {
             return;
         }
@@ -284,12 +285,18 @@ impl State {
         self.start_run(name);
     }
 
-    /// Where the clock was ahead and is set back, a schedule goes on from now.
-    fn follow_set_clock(&mut self, name: &str) {
-        let now = self.clock.unix;
-        let job = self.jobs.get_mut(name).filter(|job| job.is_cron());
-        let is_ahead = |last_due: Duration| last_due > now.saturating_add(SET_BACK_MIN);
-        let Some(job) = job.filter(|job| is_ahead(job.record.last_due)) else {
+    /// Where the clock was ahead and is set back, a schedule goes on from now, if a time of it would be left out.
+    pub(super) fn follow_set_clock(&mut self, name: &str) {
+        let (now, next_time) = (self.clock.unix, self.options.next_time);
+        let is_behind = |job: &&mut Job| {
+            let last_due = job.record.last_due;
+            let cron = match job.spec().map(|spec| &spec.kind) {
+                Some(Kind::Cron(cron)) if last_due > now.saturating_add(SET_BACK_MIN) => cron,
+                _ => return false,
+            };
+            next_time(cron, now).is_some_and(|next| next < last_due)
+        };
+        let Some(job) = self.jobs.get_mut(name).filter(is_behind) else {
             return;
         };
         job.record.last_due = now;

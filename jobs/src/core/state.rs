@@ -21,10 +21,6 @@ use super::volume::Volume;
 use crate::placement::Offer;
 use crate::spec::Cron;
 
-/// A schedule's last time this far ahead tells that the clock was set back since: it goes on from now. By less, its
-/// times are not repeated.
-pub(super) const SET_BACK_MIN: Duration = Duration::from_secs(60);
-
 /// Where no step was made for longer, the process stood still: what it has not heard meanwhile may wait to be read.
 const STANDSTILL_MIN: Duration = Duration::from_secs(5);
 
@@ -164,10 +160,6 @@ impl State {
         for (name, record) in stored.jobs {
             let mut job = Job::new(&name, record);
             job.progress.at = self.clock.at;
-            let last_due = &mut job.record.last_due;
-            if *last_due > self.clock.unix.saturating_add(SET_BACK_MIN) {
-                *last_due = self.clock.unix;
-            }
             let runs = job.record.runs.iter();
             job.runs = runs
                 .map(|(number, run)| (*number, Run::new(run.count)))

@@ -157,6 +157,7 @@ fn a_gang_keeps_what_it_collects_where_a_step_ends_early() {
     assert!(world.state.resume.contains_key("r"));
     for _ in 0..20 {
         world.pass(Duration::from_millis(100));
+        world.sync();
         for id in &kept {
             assert!(world.state.offers.contains_key(id), "{id} is still kept");
         }

@@ -116,3 +116,31 @@ fn a_clock_that_was_ahead_and_is_set_back_while_it_runs_stops_no_schedule() {
     let is_told = events.iter().any(|one| one.text.contains("set back"));
     assert!(is_told, "{events:?}");
 }
+
+#[test]
+fn a_time_that_has_been_run_is_not_run_again_where_the_clock_is_set_back_before_it() {
+    const DAY: u64 = 24 * 3600;
+    let each_day = |_: &Cron, after: Duration| {
+        let next = (after.as_secs() / DAY + 1) * DAY;
+        Some(Duration::from_secs(next))
+    };
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    world.options.next_time = each_day;
+    world.state.options.next_time = each_day;
+    submit(&mut world, cron(Overlap::Skip));
+    // The origin is 6400 s before the end of a day.
+    world.set_ahead(Duration::from_secs(6_400 - 10));
+    let started = |world: &World| world.state.jobs["nightly"].record.next_run - 1;
+    world.calm(40, None);
+    assert_eq!(started(&world), 1);
+    world.set_ahead(Duration::from_secs(6_400 - 130));
+    world.calm(10, None);
+    world.crash();
+    world.calm(170, None);
+    assert_eq!(started(&world), 1);
+    // The next day it runs again.
+    world.set_ahead(Duration::from_secs(6_400 + DAY - 230));
+    world.calm(40, None);
+    assert_eq!(started(&world), 2);
+}

@@ -85,7 +85,7 @@ fn slots_of(resources: &Resources) -> u32 {
 
 pub(super) struct World {
     pub(super) state: State,
-    options: Options,
+    pub(super) options: Options,
     pub(super) dice: Dice,
     since: Duration,
     ahead: Duration,
