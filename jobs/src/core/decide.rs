@@ -76,6 +76,10 @@ impl State {
                 failures: 0,
             };
         }
+        // What was stopped was not killed in time, and runs on.
+        if plan.new_healthy > 0 && std::mem::take(&mut job.record.held) {
+            self.outbox.write(job.key().put(&job.record));
+        }
         if plan.is_done {
             return self.settled(name);
         }

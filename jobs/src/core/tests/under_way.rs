@@ -7,8 +7,8 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
 use super::world::World;
 use super::{batch, changed, launch, service, state_of, submit};
-use crate::core::Input;
 use crate::core::updates::LAUNCH_GRACE;
+use crate::core::{Input, Request};
 use crate::spec::{HealthCheck, JobSpec, Probe};
 
 #[test]
@@ -225,4 +225,35 @@ fn what_runs_and_is_not_remembered_ends_when_the_scheduler_starts() {
     world.crash();
     while world.deliver() {}
     assert!(!world.lives(&id));
+}
+
+#[test]
+fn instances_that_outlived_a_stop_are_updated_as_any_others() {
+    let mut world = World::new(1, 1);
+    let spec = service(3, 1, 0);
+    submit(&mut world, spec.clone());
+    world.calm(20, None);
+    // Its agent is away while it is stopped and started again, and the scheduler forgets the kills.
+    world.toggle_agent();
+    while world.deliver() {}
+    world.request(Request::Stop {
+        name: "web".to_owned(),
+        purge: false,
+    });
+    world.sync();
+    submit(&mut world, spec.clone());
+    world.crash();
+    world.toggle_agent();
+    world.calm(10, None);
+    assert_eq!(
+        (state_of(&world, "web"), world.alive("web")),
+        ("healthy", 3)
+    );
+    submit(&mut world, changed(&spec, "another"));
+    for _ in 0..30 {
+        assert!(world.alive("web") >= 2, "{} instances", world.alive("web"));
+        world.calm(1, None);
+    }
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 2));
 }
