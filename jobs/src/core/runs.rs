@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::job::{Job, KillReason, Wanted};
+use super::job::{Job, KillReason, Run, Wanted};
 use super::records::{Outcome, RunSummary};
 use super::state::State;
 use crate::spec::{Cron, GANG_MAX, Kind, Overlap};
@@ -36,10 +36,17 @@ impl Job {
         if self.record.stop.is_some() {
             return 0;
         }
+        if self.is_service() && self.has_gang_too_large() {
+            return 0;
+        }
         let is_held = self.is_held || self.is_clearing();
-        let waiting = self.active_runs().filter_map(|(number, _)| {
-            let waiting = &self.runs.get(&number)?.waiting;
+        let waiting = self.active_runs().filter_map(|(number, record)| {
+            let run = self.runs.get(&number)?;
+            let waiting = &run.waiting;
             let (first, _) = waiting.first()?;
+            if self.is_gang(record.version) && is_gang_too_large(run) {
+                return None;
+            }
             (*first <= at).then_some(waiting.len())
         });
         self.wanted.len() + if is_held { 0 } else { waiting.sum() }
@@ -90,7 +97,7 @@ impl Job {
             let is_gang = self.is_gang(record.version);
             let wanted: Vec<_> = if is_gang {
                 let is_whole = run.live == 0
-                    && run.waiting.len() <= GANG_MAX as usize
+                    && !is_gang_too_large(run)
                     && run.waiting.iter().all(|(from, _)| *from <= at);
                 all.take(if is_whole { run.waiting.len() } else { 0 })
                     .collect()
@@ -102,6 +109,18 @@ impl Job {
             }
         }
         (Vec::new(), false)
+    }
+
+    /// Whether a gang of it has more tasks than may start together, as one of a version that took larger ones.
+    pub(super) fn has_gang_too_large(&self) -> bool {
+        if self.is_service() {
+            let is_whole = self.is_gang(self.record.target) && self.tasks.is_empty();
+            return is_whole && self.spec().is_some_and(|spec| spec.count > GANG_MAX);
+        }
+        self.active_runs().any(|(number, record)| {
+            let run = self.runs.get(&number);
+            self.is_gang(record.version) && run.is_some_and(is_gang_too_large)
+        })
     }
 
     /// Whether the tasks of a version start together or not at all.
@@ -345,6 +364,11 @@ impl State {
             is_startable,
         })
     }
+}
+
+/// Of the run of a gang: whether more are left than may start together.
+fn is_gang_too_large(run: &Run) -> bool {
+    run.live == 0 && run.waiting.len() > GANG_MAX as usize
 }
 
 struct Due {

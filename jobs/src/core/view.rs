@@ -10,7 +10,7 @@ use super::job::{Job, Phase, Task};
 use super::state::State;
 use super::totals::Totals;
 use super::volume::Volume;
-use crate::spec::{JobSpec, Kind};
+use crate::spec::{GANG_MAX, JobSpec, Kind};
 
 /// What addresses add to the environment of one task at most, so that one ACCEPT takes many of them.
 const ADDRESSES_BYTES_MAX: usize = 1_024;
@@ -414,6 +414,11 @@ impl State {
         }
         if job.is_clearing() {
             return "it waits for the tasks of a run that was cancelled to end".to_owned();
+        }
+        if job.has_gang_too_large() {
+            return format!(
+                "a gang has {GANG_MAX} tasks at most: submit it anew with a lower count"
+            );
         }
         if let Some(why) = self.waits_for_volume(job).filter(|_| self.is_connected) {
             return why;

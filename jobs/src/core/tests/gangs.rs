@@ -3,6 +3,7 @@
 use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
 use super::*;
+use crate::spec::GANG_MAX;
 
 fn tasks_of(world: &World, name: &str) -> Vec<String> {
     let tasks = world.state.job(name).expect("a job").tasks;
@@ -92,4 +93,24 @@ fn a_gang_that_has_lost_a_member_starts_anew_also_when_the_scheduler_does() {
     let run = &world.state.jobs["array"].runs[&1];
     let failures: Vec<_> = run.slots.iter().map(|slot| slot.failures).collect();
     assert_eq!(failures, [1, 0]);
+}
+
+#[test]
+fn a_gang_of_more_tasks_than_may_start_together_asks_for_no_offers_and_says_so() {
+    let count = GANG_MAX + 1;
+    let service = JobSpec {
+        count,
+        ..service_gang()
+    };
+    // As a version before has taken them.
+    for spec in [gang("array", count), service] {
+        let mut world = World::new(1, 3);
+        let name = spec.name.clone();
+        submit(&mut world, spec);
+        launch(&mut world);
+        let job = &world.state.jobs[&name];
+        assert_eq!(job.demand(world.state.clock.at), 0);
+        let why = world.state.job(&name).expect("a job").why;
+        assert!(why.contains("a gang has 20000 tasks at most"), "{why}");
+    }
 }
