@@ -15,8 +15,6 @@ use crate::spec::{GANG_MAX, JobSpec, Kind};
 pub(super) const JOBS_MAX: usize = 10_000;
 /// A batch that has been complete for as long is forgotten where room is needed for another job.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// Tasks of all jobs together: each takes memory from when its run starts, also where nothing fits.
-const TASKS_MAX: u64 = 2_000_000;
 /// Versions of a job that are remembered, besides those that run.
 pub(super) const VERSIONS_MAX: usize = 10;
 /// The most instances that a job may have.
@@ -271,7 +269,8 @@ impl State {
             return Err(Refusal::Invalid(text));
         }
         let role = job.spec().map(|spec| spec.role.clone());
-        self.check_size(name, &role.unwrap_or_default(), u64::from(count))?;
+        let role = role.unwrap_or_default();
+        self.check_size(&self.sizes(), (name, &role), u64::from(count))?;
         let job = self.job_mut(name)?;
         let target = job.record.target;
         if let Some(version) = job.record.versions.get_mut(&target) {
@@ -308,7 +307,7 @@ impl State {
         };
         let is_running = job.is_cron() && job.active_runs().next().is_some();
         match is_running {
-            true => self.check_size(name, &spec.role, u64::from(spec.count))?,
+            true => self.check_size(&self.sizes(), (name, &spec.role), u64::from(spec.count))?,
             false => self.check_count(&spec)?,
         }
         if let Some(job) = self.jobs.get_mut(name).filter(|_| is_running) {
@@ -362,31 +361,11 @@ impl State {
     fn check_count(&self, spec: &JobSpec) -> Result<(), Refusal> {
         match &spec.kind {
             Kind::Service(_) | Kind::Batch(_) => {
-                self.check_size(&spec.name, &spec.role, u64::from(spec.count))
+                let job = (&*spec.name, &*spec.role);
+                self.check_size(&self.sizes(), job, u64::from(spec.count))
             }
             Kind::Cron(_) => Ok(()),
         }
-    }
-
-    /// Whether a job may have so many tasks: those of one role are as many at most as are left for others.
-    pub(super) fn check_size(&self, name: &str, role: &str, tasks: u64) -> Result<(), Refusal> {
-        let (mut of_role, mut of_others) = (tasks, 0);
-        for job in self.jobs.values() {
-            match job.spec().is_some_and(|spec| spec.role == role) {
-                true if job.name == name && tasks <= job.size() => return Ok(()),
-                _ if job.name == name => {}
-                true => of_role += job.size(),
-                false => of_others += job.size(),
-            }
-        }
-        let most = TASKS_MAX.saturating_sub(of_others) / 2;
-        if of_role <= most {
-            return Ok(());
-        }
-        Err(Refusal::Conflict(format!(
-            "role {role:?} would have {of_role} tasks with those of {name:?}, and may have {most} at the moment: half of \
-             what other roles leave of {TASKS_MAX}; lower `count`, or stop other jobs of the role"
-        )))
     }
 
     /// Starts a run of a batch; nothing for other kinds.

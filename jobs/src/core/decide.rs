@@ -205,8 +205,9 @@ impl State {
                 self.follow_set_clock(name);
             }
         }
+        let mut sizes = None;
         for name in &names {
-            self.fire(name);
+            self.fire(name, &mut sizes);
         }
         self.pressing.extend(names.iter().cloned());
         self.dirty.extend(names);

@@ -12,6 +12,12 @@ use super::task_name::TaskName;
 use super::volume::Volume;
 use crate::spec::{Batch, JobSpec, Kind};
 
+#[cfg(test)]
+thread_local! {
+    /// How often the size of a job was asked for.
+    pub(super) static SIZED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Events of a job that are remembered.
 pub(super) const EVENTS_MAX: usize = 100;
 
@@ -289,6 +295,8 @@ impl Job {
 
     /// The tasks that it keeps slots for: of a service its instances, of a batch those of its runs.
     pub(super) fn size(&self) -> u64 {
+        #[cfg(test)]
+        SIZED.set(SIZED.get() + 1);
         if !self.is_service() {
             let runs = self.active_runs().map(|(_, run)| u64::from(run.count));
             return runs.sum();

@@ -20,6 +20,7 @@ mod records;
 mod roles;
 mod runs;
 mod service;
+mod sizes;
 mod state;
 mod task_name;
 mod totals;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::job::{Job, KillReason, Run, Wanted};
 use super::records::{Outcome, RunSummary};
+use super::sizes::Sizes;
 use super::state::State;
 use crate::spec::{Cron, GANG_MAX, Kind, Overlap};
 
@@ -245,8 +246,8 @@ impl State {
         self.event(name, None, text);
     }
 
-    /// Starts the run of a schedule that is due.
-    pub(super) fn fire(&mut self, name: &str) {
+    /// Starts the run of a schedule that is due; the tasks of all jobs are counted once for all that are.
+    pub(super) fn fire(&mut self, name: &str, sizes: &mut Option<Sizes>) {
         let now = self.clock.unix;
         if self.next_due(name).is_none_or(|next| next > now) {
             return;
@@ -293,7 +294,8 @@ impl State {
             job_size
         };
         let wanted = count + u64::from(spec.count);
-        if let Err(why) = self.check_size(name, &spec.role, wanted) {
+        let sizes = sizes.get_or_insert_with(|| self.sizes());
+        if let Err(why) = self.check_size(sizes, (name, &spec.role), wanted) {
             return self.event(name, None, format!("a run was skipped: {why}"));
         }
         if cron.overlap == Overlap::Replace
@@ -302,6 +304,7 @@ impl State {
             job.cancel_runs();
         }
         self.start_run(name);
+        sizes.change(&spec.role, job_size, wanted);
     }
 
     /// Where the clock was ahead and is set back, a schedule goes on from now, if a time of it would be left out.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::Refusal;
+use crate::core::job::SIZED;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::pool::PLACED_MAX;
 use crate::core::view::GATHERED;
@@ -69,6 +70,26 @@ fn a_run_of_a_schedule_for_which_there_is_no_room_is_skipped_and_says_so() {
     let events = world.state.history("nightly").expect("a job").events;
     let is_told = |one: &crate::core::Event| one.text.contains("run was skipped: role \"r\"");
     assert!(events.iter().any(is_told), "{events:?}");
+}
+
+#[test]
+fn schedules_that_are_due_together_count_the_tasks_of_all_jobs_once() {
+    let mut world = World::new(1, 0);
+    for number in 0..200 {
+        let name = format!("c{number}");
+        let spec = JobSpec {
+            name,
+            count: 10_000,
+            ..cron(Overlap::Skip)
+        };
+        submit(&mut world, spec);
+    }
+    SIZED.set(0);
+    world.stand_still(Duration::from_secs(60));
+    assert!(SIZED.get() <= 4 * 200, "{}", SIZED.get());
+    // And each that has started counts for those behind it.
+    let started = world.state.jobs.values().filter(|job| !job.runs.is_empty());
+    assert_eq!(started.count(), 100);
 }
 
 /// A service that fits nowhere while it wants so many cpus.

@@ -1,0 +1,77 @@
+//! The tasks of all jobs together, and whether there may be more.
+//!
+//! Invariant: those of one role are as many at most as are left for others.
+
+use std::collections::BTreeMap;
+
+use super::input::Refusal;
+use super::job::Job;
+use super::state::State;
+
+/// Tasks of all jobs together: each takes memory from when its run starts, also where nothing fits.
+const TASKS_MAX: u64 = 2_000_000;
+
+/// How many tasks the jobs have that there are.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    all: u64,
+    by_role: BTreeMap<String, u64>,
+}
+
+impl Sizes {
+    fn of(&self, role: &str) -> u64 {
+        self.by_role.get(role).copied().unwrap_or_default()
+    }
+
+    /// A job of a role has another size now.
+    pub(super) fn change(&mut self, role: &str, before: u64, after: u64) {
+        let of_role = self.by_role.entry(role.to_owned()).or_default();
+        *of_role = (*of_role + after).saturating_sub(before);
+        self.all = (self.all + after).saturating_sub(before);
+    }
+}
+
+impl State {
+    /// Looks at all jobs.
+    pub(super) fn sizes(&self) -> Sizes {
+        let mut sizes = Sizes::default();
+        for job in self.jobs.values() {
+            sizes.change(role_of(job), 0, job.size());
+        }
+        sizes
+    }
+
+    /// Whether a job may have so many tasks.
+    pub(super) fn check_size(
+        &self,
+        sizes: &Sizes,
+        (name, role): (&str, &str),
+        tasks: u64,
+    ) -> Result<(), Refusal> {
+        let present = self.jobs.get(name);
+        let (its_role, its_size) = present.map_or((role, 0), |job| (role_of(job), job.size()));
+        let is_in_role = its_role == role;
+        if present.is_some() && is_in_role && tasks <= its_size {
+            return Ok(());
+        }
+        let (of_role, others) = (sizes.of(role), sizes.all.saturating_sub(sizes.of(role)));
+        let (in_role, elsewhere) = if is_in_role {
+            (its_size, 0)
+        } else {
+            (0, its_size)
+        };
+        let of_role = of_role.saturating_sub(in_role) + tasks;
+        let most = TASKS_MAX.saturating_sub(others.saturating_sub(elsewhere)) / 2;
+        if of_role <= most {
+            return Ok(());
+        }
+        Err(Refusal::Conflict(format!(
+            "role {role:?} would have {of_role} tasks with those of {name:?}, and may have {most} at the moment: half of \
+             what other roles leave of {TASKS_MAX}; lower `count`, or stop other jobs of the role"
+        )))
+    }
+}
+
+fn role_of(job: &Job) -> &str {
+    job.spec().map(|spec| &*spec.role).unwrap_or_default()
+}
