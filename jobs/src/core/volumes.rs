@@ -3,7 +3,7 @@
 //! A volume is made in the ACCEPT that launches its first task (RESERVE, CREATE, LAUNCH), after its record is durable. The
 //! instance returns to it ever after, and waits for its agent. Invariant: an index has one volume at most.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::job::{Job, KillReason, Wanted};
@@ -31,27 +31,26 @@ impl State {
         let bytes = bytes + OPERATIONS_BYTES;
         pool.work.prepare(spec);
         self.adopt_offered(name, wanted, pool.open());
-        let agents = pool.open().iter().map(|offer| offer.agent_id.clone());
-        let agents: HashSet<String> = agents.collect();
+        let offered = by_agent(pool.open());
         let mut launchable = None;
         // Where one without a volume finds no room, none of the others does.
         let mut is_full = false;
         for one in wanted {
             let volumes = self.jobs.get(name).map(|job| &job.volumes);
             let volume = volumes.and_then(|volumes| volumes.get(&one.index));
-            let is_offered = volume.map(|volume| agents.contains(&volume.record.agent_id));
-            if pool.work.is_spent() || is_offered == Some(false) || (is_full && volume.is_none()) {
+            let own = volume.map(|volume| offered.get(&volume.record.agent_id));
+            if pool.work.is_spent() || own == Some(None) || (is_full && volume.is_none()) {
                 continue;
             }
             let is_new = volume.is_none();
-            let present = if is_new {
-                volumes.map_or(0, BTreeMap::len)
+            let own = own.flatten().map_or(&[][..], Vec::as_slice);
+            if is_new {
+                let (present, open) = (volumes.map_or(0, BTreeMap::len), pool.open().len());
+                pool.work.placed(spec, 1, present, open);
             } else {
-                0
-            };
-            let open = pool.open().len();
-            pool.work.placed(spec, 1, present, open);
-            let placement = self.place_instance(name, spec, (*one, bytes), pool);
+                pool.work.spend(own.len());
+            }
+            let placement = self.place_instance(name, spec, (*one, bytes), (pool, own));
             is_full |= is_new && placement.is_none();
             let Some(placement) = placement.filter(|found| fits(found, bytes, pool)) else {
                 continue;
@@ -67,12 +66,13 @@ impl State {
         }
     }
 
+    /// Places an instance on its volume, which is in its own offers if in any; where it has none, in any of the pool.
     fn place_instance(
         &mut self,
         name: &str,
         spec: &JobSpec,
         (one, bytes): (Wanted, usize),
-        pool: &Pool,
+        (pool, own): (&Pool, &[usize]),
     ) -> Option<Placement> {
         let job = self.jobs.get_mut(name)?;
         let Some(volume) = job.volumes.get_mut(&one.index) else {
@@ -88,12 +88,20 @@ impl State {
             };
             return placement::place_within(spec, &placed, pool.open(), 1, &room).pop();
         };
-        let placed = placement::place_on_volume(spec, pool.open(), &volume.id);
-        volume.obstacle = match &placed {
-            Ok(_) | Err(Why::NoVolume { .. }) => None,
-            Err(why) => Some(why.to_string()),
-        };
-        placed.ok()
+        volume.obstacle = None;
+        for index in own {
+            let offer = std::slice::from_ref(&pool.open()[*index]);
+            match placement::place_on_volume(spec, offer, &volume.id) {
+                Ok(placement) => {
+                    volume.obstacle = None;
+                    let offer = *index;
+                    return Some(Placement { offer, ..placement });
+                }
+                Err(Why::NoVolume { .. }) => {}
+                Err(why) => volume.obstacle = Some(why.to_string()),
+            }
+        }
+        None
     }
 
     /// Takes over the offered volumes of indexes that have none by the records.
@@ -339,6 +347,15 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// Where the offers of each agent are.
+fn by_agent(offers: &[Offer]) -> HashMap<String, Vec<usize>> {
+    let mut found: HashMap<String, Vec<usize>> = HashMap::new();
+    for (index, offer) in offers.iter().enumerate() {
+        found.entry(offer.agent_id.clone()).or_default().push(index);
+    }
+    found
 }
 
 /// Whether the ACCEPT of its offer can carry an instance with its operations; if not, it comes with the next offer.

@@ -6,6 +6,7 @@ use meseta_resources::{Reservation, Resources, Role};
 
 use super::*;
 use crate::core::TaskName;
+use crate::core::launch::ROLE_WORK_MIN;
 use crate::spec::Volume;
 
 fn database(count: u32) -> JobSpec {
@@ -523,4 +524,30 @@ fn what_an_operator_has_reserved_stays_reserved_when_a_volume_of_it_is_purged() 
     assert_eq!(world.destroyed.len(), 2);
     assert_eq!(world.reserved(), [reserved.to_string()]);
     assert_eq!(world.state.volumes(), []);
+}
+
+#[test]
+fn instances_that_do_not_fit_beside_their_volumes_keep_no_others_waiting() {
+    let mut world = World::new(1, 40);
+    let sized = |cpus: f64| {
+        let mut spec = database(40);
+        spec.task.requests.insert("cpus".to_owned(), cpus);
+        spec
+    };
+    submit(&mut world, sized(3.0));
+    world.calm(10, None);
+    assert_eq!(world.alive("web"), 40);
+    stop(&mut world, false);
+    world.calm(2, None);
+    // Agents of the last ten have room for more.
+    let more = Resources::parse("cpus:4", &Role::star()).expect("resources");
+    for index in 30..40 {
+        let volume = &world.state.jobs["web"].volumes[&index];
+        let agent = volume.record.agent_id.clone();
+        world.add_resources(&agent, &more);
+    }
+    world.state.step_work_max = ROLE_WORK_MIN;
+    submit(&mut world, sized(5.0));
+    world.calm(10, None);
+    assert_eq!(world.alive("web"), 10);
 }
