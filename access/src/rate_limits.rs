@@ -97,7 +97,7 @@ fn limit(
 
 /// A bucket that fills at a limit's pace.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+pub struct Bucket {
     limit: Limit,
     tokens: f64,
     /// On the caller's clock.
@@ -105,11 +105,27 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn take(&mut self, now: Duration) -> Result<(), Duration> {
+    /// One that has all that it may save up.
+    #[must_use]
+    pub fn full(limit: Limit, now: Duration) -> Self {
+        Self {
+            limit,
+            tokens: limit.capacity,
+            filled: now,
+        }
+    }
+
+    /// How many calls may come at once by now, and parts of one.
+    #[must_use]
+    pub fn available(&self, now: Duration) -> f64 {
         let passed = now.saturating_sub(self.filled).as_secs_f64();
+        (self.tokens + passed * self.limit.calls_per_second).min(self.limit.capacity)
+    }
+
+    /// Takes one call, or says how long it has to wait.
+    pub fn take(&mut self, now: Duration) -> Result<(), Duration> {
+        self.tokens = self.available(now);
         self.filled = self.filled.max(now);
-        let full = self.limit.capacity;
-        self.tokens = (self.tokens + passed * self.limit.calls_per_second).min(full);
         if self.tokens >= 1.0 {
             self.tokens -= 1.0;
             return Ok(());
@@ -129,11 +145,7 @@ pub struct Limiter {
 impl Limiter {
     #[must_use]
     pub fn new(limits: &RateLimits) -> Self {
-        let full = |limit: &Limit| Bucket {
-            limit: *limit,
-            tokens: limit.capacity,
-            filled: Duration::ZERO,
-        };
+        let full = |limit: &Limit| Bucket::full(*limit, Duration::ZERO);
         Self {
             principals: limits
                 .principals

@@ -7,19 +7,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
 use meseta_daemon::body::guarded;
-use meseta_daemon::fair_semaphore::{FairSemaphore, Permit, QueueFull, Rules};
+use meseta_daemon::fair_semaphore::{FairSemaphore, Permit, QueueFull};
 use meseta_daemon::server::Connection;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::chunked_response::{ANSWER_MAX, CHUNK_BYTES, Chunk, StreamedBody};
+use crate::chunked_response::{ANSWER_MAX, CHUNK_BYTES, Chunk, StreamedBody, making, reading};
 use crate::core::Snapshot;
 use crate::events::STALL_MAX;
 use crate::handle::Handle;
@@ -30,11 +29,6 @@ use crate::view_filter::EventFilter;
 const ENCODING_MAX: usize = 2;
 /// Held at a time, until their readers have them.
 const BUFFERED_MAX: usize = 16;
-/// For so long a reader may take nothing while others wait for its place.
-const READER_STALL_MAX: Duration = Duration::from_secs(1);
-/// Questions that wait, of one group and of all.
-const WAITING_OF_GROUP_MAX: usize = 256;
-const WAITING_MAX: usize = 4_096;
 /// What the first message of a stream is taken for before one was made.
 const INITIAL_MESSAGE_BYTES_DEFAULT: usize = 64 * 1024;
 
@@ -53,19 +47,10 @@ pub(crate) struct BufferedResponses {
 
 impl Default for BufferedResponses {
     fn default() -> Self {
-        let rules = |units_max, stall_timeout: Option<Duration>| Rules {
-            units_max,
-            // Those that are made end soon.
-            leaves_half: stall_timeout.is_some(),
-            stall_timeout,
-            newest_first: false,
-            waiting_of_group_max: WAITING_OF_GROUP_MAX,
-            waiting_max: WAITING_MAX,
-        };
         Self {
-            encoding: FairSemaphore::new(rules(ENCODING_MAX, None)),
-            moderate: FairSemaphore::new(rules(MODERATE_MAX, None)),
-            buffered: FairSemaphore::new(rules(BUFFERED_MAX, Some(READER_STALL_MAX))),
+            encoding: making(ENCODING_MAX),
+            moderate: making(MODERATE_MAX),
+            buffered: reading(BUFFERED_MAX),
             initial_message_bytes: Arc::new(AtomicUsize::new(INITIAL_MESSAGE_BYTES_DEFAULT)),
         }
     }
@@ -233,12 +218,15 @@ impl SendPermit {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http_body::Body as _;
     use http_body_util::BodyExt as _;
     use meseta_access::{Acls, Authorizer};
     use meseta_daemon::server::Peer;
 
     use super::*;
+    use crate::chunked_response::READER_STALL_MAX;
 
     fn caller(principal: &str) -> Caller {
         let authorizer = Authorizer::new(Acls::default(), true);

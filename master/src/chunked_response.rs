@@ -37,8 +37,8 @@ const READERS_BUFFERED_MAX: usize = 16;
 /// Answers that are read at a time: each holds a snapshot and a list of what it shows.
 const READERS_MAX: usize = 256;
 /// For so long a reader may take nothing while others wait for its place.
-const READER_STALL_MAX: Duration = Duration::from_secs(1);
-/// Readers that wait, of one group and of all.
+pub(crate) const READER_STALL_MAX: Duration = Duration::from_secs(1);
+/// Those that wait to be read or made, of one group and of all.
 const WAITING_OF_GROUP_MAX: usize = 256;
 const WAITING_MAX: usize = 4_096;
 /// An answer holds what it shows for as long as somebody reads it; that is enough for a slow line.
@@ -279,22 +279,34 @@ pub(crate) struct Renderer {
     readers: FairSemaphore,
 }
 
+/// Places for answers while they are looked for or made, which is soon done.
+pub(crate) fn making(answers_max: usize) -> FairSemaphore {
+    FairSemaphore::new(rules(answers_max, None))
+}
+
+/// Places for answers until their readers have them. One that takes nothing goes when others wait.
+pub(crate) fn reading(answers_max: usize) -> FairSemaphore {
+    FairSemaphore::new(rules(answers_max, Some(READER_STALL_MAX)))
+}
+
+fn rules(units_max: usize, stall_timeout: Option<Duration>) -> Rules {
+    Rules {
+        units_max,
+        leaves_half: stall_timeout.is_some(),
+        stall_timeout,
+        newest_first: false,
+        waiting_of_group_max: WAITING_OF_GROUP_MAX,
+        waiting_max: WAITING_MAX,
+    }
+}
+
 impl Default for Renderer {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let rules = |units_max, stall_timeout: Option<Duration>| Rules {
-            units_max,
-            // What is looked for is found soon.
-            leaves_half: stall_timeout.is_some(),
-            stall_timeout,
-            newest_first: false,
-            waiting_of_group_max: WAITING_OF_GROUP_MAX,
-            waiting_max: WAITING_MAX,
-        };
         Self {
             slots: Arc::new(Semaphore::new(cores)),
-            finding: FairSemaphore::new(rules(cores, None)),
-            readers: FairSemaphore::new(rules(READERS_MAX, Some(READER_STALL_MAX))),
+            finding: making(cores),
+            readers: reading(READERS_MAX),
         }
     }
 }

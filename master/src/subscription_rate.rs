@@ -7,12 +7,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use meseta_access::rate_limits::{Bucket, Limit};
 use tokio::time::Instant;
 
-/// Subscriptions at once: those of all frameworks of one principal that come back after a failover.
-const BURST: f64 = 10_000.0;
-/// Further ones a second.
-const PER_SECOND: f64 = 50.0;
+/// At once as many as all frameworks of one principal that come back after a failover.
+const LIMIT: Limit = Limit {
+    calls_per_second: 50.0,
+    capacity: 10_000.0,
+};
 /// Groups that are remembered; of more those that may subscribe the most are forgotten.
 const GROUPS_MAX: usize = 10_000;
 
@@ -39,29 +41,20 @@ impl SubscriptionRate {
     }
 }
 
-/// What groups have left, and when that was reckoned.
+/// What groups have left.
 #[derive(Debug, Default)]
-struct Table(HashMap<String, (f64, Duration)>);
-
-fn left((left, since): (f64, Duration), now: Duration) -> f64 {
-    let passed = now.saturating_sub(since).as_secs_f64();
-    (left + passed * PER_SECOND).min(BURST)
-}
+struct Table(HashMap<String, Bucket>);
 
 impl Table {
     fn take(&mut self, group: String, now: Duration) -> Result<(), Duration> {
         if self.0.len() >= GROUPS_MAX && !self.0.contains_key(&group) {
             self.forget(now);
         }
-        let entry = self.0.entry(group).or_insert((BURST, now));
-        let left = left(*entry, now);
-        if left < 1.0 {
-            let wait = Duration::from_secs_f64((1.0 - left) / PER_SECOND);
-            // Sums of parts are a little less than the whole.
-            return Err(wait + Duration::from_millis(1));
-        }
-        *entry = (left - 1.0, now);
-        Ok(())
+        let bucket = self.0.entry(group);
+        let bucket = bucket.or_insert_with(|| Bucket::full(LIMIT, now));
+        // Sums of parts are a little less than the whole.
+        let wait = |wait| wait + Duration::from_millis(1);
+        bucket.take(now).map_err(wait)
     }
 
     /// Forgets the half of the groups that have the most left.
@@ -69,7 +62,7 @@ impl Table {
         let mut all: Vec<(f64, String)> = self
             .0
             .iter()
-            .map(|(group, entry)| (left(*entry, now), group.clone()))
+            .map(|(group, bucket)| (bucket.available(now), group.clone()))
             .collect();
         all.sort_by(|one, other| other.0.total_cmp(&one.0));
         all.truncate(GROUPS_MAX / 2);

@@ -38,6 +38,7 @@ impl MasterCore {
             let bytes = info.encoded_len().max(1);
             let mut told = 0;
             while told < INFO_TURN_BYTES
+                && !agents.is_empty()
                 && self.paced_messages.take_info(bytes, &self.config.memory)
                 && let Some(agent) = agents.pop_front()
             {
