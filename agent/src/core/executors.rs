@@ -1,8 +1,8 @@
 //! Executors of the frameworks' own: how they subscribe, and what they tell and are told.
 //!
-//! Events go to one stream per executor, the last that it opened. What an executor tells is durable
-//! before it is acknowledged, but for what it tells of a task that has ended. Invariant: an executor hears of a task or a kill at least once, and of
-//! nothing before it is durable, but for a kill.
+//! Events go to one stream per executor, the last that it opened. What an executor tells is durable before it is
+//! acknowledged, but for what it tells of a task that has ended. Invariant: an executor hears of a task or a kill at least
+//! once, and of nothing before it is durable, but for a kill.
 
 use std::sync::Arc;
 

@@ -4,8 +4,7 @@
 //! falls; a disk that takes too long delays the signal by [`RECORD_WAIT`] and no more. After the grace comes SIGKILL:
 //! the supervisor keeps that time, and the core destroys the container should the supervisor fail. A later kill may
 //! shorten the grace and never lengthens it. The tasks of a custom executor are its own to end (`executor_kills.rs`).
-//! Invariant: a task that
-//! is told killed is gone.
+//! Invariant: a task that is told killed is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
