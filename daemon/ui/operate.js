@@ -55,12 +55,10 @@ async function drain({ agent, gone }) {
 }
 
 async function schedule({ machines, start, hours }) {
-  const held = await get("maintenance/schedule");
   const nanoseconds = (milliseconds) => ({ nanoseconds: Math.round(milliseconds * 1e6) });
   const unavailability = { start: nanoseconds(Date.now() + (Number(start) || 0) * 60_000) };
   if (hours) unavailability.duration = nanoseconds(Number(hours) * 3_600_000);
-  const windows = [...(held.windows ?? []), { machine_ids: ids(machines), unavailability }];
-  await send("POST", "maintenance/schedule", { ...held, windows });
+  await send("POST", "maintenance/windows", { machine_ids: ids(machines), unavailability });
   return "Done: frameworks are asked to leave these machines.";
 }
 
@@ -140,7 +138,7 @@ const FORMS = [
   ]],
   ["Maintenance", [
     {
-      id: "schedule", needs: ["get_maintenance_schedules", "update_maintenance_schedules"], title: "Add a window",
+      id: "schedule", needs: ["update_maintenance_schedules"], title: "Add a window",
       fields: [MACHINES, { name: "start", label: "Begins in minutes", hint: "0", type: "number" }, { name: "hours", label: "Lasts hours", hint: "no end", type: "number" }],
       command: ({ machines, start, hours }) => `meseta maintenance schedule${start ? ` --start_in=${start}mins` : ""}${hours ? ` --duration=${hours}hrs` : ""} ${names(machines).map(word).join(" ")}`,
       run: schedule,

@@ -475,7 +475,8 @@ impl World {
         };
         let schedule = |windows| Administration::UpdateSchedule(Box::new(Schedule { windows }));
         let request = match how % 8 {
-            0..=3 => schedule(vec![window]),
+            0 | 1 => schedule(vec![window]),
+            2 | 3 => Administration::AddWindow(Box::new(window)),
             4 | 5 => schedule(Vec::new()),
             6 => Administration::StartMaintenance(machine_ids),
             _ => Administration::StopMaintenance(machine_ids),

@@ -87,6 +87,7 @@ pub fn frames_protobuf(data: &[u8]) {
 pub fn operator_bodies(data: &[u8]) {
     json_message::<quota::QuotaRequest>(data);
     json_message::<maintenance::Schedule>(data);
+    json_message::<maintenance::Window>(data);
     let _refused = json::many_from_slice::<v1::WeightInfo>(data).map_err(text_of);
     let _refused = json::many_from_slice::<v1::MachineId>(data).map_err(text_of);
 }

@@ -81,7 +81,9 @@ pub(crate) fn administration(caller: &Caller, request: &Administration) -> Resul
         Administration::UpdateWeights(weights) => weights
             .iter()
             .try_for_each(|(role, _)| caller.check(Action::UpdateWeight, Some(role))),
-        Administration::UpdateSchedule(_) => whole(Action::UpdateMaintenanceSchedule),
+        Administration::UpdateSchedule(_) | Administration::AddWindow(_) => {
+            whole(Action::UpdateMaintenanceSchedule)
+        }
         Administration::StartMaintenance(_) => whole(Action::StartMaintenance),
         Administration::StopMaintenance(_) => whole(Action::StopMaintenance),
         Administration::DrainAgent { .. } => whole(Action::DrainAgent),
@@ -125,6 +127,9 @@ pub(crate) fn name(request: &Administration) -> (&'static str, String) {
             ("UPDATE_WEIGHTS", roles(names))
         }
         Administration::UpdateSchedule(_) => ("UPDATE_MAINTENANCE_SCHEDULE", String::new()),
+        Administration::AddWindow(window) => {
+            ("ADD_MAINTENANCE_WINDOW", machines(&window.machine_ids))
+        }
         Administration::StartMaintenance(list) => ("START_MAINTENANCE", machines(list)),
         Administration::StopMaintenance(list) => ("STOP_MAINTENANCE", machines(list)),
         Administration::DrainAgent { agent_id, .. } => ("DRAIN_AGENT", agent_id.clone()),

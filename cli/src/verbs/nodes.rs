@@ -318,55 +318,66 @@ pub(crate) fn maintenance(options: &MaintenanceOptions) -> anyhow::Result<()> {
     let Some(action) = &options.action else {
         return show_schedule(options);
     };
-    let call = match action {
+    match action {
         MaintenanceAction::Schedule {
             machines: names,
             start_in,
             duration,
         } => {
-            let ask = call_of(call::Type::GetMaintenanceSchedule);
-            let answer = server::operate(master, &ask)?.get_maintenance_schedule;
-            let mut schedule = answer.context("the master sent no schedule")?.schedule;
-            let start = SystemTime::now().duration_since(UNIX_EPOCH)? + *start_in;
-            schedule.windows.push(Window {
-                machine_ids: machines(names),
-                unavailability: Unavailability {
-                    start: TimeInfo {
-                        nanoseconds: i64::try_from(start.as_nanos())?,
-                    },
-                    duration: duration
-                        .map(|duration| {
-                            anyhow::Ok(DurationInfo {
-                                nanoseconds: i64::try_from(duration.as_nanos())?,
-                            })
-                        })
-                        .transpose()?,
-                },
-            });
-            update(schedule)
+            let window = window_of(names, *start_in, *duration)?;
+            server::post_json(master, "/maintenance/windows", &window)?;
         }
-        MaintenanceAction::Clear => update(Schedule::default()),
-        MaintenanceAction::Down { machines: names } => Call {
-            start_maintenance: Some(call::StartMaintenance {
-                machines: machines(names),
-            }),
-            ..call_of(call::Type::StartMaintenance)
-        },
-        MaintenanceAction::Up { machines: names } => Call {
-            stop_maintenance: Some(call::StopMaintenance {
-                machines: machines(names),
-            }),
-            ..call_of(call::Type::StopMaintenance)
-        },
-    };
-    server::operate(master, &call)?;
+        MaintenanceAction::Clear => {
+            server::operate(master, &clear_schedule())?;
+        }
+        MaintenanceAction::Down { machines: names } => {
+            let machines = machines(names);
+            let call = Call {
+                start_maintenance: Some(call::StartMaintenance { machines }),
+                ..call_of(call::Type::StartMaintenance)
+            };
+            server::operate(master, &call)?;
+        }
+        MaintenanceAction::Up { machines: names } => {
+            let machines = machines(names);
+            let call = Call {
+                stop_maintenance: Some(call::StopMaintenance { machines }),
+                ..call_of(call::Type::StopMaintenance)
+            };
+            server::operate(master, &call)?;
+        }
+    }
     table::say("done");
     Ok(())
 }
 
-fn update(schedule: Schedule) -> Call {
+fn window_of(
+    names: &[String],
+    start_in: Duration,
+    duration: Option<Duration>,
+) -> anyhow::Result<Window> {
+    let nanoseconds = |time: Duration| {
+        i64::try_from(time.as_nanos()).context("a time is farther away than the master can tell")
+    };
+    let start = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let start = start.checked_add(start_in).unwrap_or(Duration::MAX);
+    let duration = duration.map(nanoseconds).transpose()?;
+    Ok(Window {
+        machine_ids: machines(names),
+        unavailability: Unavailability {
+            start: TimeInfo {
+                nanoseconds: nanoseconds(start)?,
+            },
+            duration: duration.map(|nanoseconds| DurationInfo { nanoseconds }),
+        },
+    })
+}
+
+fn clear_schedule() -> Call {
     Call {
-        update_maintenance_schedule: Some(call::UpdateMaintenanceSchedule { schedule }),
+        update_maintenance_schedule: Some(call::UpdateMaintenanceSchedule {
+            schedule: Schedule::default(),
+        }),
         ..call_of(call::Type::UpdateMaintenanceSchedule)
     }
 }

@@ -166,16 +166,33 @@ fn json_of(address: &str, path: &str, reply: &Reply) -> anyhow::Result<Value> {
 pub(super) fn operate(masters: &str, message: &master::Call) -> anyhow::Result<master::Response> {
     let asked = at_leader(masters, async |address| {
         let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
-        let reply = match awaited(address, client(address)?.request(call)).await {
-            Ok(reply) => reply,
-            Err(error) => return Ok(unanswered(address, error, false)),
-        };
-        of_leader(address, reply)?.and_then(|reply| {
+        request_change(address, call).await?.and_then(|reply| {
             meseta_proto::media::decode(MEDIA, &reply.body)
                 .with_context(|| format!("{address} sent an answer that makes no sense"))
         })
     });
     runtime()?.block_on(asked)
+}
+
+/// POST of JSON to the master that leads, blocking, for what the operator API has no call for.
+pub(super) fn post_json<T: WireMessage>(
+    masters: &str,
+    path: &str,
+    message: &T,
+) -> anyhow::Result<()> {
+    let asked = at_leader(masters, async |address| {
+        let call = Call::message(&url(address, path), MediaType::Json, message);
+        request_change(address, call).await?.and_then(|_| Ok(()))
+    });
+    runtime()?.block_on(asked)
+}
+
+/// Sends what changes something, so that no other master is asked once it may have arrived.
+async fn request_change(address: &str, call: Call) -> anyhow::Result<Asked<Reply>> {
+    match awaited(address, client(address)?.request(call)).await {
+        Ok(reply) => of_leader(address, reply),
+        Err(error) => Ok(unanswered(address, error, false)),
+    }
 }
 
 /// The answer of a master, unless it is a refusal, or that it does not lead or cannot do it yet.

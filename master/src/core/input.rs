@@ -11,7 +11,7 @@ use meseta_access::Approver;
 use meseta_daemon::authentication::Caller;
 use meseta_proto::meseta::v1::agent_frame;
 use meseta_proto::mesos::v1::MachineId;
-use meseta_proto::mesos::v1::maintenance::Schedule;
+use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 
@@ -102,6 +102,8 @@ pub enum Administration {
     UpdateWeights(Vec<(String, f64)>),
     /// Replaces the schedule of maintenance.
     UpdateSchedule(Box<Schedule>),
+    /// Adds a window to the schedule of maintenance, whatever that is by then.
+    AddWindow(Box<Window>),
     /// Takes machines of the schedule down.
     StartMaintenance(Vec<MachineId>),
     /// Puts machines that are down back to work.

@@ -13,6 +13,7 @@ use meseta_proto::meseta::v1::{
     AwaitOperationRequest, ExplainRequest, ExplainResponse, Explanation, Nothing, OperationTaken,
     QuotaOfRole, QuotaTreeResponse, WatchEvent, WatchRequest,
 };
+use meseta_proto::mesos::v1::maintenance::Window;
 use meseta_proto::mesos::v1::master::call::{self, Type};
 use meseta_proto::mesos::v1::master::{Call, response};
 use meseta_proto::mesos::v1::{self, OperationStatus, value};
@@ -26,7 +27,9 @@ use tonic::{Request, Response, Status};
 use super::status_of;
 use crate::buffered_response::{BufferedResponses, InitialMessage};
 use crate::context::{Context, peer_of};
-use crate::core::{Answer, ExplainQuery, Format, HEARTBEAT_INTERVAL, Snapshot, to_wire};
+use crate::core::{
+    Administration, Answer, ExplainQuery, Format, HEARTBEAT_INTERVAL, Snapshot, to_wire,
+};
 use crate::events::STALL_MAX;
 use crate::handle::{Handle, Query, WatchStart};
 use crate::operation_outcomes;
@@ -64,6 +67,18 @@ impl Operators {
         let outcome = operator::execute(&self.context, caller, kind, call).await;
         drop(charge);
         Ok(outcome?)
+    }
+
+    async fn add_window(
+        &self,
+        caller: &Caller,
+        window: Window,
+    ) -> Result<Response<Nothing>, Status> {
+        let charge = super::charge(&self.context, caller, &window)?;
+        let request = Administration::AddWindow(Box::new(window));
+        let answer = self.context.handle.administer(caller, request).await?;
+        drop(charge);
+        status_of(answer).map(|()| Response::new(Nothing {}))
     }
 
     async fn explained(
@@ -386,6 +401,14 @@ macro_rules! mirror {
                     operation_taken(self.execute(&caller, Type::$Change, call).await?)
                 }
             )*
+
+            async fn add_maintenance_window(
+                &self,
+                request: Request<Window>,
+            ) -> Result<Response<Nothing>, Status> {
+                let caller = super::caller(&request)?;
+                self.add_window(&caller, request.into_inner()).await
+            }
 
             async fn await_operation(
                 &self,

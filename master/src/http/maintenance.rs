@@ -1,9 +1,9 @@
-//! `/maintenance/schedule`, `/maintenance/status`, `/machine/down`, `/machine/up`.
+//! `/maintenance/schedule`, `/maintenance/windows`, `/maintenance/status`, `/machine/down`, `/machine/up`.
 
 use http::Method;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::MachineId;
-use meseta_proto::mesos::v1::maintenance::Schedule;
+use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
 
 use super::routes::{Handled, Permitted};
 use super::v0;
@@ -18,6 +18,15 @@ pub(super) async fn schedule(permitted: Permitted) -> Handled {
     let (asker, schedule) = permitted.read_json("maintenance schedule", read).await?;
     let request = Administration::UpdateSchedule(Box::new(schedule));
     asker.administer(request).await
+}
+
+/// `/maintenance/windows`: adds one to the schedule.
+pub(super) async fn windows(permitted: Permitted) -> Handled {
+    let read = json::from_slice::<Window>;
+    let (asker, window) = permitted.read_json("maintenance window", read).await?;
+    asker
+        .administer(Administration::AddWindow(Box::new(window)))
+        .await
 }
 
 /// Answers requests for `/machine/down` and `/machine/up`.

@@ -238,6 +238,13 @@ static LIST: &[Route] = &[
     .filters_reads()
     .with_etag()
     .body(BODY_MAX, JSON),
+    Route::change(
+        "/maintenance/windows",
+        POST,
+        |permitted| Box::pin(maintenance::windows(permitted)),
+        "adds a window to the schedule",
+    )
+    .body(BODY_MAX, JSON),
     Route::read(
         "/maintenance/status",
         Need::Filtered,

@@ -72,6 +72,7 @@ pub(crate) fn of_administration(request: &Administration) -> &'static str {
         Administration::RemoveQuota { .. } => "RemoveQuota",
         Administration::UpdateWeights(_) => "UpdateWeights",
         Administration::UpdateSchedule(_) => "UpdateSchedule",
+        Administration::AddWindow(_) => "AddWindow",
         Administration::StartMaintenance(_) => "StartMaintenance",
         Administration::StopMaintenance(_) => "StopMaintenance",
         Administration::DrainAgent { .. } => "DrainAgent",

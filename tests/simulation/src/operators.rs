@@ -238,11 +238,14 @@ impl Cluster {
                     .last()
                     .map(|master| master.clock.now(self.time));
                 let start = start.unwrap_or_default().unix + Duration::from_secs(100);
-                schedule(machines, start)
+                match machines.len() {
+                    1 => Administration::AddWindow(Box::new(window(machines, start))),
+                    _ => schedule(vec![window(machines, start)]),
+                }
             }
             3..6 => Administration::StartMaintenance(vec![machine(at)]),
             6..10 => Administration::StopMaintenance(vec![machine(at)]),
-            _ => schedule(Vec::new(), Duration::ZERO),
+            _ => schedule(Vec::new()),
         };
         self.administer(leader, request, None);
     }
@@ -402,7 +405,7 @@ impl Cluster {
             let up = Administration::StopMaintenance(vec![machine(at)]);
             self.administer(leader, up, None);
         }
-        self.administer(leader, schedule(Vec::new(), Duration::ZERO), None);
+        self.administer(leader, schedule(Vec::new()), None);
         for agent_id in deactivated {
             self.administer(leader, Administration::ReactivateAgent { agent_id }, None);
         }
@@ -420,8 +423,8 @@ fn machine(at: usize) -> MachineId {
     }
 }
 
-fn schedule(machines: Vec<MachineId>, start: Duration) -> Administration {
-    let window = |machine_ids| Window {
+fn window(machine_ids: Vec<MachineId>, start: Duration) -> Window {
+    Window {
         machine_ids,
         unavailability: pb::Unavailability {
             start: pb::TimeInfo {
@@ -431,10 +434,9 @@ fn schedule(machines: Vec<MachineId>, start: Duration) -> Administration {
                 nanoseconds: 3_600_000_000_000,
             }),
         },
-    };
-    let windows = match machines.is_empty() {
-        true => Vec::new(),
-        false => vec![window(machines)],
-    };
+    }
+}
+
+fn schedule(windows: Vec<Window>) -> Administration {
     Administration::UpdateSchedule(Box::new(Schedule { windows }))
 }

@@ -1,8 +1,10 @@
 //! The operator API over gRPC, against a real master and agent: typed errors, awaited operations, a watch that
 //! goes on where it was.
 
+use meseta_proto::json;
 use meseta_proto::meseta::v1::operator_client::OperatorClient;
 use meseta_proto::meseta::v1::{AwaitOperationRequest, ExplainRequest, Nothing, WatchRequest};
+use meseta_proto::mesos::v1::maintenance::Window;
 use meseta_proto::mesos::v1::master::call;
 use meseta_proto::mesos::v1::quota::QuotaRequest;
 use meseta_proto::mesos::v1::{self, OperationState, Resource, WeightInfo, resource, value};
@@ -173,6 +175,21 @@ async fn errors(mut client: OperatorClient<Channel>, agent: v1::AgentId, _: Stri
         .into_inner();
     assert_eq!(tree.roles[0].role, "dev");
     assert!((tree.roles[0].guarantees["cpus"].value - 1.0).abs() < 1e-9);
+    let window: Window = json::from_slice(
+        br#"{"machine_ids": [{"hostname": "node8"}], "unavailability": {"start": {"nanoseconds": 1}}}"#,
+    )
+    .expect("a window");
+    client
+        .add_maintenance_window(window.clone())
+        .await
+        .expect("added");
+    assert_eq!(
+        code(client.add_maintenance_window(window.clone()).await),
+        Code::InvalidArgument
+    );
+    let schedule = client.get_maintenance_schedule(Nothing {}).await;
+    let schedule = schedule.expect("a schedule").into_inner().schedule;
+    assert_eq!(schedule.windows, [window]);
     let weight = call::UpdateWeights {
         weight_infos: vec![WeightInfo {
             role: Some("dev".to_owned()),

@@ -10,7 +10,7 @@ use meseta_allocator::Unavailability;
 use meseta_proto::json;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::MachineId;
-use meseta_proto::mesos::v1::maintenance::Schedule;
+use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
 use meseta_proto::{Invalid, invalid};
 use meseta_resources::AgentId;
 
@@ -96,6 +96,13 @@ impl MasterCore {
         }
         self.store_maintenance(reply, requested);
         Ok(())
+    }
+
+    /// Two that add a window at once both have theirs, and neither needs to read what is scheduled.
+    pub(super) fn add_window(&mut self, reply: ReplyId, window: Window) -> Result<(), Answer> {
+        let mut schedule = self.copy_requested_maintenance().schedule;
+        schedule.windows.push(window);
+        self.update_schedule(reply, schedule)
     }
 
     pub(super) fn start_maintenance(

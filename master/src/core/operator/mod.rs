@@ -43,6 +43,7 @@ impl MasterCore {
             Administration::RemoveQuota { role } => self.remove_quota(reply, &role, approver),
             Administration::UpdateWeights(weights) => self.update_weights(reply, &weights),
             Administration::UpdateSchedule(schedule) => self.update_schedule(reply, *schedule),
+            Administration::AddWindow(window) => self.add_window(reply, *window),
             Administration::StartMaintenance(machines) => self.start_maintenance(reply, &machines),
             Administration::StopMaintenance(machines) => self.stop_maintenance(reply, &machines),
             Administration::DrainAgent {

@@ -129,6 +129,9 @@ fn body_for(route: &Route, method: &Method) -> &'static str {
         }
         ("/weights", &Method::PUT) => r#"[{"role":"ads","weight":2}]"#,
         ("/maintenance/schedule", &Method::POST) => r#"{"windows":[]}"#,
+        ("/maintenance/windows", _) => {
+            r#"{"machine_ids":[{"hostname":"a"}],"unavailability":{"start":{"nanoseconds":1}}}"#
+        }
         ("/machine/up" | "/machine/down", _) => r#"[{"hostname":"a"}]"#,
         ("/teardown", _) => "frameworkId=f",
         ("/reserve" | "/unreserve", _) => {

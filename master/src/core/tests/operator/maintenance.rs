@@ -127,6 +127,23 @@ fn a_schedule_that_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn two_windows_that_are_added_at_once_are_both_scheduled() {
+    let mut world = World::new();
+    let [one, other] = ["one", "other"].map(|name| window(vec![machine(name, "")]));
+    let add = |window: &Window| Administration::AddWindow(Box::new(window.clone()));
+    // Neither is in the registry yet when the other is asked for.
+    world.writes_at_once = false;
+    world.administer_as(ReplyId(101), add(&one));
+    world.administer_as(ReplyId(102), add(&other));
+    world.write();
+    world.writes_at_once = true;
+    let scheduled = &world.core.snapshot().maintenance.schedule.windows;
+    assert_eq!(*scheduled, [one.clone(), other]);
+    let text = "Machine '{\"hostname\":\"one\"}' appears more than once in the schedule";
+    assert_eq!(rejection(world.administer(add(&one))), text);
+}
+
+#[test]
 fn a_scheduled_agent_is_offered_with_its_window() {
     let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     assert_eq!(world.offers(&scheduler)[0].unavailability, None);
