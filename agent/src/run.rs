@@ -170,6 +170,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     http_shutdown.cancel();
     let _ = serving.await;
     let ended = outcome?;
+    // What the agent has thawed as it ended is not to stand still until it is back.
+    ended.containerizer.flush_throttle().await;
     // A container that lives on needs its groups and its folder; without one nothing is left over.
     if close || ended.containerizer.is_idle() {
         ended.containerizer.close().await;

@@ -5,13 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
-use meseta_isolators::ContainerName;
+use meseta_isolators::{ContainerError, ContainerName};
 use meseta_resources::ContainerId;
 use tracing::{debug, warn};
 
 use super::Containerizer;
+
+/// Between two attempts at a thaw.
+const THAW_AGAIN: Duration = Duration::from_secs(1);
 
 /// Requested and not yet written.
 #[derive(Debug, Default)]
@@ -22,11 +26,35 @@ struct PendingThrottle {
     limits: Option<(Option<u64>, Option<u64>)>,
 }
 
+impl PendingThrottle {
+    /// A thaw that failed is to be written again, unless something newer was asked for meanwhile.
+    fn thaw_again(&mut self, container: &ContainerId) {
+        self.frozen.entry(container.clone()).or_insert(false);
+    }
+}
+
 /// Pending throttle requests and the lock under which they are written.
 #[derive(Debug, Default)]
 pub(super) struct ThrottleWriter {
     pending: Mutex<PendingThrottle>,
-    write_lock: Mutex<()>,
+    retries: Mutex<Retries>,
+}
+
+/// Whether what failed is being tried again. Whoever writes holds it.
+#[derive(Debug, Default)]
+struct Retries {
+    under_way: bool,
+}
+
+impl Retries {
+    /// Notes how a write went; whether the writer is to try again, which one of them does at a time.
+    fn note(&mut self, is_retry: bool, failed: bool) -> bool {
+        let is_due = failed && (is_retry || !self.under_way);
+        if is_retry || failed {
+            self.under_way = failed;
+        }
+        is_due
+    }
 }
 
 impl ThrottleWriter {
@@ -34,10 +62,8 @@ impl ThrottleWriter {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_lock(&self) -> MutexGuard<'_, ()> {
-        self.write_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn retries(&self) -> MutexGuard<'_, Retries> {
+        self.retries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,33 +89,63 @@ impl Containerizer {
 
     fn write_throttle(&self) {
         let this = self.clone();
-        tokio::task::spawn_blocking(move || {
-            let throttle_writer = this.throttle_writer();
-            // One after the other, each with the newest requests.
-            let _write_lock = throttle_writer.write_lock();
-            let pending = std::mem::take(&mut *throttle_writer.pending());
-            for (container, frozen) in pending.frozen {
-                this.freeze_now(&container, frozen);
-            }
-            if let Some((cpus_millis, memory_ceiling_bytes)) = pending.limits {
-                this.throttle_revocable_now(cpus_millis, memory_ceiling_bytes);
+        tokio::spawn(async move {
+            let mut is_due = this.write_pending(false).await;
+            while is_due {
+                tokio::time::sleep(THAW_AGAIN).await;
+                is_due = this.write_pending(true).await;
             }
         });
     }
 
-    fn freeze_now(&self, container: &ContainerId, frozen: bool) {
+    /// Writes what is still to be written, once.
+    pub(crate) async fn flush_throttle(&self) {
+        self.write_pending(false).await;
+    }
+
+    async fn write_pending(&self, is_retry: bool) -> bool {
+        let this = self.clone();
+        let written = tokio::task::spawn_blocking(move || this.write_pending_now(is_retry));
+        written.await.unwrap_or_default()
+    }
+
+    fn write_pending_now(&self, is_retry: bool) -> bool {
+        let throttle_writer = self.throttle_writer();
+        // One after the other, each with the newest requests.
+        let mut retries = throttle_writer.retries();
+        let pending = std::mem::take(&mut *throttle_writer.pending());
+        let mut failed = false;
+        for (container, frozen) in pending.frozen {
+            if !self.freeze_now(&container, frozen) && !frozen {
+                throttle_writer.pending().thaw_again(&container);
+                failed = true;
+            }
+        }
+        if let Some((cpus_millis, memory_ceiling_bytes)) = pending.limits {
+            self.throttle_revocable_now(cpus_millis, memory_ceiling_bytes);
+        }
+        retries.note(is_retry, failed)
+    }
+
+    /// False if it should have been done, and was not.
+    fn freeze_now(&self, container: &ContainerId, frozen: bool) -> bool {
         let Ok(name) = ContainerName::new(container.as_str()) else {
-            return;
+            return true;
         };
         match self.containers().freeze(&name, frozen) {
             Ok(true) => debug!(container_id = %container, frozen, "freezer set"),
             Ok(false) if frozen => warn!(container_id = %container, "there is no freezer here"),
             Ok(false) => {}
-            // It may be gone by now; then there is nothing to hold.
-            Err(error) => {
+            // It is gone by now: there is nothing to hold.
+            Err(error @ ContainerError::Unknown(_)) => {
                 debug!(container_id = %container, error = %chain(&error), "freezer not set");
             }
+            Err(error) => {
+                warn!(container_id = %container, frozen, error = %chain(&error), "freezer not set");
+                return false;
+            }
         }
+        true
     }
 
     fn throttle_revocable_now(&self, cpus_millis: Option<u64>, memory_ceiling_bytes: Option<u64>) {
@@ -116,5 +172,32 @@ impl Containerizer {
                 debug!(container_id = %live.container, error = %chain(&error), "limits not set");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thaw_that_failed_is_tried_again_unless_something_newer_was_asked_for() {
+        let [still, held] = ["still", "held"].map(|id| ContainerId::new(id).unwrap());
+        let mut pending = PendingThrottle::default();
+        pending.frozen.insert(held.clone(), true);
+        pending.thaw_again(&still);
+        pending.thaw_again(&held);
+        assert_eq!(pending.frozen, [(still, false), (held, true)].into());
+    }
+
+    #[test]
+    fn one_writer_at_a_time_tries_again() {
+        let mut retries = Retries::default();
+        assert!(retries.note(false, true));
+        // Another request while the first is tried again, which fails as well, and one that does not.
+        assert!(!retries.note(false, true));
+        assert!(!retries.note(false, false));
+        assert!(retries.note(true, true));
+        assert!(!retries.note(true, false));
+        assert!(retries.note(false, true));
     }
 }

@@ -336,6 +336,7 @@ impl AgentCore {
                     .iter()
                     .try_for_each(|one| executor.container.check_cpus(&one.demand));
                 placed.map_err(Rejection::invalid)?;
+                self.thaw(&executor.key.container);
                 executor.key.clone()
             }
             (None, true) => self.take_executor(framework, kind, id, info, &checked)?,

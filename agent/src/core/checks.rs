@@ -3,7 +3,7 @@
 //! The containerizer runs one probe at a time ([`Probe`]); the core keeps the clock, counts failures and tells the scheduler.
 //! A health check that fails too often in a row ends its task; a check never does. Invariants: no probe runs before
 //! its delay or after a kill; only changes of a check are told, and of a health check every failure that counts; what finds
-//! no room is told by the next look; that the agent could not look is no failure of the task.
+//! no room is told by the next look; that the agent could not look, or that the task was frozen, is no failure of the task.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ impl AgentCore {
         }
     }
 
-    pub(super) fn probe_due(&mut self, container: &ContainerId, check_kind: CheckKind) {
+    pub(super) fn probe_due(&mut self, now: Now, container: &ContainerId, check_kind: CheckKind) {
         let Some(task_ref) = self.task_of(container) else {
             return;
         };
@@ -97,6 +97,11 @@ impl AgentCore {
         let Some(times) = times(&task_ref.task.info, check_kind) else {
             return;
         };
+        if self.is_frozen(&task_ref.executor) {
+            // It could not answer, which says nothing of its health.
+            let next = Timer::Probe(container.clone(), check_kind);
+            return self.set_timer(now.moment + times.interval, next);
+        }
         self.probes += 1;
         let id = ProbeId(self.probes);
         let Some(method) = self.probe_method(&task_ref, check_kind, id) else {
@@ -241,6 +246,9 @@ impl AgentCore {
                 if id.0 <= self.probes_paused =>
             {
                 Some("the agent was paused meanwhile")
+            }
+            seen if !is_success(seen) && self.stood_still(&task_ref.executor, id) => {
+                Some("the task was frozen or thawed meanwhile")
             }
             _ => None,
         };

@@ -38,7 +38,7 @@ impl AgentCore {
             self.change_task(&task.key, |task| task.kill_asked = Some(policy));
         }
         // Frozen, it would not hear of it.
-        self.thaw_to_end(&executor.key.container);
+        self.thaw(&executor.key.container);
         if let Some(connection) = executor.link.connection {
             self.tell_of_kill(now, executor, connection, task, policy);
         }

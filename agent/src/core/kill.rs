@@ -195,7 +195,7 @@ impl AgentCore {
     }
 
     fn output_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
-        self.thaw_to_end(container);
+        self.thaw(container);
         let container = container.clone();
         self.output(
             Destination::Container(container.clone()),
@@ -392,6 +392,7 @@ impl AgentCore {
             self.kill_everything(now, KillCause::AgentExit);
             self.begin_exit(ExitReason::Stopped);
         } else {
+            self.thaw_all();
             self.exit_process(ExitReason::Stopped);
         }
     }

@@ -64,7 +64,7 @@ impl AgentCore {
             return self.send_kill(now, &executor.container.id, Duration::ZERO);
         }
         // Its grace is for it to end in, and frozen it would not hear of it.
-        self.thaw_to_end(&executor.key.container);
+        self.thaw(&executor.key.container);
         if let Some(connection) = executor.link.connection {
             self.tell_executor(executor, connection, plain(event::Type::Shutdown));
         }

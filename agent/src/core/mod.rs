@@ -378,7 +378,7 @@ impl AgentCore {
                     self.registration_timed_out(now, &container);
                 }
                 Timer::ExecutorShutdown(container) => self.shutdown_overdue(now, &container),
-                Timer::Probe(container, check_kind) => self.probe_due(&container, check_kind),
+                Timer::Probe(container, check_kind) => self.probe_due(now, &container, check_kind),
                 Timer::ExecutorsBack => self.executors_overdue(now),
             }
         }

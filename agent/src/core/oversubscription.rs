@@ -13,11 +13,13 @@ use meseta_estimators::{Assessment, Correction, DetectorReading, Estimate, Forec
 use meseta_proto::convert::{self, Format};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
+use meseta_proto::mesos::v1::TaskState;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Moment, Now, Resources};
 use tracing::{info, warn};
 
 use super::model::{Executor, Phase, Task, TaskRef, TerminationReason};
+use super::probe::ProbeId;
 use super::{AgentCore, ContainerAction, Destination, State};
 use crate::checkpoint::KillCause;
 
@@ -57,6 +59,8 @@ pub struct Oversubscription {
     pub readings: Vec<DetectorReading>,
     /// Containers that are frozen.
     pub frozen: BTreeSet<ContainerId>,
+    /// The last look at a task before its executor's container was frozen or thawed last.
+    stood_still: BTreeMap<ContainerId, ProbeId>,
     /// Why containers that are on their way out were evicted.
     pub preempted: BTreeMap<ContainerId, String>,
     /// Corrections carried out, by detector and action.
@@ -256,13 +260,9 @@ impl AgentCore {
         executor: &Executor,
         action: estimators::Action,
     ) -> Result<(), &'static str> {
-        let is_frozen = self
-            .oversubscription
-            .frozen
-            .contains(&executor.key.container);
         match action {
             // Whatever it holds by now.
-            estimators::Action::Thaw if is_frozen => Ok(()),
+            estimators::Action::Thaw if self.is_frozen(executor) => Ok(()),
             estimators::Action::Freeze => check_freezable(executor),
             estimators::Action::Thaw | estimators::Action::Kill => check_revocable(executor),
         }
@@ -287,6 +287,10 @@ impl AgentCore {
         } else {
             self.oversubscription.frozen.remove(container);
         }
+        let last = ProbeId(self.probes);
+        self.oversubscription
+            .stood_still
+            .insert(container.clone(), last);
         self.output_now(
             Destination::Container(container.clone()),
             ContainerAction::Freeze {
@@ -296,8 +300,9 @@ impl AgentCore {
         );
     }
 
-    /// A frozen container can neither be killed nor hear that it, or a task of it, is to end: it is thawed first.
-    pub(super) fn thaw_to_end(&mut self, container: &ContainerId) {
+    /// A frozen container can neither be killed, nor hear that it, or a task of it, is to end, nor take another task: it is
+    /// thawed first.
+    pub(super) fn thaw(&mut self, container: &ContainerId) {
         if self.oversubscription.frozen.is_empty() {
             return;
         }
@@ -327,7 +332,7 @@ impl AgentCore {
                 std::time::Duration::ZERO,
             );
         }
-        self.thaw_to_end(&executor.key.container);
+        self.thaw(&executor.key.container);
         let (state, message) = (self.gone_or_lost(&executor.key), preempted(Some(why)));
         self.terminate_executor(now, executor, state, Reason::ContainerPreempted, message);
     }
@@ -351,9 +356,32 @@ impl AgentCore {
         })
     }
 
+    /// Whether the tasks of an executor stand still now.
+    pub(super) fn is_frozen(&self, executor: &Executor) -> bool {
+        let frozen = &self.oversubscription.frozen;
+        frozen.contains(&executor.key.container)
+    }
+
+    /// Whether a task stood still while it was looked at.
+    pub(super) fn stood_still(&self, executor: &Executor, probe: ProbeId) -> bool {
+        let last = self
+            .oversubscription
+            .stood_still
+            .get(&executor.key.container);
+        last.is_some_and(|last| probe <= *last)
+    }
+
+    /// Lets go on what no controller would thaw while the agent is away.
+    pub(super) fn thaw_all(&mut self) {
+        for container in self.oversubscription.frozen.clone() {
+            self.freeze(&container, false);
+        }
+    }
+
     /// What was known of a container that is gone.
     pub(super) fn forget_revocable(&mut self, container: &ContainerId) {
         self.oversubscription.frozen.remove(container);
+        self.oversubscription.stood_still.remove(container);
         self.oversubscription.preempted.remove(container);
     }
 
@@ -384,16 +412,19 @@ fn check_revocable(executor: &Executor) -> Result<(), &'static str> {
 }
 
 /// Whether a container may stand still. One that is to end, or has a task that is, has to hear of it, and has its grace for
-/// what it is to do until then.
+/// what it is to do until then; one that is given a task has to launch it.
 fn check_freezable(executor: &Executor) -> Result<(), &'static str> {
     check_revocable(executor)?;
-    let mut live = executor.tasks.values().filter(|task| !task.is_terminal());
+    let live = || executor.tasks.values().filter(|task| !task.is_terminal());
     let is_ending = |task: &Task| {
         let nested = task.nested.as_ref();
         task.kill_asked.is_some() || nested.is_some_and(|nested| nested.kill.is_some())
     };
-    if executor.container.kill.is_some() || live.any(|task| is_ending(task)) {
+    if executor.container.kill.is_some() || live().any(|task| is_ending(task)) {
         return Err("it, or a task of it, is ending");
+    }
+    if live().any(|task| task.state == TaskState::TaskStaging) {
+        return Err("a task of it is being launched");
     }
     Ok(())
 }

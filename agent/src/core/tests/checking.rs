@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use meseta_estimators::Action;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskError, TaskKilled, TaskKilling, TaskRunning};
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, FrameworkId, TaskId};
 
+use super::oversubscribing::{correction, oversubscribed};
 use super::simulation::{FRAMEWORK, Seen, Simulation, task};
 use crate::core::{Exit, Input, Probe, ProbeMethod, ProbeResult, Pushed, StreamKey};
 
@@ -98,6 +100,25 @@ fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
     assert!(simulation.probe().is_none());
     simulation.advance(Duration::from_millis(1));
     assert!(simulation.probe().is_some());
+}
+
+/// What stood still could not answer, and was killed for it.
+#[test]
+fn a_task_that_is_frozen_is_not_looked_at() {
+    let mut info = oversubscribed("t", 1.0);
+    info.health_check = Some(health(1, 0.0).into());
+    let mut simulation = Simulation::registered();
+    simulation.running(info);
+    simulation.advance(3 * SECOND);
+    let begun = simulation.probe().expect("due");
+    simulation.correct(correction(Action::Freeze, "t"));
+    let no_answer = || ProbeResult::NoAnswer("timeout".to_owned());
+    assert!(simulation.sees(&begun, no_answer()).is_empty());
+    simulation.advance(60 * SECOND);
+    assert!(simulation.probe().is_none());
+    simulation.correct(correction(Action::Thaw, "t"));
+    let told = simulation.next(10 * SECOND, no_answer());
+    assert_eq!(told[0].healthy, Some(false));
 }
 
 #[test]

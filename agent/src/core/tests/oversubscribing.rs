@@ -11,6 +11,7 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 
+use super::custom::EXECUTOR;
 use super::simulation::{FRAMEWORK, Seen, Simulation, scalar, task};
 use crate::core::{Exit, Input, Report};
 
@@ -91,6 +92,15 @@ impl Simulation {
             corrections: vec![correction],
             ..Assessment::default()
         });
+    }
+
+    /// Whether a container was to stand still, each time that was asked for.
+    fn freezes(&self) -> Vec<bool> {
+        let freeze = |seen: &Seen| match seen {
+            Seen::Freeze(_, frozen) => Some(*frozen),
+            _ => None,
+        };
+        self.seen.iter().filter_map(freeze).collect()
     }
 
     /// Totals of cpus told since the last look.
@@ -327,22 +337,49 @@ fn nobody_else_is_touched() {
 fn what_is_frozen_is_thawed_to_end() {
     let mut simulation = Simulation::registered();
     let container = simulation.running(oversubscribed("t", 1.0));
-    let freezes = |simulation: &Simulation| -> Vec<bool> {
-        let freeze = |seen: &Seen| match seen {
-            Seen::Freeze(_, frozen) => Some(*frozen),
-            _ => None,
-        };
-        simulation.seen.iter().filter_map(freeze).collect()
-    };
     simulation.correct(correction(Action::Freeze, "t"));
-    assert_eq!(freezes(&simulation), [true]);
+    assert_eq!(simulation.freezes(), [true]);
     let frozen = |simulation: &Simulation| simulation.core.snapshot().oversubscription.frozen;
     assert!(frozen(&simulation).contains(&container));
     // Its framework wants it gone: its processes must be able to hear of that.
     simulation.kill("t", Some(SECOND));
-    assert_eq!(freezes(&simulation), [true, false]);
+    assert_eq!(simulation.freezes(), [true, false]);
     simulation.end(&container, Exit::Signal(15));
     assert!(frozen(&simulation).is_empty());
+}
+
+/// A launch into an executor that stood still failed after half a minute.
+#[test]
+fn a_frozen_executor_is_thawed_for_a_task_that_it_is_given() {
+    let mut simulation = Simulation::registered();
+    simulation.run_group_of(vec![oversubscribed("a", 1.0)], true);
+    let outer = simulation.launches().remove(0);
+    simulation.start(&outer);
+    // Its first task is still being launched.
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert!(simulation.freezes().is_empty());
+    let first = simulation.launches().remove(0);
+    simulation.start(&first);
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(simulation.freezes(), [true]);
+    simulation.run_group_of(vec![oversubscribed("b", 1.0)], false);
+    assert_eq!(simulation.freezes(), [true, false]);
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(simulation.freezes(), [true, false]);
+    simulation.resize(None);
+    let second = simulation.launches().remove(0);
+    simulation.start(&second);
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(simulation.freezes(), [true, false, true]);
+}
+
+#[test]
+fn an_agent_that_is_stopped_leaves_nothing_frozen() {
+    let mut simulation = Simulation::registered();
+    simulation.running(oversubscribed("t", 1.0));
+    simulation.correct(correction(Action::Freeze, "t"));
+    simulation.step(Input::Stop { kill_tasks: false });
+    assert_eq!(simulation.freezes(), [true, false]);
 }
 
 #[test]
