@@ -417,7 +417,7 @@ impl State {
         self.meta.first_version = self.meta.first_version.max(last + 1);
         self.outbox.write(Key::Meta.put(&self.meta));
         for (number, run) in &job.runs {
-            self.forget_slots(name, *number, run.slots.len());
+            self.forget_slots(name, *number, run);
         }
         self.outbox.write(job.key().delete());
         self.dirty.remove(name);
@@ -426,10 +426,15 @@ impl State {
         self.event(name, None, "purged");
     }
 
-    pub(super) fn forget_slots(&mut self, name: &str, run: u64, count: usize) {
-        for index in (0_u32..).take(count) {
-            let job = name.to_owned();
-            self.outbox.write(Key::Slot { job, run, index }.delete());
+    /// Deletes what was written of a run's slots: of one that has launched nothing, however large, nothing.
+    pub(super) fn forget_slots(&mut self, name: &str, number: u64, run: &Run) {
+        for index in run.written() {
+            let key = Key::Slot {
+                job: name.to_owned(),
+                run: number,
+                index,
+            };
+            self.outbox.write(key.delete());
         }
     }
 }

@@ -10,6 +10,7 @@ use super::input::{Event, Refusal};
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
 use super::task_name::TaskName;
 use super::volume::Volume;
+use super::waiting::Waiting;
 use crate::spec::{Batch, JobSpec, Kind};
 
 #[cfg(test)]
@@ -75,12 +76,12 @@ impl Progress {
     }
 }
 
-/// The slots of one run, by index. A service has one run, number 0.
+/// The slots of one run, by index, up to the last that has had a task. A service has one run, number 0.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub(super) slots: Vec<Slot>,
     /// Open slots of a batch without a task, by when they may start.
-    pub(super) waiting: BTreeSet<(Duration, u32)>,
+    pub(super) waiting: Waiting,
     pub(super) live: u32,
     pub(super) succeeded: u32,
     pub(super) failed: u32,
@@ -90,8 +91,7 @@ impl Run {
     /// A run of which every slot waits.
     pub(super) fn new(count: u32) -> Self {
         Self {
-            slots: vec![Slot::default(); count as usize],
-            waiting: (0..count).map(|index| (Duration::ZERO, index)).collect(),
+            waiting: Waiting::all(count),
             ..Self::default()
         }
     }
@@ -109,6 +109,13 @@ impl Run {
         self.slots.get(index as usize).copied().unwrap_or_default()
     }
 
+    /// The indexes of which a slot was made durable: none of these is as one is made.
+    pub(super) fn written(&self) -> impl Iterator<Item = u32> {
+        let slots = (0_u32..).zip(&self.slots);
+        let written = slots.filter(|(_, slot)| **slot != Slot::default());
+        written.map(|(index, _)| index)
+    }
+
     /// Counts what was restored, and lets wait what has no task.
     pub(super) fn recount(&mut self, busy: &BTreeSet<u32>) {
         let count = |outcome| {
@@ -121,11 +128,12 @@ impl Run {
         self.succeeded = u32::try_from(succeeded).unwrap_or(u32::MAX);
         self.failed = u32::try_from(failed).unwrap_or(u32::MAX);
         self.live = u32::try_from(busy.len()).unwrap_or(u32::MAX);
-        self.waiting = (0_u32..)
+        let open = (0_u32..)
             .zip(&self.slots)
             .filter(|(index, slot)| slot.outcome == Outcome::Open && !busy.contains(index))
-            .map(|(index, slot)| (slot.not_before, index))
-            .collect();
+            .map(|(index, slot)| (slot.not_before, index));
+        let known = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        self.waiting = self.waiting.restored(known, open);
     }
 }
 

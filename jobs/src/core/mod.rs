@@ -1,7 +1,7 @@
 //! The core of the scheduler: one synchronous state machine, from what happened to what is to be done.
 //!
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable;
-//! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, [`service`] plans
+//! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, of which some indexes are [`waiting`], [`service`] plans
 //! services, [`decide`] carries that out, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
 //! [`volume_updates`] what is told of that, and the release.
@@ -30,6 +30,7 @@ mod volume;
 mod volume_operations;
 mod volume_updates;
 mod volumes;
+mod waiting;
 
 #[cfg(test)]
 mod tests;

@@ -44,11 +44,11 @@ impl Job {
         let waiting = self.active_runs().filter_map(|(number, record)| {
             let run = self.runs.get(&number)?;
             let waiting = &run.waiting;
-            let (first, _) = waiting.first()?;
+            let first = waiting.first()?;
             if self.is_gang(record.version) && is_gang_too_large(run) {
                 return None;
             }
-            (*first <= at).then_some(waiting.len())
+            (first <= at).then_some(waiting.len())
         });
         self.wanted.len() + if is_held { 0 } else { waiting.sum() }
     }
@@ -89,17 +89,16 @@ impl Job {
             let Some(run) = self.runs.get(&number) else {
                 continue;
             };
-            let ready = run.waiting.range(..=(at, u32::MAX));
-            let all = ready.map(|(_, index)| Wanted {
+            let all = run.waiting.ready(at).map(|index| Wanted {
                 run: number,
-                index: *index,
+                index,
                 version: record.version,
             });
             let is_gang = self.is_gang(record.version);
             let wanted: Vec<_> = if is_gang {
                 let is_whole = run.live == 0
                     && !is_gang_too_large(run)
-                    && run.waiting.iter().all(|(from, _)| *from <= at);
+                    && run.waiting.last().is_none_or(|last| last <= at);
                 all.take(if is_whole { run.waiting.len() } else { 0 })
                     .collect()
             } else {
@@ -177,7 +176,7 @@ impl State {
             return;
         };
         let mut changed = Vec::new();
-        for (_, index) in std::mem::take(&mut run.waiting) {
+        for (_, index) in std::mem::take(&mut run.waiting).iter() {
             let slot = run.slot_mut(index);
             slot.outcome = Outcome::Failed;
             changed.push((index, *slot));
@@ -232,7 +231,7 @@ impl State {
         if job.record.over.len() > OVER_MAX {
             job.record.over.remove(0);
         }
-        self.forget_slots(name, number, run.slots.len());
+        self.forget_slots(name, number, &run);
         self.save(name);
         let what = match (record.cancelled, run.failed) {
             (true, _) => "cancelled",

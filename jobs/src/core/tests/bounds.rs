@@ -92,6 +92,48 @@ fn schedules_that_are_due_together_count_the_tasks_of_all_jobs_once() {
     assert_eq!(started.count(), 100);
 }
 
+#[test]
+fn a_run_costs_no_write_for_tasks_that_it_has_not_launched() {
+    let mut world = World::new(1, 1);
+    let mut spec = batch("array", 10_000);
+    spec.task.requests.insert("cpus".to_owned(), 64.0);
+    submit(&mut world, spec.clone());
+    for command in ["a", "b"] {
+        launch(&mut world);
+        submit(&mut world, changed(&spec, command));
+    }
+    assert_eq!(world.state.jobs["array"].record.next_run, 4);
+    assert!(world.written.len() < 20, "{:?}", world.written);
+    assert_eq!(world.stored("slot/"), 0);
+    // Of what was launched, all is forgotten.
+    submit(&mut world, batch("array", 10_000));
+    launch(&mut world);
+    assert_eq!(world.stored("slot/"), 4);
+    world.crash();
+    world.written.clear();
+    world.request(Request::Stop {
+        name: "array".to_owned(),
+        purge: true,
+    });
+    world.calm(5, None);
+    assert!(world.state.job("array").is_none());
+    let deleted =
+        |(key, bytes): &&(String, Option<usize>)| key.starts_with("slot/") && bytes.is_none();
+    assert_eq!(world.written.iter().filter(deleted).count(), 4);
+    assert_eq!((world.stored("slot/"), world.stored("task/")), (0, 0));
+}
+
+#[test]
+fn a_run_that_waits_takes_no_memory_for_its_tasks() {
+    let mut world = World::new(1, 0);
+    submit(&mut world, batch("array", 1_000_000));
+    let mut run = &world.state.jobs["array"].runs[&1];
+    assert_eq!((run.slots.len(), run.waiting.len()), (0, 1_000_000));
+    world.crash();
+    run = &world.state.jobs["array"].runs[&1];
+    assert_eq!((run.slots.len(), run.waiting.len()), (0, 1_000_000));
+}
+
 /// A service that fits nowhere while it wants so many cpus.
 fn too_large(name: &str) -> JobSpec {
     let mut spec = service(1, 1, 1);

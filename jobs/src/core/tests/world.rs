@@ -90,6 +90,8 @@ pub(super) struct World {
     since: Duration,
     ahead: Duration,
     disk: BTreeMap<String, Vec<u8>>,
+    /// The keys of all that was written or deleted, with the bytes of the values.
+    pub(super) written: Vec<(String, Option<usize>)>,
     /// Writes that are not durable yet.
     writes: VecDeque<(u64, Vec<Record>)>,
     agents: BTreeMap<String, Agent>,
@@ -164,6 +166,7 @@ impl World {
             since: Duration::ZERO,
             ahead: Duration::ZERO,
             disk: BTreeMap::new(),
+            written: Vec::new(),
             writes: VecDeque::new(),
             agents: agents.collect(),
             offers: BTreeMap::new(),
@@ -229,7 +232,12 @@ impl World {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Store { id, records } => self.writes.push_back((id, records)),
+            Effect::Store { id, records } => {
+                let bytes = |record: &Record| record.value.as_ref().map(Vec::len);
+                let written = records.iter().map(|one| (one.key.clone(), bytes(one)));
+                self.written.extend(written);
+                self.writes.push_back((id, records));
+            }
             Effect::Accept(accept) => self.accept(&accept),
             Effect::Decline { offers, refuse } => {
                 for offer in offers {
@@ -409,6 +417,12 @@ impl World {
         let restored = State::restore(self.options.clone(), self.now(), records);
         self.state = restored.expect("what was stored");
         self.subscribe();
+    }
+
+    /// Records whose keys begin so.
+    pub(super) fn stored(&self, prefix: &str) -> usize {
+        let keys = self.disk.keys();
+        keys.filter(|key| key.starts_with(prefix)).count()
     }
 
     fn write_one(&mut self) -> Option<u64> {
