@@ -26,6 +26,8 @@ pub(super) const FORMAT: u32 = 1;
 pub(super) const FLEET: &str = "fleet.json";
 pub(super) const ACLS: &str = "acls.json";
 pub(super) const CREDENTIALS: &str = "credentials";
+const CERTIFICATE: &str = "cert.pem";
+const KEY: &str = "key.pem";
 pub(super) const AUTHORITY: &str = "authority/ca.pem";
 pub(super) const AUTHORITY_KEY: &str = "authority/ca.key";
 pub(super) const NODE_SECRET: &str = "principals/node/secret";
@@ -59,6 +61,14 @@ impl Fleet {
         let agents = self.agents.iter();
         let others = agents.filter(|agent| agent.name != self.master.name);
         std::iter::once(&self.master).chain(others)
+    }
+
+    /// The daemons of a machine.
+    fn daemons_of(&self, machine: &Machine) -> impl Iterator<Item = &'static str> {
+        let is_master = machine.name == self.master.name;
+        let is_agent = self.agents.iter().any(|agent| agent.name == machine.name);
+        let all = [is_master.then_some(MASTER), is_agent.then_some(AGENT)];
+        all.into_iter().flatten()
     }
 
     /// Principals with a certificate of their own.
@@ -170,8 +180,8 @@ pub(super) fn pair(machine: &Machine, daemon: &str, pair: &Pair) -> Vec<File> {
 
 fn pair_in(dir: &Path, pair: &Pair) -> Vec<File> {
     vec![
-        file(dir.join("cert.pem"), pair.certificate.clone()),
-        file(dir.join("key.pem"), pair.key.clone()),
+        file(dir.join(CERTIFICATE), pair.certificate.clone()),
+        file(dir.join(KEY), pair.key.clone()),
     ]
 }
 
@@ -276,17 +286,46 @@ fn configuration(
     format!("# {ETC}/{daemon}.toml: flags of `meseta {daemon}`, made by `meseta tls`.\n{lines}")
 }
 
-/// The lines that take machines' folders to where they belong.
-fn copies<'a>(dir: &str, machines: impl Iterator<Item = &'a Machine>) -> String {
-    let line = |machine: &Machine| {
-        let (name, address) = (&machine.name, machine.address());
-        let host = match address {
-            std::net::IpAddr::V6(address) => format!("[{address}]"),
-            std::net::IpAddr::V4(address) => address.to_string(),
-        };
-        format!("  scp -rp {dir}/machines/{name}/. root@{host}:{ETC}/\n")
+/// How scp(1) names a machine.
+fn host(machine: &Machine) -> String {
+    match machine.address() {
+        std::net::IpAddr::V6(address) => format!("root@[{address}]"),
+        std::net::IpAddr::V4(address) => format!("root@{address}"),
+    }
+}
+
+/// The line that takes the whole folder of a machine that has nothing yet to where it belongs.
+fn first_copy(dir: &str, machine: &Machine) -> String {
+    let (name, host) = (&machine.name, host(machine));
+    format!("  scp -rp {dir}/machines/{name}/. {host}:{ETC}/\n")
+}
+
+/// The same for one daemon that is new on a machine with others.
+fn first_copy_of(dir: &str, machine: &Machine, daemon: &str) -> String {
+    let (own, host) = (format!("{dir}/machines/{}", machine.name), host(machine));
+    format!("  scp -rp {own}/{daemon} {own}/{daemon}.toml {host}:{ETC}/\n")
+}
+
+/// The lines that take these files of daemons of a machine to where their former ones are. Configuration is never
+/// among them: it is edited on the machine once it is there.
+fn copies<'a>(
+    dir: &str,
+    machine: &Machine,
+    daemons: impl Iterator<Item = &'a str>,
+    names: &[&str],
+) -> String {
+    let line = |daemon| {
+        let own = format!("{dir}/machines/{}/{daemon}", machine.name);
+        let files: String = names.iter().map(|name| format!("{own}/{name} ")).collect();
+        format!("  scp -p {files}{}:{ETC}/{daemon}/\n", host(machine))
     };
-    machines.map(line).collect()
+    daemons.map(line).collect()
+}
+
+/// The line that gives the master's files to its user.
+fn owned_by_master(fleet: &Fleet) -> String {
+    let address = fleet.master.address();
+    format!("  ssh root@{address} chown -R meseta-master: {ETC}/{MASTER}\n")
 }
 
 /// The lines that start daemons, or start them again.
@@ -315,7 +354,9 @@ pub(super) fn after_init(fleet: &Fleet, dir: &str, validity: Validity) -> String
         fleet.authority,
         validity.last_day(),
     );
-    text += &copies(dir, fleet.machines());
+    for machine in fleet.machines() {
+        text += &first_copy(dir, machine);
+    }
     text += &restarts(fleet, fleet.agents.iter(), true);
     text += &format!("  . {dir}/principals/{ADMIN}/env\n  meseta agents\n\n");
     text += &handed_out(dir, &fleet.principals);
@@ -345,14 +386,20 @@ pub(super) fn after_add(
 ) -> String {
     let is_new = |machine: &&Machine| agents.iter().any(|agent| agent.name == machine.name);
     let mut text = String::from("Next:\n\n");
-    if principals.is_empty() {
-        text += &copies(dir, fleet.machines().filter(is_new));
-    } else {
-        text += &copies(dir, fleet.machines());
-        text += &format!(
-            "  ssh root@{} chown -R meseta-master: {ETC}/{MASTER}\n",
-            fleet.master.address()
-        );
+    if !principals.is_empty() {
+        for machine in fleet.machines() {
+            let is_old = |daemon: &&str| *daemon != AGENT || !is_new(&machine);
+            let daemons = fleet.daemons_of(machine).filter(is_old);
+            text += &copies(dir, machine, daemons, &[ACLS, CREDENTIALS]);
+        }
+        text += &owned_by_master(fleet);
+    }
+    for agent in agents {
+        text += &if agent.name == fleet.master.name {
+            first_copy_of(dir, agent, AGENT)
+        } else {
+            first_copy(dir, agent)
+        };
     }
     text += &restarts(fleet, fleet.agents.iter().filter(is_new), false);
     text += "\n";
@@ -376,12 +423,11 @@ pub(super) fn after_renew(
     if machines > 0 {
         text += "Next:\n\n";
     }
-    text += &copies(dir, fleet.machines().filter(&is_meant));
+    for machine in fleet.machines().filter(&is_meant) {
+        text += &copies(dir, machine, fleet.daemons_of(machine), &[CERTIFICATE, KEY]);
+    }
     if is_meant(&&fleet.master) {
-        text += &format!(
-            "  ssh root@{} chown -R meseta-master: {ETC}/{MASTER}\n",
-            fleet.master.address()
-        );
+        text += &owned_by_master(fleet);
     }
     if machines > 0 {
         text += "\nDaemons that run take them over within seconds.\n";

@@ -333,6 +333,44 @@ fn certificates_are_renewed_with_the_same_authority() {
     assert!(error.contains("valid no more"), "{error}");
 }
 
+/// The lines to copy by after a renewal put the configuration of the first day back on every machine.
+#[test]
+fn a_machine_that_is_set_up_keeps_its_configuration() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    let agents = ["node1.example=10.0.0.7"];
+    init_in(&dir, &agents, &[]).expect("made");
+    let copies = |said: &str| -> Vec<String> {
+        let prefix = format!("{}/machines/", dir.display());
+        let lines = said.lines().filter(|line| line.contains("scp "));
+        lines
+            .map(|line| line.trim_start().replace(&prefix, ""))
+            .collect()
+    };
+    let options = RenewOptions {
+        dir: dir.clone(),
+        machines: Vec::new(),
+        principals: Vec::new(),
+        days: 30,
+    };
+    let said = renew(&options, NOW).expect("renewed");
+    let expected = [
+        "scp -p master.example/master/cert.pem master.example/master/key.pem root@10.0.0.1:/etc/meseta/master/",
+        "scp -p node1.example/agent/cert.pem node1.example/agent/key.pem root@10.0.0.7:/etc/meseta/agent/",
+    ];
+    assert_eq!(copies(&said), expected);
+    // A framework more, and an agent on the master's machine and on one of its own.
+    let added = ["master.example=10.0.0.1", "node2.example=10.0.0.8"];
+    let said = add_to(&dir, &added, &["ads:role=ads:user=www-data"]).expect("added");
+    let expected = [
+        "scp -p master.example/master/acls.json master.example/master/credentials root@10.0.0.1:/etc/meseta/master/",
+        "scp -p node1.example/agent/acls.json node1.example/agent/credentials root@10.0.0.7:/etc/meseta/agent/",
+        "scp -rp master.example/agent master.example/agent.toml root@10.0.0.1:/etc/meseta/",
+        "scp -rp node2.example/. root@10.0.0.8:/etc/meseta/",
+    ];
+    assert_eq!(copies(&said), expected);
+}
+
 #[test]
 fn nothing_outlives_its_authority() {
     let fleet = Fleet {

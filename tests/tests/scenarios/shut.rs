@@ -23,6 +23,8 @@ meseta_tests::scenarios! {
 const NOBODY: u32 = 65_534;
 /// Where the page has its machines.
 const PAGE_NET: &str = "10.0.0.";
+/// What an operator adds to the configuration of a machine.
+const EDIT: &str = "# edited on the machine\n";
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn machine() -> Missing {
@@ -46,12 +48,21 @@ fn blocks() -> Vec<String> {
 /// Acts on the folder of a machine instead of on the machine.
 const SCP: &str = r#"#!/bin/sh
 set -eu
-[ $# = 3 ] && [ "$1" = -rp ] || { echo "scp $*" >&2; exit 64; }
-host=${3#root@}; address=${host%%:*}; path=${host#*:}
+[ $# -ge 3 ] && { [ "$1" = -rp ] || [ "$1" = -p ]; } || { echo "scp $*" >&2; exit 64; }
+shift
+for last; do :; done
+host=${last#root@}; address=${host%%:*}; path=${host#*:}
 root="$MACHINES/$address"
 mkdir -p "$root$path"
-cp -rp "$2" "$root$path"
-sed -i -e "s#/etc/meseta#$root&#" -e "s#/var/lib/meseta#$root&#" -e "s#/run/meseta#$root&#" "$root$path"*.toml
+while [ $# -gt 1 ]; do
+    cp -rp "$1" "$root$path"
+    for given in "$1" "$1"/*; do
+        case $given in *.toml) ;; *) continue ;; esac
+        sed -i -e "s#/etc/meseta#$root&#" -e "s#/var/lib/meseta#$root&#" -e "s#/run/meseta#$root&#" \
+            "$root$path${given##*/}"
+    done
+    shift
+done
 "#;
 const SSH: &str = r#"#!/bin/sh
 set -eu
@@ -235,7 +246,20 @@ fn the_page_is_typed_as_it_stands() {
     }
     the_rules_hold(&test_machines);
 
-    // A verb says itself what to type next.
+    // A verb says itself what to type next, and configuration that was edited meanwhile stays.
+    let edited = ["10.0.0.1:/master.toml", "10.0.0.7:/agent.toml"].map(|text| {
+        let (address, name) = text.split_once(":/").expect("two parts");
+        let address = address.replace(PAGE_NET, &test_machines.net);
+        test_machines
+            .machines()
+            .join(address)
+            .join("etc/meseta")
+            .join(name)
+    });
+    for path in &edited {
+        let text = std::fs::read_to_string(path).expect("configuration");
+        std::fs::write(path, format!("{text}{EDIT}")).expect("written");
+    }
     for line in later.lines() {
         let said = test_machines.run_lines(line);
         test_machines.run_lines(&suggested(&said));
@@ -257,6 +281,10 @@ fn the_page_is_typed_as_it_stands() {
             .then_some(())
     });
     test_machines.registered(&["node1.example", "node2.example", "node3.example"]);
+    for path in &edited {
+        let text = std::fs::read_to_string(path).expect("configuration");
+        assert!(text.ends_with(EDIT), "{}: {text}", path.display());
+    }
 }
 
 /// The administrator does what operators do, a framework what is its own, and others nothing.
