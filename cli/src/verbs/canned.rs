@@ -5,6 +5,9 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 
+use meseta_proto::media::{self, MediaType};
+use meseta_proto::mesos::v1::scheduler::{Call, Event};
+use meseta_proto::recordio;
 use serde_json::{Value, json};
 
 /// Where nothing listens.
@@ -25,6 +28,43 @@ pub(super) fn silent_after(record: &[u8]) -> String {
             stream.write_all(&answer)?;
         }
         stream.read(&mut [0])
+    });
+    address
+}
+
+/// A master of one framework: it answers the subscription with a stream of these events, and any other call with the status
+/// that `answer` gives, whose events come on the stream.
+pub(super) fn master_of(
+    events: Vec<Event>,
+    mut answer: impl FnMut(&Call) -> (u16, Vec<Event>) + Send + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    std::thread::spawn(move || {
+        let mut streams: Vec<TcpStream> = Vec::new();
+        for stream in listener.incoming().flatten() {
+            let Some((_, body)) = request_bytes_of(&stream) else {
+                continue;
+            };
+            let Ok(call) = media::decode::<Call>(MediaType::Protobuf, &body) else {
+                answer_with(stream, 404, &json!({}));
+                continue;
+            };
+            let next = if call.subscribe.is_some() {
+                let head = "HTTP/1.1 200 OK\r\nmesos-stream-id: 1\r\nconnection: close\r\n\r\n";
+                let _ = (&stream).write_all(head.as_bytes());
+                streams.push(stream);
+                events.clone()
+            } else {
+                let (status, next) = answer(&call);
+                answer_with(stream, status, &json!({}));
+                next
+            };
+            for (event, mut stream) in next.iter().zip(streams.last().into_iter().cycle()) {
+                let record = media::encode(MediaType::Protobuf, event);
+                let _ = stream.write_all(&recordio::encode(&record));
+            }
+        }
     });
     address
 }
@@ -57,6 +97,11 @@ pub(super) fn server_with(
 }
 
 fn request_of(stream: &TcpStream) -> Option<(String, String)> {
+    let (request, body) = request_bytes_of(stream)?;
+    Some((request, String::from_utf8(body).ok()?))
+}
+
+fn request_bytes_of(stream: &TcpStream) -> Option<(String, Vec<u8>)> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut length) = (String::new(), 0);
     reader.read_line(&mut first).ok()?;
@@ -74,7 +119,7 @@ fn request_of(stream: &TcpStream) -> Option<(String, String)> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let request = first.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
-    Some((request, String::from_utf8(body).ok()?))
+    Some((request, body))
 }
 
 fn answer_with(mut stream: TcpStream, status: u16, body: &Value) {

@@ -31,6 +31,8 @@ const REFUSE_SECONDS: f64 = 2.0;
 /// Without a fitting offer for this long, say what is being waited for.
 const HINT_AFTER: Duration = Duration::from_secs(3);
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
+/// Until a task's end is asked for again that the master did not take.
+const KILL_PAUSE: Duration = Duration::from_millis(500);
 /// What coreutils' `timeout` exits with.
 pub(super) const EXIT_TIMED_OUT: u8 = 124;
 /// What `timeout` and `docker run` exit with when it is they that failed.
@@ -44,33 +46,37 @@ const EXIT_TERMINATED: u8 = 143;
 
 /// Runs the task to its end.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+    server::runtime()?.block_on(execute(options))
+}
+
+async fn execute(options: Options) -> anyhow::Result<ExitCode> {
     let request = Request::new(&options)?;
-    server::runtime()?.block_on(async {
-        let scheduler = Scheduler::subscribe(&options.master.master, request.framework()).await?;
-        let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
-        let mut job = Job {
-            master: options.master.master.clone(),
-            request,
-            scheduler,
-            launched: None,
-            reconciler: Reconciler::new(ReconcileIntervals::default()),
-            started: Instant::now(),
-            largest: None,
-            last: None,
-            output_lost: false,
-            is_unread: false,
-            is_quiet: options.quiet,
-            is_left: false,
-        };
-        job.reconciler.start(job.now());
-        let code = job.run(deadline).await;
-        if job.is_left {
-            return code;
-        }
-        // Whatever happened, the framework does not stay behind; its stream is ending anyway.
-        let _ = job.scheduler.teardown().await;
-        code
-    })
+    let scheduler = Scheduler::subscribe(&options.master.master, request.framework()).await?;
+    let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
+    let mut job = Job {
+        master: options.master.master.clone(),
+        request,
+        scheduler,
+        launched: None,
+        reconciler: Reconciler::new(ReconcileIntervals::default()),
+        started: Instant::now(),
+        largest: None,
+        last: None,
+        output_lost: false,
+        is_unread: false,
+        is_quiet: options.quiet,
+        is_left: false,
+        is_ending: false,
+        kill_at: None,
+    };
+    job.reconciler.start(job.now());
+    let code = job.run(deadline).await;
+    if job.is_left {
+        return code;
+    }
+    // Whatever happened, the framework does not stay behind; its stream is ending anyway.
+    let _ = job.scheduler.teardown().await;
+    code
 }
 
 /// The signals by which this command is told to end.
@@ -124,6 +130,10 @@ struct Job {
     is_quiet: bool,
     /// The task runs, and goes on when this command has ended.
     is_left: bool,
+    /// The task's end has been asked for.
+    is_ending: bool,
+    /// When it is asked for again, since the master may not have heard it.
+    kill_at: Option<Instant>,
 }
 
 impl Job {
@@ -135,7 +145,7 @@ impl Job {
         let mut signals = Signals::watch()?;
         let mut forced = None;
         loop {
-            let reconcile_at = self.reconcile_at();
+            let (reconcile_at, kill_at) = (self.reconcile_at(), self.kill_at);
             tokio::select! {
                 event = self.scheduler.next() => {
                     let event = match event {
@@ -153,10 +163,13 @@ impl Job {
                     self.show_output().await;
                     if self.is_unread {
                         forced = forced.or(Some(EXIT_UNREAD));
-                        self.kill().await?;
+                        self.kill().await;
                     }
                 }
                 () = until(reconcile_at) => self.reconcile().await,
+                () = until(kill_at) => {
+                    self.kill().await;
+                }
                 () = &mut hint_timer, if self.launched.is_none() => {
                     self.explain_waiting().await;
                     hint_timer.as_mut().reset(Instant::now() + HINT_AFTER * 10);
@@ -164,12 +177,12 @@ impl Job {
                 () = until(deadline), if forced.is_none() => {
                     forced = Some(EXIT_TIMED_OUT);
                     eprintln!("timeout: ending the task");
-                    if !self.kill().await? {
+                    if !self.kill().await {
                         return Ok(ExitCode::from(EXIT_TIMED_OUT));
                     }
                 }
                 code = signals.next() => {
-                    if forced.replace(code) == Some(code) || !self.kill().await? {
+                    if forced.replace(code) == Some(code) || !self.kill().await {
                         return Ok(ExitCode::from(code));
                     }
                     eprintln!("ending the task; again to leave at once");
@@ -203,6 +216,10 @@ impl Job {
         if self.launched.is_some() {
             self.scheduler.suppress().await;
         }
+        if self.is_ending {
+            // The master that heard it may have told nobody.
+            self.kill().await;
+        }
         Ok(())
     }
 
@@ -222,13 +239,16 @@ impl Job {
         }
     }
 
-    /// Asks for the task's end; false when there is no task yet.
-    async fn kill(&self) -> anyhow::Result<bool> {
+    /// Asks for the task's end, until a master has taken it; false when there is no task yet.
+    async fn kill(&mut self) -> bool {
         let Some(task) = &self.launched else {
-            return Ok(false);
+            self.kill_at = None;
+            return false;
         };
-        self.scheduler.kill(&task.id).await?;
-        Ok(true)
+        let is_taken = self.scheduler.kill(&task.id).await;
+        self.is_ending = true;
+        self.kill_at = (!is_taken).then(|| Instant::now() + KILL_PAUSE);
+        true
     }
 
     /// Of a task that is left behind the id alone is printed, for `$(meseta execute -d ...)`.
@@ -273,10 +293,10 @@ impl Job {
             }
             unwanted.push(offer.id);
         }
-        if unwanted.is_empty() {
-            return Ok(());
+        if !unwanted.is_empty() {
+            self.scheduler.decline(unwanted, REFUSE_SECONDS).await;
         }
-        self.scheduler.decline(unwanted, REFUSE_SECONDS).await
+        Ok(())
     }
 
     async fn launch(&mut self, offer: mesos::Offer, cover: &Resources) -> anyhow::Result<()> {
@@ -321,8 +341,10 @@ impl Job {
 
     async fn updated(&mut self, status: mesos::TaskStatus) -> anyhow::Result<Option<u8>> {
         if self.reconciler.observe(self.now(), &status) == Observation::Untracked {
-            self.scheduler.kill(&status.task_id).await?;
-            self.scheduler.acknowledge(&status).await;
+            // What is not acknowledged is told again.
+            if self.scheduler.kill(&status.task_id).await {
+                self.scheduler.acknowledge(&status).await;
+            }
             return Ok(None);
         }
         let state = status.state();
@@ -337,6 +359,9 @@ impl Job {
         let is_output_whole = !has_run || !self.shows_output() || self.show_the_rest().await;
         if status.reason() == mesos::task_status::Reason::InvalidOffers {
             // An operator's request was faster: nothing has run.
+            if self.is_ending {
+                return Ok(Some(EXIT_FAILED_ITSELF));
+            }
             eprintln!("the offer was taken back before it could be used; waiting for another");
             self.launched = None;
             self.scheduler.revive().await;
@@ -451,5 +476,131 @@ async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use meseta_proto::mesos::v1::scheduler::{Call, call, event};
+
+    use super::super::canned;
+    use super::*;
+
+    fn options(master: &str) -> Options {
+        let master = format!("--master={master}");
+        let line = [
+            "meseta",
+            "execute",
+            &master,
+            "--command=x",
+            "--user=u",
+            "-d",
+            "-q",
+        ];
+        let parsed = crate::flags::parse(line.iter().map(OsString::from).collect());
+        match parsed.expect("understood").verb {
+            crate::flags::Verb::Execute(options) => *options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A subscription, and an offer of each of two agents.
+    fn start() -> Vec<Event> {
+        let id = mesos::FrameworkId {
+            value: "f-0001".to_owned(),
+        };
+        let resources =
+            convert::parse_resources("cpus:2;mem:512", &meseta_resources::Role::default());
+        let resources = resources.expect("resources");
+        let resources = convert::to_resources(&resources, convert::Format::PostRefinement);
+        let resources = resources.expect("messages");
+        let offer = |name: &str| mesos::Offer {
+            id: mesos::OfferId {
+                value: name.to_owned(),
+            },
+            framework_id: id.clone(),
+            agent_id: mesos::AgentId {
+                value: name.to_owned(),
+            },
+            hostname: name.to_owned(),
+            url: Some(mesos::Url {
+                address: mesos::Address {
+                    hostname: Some(name.to_owned()),
+                    port: 5051,
+                    ..mesos::Address::default()
+                },
+                ..mesos::Url::default()
+            }),
+            resources: resources.clone(),
+            ..mesos::Offer::default()
+        };
+        let offers = vec![offer("n1"), offer("n2")];
+        let subscribed = event::Subscribed {
+            framework_id: id.clone(),
+            ..event::Subscribed::default()
+        };
+        vec![
+            Event {
+                r#type: Some(event::Type::Subscribed.into()),
+                subscribed: Some(subscribed),
+                ..Event::default()
+            },
+            Event {
+                r#type: Some(event::Type::Offers.into()),
+                offers: Some(event::Offers { offers }),
+                ..Event::default()
+            },
+        ]
+    }
+
+    /// The end of the task that was launched with this name before its suffix.
+    fn update(state: mesos::TaskState, message: &str) -> Event {
+        let status = mesos::TaskStatus {
+            task_id: mesos::TaskId {
+                value: "execute-0001".to_owned(),
+            },
+            state: state.into(),
+            message: Some(message.to_owned()),
+            ..mesos::TaskStatus::default()
+        };
+        Event {
+            r#type: Some(event::Type::Update.into()),
+            update: Some(event::Update { status }),
+            ..Event::default()
+        }
+    }
+
+    /// The refusal ended the command, and with it the task.
+    #[tokio::test]
+    async fn a_task_outlives_a_decline_that_is_refused() {
+        let master = canned::master_of(start(), |call: &Call| match call.r#type() {
+            call::Type::Decline => {
+                let end = update(mesos::TaskState::TaskFailed, "Command exited with status 3");
+                (429, vec![end])
+            }
+            _ => (202, Vec::new()),
+        });
+        let code = execute(options(&master)).await.expect("a code");
+        assert_eq!(code, ExitCode::from(3));
+    }
+
+    /// While the master is restarted, for one, the command ended with 1 instead of 124.
+    #[tokio::test]
+    async fn a_kill_that_is_refused_is_said_again() {
+        let mut kills = 0;
+        let master = canned::master_of(start(), move |call: &Call| match call.r#type() {
+            call::Type::Kill if kills == 0 => {
+                kills += 1;
+                (503, Vec::new())
+            }
+            call::Type::Kill => (202, vec![update(mesos::TaskState::TaskKilled, "")]),
+            _ => (202, Vec::new()),
+        });
+        let mut options = options(&master);
+        options.timeout = Some(Duration::from_millis(200));
+        let code = execute(options).await.expect("a code");
+        assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 }

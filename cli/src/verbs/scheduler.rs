@@ -109,19 +109,15 @@ impl Scheduler {
     }
 
     /// Gives offers back and asks not to see them again for `refuse_seconds`.
-    pub(super) async fn decline(
-        &self,
-        offer_ids: Vec<mesos::OfferId>,
-        refuse_seconds: f64,
-    ) -> anyhow::Result<()> {
+    pub(super) async fn decline(&self, offer_ids: Vec<mesos::OfferId>, refuse_seconds: f64) {
         let filters = Some(mesos::Filters {
             refuse_seconds: Some(refuse_seconds),
         });
-        self.send(Call {
+        self.attempt(Call {
             decline: Some(call::Decline { offer_ids, filters }),
             ..of(call::Type::Decline)
         })
-        .await
+        .await;
     }
 
     pub(super) async fn suppress(&self) {
@@ -133,12 +129,13 @@ impl Scheduler {
         self.attempt(of(call::Type::Revive)).await;
     }
 
-    pub(super) async fn kill(&self, task_id: &mesos::TaskId) -> anyhow::Result<()> {
+    /// Asks for a task's end; false if the master did not take it.
+    pub(super) async fn kill(&self, task_id: &mesos::TaskId) -> bool {
         let kill = call::Kill {
             task_id: task_id.clone(),
             ..call::Kill::default()
         };
-        self.send(Call {
+        self.attempt(Call {
             kill: Some(kill),
             ..of(call::Type::Kill)
         })
@@ -172,11 +169,13 @@ impl Scheduler {
     }
 
     /// Makes a call that can fail without loss, because what it answers or asks comes up again: the
-    /// master may die in the middle of it. Why it failed is said.
-    async fn attempt(&self, call: Call) {
-        if let Err(error) = self.send(call).await {
+    /// master may die in the middle of it, or refuse it for a moment. Why it failed is said; false if it did.
+    async fn attempt(&self, call: Call) -> bool {
+        let sent = self.send(call).await;
+        if let Err(error) = &sent {
             eprintln!("meseta: {error:#}; going on");
         }
+        sent.is_ok()
     }
 
     async fn send(&self, mut call: Call) -> anyhow::Result<()> {
