@@ -215,7 +215,10 @@ impl Service {
                 }
                 Some(told) = self.inbox.link.recv(), if acts => self.take(told, &mut inputs),
                 Some(command) = self.inbox.commands.recv() => self.command(command, &mut inputs),
-                _ = ticks.tick(), if acts => inputs.push(Input::Tick),
+                _ = ticks.tick(), if acts => {
+                    let waiting = self.calls.as_ref().map_or(0, CallQueue::waiting);
+                    inputs.extend([Input::CallsWaiting(waiting), Input::Tick]);
+                }
                 Ok(()) = role.changed() => {}
             }
             while acts
@@ -326,9 +329,11 @@ pub(crate) mod tests {
     use meseta_etcd::leadership::Fence;
     use meseta_etcd::leadership::fence::BootTime;
     use meseta_proto::reconciler::ReconcileIntervals;
+    use meseta_resources::Resources;
 
     use super::*;
     use crate::core::Options;
+    use crate::placement::Offer;
     use crate::store;
 
     /// A scheduler without jobs.
@@ -375,6 +380,84 @@ pub(crate) mod tests {
         }
         fence.extend(BootTime::now().after(Duration::from_secs(3_600)));
         while ends.handle.read(|state| state.is_connected()).await != Ok(true) {}
+        stop.cancel();
+        running.await.expect("it has ended");
+    }
+
+    /// A scheduler of which so many tasks of a batch have been launched, and its last write.
+    fn with_tasks(clock: Clock, count: u32) -> State {
+        let mut state = empty_state(clock);
+        let mut step = |input: Input| {
+            let mut effects = state.step(clock.now(), input);
+            // All that it writes is durable at once.
+            while let Some(id) = effects.iter().find_map(|effect| match effect {
+                Effect::Store { id, .. } => Some(*id),
+                _ => None,
+            }) {
+                effects = state.step(clock.now(), Input::Stored(id));
+            }
+        };
+        step(Input::Subscribed {
+            framework_id: "f".to_owned(),
+            roles: BTreeSet::from(["r".to_owned()]),
+        });
+        let text = format!(
+            "name = \"array\"\nkind = \"batch\"\nrole = \"r\"\ncount = {count}\n[task]\ncommand = \"true\"\n"
+        );
+        let spec = crate::file::from_toml(&text).expect("a job");
+        step(Input::Request {
+            id: 1,
+            request: Request::Submit(Box::new(spec)),
+        });
+        step(Input::RolesAnswered { refused: None });
+        let offer = Offer {
+            id: "o".to_owned(),
+            agent_id: "a".to_owned(),
+            role: "r".to_owned(),
+            ..Offer::default()
+        };
+        let resources = Resources::parse("cpus:10000;mem:1000000", &meseta_resources::Role::star());
+        step(Input::Offers(vec![
+            offer.with_resources(resources.expect("resources")),
+        ]));
+        let launched = state
+            .job("array")
+            .map(|job| job.tasks.map(|tasks| tasks.len()));
+        assert_eq!(launched, Some(Some(count as usize)));
+        state
+    }
+
+    #[tokio::test]
+    async fn the_core_answers_while_the_master_takes_no_kills() {
+        let clock = Clock::new();
+        let state = with_tasks(clock, 6_000);
+        let (_role, role) = watch::channel(Role::Leading);
+        let fence = Fence::never();
+        let ends = Ends::new(Registration::default(), Standing { role, fence });
+        let dir = tempfile::tempdir().expect("a folder");
+        let opened = store::embedded::open(&dir.path().join("jobs"), Duration::ZERO).await;
+        let (_, store) = opened.expect("a new file");
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(Service::new(state, store, clock, ends.inbox).run(stop.clone()));
+        let (calls, waiting) = CallQueue::idle();
+        let subscribed = FromLink::Subscribed {
+            framework_id: "f".to_owned(),
+            roles: BTreeSet::from(["r".to_owned()]),
+            calls,
+        };
+        assert!(ends.link.send(subscribed).await.is_ok());
+        while ends.handle.read(|state| state.is_connected()).await != Ok(true) {}
+        let request = Request::Stop {
+            name: "array".to_owned(),
+            purge: false,
+        };
+        let answer = ends.handle.request(request).await.expect("it answers");
+        answer.expect("it stops");
+        // Beside the kills there is room for others.
+        while waiting.len() < 500 {
+            assert!(ends.handle.read(|_| ()).await.is_ok());
+        }
+        assert!(waiting.len() < 600, "{}", waiting.len());
         stop.cancel();
         running.await.expect("it has ended");
     }

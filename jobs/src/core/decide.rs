@@ -32,7 +32,6 @@ impl State {
         } else {
             self.decide_runs(name);
         }
-        self.press_kills(name);
     }
 
     fn stop_tasks(&mut self, name: &str) {
@@ -205,6 +204,7 @@ impl State {
                 self.follow_set_clock(name);
             }
         }
+        self.allow_kills();
         let mut sizes = None;
         for name in &names {
             self.fire(name, &mut sizes);

@@ -22,8 +22,8 @@ thread_local! {
 /// Events of a job that are remembered.
 pub(super) const EVENTS_MAX: usize = 100;
 
-/// Before a kill that was not answered is repeated for the first time.
-const KILL_PAUSE: Duration = Duration::from_secs(5);
+/// Before a kill that was not answered is repeated for the first time, beside the time that the task has to end.
+pub(super) const KILL_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Job {
@@ -42,6 +42,8 @@ pub(super) struct Job {
     pub(super) next_due: Option<((u64, Duration), Option<Duration>)>,
     /// When an update last had a new instance become healthy, and how many there were.
     pub(super) progress: Progress,
+    /// When kills of it have left last.
+    pub(super) pressed: Duration,
     pub(super) events: VecDeque<Event>,
 }
 
@@ -239,6 +241,7 @@ impl Job {
             is_held: false,
             next_due: None,
             progress: Progress::default(),
+            pressed: Duration::ZERO,
             events: VecDeque::new(),
         }
     }

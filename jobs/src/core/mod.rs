@@ -2,7 +2,7 @@
 //!
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable;
 //! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, of which some indexes are [`waiting`], [`service`] plans
-//! services, [`decide`] carries that out, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it.
+//! services, [`decide`] carries that out, of which [`kills`] leave in turn, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
 //! [`volume_updates`] what is told of that, and the release.
 //! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
@@ -12,6 +12,7 @@ mod commands;
 mod decide;
 mod input;
 mod job;
+mod kills;
 mod launch;
 mod outbox;
 mod plan;

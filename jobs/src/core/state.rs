@@ -10,6 +10,7 @@ use super::clock::Clock;
 use super::commands::JOBS_MAX;
 use super::input::{Accept, Effect, Event, Input, Request};
 use super::job::{Job, Phase, Run, Task};
+use super::kills::KILLS_MAX;
 use super::outbox::{Deferred, Outbox};
 use super::plan::SEEN_MAX;
 use super::pool::{AcceptLimits, STEP_WORK_MAX};
@@ -54,6 +55,9 @@ pub struct State {
     pub(super) dirty: BTreeSet<String>,
     /// Jobs of which kills may be due.
     pub(super) pressing: BTreeSet<String>,
+    /// Kills that may leave until time has passed, and the calls before them that the master has not taken.
+    pub(super) kills_left: usize,
+    pub(super) calls_waiting: usize,
     pub(super) is_connected: bool,
     /// Of the master, which tasks stay in whose job says nothing of regions.
     master_region: Option<String>,
@@ -134,6 +138,8 @@ impl State {
             releasing: BTreeMap::new(),
             dirty: BTreeSet::new(),
             pressing: BTreeSet::new(),
+            kills_left: KILLS_MAX,
+            calls_waiting: 0,
             is_connected: false,
             master_region: None,
             is_fresh: true,
@@ -287,6 +293,7 @@ impl State {
             Input::Update(status) => self.update(*status),
             Input::OperationUpdate(status) => self.operation_update(*status),
             Input::Stored(id) => self.stored(id),
+            Input::CallsWaiting(calls) => self.calls_waiting = calls,
             Input::Tick => self.tick(),
         }
     }
@@ -294,6 +301,7 @@ impl State {
     /// Decides until nothing more follows from what was decided.
     fn settle(&mut self) {
         self.decide();
+        self.press_kills();
         self.answer_offers();
         self.ask_for_offers();
         if self.is_connected {
@@ -342,6 +350,9 @@ impl State {
             self.effects.push(all);
         }
         self.ask_for_volumes_anew();
+        // The calls of the stream before are gone.
+        self.calls_waiting = 0;
+        self.allow_kills();
         self.dirty.extend(self.jobs.keys().cloned());
         self.pressing.extend(self.jobs.keys().cloned());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
 
 use super::input::Effect;
-use super::job::{Job, KillReason, Killing, Phase};
+use super::job::{Job, KillReason, Phase};
 use super::outbox::Deferred;
 use super::records::{Key, Outcome};
 use super::state::State;
@@ -16,8 +16,6 @@ use crate::spec::{Backoff, Kind};
 pub(super) const LAUNCH_GRACE: Duration = Duration::from_secs(5);
 /// Before an index is tried again whose task was lost.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause before a kill that was not answered is repeated.
-const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Of a job with more tasks not each update is decided on at once: time brings it, a moment later.
 const PROMPT_TASKS_MAX: usize = 500;
 
@@ -323,47 +321,6 @@ impl State {
             Outcome::Open => {
                 run.waiting.insert((slot.not_before, name.index));
             }
-        }
-    }
-
-    /// Begins to kill a task, unless that has begun; it leaves when its job is decided on.
-    pub(super) fn ask_kill(&mut self, id: &str, reason: KillReason) {
-        let at = self.clock.at;
-        let Some(task) = self.task_mut(id) else {
-            return;
-        };
-        if task.killing.is_some() {
-            return;
-        }
-        task.killing = Some(Killing::begun(reason, at));
-        let job = task.name.job.clone();
-        self.pressing.insert(job.clone());
-        self.dirty.insert(job);
-    }
-
-    /// Sends the kills of a job that are due, if new ones were asked for or time has passed. What has not left yet is taken
-    /// back when it is durable.
-    pub(super) fn press_kills(&mut self, job: &str) {
-        if !self.pressing.remove(job) || !self.is_connected {
-            return;
-        }
-        let at = self.clock.at;
-        let Some(job) = self.jobs.get_mut(job) else {
-            return;
-        };
-        for (id, task) in &mut job.tasks {
-            let Some(killing) = &mut task.killing else {
-                continue;
-            };
-            if task.phase == Phase::Intended || killing.next > at {
-                continue;
-            }
-            killing.next = at.saturating_add(killing.pause);
-            killing.pause = (killing.pause * 2).min(KILL_PAUSE_MAX);
-            self.effects.push(Effect::Kill {
-                task_id: id.clone(),
-                agent_id: Some(task.record.agent_id.clone()),
-            });
         }
     }
 }

@@ -67,6 +67,23 @@ impl CallQueue {
         let _ = self.ordered.send(call).await;
     }
 
+    /// How many calls wait to be sent, but for acknowledgements.
+    pub(crate) fn waiting(&self) -> usize {
+        self.ordered.max_capacity() - self.ordered.capacity()
+    }
+
+    /// One that nothing is taken from, and its calls.
+    #[cfg(test)]
+    pub(crate) fn idle() -> (Self, mpsc::Receiver<Call>) {
+        let (ordered, waiting) = mpsc::channel(QUEUE_MAX);
+        let acknowledgements = (0..ACKNOWLEDGERS).map(|_| mpsc::channel(QUEUE_MAX).0);
+        let queue = Self {
+            ordered,
+            acknowledgements: acknowledgements.collect(),
+        };
+        (queue, waiting)
+    }
+
     /// Queues an acknowledgement; those of one task keep their order.
     pub(crate) async fn acknowledge(&self, call: Call) {
         let task = call

@@ -1,8 +1,11 @@
 //! What jobs may take of the scheduler, whoever submits them.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::core::Refusal;
 use crate::core::job::SIZED;
+use crate::core::kills::KILLS_MAX;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::pool::PLACED_MAX;
 use crate::core::view::GATHERED;
@@ -132,6 +135,67 @@ fn a_run_that_waits_takes_no_memory_for_its_tasks() {
     world.crash();
     run = &world.state.jobs["array"].runs[&1];
     assert_eq!((run.slots.len(), run.waiting.len()), (0, 1_000_000));
+}
+
+/// Two thousand tasks of a batch and one instance of a service.
+fn many_tasks(kill_grace: u64) -> World {
+    let mut world = World::new(1, 0);
+    world.is_slow_to_end = true;
+    world.add_agent("cpus:2001");
+    submit(&mut world, service(1, 1, 1));
+    let mut spec = batch("array", 2_000);
+    spec.task.kill_grace = Duration::from_secs(kill_grace);
+    submit(&mut world, spec);
+    launch(&mut world);
+    assert_eq!((world.alive("array"), world.alive("web")), (2_000, 1));
+    world
+}
+
+fn stop(world: &mut World, name: &str) {
+    let (name, purge) = (name.to_owned(), false);
+    world.request(Request::Stop { name, purge });
+}
+
+#[test]
+fn the_kills_of_a_large_job_leave_a_part_at_a_time_and_others_between_them() {
+    let mut world = many_tasks(5);
+    stop(&mut world, "array");
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.kills.len(), 2 * KILLS_MAX);
+    stop(&mut world, "web");
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.kills.len(), 3 * KILLS_MAX);
+    assert!(world.kills.iter().any(|id| id.starts_with("web.")));
+    for _ in 0..10 {
+        world.pass(Duration::from_millis(100));
+    }
+    let killed: BTreeSet<_> = world.kills.iter().collect();
+    assert_eq!((world.kills.len(), killed.len()), (2_001, 2_001));
+}
+
+#[test]
+fn no_kill_is_added_to_calls_that_the_master_is_slow_to_take() {
+    let mut world = many_tasks(5);
+    world.step(Input::CallsWaiting(KILLS_MAX + 7));
+    world.pass(Duration::from_millis(100));
+    stop(&mut world, "array");
+    assert_eq!(world.kills.len(), 0);
+    world.step(Input::CallsWaiting(KILLS_MAX - 7));
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.kills.len(), 7);
+    // A stream that is new has none before them.
+    world.disconnect();
+    assert_eq!(world.kills.len(), 7 + KILLS_MAX);
+}
+
+#[test]
+fn a_kill_is_not_repeated_while_the_task_has_time_to_end() {
+    let mut world = many_tasks(30);
+    stop(&mut world, "array");
+    world.pass(Duration::from_secs(30));
+    assert_eq!(world.kills.len(), 2_000);
+    world.pass(Duration::from_secs(20));
+    assert_eq!(world.kills.len(), 4_000);
 }
 
 /// A service that fits nowhere while it wants so many cpus.

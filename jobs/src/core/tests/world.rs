@@ -118,6 +118,8 @@ pub(super) struct World {
     /// Agents that were marked gone.
     pub(super) gone_agents: BTreeSet<String>,
     launched: BTreeSet<String>,
+    /// The tasks of all kills, in their order.
+    pub(super) kills: Vec<String>,
     /// How often each index of each run has succeeded.
     pub(super) successes: BTreeMap<(String, u64, u32), u32>,
     pub(super) answers: BTreeMap<u64, Result<u64, Refusal>>,
@@ -183,6 +185,7 @@ impl World {
             loses_accepts: false,
             gone_agents: BTreeSet::new(),
             launched: BTreeSet::new(),
+            kills: Vec::new(),
             successes: BTreeMap::new(),
             answers: BTreeMap::new(),
             launches: Vec::new(),
@@ -246,7 +249,10 @@ impl World {
                     }
                 }
             }
-            Effect::Kill { task_id, .. } => self.kill(&task_id),
+            Effect::Kill { task_id, .. } => {
+                self.kill(&task_id);
+                self.kills.push(task_id);
+            }
             Effect::Acknowledge(status) => self.acknowledged(&status),
             Effect::Reconcile(request) => self.reconcile(request),
             Effect::AcknowledgeOperation(status) => {

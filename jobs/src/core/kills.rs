@@ -1,0 +1,192 @@
+//! Which kills leave when: as many as the way to the master has room for, those of each role in turn.
+//!
+//! Invariant: the calls of others wait behind [`KILLS_MAX`] kills at most, however many tasks a job ends at once, and no
+//! job keeps those of another from leaving.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::input::Effect;
+use super::job::{Job, KILL_PAUSE, KillReason, Killing, Phase, Task};
+use super::state::State;
+
+/// Calls that may wait for the master before no more kills are added to them: it takes them one by one, in a
+/// millisecond or two each.
+pub(super) const KILLS_MAX: usize = 500;
+/// The longest pause before a kill that was not answered is repeated.
+const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// A job with kills that are due.
+#[derive(Clone, Debug)]
+struct Due {
+    role: String,
+    job: String,
+    kills: usize,
+    /// When kills of it have left last.
+    pressed: Duration,
+}
+
+impl State {
+    /// Begins to kill a task, unless that has begun; it leaves at the end of a step.
+    pub(super) fn ask_kill(&mut self, id: &str, reason: KillReason) {
+        let at = self.clock.at;
+        let Some(task) = self.task_mut(id) else {
+            return;
+        };
+        if task.killing.is_some() {
+            return;
+        }
+        task.killing = Some(Killing::begun(reason, at));
+        let job = task.name.job.clone();
+        self.pressing.insert(job.clone());
+        self.dirty.insert(job);
+    }
+
+    /// Lets kills leave anew, as many as there is room for.
+    pub(super) fn allow_kills(&mut self) {
+        let waiting = std::mem::take(&mut self.calls_waiting);
+        self.kills_left = KILLS_MAX.saturating_sub(waiting);
+    }
+
+    /// Sends kills that are due, of jobs of which new ones were asked for or time has passed. What has not left yet is
+    /// taken back when it is durable; what there is no room for is due again when time has passed.
+    pub(super) fn press_kills(&mut self) {
+        let pressing = std::mem::take(&mut self.pressing);
+        if !self.is_connected || self.kills_left == 0 {
+            return;
+        }
+        let at = self.clock.at;
+        let due = pressing.into_iter().filter_map(|name| {
+            let job = self.jobs.get(&name)?;
+            let kills = job.tasks.values().filter(|task| is_due(task, at)).count();
+            (kills > 0).then(|| Due {
+                role: job.spec().map(|spec| spec.role.clone()).unwrap_or_default(),
+                job: name,
+                kills,
+                pressed: job.pressed,
+            })
+        });
+        for (name, kills) in in_turn(due.collect(), self.kills_left) {
+            if let Some(job) = self.jobs.get_mut(&name) {
+                self.kills_left -= kills;
+                self.effects.extend(job.press(at, kills));
+            }
+        }
+    }
+}
+
+impl Job {
+    /// So many of its kills that are due.
+    fn press(&mut self, at: Duration, most: usize) -> Vec<Effect> {
+        self.pressed = at;
+        let versions: BTreeSet<u64> = self.tasks.values().map(|task| task.name.version).collect();
+        let patience = |version: u64| {
+            let grace = self.spec_of(version).map(|spec| spec.task.kill_grace);
+            grace
+                .unwrap_or_default()
+                .saturating_add(KILL_PAUSE)
+                .min(KILL_PAUSE_MAX)
+        };
+        let patience: BTreeMap<u64, Duration> = versions
+            .into_iter()
+            .map(|version| (version, patience(version)))
+            .collect();
+        let due = self
+            .tasks
+            .iter_mut()
+            .filter(|(_, task)| is_due(task, at))
+            .take(most);
+        let sent = due.filter_map(|(id, task)| {
+            let killing = task.killing.as_mut()?;
+            // A task that takes all the time that it has to end need not be told again.
+            let pause = patience.get(&task.name.version).copied();
+            let pause = killing.pause.max(pause.unwrap_or_default());
+            killing.next = at.saturating_add(pause);
+            killing.pause = (pause * 2).min(KILL_PAUSE_MAX);
+            Some(Effect::Kill {
+                task_id: id.clone(),
+                agent_id: Some(task.record.agent_id.clone()),
+            })
+        });
+        sent.collect()
+    }
+}
+
+fn is_due(task: &Task, at: Duration) -> bool {
+    let is_due = |killing: Killing| killing.next <= at;
+    task.phase != Phase::Intended && task.killing.is_some_and(is_due)
+}
+
+/// How many kills of which jobs leave, of so many in all: of each role its share before others have what it leaves, and
+/// within a role first those of the job that has waited for longest.
+fn in_turn(mut due: Vec<Due>, mut left: usize) -> Vec<(String, usize)> {
+    due.sort_by(|one, other| (one.pressed, &one.job).cmp(&(other.pressed, &other.job)));
+    let roles: BTreeSet<&String> = due.iter().map(|one| &one.role).collect();
+    let share = (left / roles.len().max(1)).max(1);
+    let mut of_roles: BTreeMap<&String, usize> = BTreeMap::new();
+    let mut given = vec![0; due.len()];
+    for most in [share, usize::MAX] {
+        for (one, given) in due.iter().zip(&mut given) {
+            let of_role = of_roles.entry(&one.role).or_default();
+            let more = (one.kills - *given)
+                .min(left)
+                .min(most.saturating_sub(*of_role));
+            *given += more;
+            *of_role += more;
+            left -= more;
+        }
+    }
+    let given: Vec<_> = due.iter().zip(given).collect();
+    given
+        .into_iter()
+        .filter(|(_, kills)| *kills > 0)
+        .map(|(one, kills)| (one.job.clone(), kills))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kills_of_a_large_job_keep_neither_another_role_nor_another_job_waiting() {
+        let due = |role: &str, job: &str, kills, pressed| Due {
+            role: role.to_owned(),
+            job: job.to_owned(),
+            kills,
+            pressed: Duration::from_secs(pressed),
+        };
+        let given = |due: &[Due]| {
+            let given = in_turn(due.to_vec(), 500);
+            given.into_iter().collect::<BTreeMap<_, _>>()
+        };
+        let all = |expected: &[(&str, usize)]| {
+            let expected = expected
+                .iter()
+                .map(|(job, kills)| ((*job).to_owned(), *kills));
+            expected.collect::<BTreeMap<_, _>>()
+        };
+        let large = due("a", "a1", 100_000, 0);
+        let small = due("z", "z1", 3, 9);
+        assert_eq!(
+            given(&[large.clone(), small.clone()]),
+            all(&[("a1", 497), ("z1", 3)])
+        );
+        let both = [large.clone(), due("z", "z1", 9_000, 9)];
+        assert_eq!(given(&both), all(&[("a1", 250), ("z1", 250)]));
+        // Of one role that which has waited for longer.
+        let pressed = Due {
+            pressed: Duration::from_secs(9),
+            ..large
+        };
+        assert_eq!(
+            given(&[pressed, due("a", "a2", 4, 8)]),
+            all(&[("a1", 496), ("a2", 4)])
+        );
+        let many: Vec<_> = (0..800)
+            .map(|index| due(&format!("r{index}"), &format!("j{index}"), 2, index))
+            .collect();
+        assert_eq!(given(&many).len(), 500);
+        assert!(given(&many).contains_key("j0"));
+    }
+}
