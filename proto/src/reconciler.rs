@@ -3,11 +3,12 @@
 //! The algorithm of the Mesos documents as a state machine: after each subscription, and now and
 //! then, ask for every task that is not known to have ended until each has been heard of, with a
 //! pause that doubles up to a limit; one reconciliation at a time, a new one replaces the one
-//! before. Entered through [`Reconciler`]; the caller sends what [`Reconciler::poll`] gives and
+//! before, and no request is larger than a master takes. Entered through [`Reconciler`]; the caller sends what [`Reconciler::poll`] gives and
 //! shows every update to [`Reconciler::observe`]. Invariant: a task that has ended stays ended,
 //! whatever late or repeated updates say, unless it was only thought lost.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::time::Duration;
 
 use meseta_resources::time::Moment;
@@ -17,6 +18,8 @@ use crate::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reas
 
 /// Ended tasks that are remembered, so that a late update of one is not taken for an untracked task.
 pub const ENDED_MAX: usize = 10_000;
+/// Tasks that one request names: some 2 MB, of the 32 MiB that a master takes.
+pub const ASKED_MAX: usize = 10_000;
 
 /// How often to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +100,8 @@ struct Round {
     pause: Duration,
     /// Still to be sent once.
     implicit_due: bool,
+    /// The last task that was asked for since the last pause, while there are more behind it.
+    asked_to: Option<String>,
 }
 
 /// What a framework knows of its tasks, and what it has to ask.
@@ -178,7 +183,9 @@ impl Reconciler {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match &self.round {
-            Some(round) => !round.implicit_due && self.unconfirmed(round.started).next().is_none(),
+            Some(round) => {
+                !round.implicit_due && self.unconfirmed(round.started, None).next().is_none()
+            }
             None => true,
         }
     }
@@ -198,23 +205,21 @@ impl Reconciler {
             self.round = Some(round);
             return Some(Request::Implicit);
         }
-        let tasks: Vec<_> = self
-            .unconfirmed(round.started)
-            .map(|(task, tracked)| call::reconcile::Task {
-                task_id: TaskId {
-                    value: task.clone(),
-                },
-                agent_id: tracked.agent.clone().map(|value| AgentId { value }),
-            })
-            .collect();
-        if tasks.is_empty() {
+        let from = round.asked_to.take();
+        let (tasks, has_more) = self.questions(round.started, from.as_deref());
+        if tasks.is_empty() && from.is_none() {
             self.periodic = Some(now + self.intervals.period);
             return None;
         }
-        round.next = now + round.pause;
-        round.pause = (round.pause * 2).min(self.intervals.longest_pause);
+        if let Some(last) = tasks.last().filter(|_| has_more) {
+            // Those behind it follow at the next poll, in the same breath.
+            round.asked_to = Some(last.task_id.value.clone());
+        } else {
+            round.next = now + round.pause;
+            round.pause = (round.pause * 2).min(self.intervals.longest_pause);
+        }
         self.round = Some(round);
-        Some(Request::Explicit(tasks))
+        (!tasks.is_empty()).then_some(Request::Explicit(tasks))
     }
 
     /// Takes in an update, wherever it comes from; acknowledging it is the caller's affair.
@@ -260,11 +265,34 @@ impl Reconciler {
             next: now,
             pause: self.intervals.first_pause,
             implicit_due,
+            asked_to: None,
         });
     }
 
-    fn unconfirmed(&self, since: Moment) -> impl Iterator<Item = (&String, &Tracked)> {
-        self.tasks.iter().filter(move |(_, tracked)| {
+    /// What to ask of the tasks behind this one that were not heard of since then, and whether there are more of them.
+    fn questions(&self, since: Moment, behind: Option<&str>) -> (Vec<call::reconcile::Task>, bool) {
+        let mut unconfirmed = self.unconfirmed(since, behind);
+        let tasks =
+            unconfirmed
+                .by_ref()
+                .take(ASKED_MAX)
+                .map(|(task, tracked)| call::reconcile::Task {
+                    task_id: TaskId {
+                        value: task.clone(),
+                    },
+                    agent_id: tracked.agent.clone().map(|value| AgentId { value }),
+                });
+        (tasks.collect(), unconfirmed.next().is_some())
+    }
+
+    fn unconfirmed<'a>(
+        &'a self,
+        since: Moment,
+        behind: Option<&str>,
+    ) -> impl Iterator<Item = (&'a String, &'a Tracked)> + use<'a> {
+        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let tasks = self.tasks.range::<str, _>((from, Bound::Unbounded));
+        tasks.filter(move |(_, tracked)| {
             tracked
                 .confirmed_at
                 .is_none_or(|confirmed_at| confirmed_at < since)

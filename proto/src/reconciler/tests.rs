@@ -71,6 +71,39 @@ fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
 }
 
 #[test]
+fn very_many_tasks_are_asked_for_in_several_requests_each_once_before_the_pause() {
+    let mut reconciler = Reconciler::new(ReconcileIntervals::default());
+    let name = |index: usize| format!("t{index:06}");
+    let count = 5 * ASKED_MAX;
+    for index in 0..count {
+        reconciler.track(&name(index), Some("agent"));
+    }
+    let poll_all = |reconciler: &mut Reconciler, now: u64| {
+        let polled = std::iter::from_fn(|| reconciler.poll(at(now)));
+        polled
+            .map(|request| asked(Some(request)))
+            .collect::<Vec<_>>()
+    };
+    for start in [0, 100] {
+        reconciler.start(at(start));
+        let requests = poll_all(&mut reconciler, start);
+        let sizes: Vec<usize> = requests.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [ASKED_MAX; 5]);
+        let all: Vec<String> = requests.concat();
+        assert_eq!(all, (0..count).map(name).collect::<Vec<_>>());
+        assert_eq!(reconciler.next_deadline(), Some(at(start + 1)));
+    }
+    // Between two of one breath all others are heard of.
+    assert_eq!(asked(reconciler.poll(at(101))).len(), ASKED_MAX);
+    for index in 1..count {
+        reconciler.observe(at(101), &answer(&name(index), TaskState::TaskRunning));
+    }
+    assert_eq!(reconciler.poll(at(101)), None);
+    assert!(!reconciler.is_settled());
+    assert_eq!(asked(reconciler.poll(at(103))), [name(0)]);
+}
+
+#[test]
 fn a_new_subscription_starts_anew_and_a_lost_stream_asks_nothing() {
     let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     reconciler.track("a", None);
