@@ -82,11 +82,14 @@ impl State {
         if let Some(present) = job.spec().cloned() {
             let is_same = *present == spec;
             if is_same || (job.is_service() && same_but_size(&present, &spec)) {
-                let target = job.record.target;
+                let (target, count) = (job.record.target, spec.count);
                 job.record.stop = None;
                 job.record.held |= was_stopped;
                 if let Some(version) = job.record.versions.get_mut(&target) {
                     version.spec = Arc::new(spec);
+                }
+                if present.count != count {
+                    set_count(job, count);
                 }
                 self.save(&name);
                 if !is_same {
@@ -206,10 +209,9 @@ impl State {
         job.record.held |= was_stopped;
         let from = std::mem::replace(&mut job.record.target, version);
         if job.is_service() {
-            // To go to the version that an update is under way to leaves as much to replace as before.
-            let present = job.record.rollout.take().map(|rollout| rollout.from);
-            let from = Some(from).filter(|from| *from != version).or(present);
-            // What has never run, or was stopped, is not kept up meanwhile.
+            let kept_up = job.record.rollout.take().map(|rollout| rollout.from);
+            let from = replaced_by(job, version, (from, kept_up));
+            // What has never run, or was stopped, is not kept up meanwhile; what has outlived the stop is.
             let has_run = job.record.stable.is_some() || !job.tasks.is_empty();
             let from = from.filter(|_| has_run && !job.record.held);
             job.record.rollout = from.map(|from| Rollout {
@@ -272,12 +274,7 @@ impl State {
         let role = role.unwrap_or_default();
         self.check_size(&self.sizes(), (name, &role), u64::from(count))?;
         let job = self.job_mut(name)?;
-        let target = job.record.target;
-        if let Some(version) = job.record.versions.get_mut(&target) {
-            let mut spec = JobSpec::clone(&version.spec);
-            spec.count = count;
-            version.spec = Arc::new(spec);
-        }
+        set_count(job, count);
         job.progress.at = at;
         self.save(name);
         self.event(name, None, format!("scaled to {count}"));
@@ -455,6 +452,33 @@ pub(super) fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
 }
 
 /// Forgets the oldest versions that nothing runs or may go back to.
+/// The version that instances have which another one is to replace: the one that an update has kept up until now, where
+/// its target was not healthy yet, else that target. To go to that target anew leaves as much to replace as before.
+fn replaced_by(job: &Job, version: u64, (target, kept_up): (u64, Option<u64>)) -> Option<u64> {
+    let kept_up = kept_up.filter(|from| *from != version);
+    let is_proven = job.record.stable == Some(target);
+    let target = Some(target).filter(|target| *target != version);
+    match is_proven {
+        true => target.or(kept_up),
+        false => kept_up.or(target),
+    }
+}
+
+/// Sets how many instances a service has, whichever version it goes back to from here.
+fn set_count(job: &mut Job, count: u32) {
+    let record = &mut job.record;
+    let from = record.rollout.as_ref().map(|rollout| rollout.from);
+    let versions = [Some(record.target), from, record.stable];
+    for version in BTreeSet::from(versions).into_iter().flatten() {
+        if let Some(version) = record.versions.get_mut(&version) {
+            let mut spec = JobSpec::clone(&version.spec);
+            let most = spec.gang.map_or(count, |_| GANG_MAX);
+            spec.count = count.min(most);
+            version.spec = Arc::new(spec);
+        }
+    }
+}
+
 fn forget_versions(job: &mut Job) {
     let record = &mut job.record;
     let mut needed: BTreeSet<u64> = job.tasks.values().map(|task| task.name.version).collect();

@@ -54,11 +54,32 @@ impl State {
             let offers = by_role.entry(held.offer.role.clone()).or_default();
             offers.push(held.offer.clone());
         }
+        if self.collector.is_none() && !by_role.is_empty() {
+            self.give_turn_to_collect();
+        }
         // No role takes the time of others.
         let work = self.step_work_max / by_role.len().max(1);
         for (role, offers) in by_role {
             self.answer_role(&role, offers, Work::new(work.max(ROLE_WORK_MIN)));
         }
+    }
+
+    /// Says which role's gang may keep offers back next: no other role's gangs do so again and again before it.
+    fn give_turn_to_collect(&mut self) {
+        let at = self.clock.at;
+        let wanting = self.jobs.values().filter_map(|job| {
+            let spec = job.spec().filter(|spec| spec.gang.is_some())?;
+            let wants = job.demand(at) > 0 && !self.rests(&job.name);
+            wants.then_some(&*spec.role)
+        });
+        let wanting: BTreeSet<&str> = wanting.collect();
+        self.roles.give_turn(at, &wanting);
+    }
+
+    /// Whether a gang has held offers in vain, and does not yet again.
+    fn rests(&self, name: &str) -> bool {
+        let rest = self.resting.get(name);
+        rest.is_some_and(|rest| self.clock.at < rest.until)
     }
 
     fn answer_role(&mut self, role: &str, offers: Vec<Offer>, work: Work) {
@@ -343,10 +364,12 @@ impl State {
             return collector.job == name;
         }
         let at = self.clock.at;
-        let rests = self.resting.get(name).is_some_and(|rest| at < rest.until);
-        let Some(gang) = spec.gang.filter(|_| !rests) else {
+        let role = self.role_of(name).unwrap_or_default().to_owned();
+        let may_begin = !self.rests(name) && self.roles.has_turn(&role);
+        let Some(gang) = spec.gang.filter(|_| may_begin) else {
             return false;
         };
+        self.roles.began_to_collect(at, &role);
         self.collector = Some(Collector {
             job: name.to_owned(),
             until: at.saturating_add(gang.hold_at_most.min(HOLD_MAX)),

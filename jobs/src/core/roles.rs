@@ -3,6 +3,8 @@
 //! A role that the master refuses keeps its own jobs waiting and no others: the framework subscribes with the roles that
 //! were taken before, and asks for the rest in updates, whose refusal leaves everything else as it is. Where an update for
 //! several roles is refused, they are asked for one at a time. Invariant: one update at a time is under way.
+//!
+//! Also whose gang keeps offers back next: each role has its turn, the one first that has waited the longest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,6 +41,8 @@ enum Standing {
     Taken,
     Refused {
         why: String,
+    /// When a gang of it began to keep offers back, or had a turn in vain; before that, when it was first seen.
+    collected: Duration,
         /// When it is asked for again, and the pause before that.
         until: Duration,
         pause: Duration,
@@ -104,6 +108,7 @@ impl Roles {
             }
         }
     }
+        self.turn = None;
 
     pub(super) fn disconnected(&mut self) {
         self.asked = None;
@@ -126,6 +131,40 @@ impl Roles {
             let found = self.by_name.iter().filter(|(_, role)| is(&role.standing));
             found.map(|(name, _)| name.clone()).collect()
         };
+    /// Gives the turn to keep offers back to the role that has waited for it the longest, of those whose gangs would. One
+    /// that has not begun in time waits anew.
+    pub(super) fn give_turn(&mut self, at: Duration, wanting: &BTreeSet<&str>) {
+        let (held, until) = match &self.turn {
+            Some((name, until)) => (Some(name.as_str()), *until),
+            None => (None, Duration::ZERO),
+        };
+        let held = held.filter(|name| wanting.contains(name));
+        if held.is_some() && at < until {
+            return;
+        }
+        if let Some(role) = held.and_then(|name| self.by_name.get_mut(name)) {
+            role.collected = at;
+        }
+        let offered = self.by_name.iter().filter(|(_, role)| role.is_taken());
+        let next = offered
+            .filter(|(name, _)| wanting.contains(name.as_str()))
+            .min_by_key(|(_, role)| role.collected);
+        self.turn = next.map(|(name, _)| (name.clone(), at.saturating_add(TURN)));
+    }
+
+    /// Whether a gang of a role may begin to keep offers back.
+    pub(super) fn has_turn(&self, name: &str) -> bool {
+        self.turn.as_ref().is_none_or(|(role, _)| role == name)
+    }
+
+    /// A gang of a role has begun to keep offers back.
+    pub(super) fn began_to_collect(&mut self, at: Duration, name: &str) {
+        self.turn = None;
+        if let Some(role) = self.by_name.get_mut(name) {
+            role.collected = at;
+        }
+    }
+
         let mut wanted = named(&|standing| *standing == Standing::Unknown);
         if wanted.is_empty() {
             wanted = named(
@@ -243,7 +282,11 @@ impl State {
         }
         for role in demand.keys() {
             if !self.roles.by_name.contains_key(role) {
-                self.roles.by_name.insert(role.clone(), Role::default());
+                let new = Role {
+                    collected: at,
+                    ..Role::default()
+                };
+                self.roles.by_name.insert(role.clone(), new);
             }
         }
         if !self.is_connected {

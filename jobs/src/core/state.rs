@@ -462,6 +462,13 @@ impl State {
             waited = at.saturating_sub(job.startable_since(&name));
             if let Some(task) = job.tasks.get_mut(id) {
                 task.phase = Phase::Launched;
+                // Not before it leaves can the master know of it, however long its record took to be durable.
+                task.record.launched = at;
+                let volume = job.volumes.get_mut(&name.index);
+                let own = volume.filter(|one| task.record.volume.as_ref() == Some(&one.id));
+                if let Some(volume) = own {
+                    volume.record.since = at;
+                }
             }
         }
         self.totals.queue.add(waited);

@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::{OperationId, OperationState, OperationStatus};
 use meseta_resources::Resources;
 
 use super::input::{Accept, Effect, NamedOperation};
+use super::job::Phase;
 use super::outbox::Deferred;
 use super::pool::Pool;
 use super::records::Key;
@@ -247,14 +248,21 @@ impl State {
             return;
         }
         let at = self.clock.at;
-        let kept = self.jobs.values_mut().flat_map(|job| {
-            let wanted: BTreeSet<u32> = job.wanted.iter().map(|one| one.index).collect();
-            let volumes = job.volumes.iter_mut();
-            volumes.filter_map(move |(index, volume)| {
-                let waits = wanted.contains(index) || volume.record.is_unsettled();
-                waits.then_some(volume)
-            })
-        });
+        let with_volumes = self.jobs.values_mut();
+        let kept = with_volumes
+            .filter(|job| !job.volumes.is_empty())
+            .flat_map(|job| {
+                let wanted: BTreeSet<u32> = job.wanted.iter().map(|one| one.index).collect();
+                // What is asked for in an ACCEPT that waits for the store nobody knows yet, and would say so.
+                let tasks = job.tasks.values();
+                let intended = tasks.filter(|task| task.phase == Phase::Intended);
+                let intended: BTreeSet<u32> = intended.map(|task| task.name.index).collect();
+                let volumes = job.volumes.iter_mut();
+                volumes.filter_map(move |(index, volume)| {
+                    let waits = wanted.contains(index) || volume.record.is_unsettled();
+                    (waits && !intended.contains(index)).then_some(volume)
+                })
+            });
         let due = kept.chain(self.releasing.values_mut());
         let due = due.filter(|volume| volume.ask <= at).take(ASKED_MAX);
         let mut asked = Vec::new();

@@ -2,6 +2,7 @@
 
 use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
+use super::world::SLOTS;
 use super::*;
 use crate::spec::GANG_MAX;
 
@@ -12,7 +13,7 @@ fn tasks_of(world: &World, name: &str) -> Vec<String> {
 }
 
 /// A task fails, and the scheduler is told.
-fn fail(world: &mut World, id: &str) {
+pub(super) fn fail(world: &mut World, id: &str) {
     world.mark_lost(id);
     let status = TaskStatus {
         task_id: TaskId {
@@ -113,4 +114,54 @@ fn a_gang_of_more_tasks_than_may_start_together_asks_for_no_offers_and_says_so()
         let why = world.state.job(&name).expect("a job").why;
         assert!(why.contains("a gang has 20000 tasks at most"), "{why}");
     }
+}
+
+#[test]
+fn gangs_that_never_fit_keep_no_gang_of_another_role_from_holding_offers() {
+    let mut world = World::new(1, 2);
+    world.success_in_ten = 10;
+    let in_role = |role: &str, spec: JobSpec| JobSpec {
+        role: role.to_owned(),
+        ..spec
+    };
+    for number in 0..8 {
+        let never = gang(&format!("a{number}"), 20);
+        submit(&mut world, in_role("a", never));
+    }
+    // It needs both agents, of which it is offered one at a time.
+    submit(&mut world, in_role("z", gang("z", 2 * SLOTS)));
+    while world.deliver() {}
+    let mut seconds = 0;
+    while world.alive("z") == 0 {
+        let agents = ["a0", "a1"];
+        let (first, second) = (agents[seconds % 2], agents[(seconds + 1) % 2]);
+        world.offer_in("a", first, SLOTS);
+        world.offer_in("z", second, SLOTS);
+        while world.deliver() {}
+        world.sync();
+        world.pass(Duration::from_secs(1));
+        seconds += 1;
+        // Twice as long as each gang holds offers.
+        assert!(seconds < 45, "{:?}", world.state.collector);
+    }
+    assert_eq!(world.alive("z"), 2 * SLOTS as usize);
+}
+
+#[test]
+fn a_role_that_does_not_use_its_turn_to_hold_offers_keeps_no_other_waiting_for_long() {
+    let mut world = World::new(1, 2);
+    for role in ["b", "a"] {
+        let mut spec = gang(role, 20);
+        spec.role = role.to_owned();
+        submit(&mut world, spec);
+    }
+    while world.deliver() {}
+    // Nothing is offered to the one whose turn it is.
+    for _ in 0..20 {
+        world.offer_in("b", "a0", SLOTS);
+        while world.deliver() {}
+        world.pass(Duration::from_secs(1));
+    }
+    let collector = world.state.collector.as_ref().expect("one that collects");
+    assert_eq!(collector.job, "b");
 }

@@ -1,5 +1,6 @@
 //! Which version instances run: where another one takes the place of one that was stopped, or never ran.
 
+use super::gangs::fail;
 use super::*;
 
 /// The versions of the tasks that there are.
@@ -184,5 +185,74 @@ fn a_service_that_was_stopped_starts_after_the_jobs_that_it_names_again() {
         let versions = versions_of(&world);
         assert_eq!(versions, [if is_changed { 3 } else { 2 }; 2]);
         assert_eq!(state_of(&world, "web"), "healthy");
+    }
+}
+
+/// A service whose instances count as healthy only after a minute.
+fn slow_to_be_healthy(count: u32) -> JobSpec {
+    let mut spec = service(count, 0, 1);
+    let Kind::Service(kind) = &mut spec.kind else {
+        panic!("a service");
+    };
+    kind.update.healthy_after = Duration::from_secs(60);
+    spec
+}
+
+#[test]
+fn a_third_version_keeps_up_the_last_healthy_one_and_not_the_one_that_fails() {
+    let mut world = World::new(7, 4);
+    let spec = slow_to_be_healthy(4);
+    submit(&mut world, spec.clone());
+    world.calm(120, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    submit(&mut world, changed(&spec, "ill"));
+    world.calm(5, None);
+    assert!(versions_of(&world).contains(&2));
+    submit(&mut world, changed(&spec, "mended"));
+    world.calm(5, None);
+    assert_eq!(versions_of(&world), [1, 3, 1, 1, 1]);
+    // While the first of the third version is being watched, an instance is lost.
+    let tasks = world.state.job("web").expect("a job").tasks;
+    let lost = tasks.expect("tasks").pop().expect("a task").task_id;
+    fail(&mut world, &lost);
+    world.calm(20, None);
+    assert_eq!(versions_of(&world), [1, 3, 1, 1, 1]);
+    world.calm(600, None);
+    assert_eq!(
+        (state_of(&world, "web"), versions_of(&world)),
+        ("healthy", vec![3; 4])
+    );
+}
+
+#[test]
+fn an_update_that_goes_back_leaves_the_number_of_instances_as_it_is_by_then() {
+    for is_file in [false, true] {
+        let mut world = World::new(7, 6);
+        let spec = service(3, 0, 1);
+        submit(&mut world, spec.clone());
+        world.calm(60, None);
+        // It fits nowhere.
+        let mut ill = changed(&spec, "ill");
+        ill.task.requests.insert("cpus".to_owned(), 64.0);
+        submit(&mut world, ill.clone());
+        world.calm(10, None);
+        match is_file {
+            true => submit(&mut world, JobSpec { count: 10, ..ill }),
+            false => {
+                let (name, count, purge) = ("web".to_owned(), 10, false);
+                world.request(Request::Scale { name, count, purge });
+                world.sync();
+            }
+        }
+        world.calm(60, None);
+        // One instance waits for room in the version that fits nowhere.
+        assert_eq!(versions_of(&world), [1; 9]);
+        for _ in 0..120 {
+            world.calm(1, None);
+            assert!(world.alive("web") >= 9, "{}", world.alive("web"));
+        }
+        let job = world.state.job("web").expect("a job");
+        assert_eq!((job.state, job.version, job.count), ("healthy", 1, 10));
+        assert_eq!(world.alive("web"), 10);
     }
 }

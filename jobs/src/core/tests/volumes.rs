@@ -551,3 +551,63 @@ fn instances_that_do_not_fit_beside_their_volumes_keep_no_others_waiting() {
     world.calm(10, None);
     assert_eq!(world.alive("web"), 10);
 }
+
+#[test]
+fn a_volume_whose_launch_waits_for_a_slow_store_is_not_asked_for_before_it_has_left() {
+    let mut world = World::new(1, 3);
+    submit(&mut world, database(1));
+    world.make_offers();
+    while world.deliver() {}
+    // The store takes longer than what the master does not know is believed to be under way.
+    world.sleep(Duration::from_secs(6));
+    world.step(Input::Tick);
+    world.sync();
+    // The question would be in the queue of calls before the ACCEPT, and its answer behind it.
+    while world.deliver() {}
+    world.step(Input::Tick);
+    while world.deliver() {}
+    world.sync();
+    let first = task_of(&world, 0).expect("a task");
+    world.calm(20, None);
+    assert_eq!(task_of(&world, 0), Some(first));
+    assert_eq!(state_of(&world, "web"), "healthy");
+    let volume = volume_of(&world, 0);
+    assert_eq!(world.existing(), std::slice::from_ref(&volume));
+    // Its record is durable.
+    world.sync();
+    world.crash();
+    assert_eq!(world.state.volumes()[0].volume_id, volume);
+}
+
+#[test]
+fn instances_that_return_together_are_taken_off_what_is_wanted_at_once() {
+    let mut world = World::new(1, 40);
+    let count = 4 * 40;
+    submit(&mut world, database(count));
+    world.calm(10, None);
+    assert_eq!(world.alive("web"), count as usize);
+    stop(&mut world, false);
+    world.calm(2, None);
+    submit(&mut world, database(count));
+    KEYED.set(0);
+    launch(&mut world);
+    assert_eq!(world.alive("web"), count as usize);
+    // Once as placed and once as wanted, where each would be looked at for each.
+    assert!(KEYED.get() <= 4 * count as usize, "{}", KEYED.get());
+}
+
+#[test]
+fn the_wanted_of_jobs_without_volumes_are_not_looked_at_for_volumes() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, service_named("other", 1_000));
+    submit(&mut world, database(1));
+    world.calm(5, None);
+    let waited_for = world.state.agents_waited_for("r").len();
+    stop(&mut world, false);
+    submit(&mut world, database(2));
+    LOOKED.set(0);
+    assert_eq!(world.state.agents_waited_for("elsewhere").len(), 0);
+    assert_eq!((LOOKED.get(), waited_for), (0, 0));
+    world.state.agents_waited_for("r");
+    assert!(LOOKED.get() <= 2, "{}", LOOKED.get());
+}

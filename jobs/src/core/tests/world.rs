@@ -525,6 +525,18 @@ impl World {
         self.inbox.push_back(Input::Offers(vec![offer]));
     }
 
+    /// The same to a role, unless something of the agent is on offer already.
+    pub(super) fn offer_in(&mut self, role: &str, agent: &str, slots: u32) {
+        if self.offers.values().any(|(out, _)| out == agent) {
+            return;
+        }
+        let slots = Resources::parse(&format!("cpus:{slots}"), &Role::star()).expect("cpus");
+        let role = role.to_owned();
+        let offer = self.new_offer(agent, slots);
+        self.inbox
+            .push_back(Input::Offers(vec![Offer { role, ..offer }]));
+    }
+
     /// Whether the scheduler wants to be offered what is free on an agent.
     pub(super) fn may_offer(&self, agent: &str) -> bool {
         let filter = self.filters.get(agent);
