@@ -17,6 +17,8 @@ use crate::spec::{Batch, JobSpec, Kind};
 thread_local! {
     /// How often the size of a job was asked for.
     pub(super) static SIZED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    /// How often something wanted was compared.
+    pub(super) static KEYED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Events of a job that are remembered.
@@ -57,6 +59,8 @@ pub(super) struct Wanted {
 
 impl Wanted {
     pub(super) fn key(&self) -> (u64, u32, u64) {
+        #[cfg(test)]
+        KEYED.set(KEYED.get() + 1);
         (self.run, self.index, self.version)
     }
 }

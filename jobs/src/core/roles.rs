@@ -17,11 +17,20 @@ const REVIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Before a refused role is asked for again; each time twice as long, up to the longest.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(600);
+/// Within this time the gang of a role begins to keep offers back, or the next role has its turn: what it has declined
+/// comes again sooner.
+const TURN: Duration = Duration::from_secs(15);
+/// Between two looks for roles that no job has any more.
+const FORGET_INTERVAL: Duration = Duration::from_secs(60);
 
-/// All roles that jobs have had.
+/// All roles that jobs have, or of which tasks are left.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
     by_name: BTreeMap<String, Role>,
+    /// The role whose gang may begin to keep offers back, and until when; none where no gang would.
+    turn: Option<(String, Duration)>,
+    /// When it is looked next which roles may be forgotten.
+    forget_at: Duration,
     /// The roles that are asked for beside those taken, until the master has answered.
     asked: Option<BTreeSet<String>>,
     /// Several at once were refused, so that it is not known which.
@@ -32,6 +41,8 @@ pub(super) struct Roles {
 struct Role {
     standing: Standing,
     offers: Offers,
+    /// When a gang of it began to keep offers back, or had a turn in vain; before that, when it was first seen.
+    collected: Duration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,8 +52,6 @@ enum Standing {
     Taken,
     Refused {
         why: String,
-    /// When a gang of it began to keep offers back, or had a turn in vain; before that, when it was first seen.
-    collected: Duration,
         /// When it is asked for again, and the pause before that.
         until: Duration,
         pause: Duration,
@@ -99,6 +108,7 @@ impl Roles {
     /// A new stream, which begins with these roles.
     pub(super) fn subscribed(&mut self, with: &BTreeSet<String>) {
         self.asked = None;
+        self.turn = None;
         for (name, role) in &mut self.by_name {
             role.offers = Offers::default();
             if with.contains(name) {
@@ -108,7 +118,6 @@ impl Roles {
             }
         }
     }
-        self.turn = None;
 
     pub(super) fn disconnected(&mut self) {
         self.asked = None;
@@ -122,15 +131,6 @@ impl Roles {
         }
     }
 
-    /// The roles for the next update, where one is due and none is under way.
-    fn update(&mut self, at: Duration) -> Option<BTreeSet<String>> {
-        if self.asked.is_some() {
-            return None;
-        }
-        let named = |is: &dyn Fn(&Standing) -> bool| -> Vec<String> {
-            let found = self.by_name.iter().filter(|(_, role)| is(&role.standing));
-            found.map(|(name, _)| name.clone()).collect()
-        };
     /// Gives the turn to keep offers back to the role that has waited for it the longest, of those whose gangs would. One
     /// that has not begun in time waits anew.
     pub(super) fn give_turn(&mut self, at: Duration, wanting: &BTreeSet<&str>) {
@@ -165,6 +165,15 @@ impl Roles {
         }
     }
 
+    /// The roles for the next update, where one is due and none is under way.
+    fn update(&mut self, at: Duration) -> Option<BTreeSet<String>> {
+        if self.asked.is_some() {
+            return None;
+        }
+        let named = |is: &dyn Fn(&Standing) -> bool| -> Vec<String> {
+            let found = self.by_name.iter().filter(|(_, role)| is(&role.standing));
+            found.map(|(name, _)| name.clone()).collect()
+        };
         let mut wanted = named(&|standing| *standing == Standing::Unknown);
         if wanted.is_empty() {
             wanted = named(
@@ -289,6 +298,7 @@ impl State {
                 self.roles.by_name.insert(role.clone(), new);
             }
         }
+        self.forget_roles(&demand);
         if !self.is_connected {
             return;
         }
@@ -302,6 +312,22 @@ impl State {
         if !revive.is_empty() {
             self.effects.push(Effect::Revive(revive));
         }
+    }
+
+    /// Forgets the roles that no job has and of which no task can be left: the framework gives them up with the next roles
+    /// that it asks for.
+    fn forget_roles(&mut self, demand: &BTreeMap<String, Demand>) {
+        let at = self.clock.at;
+        if at < self.roles.forget_at || self.roles.by_name.len() == demand.len() {
+            return;
+        }
+        self.roles.forget_at = at.saturating_add(FORGET_INTERVAL);
+        // Tasks of an earlier version may be in another role than the job is in.
+        let with_tasks = self.jobs.values().filter(|job| !job.tasks.is_empty());
+        let versions = with_tasks.flat_map(|job| job.record.versions.values());
+        let of_tasks: BTreeSet<&str> = versions.map(|version| &*version.spec.role).collect();
+        let is_needed = |name: &str| demand.contains_key(name) || of_tasks.contains(name);
+        self.roles.by_name.retain(|name, _| is_needed(name));
     }
 
     /// The master has answered an update of the roles.

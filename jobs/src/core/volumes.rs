@@ -16,6 +16,12 @@ use super::volume_operations::{OPERATIONS_BYTES, named_at_most, prepare, reserva
 use crate::placement::{self, Offer, Placed, Placement, Why, volume_in};
 use crate::spec::JobSpec;
 
+#[cfg(test)]
+thread_local! {
+    /// How many of the wanted were looked at for the agents of their volumes.
+    pub(super) static LOOKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl State {
     /// Places instances, each on its volume.
     pub(super) fn place_on_volumes(
@@ -35,6 +41,7 @@ impl State {
         let mut launchable = None;
         // Where one without a volume finds no room, none of the others does.
         let mut is_full = false;
+        let mut placed = BTreeSet::new();
         for one in wanted {
             let volumes = self.jobs.get(name).map(|job| &job.volumes);
             let volume = volumes.and_then(|volumes| volumes.get(&one.index));
@@ -62,7 +69,12 @@ impl State {
             });
             pool.charge(placement.offer, bytes);
             pool.charge_operations(placement.offer, named_at_most(&placement));
-            self.intend_on_volume(launchable, *one, placement, pool);
+            if self.intend_on_volume(launchable, *one, placement, pool) {
+                placed.insert(one.key());
+            }
+        }
+        if let Some(job) = self.jobs.get_mut(name).filter(|_| !placed.is_empty()) {
+            job.wanted.retain(|one| !placed.contains(&one.key()));
         }
     }
 
@@ -185,28 +197,28 @@ impl State {
         owner
     }
 
-    /// Notes a task and its volume; the volume is made, if there is none, in the ACCEPT that launches the task.
+    /// Notes a task and its volume; the volume is made, if there is none, in the ACCEPT that launches the task. Gives whether
+    /// there is such a task.
     fn intend_on_volume(
         &mut self,
         launchable: &Launchable<'_>,
         one: Wanted,
         placement: Placement,
         pool: &mut Pool,
-    ) {
+    ) -> bool {
         let Launchable { name, spec, .. } = *launchable;
         let (at, owner) = (placement.offer, self.owner());
         let before = pool.launches[at].len();
         self.intend(launchable, one, placement, pool);
         let offer = &pool.offers[at];
         let Some(launch) = pool.launches[at].get_mut(before) else {
-            return;
+            return false;
         };
         let Some(job) = self.jobs.get_mut(name) else {
-            return;
+            return false;
         };
-        job.wanted.retain(|other| other.key() != one.key());
         let Some(task) = job.tasks.get_mut(&launch.task_id) else {
-            return;
+            return false;
         };
         let id = match &launch.placement.returned {
             Some(returned) => returned.id.clone(),
@@ -247,6 +259,7 @@ impl State {
             self.outbox.write(Key::Volume(id.clone()).put(&record));
             job.volumes.insert(one.index, Volume::new(id, record));
         }
+        true
     }
 
     /// The launch that would have made a volume has not left, so that there is none.
@@ -288,7 +301,15 @@ impl State {
 
     /// The agents of volumes of a role that instances wait for, or that are to be released.
     pub(super) fn agents_waited_for(&self, role: &str) -> BTreeSet<&str> {
-        let of_jobs = self.jobs.values().flat_map(|job| {
+        // All volumes of a job are in one role.
+        let is_of_role = |job: &&Job| {
+            let volume = job.volumes.values().next();
+            volume.is_some_and(|volume| volume.record.role == role)
+        };
+        let with_volumes = self.jobs.values().filter(is_of_role);
+        let of_jobs = with_volumes.flat_map(|job| {
+            #[cfg(test)]
+            LOOKED.set(LOOKED.get() + job.wanted.len());
             let wanted = job.wanted.iter();
             wanted.filter_map(|one| job.volume_of(one))
         });

@@ -6,7 +6,9 @@ use meseta_resources::{Reservation, Resources, Role};
 
 use super::*;
 use crate::core::TaskName;
+use crate::core::job::KEYED;
 use crate::core::launch::ROLE_WORK_MIN;
+use crate::core::volumes::LOOKED;
 use crate::spec::Volume;
 
 fn database(count: u32) -> JobSpec {

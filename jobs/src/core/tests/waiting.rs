@@ -111,3 +111,35 @@ fn a_gang_that_gave_back_what_it_held_starts_once_the_rest_is_free() {
     world.calm(60, None);
     assert_eq!(state_of(&world, "wide"), "complete");
 }
+
+#[test]
+fn a_role_is_given_up_once_no_job_has_it_and_no_task_of_one_is_left() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, service(2, 1, 1));
+    world.calm(30, None);
+    // While the update has not ended, instances are in the role that the job had before.
+    world.refused.insert("other".to_owned());
+    let mut moved = service(2, 1, 1);
+    moved.role = "other".to_owned();
+    submit(&mut world, moved);
+    for name in ["a", "b"] {
+        let mut spec = batch(name, 1);
+        spec.role = name.to_owned();
+        submit(&mut world, spec);
+        world.calm(5, None);
+        let (name, purge) = (name.to_owned(), true);
+        world.request(Request::Stop { name, purge });
+    }
+    let roles = |world: &World| world.state.roles().into_iter().collect::<Vec<_>>();
+    world.calm(1, None);
+    assert_eq!(roles(&world), ["a", "b", "r"]);
+    world.calm(70, None);
+    assert_eq!(roles(&world), ["r"]);
+    assert!(world.alive("web") > 0);
+    // It is asked for anew with the next job that has it.
+    let mut spec = batch("a", 1);
+    spec.role = "a".to_owned();
+    submit(&mut world, spec);
+    world.calm(5, None);
+    assert_eq!(roles(&world), ["a", "r"]);
+}
