@@ -213,7 +213,8 @@ impl State {
             let from = replaced_by(job, version, (from, kept_up));
             // What has never run, or was stopped, is not kept up meanwhile; what has outlived the stop is.
             let has_run = job.record.stable.is_some() || !job.tasks.is_empty();
-            let from = from.filter(|_| has_run && !job.record.held);
+            let is_over = job.record.held && job.healthy(at) == 0;
+            let from = from.filter(|_| has_run && !is_over);
             job.record.rollout = from.map(|from| Rollout {
                 from,
                 reverting,
@@ -451,7 +452,6 @@ pub(super) fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
     sized == *spec
 }
 
-/// Forgets the oldest versions that nothing runs or may go back to.
 /// The version that instances have which another one is to replace: the one that an update has kept up until now, where
 /// its target was not healthy yet, else that target. To go to that target anew leaves as much to replace as before.
 fn replaced_by(job: &Job, version: u64, (target, kept_up): (u64, Option<u64>)) -> Option<u64> {
@@ -479,6 +479,7 @@ fn set_count(job: &mut Job, count: u32) {
     }
 }
 
+/// Forgets the oldest versions that nothing runs or may go back to.
 fn forget_versions(job: &mut Job) {
     let record = &mut job.record;
     let mut needed: BTreeSet<u64> = job.tasks.values().map(|task| task.name.version).collect();

@@ -63,10 +63,10 @@ impl State {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
-        job.wanted = if job.is_before_its_start() && !may_start {
-            Vec::new()
-        } else {
-            plan.wanted
+        let is_kept_waiting = job.is_before_its_start() && !may_start;
+        job.wanted = match is_kept_waiting {
+            true => Vec::new(),
+            false => plan.wanted,
         };
         if plan.new_healthy > job.progress.healthy || plan.awaits_promotion {
             job.progress = Progress {
@@ -75,8 +75,12 @@ impl State {
                 failures: 0,
             };
         }
-        // What was stopped was not killed in time, and runs on.
-        if plan.new_healthy > 0 && std::mem::take(&mut job.record.held) {
+        if is_kept_waiting {
+            // Nothing can become healthy that may not start.
+            job.progress.at = at;
+        }
+        // What was stopped was not killed in time, and all of it runs on.
+        if plan.is_done && std::mem::take(&mut job.record.held) {
             self.outbox.write(job.key().put(&job.record));
         }
         if plan.is_done {

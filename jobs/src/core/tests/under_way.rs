@@ -257,3 +257,50 @@ fn instances_that_outlived_a_stop_are_updated_as_any_others() {
     let view = world.state.job("web").unwrap();
     assert_eq!((view.state, view.version), ("healthy", 2));
 }
+
+#[test]
+fn instances_that_outlived_a_stop_let_no_others_start_before_what_the_service_starts_after() {
+    let mut world = World::new(1, 3);
+    let mut sooner = service(1, 1, 0);
+    sooner.name = "sooner".to_owned();
+    let mut spec = JobSpec {
+        after: vec!["sooner".to_owned()],
+        ..service(3, 1, 0)
+    };
+    // One on each agent.
+    spec.task.requests.insert("cpus".to_owned(), 3.0);
+    for spec in [&sooner, &spec] {
+        submit(&mut world, spec.clone());
+    }
+    world.calm(60, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    let tasks = world.state.job("web").unwrap().tasks.unwrap();
+    let outlives = tasks[0].task_id.clone();
+    while world.alive("web") > 0 {
+        world.toggle_agent();
+    }
+    world.return_others(&outlives);
+    while world.deliver() {}
+    for name in ["web", "sooner"] {
+        let (name, purge) = (name.to_owned(), false);
+        world.request(Request::Stop { name, purge });
+    }
+    world.sync();
+    while world.deliver() {}
+    submit(&mut world, spec.clone());
+    world.crash();
+    world.return_all();
+    // Much longer than the deadline of an update.
+    for command in ["true", "another"] {
+        submit(&mut world, changed(&spec, command));
+        world.calm(150, None);
+        let view = world.state.job("web").unwrap();
+        assert_eq!(view.why, "it starts after sooner");
+        assert!(world.lives(&outlives) && world.alive("web") == 1);
+    }
+    submit(&mut world, sooner);
+    world.calm(100, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 2));
+    assert_eq!(world.alive("web"), 3);
+}
