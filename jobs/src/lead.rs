@@ -1,13 +1,16 @@
 //! A scheduler's way to the lead among others, and what it does there.
 //!
 //! Whoever leads acts: the core with its store and its link to the master ([`Acting`]). While another scheduler leads,
-//! questions are answered by an empty state, and nothing is said to a master.
+//! questions are answered by an empty state, and nothing is said to a master. Invariant: the lease is renewed however long
+//! the core takes for a step, as no step depends on it: calls and writes are held to it where they leave.
 
 use meseta_daemon::clock::Clock;
 use meseta_etcd::leadership::election::{Candidate, Elected, Lost};
 use meseta_etcd::leadership::{Fence, Role};
 use meseta_etcd::store::{Keys, StoreError, keep_role};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -54,14 +57,46 @@ impl Acting {
         State::restore(self.options.clone(), self.clock.now(), records)
     }
 
-    /// Acts until `stop`; what was decided by then is durable.
+    /// The same on a thread of its own, for as many records as a leader leaves.
+    fn restore_apart(
+        &self,
+        records: Records,
+    ) -> impl Future<Output = Result<State, RestoreError>> + use<> {
+        let (options, clock) = (self.options.clone(), self.clock);
+        let restore = move || State::restore(options, clock.now(), records);
+        unless_panicked(tokio::task::spawn_blocking(restore))
+    }
+
+    /// Acts until `stop`; what was decided by then is durable. Where this is given up, so is the core, after its step.
+    ///
+    /// The core has a thread of its own, as its steps may be long: also with one processor all else goes on beside it.
     pub(crate) async fn run(self, state: State, store: Store, stop: CancellationToken) {
         let service = Service::new(state, store, self.clock, self.inbox);
         let linking = AbortOnDropHandle::new(tokio::spawn(self.link.run(stop.clone())));
-        service.run(stop).await;
+        let given_up = CancellationToken::new();
+        let _give_up = given_up.clone().drop_guard();
+        let runtime = Handle::current();
+        let core = tokio::task::spawn_blocking(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = given_up.cancelled() => {}
+                    () = service.run(stop) => {}
+                }
+            });
+        });
+        unless_panicked(core).await;
         if linking.await.is_err() {
             tracing::error!("the link to the master panicked");
         }
+    }
+}
+
+/// What a thread has given; its panic goes on here. Never returns where the runtime has ended it before it began.
+async fn unless_panicked<T>(thread: JoinHandle<T>) -> T {
+    match thread.await.map_err(JoinError::try_into_panic) {
+        Ok(given) => given,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => std::future::pending().await,
     }
 }
 
@@ -105,7 +140,12 @@ impl Candidacy {
             () = acting.inbox.stand_by(nothing) => return Ok(()),
             opened = opening => opened?,
         };
-        let state = self.restored(acting.restore(records))?;
+        let restoring = acting.restore_apart(records);
+        let restored = tokio::select! {
+            () = acting.inbox.stand_by(nothing) => return Ok(()),
+            restored = restoring => restored,
+        };
+        let state = self.restored(restored)?;
         tokio::select! {
             reason = keep_role(&self.role, fence, writing) => Err(LeadError::Writing(reason)),
             () = acting.run(state, store, stop) => Ok(()),
@@ -117,5 +157,94 @@ impl Candidacy {
             prefix: self.keys.prefix().to_owned(),
             source,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use meseta_daemon::authentication::ClientIdentity;
+    use meseta_etcd::leadership::election::LeaseTimes;
+    use meseta_etcd::leadership::fence::BootTime;
+    use meseta_etcd::leadership::{Leader, Standing};
+    use meseta_etcd::testing::FakeEtcd;
+
+    use super::*;
+    use crate::link::Registration;
+    use crate::service::{Ends, tests::options};
+
+    /// Far longer than a renewal takes.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A scheduler on an etcd of its own, and what it is spoken to by.
+    fn candidacy(etcd: &FakeEtcd, ttl: Duration) -> (Candidacy, Acting, crate::service::Handle) {
+        let (role, of_role) = watch::channel(Role::Following(None));
+        let fence = Fence::closed();
+        let standing = Standing {
+            role: of_role,
+            fence: fence.clone(),
+        };
+        let ends = Ends::new(Registration::default(), standing);
+        let keys = store::etcd::keys("/m/");
+        let candidacy = Candidacy {
+            candidate: Candidate {
+                client: etcd.client(ttl),
+                key: keys.leader(),
+                me: Leader::default(),
+                times: LeaseTimes { ttl },
+                clock: BootTime::now,
+            },
+            keys,
+            role,
+        };
+        let identity = ClientIdentity::new(None, None, None);
+        let acting = Acting {
+            inbox: ends.inbox,
+            link: Link {
+                masters: vec!["127.0.0.1:1".to_owned()],
+                identity: identity.expect("no files"),
+                registration: ends.registration,
+                events: ends.link,
+                leader: watch::Sender::default(),
+                fence,
+                seed: 1,
+            },
+            clock: Clock::new(),
+            options: options(),
+        };
+        (candidacy, acting, ends.handle)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn the_lease_is_renewed_while_the_core_takes_its_time() {
+        let etcd = FakeEtcd::start();
+        let (candidacy, acting, handle) = candidacy(&etcd, Duration::from_secs(2));
+        let (fence, stop) = (acting.link.fence.clone(), CancellationToken::new());
+        let running = tokio::spawn(candidacy.run(acting, stop.clone()));
+        let mut role = handle.standing.role.clone();
+        let led = role.wait_for(|role| *role == Role::Leading);
+        led.await.expect("it leads");
+        let (begun, is_reading) = tokio::sync::oneshot::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let reading = tokio::spawn(async move {
+            let read = handle.read(move |_| {
+                let _ = begun.send(());
+                let _ = ended.recv();
+            });
+            read.await
+        });
+        is_reading.await.expect("it reads");
+        // Only a renewal opens it again.
+        for _ in 0..3 {
+            fence.close();
+            let opened = tokio::time::timeout(PATIENCE, fence.opened()).await;
+            assert!(opened.is_ok(), "the lease is not renewed");
+        }
+        drop(end);
+        assert_eq!(reading.await.expect("it ends"), Ok(()));
+        stop.cancel();
+        let led = running.await.expect("it ends");
+        assert!(led.is_ok(), "{led:?}");
     }
 }

@@ -338,15 +338,18 @@ pub(crate) mod tests {
 
     /// A scheduler without jobs.
     pub(crate) fn empty_state(clock: Clock) -> State {
-        let options = Options {
+        State::restore(options(), clock.now(), []).expect("nothing to restore")
+    }
+
+    pub(crate) fn options() -> Options {
+        Options {
             service_unreachable: Duration::from_secs(60),
             batch_unreachable: Duration::from_secs(60),
             next_time: |_, _| None,
             reconcile: ReconcileIntervals::default(),
             principal: None,
             owner: 1,
-        };
-        State::restore(options, clock.now(), []).expect("nothing to restore")
+        }
     }
 
     #[tokio::test]
