@@ -19,6 +19,7 @@ use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, Va
 use meseta_daemon::build_info::BuildInfo;
 
 use crate::estimate;
+use crate::exit_code;
 use crate::fleet;
 use crate::local;
 use crate::registry;
@@ -233,15 +234,32 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Prints the reason, with its causes, and gives the exit code (2, the convention for usage).
+    /// Prints the reason, with its causes, and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         if let Self::CommandLine(error) = self {
             // Help and version go to standard output with code 0; a failed print has nowhere to go.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
+        let code = if self.may_pass() {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::from(exit_code::WRONG)
+        };
         eprintln!("meseta: {:#}", anyhow::Error::from(self));
-        ExitCode::from(2)
+        code
+    }
+
+    /// Whether the same may be understood a moment later: a file system may not be mounted yet.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::ValueFile { .. } => true,
+            Self::ConfigUnreadable { source, .. } => !exit_code::is_lasting(source),
+            Self::CommandLine(_)
+            | Self::ConfigSyntax { .. }
+            | Self::ConfigKey { .. }
+            | Self::ConfigValue { .. } => false,
+        }
     }
 }
 

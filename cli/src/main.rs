@@ -5,6 +5,7 @@
 
 mod daemon;
 mod estimate;
+mod exit_code;
 mod flags;
 mod fleet;
 mod local;
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
         let told = format!("meseta: {error:#}");
         // A reader that went away is no error.
         let _ = writeln!(std::io::stderr(), "{}", verbs::table::printable(&told));
-        ExitCode::FAILURE
+        exit_code::after(&error)
     })
 }
 

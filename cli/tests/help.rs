@@ -64,3 +64,30 @@ fn a_verb_without_a_master_says_so_and_ends() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text.contains("nothing answers at 127.0.0.1:1"), "{text}");
 }
+
+/// Units of systemd try a daemon again for ever unless it exits with 2.
+#[test]
+fn a_daemon_that_is_told_nonsense_exits_with_2_and_with_1_where_that_may_pass() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let work_dir = format!("--work_dir={}", dir.path().join("w").display());
+    let syntax = dir.path().join("syntax.toml");
+    std::fs::write(&syntax, "port = = 1\n").expect("written");
+    let syntax = format!("--config={}", syntax.display());
+    let agent = ["agent", "--master=127.0.0.1:1", "--port=0"];
+    let with = |flag| [&agent[..], &[flag]].concat();
+    for (line, code) in [
+        (vec!["master", "--ip=0.0.0.0", "--port=0"], 2),
+        (vec!["master", "--registry=nosuch", "--port=0"], 2),
+        (vec!["scheduler", "--master=nonsense", "--port=0"], 2),
+        (with("--isolation=nosuch"), 2),
+        (with("--resources=cpus:many"), 2),
+        (with(&syntax), 2),
+        (with("--config=/nowhere/agent.toml"), 1),
+        (with("--resources=file:///nowhere/at/all"), 1),
+        (with("--http_credentials=/nowhere/at/all"), 1),
+    ] {
+        let output = meseta(&[&line[..], &[&work_dir]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{line:?}: {said}");
+    }
+}

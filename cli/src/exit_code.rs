@@ -1,0 +1,200 @@
+//! What this process exits with after an error: 2 where a daemon was told what makes no sense, and a human must look; else 1.
+//!
+//! Units of systemd try a daemon again for ever unless it exits with 2 ([`WRONG`]). Invariant: nothing that may pass by
+//! itself gives 2, such as an address that is not there yet, a name that is not known yet, a file system that is not
+//! mounted yet, or a certificate that is being exchanged: what stands in the command line, the environment and the file
+//! of `--config` is configuration, what stands in further files is not.
+
+use std::io;
+use std::process::ExitCode;
+
+use meseta_agent::{ConfigurationError, ModulesError, OversubscriptionError};
+use meseta_daemon::authentication::SettingsError;
+use meseta_daemon::flag_error::FlagError;
+
+/// The convention for usage. `RestartPreventExitStatus=` of the units names it.
+pub(crate) const WRONG: u8 = 2;
+
+/// Flags that name files or devices, with which more can be wrong than their own words.
+const FLAGS_OF_FILES: [&str; 7] = [
+    "allowed_devices",
+    "allowed_host_paths",
+    "etcd_ca_file",
+    "etcd_password_file",
+    "seccomp_config_dir",
+    "seccomp_profile_name",
+    "whitelist",
+];
+
+/// Of any verb.
+pub(crate) fn after(error: &anyhow::Error) -> ExitCode {
+    if is_wrong_configuration(error) {
+        return ExitCode::from(WRONG);
+    }
+    ExitCode::FAILURE
+}
+
+fn is_wrong_configuration(error: &anyhow::Error) -> bool {
+    if let Some(error) = error.downcast_ref::<meseta_master::RunError>() {
+        return is_of_master(error);
+    }
+    if let Some(error) = error.downcast_ref::<meseta_agent::RunError>() {
+        return is_of_agent(error);
+    }
+    let of_scheduler = error.downcast_ref::<meseta_jobs::RunError>();
+    of_scheduler.is_some_and(is_of_scheduler)
+}
+
+fn is_of_master(error: &meseta_master::RunError) -> bool {
+    use meseta_master::RunError;
+    match error {
+        RunError::Etcd(_) | RunError::UnknownRegistry(_) => true,
+        RunError::Flag(error) => is_of_flag(error),
+        RunError::Authentication(error) => is_of_authentication(error),
+        _ => false,
+    }
+}
+
+fn is_of_agent(error: &meseta_agent::RunError) -> bool {
+    use meseta_agent::RunError;
+    match error {
+        RunError::Configuration(error) => is_of_agents_flags(error),
+        RunError::Oversubscription(OversubscriptionError::Modules(ModulesError::Unreadable {
+            ..
+        })) => false,
+        RunError::Oversubscription(_) | RunError::Master(_) => true,
+        RunError::Authentication(error) => is_of_authentication(error),
+        _ => false,
+    }
+}
+
+fn is_of_scheduler(error: &meseta_jobs::RunError) -> bool {
+    use meseta_jobs::RunError;
+    match error {
+        RunError::Master(_) | RunError::Etcd(_) => true,
+        RunError::Flag(error) => is_of_flag(error),
+        RunError::Authentication(error) => is_of_authentication(error),
+        // The name of the user may come from a directory that does not answer yet.
+        _ => false,
+    }
+}
+
+fn is_of_agents_flags(error: &ConfigurationError) -> bool {
+    match error {
+        // What an agent has and is called is found out, and may be more when all is mounted and known.
+        ConfigurationError::Incompatible { what, .. } => !["resources", "hostname"].contains(what),
+        ConfigurationError::Checkpointed { .. }
+        | ConfigurationError::UnreadableRecord { .. }
+        | ConfigurationError::File { .. } => false,
+        ConfigurationError::IsolationFlag { flag, .. } => !FLAGS_OF_FILES.contains(flag),
+        _ => true,
+    }
+}
+
+fn is_of_flag(error: &FlagError) -> bool {
+    !FLAGS_OF_FILES.contains(&error.flag)
+}
+
+fn is_of_authentication(error: &SettingsError) -> bool {
+    !matches!(
+        error,
+        SettingsError::Credentials { .. }
+            | SettingsError::File { .. }
+            | SettingsError::Acls(_)
+            | SettingsError::Tls(_)
+    )
+}
+
+/// Whether a configuration file that could not be read for this reason will not be readable later either.
+pub(crate) fn is_lasting(source: &io::Error) -> bool {
+    use io::ErrorKind;
+    matches!(
+        source.kind(),
+        ErrorKind::PermissionDenied | ErrorKind::IsADirectory | ErrorKind::InvalidData
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use meseta_daemon::tls::{FileError, TlsError};
+
+    use super::*;
+
+    fn missing() -> FileError {
+        FileError::Read {
+            path: PathBuf::from("/x"),
+            source: io::ErrorKind::NotFound.into(),
+        }
+    }
+
+    fn incompatible(what: &'static str) -> meseta_agent::RunError {
+        let error = ConfigurationError::Incompatible {
+            what,
+            before: "a".to_owned(),
+            now: "b".to_owned(),
+            policy: meseta_agent::ReconfigurationPolicy::Additive,
+            latest: "/x".to_owned(),
+        };
+        error.into()
+    }
+
+    /// Each was tried again every second for ever.
+    #[test]
+    fn a_wrong_configuration_is_not_tried_again() {
+        let flag = |flag| FlagError::new(flag, "x", "why");
+        let wrong: [anyhow::Error; 11] = [
+            meseta_master::RunError::UnknownRegistry("x".to_owned()).into(),
+            meseta_master::RunError::from(flag("weights")).into(),
+            meseta_master::RunError::from(SettingsError::HalfAPair).into(),
+            meseta_agent::RunError::from(SettingsError::NoAcls("x".to_owned())).into(),
+            meseta_agent::RunError::from(ConfigurationError::Resources("x".to_owned())).into(),
+            meseta_agent::RunError::from(ConfigurationError::Zero("x")).into(),
+            incompatible("attributes").into(),
+            meseta_agent::RunError::from(meseta_agent::MasterAddressError::Malformed(
+                "x".to_owned(),
+            ))
+            .into(),
+            meseta_jobs::RunError::Master("x".to_owned()).into(),
+            meseta_jobs::RunError::from(flag("store")).into(),
+            meseta_jobs::RunError::from(SettingsError::AuthoritiesAlone).into(),
+        ];
+        for error in wrong {
+            assert_eq!(after(&error), ExitCode::from(2), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again() {
+        let listen = || meseta_master::RunError::Listen {
+            address: ([10, 0, 0, 1], 5050).into(),
+            source: io::ErrorKind::AddrNotAvailable.into(),
+        };
+        let tls = SettingsError::Tls(TlsError::File(missing()));
+        let file = SettingsError::File {
+            flag: "credentials",
+            cause: missing(),
+        };
+        let value = ConfigurationError::File {
+            flag: "resources",
+            path: "/x".to_owned(),
+            why: "x".to_owned(),
+        };
+        let flag = |flag| FlagError::new(flag, "x", "why");
+        let passing: [anyhow::Error; 9] = [
+            anyhow::anyhow!("of a verb"),
+            listen().into(),
+            meseta_master::RunError::from(tls).into(),
+            meseta_master::RunError::from(flag("etcd_ca_file")).into(),
+            meseta_agent::RunError::from(file).into(),
+            meseta_agent::RunError::from(value).into(),
+            incompatible("resources").into(),
+            incompatible("hostname").into(),
+            meseta_jobs::RunError::User.into(),
+        ];
+        for error in passing {
+            assert_eq!(after(&error), ExitCode::FAILURE, "{error:#}");
+        }
+    }
+}
