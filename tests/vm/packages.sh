@@ -22,6 +22,7 @@ task() { pid=$(pgrep -x -f 'sleep 86400') && echo "$pid $(awk '{ print $22 }' "/
 same_task() { [ "$(task)" = "$started" ]; }
 ended_task() { ! pgrep -x -f 'sleep 86400'; }
 runs() { meseta tasks | grep -q TASK_RUNNING; }
+installed() { dpkg -s meseta | grep -qx 'Status: install ok installed'; }
 soon() { local n; for n in $(seq 60); do "$@" && return; sleep 1; done; return 1; }
 
 timed "install" dpkg -i first.deb
@@ -29,10 +30,15 @@ holds "the agent is not started by itself" inactive meseta-agent
 holds "the users are there" getent passwd meseta meseta-master meseta-scheduler
 # The machine leaves manuals out of its disk.
 holds "the package has the manual" listed /usr/share/man/man1/meseta-agent.1.gz
+echo 'attributes = "rack:r1"' >>/etc/meseta/agent.toml
 timed "start" systemctl enable --now meseta-master meseta-agent
 timed "start the scheduler of jobs" systemctl enable --now meseta-scheduler
 holds "the scheduler answers" meseta jobs
 timed "a task runs" meseta execute --detach --name=long --command='exec sleep 86400' --resources='cpus:0.1;mem:32'
+holds "the scope can be stopped" systemctl stop meseta-tasks.scope
+holds "the task has ended" soon ended_task
+timed "another task runs" meseta execute --detach --name=long --command='exec sleep 86400' --resources='cpus:0.1;mem:32'
+holds "the scope is there again" systemctl is-active meseta-tasks.scope
 started=$(task)
 agent=$(systemctl show -p MainPID meseta-agent)
 
@@ -40,6 +46,16 @@ timed "upgrade" dpkg -i second.deb
 holds "the task is the same process" same_task
 holds "the agent is another one" test "$agent" != "$(systemctl show -p MainPID meseta-agent)"
 holds "the agent has the task" soon runs
+
+# An agent that does not start: what was registered with attributes has none.
+sed -i '/^attributes/d' /etc/meseta/agent.toml
+timed "install again, with an agent that does not start" dpkg -i second.deb
+holds "the package is installed all the same" installed
+holds "the agent is not tried again and again" systemctl is-failed meseta-agent
+echo 'attributes = "rack:r1"' >>/etc/meseta/agent.toml
+holds "the agent starts when that is mended" systemctl start meseta-agent
+holds "the task is the same process still" same_task
+holds "the agent has the task again" soon runs
 
 timed "remove" dpkg -r meseta
 holds "the agent has ended" inactive meseta-agent

@@ -27,6 +27,7 @@ pub use layout::{GroupDir, Groups, Layout, LayoutError};
 pub(crate) use memory_limit::{UNLIMITED_MIN_BYTES, limit_files, limit_in_force, limit_of};
 pub use open_files::Files;
 pub(crate) use open_files::{Anchors, Budget};
+pub(crate) use scope::restore as restore_scope;
 pub use scope::{ScopeError, task_scope};
 
 /// Makes one group; one that exists already is no error. Its parent has to be there: what was removed meanwhile is

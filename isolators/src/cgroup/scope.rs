@@ -4,12 +4,14 @@
 //! living children could not be started again (219/CGROUP), so containers are not below the agent's
 //! service but in `<root>-tasks.scope` of `<root>.slice`, which is asked for over D-Bus by busctl(1), a part of
 //! systemd. A process in a leaf of its own keeps the scope when no task runs; scope and process
-//! outlive the agent. Invariant: a scope that is there is used as it is.
+//! outlive the agent, and one that somebody has stopped is asked for again ([`restore`]). Invariant: a scope that is
+//! there is used as it is, and a folder in its place is made by nobody but systemd.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -75,6 +77,10 @@ pub fn task_scope(host: &mut Host, root: &Path) -> Result<Option<PathBuf>, Scope
     };
     let relative = Path::new(&slice).join(&scope);
     let dir = unified.mount.join(&relative);
+    if dir.is_dir() && !has_tasks(&dir) && !is_known(&scope) {
+        // A folder of this name without a unit: `systemctl stop` would end nothing.
+        let _ = remove(&dir);
+    }
     if !is_kept(&dir) {
         make(&slice, &scope, &dir)?;
     }
@@ -82,11 +88,94 @@ pub fn task_scope(host: &mut Host, root: &Path) -> Result<Option<PathBuf>, Scope
     Ok(Some(relative))
 }
 
+/// Makes the scope again that [`task_scope`] gave as `root`, if it is gone: somebody has stopped it.
+pub(crate) fn restore(mount: &Path, root: &Path) -> Result<(), ScopeError> {
+    let units = units_of(root).filter(|_| Path::new(BOOTED).is_dir());
+    let Some((slice, scope)) = units else {
+        return Ok(());
+    };
+    let dir = mount.join(root);
+    if dir.is_dir() {
+        return Ok(());
+    }
+    make(&slice, &scope, &dir)
+}
+
+/// The slice and the scope of which this is the folder.
+fn units_of(root: &Path) -> Option<(String, String)> {
+    let slice = root.parent()?.to_str()?;
+    let (slice, scope) = units(Path::new(slice.strip_suffix(".slice")?))?;
+    (Path::new(&slice).join(&scope) == root).then_some((slice, scope))
+}
+
 fn is_kept(scope: &Path) -> bool {
     scope.is_dir() && list_pids(&scope.join(PAUSE)).is_ok_and(|pids| !pids.is_empty())
 }
 
+/// Whether systemd has the unit; so it is taken to be unless it says that it has not.
+fn is_known(scope: &str) -> bool {
+    let asked = busctl(["GetUnit", "s", scope].map(str::to_owned));
+    let Ok(output) = asked else {
+        return true;
+    };
+    output.status.success() || !is_not_loaded(&String::from_utf8_lossy(&output.stderr))
+}
+
+/// systemd's words for `org.freedesktop.systemd1.NoSuchUnit`.
+fn is_not_loaded(said: &str) -> bool {
+    said.contains(" not loaded")
+}
+
+/// Whether processes run in it beside its keeper; so it is taken to be where that cannot be told.
+fn has_tasks(scope: &Path) -> bool {
+    let keeper = scope.join(PAUSE);
+    let Ok(folders) = folders_of(scope) else {
+        return true;
+    };
+    let mut others = folders.iter().filter(|folder| **folder != keeper);
+    others.any(|folder| !list_pids(folder).is_ok_and(|pids| pids.is_empty()))
+}
+
+/// A folder and all below it, each after those within it.
+fn folders_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut folders = vec![dir.to_owned()];
+    let mut next = 0;
+    while let Some(folder) = folders.get(next) {
+        let entries: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
+        let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let within = entries.into_iter().filter(is_folder);
+        folders.extend(within.map(|entry| entry.path()));
+        next += 1;
+    }
+    folders.reverse();
+    Ok(folders)
+}
+
+/// Removes a folder in which nothing runs but the process that keeps it, and those within.
+fn remove(scope: &Path) -> io::Result<()> {
+    let keeper = scope.join(PAUSE);
+    for pid in list_pids(&keeper).unwrap_or_default() {
+        let pid = nix::unistd::Pid::from_raw(pid);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    }
+    let began = Instant::now();
+    while list_pids(&keeper).is_ok_and(|pids| !pids.is_empty()) && began.elapsed() < SCOPE_TIMEOUT {
+        sleep(SCOPE_POLL);
+    }
+    for folder in folders_of(scope)? {
+        fs::remove_dir(folder)?;
+    }
+    Ok(())
+}
+
+/// One at a time: of several launches that find the scope gone, one asks for it.
+static MAKING: Mutex<()> = Mutex::new(());
+
 fn make(slice: &str, scope: &str, dir: &Path) -> Result<(), ScopeError> {
+    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_kept(dir) {
+        return Ok(());
+    }
     let pid = start_pause(scope)?;
     let made = if dir.is_dir() {
         // Its keeper was killed while tasks ran.
@@ -135,14 +224,9 @@ fn ask(slice: &str, scope: &str, pid: i32) -> Result<(), ScopeError> {
         scope: scope.to_owned(),
         reason,
     };
-    let told = Command::new("busctl")
-        .args(request(slice, scope, pid))
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| refused(format!("busctl, a part of systemd, did not run: {error}")))?;
+    let told = busctl(request(slice, scope, pid));
+    let told =
+        told.map_err(|error| refused(format!("busctl, a part of systemd, did not run: {error}")))?;
     if told.status.success() {
         return Ok(());
     }
@@ -150,16 +234,29 @@ fn ask(slice: &str, scope: &str, pid: i32) -> Result<(), ScopeError> {
     Err(refused(text.trim().to_owned()))
 }
 
-/// The arguments of busctl(1) that ask for a scope with this process in it.
-fn request(slice: &str, scope: &str, pid: i32) -> Vec<String> {
-    const METHOD: [&str; 4] = [
+/// Calls a method of systemd's manager: its name, and what busctl(1) takes after it.
+fn busctl(call: impl IntoIterator<Item = String>) -> io::Result<Output> {
+    const MANAGER: [&str; 3] = [
         "org.freedesktop.systemd1",
         "/org/freedesktop/systemd1",
         "org.freedesktop.systemd1.Manager",
-        "StartTransientUnit",
     ];
+    let timeout = format!("--timeout={}", SCOPE_TIMEOUT.as_secs());
+    Command::new("busctl")
+        .args(["--system", &timeout, "call"])
+        .args(MANAGER)
+        .args(call)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .output()
+}
+
+/// The call that asks for a scope with this process in it.
+fn request(slice: &str, scope: &str, pid: i32) -> Vec<String> {
     let pid = pid.to_string();
-    let properties: [&[&str]; 10] = [
+    let properties: [&[&str]; 11] = [
         &["Description", "s", "Tasks of Meseta's agents"],
         &["Slice", "s", slice],
         &["Delegate", "b", "true"],
@@ -171,14 +268,14 @@ fn request(slice: &str, scope: &str, pid: i32) -> Vec<String> {
         &["TasksMax", "t", "18446744073709551615"],
         // Ended in order when the machine goes down.
         &["DefaultDependencies", "b", "true"],
+        // One that was stopped and failed would keep its name.
+        &["CollectMode", "s", "inactive-or-failed"],
         &["PIDs", "au", "1", &pid],
     ];
-    let timeout = format!("--timeout={}", SCOPE_TIMEOUT.as_secs());
     let count = properties.len().to_string();
-    let mut all = vec!["--system", &timeout, "call"];
-    all.extend(METHOD);
     // The unit's name, what to do if there is a job for it, its properties, and no further units.
-    all.extend(["ssa(sv)a(sa(sv))", scope, "fail", &count]);
+    let signature = "ssa(sv)a(sa(sv))";
+    let mut all = vec!["StartTransientUnit", signature, scope, "fail", &count];
     all.extend(properties.concat());
     all.push("0");
     all.into_iter().map(str::to_owned).collect()
@@ -231,10 +328,10 @@ mod tests {
         let all = request("meseta.slice", "meseta-tasks.scope", 17);
         let at = all.iter().position(|one| one == "ssa(sv)a(sa(sv))");
         let rest = &all[at.expect("the signature") + 1..];
-        assert_eq!(rest[..3], ["meseta-tasks.scope", "fail", "10"]);
+        assert_eq!(rest[..3], ["meseta-tasks.scope", "fail", "11"]);
         let mut rest = rest[3..].iter().map(String::as_str);
         let mut properties = Vec::new();
-        for _ in 0..10 {
+        for _ in 0..11 {
             let name = rest.next().expect("a name");
             let value = match rest.next().expect("a type") {
                 "au" => rest.by_ref().take(2).last(),
@@ -250,6 +347,54 @@ mod tests {
             ("PIDs", "17"),
         ] {
             assert!(properties.contains(&expected), "{properties:?}");
+        }
+    }
+
+    /// Of its folder alone an agent knew nothing more, and made it itself when systemd had removed it.
+    #[test]
+    fn a_scope_is_known_by_its_folder() {
+        let both = Some(("meseta.slice".to_owned(), "meseta-tasks.scope".to_owned()));
+        assert_eq!(units_of(Path::new("meseta.slice/meseta-tasks.scope")), both);
+        for root in [
+            "",
+            "meseta",
+            "meseta.slice",
+            "a.slice/b-tasks.scope",
+            "a/meseta.slice/meseta-tasks.scope",
+        ] {
+            assert_eq!(units_of(Path::new(root)), None, "{root}");
+        }
+        assert!(is_not_loaded(
+            "Call failed: Unit meseta-tasks.scope not loaded.\n"
+        ));
+        assert!(!is_not_loaded(
+            "Failed to connect to bus: No such file or directory\n"
+        ));
+    }
+
+    #[test]
+    fn a_folder_in_which_nothing_runs_is_removed_whole() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let scope = dir.path().join("x-tasks.scope");
+        let group = |path: &str, pids: &str| {
+            let folder = scope.join(path);
+            fs::create_dir_all(&folder).expect("made");
+            fs::write(folder.join("cgroup.procs"), pids).expect("written");
+        };
+        for path in ["", "meseta", "meseta/c1", "meseta/c1/leaf"] {
+            group(path, "");
+        }
+        assert!(!has_tasks(&scope));
+        group(PAUSE, "17\n");
+        assert!(!has_tasks(&scope), "its keeper is no task");
+        group("meseta/c1/leaf", "18\n");
+        assert!(has_tasks(&scope));
+        let all = folders_of(&scope).expect("read");
+        assert_eq!(all.len(), 5);
+        assert_eq!(all.last(), Some(&scope));
+        for (at, folder) in all.iter().enumerate() {
+            let later = &all[at + 1..];
+            assert!(!later.iter().any(|one| one.starts_with(folder)), "{all:?}");
         }
     }
 

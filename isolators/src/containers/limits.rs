@@ -10,7 +10,7 @@ use std::io;
 use super::{ContainerError, Containers};
 use crate::cgroup::{
     Controller, Drift, GroupDir, Groups, KnobError, KnobWrite, Version, control_text, drifts,
-    flat_value, limit_files, limit_in_force, number, read_text,
+    flat_value, limit_files, limit_in_force, number, read_text, restore_scope,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
@@ -43,6 +43,7 @@ impl Containers {
             Err(KnobError::Create { source, .. })
                 if source.kind() == io::ErrorKind::NotFound && name.nesting().is_none() =>
             {
+                self.restore_scope()?;
                 self.layout.create_instance()?;
                 // The next one has the new group of supervisors open.
                 self.launcher.stop();
@@ -50,6 +51,19 @@ impl Containers {
             }
             made => made,
         }
+    }
+
+    /// The folder of a scope is systemd's to make: of one made here it would know nothing.
+    fn restore_scope(&self) -> Result<(), KnobError> {
+        let (mount, dir) = (self.layout.unified_mount(), self.layout.unified_root());
+        let Some((mount, path)) = mount.zip(dir) else {
+            return Ok(());
+        };
+        let root = path.strip_prefix(mount).unwrap_or(&path);
+        restore_scope(mount, root).map_err(|error| KnobError::Create {
+            path: path.clone(),
+            source: io::Error::other(error),
+        })
     }
 
     /// Measures what the isolators measure themselves: folders (`disk/du`), ports (`network/ports`).
@@ -214,17 +228,47 @@ impl Containers {
     /// How often the kernel killed for want of memory in the container; `None` where it does not say.
     pub fn oom_kills(&self, name: &ContainerName) -> io::Result<Option<u64>> {
         let groups = self.groups(name);
-        let Some(group) = groups.of(Controller::Memory) else {
+        let group = groups.of(Controller::Memory);
+        group.map_or(Ok(None), oom_kills_within)
+    }
+
+    /// The kills that a container is told of which shares the limit of another around it.
+    pub(super) fn oom_kills_of_nested(
+        &self,
+        name: &ContainerName,
+        limited: &ContainerName,
+    ) -> io::Result<Option<u64>> {
+        let (nested, around) = (self.groups(name), self.groups(limited));
+        let memory = nested.of(Controller::Memory);
+        let Some((nested, around)) = memory.zip(around.of(Controller::Memory)) else {
             return Ok(None);
         };
-        match group.version {
-            Version::V1 => oom_kills_v1(group),
-            Version::V2 => oom_kills_in(group, "memory.events"),
-        }
+        oom_kills_of_nested(nested, around)
     }
 }
 
-fn oom_kills_in(group: &GroupDir, file: &str) -> io::Result<Option<u64>> {
+/// Those in it or below, or else those that the group around it counts in one look. Those beside it are the matter of
+/// that group's watch: a look at all of them at the end of each would be one look for each pair.
+fn oom_kills_of_nested(nested: &GroupDir, around: &GroupDir) -> io::Result<Option<u64>> {
+    match oom_kills_within(nested)? {
+        Some(kills) if kills > 0 => Ok(Some(kills)),
+        _ => oom_kills_in(around),
+    }
+}
+
+fn oom_kills_within(group: &GroupDir) -> io::Result<Option<u64>> {
+    match group.version {
+        Version::V1 => oom_kills_v1(group),
+        Version::V2 => oom_kills_in(group),
+    }
+}
+
+/// What one file says: on version 2 those below count as well.
+fn oom_kills_in(group: &GroupDir) -> io::Result<Option<u64>> {
+    let file = match group.version {
+        Version::V1 => "memory.oom_control",
+        Version::V2 => "memory.events",
+    };
     let text = control_text(&group.dir, file)?;
     Ok(text.and_then(|text| flat_value(&text, "oom_kill")))
 }
@@ -232,14 +276,14 @@ fn oom_kills_in(group: &GroupDir, file: &str) -> io::Result<Option<u64>> {
 /// Version 1 counts a kill in the group of the killed process alone. Counted here are those in the groups within as
 /// well, as version 2 does, but for those with a limit of their own, of which it may be the matter.
 fn oom_kills_v1(group: &GroupDir) -> io::Result<Option<u64>> {
-    let mut kills = oom_kills_in(group, "memory.oom_control")?;
+    let mut kills = oom_kills_in(group)?;
     let (mut folders, mut within) = (vec![group.clone()], 0);
     while let Some(folder) = folders.pop() {
         for child in subgroups_of(&folder)? {
             if matches!(limit_in_force(&child)?, Some(Limit::At(_))) {
                 continue;
             }
-            within += oom_kills_in(&child, "memory.oom_control")?.unwrap_or(0);
+            within += oom_kills_in(&child)?.unwrap_or(0);
             folders.push(child);
         }
     }
@@ -281,39 +325,68 @@ pub(super) fn bytes_text(bytes: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+
+    fn group(root: &Path, path: &str) -> GroupDir {
+        GroupDir {
+            version: Version::V1,
+            dir: root.join(path).into(),
+            controllers: [Controller::Memory].into(),
+        }
+    }
+
+    fn make(root: &Path, path: &str, limit: &str, kills: u64) {
+        let folder = root.join(path);
+        fs::create_dir_all(&folder).expect("made");
+        fs::write(folder.join("memory.limit_in_bytes"), limit).expect("written");
+        let text = format!("oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n");
+        fs::write(folder.join("memory.oom_control"), text).expect("written");
+    }
+
+    const UNLIMITED: &str = "9223372036854771712\n";
 
     /// A worker of a group's task was killed, and nobody was told before the task ended, hours later and well.
     #[test]
     fn version_1_kills_within_count_where_the_limit_is() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let make = |path: &str, limit: &str, kills: u64| {
-            let folder = dir.path().join(path);
-            fs::create_dir_all(&folder).expect("made");
-            fs::write(folder.join("memory.limit_in_bytes"), limit).expect("written");
-            let text = format!("oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n");
-            fs::write(folder.join("memory.oom_control"), text).expect("written");
-        };
-        let unlimited = "9223372036854771712\n";
-        make("", "67108864\n", 1);
-        make("+task", unlimited, 10);
-        make("+task/+session", unlimited, 100);
-        make("+own", "33554432\n", 1_000);
-        make("+own/+within", unlimited, 10_000);
+        let root = dir.path();
+        make(root, "", "67108864\n", 1);
+        make(root, "+task", UNLIMITED, 10);
+        make(root, "+task/+session", UNLIMITED, 100);
+        make(root, "+own", "33554432\n", 1_000);
+        make(root, "+own/+within", UNLIMITED, 10_000);
         // It is about to go.
-        fs::create_dir(dir.path().join("+empty")).expect("made");
-        let group = |path: &str| GroupDir {
-            version: Version::V1,
-            dir: dir.path().join(path).into(),
-            controllers: [Controller::Memory].into(),
-        };
+        fs::create_dir(root.join("+empty")).expect("made");
         for (path, kills) in [
             ("", Some(111)),
             ("+task", Some(110)),
             ("+own", Some(11_000)),
         ] {
-            assert_eq!(oom_kills_v1(&group(path)).expect("read"), kills, "{path}");
+            let read = oom_kills_v1(&group(root, path)).expect("read");
+            assert_eq!(read, kills, "{path}");
         }
-        assert_eq!(oom_kills_v1(&group("gone")).expect("read"), None);
+        assert_eq!(oom_kills_v1(&group(root, "gone")).expect("read"), None);
+    }
+
+    /// The end of each task of a group had looked at the groups of all others.
+    #[test]
+    fn the_end_of_a_task_does_not_look_at_the_groups_beside_it() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let root = dir.path();
+        make(root, "", "67108864\n", 0);
+        make(root, "+task", UNLIMITED, 0);
+        make(root, "+killed", UNLIMITED, 5);
+        make(root, "+killed/+session", UNLIMITED, 7);
+        let told = |path: &str| {
+            let told = oom_kills_of_nested(&group(root, path), &group(root, ""));
+            told.expect("read").filter(|kills| *kills > 0)
+        };
+        assert_eq!(told("+task"), None);
+        assert_eq!(told("+killed"), Some(12));
+        // A process of the group itself was killed.
+        make(root, "", "67108864\n", 1);
+        assert_eq!(told("+task"), Some(1));
     }
 }

@@ -275,14 +275,10 @@ impl Containers {
     ) -> io::Result<Option<Limitation>> {
         // A nested container shares the limit of the one around it, and what becomes of it, unless it
         // has one of its own.
-        // Version 1 counts a kill only in the group of whom it killed, so that one is asked too.
-        let own_kills = self.oom_kills(name)?;
         let limited = &self.limited_with(name)?;
         let kills = match limited == name {
-            true => own_kills,
-            false => own_kills
-                .filter(|kills| *kills > 0)
-                .or(self.oom_kills(limited)?),
+            true => self.oom_kills(name)?,
+            false => self.oom_kills_of_nested(name, limited)?,
         };
         let groups = self.groups(limited);
         let (Some(memory), Some(oom_kills)) = (

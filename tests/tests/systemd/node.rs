@@ -46,11 +46,29 @@ impl Node {
             framework: subscribe(&framework_info("vm")),
             lasting: Vec::new(),
         };
-        for name in ["lasting-1", "lasting-2"] {
-            let container = node.launch(name, "exec sleep 100000", &[("cpus", 0.1), ("mem", 64.0)]);
-            node.lasting.push(container);
-        }
+        node.launch_lasting();
         node
+    }
+
+    /// The tasks that live through the scenario.
+    pub(crate) fn launch_lasting(&mut self) {
+        for name in ["lasting-1", "lasting-2"] {
+            let container = self.launch(name, "exec sleep 100000", &[("cpus", 0.1), ("mem", 64.0)]);
+            self.lasting.push(container);
+        }
+    }
+
+    /// Waits until a task has ended that nobody has asked to end.
+    pub(crate) fn until_ended(&mut self, name: &str) {
+        let is_end = |event: &Value| {
+            let status = &event["update"]["status"];
+            let state = status["state"].as_str().unwrap_or_default();
+            let has_ended = ["TASK_FAILED", "TASK_KILLED", "TASK_LOST", "TASK_GONE"];
+            status["task_id"]["value"] == name && has_ended.contains(&state)
+        };
+        let event = self.framework.within(PATIENCE, &is_end);
+        let event = event.unwrap_or_else(|why| panic!("{name} has not ended: {why}"));
+        self.framework.acknowledge(&event["update"]["status"]);
     }
 
     /// The framework again, after its stream ended with the master.

@@ -27,6 +27,11 @@ pub(crate) const ALL: &[Test] = &[
     ("the_binary_is_replaced", replaced),
     ("the_agent_is_ready_without_a_master", master_down),
     ("the_masters_restart_costs_nothing", master_restart),
+    ("the_scope_can_be_stopped_again_and_again", scope_stopped),
+    (
+        "a_wrong_configuration_is_not_tried_again",
+        wrong_configuration,
+    ),
 ];
 
 const BINARY: &str = "/usr/bin/meseta";
@@ -223,5 +228,40 @@ fn master_restart(node: &mut Node) {
         (tasks.iter().filter(runs).count() >= 2).then_some(())
     });
     node.subscribe_again();
+    node.undisturbed();
+}
+
+/// What ends every task of the node does so a second time: what is launched after the first is in a scope that systemd knows.
+fn scope_stopped(node: &mut Node) {
+    for _ in 0..2 {
+        let before = std::mem::take(&mut node.lasting);
+        systemctl(&["stop", SCOPE]);
+        for (container, name) in before.iter().zip(["lasting-1", "lasting-2"]) {
+            node.until_ended(name);
+            assert_ne!(kernel::start_time(container.pid), Some(container.start));
+            wait::eventually("the group is gone", PATIENCE, || {
+                (!container.group.exists()).then_some(())
+            });
+        }
+        node.launch_lasting();
+        assert_eq!(property(SCOPE, "ActiveState"), "active");
+        assert_eq!(property(SCOPE, "Delegate"), "yes");
+        node.undisturbed();
+    }
+}
+
+fn wrong_configuration(node: &mut Node) {
+    let config = "/etc/meseta/agent.toml";
+    let before = fs::read_to_string(config).expect("configuration");
+    let restarts = || -> u32 { property(AGENT, "NRestarts").parse().expect("a count") };
+    let earlier = restarts();
+    fs::write(config, format!("{before}\nisolation = \"nosuch\"\n")).expect("written");
+    let _ = Command::new("systemctl").args(["restart", AGENT]).status();
+    until_property(AGENT, "ActiveState", |state| state == "failed");
+    assert!(restarts() <= earlier);
+    assert_eq!(property(AGENT, "ExecMainStatus"), "2");
+    fs::write(config, before).expect("written");
+    systemctl(&["start", AGENT]);
+    registered();
     node.undisturbed();
 }
