@@ -280,6 +280,12 @@ impl Authentication {
         }
     }
 
+    /// When the served certificate ends, since 1970; nothing without TLS.
+    #[must_use]
+    pub fn certificate_end(&self) -> Option<Duration> {
+        self.certificate.as_ref()?.end()
+    }
+
     /// Sets how sockets of containers are recognized, once the containerizer runs.
     pub fn set_container_sockets(&self, container_sockets: Arc<dyn ContainerSockets>) {
         self.local_trust.set_container_sockets(container_sockets);

@@ -5,7 +5,8 @@
 //! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
 //! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`database_file`] reads a
 //! database before it is changed, [`clock`] reads the time
-//! for a core, [`hostname`] is what a daemon is called, [`user`] who runs it, [`build_info`] says which program runs, [`flag_error`] what is wrong with a flag. Invariant: no handler runs before its request is
+//! for a core, [`hostname`] is what a daemon is called, [`user`] who runs it, [`build_info`] says which program runs,
+//! [`descriptors`] how many files it has open, [`flag_error`] what is wrong with a flag. Invariant: no handler runs before its request is
 //! authenticated, and no part of a request is read without a bound.
 
 pub mod authentication;
@@ -16,6 +17,7 @@ pub mod calendar;
 pub mod client;
 pub mod clock;
 pub mod database_file;
+pub mod descriptors;
 pub mod error_chain;
 pub mod fair_semaphore;
 pub mod files;

@@ -7,10 +7,11 @@ use std::io::{self, Read as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod either_name;
 mod principal_uri;
+mod validity;
 
 use meseta_access::browser::HostPattern;
 pub use rustls::ClientConfig;
@@ -28,6 +29,10 @@ use super::watched::Watched;
 const FILE_BYTES_MAX: u64 = 16 << 20;
 /// How often files are looked at for a change.
 pub const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+/// From so long before it ends a certificate is warned of.
+pub const END_WARNING: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How often it is warned of.
+const END_WARNING_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Where distributions keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -303,6 +308,26 @@ fn hosts_of(files: &Files) -> Result<Vec<HostPattern>, TlsError> {
         .collect())
 }
 
+/// When the first of the certificates in a file ends, since 1970.
+pub fn end_of(path: &Path) -> Result<Option<Duration>, TlsError> {
+    let (_, bytes) = read(path)?;
+    let chain: Result<Chain, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let chain = chain.map_err(|_| no_pem(path, "certificate"))?;
+    Ok(validity::first_end(&chain))
+}
+
+/// What is said at this time since 1970 of a certificate that ends at another; nothing while that is far.
+fn warning(end: Duration, now: Duration) -> Option<String> {
+    match end.checked_sub(now) {
+        Some(left) if left > END_WARNING => None,
+        Some(left) => {
+            let days = left.as_secs() / (24 * 60 * 60);
+            Some(format!("the certificate ends in {days} days"))
+        }
+        None => Some("the certificate has ended: nobody believes it".to_owned()),
+    }
+}
+
 /// A daemon's certificate as it is now.
 #[derive(Debug)]
 pub struct Served {
@@ -311,6 +336,8 @@ pub struct Served {
     current: RwLock<Arc<ServerConfig>>,
     /// The hosts that the certificate names.
     hosts: RwLock<Arc<Vec<HostPattern>>>,
+    /// When it ends, since 1970, or the first of those that go with it.
+    end: RwLock<Option<Duration>>,
 }
 
 impl Served {
@@ -323,11 +350,13 @@ impl Served {
         let watched = Watched::new(all.into_iter().flatten().cloned());
         let current = RwLock::new(server(&files)?);
         let hosts = RwLock::new(Arc::new(hosts_of(&files)?));
+        let end = RwLock::new(end_of(&files.certificate)?);
         Ok(Arc::new(Self {
             files,
             watched,
             current,
             hosts,
+            end,
         }))
     }
 
@@ -349,16 +378,23 @@ impl Served {
         hosts.clone()
     }
 
+    /// When the certificate as it is now ends, since 1970.
+    pub fn end(&self) -> Option<Duration> {
+        *self.end.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads the files again; connections that stand are not touched.
     pub fn reload(&self) -> Result<(), TlsError> {
         let fresh = server(&self.files)?;
         let hosts = hosts_of(&self.files)?;
+        let end = end_of(&self.files.certificate)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(hosts);
+        *self.end.write().unwrap_or_else(PoisonError::into_inner) = end;
         Ok(())
     }
 
-    /// Takes changed files over until `shutdown`.
+    /// Takes changed files over until `shutdown`, and warns of the certificate's end once a day.
     pub async fn watch(self: Arc<Self>, interval: Duration, shutdown: CancellationToken) {
         let watched = self.watched.clone();
         let take = || match self.reload() {
@@ -375,7 +411,22 @@ impl Served {
                 false
             }
         };
-        watched.follow(interval, shutdown, take).await;
+        tokio::select! {
+            () = watched.follow(interval, shutdown, take) => {}
+            () = self.warn_of_end() => {}
+        }
+    }
+
+    async fn warn_of_end(&self) {
+        loop {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let end = self.end().zip(now.ok());
+            if let Some(why) = end.and_then(|(end, now)| warning(end, now)) {
+                let certificate = self.files.certificate.display();
+                tracing::warn!(%certificate, "{why}");
+            }
+            tokio::time::sleep(END_WARNING_INTERVAL).await;
+        }
     }
 }
 

@@ -429,3 +429,27 @@ fn what_cannot_be_used_is_said() {
     let endless = read_secret_file(Path::new("/dev/zero")).unwrap_err();
     assert!(matches!(endless, FileError::TooLong { .. }), "{endless}");
 }
+
+/// All of a fleet's certificates ended on one day, and nothing had told of it.
+#[test]
+fn a_certificate_is_warned_of_before_it_ends() {
+    let dir = TempDir::new().unwrap();
+    let authority = Authority::new();
+    let certificate = authority.sign(dir.path(), "old", &["localhost"], true);
+    let served = Served::load(files(certificate.clone())).unwrap();
+    // 2002-01-01.
+    let end = Duration::from_secs(1_009_843_200);
+    assert_eq!(served.end(), Some(end));
+    let day = Duration::from_secs(24 * 60 * 60);
+    assert_eq!(warning(end, end - 31 * day), None);
+    let said = warning(end, end - 10 * day).unwrap();
+    assert!(said.contains("in 10 days"), "{said}");
+    let said = warning(end, end + day).unwrap();
+    assert!(said.contains("has ended"), "{said}");
+    // One that is taken over has an end of its own.
+    let (fresh, key) = authority.sign(dir.path(), "new", &["localhost"], false);
+    std::fs::rename(fresh, certificate.0).unwrap();
+    std::fs::rename(key, certificate.1).unwrap();
+    served.reload().unwrap();
+    assert!(served.end() > Some(end + 1000 * day));
+}

@@ -1,0 +1,32 @@
+//! How many file descriptors this process has, and may have, for metrics.
+//!
+//! Read of the kernel when someone asks; what cannot be read is `None`.
+
+use std::path::Path;
+
+/// Those that are open.
+#[must_use]
+pub fn open() -> Option<usize> {
+    let entries = std::fs::read_dir(Path::new("/proc/self/fd")).ok()?;
+    // One of them is the folder's own, while it is read.
+    Some(entries.count().saturating_sub(1))
+}
+
+/// The limit in force.
+#[must_use]
+pub fn limit() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Nofile).current
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_fewer_than_it_may_have() {
+        let (open, limit) = (open().unwrap(), limit().unwrap());
+        assert!(open >= 3, "{open}");
+        assert!(u64::try_from(open).unwrap() <= limit, "{open} of {limit}");
+    }
+}
