@@ -140,6 +140,16 @@ impl Stream {
         if reply.status.is_success() {
             return Ok(());
         }
+        let is_question = matches!(
+            kind,
+            call::Type::Reconcile | call::Type::ReconcileOperations
+        );
+        if is_question && reply.status == StatusCode::PAYLOAD_TOO_LARGE {
+            // A stream that is new would ask the same. What was not answered is asked again after a pause.
+            let why = shortened(&reply.text());
+            tracing::warn!(%why, call = kind.as_str_name(), "the master takes no question as large");
+            return Ok(());
+        }
         let is_unknown = matches!(
             reply.status,
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS
@@ -234,6 +244,7 @@ mod tests {
     use axum::response::Response;
     use axum::routing::post;
     use meseta_etcd::leadership::fence::BootTime;
+    use meseta_proto::reconciler;
     use prost::Message as _;
 
     use super::*;
@@ -329,6 +340,16 @@ mod tests {
                 .expect("the next one is taken");
             assert_eq!(master.lock().expect("the master").calls.len(), 2);
         }
+    }
+
+    #[tokio::test]
+    async fn a_question_that_is_too_large_for_the_master_costs_itself_and_not_the_stream() {
+        let question = reconciler::Request::Implicit.into_call();
+        let (_, stream, _inputs) = stream_to(&[(call::Type::Reconcile, 413)]).await;
+        stream.send(question.clone()).await.expect("dropped");
+        // Other refusals are of the stream.
+        let (_, stream, _inputs) = stream_to(&[(call::Type::Reconcile, 403)]).await;
+        assert!(stream.send(question).await.is_err());
     }
 
     #[tokio::test]
