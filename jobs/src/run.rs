@@ -181,6 +181,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         authentication,
         handle: handle.clone(),
         files: http::FileReader::new(),
+        readers: http::Readers::new(),
         user,
         leader: of_leader,
         address: authority,

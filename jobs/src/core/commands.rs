@@ -29,7 +29,11 @@ impl State {
             Request::Stop { name, purge } => self.stop(&name, purge)?,
             Request::Revert { name, version } => self.revert(&name, version)?,
             Request::Promote { name } => self.promote(&name)?,
-            Request::Release { name, index } => self.release_volume(&name, index)?,
+            Request::Release {
+                name,
+                index,
+                volume_id,
+            } => self.release_volume(&name, index, volume_id)?,
             Request::Permitted {
                 name,
                 seen,
@@ -287,11 +291,23 @@ impl State {
         Ok(name.to_owned())
     }
 
-    fn release_volume(&mut self, name: &str, index: u32) -> Result<String, Refusal> {
+    /// Lets go of the volume of an instance: where one is named, of that one and of no other.
+    fn release_volume(
+        &mut self,
+        name: &str,
+        index: u32,
+        volume_id: Option<String>,
+    ) -> Result<String, Refusal> {
         let job = self.job_mut(name)?;
-        if !job.volumes.contains_key(&index) {
+        let Some(volume) = job.volumes.get(&index) else {
             let text = format!("instance {index} of {name:?} has no volume");
             return Err(Refusal::Conflict(text));
+        };
+        if let Some(other) = volume_id.filter(|id| *id != volume.id) {
+            return Err(Refusal::Conflict(format!(
+                "the volume of instance {index} of {name:?} is {:?} by now, not {other:?}: it is left as it is",
+                volume.id
+            )));
         }
         self.release_volumes_of(name, &BTreeSet::from([index]));
         self.dirty.insert(name.to_owned());

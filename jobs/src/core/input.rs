@@ -96,6 +96,8 @@ pub enum Request {
     Release {
         name: String,
         index: u32,
+        /// Refused where another volume is there by now.
+        volume_id: Option<String>,
     },
     /// What was permitted by what the job runs as: refused where that is another by now.
     Permitted {

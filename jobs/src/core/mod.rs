@@ -46,5 +46,6 @@ pub use state::{Options, State};
 pub use task_name::TaskName;
 pub use totals::{QUEUE_BOUNDS, Queue, Totals};
 pub use view::{
-    Authority, Discovered, History, JobView, TaskView, UpdateView, VersionView, VolumeView,
+    Authority, Discovered, History, JobView, TaskOrder, TaskView, UpdateView, VersionView,
+    VolumeView,
 };

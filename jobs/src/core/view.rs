@@ -1,6 +1,7 @@
 //! What readers see of jobs: the objects of the HTTP API.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use super::input::{Event, Refusal};
 use super::job::{Job, Phase, Task};
 use super::state::State;
+use super::task_name::TaskName;
 use super::totals::Totals;
 use super::volume::Volume;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
@@ -92,6 +94,26 @@ pub struct TaskView {
     pub message: String,
 }
 
+/// Where a task stands among those of its job, in the order in which they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskOrder {
+    run: u64,
+    index: u32,
+    attempt: u32,
+    version: u64,
+}
+
+impl TaskOrder {
+    fn of(name: &TaskName) -> Self {
+        Self {
+            run: name.run,
+            index: name.index,
+            attempt: name.attempt,
+            version: name.version,
+        }
+    }
+}
+
 /// What a job was and what happened to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct History {
@@ -148,42 +170,80 @@ impl State {
         self.jobs.values().map(|job| self.view(job)).collect()
     }
 
+    /// The same, those behind a name, up to a number.
+    #[must_use]
+    pub fn jobs_behind(&self, name: Option<&str>, most: usize) -> Vec<JobView> {
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let jobs = self.jobs.range::<str, _>((from, Bound::Unbounded));
+        jobs.take(most).map(|(_, job)| self.view(job)).collect()
+    }
+
     /// One job with its tasks.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<JobView> {
-        let job = self.jobs.get(name)?;
-        let tasks = job.tasks.iter();
-        let tasks = tasks.map(|(id, task)| self.task_view(job, id, task));
-        let mut tasks: Vec<_> = tasks.collect();
-        tasks.sort_by_key(|task| (task.run, task.index, task.attempt));
+        let mut tasks = self.tasks_of(name);
+        tasks.sort_unstable();
         Some(JobView {
-            tasks: Some(tasks),
-            volumes: job
-                .volumes
-                .values()
-                .map(|volume| volume_view(job, volume))
-                .collect(),
-            obstacles: self.obstacles(job),
-            ..self.view(job)
+            tasks: Some(self.task_views(name, &tasks)),
+            ..self.job_alone(name)?
         })
+    }
+
+    /// One job as it is looked at alone, without its tasks.
+    #[must_use]
+    pub fn job_alone(&self, name: &str) -> Option<JobView> {
+        let job = self.jobs.get(name)?;
+        Some(JobView {
+            obstacles: self.obstacles(job),
+            ..self.summary(name)?
+        })
+    }
+
+    /// The tasks of a job, in no order.
+    #[must_use]
+    pub fn tasks_of(&self, name: &str) -> Vec<TaskOrder> {
+        let job = self.jobs.get(name).into_iter();
+        let tasks = job.flat_map(|job| job.tasks.values());
+        tasks.map(|task| TaskOrder::of(&task.name)).collect()
+    }
+
+    /// These tasks of a job, but for those that have ended.
+    #[must_use]
+    pub fn task_views(&self, name: &str, tasks: &[TaskOrder]) -> Vec<TaskView> {
+        let Some(job) = self.jobs.get(name) else {
+            return Vec::new();
+        };
+        let views = tasks.iter().filter_map(|order| {
+            let id = TaskName {
+                job: name.to_owned(),
+                version: order.version,
+                run: order.run,
+                index: order.index,
+                attempt: order.attempt,
+            };
+            let id = id.to_string();
+            Some(self.task_view(job, &id, job.tasks.get(&id)?))
+        });
+        views.collect()
     }
 
     /// The volumes of all jobs, and those that are to be released.
     #[must_use]
     pub fn volumes(&self) -> Vec<VolumeView> {
-        let kept = self.jobs.values().flat_map(|job| {
-            let volumes = job.volumes.values();
-            volumes.map(|volume| volume_view(job, volume))
-        });
+        let kept = self.jobs.values().flat_map(volumes_of);
         let releasing = self.releasing.values();
         let releasing = releasing.map(|volume| view_of(volume, "releasing"));
         kept.chain(releasing).collect()
     }
 
-    /// One job as the list has it: of very many tasks it costs little.
+    /// One job as the list has it, and its volumes: of very many tasks it costs little.
     #[must_use]
     pub fn summary(&self, name: &str) -> Option<JobView> {
-        Some(self.view(self.jobs.get(name)?))
+        let job = self.jobs.get(name)?;
+        Some(JobView {
+            volumes: volumes_of(job),
+            ..self.view(job)
+        })
     }
 
     /// The role of a job, which says who may see and change it.
@@ -470,15 +530,24 @@ fn addresses_variable(job: &str, port: &str) -> String {
     format!("ADDRESSES_{}", name.replace(['-', '.'], "_"))
 }
 
-fn volume_view(job: &Job, volume: &Volume) -> VolumeView {
-    let mut tasks = job.tasks.values();
-    let is_used = tasks.any(|task| task.record.volume.as_ref() == Some(&volume.id));
-    let state = match (volume.record.is_unsettled(), is_used) {
-        (true, _) => "creating",
-        (false, true) => "used",
-        (false, false) => "kept",
-    };
-    view_of(volume, state)
+fn volumes_of(job: &Job) -> Vec<VolumeView> {
+    if job.volumes.is_empty() {
+        return Vec::new();
+    }
+    let tasks = job.tasks.values();
+    let used: BTreeSet<&String> = tasks
+        .filter_map(|task| task.record.volume.as_ref())
+        .collect();
+    let volumes = job.volumes.values().map(|volume| {
+        let is_used = used.contains(&volume.id);
+        let state = match (volume.record.is_unsettled(), is_used) {
+            (true, _) => "creating",
+            (false, true) => "used",
+            (false, false) => "kept",
+        };
+        view_of(volume, state)
+    });
+    volumes.collect()
 }
 
 fn view_of(volume: &Volume, state: &'static str) -> VolumeView {

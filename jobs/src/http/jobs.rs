@@ -1,12 +1,12 @@
-//! Jobs over HTTP: submitted, planned, shown and changed.
+//! Jobs over HTTP: submitted, planned and changed.
 
 use http::{Method, StatusCode};
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::body;
 use serde::{Deserialize, Serialize};
 
-use super::{Context, Permitted, Reply, permission};
-use crate::core::{Accepted, Authority, JobView, Refusal, Request, State, VolumeView};
+use super::{Context, Permitted, Reply, permission, shown};
+use crate::core::{Accepted, Authority, Refusal, Request, State};
 use crate::file::{self, Mistakes, Submission};
 
 /// Bytes of the body of a change other than a job's file.
@@ -15,23 +15,10 @@ const CHANGE_BYTES_MAX: usize = 4_096;
 /// What can be done to a job, below its path.
 pub(super) const ACTIONS: [&str; 6] = ["scale", "restart", "stop", "revert", "promote", "release"];
 
-#[derive(Serialize)]
-struct List {
-    jobs: Vec<JobView>,
-}
-
 /// The answer to several jobs, in their order.
 #[derive(Serialize)]
 struct Submitted<'a> {
     jobs: &'a [Accepted],
-}
-
-/// One job, and what its reader may do to it.
-#[derive(Serialize)]
-struct Shown {
-    #[serde(flatten)]
-    job: JobView,
-    actions: Vec<&'static str>,
 }
 
 #[derive(Deserialize)]
@@ -46,6 +33,7 @@ struct Scale {
 #[serde(deny_unknown_fields)]
 struct Release {
     index: u32,
+    volume_id: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -69,9 +57,9 @@ pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
     let below: Vec<&str> = path.split('/').skip(2).collect();
     let is_read = permitted.request.method() != Method::POST;
     match (is_read, below.as_slice()) {
-        (true, []) => list(permitted).await,
-        (true, [name]) => show(permitted, name).await,
-        (true, [name, "history"]) => history(permitted, name).await,
+        (true, []) => shown::list(permitted).await,
+        (true, [name]) => shown::job(permitted, name).await,
+        (true, [name, "history"]) => shown::history(permitted, name).await,
         (false, []) => submit(permitted).await,
         (false, ["plan"]) => plan(permitted).await,
         (false, [name, action]) => change(permitted, name, action).await,
@@ -79,57 +67,6 @@ pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
             let text = format!("/{path} is not answered to this method");
             Err(Reply::error(StatusCode::NOT_FOUND, &text))
         }
-    }
-}
-
-async fn list(permitted: Permitted) -> Result<Reply, Reply> {
-    let mut jobs = permitted.context.handle.read(|state| state.jobs()).await?;
-    jobs.retain(|job| permitted.sees(&job.role));
-    Ok(Reply::json(&List { jobs }))
-}
-
-#[derive(Serialize)]
-struct Volumes {
-    volumes: Vec<VolumeView>,
-}
-
-pub(super) async fn volumes(permitted: Permitted) -> Result<Reply, Reply> {
-    let handle = &permitted.context.handle;
-    let mut volumes = handle.read(|state| state.volumes()).await?;
-    volumes.retain(|volume| permitted.sees(&volume.role));
-    Ok(Reply::json(&Volumes { volumes }))
-}
-
-async fn show(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
-    let wanted = name.to_owned();
-    let Permitted {
-        context, caller, ..
-    } = &permitted;
-    let is_brief = permitted.query.get("tasks") == Some("false");
-    let looked = move |state: &State| {
-        let job = match is_brief {
-            true => state.summary(&wanted),
-            false => state.job(&wanted),
-        };
-        Some((job?, state.authority_of(&wanted)?))
-    };
-    let found = context.handle.read(looked).await?;
-    let seen = found.filter(|(job, _)| permitted.sees(&job.role));
-    let (job, authority) = seen.ok_or_else(|| Reply::no_job(name))?;
-    let actions = permission::actions(&caller.approver, &authority, &context.user);
-    Ok(Reply::json(&Shown { job, actions }))
-}
-
-async fn history(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
-    let wanted = name.to_owned();
-    let handle = &permitted.context.handle;
-    let history = handle.read(move |state| {
-        let role = state.role_of(&wanted)?.to_owned();
-        Some((role, state.history(&wanted)?))
-    });
-    match history.await?.filter(|(role, _)| permitted.sees(role)) {
-        Some((_, history)) => Ok(Reply::json(&history)),
-        None => Err(Reply::no_job(name)),
     }
 }
 
@@ -264,8 +201,12 @@ fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
             Request::Promote { name }
         }
         "release" => {
-            let Release { index } = read_body(body)?;
-            Request::Release { name, index }
+            let Release { index, volume_id } = read_body(body)?;
+            Request::Release {
+                name,
+                index,
+                volume_id,
+            }
         }
         other => {
             let text = format!(

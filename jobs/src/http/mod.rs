@@ -1,16 +1,19 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
-//! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`file_reader`] reads their files, [`readings`] has what is only read. Invariant: no handler runs before its
-//! request is authenticated; who may run in a role, and as the
-//! user of its tasks, may change its jobs, who may view a role sees them.
+//! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`file_reader`] reads their files,
+//! [`shown`] has what is read of jobs, [`readings`] what else is only read, [`readers`] the turns of those who read.
+//! Invariant: no handler runs before its request is authenticated; who may run in a role, and as the user of its tasks, may
+//! change its jobs, who may view a role sees them.
 
 mod file_reader;
 mod jobs;
 mod openapi;
 mod permission;
+mod readers;
 mod readings;
 mod reply;
 mod routes;
+mod shown;
 
 use std::sync::Arc;
 
@@ -31,6 +34,7 @@ use tokio::sync::watch;
 
 use crate::service::Handle;
 pub(crate) use file_reader::FileReader;
+pub(crate) use readers::Readers;
 pub(crate) use reply::Reply;
 use routes::ROUTES;
 pub use routes::reference;
@@ -44,6 +48,7 @@ pub(crate) struct Context {
     pub(crate) authentication: Authentication,
     pub(crate) handle: Handle,
     pub(crate) files: FileReader,
+    pub(crate) readers: Readers,
     /// The user of tasks whose job names none.
     pub(crate) user: String,
     /// The URL of the master that it is subscribed to, or was last.

@@ -226,6 +226,7 @@ mod tests {
         check("JobView", &job);
         let mut shown = serde_json::to_value(&job).expect("JSON");
         shown["actions"] = json!(["stop"]);
+        shown["tasks_total"] = json!(1);
         check("Shown", &shown);
         check(
             "History",

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::Bytes;
 use http::StatusCode;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::server::stream_body;
 use serde::Serialize;
 use serde_json::json;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::{Permitted, Reply, openapi, sees};
 use crate::core::{Event, State};
@@ -18,6 +20,9 @@ use crate::service::Handle;
 
 /// Events that one reader may be behind before the stream waits for it.
 const STREAM_QUEUE_MAX: usize = 64;
+/// Between two signs of life of a stream of events. Each is a space, with which the next line begins: JSON allows that, so
+/// that whoever reads line by line need not know of it.
+const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Events from now on. A reader that falls too far behind is cut off, and can see the history.
 pub(super) async fn events(permitted: Permitted) -> Result<Reply, Reply> {
@@ -27,21 +32,20 @@ pub(super) async fn events(permitted: Permitted) -> Result<Reply, Reply> {
         query,
         ..
     } = permitted;
-    let mut events = context.handle.events();
+    let events = context.handle.events();
     let wanted = query.get("job").map(str::to_owned);
     let (queue, lines) = mpsc::channel(STREAM_QUEUE_MAX);
     let shutdown = context.shutdown.clone();
     let body = stream_body(lines, shutdown.clone());
     tokio::spawn(async move {
+        let mut stream = Stream::new(events, queue);
         loop {
             let event = tokio::select! {
-                () = queue.closed() => return,
                 () = shutdown.cancelled() => return,
-                event = events.recv() => event,
+                event = stream.next() => event,
             };
-            let event = match event {
-                Ok(event) => event,
-                Err(RecvError::Closed | RecvError::Lagged(_)) => return,
+            let Some(event) = event else {
+                return;
             };
             if wanted.as_ref().is_some_and(|job| *job != event.job) {
                 continue;
@@ -49,16 +53,54 @@ pub(super) async fn events(permitted: Permitted) -> Result<Reply, Reply> {
             if !is_seen(&context.handle, &caller, &event).await {
                 continue;
             }
-            let Ok(mut line) = serde_json::to_vec(&*event) else {
-                continue;
-            };
-            line.push(b'\n');
-            if queue.send(line.into()).await.is_err() {
+            if !stream.send(&event).await {
                 return;
             }
         }
     });
     Ok(Reply::lines(body))
+}
+
+/// The events for one reader, and the way to it.
+struct Stream {
+    events: broadcast::Receiver<Arc<Event>>,
+    queue: mpsc::Sender<Bytes>,
+    beats: Interval,
+}
+
+impl Stream {
+    fn new(events: broadcast::Receiver<Arc<Event>>, queue: mpsc::Sender<Bytes>) -> Self {
+        let mut beats = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            events,
+            queue,
+            beats,
+        }
+    }
+
+    /// Waits for the next event, and gives signs of life meanwhile; none where the reader has left or is too far behind.
+    async fn next(&mut self) -> Option<Arc<Event>> {
+        loop {
+            tokio::select! {
+                () = self.queue.closed() => return None,
+                event = self.events.recv() => return event.ok(),
+                _ = self.beats.tick() => {
+                    // Where there is no room, the reader has something to read.
+                    let _ = self.queue.try_send(Bytes::from_static(b" "));
+                }
+            }
+        }
+    }
+
+    /// Whether the reader is there still.
+    async fn send(&self, event: &Event) -> bool {
+        let Ok(mut line) = serde_json::to_vec(event) else {
+            return true;
+        };
+        line.push(b'\n');
+        self.queue.send(line.into()).await.is_ok()
+    }
 }
 
 async fn is_seen(handle: &Handle, caller: &Caller, event: &Arc<Event>) -> bool {
@@ -124,11 +166,9 @@ struct Target {
 }
 
 pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
-    let found = permitted
-        .context
-        .handle
-        .read(|state| state.discovered())
-        .await?;
+    let context = &permitted.context;
+    let turn = context.readers.turn(&permitted.caller).await?;
+    let (found, turn) = turn.look(&context.handle, State::discovered).await?;
     let seen = found.into_iter().filter(|one| permitted.sees(&one.role));
     let targets = seen.map(|one| Target {
         targets: [format!("{}:{}", one.hostname, one.port)],
@@ -140,7 +180,7 @@ pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
             ("__meta_meseta_healthy", one.is_healthy.to_string()),
         ]),
     });
-    Ok(Reply::json(&targets.collect::<Vec<_>>()))
+    turn.answer_with(targets.collect::<Vec<_>>()).await
 }
 
 pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
@@ -178,4 +218,48 @@ pub(super) async fn version(permitted: Permitted) -> Result<Reply, Reply> {
 pub(super) async fn openapi(permitted: Permitted) -> Result<Reply, Reply> {
     let version = permitted.context.build.version;
     Ok(Reply::json(&openapi::description(version)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_on_which_nothing_happens_gives_signs_of_life_that_no_reader_of_lines_sees() {
+        let (told, events) = broadcast::channel(8);
+        let (queue, mut lines) = mpsc::channel(STREAM_QUEUE_MAX);
+        let passing = tokio::spawn(async move {
+            let mut stream = Stream::new(events, queue);
+            while let Some(event) = stream.next().await {
+                assert!(stream.send(&event).await);
+            }
+        });
+        for _ in 0..3 {
+            let before = Instant::now();
+            assert_eq!(lines.recv().await.as_deref(), Some(&b" "[..]));
+            assert_eq!(before.elapsed(), HEARTBEAT);
+        }
+        let mut text = b"   ".to_vec();
+        for job in ["a", "b"] {
+            let event = Event {
+                time: 1,
+                job: job.to_owned(),
+                task_id: None,
+                agent_id: None,
+                text: "running".to_owned(),
+            };
+            assert!(told.send(Arc::new(event)).is_ok());
+        }
+        drop(told);
+        while let Some(line) = lines.recv().await {
+            text.extend_from_slice(&line);
+        }
+        passing.await.expect("it ends with the events");
+        let text = String::from_utf8(text).expect("text");
+        let read = text.lines().map(serde_json::from_str);
+        let read: Result<Vec<serde_json::Value>, _> = read.collect();
+        let jobs = read.expect("each line is JSON");
+        let jobs: Vec<_> = jobs.iter().map(|event| &event["job"]).collect();
+        assert_eq!(jobs, ["a", "b"]);
+    }
 }

@@ -32,11 +32,22 @@ impl Reply {
         Self::json_with(StatusCode::OK, value)
     }
 
+    /// JSON that is written already.
+    pub(super) fn json_body(body: Body) -> Self {
+        Self::new(StatusCode::OK, JSON, body)
+    }
+
     pub(super) fn json_with(status: StatusCode, value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => Self::new(status, JSON, body.into()),
-            Err(error) => Self::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+            Err(error) => Self::defect(error),
         }
+    }
+
+    /// What has been made cannot be written.
+    #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
+    pub(super) fn defect(error: serde_json::Error) -> Self {
+        Self::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
     }
 
     pub(super) fn error(status: StatusCode, message: &str) -> Self {

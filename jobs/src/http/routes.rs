@@ -5,7 +5,7 @@ use std::pin::Pin;
 use http::Method;
 use meseta_daemon::routes::{self, BodyType, Need};
 
-use super::{Permitted, Reply, jobs, readings};
+use super::{Permitted, Reply, jobs, readings, shown};
 use crate::file;
 
 type Answer = Pin<Box<dyn Future<Output = Result<Reply, Reply>> + Send>>;
@@ -16,7 +16,7 @@ static LIST: &[Route] = &[
         "/v1/jobs",
         &[Method::GET, Method::POST],
         |permitted| Box::pin(jobs::answer(permitted)),
-        "jobs; below it `plan`, `NAME` (`tasks=false`), `NAME/history` and `NAME/ACTION` (scale, restart, stop, revert, promote, release)",
+        "jobs; below it `plan`, `NAME` (`tasks=false`, `limit`, `offset`), `NAME/history` and `NAME/ACTION` (scale, restart, stop, revert, promote, release)",
     )
     .filters_reads()
     .body(file::FILE_BYTES_MAX, Some(BodyType::Json)),
@@ -24,13 +24,13 @@ static LIST: &[Route] = &[
         "/v1/events",
         Need::Filtered,
         |permitted| Box::pin(readings::events(permitted)),
-        "what happens to jobs, one JSON object a line; `job`",
+        "what happens to jobs, one JSON object a line, and a space each 15 seconds; `job`",
     )
     .alone(),
     Route::read(
         "/v1/volumes",
         Need::Filtered,
-        |permitted| Box::pin(jobs::volumes(permitted)),
+        |permitted| Box::pin(shown::volumes(permitted)),
         "volumes of all jobs, and those that are to be released",
     )
     .alone(),

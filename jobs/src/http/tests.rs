@@ -4,14 +4,26 @@ use clap::Parser as _;
 use http::Method;
 use meseta_daemon::clock::Clock;
 use meseta_etcd::leadership::{Fence, Leader, Role, Standing};
+use meseta_resources::Resources;
 
 use super::*;
+use crate::core::{self, Input, Request as Change};
 use crate::flags::Flags;
 use crate::link::Registration;
+use crate::placement::Offer;
 use crate::service::{Ends, tests::empty_state};
 
 /// Answers questions from a state without jobs, as one of this role.
 fn scheduler(role: Role, fence: Fence) -> (watch::Sender<Role>, Arc<Context>) {
+    scheduler_of(empty_state(Clock::new()), role, fence)
+}
+
+/// The same from this state.
+fn scheduler_of(
+    state: core::State,
+    role: Role,
+    fence: Fence,
+) -> (watch::Sender<Role>, Arc<Context>) {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
@@ -28,11 +40,12 @@ fn scheduler(role: Role, fence: Fence) -> (watch::Sender<Role>, Arc<Context>) {
     let Ends {
         handle, mut inbox, ..
     } = Ends::new(Registration::default(), standing);
-    tokio::spawn(async move { inbox.stand_by(&empty_state(Clock::new())).await });
+    tokio::spawn(async move { inbox.stand_by(&state).await });
     let context = Context {
         authentication,
         handle,
         files: FileReader::new(),
+        readers: Readers::new(),
         user: "somebody".to_owned(),
         leader: watch::channel(None).1,
         address: "here:1".to_owned(),
@@ -41,6 +54,37 @@ fn scheduler(role: Role, fence: Fence) -> (watch::Sender<Role>, Arc<Context>) {
         shutdown: CancellationToken::new(),
     };
     (role, Arc::new(context))
+}
+
+/// A job of so many tasks that are being launched.
+fn state_of(tasks: u32) -> core::State {
+    let clock = Clock::new();
+    let mut state = empty_state(clock);
+    let text = format!(
+        r#"{{ "name": "many", "kind": "batch", "count": {tasks}, "task": {{ "command": "true" }},
+             "resources": {{ "cpus": 0.001, "mem": "1MB" }} }}"#
+    );
+    let spec = crate::file::from_text(&text).expect("a job");
+    let resources = Resources::parse("cpus:100;mem:100000", &meseta_resources::Role::star());
+    let offer = Offer {
+        id: "o".to_owned(),
+        role: spec.role.clone(),
+        ..Offer::default()
+    };
+    let offer = offer.with_resources(resources.expect("resources"));
+    let request = Change::Submit(Box::new(spec));
+    for input in [
+        Input::Request { id: 1, request },
+        Input::Offers(vec![offer]),
+    ] {
+        state.step(clock.now(), input);
+    }
+    assert_eq!(state.tasks_of("many").len(), tasks as usize);
+    state
+}
+
+async fn json_of(context: &Arc<Context>, path: &str) -> serde_json::Value {
+    serde_json::from_str(&text_of(context, path).await).expect("JSON")
 }
 
 async fn ask(context: &Arc<Context>, method: Method, path: &str) -> Response<Body> {
@@ -55,7 +99,7 @@ async fn ask(context: &Arc<Context>, method: Method, path: &str) -> Response<Bod
 
 async fn text_of(context: &Arc<Context>, path: &str) -> String {
     let answer = ask(context, Method::GET, path).await;
-    let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await;
+    let body = axum::body::to_bytes(answer.into_body(), 16 << 20).await;
     String::from_utf8(body.expect("a body").into()).expect("text")
 }
 
@@ -122,4 +166,64 @@ async fn what_a_leader_shows_that_may_not_act_is_marked_as_such() {
         let metrics = text_of(&context, "/metrics").await;
         assert!(metrics.lines().any(|one| one == line), "{state}");
     }
+}
+
+#[tokio::test]
+async fn a_job_of_very_many_tasks_is_shown_in_pages() {
+    let (_role, context) = scheduler_of(state_of(2_500), Role::Leading, Fence::never());
+    let indexes = |job: &serde_json::Value| -> Vec<u64> {
+        let tasks = job["tasks"].as_array().expect("tasks").iter();
+        let indexes = tasks.map(|task| task["index"].as_u64().expect("an index"));
+        indexes.collect()
+    };
+    for (query, expected) in [
+        ("", 0..2_500),
+        ("?limit=1000", 0..1_000),
+        ("?limit=1000&offset=2000", 2_000..2_500),
+        ("?limit=0", 0..0),
+        ("?offset=9000", 0..0),
+    ] {
+        let job = json_of(&context, &format!("/v1/jobs/many{query}")).await;
+        assert_eq!(indexes(&job), expected.collect::<Vec<_>>(), "{query}");
+        assert_eq!(job["tasks_total"], 2_500, "{query}");
+        assert_eq!(job["name"], "many");
+    }
+    let brief = json_of(&context, "/v1/jobs/many?tasks=false").await;
+    assert_eq!(
+        (&brief["tasks"], &brief["tasks_total"]),
+        (&().into(), &().into())
+    );
+    let refused = ask(&context, Method::GET, "/v1/jobs/many?limit=some").await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn an_answer_counts_while_it_is_made_though_its_client_has_left_and_until_it_is_read() {
+    let (_role, context) = scheduler_of(state_of(2_500), Role::Leading, Fence::never());
+    for path in [
+        "/v1/jobs",
+        "/v1/jobs/many",
+        "/v1/jobs/many/history",
+        "/v1/volumes",
+        "/v1/discovery/http_sd",
+    ] {
+        let mut asking = Box::pin(ask(&context, Method::GET, path));
+        tokio::select! {
+            biased;
+            _ = &mut asking => panic!("the core has not been asked"),
+            () = std::future::ready(()) => {}
+        }
+        drop(asking);
+        assert_eq!(context.readers.used(), (1, 0), "{path}");
+        while context.readers.used() != (0, 0) {
+            tokio::task::yield_now().await;
+        }
+    }
+    let answer = ask(&context, Method::GET, "/v1/jobs/many").await;
+    let (making, held) = context.readers.used();
+    assert_eq!(making, 0);
+    assert!(held > 2_500 * 100, "{held}");
+    let body = axum::body::to_bytes(answer.into_body(), 16 << 20).await;
+    assert_eq!(body.expect("all of it").len(), held);
+    assert_eq!(context.readers.used(), (0, 0));
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use meseta_resources::{Reservation, Resources, Role};
 
 use super::*;
-use crate::core::TaskName;
 use crate::core::job::KEYED;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::volumes::LOOKED;
+use crate::core::{Refusal, TaskName};
 use crate::spec::Volume;
 
 fn database(count: u32) -> JobSpec {
@@ -42,6 +42,14 @@ fn done(world: &mut World, request: Request) {
         "{:?}",
         world.answers.get(&id)
     );
+}
+
+fn release(index: u32) -> Request {
+    Request::Release {
+        name: "web".to_owned(),
+        index,
+        volume_id: None,
+    }
 }
 
 fn stop(world: &mut World, purge: bool) {
@@ -163,8 +171,7 @@ fn an_instance_whose_volume_is_released_begins_anew_while_its_agent_is_away() {
     // Much longer than the task of a service without a volume is waited for.
     world.calm(100, None);
     assert_eq!(volume_of(&world, 1), old);
-    let name = "web".to_owned();
-    done(&mut world, Request::Release { name, index: 1 });
+    done(&mut world, release(1));
     world.calm(100, None);
     assert_eq!(state_of(&world, "web"), "healthy");
     assert_ne!(volume_of(&world, 1), old);
@@ -250,20 +257,13 @@ fn fewer_instances_keep_their_volumes_unless_these_are_purged() {
     assert_eq!(world.existing().len(), 2);
     // One that is given up begins anew.
     let (first, second) = (volume_of(&world, 0), volume_of(&world, 1));
-    let name = "web".to_owned();
-    done(
-        &mut world,
-        Request::Release {
-            name: name.clone(),
-            index: 1,
-        },
-    );
+    done(&mut world, release(1));
     world.crash();
     world.calm(60, None);
     assert_eq!(volume_of(&world, 0), first);
     assert_ne!(volume_of(&world, 1), second);
     assert!(world.destroyed.contains(&second));
-    let id = world.request(Request::Release { name, index: 7 });
+    let id = world.request(release(7));
     world.sync();
     assert!(matches!(world.answers.get(&id), Some(Err(_))));
 }
@@ -612,4 +612,29 @@ fn the_wanted_of_jobs_without_volumes_are_not_looked_at_for_volumes() {
     assert_eq!((LOOKED.get(), waited_for), (0, 0));
     world.state.agents_waited_for("r");
     assert!(LOOKED.get() <= 2, "{}", LOOKED.get());
+}
+
+#[test]
+fn a_volume_that_is_another_one_by_now_is_not_released() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, database(2));
+    world.calm(30, None);
+    let seen = volume_of(&world, 1);
+    let named = |id: &String| Request::Release {
+        name: "web".to_owned(),
+        index: 1,
+        volume_id: Some(id.clone()),
+    };
+    done(&mut world, named(&seen));
+    world.calm(60, None);
+    let new = volume_of(&world, 1);
+    assert_ne!(seen, new);
+    // Whoever saw the first one means that one.
+    let id = world.request(named(&seen));
+    world.sync();
+    let refused = world.answers[&id].clone().expect_err("another one");
+    assert!(matches!(refused, Refusal::Conflict(_)), "{refused:?}");
+    assert!(refused.to_string().contains(&new), "{refused}");
+    world.calm(60, None);
+    assert_eq!((volume_of(&world, 1), &world.destroyed), (new, &vec![seen]));
 }

@@ -1,0 +1,212 @@
+//! Turns for those who read what the core has, and places for large answers until their readers have them.
+//!
+//! Entered through [`Readers::turn`]; then [`Turn::look`], as often as needed, and [`Turn::answer`]. What a reader asks for
+//! is made by the one loop that decides for all jobs, and held until its client has taken it. Invariants: few answers are
+//! made at a time, whether or not those who asked have left, and of one group one; what is held is bounded in bytes; a
+//! reader that takes nothing gives its place to another.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http_body::{Frame, SizeHint};
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::background;
+use meseta_daemon::fair_semaphore::{FairSemaphore, Group, Permit, QueueFull, Rules};
+use meseta_daemon::server::Connection;
+use serde::Serialize;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::Reply;
+use crate::core::State;
+use crate::service::Handle;
+
+/// Answers that are made at a time.
+const MAKING_MAX: usize = 2;
+/// Bytes of large answers that are held at a time. A larger one is held alone.
+const HELD_BYTES_MAX: usize = 256 << 20;
+/// An answer that is not larger needs no place.
+const SMALL_BYTES_MAX: usize = 128 << 10;
+/// About so much is given to the connection at once.
+const PIECE_BYTES: usize = 128 << 10;
+/// For so long a reader may take nothing while others wait for its place.
+const STALL_MAX: Duration = Duration::from_secs(1);
+/// No answer is held for longer; that is enough for a slow line.
+const ANSWER_MAX: Duration = Duration::from_secs(600);
+/// Those that wait, of one group and of all together.
+const WAITING_OF_GROUP_MAX: usize = 256;
+const WAITING_MAX: usize = 4_096;
+
+/// See the module. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Readers {
+    making: FairSemaphore,
+    held: FairSemaphore,
+}
+
+/// What one reader may do while its answer is made.
+#[derive(Debug)]
+pub(super) struct Turn {
+    making: Permit,
+    held: FairSemaphore,
+    place: Option<Permit>,
+    group: Group,
+    /// What the answer goes over, which is closed when its place goes to another.
+    connection: Option<Connection>,
+}
+
+impl Readers {
+    pub(crate) fn new() -> Self {
+        let rules = |units_max: usize, stall_timeout: Option<Duration>| Rules {
+            units_max,
+            leaves_half: true,
+            stall_timeout,
+            newest_first: false,
+            waiting_of_group_max: WAITING_OF_GROUP_MAX,
+            waiting_max: WAITING_MAX,
+        };
+        Self {
+            making: FairSemaphore::new(rules(MAKING_MAX, None)),
+            held: FairSemaphore::new(rules(HELD_BYTES_MAX, Some(STALL_MAX))),
+        }
+    }
+
+    /// Waits until an answer for this caller may be made.
+    pub(super) async fn turn(&self, caller: &Caller) -> Result<Turn, Reply> {
+        let group: Group = caller.group().into();
+        let making = self.making.take(group.clone(), 1).await.map_err(full)?;
+        Ok(Turn {
+            making,
+            held: self.held.clone(),
+            place: None,
+            group,
+            connection: caller.connection.clone(),
+        })
+    }
+
+    /// What is being made, and the bytes that are held.
+    #[cfg(test)]
+    pub(super) fn used(&self) -> (usize, usize) {
+        (self.making.used(), self.held.used())
+    }
+}
+
+impl Turn {
+    /// Looks at the state between two steps. The turn goes with the look, which nothing stops when its reader leaves.
+    pub(super) async fn look<T: Send + 'static>(
+        self,
+        handle: &Handle,
+        look: impl FnOnce(&State) -> T + Send + 'static,
+    ) -> Result<(T, Self), Reply> {
+        Ok(handle.read(move |state| (look(state), self)).await?)
+    }
+
+    /// Does what takes long beside the runtime, with the turn.
+    pub(super) async fn make<T: Send + 'static>(
+        self,
+        make: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<(T, Self), Reply> {
+        let made = background::spawn(move || (make(), self));
+        made.await.map_err(|_| {
+            let text = "the answer cannot be made: please report it";
+            Reply::error(http::StatusCode::INTERNAL_SERVER_ERROR, text)
+        })
+    }
+
+    /// Waits for the place of an answer of about so many bytes.
+    pub(super) async fn reserve(&mut self, bytes: usize) -> Result<(), Reply> {
+        if self.place.is_none() && bytes > SMALL_BYTES_MAX {
+            let place = self.held.take(self.group.clone(), bytes).await;
+            let place = place.map_err(full)?;
+            // Its reader has nothing to take yet.
+            place.pause_stall_check();
+            self.place = Some(place);
+        }
+        Ok(())
+    }
+
+    /// The same, of what it is made of.
+    pub(super) async fn answer_with<T: Serialize + Send + 'static>(
+        self,
+        value: T,
+    ) -> Result<Reply, Reply> {
+        let made = self.make(move || serde_json::to_vec(&value));
+        let (json, turn) = made.await?;
+        turn.answer(json.map_err(Reply::defect)?).await
+    }
+
+    /// The answer, held until its reader has it.
+    pub(super) async fn answer(mut self, json: Vec<u8>) -> Result<Reply, Reply> {
+        let bytes = Bytes::from(json);
+        self.reserve(bytes.len()).await?;
+        drop(self.making);
+        let Some(place) = self.place.filter(|_| bytes.len() > SMALL_BYTES_MAX) else {
+            return Ok(Reply::json_body(Body::from(bytes)));
+        };
+        place.resize(bytes.len());
+        place.record_progress();
+        let sent = CancellationToken::new();
+        let connection = self.connection;
+        let (ended, revoked) = (sent.clone(), place.revoked().clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => return,
+                () = revoked.cancelled() => {}
+                () = tokio::time::sleep(ANSWER_MAX) => {}
+            }
+            tracing::debug!("a reader takes nothing of its answer, which is given up");
+            if let Some(connection) = connection {
+                connection.close();
+            }
+        });
+        Ok(Reply::json_body(Body::new(HeldBody {
+            bytes,
+            place,
+            _sent: sent.drop_guard(),
+        })))
+    }
+}
+
+fn full(_: QueueFull) -> Reply {
+    Reply::later("too many answers wait to be made or read")
+}
+
+/// An answer with its place, given in pieces so that it is seen how it moves.
+struct HeldBody {
+    bytes: Bytes,
+    place: Permit,
+    _sent: DropGuard,
+}
+
+impl http_body::Body for HeldBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if self.bytes.is_empty() {
+            return Poll::Ready(None);
+        }
+        if self.place.revoked().is_cancelled() {
+            let text = "the answer was given up: others wait for its place";
+            let error = io::Error::new(io::ErrorKind::TimedOut, text);
+            return Poll::Ready(Some(Err(error)));
+        }
+        self.place.record_progress();
+        let most = PIECE_BYTES.min(self.bytes.len());
+        let piece = self.bytes.split_to(most);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(u64::try_from(self.bytes.len()).unwrap_or(u64::MAX))
+    }
+}
