@@ -2,6 +2,7 @@
 
 use super::job::{Job, KillReason, Progress};
 use super::records::Rollout;
+use super::runs::Firing;
 use super::service::{self, Plan};
 use super::state::State;
 use crate::spec::Kind;
@@ -209,9 +210,9 @@ impl State {
             }
         }
         self.allow_kills();
-        let mut sizes = None;
+        let mut firing = Firing::default();
         for name in &names {
-            self.fire(name, &mut sizes);
+            self.fire(name, &mut firing);
         }
         self.pressing.extend(names.iter().cloned());
         self.dirty.extend(names);

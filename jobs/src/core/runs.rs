@@ -14,8 +14,10 @@ const RUNS_MAX: usize = 16;
 const OVER_MAX: usize = 20;
 /// A schedule's last time this far ahead tells that the clock was set back since. By less, its times are not repeated.
 const SET_BACK_MIN: Duration = Duration::from_secs(60);
-/// Times of a schedule that are looked at in one step.
-const TIMES_MAX: usize = 10_000;
+/// Times of all schedules that are looked at in one step, some microseconds each, before the next one goes on.
+pub(super) const TIMES_MAX: usize = 10_000;
+/// Missed times of a schedule that are counted.
+const MISSED_MAX: u32 = 100;
 
 impl Job {
     /// Whether tasks of a cancelled run have not ended, so that none of another may start.
@@ -245,10 +247,13 @@ impl State {
         self.event(name, None, text);
     }
 
-    /// Starts the run of a schedule that is due; the tasks of all jobs are counted once for all that are.
-    pub(super) fn fire(&mut self, name: &str, sizes: &mut Option<Sizes>) {
+    /// Starts the run of a schedule that is due, unless those before it have used up the step.
+    pub(super) fn fire(&mut self, name: &str, firing: &mut Firing) {
         let now = self.clock.unix;
-        if self.next_due(name).is_none_or(|next| next > now) {
+        let Some(first) = self.next_due(name).filter(|next| *next <= now) else {
+            return;
+        };
+        if firing.times == 0 {
             return;
         }
         let Some(job) = self.jobs.get(name) else {
@@ -260,16 +265,18 @@ impl State {
         let Kind::Cron(cron) = &spec.kind else {
             return;
         };
-        let Some(due) = self.due(cron, job.record.last_due, now) else {
-            return;
-        };
+        let due = self.due(cron, first, now, &mut firing.times);
         let (active, job_size) = (job.active_runs().count(), job.size());
         if let Some(job) = self.jobs.get_mut(name) {
             job.record.last_due = due.last;
         }
         self.save(name);
         if due.skipped > 0 {
-            let text = format!("{} runs were missed: the scheduler was away", due.skipped);
+            let least = if due.has_more { "at least " } else { "" };
+            let text = format!(
+                "{least}{} runs were missed: the scheduler was away",
+                due.skipped
+            );
             self.event(name, None, text);
         }
         if !due.is_startable {
@@ -293,7 +300,7 @@ impl State {
             job_size
         };
         let wanted = count + u64::from(spec.count);
-        let sizes = sizes.get_or_insert_with(|| self.sizes());
+        let sizes = firing.sizes.get_or_insert_with(|| self.sizes());
         if let Err(why) = self.check_size(sizes, (name, &spec.role), wanted) {
             return self.event(name, None, format!("a run was skipped: {why}"));
         }
@@ -347,25 +354,49 @@ impl State {
         next
     }
 
-    /// The last time that is due, and how many before it were missed.
-    fn due(&self, cron: &Cron, last: Duration, now: Duration) -> Option<Due> {
-        let next = |after| (self.options.next_time)(cron, after);
-        let mut due = next(last).filter(|due| *due <= now)?;
-        let mut skipped = 0;
-        for _ in 0..TIMES_MAX {
-            let Some(later) = next(due).filter(|later| *later <= now) else {
-                break;
-            };
+    /// The last time that is due, and how many from the first on were missed.
+    fn due(&self, cron: &Cron, first: Duration, now: Duration, times: &mut usize) -> Due {
+        let mut next = |after| {
+            *times = times.saturating_sub(1);
+            (self.options.next_time)(cron, after).filter(|due| *due <= now)
+        };
+        let (mut due, mut skipped) = (first, 0);
+        let mut later = next(due);
+        while let Some(time) = later.filter(|_| skipped < MISSED_MAX) {
             skipped += 1;
-            due = later;
+            due = time;
+            later = next(due);
+        }
+        let has_more = later.is_some();
+        if has_more {
+            due = last_by(due, now, next);
         }
         let is_startable = now.saturating_sub(due) <= cron.start_within;
-        Some(Due {
+        Due {
             last: due,
-            skipped: skipped + u32::from(!is_startable),
+            skipped: skipped + u32::from(!is_startable && !has_more),
+            has_more,
             is_startable,
-        })
+        }
     }
+}
+
+/// The last of the times that `next` gives by now, of which one comes after `due`: found in as many looks as the seconds
+/// from there have digits, however many times they have.
+fn last_by(
+    due: Duration,
+    now: Duration,
+    mut next: impl FnMut(Duration) -> Option<Duration>,
+) -> Duration {
+    let (mut last, mut from, mut until) = (due, due.as_secs(), now.as_secs() + 1);
+    while until - from > 1 {
+        let middle = from + (until - from) / 2;
+        match next(Duration::from_secs(middle)) {
+            Some(time) => (last, from) = (time, middle.max(time.as_secs())),
+            None => until = middle,
+        }
+    }
+    last
 }
 
 /// Of the run of a gang: whether more are left than may start together.
@@ -373,8 +404,28 @@ fn is_gang_too_large(run: &Run) -> bool {
     run.live == 0 && run.waiting.len() > GANG_MAX as usize
 }
 
+/// What starting the schedules of a step has in common.
+#[derive(Debug)]
+pub(super) struct Firing {
+    /// The tasks of all jobs, counted once.
+    sizes: Option<Sizes>,
+    /// Times that may be looked at.
+    times: usize,
+}
+
+impl Default for Firing {
+    fn default() -> Self {
+        Self {
+            sizes: None,
+            times: TIMES_MAX,
+        }
+    }
+}
+
 struct Due {
     last: Duration,
+    /// Those of them that were counted, and whether there were more.
     skipped: u32,
+    has_more: bool,
     is_startable: bool,
 }

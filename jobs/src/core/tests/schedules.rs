@@ -1,6 +1,7 @@
 //! Schedules: each of their times is run once, whatever becomes of the clock and the scheduler.
 
 use super::*;
+use crate::core::runs::TIMES_MAX;
 
 #[test]
 fn a_schedule_fires_once_for_each_of_its_times() {
@@ -143,4 +144,71 @@ fn a_time_that_has_been_run_is_not_run_again_where_the_clock_is_set_back_before_
     world.set_ahead(Duration::from_secs(6_400 + DAY - 230));
     world.calm(40, None);
     assert_eq!(started(&world), 2);
+}
+
+#[test]
+fn what_many_schedules_have_missed_takes_a_few_short_steps_and_each_runs_once() {
+    let mut world = World::new(1, 0);
+    for number in 0..200 {
+        let name = format!("c{number}");
+        submit(
+            &mut world,
+            JobSpec {
+                name,
+                ..cron(Overlap::Skip)
+            },
+        );
+    }
+    world.pass(Duration::from_millis(100));
+    let mut steps = 0;
+    let pass = |world: &mut World, time: Duration| {
+        world::ASKED.set(0);
+        world.stand_still(time);
+        let asked = usize::try_from(world::ASKED.get()).unwrap();
+        // Each is asked once when it is seen first, and none begins where the step is used up.
+        assert!(asked <= TIMES_MAX + 2 * 200, "{asked}");
+    };
+    pass(&mut world, Duration::from_secs(24 * 3600));
+    let has_run = |world: &World| {
+        let jobs = world.state.jobs.values();
+        jobs.filter(|job| job.record.next_run == 2).count()
+    };
+    while has_run(&world) < 200 {
+        pass(&mut world, Duration::from_millis(100));
+        steps += 1;
+        assert!(steps < 5, "{} have run", has_run(&world));
+    }
+    for (name, job) in &world.state.jobs {
+        assert_eq!(job.record.next_run, 2, "{name}");
+        assert!(world.state.clock.unix - job.record.last_due < Duration::from_secs(60));
+        let missed = job.events.iter().filter(|one| one.text.contains("missed"));
+        let missed: Vec<_> = missed.map(|one| &*one.text).collect();
+        let text = "at least 100 runs were missed: the scheduler was away";
+        assert_eq!(missed, [text], "{name}");
+    }
+}
+
+#[test]
+fn few_missed_times_are_counted_and_a_clock_that_jumps_by_years_costs_no_more() {
+    let mut world = World::new(1, 0);
+    submit(&mut world, cron(Overlap::Skip));
+    world.pass(Duration::from_millis(100));
+    world.stand_still(Duration::from_secs(3_600));
+    let last = |world: &World| {
+        let events = world.state.history("nightly").expect("a job").events;
+        let missed = events.iter().filter(|one| one.text.contains("missed"));
+        missed.map(|one| one.text.clone()).next_back()
+    };
+    let told = last(&world).expect("it is told");
+    assert!(told.starts_with("59 runs"), "{told}");
+    world::ASKED.set(0);
+    // From here on 20 s before a full minute, which is too late to start.
+    world.set_ahead(Duration::from_secs(10 * 365 * 24 * 3600 + 20));
+    world.stand_still(Duration::from_millis(100));
+    assert!(world::ASKED.get() < 150, "{}", world::ASKED.get());
+    let told = last(&world).expect("it is told");
+    assert!(told.starts_with("at least 100 runs"), "{told}");
+    let last_due = world.state.jobs["nightly"].record.last_due;
+    let since = world.state.clock.unix - last_due;
+    assert!(since > Duration::from_secs(30) && since < Duration::from_secs(60));
 }
