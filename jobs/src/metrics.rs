@@ -1,10 +1,13 @@
 //! Every metric of the scheduler: names, help and values, for Prometheus.
 //!
-//! Entered through [`text`]. Nothing is counted here: the families are made of what the core shows when someone asks.
+//! Entered through [`text`]. Nothing is counted here: the families are made of what the core and the kernel show when
+//! someone asks.
 //! Labels come from closed sets, so their number is bounded.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use meseta_daemon::descriptors;
 use meseta_etcd::leadership::Role;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
@@ -35,10 +38,30 @@ impl Measures {
     }
 }
 
+/// What the process is, which the core does not know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Process {
+    /// When the served certificate ends, since 1970.
+    certificate_end: Option<Duration>,
+    descriptors: Option<usize>,
+    descriptors_max: Option<u64>,
+}
+
+impl Process {
+    /// As it is now.
+    pub(crate) fn read(certificate_end: Option<Duration>) -> Self {
+        Self {
+            certificate_end,
+            descriptors: descriptors::open(),
+            descriptors_max: descriptors::limit(),
+        }
+    }
+}
+
 /// The text exposition format.
-pub(crate) fn text(measures: &Measures) -> Result<Vec<u8>, prometheus::Error> {
+pub(crate) fn text(measures: &Measures, process: Process) -> Result<Vec<u8>, prometheus::Error> {
     let mut text = Vec::new();
-    let families = families(measures);
+    let families = families(measures, process);
     // The encoder refuses a family without any series.
     let families: Vec<_> = families
         .into_iter()
@@ -48,7 +71,27 @@ pub(crate) fn text(measures: &Measures) -> Result<Vec<u8>, prometheus::Error> {
     Ok(text)
 }
 
-fn families(measures: &Measures) -> Vec<MetricFamily> {
+fn families(measures: &Measures, process: Process) -> Vec<MetricFamily> {
+    let mut families = vec![gauge(
+        "meseta_scheduler_certificate_end_seconds",
+        "When the certificate that is served, or one that goes with it, ends, in seconds since the Unix epoch.",
+        some(process.certificate_end.map(|end| end.as_secs())),
+    )];
+    families.extend(families_of_jobs(measures));
+    families.push(gauge(
+        "process_max_fds",
+        "File descriptors that the scheduler may have open.",
+        some(process.descriptors_max),
+    ));
+    families.push(gauge(
+        "process_open_fds",
+        "Open file descriptors of the scheduler itself.",
+        process.descriptors.map_or_else(Vec::new, one),
+    ));
+    families
+}
+
+fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
     let Measures {
         jobs,
         volumes,
@@ -148,6 +191,11 @@ fn one(value: usize) -> Values {
     vec![(None, value)]
 }
 
+fn some(value: Option<u64>) -> Values {
+    let value = value.map(|value| usize::try_from(value).unwrap_or(usize::MAX));
+    value.map_or_else(Vec::new, one)
+}
+
 fn by_state(states: impl Iterator<Item = &'static str>) -> Values {
     let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
     for state in states {
@@ -220,8 +268,6 @@ fn to_f64(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn measures(totals: Totals) -> Measures {
@@ -236,7 +282,7 @@ mod tests {
 
     #[test]
     fn of_the_states_of_leadership_one_is_set() {
-        let text = text(&measures(Totals::default())).expect("text");
+        let text = text(&measures(Totals::default()), Process::default()).expect("text");
         let text = String::from_utf8(text).expect("text");
         let is = |state: &str, value: u8| {
             let line = format!("meseta_scheduler_leadership{{state=\"{state}\"}} {value}");
@@ -253,7 +299,7 @@ mod tests {
         let part = part.split("\n## ").next().expect("a part");
         let rows = part.lines().filter(|line| line.starts_with("| `"));
         let rows: Vec<&str> = rows.collect();
-        let families = families(&measures(Totals::default()));
+        let families = families(&measures(Totals::default()), Process::default());
         let expected: Vec<String> = families
             .iter()
             .map(|family| {
@@ -266,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_alerts_name_metrics_that_there_are() {
-        let families = families(&measures(Totals::default()));
+        let families = families(&measures(Totals::default()), Process::default());
         let rules = include_str!("../../docs/alerts/cluster.rules.yml");
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
         let mut named = 0;
@@ -281,12 +327,23 @@ mod tests {
     }
 
     #[test]
+    fn the_process_is_measured_too() {
+        let process = Process::read(Some(Duration::from_secs(1_900_000_000)));
+        let text = text(&measures(Totals::default()), process).expect("text");
+        let text = String::from_utf8(text).expect("text");
+        let end = "meseta_scheduler_certificate_end_seconds 1900000000\n";
+        for part in [end, "\nprocess_open_fds ", "\nprocess_max_fds "] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
     fn queue_times_are_counted_in_buckets() {
         let mut totals = Totals::default();
         for seconds in [0, 3, 7, 100_000] {
             totals.queue.add(Duration::from_secs(seconds));
         }
-        let text = text(&measures(totals)).expect("text");
+        let text = text(&measures(totals), Process::default()).expect("text");
         let text = String::from_utf8(text).expect("text");
         for line in [
             "# TYPE meseta_scheduler_queue_seconds histogram",

@@ -1,5 +1,7 @@
 //! The repository checks itself: layering, dependencies, first lines, lengths, links, leftovers.
 
+#[path = "tidy/alerts.rs"]
+mod alerts;
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
 #[path = "tidy/mutants.rs"]

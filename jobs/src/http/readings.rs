@@ -187,7 +187,8 @@ pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
     let handle = &permitted.context.handle;
     let role = handle.standing.now();
     let measures = handle.read(|state| Measures::of(state, role)).await?;
-    match metrics::text(&measures) {
+    let process = metrics::Process::read(permitted.context.authentication.certificate_end());
+    match metrics::text(&measures, process) {
         Ok(text) => Ok(Reply::prometheus(text)),
         Err(error) => {
             let status = StatusCode::INTERNAL_SERVER_ERROR;

@@ -243,7 +243,7 @@ fn every_metric_is_in_the_reference() {
     });
     let mut page = String::from(
         "# Metrics\n\nWhat Prometheus scrapes at `/metrics` of each daemon. Series of a container end with \
-         the container; nothing is\nread from the kernel for a scrape. `/metrics/snapshot` has the Mesos keys.\n",
+         the container; nothing of it\nis read from the kernel for a scrape. `/metrics/snapshot` has the Mesos keys.\n",
     );
     let mut missing = BTreeSet::new();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
