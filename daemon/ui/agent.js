@@ -11,6 +11,10 @@ const PAGES = [["", "Containers"], ["machine", "Machine"]];
 const CHUNK = 64 * 1024;
 const KEPT_CHARS = 1024 * 1024;
 const FOLLOW_MS = 1000;
+const NEXT_MS = 250;
+
+/** Behind by more than this, reading goes on near the end: what writes faster than it is read is never caught up with. */
+const BEHIND_MAX = 4 * CHUNK;
 const PLOTTED_MAX = 600;
 
 function App() {
@@ -50,19 +54,19 @@ function Containers() {
   if (!value) return html`<${Waiting} error=${error} />`;
   const memory = (one) => one.statistics?.mem_total_bytes ?? 0;
   const columns = [
-    { key: "executor", label: "Executor", value: (one) => one.executor_id, cell: (one) => html`<a href=${link("container", one.container_id)}>${one.executor_id}</a>` },
-    { key: "logs", label: "Logs", cell: (one) => html`<${Files} container=${one} />` },
-    { key: "cpus", label: "CPUs used", value: (one) => one.cpus ?? 0, cell: (one) => html`<${Use} name="cpus" value=${one.cpus} of=${one.statistics?.cpus_limit || one.statistics?.cpus_soft_limit} />` },
-    { key: "mem", label: "Memory used", value: memory, cell: (one) => html`<${Use} name="mem" value=${memory(one) / 1048576} of=${one.statistics?.mem_limit_bytes / 1048576} />` },
-    { key: "processes", label: "Processes", number: true, value: (one) => one.statistics?.processes ?? 0, cell: (one) => format.number(one.statistics?.processes) },
-    { key: "framework", label: "Framework", value: (one) => one.framework_id, cell: (one) => html`<span title=${one.framework_id}>${format.shortId(one.framework_id)}</span>` },
-    { key: "id", label: "Container", cell: (one) => html`<code>${one.container_id}</code>` },
+    { label: "Executor", value: (one) => one.executor_id, cell: (one) => html`<a href=${link("container", one.container_id)}>${one.executor_id}</a>` },
+    { label: "Logs", cell: (one) => html`<${Files} container=${one} />` },
+    { label: "CPUs used", value: (one) => one.cpus ?? 0, cell: (one) => html`<${Use} name="cpus" value=${one.cpus} of=${one.statistics?.cpus_limit || one.statistics?.cpus_soft_limit} />` },
+    { label: "Memory used", value: memory, cell: (one) => html`<${Use} name="mem" value=${memory(one) / 1048576} of=${one.statistics?.mem_limit_bytes / 1048576} />` },
+    { label: "Processes", number: true, value: (one) => one.statistics?.processes ?? 0, cell: (one) => format.number(one.statistics?.processes) },
+    { label: "Framework", value: (one) => one.framework_id, cell: (one) => html`<span title=${one.framework_id}>${format.shortId(one.framework_id)}</span>` },
+    { label: "Container", cell: (one) => html`<code>${one.container_id}</code>` },
   ];
   const wanted = filter.toLowerCase();
   const rows = value.filter((one) => `${one.executor_id} ${one.framework_id} ${one.container_id}`.toLowerCase().includes(wanted));
   return html`<${Filter} label="Filter" hint="executor, framework or container" value=${filter} onInput=${setFilter} />
     <${Table} caption="Containers" columns=${columns} rows=${rows} id=${(one) => one.container_id}
-      empty=${filter ? "No container fits." : "Nothing runs on this agent."} sorted=${{ key: "executor", down: false }} />`;
+      empty=${filter ? "No container fits." : "Nothing runs on this agent."} sorted=${{ label: "Executor" }} />`;
 }
 
 function Use({ name, value, of }) {
@@ -113,7 +117,7 @@ function Log({ framework, executor, file }) {
   const sandbox = `/frameworks/${framework}/executors/${executor}/runs/latest`;
   const files = usePoll(() => get("files/browse", { path: sandbox }), [sandbox], 10);
   const [isFollowed, setFollowed] = useState(true);
-  const { text, size, begins, error } = useTail(`${sandbox}/${file}`, isFollowed);
+  const { text, size, begins, isPart, error } = useTail(`${sandbox}/${file}`, isFollowed);
   const box = useRef();
   useEffect(() => {
     if (isFollowed) box.current.scrollTop = box.current.scrollHeight;
@@ -127,7 +131,7 @@ function Log({ framework, executor, file }) {
         <span class="quiet"> ${format.bytes(entry.size)}</span> `)}</nav>
       <label class="check"><input type="checkbox" checked=${isFollowed} onChange=${(event) => setFollowed(event.target.checked)} /> Follow</label>
       <a href=${url("files/download", { path: `${sandbox}/${file}` })} download>Download</a>
-      ${size !== null && html`<span class="quiet">${size.toLocaleString("en")} bytes${begins > 0 ? `, shown from byte ${begins.toLocaleString("en")}` : ""}</span>`}</div>
+      ${size !== null && html`<span class="quiet">${size.toLocaleString("en")} bytes${begins > 0 ? `, shown from byte ${begins.toLocaleString("en")}` : ""}${isPart ? ", without what was written too fast to be shown" : ""}</span>`}</div>
     ${error && html`<p class="trouble" role="alert">${error.status === 404 ? `There is no ${file} in this sandbox any more.` : error.message}</p>`}
     <pre class="log" tabindex="0" role="log" aria-label="${file} of ${executor}" ref=${box}>${text}</pre>
     ${size === 0 && html`<p class="quiet">The file is empty.</p>`}
@@ -143,11 +147,11 @@ function useTail(path, isFollowed) {
     const round = async () => {
       let more = false;
       try {
-        more = await advance(path, position, (change) => !isOver && setTail((last) => ({ ...change(last), error: null })));
+        if (!document.hidden) more = await advance(path, position, (change) => !isOver && setTail((last) => ({ ...change(last), error: null })));
       } catch (error) {
         if (!isOver) setTail((last) => ({ ...last, error }));
       }
-      if (!isOver && (isFollowed || more)) timer = setTimeout(round, more ? 0 : FOLLOW_MS);
+      if (!isOver && (isFollowed || more)) timer = setTimeout(round, more ? NEXT_MS : FOLLOW_MS);
     };
     round();
     return () => {
@@ -158,13 +162,16 @@ function useTail(path, isFollowed) {
   return tail;
 }
 
+const endOf = async (path) => (await get("files/read", { path })).offset;
+
 /** Reads on from `position`, at first near the end; says whether there may be more at once. */
 async function advance(path, position, change) {
-  const size = (await get("files/read", { path })).offset;
-  if (position.current === null || size < position.current) {
+  const size = await endOf(path);
+  const isBehind = position.current !== null && size - position.current > BEHIND_MAX;
+  if (position.current === null || size < position.current || isBehind) {
     position.current = Math.max(0, size - CHUNK);
     const begins = position.current;
-    change(() => ({ text: "", size, begins }));
+    change(() => ({ text: "", size, begins, isPart: isBehind }));
   }
   if (size === position.current) {
     change((last) => ({ ...last, size }));
@@ -175,7 +182,9 @@ async function advance(path, position, change) {
   position.current += wanted;
   change((last) => {
     const text = last.text + data;
-    return { ...last, size, text: text.length > KEPT_CHARS ? text.slice(-KEPT_CHARS) : text };
+    const cut = Math.max(0, text.length - KEPT_CHARS);
+    const left = new TextEncoder().encode(text.slice(0, cut)).length;
+    return { ...last, size, text: text.slice(cut), begins: last.begins + left };
   });
   return position.current < size;
 }

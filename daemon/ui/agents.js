@@ -17,10 +17,14 @@ export function standing(agent, kind = "slaves") {
   return agent.active ? "active" : "disconnected";
 }
 
-/** Where the agent's own page is. Its scheme is taken to be this page's. */
-export function agentUrl(agent, fragment = "#/") {
-  const host = agent.hostname.includes(":") ? `[${agent.hostname}]` : agent.hostname;
-  return `${location.protocol}//${host}:${agent.port}/${fragment}`;
+/** Where an agent is; of those that have left, the master has kept the host at most, and the id is all that names them. */
+export const addressOf = ({ hostname, port, id }) => (hostname && port ? `${hostname}:${port}` : hostname || format.shortId(id));
+
+/** Where the agent's own page is, if its address is known. Its scheme is taken to be this page's. */
+export function agentUrl({ hostname, port }, fragment = "#/") {
+  if (!hostname || !port) return null;
+  const host = hostname.includes(":") ? `[${hostname}]` : hostname;
+  return `${location.protocol}//${host}:${port}/${fragment}`;
 }
 
 /** All agents that the master lists, each with what it is at. */
@@ -55,19 +59,19 @@ function Found({ filter }) {
   const rows = listed(value);
   const turn = (label, to, isThere) => isThere && html`<button type="button" onClick=${() => setOffset(to)}>${label}</button> `;
   const columns = [
-    { key: "host", label: "Agent", value: (agent) => `${agent.hostname}:${agent.port}`, cell: (agent) => html`<a href=${link("agents", agent.id)}>${agent.hostname}:${agent.port}</a>` },
-    { key: "state", label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
+    { label: "Agent", value: addressOf, cell: (agent) => html`<a href=${link("agents", agent.id)}>${addressOf(agent)}</a>` },
+    { label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
     use("cpus"), use("mem"), use("disk"),
-    { key: "reserved", label: "Reserved to", value: reserved, cell: (agent) => reserved(agent) || "–" },
-    { key: "attributes", label: "Attributes", value: attributes, cell: (agent) => attributes(agent) || "–" },
-    { key: "id", label: "Id", value: (agent) => agent.id, cell: (agent) => html`<code title=${agent.id}>${format.shortId(agent.id)}</code>` },
+    { label: "Reserved to", value: reserved, cell: (agent) => reserved(agent) || "–" },
+    { label: "Attributes", value: attributes, cell: (agent) => attributes(agent) || "–" },
+    { label: "Id", value: (agent) => agent.id, cell: (agent) => html`<code title=${agent.id}>${format.shortId(agent.id)}</code>` },
   ];
   return html`
-    ${value.total > PAGE && html`<nav aria-label="Pages of agents">
+    ${(offset > 0 || value.total > PAGE) && html`<nav aria-label="Pages of agents">
       ${turn("Before", Math.max(0, offset - PAGE), offset > 0)}
       ${offset + 1} to ${offset + rows.length} of ${format.number(value.total)}
       ${turn("Next", offset + PAGE, offset + PAGE < value.total)}</nav>`}
-    <${Table} caption="Agents" columns=${columns} rows=${rows} id=${(agent) => agent.id} sorted=${{ key: "host", down: false }}
+    <${Table} caption="Agents" columns=${columns} rows=${rows} id=${(agent) => agent.id} sorted=${{ label: "Agent" }}
       empty=${filter ? "No agent fits." : "No agent is registered."} />`;
 }
 
@@ -75,7 +79,7 @@ const reserved = (agent) => Object.keys(agent.reserved_resources ?? {}).join(", 
 
 function use(name) {
   return {
-    key: name, label: name, value: (agent) => agent.used_resources?.[name] ?? 0,
+    label: name, value: (agent) => agent.used_resources?.[name] ?? 0,
     cell: (agent) => html`<${Use} agent=${agent} name=${name} />`,
   };
 }
@@ -99,8 +103,8 @@ export function Agent({ id }) {
   const volumes = Object.values(agent.reserved_resources_full ?? {}).flat().filter((one) => one.disk?.persistence);
   const reservations = Object.entries(agent.reserved_resources ?? {});
   return html`
-    <p class="lead">${agent.hostname}:${agent.port} <${State} name=${agent.standing} />
-      ${agent.standing !== "gone" && html` <a href=${agentUrl(agent)}>Containers and their use</a>
+    <p class="lead">${addressOf(agent)} <${State} name=${agent.standing} />
+      ${agentUrl(agent) && html` <a href=${agentUrl(agent)}>Containers and their use</a>
         · <a href=${agentUrl(agent, "#/machine")}>Pressure, estimates and corrections</a>
         <span class="quiet"> (the agent's own pages)</span>`}</p>
     <${Facts} items=${[
@@ -115,15 +119,15 @@ export function Agent({ id }) {
     ]} />
     <section><h2>Reservations</h2>
       <${Table} caption="Reservations" rows=${reservations} id=${([role]) => role} empty="Nothing is reserved." columns=${[
-        { key: "role", label: "Role", cell: ([role]) => html`<a href=${link("roles", role)}>${role}</a>` },
-        { key: "resources", label: "Resources", cell: ([, all]) => format.resources(all) },
+        { label: "Role", cell: ([role]) => html`<a href=${link("roles", role)}>${role}</a>` },
+        { label: "Resources", cell: ([, all]) => format.resources(all) },
       ]} /></section>
     ${volumes.length > 0 && html`<section><h2>Persistent volumes</h2>
       <${Table} caption="Volumes" rows=${volumes} id=${(one) => `${one.role} ${one.disk.persistence.id}`} columns=${[
-        { key: "id", label: "Volume", cell: (one) => one.disk.persistence.id },
-        { key: "role", label: "Role", cell: (one) => one.role },
-        { key: "size", label: "Size", cell: (one) => format.megabytes(one.scalar?.value) },
-        { key: "path", label: "In the container", cell: (one) => one.disk.volume?.container_path ?? "–" },
+        { label: "Volume", cell: (one) => one.disk.persistence.id },
+        { label: "Role", cell: (one) => one.role },
+        { label: "Size", cell: (one) => format.megabytes(one.scalar?.value) },
+        { label: "In the container", cell: (one) => one.disk.volume?.container_path ?? "–" },
       ]} /></section>`}
     <p><a href="${link("tasks")}?filter=${encodeURIComponent(id)}">Its tasks among the newest</a>
       ${mayOperate(rights, "agent") && html` · <a href="${link("operate")}?agent=${encodeURIComponent(id)}">Drain or reserve …</a>`}</p>

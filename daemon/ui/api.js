@@ -3,16 +3,19 @@
 
 import { useEffect, useState } from "./vendor/preact-htm.js";
 
-/** What is known of the connection: when it last answered (ms), what went wrong since, and what it says of itself. */
-export const connection = { answeredAt: Date.now(), trouble: null, stale: null, going: null, others: [] };
+/**
+ * What is known of the connection: when it last answered (ms), what went wrong since, and what it says of itself; `late` is
+ * of what is shown what was answered longest ago and is refused since: `at` (ms) and `error`.
+ */
+export const connection = { answeredAt: Date.now(), trouble: null, stale: null, going: null, late: null, others: [] };
 
 const watchers = new Set();
 
 function told(change) {
-  const before = JSON.stringify([connection.trouble, connection.stale, connection.going]);
+  const text = () => JSON.stringify({ ...connection, answeredAt: null });
+  const before = text();
   Object.assign(connection, change);
-  const after = JSON.stringify([connection.trouble, connection.stale, connection.going]);
-  if (before !== after) watchers.forEach((watcher) => watcher());
+  if (before !== text()) watchers.forEach((watcher) => watcher());
 }
 
 /** Renders again whenever the connection changes, and once a second while it is broken. */
@@ -30,33 +33,36 @@ export function useConnection() {
   return connection;
 }
 
-/** An answer that is an error; `status` is its code. */
-export class Refused extends Error {
-  constructor(status, message) {
+/** An answer that is an error, or none: `status` is its code or 0. `isBrief`: nobody is there to answer, and soon somebody may be. */
+class Failed extends Error {
+  constructor(message, status, isBrief) {
     super(message);
-    this.status = status;
+    Object.assign(this, { status, isBrief });
   }
 }
 
+/** The error of a request from then on (ms). One that takes too long says nothing of the connection while others are answered. */
+function failed(error, from) {
+  const isLate = error.name === "TimeoutError";
+  if (!isLate && error.name !== "TypeError") return error;
+  if (!isLate || connection.answeredAt < from) told({ trouble: "no answer" });
+  return new Failed("no answer", 0, !isLate);
+}
+
 async function ask(path, options) {
+  const from = Date.now();
   let response;
   try {
     response = await fetch(path, { redirect: "manual", cache: "no-cache", ...options });
   } catch (error) {
-    if (error.name !== "AbortError") told({ trouble: "no answer" });
-    throw error;
+    throw failed(error, from);
   }
   if (response.type === "opaqueredirect") {
     goToLeader();
-    throw new Refused(307, "another one leads");
-  }
-  if (response.status === 503) {
-    const message = (await response.text()) || "not available at the moment";
-    told({ trouble: message });
-    throw new Refused(503, message);
+    throw new Failed("another one leads", 307, true);
   }
   told({ answeredAt: Date.now(), trouble: null, stale: response.headers.get("meseta-stale") });
-  if (!response.ok) throw new Refused(response.status, messageOf(await response.text()) || response.statusText);
+  if (!response.ok) throw new Failed(messageOf(await response.text()) || response.statusText, response.status);
   return response;
 }
 
@@ -70,11 +76,27 @@ function messageOf(text) {
   }
 }
 
-/** What the daemon says of itself and of the others, whom the page names when this one does not answer. */
+/** Leading or another one, as the daemon last said; null while it is silent. */
+let role;
+
+/**
+ * What the daemon says of itself and of the others, whom the page names when this one does not answer. That costs it next to
+ * nothing: while it is silent it is asked this again at once, and everything else when it is back or its role is another.
+ */
 export async function askLeader() {
-  const answer = await get("leader");
-  connection.others = (answer.masters ?? answer.schedulers).filter((other) => other !== location.host);
-  return answer;
+  try {
+    const answer = await get("leader");
+    told({ others: (answer.masters ?? answer.schedulers).filter((other) => other !== location.host) });
+    if (role !== undefined && role !== answer.role) changed();
+    role = answer.role;
+    return answer;
+  } catch (error) {
+    if (error.status === 0) {
+      role = null;
+      error.isBrief = true;
+    }
+    throw error;
+  }
 }
 
 /** Where another one's page is with the same part of it: that page knows that this one did not answer. */
@@ -111,13 +133,12 @@ export function url(path, parameters = {}) {
 /** A daemon that stands still closes no connection. */
 const ANSWER_MS = 30_000;
 
-async function read(path, as) {
-  const signal = AbortSignal.timeout(ANSWER_MS);
+async function read(path, as, options) {
+  const from = Date.now();
   try {
-    return await (await ask(path, { signal }))[as]();
+    return await (await ask(path, { signal: AbortSignal.timeout(ANSWER_MS), ...options }))[as]();
   } catch (error) {
-    if (signal.aborted) told({ trouble: "no answer" });
-    throw error;
+    throw failed(error, from);
   }
 }
 
@@ -125,13 +146,18 @@ export const get = (path, parameters) => read(url(path, parameters), "json");
 
 export const getText = (path) => read(path, "text");
 
-/** Sends a change; gives the text of the answer, which is often empty. */
+/** Sends a change; gives the text of the answer, which is often empty. Without an answer nobody knows whether it was made. */
 export async function send(method, path, body) {
   const isForm = body instanceof URLSearchParams;
   const type = isForm ? "application/x-www-form-urlencoded" : "application/json";
   const options = { method, headers: { "Content-Type": type, Accept: "application/json" } };
   if (body !== undefined) options.body = isForm ? body.toString() : JSON.stringify(body);
-  return (await ask(path, options)).text();
+  try {
+    return await read(path, "text", options);
+  } catch (error) {
+    if (error.status === 0) error.message += ": it may have been done";
+    throw error;
+  }
 }
 
 /** A call of the operator API. */
@@ -178,7 +204,10 @@ export async function subscribe(onEvent, signal) {
   }
 }
 
-/** Objects of JSON, one a line, until `signal` ends it or the connection breaks; before the first, one that says that it is open. */
+/**
+ * Objects of JSON, one a line, until `signal` ends it or the connection breaks; before the first, one that says that it is
+ * open. Space between them is a heartbeat.
+ */
 export async function lines(path, onEvent, signal) {
   const response = await ask(path, { signal });
   onEvent({ type: "SUBSCRIBED" });
@@ -187,6 +216,7 @@ export async function lines(path, onEvent, signal) {
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    if (!value.trim()) onEvent({ type: "HEARTBEAT" });
     const whole = (held + value).split("\n");
     held = whole.pop();
     whole.forEach((line) => onEvent(JSON.parse(line)));
@@ -208,39 +238,59 @@ function joined(pieces, length) {
 const REST = 20;
 const PAUSE_MS_MAX = 60_000;
 
+/** What is shown and is refused since, by the poll that asks for it. */
+const late = new Map();
+
+function noteLate(poll, found) {
+  if (found) late.set(poll, found);
+  else late.delete(poll);
+  told({ late: [...late.values()].sort((a, b) => a.at - b.at)[0] ?? null });
+}
+
 /**
  * What `load` gives, asked for again every `seconds` while the page is looked at. After an error the last value stays,
- * beside the error.
+ * beside the error, and the top of the page says of when it is.
  */
 export function usePoll(load, dependencies, seconds = 5) {
   const [held, setHeld] = useState({ value: undefined, error: null });
   useEffect(() => {
     let isOver = false;
+    let isAsking = false;
+    let isDue;
+    let at;
     let timer;
     setHeld({ value: undefined, error: null });
     const round = async () => {
+      isDue = isAsking;
+      if (isAsking) return;
       clearTimeout(timer);
+      isAsking = true;
       const from = performance.now();
+      let error = null;
       if (!document.hidden) {
         try {
           const value = await load();
-          if (!isOver) setHeld({ value, error: null });
-        } catch (error) {
-          if (!isOver) setHeld((last) => ({ value: last.value, error }));
+          if (!isOver) setHeld({ value, error });
+          at = Date.now();
+        } catch (found) {
+          error = found;
+          if (!isOver) setHeld(({ value }) => ({ value, error }));
         }
+        // A page says itself that what it shows is there no more.
+        if (!isOver) noteLate(round, at && error && error.status !== 404 && { at, error });
       }
-      clearTimeout(timer);
-      // Where nothing answers, soon again: the page goes on by itself.
+      isAsking = false;
       const pause = Math.max(seconds * 1000, Math.min(PAUSE_MS_MAX, REST * (performance.now() - from)));
-      if (!isOver) timer = setTimeout(round, connection.trouble ? 1000 : pause);
+      if (!isOver) timer = setTimeout(round, isDue ? 0 : error?.isBrief ? 1000 : pause);
     };
-    const seen = () => !document.hidden && round();
+    const seen = () => !document.hidden && !isAsking && round();
     document.addEventListener("visibilitychange", seen);
     document.addEventListener("changed", round);
     round();
     return () => {
       isOver = true;
       clearTimeout(timer);
+      noteLate(round);
       document.removeEventListener("visibilitychange", seen);
       document.removeEventListener("changed", round);
     };

@@ -45,7 +45,7 @@ function App() {
   const leader = usePoll(askLeader, []);
   const { value: rights = null, error } = usePoll(() => get("rights"), [], 30);
   const isMeasured = may(rights, "get_endpoints", "/metrics/snapshot");
-  const metrics = usePoll(async () => (isMeasured ? get("metrics/snapshot") : null), [isMeasured]);
+  const metrics = usePoll(async () => (isMeasured ? get("metrics/snapshot", { frameworks: false }) : null), [isMeasured]);
   const [here, title, content] = part(route, metrics, leader);
   const pages = PAGES.filter(([page]) => page !== "operate" || mayOperate(rights));
   return html`<${Rights.Provider} value=${rights}><${Frame} name="Meseta" title=${title} pages=${pages} here=${here}>

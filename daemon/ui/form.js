@@ -1,6 +1,6 @@
 // A form that changes something: shows the same as a command, asks before what ends tasks, and says what came of it.
 
-import { html, useState } from "./vendor/preact-htm.js";
+import { html, useEffect, useState } from "./vendor/preact-htm.js";
 import { changed } from "./api.js";
 import { Command, Confirm } from "./parts.js";
 import { choices, useRights } from "./rights.js";
@@ -8,15 +8,25 @@ import { choices, useRights } from "./rights.js";
 const AWAITED_S = 60;
 const POLL_MS = 500;
 
-/** Waits until `isDone` gives a text, a minute at most. */
+/**
+ * Waits until `isDone` gives a text, a minute at most. The change is taken by then: a look that fails does not say that it
+ * was not made, but for one that finds nothing there any more.
+ */
 export async function awaited(isDone, otherwise) {
   const until = Date.now() + AWAITED_S * 1000;
+  let failed;
   while (Date.now() < until) {
-    const text = await isDone();
-    if (text) return text;
+    try {
+      const text = await isDone();
+      if (text) return text;
+      failed = null;
+    } catch (error) {
+      if (error.status === 404) throw error;
+      failed = error;
+    }
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
-  return otherwise;
+  return failed ? `Taken; what came of it is not known: ${failed.message}` : otherwise;
 }
 
 /** A field with the only values that its action permits, where these are known. */
@@ -39,10 +49,11 @@ export function Form({ form, given }) {
     [name, all && !all.includes(typed[name]) ? all[0] : typed[name]]));
   const values = Object.fromEntries(Object.entries(shown).map(([name, value]) => [name, value?.trim()]));
   const [outcome, setOutcome] = useState(null);
-  const [isAsking, setAsking] = useState(false);
+  // The question and what it is about, as they were when it was asked: what is shown may become another's meanwhile.
+  const [asked, setAsked] = useState(null);
   const [isRunning, setRunning] = useState(false);
-  const run = async () => {
-    setAsking(false);
+  const run = async ({ values, form }) => {
+    setAsked(null);
     setRunning(true);
     setOutcome({ text: "Waiting for the outcome …" });
     try {
@@ -55,9 +66,16 @@ export function Form({ form, given }) {
   };
   const submit = (event) => {
     event.preventDefault();
-    if (form.asks) setAsking(true);
-    else run();
+    const question = form.asks?.(values);
+    if (question) setAsked({ values, form, question });
+    else run({ values, form });
   };
+  const isChanged = asked && fields.some(({ name, choices: all }) => all && !all.includes(asked.values[name]));
+  useEffect(() => {
+    if (!isChanged) return;
+    setAsked(null);
+    setOutcome({ text: "Not done: this has changed meanwhile.", isBad: true });
+  }, [isChanged]);
   const set = (name) => (event) => setTyped((last) => ({ ...last, [name]: event.target.value }));
   const isFilled = fields.every((field) => !field.isNeeded || values[field.name]);
   return html`<form id="form-${form.id}" onSubmit=${submit} aria-labelledby="title-${form.id}">
@@ -66,8 +84,8 @@ export function Form({ form, given }) {
     ${isFilled && html`<${Command} text=${form.command(values)} />`}
     <button type="submit" class=${form.asks ? "danger" : ""} disabled=${isRunning}>${form.verb ?? form.title}${form.asks ? " …" : ""}</button>
     ${outcome && html`<p class=${outcome.isBad ? "trouble" : "outcome"} role=${outcome.isBad ? "alert" : "status"}>${outcome.text}</p>`}
-    ${isAsking && html`<${Confirm} question=${form.asks(values)} detail=${html`The same as <code>${form.command(values)}</code>`}
-      verb=${form.verb} onYes=${run} onNo=${() => setAsking(false)} />`}
+    ${asked && html`<${Confirm} question=${asked.question} detail=${html`The same as <code>${asked.form.command(asked.values)}</code>`}
+      verb=${form.verb} onYes=${() => run(asked)} onNo=${() => setAsked(null)} />`}
   </form>`;
 }
 

@@ -51,9 +51,12 @@ export function percent(share) {
   return share === undefined || !Number.isFinite(share) ? "–" : `${(share * 100).toFixed(1)} %`;
 }
 
-/** Seconds of the epoch as a time in the reader's zone. */
+/** The seconds from the epoch that a date can have. */
+const TIME_MAX = 8.64e12;
+
+/** Seconds of the epoch as a time in the reader's zone; "–" for what is no time: tasks tell it. */
 export function time(seconds) {
-  if (!seconds) return "–";
+  if (!seconds || !(Math.abs(seconds) <= TIME_MAX)) return "–";
   const format = { dateStyle: "short", timeStyle: "medium", hourCycle: "h23" };
   return new Intl.DateTimeFormat("sv", format).format(new Date(seconds * 1000));
 }

@@ -3,7 +3,7 @@
 import { html, useState } from "./vendor/preact-htm.js";
 import { get, usePoll } from "./api.js";
 import * as format from "./format.js";
-import { Command, Facts, Filter, State, Table, Waiting, link } from "./parts.js";
+import { Command, Facts, Filter, Id, State, Table, Waiting, link } from "./parts.js";
 import { may, useRights } from "./rights.js";
 import { Why } from "./roles.js";
 import { TaskTable } from "./tasks.js";
@@ -38,20 +38,20 @@ export function Frameworks() {
   const cpus = (framework) => framework.used_resources.cpus;
   const mem = (framework) => framework.used_resources.mem;
   const columns = [
-    { key: "name", label: "Framework", value: (one) => one.name, cell: (one) => html`<a href=${link("frameworks", one.id)}>${one.name || one.id}</a>` },
-    { key: "state", label: "State", value: standing, cell: (one) => html`<${State} name=${standing(one)} />` },
-    { key: "running", label: "Running", number: true, value: running, cell: running },
-    { key: "failed", label: "Failed", number: true, value: failed, cell: failed },
-    { key: "cpus", label: "cpus", number: true, value: cpus, cell: (one) => format.number(cpus(one)) },
-    { key: "mem", label: "mem", number: true, value: mem, cell: (one) => format.megabytes(mem(one)) },
-    { key: "page", label: "Its page", cell: (one) => html`<${Own} framework=${one} />` },
-    { key: "id", label: "Id", cell: (one) => html`<code>${one.id}</code>` },
+    { label: "Framework", value: (one) => one.name, cell: (one) => html`<a href=${link("frameworks", one.id)}>${one.name || one.id}</a>` },
+    { label: "State", value: standing, cell: (one) => html`<${State} name=${standing(one)} />` },
+    { label: "Running", number: true, value: running, cell: running },
+    { label: "Failed", number: true, value: failed, cell: failed },
+    { label: "cpus", number: true, value: cpus, cell: (one) => format.number(cpus(one)) },
+    { label: "mem", number: true, value: mem, cell: (one) => format.megabytes(mem(one)) },
+    { label: "Its page", cell: (one) => html`<${Own} framework=${one} />` },
+    { label: "Id", cell: (one) => html`<code>${one.id}</code>` },
   ];
   const wanted = filter.toLowerCase();
   const rows = value.frameworks.filter((one) => `${one.name} ${one.id}`.toLowerCase().includes(wanted));
   return html`<${Filter} label="Filter" hint="name or id" value=${filter} onInput=${setFilter} />
     <${Table} caption="Frameworks" columns=${columns} rows=${rows} id=${(one) => one.id}
-      empty=${filter ? "No framework fits." : "No framework is subscribed."} sorted=${{ key: "name", down: false }} />`;
+      empty=${filter ? "No framework fits." : "No framework is subscribed."} sorted=${{ label: "Framework" }} />`;
 }
 
 export function Framework({ id }) {
@@ -67,7 +67,7 @@ export function Framework({ id }) {
       ["Name", framework.name],
       ["State", html`<${State} name=${isOver ? "completed" : standing(framework)} />`],
       ["Its page", html`<${Own} framework=${framework} />`],
-      ["Roles", framework.roles.map((role) => html`<a href=${link("roles", role)}>${role}</a> `)],
+      ["Roles", (framework.roles ?? [framework.role]).map((role) => html`<a href=${link("roles", role)}>${role}</a> `)],
       ["User", framework.user || "–"],
       ["Principal", framework.principal ?? "–"],
       ["Allocated", format.resources(framework.used_resources)],
@@ -90,9 +90,9 @@ export function Framework({ id }) {
 
 function Offers({ offers }) {
   const columns = [
-    { key: "id", label: "Offer", cell: (offer) => html`<code>${offer.id}</code>` },
-    { key: "agent", label: "Agent", cell: (offer) => html`<a href=${link("agents", offer.slave_id)}>${format.shortId(offer.slave_id)}</a>` },
-    { key: "resources", label: "Resources", cell: (offer) => format.resources(offer.resources) },
+    { label: "Offer", cell: (offer) => html`<code>${offer.id}</code>` },
+    { label: "Agent", cell: (offer) => html`<${Id} of="agents" id=${offer.slave_id} />` },
+    { label: "Resources", cell: (offer) => format.resources(offer.resources) },
   ];
   return html`<${Table} caption="Offers" columns=${columns} rows=${offers} id=${(offer) => offer.id} />`;
 }

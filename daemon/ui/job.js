@@ -1,19 +1,30 @@
 // One job: its instances, what failed last, its versions, and what its reader may do to it.
 
 import { html, useRef } from "./vendor/preact-htm.js";
-import { get, send, usePoll } from "./api.js";
+import { changed, get, send, usePoll } from "./api.js";
 import { Form, awaited } from "./form.js";
 import * as format from "./format.js";
 import { Command, Facts, Logs, State, Table, Waiting, link } from "./parts.js";
 
 const word = format.shellWord;
 
+/** Instances of a job that are shown at a time. */
+const PAGE = 1000;
+
 /** An end that somebody has to look at. */
 const FAULT = /^(failed|lost|killed: its run took too long)/;
 
 export function Job({ name, subscription }) {
   const at = `v1/jobs/${encodeURIComponent(name)}`;
-  const { value: job, error } = usePoll(() => get(at), [at]);
+  const offset = useRef(0);
+  const { value: job, error } = usePoll(async () => {
+    const from = offset.current;
+    return { ...(await get(at, { limit: PAGE, offset: from })), from };
+  }, [at]);
+  const turn = (to) => {
+    offset.current = to;
+    changed();
+  };
   const history = usePoll(() => get(`${at}/history`), [at]).value;
   if (error?.status === 404) return html`<p>There is no job ${name}. <a href="#/">All jobs</a></p>`;
   if (!job) return html`<${Waiting} error=${error} />`;
@@ -35,7 +46,8 @@ export function Job({ name, subscription }) {
     ${job.obstacles?.length > 0 && html`<section><h2>What is in the way</h2><ul class="why">${job.obstacles.map((one) => html`<li>${one}</li>`)}</ul></section>`}
     ${faults.length > 0 && html`<section><h2>Last failures</h2>
       <${Events} caption="Last failures" events=${faults} subscription=${subscription} /></section>`}
-    <section><h2>Instances</h2><${Instances} tasks=${job.tasks ?? []} subscription=${subscription} /></section>
+    <section><h2>Instances</h2><${Pages} from=${job.from} shown=${job.tasks.length} total=${job.tasks_total} turn=${turn} />
+      <${Instances} tasks=${job.tasks} subscription=${subscription} /></section>
     ${volumesOf(job).length > 0 && html`<section><h2>Volumes</h2><${Volumes} volumes=${volumesOf(job)} subscription=${subscription} /></section>`}
     ${history && html`<section><h2>Versions</h2><${Versions} versions=${history.versions} /></section>`}
     ${history && job.actions.length > 0 && html`<section><h2>Change it</h2><${Changes} at=${at} job=${job} history=${history} /></section>`}
@@ -43,6 +55,16 @@ export function Job({ name, subscription }) {
     <section><h2>On the command line</h2>
       <${Command} text="meseta job status ${word(name)}" />
       <${Command} text="meseta job logs ${word(name)} --file=stderr --follow" /></section>`;
+}
+
+/** Which of the instances are shown, where these are too many for one page. */
+function Pages({ from, shown, total, turn }) {
+  if (from === 0 && !(total > PAGE)) return null;
+  const button = (label, to, isThere) => isThere && html`<button type="button" onClick=${() => turn(to)}>${label}</button> `;
+  return html`<nav aria-label="Pages of instances">
+    ${button("Before", Math.max(0, from - PAGE), from > 0)}
+    ${from + 1} to ${from + shown} of ${format.number(total)}
+    ${button("Next", from + PAGE, from + PAGE < total)}</nav>`;
 }
 
 /** Links to what a task wrote, by way of the master, which knows the address of its agent. */
@@ -60,12 +82,12 @@ function Host({ of, subscription }) {
 
 function Volumes({ volumes, subscription }) {
   const columns = [
-    { key: "index", label: "Index", number: true, value: (volume) => volume.index, cell: (volume) => volume.index },
-    { key: "volume", label: "Volume", value: (volume) => volume.volume_id, cell: (volume) => html`<code>${volume.volume_id}</code>` },
-    { key: "state", label: "State", value: (volume) => volume.state, cell: (volume) => volume.state },
-    { key: "size", label: "Size", number: true, value: (volume) => volume.size_mb, cell: (volume) => format.amount("disk", volume.size_mb) },
-    { key: "path", label: "Path", value: (volume) => volume.path, cell: (volume) => html`<code>${volume.path}</code>` },
-    { key: "host", label: "Agent", value: (volume) => volume.hostname, cell: (volume) => html`<${Host} of=${volume} subscription=${subscription} />` },
+    { label: "Index", number: true, value: (volume) => volume.index, cell: (volume) => volume.index },
+    { label: "Volume", value: (volume) => volume.volume_id, cell: (volume) => html`<code>${volume.volume_id}</code>` },
+    { label: "State", value: (volume) => volume.state, cell: (volume) => volume.state },
+    { label: "Size", number: true, value: (volume) => volume.size_mb, cell: (volume) => format.amount("disk", volume.size_mb) },
+    { label: "Path", value: (volume) => volume.path, cell: (volume) => html`<code>${volume.path}</code>` },
+    { label: "Agent", value: (volume) => volume.hostname, cell: (volume) => html`<${Host} of=${volume} subscription=${subscription} />` },
   ];
   return html`<${Table} caption="Volumes" columns=${columns} rows=${volumes} id=${(volume) => volume.volume_id} />`;
 }
@@ -74,26 +96,26 @@ function Instances({ tasks, subscription }) {
   const host = (task) => html`<${Host} of=${task} subscription=${subscription} />`;
   const ports = (task) => Object.entries(task.ports).map(([name, port]) => `${name}:${port}`).join(" ");
   const columns = [
-    { key: "task", label: "Task", value: (task) => task.task_id, cell: (task) => html`<code>${task.task_id}</code>` },
-    { key: "state", label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} />${task.healthy && html` <span class="quiet">healthy</span>`}` },
-    { key: "logs", label: "Logs", cell: (task) => html`<${LogsOf} id=${task.task_id} agent=${task.agent_id} subscription=${subscription} />` },
-    { key: "index", label: "Index", number: true, value: (task) => task.index, cell: (task) => task.index },
-    { key: "attempt", label: "Attempt", number: true, value: (task) => task.attempt, cell: (task) => task.attempt },
-    { key: "version", label: "Version", number: true, value: (task) => task.version, cell: (task) => task.version },
-    { key: "host", label: "Agent", value: (task) => task.hostname, cell: host },
-    { key: "ports", label: "Ports", cell: ports },
-    { key: "since", label: "Since", value: (task) => task.since, cell: (task) => html`<time title=${format.time(task.since)}>${format.ago(task.since)}</time>` },
-    { key: "message", label: "Message", kind: "text", cell: (task) => task.message },
+    { label: "Task", value: (task) => task.task_id, cell: (task) => html`<code>${task.task_id}</code>` },
+    { label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} />${task.healthy && html` <span class="quiet">healthy</span>`}` },
+    { label: "Logs", cell: (task) => html`<${LogsOf} id=${task.task_id} agent=${task.agent_id} subscription=${subscription} />` },
+    { label: "Index", number: true, value: (task) => task.index, cell: (task) => task.index },
+    { label: "Attempt", number: true, value: (task) => task.attempt, cell: (task) => task.attempt },
+    { label: "Version", number: true, value: (task) => task.version, cell: (task) => task.version },
+    { label: "Agent", value: (task) => task.hostname, cell: host },
+    { label: "Ports", cell: ports },
+    { label: "Since", value: (task) => task.since, cell: (task) => html`<time title=${format.time(task.since)}>${format.ago(task.since)}</time>` },
+    { label: "Message", kind: "text", cell: (task) => task.message },
   ];
   return html`<${Table} caption="Instances" columns=${columns} rows=${tasks} id=${(task) => task.task_id} empty="No task of it is there." />`;
 }
 
 function Events({ caption, events, subscription }) {
   const columns = [
-    { key: "time", label: "Time", cell: (event) => html`<time>${format.time(event.time)}</time>` },
-    { key: "task", label: "Task", cell: (event) => event.task_id && html`<code>${event.task_id}</code>` },
-    { key: "logs", label: "Logs", cell: (event) => html`<${LogsOf} id=${event.task_id} agent=${event.agent_id} subscription=${subscription} />` },
-    { key: "text", label: "What", kind: "text", cell: (event) => event.text },
+    { label: "Time", cell: (event) => html`<time>${format.time(event.time)}</time>` },
+    { label: "Task", cell: (event) => event.task_id && html`<code>${event.task_id}</code>` },
+    { label: "Logs", cell: (event) => html`<${LogsOf} id=${event.task_id} agent=${event.agent_id} subscription=${subscription} />` },
+    { label: "What", kind: "text", cell: (event) => event.text },
   ];
   return html`<${Table} caption=${caption} columns=${columns} rows=${events} id=${(event) => event.at} empty="Nothing since the scheduler started." />`;
 }
@@ -101,17 +123,17 @@ function Events({ caption, events, subscription }) {
 function Versions({ versions }) {
   const standing = (version) => [version.current && "current", version.stable && "was healthy"].filter(Boolean).join(", ");
   const columns = [
-    { key: "version", label: "Version", value: (one) => one.version, cell: (one) => one.version },
-    { key: "standing", label: "State", cell: standing },
-    { key: "count", label: "Instances", number: true, cell: (one) => format.number(one.count) },
-    { key: "time", label: "Submitted", cell: (one) => html`<time>${format.time(one.time)}</time>` },
+    { label: "Version", value: (one) => one.version, cell: (one) => one.version },
+    { label: "State", cell: standing },
+    { label: "Instances", number: true, cell: (one) => format.number(one.count) },
+    { label: "Submitted", cell: (one) => html`<time>${format.time(one.time)}</time>` },
   ];
-  return html`<${Table} caption="Versions" columns=${columns} rows=${versions} id=${(one) => one.version} sorted=${{ key: "version", down: true }} />`;
+  return html`<${Table} caption="Versions" columns=${columns} rows=${versions} id=${(one) => one.version} sorted=${{ label: "Version", down: true }} />`;
 }
 
-/** Waits until the job is where a change leads; `is` looks at it. */
+/** Waits until the job is where a change leads; `is` looks at it, without its tasks: there may be very many. */
 function until(at, is, done) {
-  const isDone = async () => is(await get(at)) && done;
+  const isDone = async () => is(await get(at, { tasks: false })) && done;
   return awaited(isDone, "Taken by the scheduler; above is how far it is.");
 }
 
@@ -183,7 +205,7 @@ function changes(at, job, history, withVolumes) {
       verb: "Destroy",
       run: async ({ index }) => {
         const id = idOf(job, index);
-        await change("release", { index: Number(index) });
+        await change("release", { index: Number(index), volume_id: id });
         return until(at, (now) => idOf(now, index) !== id, "Done: the instance has it no more.");
       },
     },

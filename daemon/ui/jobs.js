@@ -28,22 +28,22 @@ export function Jobs({ subscription }) {
     return wanted.every((word) => text.includes(word));
   });
   const columns = [
-    { key: "name", label: "Job", value: (job) => job.name, cell: (job) => html`<a href=${link("job", job.name)}>${job.name}</a>` },
-    { key: "state", label: "State", value: rank, cell: (job) => html`<${State} name=${job.state} />` },
-    { key: "kind", label: "Kind", value: (job) => job.kind, cell: (job) => job.kind },
-    { key: "role", label: "Role", value: (job) => job.role, cell: (job) => job.role },
-    { key: "count", label: "Wanted", number: true, value: (job) => job.count, cell: (job) => format.number(job.count) },
-    { key: "running", label: "Running", number: true, value: (job) => job.running, cell: (job) => format.number(job.running) },
-    { key: "done", label: "Healthy or done", number: true, value: done, cell: (job) => format.number(done(job)) },
-    { key: "failed", label: "Failed", number: true, value: (job) => job.failed, cell: (job) => format.number(job.failed) },
-    { key: "version", label: "Version", number: true, value: (job) => job.version, cell: (job) => job.version },
-    { key: "why", label: "What is in the way", kind: "text", cell: (job) => job.why },
+    { label: "Job", value: (job) => job.name, cell: (job) => html`<a href=${link("job", job.name)}>${job.name}</a>` },
+    { label: "State", value: rank, cell: (job) => html`<${State} name=${job.state} />` },
+    { label: "Kind", value: (job) => job.kind, cell: (job) => job.kind },
+    { label: "Role", value: (job) => job.role, cell: (job) => job.role },
+    { label: "Wanted", number: true, value: (job) => job.count, cell: (job) => format.number(job.count) },
+    { label: "Running", number: true, value: (job) => job.running, cell: (job) => format.number(job.running) },
+    { label: "Healthy or done", number: true, value: done, cell: (job) => format.number(done(job)) },
+    { label: "Failed", number: true, value: (job) => job.failed, cell: (job) => format.number(job.failed) },
+    { label: "Version", number: true, value: (job) => job.version, cell: (job) => job.version },
+    { label: "What is in the way", kind: "text", cell: (job) => job.why },
   ];
   return html`
     <${Connected} ...${subscription} />
     <${Filter} label="Filter" hint="name, kind, role, state" value=${filter} onInput=${setFilter} />
     <${Table} caption="Jobs" columns=${columns} rows=${rows} id=${(job) => job.name}
-      empty=${filter ? "No job fits." : html`There are no jobs. <code>meseta run FILE</code> submits one.`} sorted=${{ key: "state", down: false }} />`;
+      empty=${filter ? "No job fits." : html`There are no jobs. <code>meseta run FILE</code> submits one.`} sorted=${{ label: "State" }} />`;
 }
 
 /** Without a master nothing is launched, and what is shown of tasks is from before. */

@@ -10,7 +10,7 @@ import { Command, Waiting, link } from "./parts.js";
 /** `place` is the agent, the framework, the executor and the file. */
 export function OnAgent({ place: [agentId, framework, executor, file = "stderr"] }) {
   const { value, error } = usePoll(() => get("slaves", { slave_id: agentId }), [agentId]);
-  const agent = value && listed(value).find((one) => one.id === agentId && one.hostname);
+  const agent = value && listed(value).find((one) => one.id === agentId);
   const to = agent && agentUrl(agent, link("logs", framework, executor, file));
   useEffect(() => {
     // In place of this address, so that the way back leads to where the reader was.

@@ -86,18 +86,18 @@ function Estimates({ all }) {
   const names = NAMES.filter((name) => valueOf(all, "resources", { name }) > 0);
   const of = (family, name, labels) => valueOf(all, family, { name, ...labels });
   const forecast = (quantity) => ({
-    key: quantity, label: `Forecast: ${quantity}`, number: true,
+    label: `Forecast: ${quantity}`, number: true,
     cell: (name) => format.amount(name, of("oversubscribed_forecast", name, { quantity })),
   });
   const columns = [
-    { key: "name", label: "Resource", cell: (name) => name },
-    { key: "bar", label: "Allocated", cell: (name) => html`<span class="share"><${Bar} name=${name} total=${of("resources", name)}
+    { label: "Resource", cell: (name) => name },
+    { label: "Allocated", cell: (name) => html`<span class="share"><${Bar} name=${name} total=${of("resources", name)}
         parts=${[["allocated", "allocated", of("resources_allocated", name)]]} />
         ${format.amount(name, of("resources_allocated", name))} of ${format.amount(name, of("resources", name))}</span>` },
-    { key: "revocable", label: "Revocable allocated", cell: (name) =>
+    { label: "Revocable allocated", cell: (name) =>
       `${format.amount(name, of("revocable_allocated", name))} of ${format.amount(name, of("revocable_resources", name))}` },
     ...["promised", "used", "peak", "total"].map(forecast),
-    { key: "slack", label: "Slack", number: true, cell: (name) => format.amount(name, of("oversubscribed_slack", name)) },
+    { label: "Slack", number: true, cell: (name) => format.amount(name, of("oversubscribed_slack", name)) },
   ];
   return html`<${Table} caption="Estimates" columns=${columns} rows=${names} id=${(name) => name} />`;
 }
@@ -108,16 +108,16 @@ function Corrections({ all, recent }) {
   const rows = (all.qos_corrections_total ?? []).map(([{ detector, action }, times]) => ({ detector, action, times }));
   const level = (detector) => LEVELS[valueOf(all, "qos_detector_level", { detector })];
   const columns = [
-    { key: "detector", label: "Detector", cell: (row) => row.detector },
-    { key: "action", label: "Action", cell: (row) => row.action },
-    { key: "times", label: "Since the agent's start", number: true, cell: (row) => format.number(row.times) },
-    { key: "level", label: "Level", cell: (row) => (level(row.detector) ? html`<${State} name=${level(row.detector)} />` : "–") },
-    { key: "value", label: "Last seen", number: true, cell: (row) => format.number(valueOf(all, "qos_detector_value", { detector: row.detector })) },
+    { label: "Detector", cell: (row) => row.detector },
+    { label: "Action", cell: (row) => row.action },
+    { label: "Since the agent's start", number: true, cell: (row) => format.number(row.times) },
+    { label: "Level", cell: (row) => (level(row.detector) ? html`<${State} name=${level(row.detector)} />` : "–") },
+    { label: "Last seen", number: true, cell: (row) => format.number(valueOf(all, "qos_detector_value", { detector: row.detector })) },
   ];
   const seen = [
-    { key: "at", label: "Time", cell: (row) => html`<time>${format.time(row.at)}</time>` },
+    { label: "Time", cell: (row) => html`<time>${format.time(row.at)}</time>` },
     ...columns.slice(0, 2),
-    { key: "times", label: "Times", number: true, cell: (row) => format.number(row.times) },
+    { label: "Times", number: true, cell: (row) => format.number(row.times) },
   ];
   return html`<${Table} caption="Corrections" columns=${columns} rows=${rows} id=${(row) => `${row.detector} ${row.action}`} empty="No controller has corrected anything." />
     <h3>Since this page was opened</h3>

@@ -2,7 +2,7 @@
 
 import { html } from "./vendor/preact-htm.js";
 import { get, usePoll } from "./api.js";
-import { standing } from "./agents.js";
+import { addressOf, listed } from "./agents.js";
 import * as format from "./format.js";
 import { Bar, FAILING, Facts, Logs, State, Table, Waiting, link } from "./parts.js";
 import { Past, usePast } from "./plot.js";
@@ -30,16 +30,9 @@ export function Now({ metrics, leader }) {
       ${tasks.value
         ? html`<${Failing} tasks=${failing} />`
         : html`<${Waiting} error=${tasks.error} />`}</section>
-    ${isMeasured && html`<section aria-labelledby="missing"><h2 id="missing">Agents that take no work</h2>
-      <${Missing} count=${amiss(counts)} /></section>`}
+    <section aria-labelledby="missing"><h2 id="missing">Agents that take no work</h2><${Missing} /></section>
     ${leader.value && html`<section aria-labelledby="masters"><h2 id="masters">Masters</h2><${Masters} ...${leader.value} /></section>`}
     ${isMeasured && html`<section aria-labelledby="past"><h2 id="past">The last hour</h2><${Past} /></section>`}`;
-}
-
-/** How many agents are not at work, or more than are not. */
-function amiss(counts) {
-  const of = (name) => counts[`master/slaves_${name}`] ?? 0;
-  return of("inactive") + of("disconnected") + of("unreachable");
 }
 
 function Counts({ counts, leader }) {
@@ -49,6 +42,7 @@ function Counts({ counts, leader }) {
     ["Agents active", html`<a href=${link("agents")}>${of("slaves_active")}</a>`],
     ["Inactive", of("slaves_inactive")],
     ["Unreachable", of("slaves_unreachable")],
+    ["Awaited", of("slaves_recovered")],
     ["Frameworks", html`<a href=${link("frameworks")}>${of("frameworks_active")}</a>`],
     ["Tasks running", html`<a href=${link("tasks")}>${of("tasks_running")}</a>`],
     ["Staging", format.number((counts["master/tasks_staging"] ?? 0) + (counts["master/tasks_starting"] ?? 0))],
@@ -63,8 +57,8 @@ function Counts({ counts, leader }) {
 /** The masters that are there; a few seconds after one ends it is listed still. */
 function Masters({ masters, leader, role }) {
   const columns = [
-    { key: "address", label: "Master", cell: (master) => (master === location.host ? master : html`<a href="//${master}/">${master}</a>`) },
-    { key: "role", label: "Role", cell: (master) => html`<${State} name=${master === leader ? role : "following"} />` },
+    { label: "Master", cell: (master) => (master === location.host ? master : html`<a href="//${master}/">${master}</a>`) },
+    { label: "Role", cell: (master) => html`<${State} name=${master === leader ? role : "following"} />` },
   ];
   return html`<${Table} caption="Masters" columns=${columns} rows=${masters} id=${(master) => master} empty="None is known." />`;
 }
@@ -73,8 +67,7 @@ function Masters({ masters, leader, role }) {
 export function shares(name, counts, roles) {
   const total = counts[`master/${name}_total`] ?? 0;
   const allocated = counts[`master/${name}_used`] ?? 0;
-  const taken = counts[`allocator/mesos/resources/${name}/offered_or_allocated`] ?? allocated;
-  const offered = Math.max(0, taken - allocated);
+  const offered = counts[`master/${name}_offered`] ?? 0;
   const reserved = roles.reduce((sum, role) => sum + (role.reserved?.[name] ?? 0), 0);
   const revocable = counts[`master/${name}_revocable_total`] ?? 0;
   const revocableUsed = counts[`master/${name}_revocable_used`] ?? 0;
@@ -116,27 +109,25 @@ function Resources({ counts, roles, used }) {
 function Failing({ tasks }) {
   const last = (task) => task.statuses.at(-1)?.timestamp ?? 0;
   const columns = [
-    { key: "task", label: "Task", value: (task) => task.name, cell: (task) => html`<a href=${link("task", task.framework_id, task.id)}>${task.name}</a>` },
-    { key: "state", label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} />` },
-    { key: "role", label: "Role", value: (task) => task.role, cell: (task) => task.role },
-    { key: "when", label: "When", value: last, cell: (task) => html`<time title=${format.time(last(task))}>${format.ago(last(task))}</time>` },
-    { key: "logs", label: "Logs", cell: (task) => html`<${Logs} task=${task} />` },
+    { label: "Task", value: (task) => task.name, cell: (task) => html`<a href=${link("task", task.framework_id, task.id)}>${task.name}</a>` },
+    { label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} />` },
+    { label: "Role", value: (task) => task.role, cell: (task) => task.role },
+    { label: "When", value: last, cell: (task) => html`<time title=${format.time(last(task))}>${format.ago(last(task))}</time>` },
+    { label: "Logs", cell: (task) => html`<${Logs} task=${task} />` },
   ];
   return html`<${Table} caption="Failing tasks" columns=${columns} rows=${tasks} id=${(task) => `${task.framework_id} ${task.id}`}
-    empty="None of the last ${LOOKED_AT} tasks failed." sorted=${{ key: "when", down: true }} />`;
+    empty="None of the last ${LOOKED_AT} tasks failed." sorted=${{ label: "When", down: true }} />`;
 }
 
-/** Asks for the agents only where some are missing: there may be thousands. */
-function Missing({ count }) {
-  const list = usePoll(async () => (count > 0 ? get("slaves", { state: AMISS, limit: LOOKED_AT }) : {}), [count], 15);
+function Missing() {
+  const list = usePoll(() => get("slaves", { state: AMISS, limit: LOOKED_AT }), []);
   if (!list.value) return html`<${Waiting} error=${list.error} />`;
-  const agents = ["slaves", "recovered_slaves", "unreachable_slaves"].flatMap((kind) =>
-    (list.value[kind] ?? []).map((agent) => ({ ...agent, standing: standing(agent, kind) })));
   const columns = [
-    { key: "agent", label: "Agent", value: (agent) => agent.hostname, cell: (agent) => html`<a href=${link("agents", agent.id)}>${agent.hostname}:${agent.port}</a>` },
-    { key: "state", label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
-    { key: "id", label: "Id", cell: (agent) => html`<code>${agent.id}</code>` },
+    { label: "Agent", value: addressOf, cell: (agent) => html`<a href=${link("agents", agent.id)}>${addressOf(agent)}</a>` },
+    { label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
+    { label: "Id", cell: (agent) => html`<code>${agent.id}</code>` },
   ];
   return html`<${Table} caption="Agents that take no work" columns=${columns} id=${(agent) => agent.id}
-    rows=${agents.filter((agent) => agent.standing !== "active")} empty="All agents are here and take work." />`;
+    rows=${listed(list.value)} empty="All agents are here and take work." />
+    ${list.value.total > LOOKED_AT && html`<p class="quiet">${LOOKED_AT} of ${format.number(list.value.total)} are shown.</p>`}`;
 }

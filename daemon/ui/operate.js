@@ -95,6 +95,7 @@ const FORMS = [
         { name: "force", label: "Even if the cluster has not that much", choices: ["no", "yes"] }],
       command: ({ role, guarantee, limit, force }) => `meseta quota set ${word(role)} --guarantee=${word(guarantee)}${limit ? ` --limit=${word(limit)}` : ""}${force === "yes" ? " --force" : ""}`,
       run: async ({ role, guarantee, limit, force }) => {
+        if (!guarantee && !limit) throw new Error("Say what the guarantee or the limit is; the next form removes both.");
         const guarantees = quantities(format.parseScalars(guarantee));
         const limits = limit ? quantities(format.parseScalars(limit)) : guarantees;
         await call("UPDATE_QUOTA", { update_quota: { force: force === "yes", quota_configs: [{ role, guarantees, limits }] } });

@@ -1,6 +1,6 @@
 // Parts that several pages are made of. Texts are always children of elements, never markup.
 
-import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
+import { Component, html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import { connection, otherPage, useConnection } from "./api.js";
 import * as format from "./format.js";
 
@@ -53,16 +53,36 @@ export function Frame({ name, title, pages, here, children }) {
       </nav>
       <${Connection} />
     </header>
-    <main id="main" tabindex="-1" ref=${main}><h1>${title}</h1>${children}</main>`;
+    <main id="main" tabindex="-1" ref=${main}><h1>${title}</h1><${Content}>${children}<//></main>`;
+}
+
+const RETRY_MS = 10_000;
+
+/** Holds what is wrong with a part of the page to that part: an error that nobody catches ends all rendering. */
+class Content extends Component {
+  componentDidCatch(error) {
+    console.error(error);
+    this.setState({ error, at: location.hash });
+    setTimeout(() => this.setState({ error: null }), RETRY_MS);
+  }
+
+  render({ children }, { error, at }) {
+    if (!error || at !== location.hash) return children;
+    return html`<p class="trouble" role="alert">This part cannot be shown: ${error.message}</p>`;
+  }
 }
 
 function Connection() {
-  const { answeredAt, trouble, stale, going } = useConnection();
+  const { answeredAt, trouble, stale, going, late } = useConnection();
   const age = format.span((Date.now() - answeredAt) / 1000);
   if (going) return html`<p class="connection bad" role="status">Going to the one that leads, ${going}</p>`;
   if (trouble) {
     return html`<p class="connection bad" role="status">
       Disconnected: ${trouble}. What is shown is ${age} old; trying again.<${Others} /></p>`;
+  }
+  if (late) {
+    return html`<p class="connection bad" role="status">
+      Some of what is shown is as of ${format.time(late.at / 1000)}: ${explained(late.error)}</p>`;
   }
   if (stale) return html`<p class="connection bad" role="status">May be behind: ${stale}</p>`;
   return html`<p class="connection" role="status">Connected to ${location.host}</p>`;
@@ -83,8 +103,12 @@ export function Waiting({ error }) {
 function explained(error) {
   if (error.status === 401) return "Not signed in: reload the page and give the credentials of the API.";
   if (error.status === 403) return `Not permitted: ${error.message}`;
-  if (connection.trouble) return `No answer (${connection.trouble}).`;
   return error.message;
+}
+
+/** The end of an agent's or a framework's id, which leads to its page. */
+export function Id({ of, id }) {
+  return html`<a href=${link(of, id)} title=${id}>${format.shortId(id)}</a>`;
 }
 
 /** The state of a task or an agent as a word with a colour. */
@@ -125,7 +149,7 @@ const ALL_SHOWN_MAX = 150;
 
 /**
  * A table that is sorted by its column heads; of a long one only the rows in view are made.
- * A column: key, label, cell(row), and value(row) where it can be sorted; `number` aligns it to the right.
+ * A column: label, cell(row), and value(row) where it can be sorted; `number` aligns it to the right.
  */
 export function Table({ caption, columns, rows, id, empty = "Nothing.", sorted }) {
   const [order, setOrder] = useState(sorted ?? null);
@@ -137,7 +161,7 @@ export function Table({ caption, columns, rows, id, empty = "Nothing.", sorted }
   const height = box.current?.clientHeight ?? 600;
   const from = isLong ? Math.max(0, Math.floor(top / ROW_PX) - 10) : 0;
   const to = isLong ? Math.min(rows.length, from + Math.ceil(height / ROW_PX) + 30) : rows.length;
-  const turn = (key) => setOrder((last) => ({ key, down: last?.key === key ? !last.down : false }));
+  const turn = (label) => setOrder((last) => ({ label, down: last?.label === label ? !last.down : false }));
   return html`
     <div class=${isLong ? "scroll long" : "scroll"} ref=${box} tabindex=${isLong ? 0 : undefined}
         role=${isLong ? "region" : undefined} aria-label=${isLong ? caption : undefined}
@@ -162,17 +186,17 @@ function Space({ px }) {
 }
 
 function Head({ column, order, turn }) {
-  const isBy = order?.key === column.key;
+  const isBy = order?.label === column.label;
   const kind = column.number ? "number" : column.kind;
   const sort = isBy ? (order.down ? "descending" : "ascending") : undefined;
   if (!column.value) return html`<th scope="col" class=${kind}>${column.label}</th>`;
   return html`<th scope="col" class=${kind} aria-sort=${sort}>
-    <button type="button" class="sort" onClick=${() => turn(column.key)}>
+    <button type="button" class="sort" onClick=${() => turn(column.label)}>
       ${column.label}<span aria-hidden="true">${isBy ? (order.down ? " ↓" : " ↑") : ""}</span></button></th>`;
 }
 
 function arrange(rows, columns, order) {
-  const column = order && columns.find((one) => one.key === order.key);
+  const column = order && columns.find((one) => one.label === order.label);
   if (!column) return rows;
   const sign = order.down ? -1 : 1;
   return [...rows].sort((a, b) => {

@@ -3,7 +3,7 @@
 import { html, useState } from "./vendor/preact-htm.js";
 import { get, usePoll } from "./api.js";
 import * as format from "./format.js";
-import { Bar, Command, Facts, Table, Waiting, link } from "./parts.js";
+import { Bar, Command, Facts, Id, Table, Waiting, link } from "./parts.js";
 
 /** What a role and those below it were allocated. */
 function withDescendants(roles, name) {
@@ -17,11 +17,11 @@ function withDescendants(roles, name) {
   return sum;
 }
 
-/** The largest share of any resource of the cluster that a role was allocated: [share, resource]. */
+/** The largest share of any resource of the cluster, revocable ones included, that a role was allocated: [share, resource]. */
 export function dominant(roles, name, metrics) {
   let found = [0, null];
   for (const [resource, value] of Object.entries(withDescendants(roles, name))) {
-    const total = metrics?.[`master/${resource}_total`];
+    const total = metrics?.[`master/${resource}_total`] + metrics?.[`master/${resource}_revocable_total`];
     if (total > 0 && value / total > found[0]) found = [value / total, resource];
   }
   return found;
@@ -34,15 +34,15 @@ export function Roles({ metrics }) {
   const depth = (role) => role.name.split("/").length - 1;
   const last = (role) => role.name.split("/").at(-1);
   const columns = [
-    { key: "role", label: "Role", cell: (role) => html`<a class="depth${Math.min(depth(role), 6)}" href=${link("roles", role.name)} title=${role.name}>${last(role)}</a>` },
-    { key: "weight", label: "Weight", number: true, cell: (role) => format.number(role.weight) },
-    { key: "frameworks", label: "Frameworks", number: true, cell: (role) => role.frameworks.length },
-    { key: "guarantee", label: "Guarantee", cell: (role) => format.resources(role.quota?.guarantee) },
-    { key: "limit", label: "Limit", cell: (role) => format.resources(role.quota?.limit) },
-    { key: "allocated", label: "Allocated", cell: (role) => format.resources(role.allocated) },
-    { key: "consumed", label: "Counts to quota", cell: (role) => format.resources(role.quota?.consumed) },
-    { key: "share", label: "Dominant share", cell: (role) => html`<${Share} roles=${roles} name=${role.name} metrics=${metrics} />` },
-    { key: "why", label: "Offers", cell: (role) => html`<a href=${link("roles", role.name)} aria-label="Why waiting? Role ${role.name}">Why waiting?</a>` },
+    { label: "Role", cell: (role) => html`<a class="depth${Math.min(depth(role), 6)}" href=${link("roles", role.name)} title=${role.name}>${last(role)}</a>` },
+    { label: "Weight", number: true, cell: (role) => format.number(role.weight) },
+    { label: "Frameworks", number: true, cell: (role) => role.frameworks.length },
+    { label: "Guarantee", cell: (role) => format.resources(role.quota?.guarantee) },
+    { label: "Limit", cell: (role) => format.resources(role.quota?.limit) },
+    { label: "Allocated", cell: (role) => format.resources(role.allocated) },
+    { label: "Counts to quota", cell: (role) => format.resources(role.quota?.consumed) },
+    { label: "Dominant share", cell: (role) => html`<${Share} roles=${roles} name=${role.name} metrics=${metrics} />` },
+    { label: "Offers", cell: (role) => html`<a href=${link("roles", role.name)} aria-label="Why waiting? Role ${role.name}">Why waiting?</a>` },
   ];
   return html`<p class="quiet">A role's share and what counts to its quota include the roles below it.</p>
     <${Table} caption="Roles" columns=${columns} rows=${roles} id=${(role) => role.name} empty="No role is in use." />`;
@@ -84,12 +84,12 @@ export function Why({ title, parameters, command }) {
   if (!value) return html`<section><h2>${title}</h2><${Waiting} error=${error} /></section>`;
   const all = value.explanations;
   const columns = [
-    { key: "agent", label: "Agent", cell: (one) => html`<a href=${link("agents", one.slave_id)} title=${one.slave_id}>${format.shortId(one.slave_id)}</a>` },
-    { key: "framework", label: "Framework", cell: (one) => html`<a href=${link("frameworks", one.framework_id)} title=${one.framework_id}>${format.shortId(one.framework_id)}</a>` },
-    { key: "role", label: "Role", cell: (one) => one.role },
-    { key: "blocked", label: "Blocked", cell: (one) => (one.blocked ? "yes" : "no") },
-    { key: "reason", label: "Reason", kind: "text", cell: (one) => one.reason },
-    { key: "available", label: "Left to offer", kind: "text", cell: (one) => one.available ?? "–" },
+    { label: "Agent", cell: (one) => html`<${Id} of="agents" id=${one.slave_id} />` },
+    { label: "Framework", cell: (one) => html`<${Id} of="frameworks" id=${one.framework_id} />` },
+    { label: "Role", cell: (one) => one.role },
+    { label: "Blocked", cell: (one) => (one.blocked ? "yes" : "no") },
+    { label: "Reason", kind: "text", cell: (one) => one.reason },
+    { label: "Left to offer", kind: "text", cell: (one) => one.available ?? "–" },
   ];
   return html`<section><h2>${title}</h2>
     <ul class="why">${sentences(all).map((sentence) => html`<li>${sentence}</li>`)}</ul>

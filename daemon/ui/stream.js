@@ -7,6 +7,9 @@ import { Filter, State, Table } from "./parts.js";
 const KEPT = 2000;
 const RETRY_MS_MAX = 10_000;
 
+/** Three heartbeats: a stream that says nothing for so long is dead, though nothing has closed it. */
+const SILENT_MS = 45_000;
+
 /**
  * What a stream has told since this was opened. `open(take, signal)` reads it to its end and gives `take` each event, first
  * one of the type SUBSCRIBED; `told` says what of an event is shown.
@@ -32,11 +35,11 @@ export function Stream({ open, told }) {
     setPaused(!isPaused);
   };
   const columns = [
-    { key: "at", label: "Time", cell: (row) => html`<time>${format.time(row.at)}</time>` },
-    { key: "type", label: "Event", cell: (row) => row.type.toLowerCase().replaceAll("_", " ") },
-    { key: "subject", label: "Subject", cell: (row) => (row.href ? html`<a href=${row.href}>${row.subject}</a>` : row.subject) },
-    { key: "state", label: "State", cell: (row) => row.state && html`<${State} name=${row.state} />` },
-    { key: "text", label: "Details", kind: "text", cell: (row) => row.text },
+    { label: "Time", cell: (row) => html`<time>${format.time(row.at)}</time>` },
+    { label: "Event", cell: (row) => row.type.toLowerCase().replaceAll("_", " ") },
+    { label: "Subject", cell: (row) => (row.href ? html`<a href=${row.href}>${row.subject}</a>` : row.subject) },
+    { label: "State", cell: (row) => row.state && html`<${State} name=${row.state} />` },
+    { label: "Details", kind: "text", cell: (row) => row.text },
   ];
   return html`
     <div class="bar-of-tools"><${Filter} label="Filter" hint="failed, name" value=${filter} onInput=${setFilter} />
@@ -49,10 +52,24 @@ export function Stream({ open, told }) {
 
 /** Keeps the stream open until it is ended; gives the function that ends it. */
 function follow(open, told, add, setLive) {
-  const ending = new AbortController();
+  let isOver = false;
+  let hasHeartbeats = false;
   let brokenAt = null;
   let wait = 500;
+  let reading;
+  let timer;
+  /** Begins to wait for the next heartbeat. */
+  const heard = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      brokenAt ??= Date.now() - SILENT_MS;
+      reading.abort();
+    }, SILENT_MS);
+  };
   const take = (event) => {
+    hasHeartbeats ||= event.type === "HEARTBEAT";
+    heard();
+    if (!hasHeartbeats) clearTimeout(timer);
     if (event.type === "SUBSCRIBED") {
       if (brokenAt) add("RESUMED", { subject: "", text: `no events were received for ${format.span((Date.now() - brokenAt) / 1000)}` });
       brokenAt = null;
@@ -64,13 +81,16 @@ function follow(open, told, add, setLive) {
     }
   };
   const run = async () => {
-    while (!ending.signal.aborted) {
+    while (!isOver) {
+      reading = new AbortController();
+      heard();
       try {
-        await open(take, ending.signal);
+        await open(take, reading.signal);
       } catch {
         // The frame of the page says what is wrong.
       }
-      if (ending.signal.aborted) return;
+      clearTimeout(timer);
+      if (isOver) return;
       brokenAt ??= Date.now();
       setLive(false);
       await new Promise((resolve) => setTimeout(resolve, wait));
@@ -78,5 +98,8 @@ function follow(open, told, add, setLive) {
     }
   };
   run();
-  return () => ending.abort();
+  return () => {
+    isOver = true;
+    reading.abort();
+  };
 }

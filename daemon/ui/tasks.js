@@ -3,7 +3,7 @@
 import { html, useState } from "./vendor/preact-htm.js";
 import { get, url, usePoll } from "./api.js";
 import * as format from "./format.js";
-import { Command, Facts, Filter, Logs, State, Table, Waiting, link } from "./parts.js";
+import { Command, Facts, Filter, Id, Logs, State, Table, Waiting, link } from "./parts.js";
 
 const PAGE = 200;
 
@@ -12,14 +12,14 @@ const began = (task) => task.statuses[0]?.timestamp ?? 0;
 /** The table of tasks that several pages have. */
 export function TaskTable({ tasks, empty }) {
   const columns = [
-    { key: "name", label: "Task", value: (task) => task.name, cell: (task) => html`<a href=${link("task", task.framework_id, task.id)} title=${task.id}>${task.name || task.id}</a>` },
-    { key: "state", label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} /><${Health} task=${task} />` },
-    { key: "logs", label: "Logs", cell: (task) => html`<${Logs} task=${task} />` },
-    { key: "role", label: "Role", value: (task) => task.role ?? "", cell: (task) => html`<a href=${link("roles", task.role ?? "*")}>${task.role}</a>` },
-    { key: "resources", label: "Resources", cell: (task) => format.resources(task.resources) },
-    { key: "began", label: "Began", value: began, cell: (task) => html`<time>${format.time(began(task))}</time>` },
-    { key: "agent", label: "Agent", value: (task) => task.slave_id, cell: (task) => html`<a href=${link("agents", task.slave_id)} title=${task.slave_id}>${format.shortId(task.slave_id)}</a>` },
-    { key: "framework", label: "Framework", value: (task) => task.framework_id, cell: (task) => html`<a href=${link("frameworks", task.framework_id)} title=${task.framework_id}>${format.shortId(task.framework_id)}</a>` },
+    { label: "Task", value: (task) => task.name, cell: (task) => html`<a href=${link("task", task.framework_id, task.id)} title=${task.id}>${task.name || task.id}</a>` },
+    { label: "State", value: (task) => task.state, cell: (task) => html`<${State} name=${task.state} /><${Health} task=${task} />` },
+    { label: "Logs", cell: (task) => html`<${Logs} task=${task} />` },
+    { label: "Role", value: (task) => task.role ?? "", cell: (task) => html`<a href=${link("roles", task.role ?? "*")}>${task.role}</a>` },
+    { label: "Resources", cell: (task) => format.resources(task.resources) },
+    { label: "Began", value: began, cell: (task) => html`<time>${format.time(began(task))}</time>` },
+    { label: "Agent", value: (task) => task.slave_id, cell: (task) => html`<${Id} of="agents" id=${task.slave_id} />` },
+    { label: "Framework", value: (task) => task.framework_id, cell: (task) => html`<${Id} of="frameworks" id=${task.framework_id} />` },
   ];
   return html`<${Table} caption="Tasks" columns=${columns} rows=${tasks} id=${(task) => `${task.framework_id} ${task.id}`} empty=${empty} />`;
 }
@@ -79,12 +79,12 @@ function Course({ statuses }) {
   const rows = statuses.map((status, at) =>
     ({ ...status, at, after: at > 0 ? status.timestamp - statuses[at - 1].timestamp : null }));
   const columns = [
-    { key: "time", label: "Time", cell: (row) => html`<time>${format.time(row.timestamp)}</time>` },
-    { key: "after", label: "After", number: true, cell: (row) => (row.after === null ? "" : `${row.after.toFixed(3)} s`) },
-    { key: "state", label: "State", cell: (row) => html`<${State} name=${row.state} />` },
-    { key: "source", label: "Said by", cell: (row) => format.state((row.source ?? "").replace("SOURCE_", "")) },
-    { key: "reason", label: "Reason", cell: (row) => (row.reason ?? "").replace("REASON_", "").toLowerCase().replaceAll("_", " ") },
-    { key: "message", label: "Message", kind: "text", cell: (row) => row.message ?? "" },
+    { label: "Time", cell: (row) => html`<time>${format.time(row.timestamp)}</time>` },
+    { label: "After", number: true, cell: (row) => (row.after === null ? "" : `${row.after.toFixed(3)} s`) },
+    { label: "State", cell: (row) => html`<${State} name=${row.state} />` },
+    { label: "Said by", cell: (row) => format.state((row.source ?? "").replace("SOURCE_", "")) },
+    { label: "Reason", cell: (row) => (row.reason ?? "").replace("REASON_", "").toLowerCase().replaceAll("_", " ") },
+    { label: "Message", kind: "text", cell: (row) => row.message ?? "" },
   ];
   return html`<${Table} caption="Course of the task" columns=${columns} rows=${rows} id=${(row) => row.at} empty="No status has come yet." />`;
 }

@@ -86,6 +86,11 @@ class Proxy {
     this.port = this.server.address().port;
   }
 
+  /** The connections that are open stay so, and nothing passes any more; new ones are passed on. */
+  hold() {
+    for (const socket of this.sockets) socket.unpipe().pause();
+  }
+
   async cut() {
     const closed = new Promise((resolve) => this.server.close(resolve));
     for (const socket of this.sockets) socket.destroy();
@@ -119,4 +124,165 @@ export async function brokenStream(context, cluster) {
     await page.close();
     await proxy.cut();
   }
+}
+
+/** A stream that stays open and says nothing, not even its heartbeats, is opened again, and the break is shown. */
+export async function silentStream(context, cluster) {
+  const page = await context.newPage();
+  const proxy = new Proxy(cluster.master);
+  await proxy.open();
+  try {
+    await page.clock.install();
+    await page.goto(`http://127.0.0.1:${proxy.port}/#/events`);
+    const status = page.locator(".bar-of-tools");
+    await status.getByText("connected", { exact: true }).waitFor();
+    // Until a heartbeat has come.
+    await page.waitForTimeout(17_000);
+    proxy.hold();
+    await page.clock.fastForward(46_000);
+    await eventually("the break", async () => (await rowsOf(page, "Events")).some((row) => row[1] === "resumed"));
+    await status.getByText("connected", { exact: true }).waitFor();
+  } finally {
+    await page.close();
+    await proxy.cut();
+  }
+}
+
+/** A page of a master that is answered by `answers`, by the paths; what they have nothing for is asked of the master. */
+async function answeredBy(context, cluster, answers, body) {
+  const page = await context.newPage();
+  const asked = [];
+  const wrong = [];
+  page.on("pageerror", (error) => wrong.push(error.stack));
+  await page.route("**/*", async (route) => {
+    const request = route.request();
+    const to = new URL(request.url());
+    asked.push({ method: request.method(), path: to.pathname, query: to.search });
+    const answer = answers[to.pathname]?.(to, request);
+    if (answer === undefined) return route.continue();
+    if (answer !== null) return route.fulfill(answer);
+  });
+  const open = async (fragment, title) => {
+    await page.goto(`http://${cluster.master}/#/${fragment}`);
+    await page.getByRole("heading", { level: 1, name: title, exact: true }).waitFor();
+  };
+  try {
+    await body({ page, open, asked });
+    assert.deepEqual(wrong, [], "errors that nobody has caught");
+  } finally {
+    await page.close();
+  }
+}
+
+/** Whatever a daemon answers, what cannot be shown is one part of the page, and the rest goes on. */
+export async function oddAnswers(context, cluster) {
+  const { tasks } = await cluster.get("tasks?limit=1");
+  const status = (timestamp) => [{ state: "TASK_FAILED", timestamp }];
+  const odd = [1e300, -1e300, null].map((timestamp, at) => ({ ...tasks[0], id: `odd-${at}`, state: "TASK_FAILED", statuses: status(timestamp) }));
+  const answers = { "/tasks": () => ({ json: { tasks: odd } }) };
+  await answeredBy(context, cluster, answers, async ({ page, open }) => {
+    await open("", "Now");
+    await eventually("tasks that failed at no time", async () => (await rowsOf(page, "Failing tasks")).length === odd.length);
+    await open("tasks", "Tasks");
+    assert.equal((await rowsOf(page, "Tasks"))[0][5], "–");
+    const { frameworks: [framework] } = await cluster.get("state-summary");
+    const whole = await cluster.get(`frameworks?framework_id=${framework.id}&tasks=false`);
+    const { roles, ...single } = whole.frameworks[0];
+    // As one without the capability MULTI_ROLE is shown.
+    answers["/frameworks"] = () => ({ json: { ...whole, frameworks: [{ ...single, role: roles[0] }] } });
+    await open(`frameworks/${framework.id}`, "Framework");
+    await page.getByText("Failover timeout").waitFor();
+    const { offers, ...broken } = whole.frameworks[0];
+    assert.ok(offers);
+    answers["/frameworks"] = () => ({ json: { ...whole, frameworks: [broken] } });
+    await open("frameworks/broken", "Framework");
+    await page.getByText("This part cannot be shown").waitFor();
+    await page.getByText("Connected to").waitFor();
+    delete answers["/frameworks"];
+    await page.getByRole("link", { name: "Agents", exact: true }).click();
+    await page.getByRole("table", { name: "Agents" }).waitFor();
+  });
+}
+
+/** Of an agent that is unreachable the master may have kept the host alone, and nothing leads to a page of it. */
+export async function lostAgents(context, cluster) {
+  const lost = { unreachable_slaves: [{ id: "lost-S1", hostname: "node1", unreachable_time: 1_800_000_000 }], gone_slaves: [{ id: "gone-S2", gone_time: 1_800_000_000 }] };
+  const awaited = { id: "awaited-S3", hostname: "node3", port: 5051, attributes: {} };
+  const answers = { "/slaves": () => ({ json: { slaves: [], recovered_slaves: [awaited], ...lost, total: 403 } }) };
+  await answeredBy(context, cluster, answers, async ({ page, open, asked }) => {
+    await open("logs/lost-S1/framework/executor/stderr", "Logs");
+    await page.getByText("is not registered now").waitFor();
+    await open("tasks", "Tasks");
+    await page.getByRole("table", { name: "Tasks" }).waitFor();
+    await open("agents/lost-S1", "Agent");
+    await page.getByText("Unreachable since").waitFor();
+    assert.equal(await page.getByText("Containers and their use").count(), 0);
+    await open("agents", "Agents");
+    assert.deepEqual((await rowsOf(page, "Agents")).map((row) => row[0]).sort(), ["gone-S2", "node1", "node3:5051"]);
+    // Those that are awaited after a failover are counted among none that are registered.
+    await open("", "Now");
+    await eventually("the awaited one", async () => (await rowsOf(page, "Agents that take no work")).some((row) => row[0] === "node3:5051" && row[1] === "recovered"));
+    await page.getByText("200 of 403 are shown.").waitFor();
+    assert.ok(asked.some(({ path, query }) => path === "/slaves" && query.includes("recovered")));
+  });
+}
+
+/** What is refused or not answered is asked for no more often than it was, and what is shown of before is said to be that. */
+export async function lateAnswers(context, cluster) {
+  const answers = {};
+  await answeredBy(context, cluster, answers, async ({ page, open, asked }) => {
+    await open("", "Now");
+    await page.getByRole("table", { name: "Failing tasks" }).waitFor();
+    await page.getByText("Connected to").waitFor();
+    answers["/tasks"] = () => ({ status: 500, body: "out of order" });
+    const late = page.getByText(/Some of what is shown is as of .*: out of order/);
+    await late.waitFor();
+    // The answers to other questions do not say that this one is fresh.
+    const others = () => asked.filter(({ path }) => path === "/leader").length;
+    const before = others();
+    await eventually("answers to others", () => others() > before + 1);
+    assert.ok(await late.isVisible());
+    assert.ok(await page.getByRole("table", { name: "Failing tasks" }).isVisible(), "what was shown stays");
+    answers["/tasks"] = () => ({ status: 503, body: "too many wait" });
+    await page.getByText(/Some of what is shown is as of .*: too many wait/).waitFor();
+    const from = asked.length;
+    await page.waitForTimeout(10_000);
+    const times = asked.slice(from).filter(({ path }) => path === "/tasks").length;
+    assert.ok(times <= 3, `asked ${times} times in 10 s`);
+    answers["/tasks"] = () => null;
+    await page.getByText(/Some of what is shown is as of .*: no answer/).waitFor({ timeout: 60_000 });
+    assert.equal(await page.getByText("Disconnected").count(), 0, "others are answered");
+    await open("agents", "Agents");
+    await page.getByText("Connected to").waitFor();
+  });
+}
+
+/** A change that was taken is not said to have failed because a look at it failed, and one without an answer ends. */
+export async function outcomes(context, cluster) {
+  let looks = 0;
+  let change = () => ({ status: 202 });
+  const agent = (cpus) => ({ json: { slaves: [{ id: "A", hostname: "node", port: 5051, active: true, reserved_resources: cpus ? { ads: { cpus } } : {} }], total: 1 } });
+  const answers = {
+    "/slaves": (to) => {
+      if (!to.searchParams.has("slave_id")) return undefined;
+      looks += 1;
+      return looks === 2 ? { status: 503, body: "not at the moment" } : agent(looks > 4 ? 1 : 0);
+    },
+    "/api/v1": () => change(),
+  };
+  await answeredBy(context, cluster, answers, async ({ page, open, asked }) => {
+    await open("operate", "Operate");
+    const form = page.locator("#form-reserve");
+    for (const [label, value] of [["Agent's id", "A"], ["Role", "ads"], ["Resources", "cpus:1"]]) {
+      await form.getByLabel(label, { exact: true }).fill(value);
+    }
+    const button = form.locator("button[type=submit]");
+    await button.click();
+    await form.getByText("Done: ads has cpus 1 on this agent.").waitFor();
+    assert.equal(asked.filter(({ path }) => path === "/api/v1").length, 1);
+    change = () => null;
+    await button.click();
+    await form.getByText("no answer: it may have been done").waitFor({ timeout: 60_000 });
+    assert.ok(await button.isEnabled());
+  });
 }

@@ -128,6 +128,83 @@ export async function volumes(page, cluster) {
   assert.notEqual((await used()).volume_id, first);
 }
 
+/** What a question is about stays what it was about: where that is there no more, nothing is done in its place. */
+export async function changedQuestion(page, cluster) {
+  const job = await cluster.jobs("jobs/db");
+  const [volume] = job.volumes;
+  let volumes = [volume, { ...volume, index: 3, volume_id: "another" }];
+  const posted = [];
+  const isJob = (url) => url.pathname === "/v1/jobs/db";
+  const isRelease = (url) => url.pathname === "/v1/jobs/db/release";
+  await page.route(isJob, (route) => route.fulfill({ json: { ...job, volumes } }));
+  await page.route(isRelease, (route) => {
+    posted.push(route.request().postDataJSON());
+    return route.fulfill({ json: {} });
+  });
+  try {
+    await page.goto(`http://${cluster.scheduler}/#/job/db`);
+    const form = page.locator("#form-release");
+    const ask = async () => {
+      await form.getByLabel("Index").selectOption("3");
+      await form.locator("button[type=submit]").click();
+      await page.getByText("Destroy the volume of instance 3").waitFor();
+    };
+    await page.reload();
+    await ask();
+    volumes = [volume];
+    await form.getByText("Not done: this has changed meanwhile.").waitFor();
+    assert.equal(await page.getByRole("dialog").count(), 0);
+    assert.deepEqual(posted, []);
+    volumes = [volume, { ...volume, index: 3, volume_id: "another" }];
+    await page.reload();
+    await ask();
+    await page.getByRole("dialog").getByRole("button", { name: "Destroy" }).click();
+    await eventually("the release", () => posted.length > 0);
+    assert.deepEqual(posted, [{ index: 3, volume_id: "another" }], "the volume that was asked about");
+  } finally {
+    await page.unroute(isJob);
+    await page.unroute(isRelease);
+  }
+}
+
+/** Of very many instances a page has some, and what waits for an outcome asks for none. */
+export async function manyInstances(page, cluster) {
+  const TOTAL = 2_500;
+  const job = await cluster.jobs("jobs/db");
+  const [task] = job.tasks;
+  const asked = [];
+  const isJob = (url) => url.pathname === "/v1/jobs/db";
+  const isChange = (url) => url.pathname === "/v1/jobs/db/restart";
+  await page.route(isChange, (route) => route.fulfill({ json: {} }));
+  await page.route(isJob, (route) => {
+    const query = new URL(route.request().url()).searchParams;
+    asked.push(query);
+    if (query.get("tasks") === "false") return route.fulfill({ json: { ...job, tasks: undefined, obstacles: undefined } });
+    const [from, limit] = [Number(query.get("offset")), Number(query.get("limit"))];
+    const tasks = Array.from({ length: Math.min(limit, TOTAL - from) }, (_, at) => ({ ...task, task_id: `db.${from + at}` }));
+    return route.fulfill({ json: { ...job, tasks, tasks_total: TOTAL } });
+  });
+  try {
+    await page.goto(`http://${cluster.scheduler}/#/job/db`);
+    await page.reload();
+    await page.getByText("1 to 1000 of 2,500").waitFor();
+    await page.getByRole("button", { name: "Next" }).click();
+    await page.getByText("1001 to 2000 of 2,500").waitFor();
+    assert.ok(asked.every((query) => query.has("limit")));
+    const form = page.locator("#form-restart");
+    await form.locator("button[type=submit]").click();
+    asked.length = 0;
+    await page.getByRole("dialog").getByRole("button", { name: "Restart" }).click();
+    const without = () => asked.filter((query) => query.get("tasks") === "false").length;
+    await eventually("looks for the outcome", () => without() > 6);
+    assert.ok(asked.length - without() <= 2, `${asked.length - without()} of ${asked.length} looks ask for tasks`);
+    assert.ok(await page.getByText("1001 to 2000 of 2,500").isVisible());
+  } finally {
+    await page.unroute(isJob);
+    await page.unroute(isChange);
+  }
+}
+
 /** A scheduler that leads is gone for good: its page names the others, and one click leads to the next leader's. */
 export async function schedulerGoneForGood(context, schedulers) {
   const page = await context.newPage();

@@ -11,8 +11,10 @@ import { chromium } from "playwright-core";
 import { eachItsOwn, nobody } from "./access.js";
 import { OPTIONS, breaking, problems, rowsOf, watch } from "./browser.js";
 import { Cluster, FAILING, LAST_LINE, Schedulers, eventually } from "./cluster.js";
-import { brokenStream, goneForGood, nextLeader } from "./failures.js";
-import { fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, oneJob, schedulerGoneForGood, volumes, whyItWaits } from "./jobs.js";
+import { brokenStream, goneForGood, lateAnswers, lostAgents, nextLeader, oddAnswers, outcomes, silentStream } from "./failures.js";
+import {
+  changedQuestion, fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, manyInstances, oneJob, schedulerGoneForGood, volumes, whyItWaits,
+} from "./jobs.js";
 
 const PICTURES = path.resolve(import.meta.dirname, "../../docs/page");
 const PICTURE_BYTES_MAX = 150 * 1024;
@@ -62,6 +64,13 @@ async function now() {
   const shown = (what) => page.locator(`[data-of="${what}"]`).textContent();
   assert.equal(await shown("cpus.total"), plain(metrics["master/cpus_total"]));
   assert.equal(await shown("cpus.allocated"), plain(metrics["master/cpus_used"]));
+  const amounts = async (...names) => Promise.all(names.map(async (name) => Number((await shown(`cpus.${name}`)).replaceAll(",", ""))));
+  await eventually("what is offered of what is not revocable, and the rest", async () => {
+    const { slaves } = await cluster.get("slaves");
+    const [total, allocated, offered, free] = await amounts("total", "allocated", "offered", "free");
+    const sum = slaves.reduce((sum, agent) => sum + (agent.offered_resources.cpus ?? 0), 0);
+    return offered === Math.round(sum * 1000) / 1000 && Math.abs(total - allocated - offered - free) < 0.01;
+  });
   const reserved = roles.reduce((sum, role) => sum + (role.reserved.cpus ?? 0), 0);
   assert.equal(await shown("cpus.reserved"), plain(reserved));
   assert.ok(reserved > 0, "something is reserved");
@@ -106,6 +115,29 @@ async function followedLog() {
   await eventually("more lines", async () => (await lines()) > before + 3);
 }
 
+/** On the page of the log that was followed: its file grows by so much between two looks. */
+async function fastLog() {
+  const grows = 1024 * 1024;
+  let size = grows;
+  let read = 0;
+  await page.route("**/files/read?*", (route) => {
+    const query = new URL(route.request().url()).searchParams;
+    if (!query.has("offset")) {
+      size += grows;
+      return route.fulfill({ json: { data: "", offset: size } });
+    }
+    read = Number(query.get("offset")) + Number(query.get("length"));
+    return route.fulfill({ json: { data: "x".repeat(Number(query.get("length"))), offset: Number(query.get("offset")) } });
+  });
+  try {
+    await page.getByText("without what was written too fast to be shown").waitFor();
+    await eventually("some rounds", () => size > 5 * grows);
+    assert.ok(size - read <= grows + 64 * 1024, `read up to ${read} of ${size} bytes`);
+  } finally {
+    await page.unroute("**/files/read?*");
+  }
+}
+
 async function roles() {
   await open("roles", "Roles");
   const shown = await rows("Roles");
@@ -119,7 +151,8 @@ async function roles() {
   assert.ok(eng[6].startsWith(`cpus ${plain(of("eng").quota.consumed.cpus)}`), eng[6]);
   const metrics = await cluster.get("metrics/snapshot");
   const cpus = of("eng").allocated.cpus + of("eng/backend").allocated.cpus;
-  assert.equal(eng[7], `${((100 * cpus) / metrics["master/cpus_total"]).toFixed(1)} % cpus`);
+  const total = metrics["master/cpus_total"] + metrics["master/cpus_revocable_total"];
+  assert.equal(eng[7], `${((100 * cpus) / total).toFixed(1)} % cpus`);
 }
 
 async function why() {
@@ -442,6 +475,7 @@ try {
   await step("Now equals the API", now);
   await step("from a failed task to the last line of its stderr in one click", fromFailureToLog);
   await step("a log is followed", followedLog);
+  await step("a log that is written faster than it is read is shown near its end", fastLog);
   await step("Roles equal the API", roles);
   await step("Why waiting? says what explain says", why);
   await step("Frameworks equal the API", frameworks);
@@ -464,9 +498,16 @@ try {
   await step("what keeps a job waiting is said as the API says it", () => whyItWaits(page, cluster));
   await step("what happens to jobs comes live", () => jobEvents(page, cluster));
   await step("a volume of a job is shown, and destroyed by a form", () => volumes(page, cluster));
+  await step("very many instances are shown in pages", () => manyInstances(page, cluster));
+  await step("a question whose subject has changed does nothing", () => changedQuestion(page, cluster));
   await step("nobody is shown anything without a secret", nobody);
   await step("a reader sees only its own and gets no form that would be refused", eachItsOwn);
   await step("the stream of events goes on after a break", () => brokenStream(page.context(), cluster));
+  await step("a stream that stays open and says nothing is opened again", () => silentStream(page.context(), cluster));
+  await step("what cannot be shown is one part of the page", () => oddAnswers(page.context(), cluster));
+  await step("agents that are not there lead nowhere, and those that are awaited are told", () => lostAgents(page.context(), cluster));
+  await step("what is old is said to be old, and asked for no more often", () => lateAnswers(page.context(), cluster));
+  await step("a change that was taken is not said to have failed", () => outcomes(page.context(), cluster));
   const several = await Cluster.start(3);
   try {
     await step("the leading master is killed, and the page goes on at the next", () => nextLeader(page.context(), several));
