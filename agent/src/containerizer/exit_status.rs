@@ -46,7 +46,7 @@ fn ending_of(
     };
     let known = match known {
         Some(known) => Some(known),
-        None => limitation_file::kept(containers, name)?,
+        None => kept_limitation(name, &exit, |of| limitation_file::kept(containers, of))?,
     };
     let limitation = match known {
         Some(known) => Some(known),
@@ -68,6 +68,19 @@ fn ending_of(
         limitation,
         kill_requested,
     })
+}
+
+/// What was noted of the container, or of the one around it whose end is its end: unless it had ended well by then.
+fn kept_limitation(
+    name: &ContainerName,
+    exit: &Exit,
+    kept: impl Fn(&ContainerName) -> io::Result<Option<Limitation>>,
+) -> io::Result<Option<Limitation>> {
+    match kept(name)? {
+        Some(known) => Ok(Some(known)),
+        None if name.nesting().is_some() && *exit != Exit::Code(0) => kept(&name.outermost()),
+        None => Ok(None),
+    }
 }
 
 impl Containerizer {
@@ -121,5 +134,41 @@ pub(super) fn memory_limitation(limitation: meseta_isolators::Limitation) -> Lim
             .map(|bytes| megabytes("mem", bytes))
             .into_iter()
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_ends_with_its_group_is_told_the_limit_that_ended_that() {
+        let name = |name: &str| ContainerName::new(name).unwrap();
+        let limitation = |message: &str| Limitation {
+            reason: Reason::ContainerLimitationMemory,
+            message: message.to_owned(),
+            resources: Vec::new(),
+        };
+        let kept = |of: &ContainerName| {
+            let known = ["group", "group+limited"].contains(&of.as_str());
+            Ok(known.then(|| limitation(of.as_str())))
+        };
+        let (killed, well) = (Exit::Signal(9), Exit::Code(0));
+        for (container, exit, told) in [
+            ("group+task", &killed, Some("group")),
+            ("group+task+session", &killed, Some("group")),
+            ("group+limited", &killed, Some("group+limited")),
+            ("group+task", &well, None),
+            ("group", &killed, Some("group")),
+            ("other+task", &killed, None),
+            ("other", &killed, None),
+        ] {
+            let known = kept_limitation(&name(container), exit, kept).unwrap();
+            assert_eq!(
+                known.map(|known| known.message).as_deref(),
+                told,
+                "{container}"
+            );
+        }
     }
 }
