@@ -28,7 +28,7 @@ use crate::core::{
     AgentCore, ContainerAction, Destination, Effect, ExitReason, Input, Output, Snapshot,
 };
 use crate::gc::Gc;
-use crate::handle::Mailbox;
+use crate::handle::{Mailbox, Received};
 use crate::link::Links;
 use crate::link::outgoing::Dropped;
 use executor_streams::ExecutorStreams;
@@ -133,6 +133,8 @@ pub(crate) struct Service {
     behind_since: Option<Instant>,
     /// The disk as the core knows it.
     disk: DiskCondition,
+    /// Whether the core knows what was there before it.
+    is_recovered: bool,
     clock: Clock,
     /// Messages between frameworks and executors that wait in it.
     messages: WaitingMessages,
@@ -173,6 +175,7 @@ impl Service {
             outbox: Outbox::new(UNBOUNDED),
             behind_since: None,
             disk: DiskCondition::default(),
+            is_recovered: false,
             messages: WaitingMessages::new(budgets.messages()),
             dropped,
             clock,
@@ -207,23 +210,24 @@ impl Service {
             }
             let deadline = self.clock.instant(self.core.next_deadline());
             let behind_tick = self.behind_since.map(|since| since + BEHIND_TICK);
+            let inputs_max = if inputs.is_full() { 0 } else { INPUTS_PER_TURN };
+            let takes_reports = self.is_recovered;
+            let receiving = self.mailbox.receive(&mut taken, inputs_max, takes_reports);
             tokio::select! {
-                count = self.mailbox.inputs.recv_many(&mut taken, INPUTS_PER_TURN),
-                    if !inputs.is_full() =>
-                {
-                    if count == 0 {
-                        return ExitReason::Stopped;
+                received = receiving => match received {
+                    Received::Inputs => self.sort(&mut taken, &mut inputs, is_behind),
+                    // No disk delays it: it is of this moment, and of executors that the core knows already.
+                    Received::Report(report) => self.step(Input::Oversubscription(report)),
+                    Received::Query(query) => {
+                        let snapshot = self.snapshot();
+                        let _ = query.send(snapshot);
                     }
-                    self.sort(&mut taken, &mut inputs, is_behind);
-                }
+                    Received::Closed => return ExitReason::Stopped,
+                },
                 () = self.links.hear(&mut heard, INPUTS_PER_TURN), if !inputs.is_full_of_link() => {
                     self.sort(&mut heard, &mut inputs, is_behind);
                 }
                 () = self.writer.progress() => {}
-                Some(query) = self.mailbox.queries.recv() => {
-                    let snapshot = self.snapshot();
-                    let _ = query.send(snapshot);
-                }
                 () = sleep_until(deadline), if !is_behind => self.step(Input::Tick),
                 () = sleep_until(behind_tick), if is_behind => self.tick_behind(),
             }
@@ -272,6 +276,7 @@ impl Service {
     }
 
     fn step(&mut self, input: Input) {
+        self.is_recovered |= matches!(input, Input::Recovered(_));
         let (now, paused) = self.clock.now();
         if let Some(lasted) = paused {
             let effects = self.core.step(now, Input::Paused { lasted });

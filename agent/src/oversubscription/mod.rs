@@ -30,7 +30,7 @@ use tracing::{info, warn};
 use crate::checkpoint::{Layout, read_learned_profile, write_learned_profile};
 use crate::clock::unix_now;
 use crate::configuration::flags::Flags;
-use crate::core::{Input, Report, Snapshot};
+use crate::core::{Report, Snapshot};
 use crate::handle::Handle;
 use crate::monitor::Samples;
 use deprived::{Deprived, Stalls};
@@ -374,10 +374,7 @@ impl Service {
             estimate,
             assessment,
         };
-        self.context
-            .core
-            .tell(Input::Oversubscription(Box::new(report)))
-            .await;
+        self.context.core.report(report).await;
     }
 
     async fn answered(&mut self, answer: Answer) {

@@ -1,11 +1,13 @@
 //! Inputs that wait while too much is to be written, and those that need not wait.
 //!
 //! A ping is answered and a kill is taken though the disk is behind: a master must not give an agent up, nor a task
-//! live on, because of a full disk. Regular work is protected meanwhile: what a QoS controller asks for is of this moment, and
-//! would be carried out for a state that is long over. Messages between frameworks and their executors are dropped, which nobody is promised.
-//! What the master says has room of its own, so that no executor keeps it from being heard. Pure. Invariant: nothing
+//! live on, because of a full disk. Messages between frameworks and their executors are dropped, which nobody is promised.
+//! What the master says has room of its own, so that no executor keeps it from being heard; what a QoS controller asks for
+//! does not come here at all ([`Received::Report`]). Pure. Invariant: nothing
 //! overtakes what it may depend on: no frame a change of the connection, no kill an order to run the same task, nor one
 //! that needs an executor of its framework, which might end with the task.
+//!
+//! [`Received::Report`]: crate::handle::Received::Report
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -131,12 +133,8 @@ impl HeldInputs {
     }
 
     fn may_overtake(&mut self, input: &Input) -> bool {
-        let frame = match input {
-            Input::Frame { frame, .. } => frame,
-            // It is of executors that the core knows already, and asks for nothing of one that it does not know. A total
-            // is told again with each registration.
-            Input::Oversubscription(_) => return true,
-            _ => return false,
+        let Input::Frame { frame, .. } = input else {
+            return false;
         };
         if self.changes_link {
             return false;
@@ -200,13 +198,17 @@ fn is_message(input: &Input) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use meseta_proto::meseta::v1 as wire;
     use meseta_proto::mesos::v1 as pb;
     use meseta_resources::{ExecutorId, FrameworkId};
+    use tokio::time::timeout;
 
     use super::*;
     use crate::byte_semaphore::Permit;
-    use crate::core::LinkId;
+    use crate::core::{LinkId, Report};
+    use crate::handle::{INPUTS_MAX, Received, mailbox};
 
     fn frame(message: Message) -> Input {
         Input::Frame {
@@ -314,17 +316,30 @@ mod tests {
     }
 
     /// Found by reading: nothing was held back or evicted while the disk was behind, and all that had been asked for
-    /// meanwhile was afterwards, however old.
-    #[test]
-    fn what_a_controller_asks_for_is_carried_out_at_once_or_never() {
-        let report = || Input::Oversubscription(Box::default());
+    /// meanwhile was afterwards, however old; and then again as soon as executors had told all that may be held.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_controller_asks_for_is_carried_out_at_once_or_never() {
+        let (handle, mut mailbox) = mailbox();
         let mut held = HeldInputs::default();
-        assert!(held.hold(launch()).is_none());
-        assert!(held.hold(Input::LinkUp { link: LinkId(2) }).is_none());
-        for _ in 0..HELD_MAX {
-            assert!(held.hold(report()).is_some());
+        while !held.is_full() {
+            assert!(held.hold(Input::Tick).is_none());
         }
-        assert_eq!(held.waiting.len(), 2);
+        for _ in 0..INPUTS_MAX {
+            handle.tell(Input::Tick).await;
+        }
+        for _ in 0..10 {
+            let told = timeout(Duration::from_secs(1), handle.report(Report::default()));
+            let mut taken = Vec::new();
+            let received = mailbox.receive(&mut taken, usize::from(!held.is_full()), true);
+            let (told, received) = tokio::join!(told, timeout(Duration::from_secs(1), received));
+            told.expect("told at once");
+            assert!(matches!(received, Ok(Received::Report(_))) && taken.is_empty());
+        }
+        handle.report(Report::default()).await;
+        let mut taken = Vec::new();
+        let early = mailbox.receive(&mut taken, 0, false);
+        let early = timeout(Duration::from_secs(1), early).await;
+        early.expect_err("the core does not know the containers yet");
     }
 
     #[test]
