@@ -1,7 +1,8 @@
 //! A sample as plug-ins see it. Pure.
 //!
-//! Servers of gRPC take 4 MiB unless they are told otherwise. Invariant: however much frameworks say of their executors and
-//! tasks, each executor is named with what it was allocated and what it uses; what it runs, and how, is left out.
+//! Servers of gRPC take 4 MiB unless they are told otherwise. Invariant: however much frameworks say of their executors,
+//! tasks and reservations, each executor is named with how much it was allocated and what it uses; what it runs, and how,
+//! is left out.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,7 @@ use meseta_estimators::UsageSample;
 use meseta_proto::convert::{self, Format};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::{ContainerId, Resources};
-use prost::Message as _;
+use meseta_resources::{ContainerId, Resource, Resources};
 
 use super::sample::labels;
 use crate::clock::unix_now;
@@ -20,6 +20,8 @@ use crate::monitor::statistics::resource_statistics;
 
 /// Of all executors in a message, with their tasks, names and labels: the rest of it is small.
 const EXECUTORS_BYTES_MAX: usize = 3 << 20;
+/// Of all that the machine has, with its reservations and volumes.
+const TOTAL_BYTES_MAX: usize = 512 << 10;
 /// What a field costs beside its content, at most.
 const FIELD_BYTES: usize = 8;
 
@@ -36,13 +38,22 @@ pub(super) fn message(
         timestamp: unix_now().as_secs_f64(),
         resources: pb::ResourceUsage {
             executors: executors(live.collect(), readings, enable_cfs),
-            total: resources(&snapshot.resources),
+            total: total(&snapshot.resources),
         },
         host: Some(host(&sample.host)),
     }
 }
 
-/// All of them; then their tasks, and then names and labels, the smallest first, for as long as there is room.
+/// With whom parts of it are reserved to, and the volumes on it, unless there is too much of that.
+fn total(all: &Resources) -> Vec<pb::Resource> {
+    let told = resources(all);
+    if bytes_of(&told) <= TOTAL_BYTES_MAX {
+        return told;
+    }
+    resources(&amounts(all))
+}
+
+/// All of them; then their tasks, and then details of both, the smallest first, for as long as there is room.
 fn executors(
     live: Vec<&Executor>,
     readings: &BTreeMap<ContainerId, Sample>,
@@ -52,88 +63,140 @@ fn executors(
         .iter()
         .map(|executor| described(executor, readings.get(&executor.key.container), enable_cfs))
         .collect();
-    let sizes = described.iter().map(|one| one.encoded_len() + FIELD_BYTES);
-    let mut room = EXECUTORS_BYTES_MAX.saturating_sub(sizes.sum());
+    let mut room = EXECUTORS_BYTES_MAX.saturating_sub(bytes_of(&described));
     let mut with_tasks = Vec::new();
     for (index, executor) in live.iter().enumerate() {
         let tasks: Vec<_> = live_tasks(executor).map(bare).collect();
-        let sizes = tasks.iter().map(|task| task.encoded_len() + FIELD_BYTES);
-        with_tasks.push((sizes.sum::<usize>(), index, tasks));
+        with_tasks.push((bytes_of(&tasks), index, tasks));
     }
     with_tasks.sort_by_key(|(bytes, index, _)| (*bytes, *index));
-    let mut words = Vec::new();
+    let mut details = Vec::new();
     for (bytes, index, tasks) in with_tasks {
-        words.push(Words::of_executor(index, live[index]));
+        details.extend(Detail::of_executor(index, live[index]));
         if bytes > room {
             continue;
         }
         room -= bytes;
         described[index].tasks = tasks;
         let tasks = live_tasks(live[index]).enumerate();
-        words.extend(tasks.map(|(task, info)| Words::of_task(index, task, info)));
+        details.extend(tasks.flat_map(|(task, info)| Detail::of_task(index, task, info)));
     }
-    words.sort_by_key(Words::bytes);
-    for words in words {
-        let Some(left) = room.checked_sub(words.bytes()) else {
+    details.sort_by_key(|detail| detail.bytes);
+    for detail in details {
+        let Some(left) = room.checked_sub(detail.bytes) else {
             break;
         };
         room = left;
-        words.put(&mut described);
+        detail.put(&mut described);
     }
     described
 }
 
-/// What a framework calls something, and its labels: of any size.
-struct Words<'a> {
+/// What is known of an executor or a task beside its ids and amounts: of any size.
+struct Detail<'a> {
+    bytes: usize,
     executor: usize,
     /// None for the executor itself.
     task: Option<usize>,
-    name: String,
-    source: &'a str,
-    labels: Option<&'a pb::Labels>,
+    content: Content<'a>,
 }
 
-impl<'a> Words<'a> {
-    fn of_executor(index: usize, executor: &'a Executor) -> Self {
-        Self {
-            executor: index,
-            task: None,
+enum Content<'a> {
+    /// What a framework calls it, and its labels.
+    Words {
+        name: String,
+        source: &'a str,
+        labels: Option<&'a pb::Labels>,
+    },
+    /// What it was given, of which reservations and volumes.
+    Resources {
+        own: &'a [pb::Resource],
+        allocated: Vec<pb::Resource>,
+    },
+}
+
+impl<'a> Detail<'a> {
+    fn of_executor(index: usize, executor: &'a Executor) -> [Self; 2] {
+        let words = Content::Words {
             name: executor.name(),
             source: executor.source(),
             labels: labels(executor),
-        }
+        };
+        let info = executor.info.as_deref();
+        let given = Content::Resources {
+            own: info.map_or(&[], |info| &info.resources),
+            allocated: resources(&executor.allocated()),
+        };
+        [words, given].map(|content| Self::new(index, None, content))
     }
 
-    fn of_task(executor: usize, index: usize, task: &'a Task) -> Self {
-        Self {
-            executor,
-            task: Some(index),
+    fn of_task(executor: usize, index: usize, task: &'a Task) -> [Self; 2] {
+        let words = Content::Words {
             name: task.info.name.clone(),
             source: "",
             labels: task.info.labels.as_ref(),
-        }
+        };
+        let given = Content::Resources {
+            own: &task.info.resources,
+            allocated: Vec::new(),
+        };
+        [words, given].map(|content| Self::new(executor, Some(index), content))
     }
 
-    fn bytes(&self) -> usize {
-        let labels = self.labels.map_or(0, prost::Message::encoded_len);
-        self.name.len() + self.source.len() + labels + 3 * FIELD_BYTES
+    fn new(executor: usize, task: Option<usize>, content: Content<'a>) -> Self {
+        let bytes = match &content {
+            Content::Words {
+                name,
+                source,
+                labels,
+            } => {
+                let labels = labels.map_or(0, prost::Message::encoded_len);
+                name.len() + source.len() + labels + 3 * FIELD_BYTES
+            }
+            Content::Resources { own, allocated } => bytes_of(own) + bytes_of(allocated),
+        };
+        Self {
+            bytes,
+            executor,
+            task,
+            content,
+        }
     }
 
     fn put(self, described: &mut [pb::resource_usage::Executor]) {
         let executor = &mut described[self.executor];
-        let labels = self.labels.cloned();
-        match self.task {
-            Some(task) => {
+        match (self.task, self.content) {
+            (Some(task), Content::Words { name, labels, .. }) => {
                 let task = &mut executor.tasks[task];
-                (task.name, task.labels) = (self.name, labels);
+                (task.name, task.labels) = (name, labels.cloned());
             }
-            None => {
+            (Some(task), Content::Resources { own, .. }) => {
+                executor.tasks[task].resources = own.to_vec();
+            }
+            (
+                None,
+                Content::Words {
+                    name,
+                    source,
+                    labels,
+                },
+            ) => {
                 let info = &mut executor.executor_info;
-                info.source = Some(self.source.to_owned());
-                (info.name, info.labels) = (Some(self.name), labels);
+                info.source = Some(source.to_owned());
+                (info.name, info.labels) = (Some(name), labels.cloned());
+            }
+            (None, Content::Resources { own, allocated }) => {
+                executor.executor_info.resources = own.to_vec();
+                executor.allocated = allocated;
             }
         }
     }
+}
+
+/// What messages take in the one that they are repeated in.
+fn bytes_of<M: prost::Message>(messages: &[M]) -> usize {
+    let sizes = messages.iter().map(|one| one.encoded_len() + FIELD_BYTES);
+    sizes.sum()
 }
 
 fn live_tasks(executor: &Executor) -> impl Iterator<Item = &Task> {
@@ -145,7 +208,7 @@ fn bare(task: &Task) -> pb::resource_usage::executor::Task {
     pb::resource_usage::executor::Task {
         name: String::new(),
         id: task.info.task_id.clone(),
-        resources: task.info.resources.clone(),
+        resources: resources(&amounts(&task.resources)),
         labels: None,
     }
 }
@@ -166,10 +229,9 @@ fn described(
             framework_id: Some(pb::FrameworkId {
                 value: executor.key.framework.to_string(),
             }),
-            resources: info.map_or_else(Vec::new, |info| info.resources.clone()),
             ..pb::ExecutorInfo::default()
         },
-        allocated: resources(&executor.allocated()),
+        allocated: resources(&amounts(&executor.allocated())),
         statistics: reading.map(|reading| resource_statistics(reading, enable_cfs)),
         container_id: pb::ContainerId {
             value: executor.key.container.to_string(),
@@ -181,6 +243,15 @@ fn described(
 
 fn resources(resources: &Resources) -> Vec<pb::Resource> {
     convert::to_resources(resources, Format::PostRefinement).unwrap_or_default()
+}
+
+/// How much there is of each name, revocable or not, whomever it is reserved or allocated to.
+fn amounts(resources: &Resources) -> Resources {
+    let plain = resources.iter().map(|resource| {
+        let amount = Resource::plain(resource.name().clone(), resource.value().clone());
+        amount.with_revocable(resource.is_revocable())
+    });
+    plain.collect()
 }
 
 fn host(host: &meseta_estimators::HostUsage) -> wire::HostUsage {
@@ -208,6 +279,7 @@ mod tests {
 
     use meseta_isolators::Demand;
     use meseta_resources::{AgentId, ExecutorId, FrameworkId, Role, TaskId};
+    use prost::Message as _;
 
     use super::*;
     use crate::checkpoint::{Lsn, RunKey, TaskKey};
@@ -356,5 +428,64 @@ mod tests {
             "the small ones come first"
         );
         assert_eq!(last.tasks[0].labels, labelled(10));
+    }
+
+    /// `cpus:1`, reserved with a label.
+    fn reserved(label_bytes: usize) -> Resources {
+        let cpus = pb::Resource {
+            reservations: vec![pb::resource::ReservationInfo {
+                r#type: Some(pb::resource::reservation_info::Type::Dynamic.into()),
+                role: Some("dev".to_owned()),
+                labels: labelled(label_bytes),
+                ..Default::default()
+            }],
+            ..resources(&Resources::parse("cpus:1", &Role::star()).unwrap()).remove(0)
+        };
+        convert::resources(&[cpus]).unwrap()
+    }
+
+    fn cpus(told: &[pb::Resource]) -> f64 {
+        let cpus = told.iter().filter(|one| one.name == "cpus");
+        cpus.map(|one| one.scalar.map_or(0.0, |scalar| scalar.value))
+            .sum()
+    }
+
+    /// Found by reading: the labels of a reservation did as well, with the reservation alone.
+    #[test]
+    fn no_reservation_makes_the_question_too_large_for_a_plug_in() {
+        let mut large = executor("large", 0, 0);
+        large.resources = reserved(4 * MIB);
+        let mut small = executor("small", 0, 0);
+        small.resources = reserved(10);
+        let mut executors = vec![large, small];
+        for index in 0..100 {
+            let id = format!("e{index}");
+            executors.push(with_task(executor(&id, 0, 10), "t", 10));
+        }
+        let told = told(&executors);
+        assert!(bytes_of(&told) < MIB, "{}", bytes_of(&told));
+        for one in &told {
+            let is_with_task = one.tasks.len() == 1;
+            assert_eq!(cpus(&one.allocated), if is_with_task { 3.0 } else { 1.0 });
+        }
+        assert_eq!(told[0].allocated[0].reservations, []);
+        assert_eq!(told[1].allocated[0].reservations[0].labels, labelled(10));
+        let last = &told.last().unwrap().tasks[0];
+        assert_eq!(
+            (last.name.as_str(), &last.labels),
+            ("its name", &labelled(10))
+        );
+    }
+
+    #[test]
+    fn what_a_machine_has_is_told_without_reservations_if_these_are_too_large() {
+        let both = |label_bytes| {
+            let unreserved = Resources::parse("cpus:2;mem:64", &Role::star()).unwrap();
+            total(&(unreserved + reserved(label_bytes)))
+        };
+        let (small, large) = (both(10), both(5 * MIB));
+        assert_eq!((small.len(), large.len()), (3, 2));
+        assert_eq!((cpus(&small), cpus(&large)), (3.0, 3.0));
+        assert!(bytes_of(&large) < 1024);
     }
 }
