@@ -38,9 +38,6 @@ pub(crate) use reply::Reply;
 pub(crate) use routes::ROUTES;
 use routes::{Permitted, Route};
 
-/// Answers below this are not counted: each connection has one at a time.
-const COUNTED_ANSWER_BYTES: usize = 16 * 1024;
-
 /// The routes, over what they share.
 pub(crate) fn router(context: Arc<Context>) -> Router {
     Router::new().fallback(dispatch).with_state(context)
@@ -63,18 +60,18 @@ async fn dispatch(State(context): State<Arc<Context>>, request: Request<Body>) -
 async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body> {
     let query = Query::of(request.uri());
     if let Err(rejection) = check_length(request.uri(), &query) {
-        return rejection.into_response(&Query::default());
+        return rejection.into_response();
     }
     let path = request.uri().path().to_owned();
     if ROUTES.is_disabled(&context.authentication, &path) {
         let text = format!("Endpoint '{path}' is disabled");
-        return Reply::text(StatusCode::FORBIDDEN, &text).into_response(&query);
+        return Reply::text(StatusCode::FORBIDDEN, &text).into_response();
     }
     let Some(route) = ROUTES.find(&path) else {
         if let Some(file) = page::answer(Page::Agent, &request) {
             return file;
         }
-        return Reply::not_found().into_response(&query);
+        return Reply::not_found().into_response();
     };
     let peer = request.extensions().get::<Peer>();
     let caller = match context
@@ -109,14 +106,8 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
         Err(rejection) => Err(rejection),
     };
     let reply = reply.unwrap_or_else(|rejection| rejection);
-    let reply = match reply.counted_bytes() {
-        bytes if bytes > COUNTED_ANSWER_BYTES => {
-            let answers = context.answers.of(owner);
-            reply.charged(answers.charge(bytes))
-        }
-        _ => reply,
-    };
-    reply.into_response(&query)
+    let charge = |bytes| context.answers.of(owner).charge(bytes);
+    reply.into_charged_response(&query, charge)
 }
 
 fn check_length(uri: &http::Uri, query: &Query) -> Result<(), Reply> {

@@ -12,6 +12,9 @@ use serde::{Serialize, Serializer};
 use crate::context::Unavailable;
 use meseta_daemon::query::Query;
 
+/// Answers below this are not counted: each connection has one at a time.
+const COUNTED_ANSWER_BYTES: usize = 16 * 1024;
+
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const JAVASCRIPT: &str = "text/javascript";
@@ -134,7 +137,7 @@ impl Reply {
     }
 
     /// What it has in memory until it is sent.
-    pub(crate) fn counted_bytes(&self) -> usize {
+    fn counted_bytes(&self) -> usize {
         match &self.body {
             Content::Bytes(bytes) => bytes.len(),
             Content::File { .. } | Content::Stream { .. } => 0,
@@ -142,7 +145,7 @@ impl Reply {
     }
 
     /// The same once it is charged for that; another one if there is no room.
-    pub(crate) fn charged(mut self, charge: Result<Charge, Exhausted>) -> Self {
+    fn charged(mut self, charge: Result<Charge, Exhausted>) -> Self {
         match (charge, self.body) {
             (Ok(charge), Content::Bytes(bytes)) => {
                 self.body = Content::Bytes(charge.attach(bytes));
@@ -170,7 +173,20 @@ impl Reply {
         self
     }
 
-    pub(crate) fn into_response(mut self, query: &Query) -> Response<Body> {
+    /// The answer to a query: as JSONP if that asks, and charged for what it has in memory until it is sent.
+    pub(crate) fn into_charged_response(
+        self,
+        query: &Query,
+        charge: impl FnOnce(usize) -> Result<Charge, Exhausted>,
+    ) -> Response<Body> {
+        let reply = self.in_callback(query);
+        match reply.counted_bytes() {
+            bytes if bytes > COUNTED_ANSWER_BYTES => reply.charged(charge(bytes)).into_response(),
+            _ => reply.into_response(),
+        }
+    }
+
+    fn in_callback(mut self, query: &Query) -> Self {
         if let (Some(JSON), Content::Bytes(body), Some(callback)) =
             (self.content_type, &self.body, query.get("jsonp"))
         {
@@ -178,6 +194,10 @@ impl Reply {
             self.body = Content::Bytes(wrapped.into());
             self.content_type = Some(JAVASCRIPT);
         }
+        self
+    }
+
+    pub(crate) fn into_response(self) -> Response<Body> {
         let mut response = match self.body {
             Content::Bytes(bytes) => {
                 let length = bytes.len();
@@ -249,5 +269,31 @@ where
 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::budget::Budget;
+
+    use super::*;
+
+    /// Found by reading: the callback was put around a copy that counted for nothing.
+    #[test]
+    fn an_answer_counts_until_it_is_sent_in_a_callback_too() {
+        const BYTES: usize = 2 * COUNTED_ANSWER_BYTES;
+        for uri in ["/state", "/state?jsonp=call"] {
+            let budget = Budget::new(3 * COUNTED_ANSWER_BYTES);
+            let query = Query::of(&uri.parse().expect("a URI"));
+            let answer = || {
+                let reply = Reply::json(&"x".repeat(BYTES));
+                reply.into_charged_response(&query, |bytes| budget.charge(bytes))
+            };
+            let first = answer();
+            assert_eq!(first.status(), StatusCode::OK, "{uri}");
+            assert_eq!(answer().status(), StatusCode::SERVICE_UNAVAILABLE, "{uri}");
+            drop(first);
+            assert_eq!(answer().status(), StatusCode::OK, "{uri}");
+        }
     }
 }
