@@ -23,6 +23,10 @@ use crate::file_user::path_of;
 pub(crate) const READ_BYTES_MAX: u64 = 16 * 4096;
 /// Entries of one folder that are listed.
 const ENTRIES_MAX: usize = 10_000;
+/// Their paths together: each begins with the path that was asked for, which may be as long as a call.
+const LISTED_BYTES_MAX: usize = 16 << 20;
+/// A name in a folder, for the kernel.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Why a path cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -217,16 +221,22 @@ impl Sandboxes {
         let located = self.enter(path)?;
         let folder = open_beneath(&located, OFlags::RDONLY | OFlags::DIRECTORY)?;
         self.allow_opened(&located, &folder)?;
+        let prefix = path.trim_end_matches('/');
+        let entries_max = LISTED_BYTES_MAX / (prefix.len() + NAME_BYTES_MAX);
+        let entries_max = entries_max.clamp(1, ENTRIES_MAX);
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&folder)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." && names.len() < ENTRIES_MAX {
-                names.push(entry.file_name().to_owned());
+            if name == b"." || name == b".." {
+                continue;
+            }
+            names.push(entry.file_name().to_owned());
+            if names.len() >= entries_max {
+                break;
             }
         }
         names.sort_unstable();
-        let prefix = path.trim_end_matches('/');
         let mut users = Names::default();
         let mut entries = Vec::with_capacity(names.len());
         for name in names {

@@ -306,3 +306,23 @@ fn files_are_read_by_whose_they_are() {
         );
     }
 }
+
+/// Found by reading: a path of a megabyte, most of it slashes, was repeated for each of ten thousand entries.
+#[test]
+fn a_listing_is_bounded_however_long_its_path_is() {
+    let world = world();
+    let many = world.sandbox.join("many");
+    std::fs::create_dir(&many).expect("a folder");
+    for number in 0..100 {
+        std::fs::write(many.join(number.to_string()), b"").expect("a file");
+    }
+    let listed = |slashes: usize| {
+        let path = format!("{}{VIRTUAL}/many", "/".repeat(slashes));
+        let entries = world.sandboxes.list(&path).expect("listed");
+        let bytes: usize = entries.iter().map(|entry| entry.path.len()).sum();
+        assert!(bytes <= LISTED_BYTES_MAX, "{slashes}: {bytes}");
+        entries.len()
+    };
+    assert_eq!(listed(0), 100);
+    assert_eq!(listed(1 << 20), 15);
+}
