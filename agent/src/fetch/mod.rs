@@ -68,6 +68,13 @@ impl Cancel {
         self.is_cancelled_flag.load(Ordering::SeqCst)
     }
 
+    fn check(&self) -> Step<()> {
+        match self.is_cancelled() {
+            true => Err("the container is not wanted any more".into()),
+            false => Ok(()),
+        }
+    }
+
     /// From now on this client goes down with the fetch.
     fn take_down(&self, client: &ureq::Agent) {
         let mut current = self.client.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,15 +135,8 @@ struct Budget {
 }
 
 impl Budget {
-    fn check_cancelled(&self) -> Step<()> {
-        if self.cancel.is_cancelled() {
-            return Err("the container is not wanted any more".into());
-        }
-        Ok(())
-    }
-
     fn spend(&mut self, bytes: usize) -> Step<()> {
-        self.check_cancelled()?;
+        self.cancel.check()?;
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let left = self.limits.bytes.checked_sub(bytes);
         self.limits.bytes = left.ok_or("it is larger than a container may fetch")?;
@@ -170,7 +170,7 @@ pub(crate) fn fetch(request: Request) -> Result<(), FetchError> {
             for uri in &request.uris {
                 let fetched = fetch_one(uri, &source, &folder, &mut budget);
                 // Whatever a fetch ends with that was cut off, this is why.
-                let fetched = budget.check_cancelled().and(fetched);
+                let fetched = budget.cancel.check().and(fetched);
                 fetched.map_err(|why| FetchError {
                     uri: uri.value.clone(),
                     why,

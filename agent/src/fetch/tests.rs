@@ -352,6 +352,25 @@ fn a_kill_ends_what_is_skipped_too() {
     assert!(error.to_string().contains("not wanted any more"), "{error}");
 }
 
+/// Found by reading: what is compressed and yields nothing is paid for nowhere, and was read to its end whoever was killed.
+#[test]
+fn a_kill_ends_what_yields_nothing_too() {
+    let fixture = Fixture::new();
+    let sandbox = super::Folder::open(&fixture.sandbox(), Path::new("")).expect("a folder");
+    let nothing = fixture.give("nothing", &gz(b"").repeat(1_000));
+    let file = std::fs::File::open(nothing.value).expect("opened");
+    for name in ["a.gz", "a.tgz"] {
+        let mut budget = super::Budget {
+            limits: Limits::default(),
+            cancel: Arc::default(),
+        };
+        super::unpack::unpack(name, &file, &sandbox, &mut budget).expect("an empty one");
+        budget.cancel.cancel();
+        let error = super::unpack::unpack(name, &file, &sandbox, &mut budget).expect_err("stopped");
+        assert!(error.to_string().contains("not wanted any more"), "{error}");
+    }
+}
+
 #[test]
 fn damaged_archives_are_refused_without_a_panic() {
     let archive = gz(&tar_of(&[(Regular, "file", "text")]));

@@ -5,13 +5,14 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek as _};
+use std::io::{self, BufReader, Read, Seek};
+use std::sync::Arc;
 
 use super::beneath::Folder;
 use super::metered::Paid;
 use super::source::{copy, copy_paid};
 use super::zip_directory::{Allowance, Bounded, check};
-use super::{Budget, Step, StepError};
+use super::{Budget, Cancel, Step, StepError};
 
 /// What decompressing may take, in KiB; xz's largest preset takes 65 MB.
 const XZ_MEMORY_KIB: u32 = 128 * 1024;
@@ -23,7 +24,10 @@ pub(super) fn unpack(name: &str, file: &File, sandbox: &Folder, budget: &mut Bud
     let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
     let mut file = file.try_clone().map_err(|error| error.to_string())?;
     file.rewind().map_err(|error| error.to_string())?;
-    let reader = BufReader::new(file);
+    let reader = BufReader::new(Stoppable {
+        file,
+        cancel: budget.cancel.clone(),
+    });
     if ends(&[".tar.gz", ".tgz"]) {
         unpack_tar(
             flate2::bufread::MultiGzDecoder::new(reader),
@@ -48,6 +52,26 @@ pub(super) fn unpack(name: &str, file: &File, sandbox: &Folder, budget: &mut Bud
     }
 }
 
+/// A file that can be read until the fetch is not wanted any more: what is compressed may be long and yield nothing, so
+/// that nothing of it is ever paid for.
+struct Stoppable {
+    file: File,
+    cancel: Arc<Cancel>,
+}
+
+impl Read for Stoppable {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.cancel.check().map_err(io::Error::other)?;
+        self.file.read(buffer)
+    }
+}
+
+impl Seek for Stoppable {
+    fn seek(&mut self, position: io::SeekFrom) -> io::Result<u64> {
+        self.file.seek(position)
+    }
+}
+
 /// Names too long for a header, which come before their entry.
 #[derive(Default)]
 struct Long {
@@ -56,7 +80,7 @@ struct Long {
 }
 
 /// Why an archive cannot be read on: a limit, or that it is damaged.
-fn broken(error: std::io::Error) -> StepError {
+fn broken(error: io::Error) -> StepError {
     match error.downcast() {
         Ok(limit) => limit,
         Err(error) => format!("the archive is damaged: {error}").into(),
@@ -160,7 +184,7 @@ fn read_pax(records: &str, long: &mut Long) {
 const KIND_BITS: u32 = 0o170_000;
 const LINK_BITS: u32 = 0o120_000;
 
-fn unpack_zip(mut reader: BufReader<File>, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
+fn unpack_zip(mut reader: BufReader<Stoppable>, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
     let broken = |error| match error {
         zip::result::ZipError::Io(error) => broken(error),
         error => format!("the archive is damaged: {error}").into(),
