@@ -5,6 +5,7 @@
 //! agent's own user may speak for any, as far as they are in no container: nothing is kept from them.
 //! Invariant: whoever may not speak for an executor does not learn whether there is one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode, header};
@@ -199,13 +200,11 @@ pub(super) async fn register(context: &Context, container: &ContainerId, peer: &
     let Ok(snapshot) = context.snapshot().await else {
         return;
     };
-    let is_there = |container: &ContainerId| {
-        let mut executors = snapshot.executors();
-        executors.any(|executor| executor.key.container == *container)
-    };
+    // Each that is known is looked for.
+    let there: BTreeSet<_> = snapshot.executors().map(|one| &one.key.container).collect();
     context
         .executor_connections
-        .register(container, peer, is_there);
+        .register(container, peer, |container| there.contains(container));
 }
 
 #[cfg(test)]
