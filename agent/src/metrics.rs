@@ -1,7 +1,7 @@
 //! Every metric of the agent, defined once.
 //!
 //! [`FAMILIES`] is the list, with the help ([`families`]); [`text()`] fills it from the core's snapshot
-//! and the monitor's last samples, those of containers one by one ([`containers`]). Nothing is read from the
+//! and the monitor's last samples, those of containers one by one ([`containers`]). Of containers nothing is read from the
 //! kernel for a scrape, and a container's series end with it. The keys of Mesos's `/metrics/snapshot` are in [`mesos`].
 
 pub(crate) mod containers;
@@ -12,6 +12,7 @@ mod text;
 
 use std::collections::BTreeMap;
 
+use meseta_daemon::descriptors;
 use meseta_resources::Resources;
 
 use crate::checkpoint::DiskCondition;
@@ -144,6 +145,10 @@ fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
     }
     let ended = number(streams.ended());
     builder.one("meseta_agent_executor_streams_ended_total", ended);
+    let end = context.authentication.certificate_end();
+    let end = end.map(|end| end.as_secs_f64());
+    builder.one("meseta_agent_certificate_end_seconds", end);
+    builder.one("process_max_fds", descriptors::limit().map(number));
     host_metrics(builder, &context.samples.host());
 }
 
@@ -224,6 +229,14 @@ fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
             "meseta_agent_status_updates_total",
             &[("valid", valid)],
             updates,
+        );
+    }
+    for (role, tasks) in counters.tasks_out_of_memory.iter() {
+        let role = role.as_ref().map(|role| role.as_str()).unwrap_or_default();
+        builder.add(
+            "meseta_agent_tasks_out_of_memory_total",
+            &[("role", role)],
+            number(*tasks),
         );
     }
     let errors = number(counters.container_launch_errors);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::{AgentId, ContainerId, FrameworkId, Resources};
+use meseta_resources::{AgentId, ContainerId, FrameworkId, Resources, Role};
 
 use super::{AgentCore, Draining, Framework, Oversubscription, State};
 use crate::checkpoint::DiskCondition;
@@ -37,9 +37,22 @@ pub struct Counters {
     pub invalid_framework_messages: u64,
     /// Checkpoints that were found to be damaged.
     pub recovery_errors: usize,
+    /// Tasks that ended at a limit of memory, by the role of their executor; those of a role too many by none.
+    pub tasks_out_of_memory: Arc<BTreeMap<Option<Role>, u64>>,
 }
 
+/// Roles that tasks out of memory are counted by: each is a series for as long as the agent runs.
+const OUT_OF_MEMORY_ROLES_MAX: usize = 1_000;
+
 impl Counters {
+    /// Counts a task of this role that has ended at a limit of memory.
+    pub(super) fn count_out_of_memory(&mut self, role: Option<Role>) {
+        let counts = Arc::make_mut(&mut self.tasks_out_of_memory);
+        let is_full = counts.len() >= OUT_OF_MEMORY_ROLES_MAX;
+        let role = role.filter(|role| !is_full || counts.contains_key(&Some(role.clone())));
+        *counts.entry(role).or_default() += 1;
+    }
+
     pub(super) fn count_terminal(&mut self, state: i32) {
         use pb::TaskState::{
             TaskDropped, TaskError, TaskFailed, TaskFinished, TaskGone, TaskGoneByOperator,

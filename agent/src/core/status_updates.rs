@@ -101,6 +101,10 @@ impl AgentCore {
         let had_ended = task_ref.task.is_terminal();
         self.change_task(&task_ref.task.key, |task| task.record(status));
         if !had_ended && is_terminal(status.state) {
+            if status.reason() == Reason::ContainerLimitationMemory {
+                let role = task_ref.executor.role.clone();
+                self.counters.count_out_of_memory(role);
+            }
             self.count_ended(&task_ref.task.key);
         }
     }

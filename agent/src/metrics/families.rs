@@ -52,9 +52,12 @@ meseta_agent_host_pressure_ratio Share of the last ten seconds that the machine 
 meseta_agent_host_cpus Processors online.
 meseta_agent_host_load Load average, by minutes.
 meseta_agent_host_memory_bytes The machine's memory, by kind.
+meseta_agent_tasks_out_of_memory_total Tasks that ended at a limit of memory, by the role of their executor.
 process_cpu_seconds_total CPU time of the agent itself.
 process_resident_memory_bytes Resident memory of the agent itself.
 process_open_fds Open file descriptors of the agent itself.
+process_max_fds File descriptors that the agent may have open.
+meseta_agent_certificate_end_seconds When the certificate that is served, or one that goes with it, ends, in seconds since the Unix epoch.
 process_start_time_seconds Start of the agent since the Unix epoch.";
 
 #[cfg(test)]

@@ -74,6 +74,16 @@ fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
     }
 }
 
+/// The kernel's own count of kills ends with the container, so that of tasks that end for it there was none.
+#[test]
+fn tasks_that_run_out_of_memory_are_counted_when_their_containers_are_gone() {
+    let (mut simulation, container) = Simulation::with_task();
+    simulation.out_of_memory(container, 64.0);
+    simulation.acknowledge_all();
+    let counts = simulation.core.snapshot().counters.tasks_out_of_memory;
+    assert_eq!(counts.values().sum::<u64>(), 1, "{counts:?}");
+}
+
 #[test]
 fn a_launch_that_fails_is_told_with_its_cause_and_without_a_start() {
     let (mut simulation, container) = Simulation::launching();
