@@ -104,12 +104,13 @@ impl State {
                 return Ok(name);
             }
         }
-        self.replace(&name, spec);
+        self.replace(&name, spec)?;
         Ok(name)
     }
 
     fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
         self.check_count(&spec)?;
+        self.check_bytes(&spec)?;
         self.make_room(&spec)?;
         let name = spec.name.clone();
         let target = self.meta.first_version.max(1);
@@ -127,6 +128,7 @@ impl State {
             next_run: 1,
             runs: BTreeMap::new(),
             over: Vec::new(),
+            sizes: BTreeMap::new(),
             last_due: self.clock.unix,
         };
         let mut job = Job::new(&name, record);
@@ -187,11 +189,10 @@ impl State {
     }
 
     /// Makes another specification the one to run.
-    fn replace(&mut self, name: &str, spec: JobSpec) {
+    fn replace(&mut self, name: &str, spec: JobSpec) -> Result<(), Refusal> {
+        self.check_bytes(&spec)?;
         let at = self.clock.unix;
-        let Some(job) = self.jobs.get_mut(name) else {
-            return;
-        };
+        let job = self.job_mut(name)?;
         let version = job.record.versions.keys().max().map_or(1, |last| last + 1);
         let spec = Arc::new(spec);
         job.record
@@ -199,6 +200,7 @@ impl State {
             .insert(version, VersionRecord { spec, at });
         self.event(name, None, format!("version {version} submitted"));
         self.go_to(name, version, false);
+        Ok(())
     }
 
     /// Makes a version the one to run, also of a job that was stopped: a service rolls to it, if there is one that it
@@ -324,10 +326,11 @@ impl State {
             true => self.check_size(&self.sizes(), (name, &spec.role), u64::from(spec.count))?,
             false => self.check_count(&spec)?,
         }
+        self.check_bytes(&spec)?;
         if let Some(job) = self.jobs.get_mut(name).filter(|_| is_running) {
             job.cancel_runs();
         }
-        self.replace(name, spec);
+        self.replace(name, spec)?;
         if is_running {
             self.start_run(name);
         }
@@ -433,7 +436,7 @@ impl State {
         for (number, run) in &job.runs {
             self.forget_slots(name, *number, run);
         }
-        self.outbox.write(job.key().delete());
+        self.outbox.write_all(job.deletions());
         self.dirty.remove(name);
         self.pressing.remove(name);
         self.resting.remove(name);

@@ -82,7 +82,7 @@ impl State {
         }
         // What was stopped was not killed in time, and all of it runs on.
         if plan.is_done && std::mem::take(&mut job.record.held) {
-            self.outbox.write(job.key().put(&job.record));
+            self.outbox.write_all(job.records());
         }
         if plan.is_done {
             return self.settled(name);

@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::TaskState;
 use super::input::{Event, Refusal};
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
 use super::task_name::TaskName;
+use super::versions::Written;
 use super::volume::Volume;
 use super::waiting::Waiting;
 use crate::spec::{Batch, JobSpec, Kind};
@@ -31,6 +32,8 @@ pub(super) const KILL_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Job {
     pub(super) name: String,
     pub(super) record: JobRecord,
+    /// What of its versions was written.
+    pub(super) written: BTreeMap<u64, Written>,
     pub(super) runs: BTreeMap<u64, Run>,
     /// Those not known to have ended, by task id.
     pub(super) tasks: BTreeMap<String, Task>,
@@ -238,6 +241,7 @@ impl Job {
         Self {
             name: name.to_owned(),
             record,
+            written: BTreeMap::new(),
             runs: BTreeMap::new(),
             tasks: BTreeMap::new(),
             volumes: BTreeMap::new(),

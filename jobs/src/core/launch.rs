@@ -438,7 +438,7 @@ impl State {
             return;
         }
         if std::mem::take(&mut job.record.held) {
-            self.outbox.write(job.key().put(&job.record));
+            self.outbox.write_all(job.records());
         }
         let key = job.slot_key(wanted.run, wanted.index);
         let run = job.runs.entry(wanted.run).or_default();

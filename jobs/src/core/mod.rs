@@ -1,6 +1,6 @@
 //! The core of the scheduler: one synchronous state machine, from what happened to what is to be done.
 //!
-//! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable;
+//! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable, of which [`versions`] can be large;
 //! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, of which some indexes are [`waiting`], [`service`] plans
 //! services, [`decide`] carries that out, of which [`kills`] leave in turn, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
@@ -26,6 +26,7 @@ mod state;
 mod task_name;
 mod totals;
 mod updates;
+mod versions;
 mod view;
 mod volume;
 mod volume_operations;

@@ -32,6 +32,10 @@ impl Outbox {
         self.writes.push(record);
     }
 
+    pub(super) fn write_all(&mut self, records: Vec<Record>) {
+        self.writes.extend(records);
+    }
+
     pub(super) fn defer(&mut self, deferred: Deferred) {
         self.deferred.push(deferred);
     }

@@ -32,7 +32,11 @@ pub(super) struct Meta {
 pub(super) struct JobRecord {
     /// The version that is to run.
     pub(super) target: u64,
+    /// Of what is stored only the small ones: see [`super::versions`].
     pub(super) versions: BTreeMap<u64, VersionRecord>,
+    /// Of versions with a record of their own, what has changed since that was written.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) sizes: BTreeMap<u64, Size>,
     /// The last version of which all instances were healthy.
     pub(super) stable: Option<u64>,
     pub(super) rollout: Option<Rollout>,
@@ -54,6 +58,22 @@ pub(super) struct VersionRecord {
     #[serde(with = "shared")]
     pub(super) spec: Arc<JobSpec>,
     pub(super) at: Duration,
+}
+
+/// What of a specification changes without another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Size {
+    pub(super) count: u32,
+    pub(super) priority: u8,
+}
+
+impl Size {
+    pub(super) fn of(spec: &JobSpec) -> Self {
+        Self {
+            count: spec.count,
+            priority: spec.priority,
+        }
+    }
 }
 
 /// A specification is shared by the tasks that are made of it.
@@ -165,7 +185,16 @@ impl TaskRecord {
 pub(super) enum Key {
     Meta,
     Job(String),
-    Slot { job: String, run: u64, index: u32 },
+    /// Of a version that its job's record does not have.
+    Version {
+        job: String,
+        number: u64,
+    },
+    Slot {
+        job: String,
+        run: u64,
+        index: u32,
+    },
     Task(String),
     Volume(String),
 }
@@ -175,6 +204,7 @@ impl Key {
         match self {
             Self::Meta => "meta".to_owned(),
             Self::Job(name) => format!("job/{name}"),
+            Self::Version { job, number } => format!("version/{job}/{number}"),
             Self::Slot { job, run, index } => format!("slot/{job}/{run}/{index}"),
             Self::Task(id) => format!("task/{id}"),
             Self::Volume(id) => format!("volume/{id}"),
@@ -188,6 +218,11 @@ impl Key {
             "job" => Some(Self::Job(rest.to_owned())),
             "task" => Some(Self::Task(rest.to_owned())),
             "volume" => Some(Self::Volume(rest.to_owned())),
+            "version" => {
+                let (job, number) = rest.split_once('/')?;
+                let (job, number) = (job.to_owned(), number.parse().ok()?);
+                Some(Self::Version { job, number })
+            }
             "slot" => {
                 let mut parts = rest.split('/');
                 let job = parts.next()?.to_owned();
@@ -250,6 +285,7 @@ pub enum RestoreError {
 pub(super) struct Stored {
     pub(super) meta: Meta,
     pub(super) jobs: BTreeMap<String, JobRecord>,
+    pub(super) versions: Vec<(String, u64, VersionRecord)>,
     pub(super) slots: Vec<(String, u64, u32, Slot)>,
     pub(super) tasks: BTreeMap<String, TaskRecord>,
     pub(super) volumes: BTreeMap<String, VolumeRecord>,
@@ -266,6 +302,10 @@ impl Stored {
                 Some(Key::Meta) => stored.meta = value_of(&key, &value)?,
                 Some(Key::Job(name)) => {
                     stored.jobs.insert(name, value_of(&key, &value)?);
+                }
+                Some(Key::Version { job, number }) => {
+                    let version = value_of(&key, &value)?;
+                    stored.versions.push((job, number, version));
                 }
                 Some(Key::Task(id)) => {
                     stored.tasks.insert(id, value_of(&key, &value)?);

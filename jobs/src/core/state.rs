@@ -18,6 +18,7 @@ use super::records::{Key, Meta, RestoreError, Stored};
 use super::roles::Roles;
 use super::task_name::TaskName;
 use super::totals::Totals;
+use super::versions::SPEC_BYTES_MAX;
 use super::volume::Volume;
 use crate::placement::Offer;
 use crate::spec::Cron;
@@ -72,6 +73,8 @@ pub struct State {
     pub(super) roles: Roles,
     /// Jobs that there may be.
     pub(super) jobs_max: usize,
+    /// Bytes of all specifications that there may be.
+    pub(super) spec_bytes_max: usize,
     /// What answering offers may look at in one step, and the job of each role with which the next step goes on.
     pub(super) step_work_max: usize,
     pub(super) resume: BTreeMap<String, String>,
@@ -149,6 +152,7 @@ impl State {
             seen: BTreeMap::new(),
             roles: Roles::default(),
             jobs_max: JOBS_MAX,
+            spec_bytes_max: SPEC_BYTES_MAX,
             step_work_max: STEP_WORK_MAX,
             resume: BTreeMap::new(),
             collector: None,
@@ -166,12 +170,19 @@ impl State {
         for (name, record) in stored.jobs {
             let mut job = Job::new(&name, record);
             job.progress.at = self.clock.at;
+            job.restore_inline();
             let runs = job.record.runs.iter();
             job.runs = runs
                 .map(|(number, run)| (*number, Run::new(run.count)))
                 .collect();
             self.dirty.insert(name.clone());
             self.jobs.insert(name, job);
+        }
+        for (job, number, version) in stored.versions {
+            match self.jobs.get_mut(&job) {
+                Some(job) => job.restore_version(number, version),
+                None => return Err(orphan(&Key::Version { job, number })),
+            }
         }
         let at = self.clock.at;
         for (name, run, index, mut slot) in stored.slots {
@@ -502,8 +513,8 @@ impl State {
 
     /// Makes the record of a job durable as it is now.
     pub(super) fn save(&mut self, name: &str) {
-        if let Some(job) = self.jobs.get(name) {
-            self.outbox.write(job.key().put(&job.record));
+        if let Some(job) = self.jobs.get_mut(name) {
+            self.outbox.write_all(job.records());
         }
         self.dirty.insert(name.to_owned());
     }

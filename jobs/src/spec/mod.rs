@@ -10,6 +10,7 @@ pub mod schedule;
 pub mod template;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,25 @@ impl JobSpec {
             Rule::Matches(pattern) => Some(pattern.as_str()),
             _ => None,
         })
+    }
+
+    /// The bytes that it is stored in.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        struct Count(usize);
+        impl io::Write for Count {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += bytes.len();
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut count = Count(0);
+        // A plain struct with text for keys can always be written.
+        let _ = serde_json::to_writer(&mut count, self);
+        count.0
     }
 
     /// Whether each task depends on where the others are.

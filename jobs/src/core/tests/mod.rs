@@ -4,6 +4,7 @@ mod beside;
 mod bounds;
 mod gangs;
 mod schedules;
+mod stored;
 mod under_way;
 mod versions;
 mod volumes;

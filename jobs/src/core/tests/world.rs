@@ -89,7 +89,7 @@ pub(super) struct World {
     pub(super) dice: Dice,
     since: Duration,
     ahead: Duration,
-    disk: BTreeMap<String, Vec<u8>>,
+    pub(super) disk: BTreeMap<String, Vec<u8>>,
     /// The keys of all that was written or deleted, with the bytes of the values.
     pub(super) written: Vec<(String, Option<usize>)>,
     /// Writes that are not durable yet.

@@ -1,0 +1,151 @@
+//! What is stored of jobs: as much as has changed.
+
+use super::*;
+use crate::core::Refusal;
+use crate::core::records::Key;
+
+/// A service of which each version has so many bytes.
+fn large(bytes: usize, letter: &str) -> JobSpec {
+    changed(&service(1, 1, 1), &letter.repeat(bytes))
+}
+
+/// One that has had ten versions.
+fn with_ten_versions(bytes: usize) -> World {
+    let mut world = World::new(1, 2);
+    for letter in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+        submit(&mut world, large(bytes, letter));
+    }
+    world.written.clear();
+    world
+}
+
+fn scale(world: &mut World, count: u32) {
+    let (name, purge) = ("web".to_owned(), false);
+    world.request(Request::Scale { name, count, purge });
+    world.sync();
+}
+
+fn bytes_written(world: &mut World) -> usize {
+    let written = std::mem::take(&mut world.written);
+    written.into_iter().filter_map(|(_, bytes)| bytes).sum()
+}
+
+#[test]
+fn a_change_of_a_job_writes_no_specification_that_has_not_changed() {
+    let mut world = with_ten_versions(50_000);
+    assert_eq!(world.stored("version/web/"), 10);
+    scale(&mut world, 3);
+    assert!(bytes_written(&mut world) < 4_000);
+    world.crash();
+    let versions = |world: &World| world.state.jobs["web"].record.versions.clone();
+    let present = versions(&world);
+    assert_eq!(present.len(), 10);
+    assert_eq!(
+        *present[&10].spec,
+        JobSpec {
+            count: 3,
+            ..large(50_000, "j")
+        }
+    );
+    assert_eq!(*present[&1].spec, large(50_000, "a"));
+    bytes_written(&mut world);
+    scale(&mut world, 2);
+    assert!(bytes_written(&mut world) < 4_000);
+    // A new one is written once, and the oldest goes.
+    submit(&mut world, large(50_000, "k"));
+    let written = bytes_written(&mut world);
+    assert!((50_000..60_000).contains(&written), "{written}");
+    submit(&mut world, large(50_000, "l"));
+    world.calm(30, None);
+    submit(&mut world, large(50_000, "m"));
+    world.crash();
+    assert_eq!(world.stored("version/web/"), versions(&world).len());
+    assert!(!versions(&world).contains_key(&1));
+    world.request(Request::Stop {
+        name: "web".to_owned(),
+        purge: true,
+    });
+    world.calm(5, None);
+    assert_eq!((world.stored("version/"), world.stored("job/")), (0, 0));
+}
+
+#[test]
+fn small_versions_are_stored_as_a_scheduler_of_before_reads_them() {
+    let mut world = with_ten_versions(100);
+    scale(&mut world, 3);
+    assert_eq!(world.stored("version/"), 0);
+    let Key::Job(name) = world.state.jobs["web"].key() else {
+        panic!("no job");
+    };
+    let record = Key::Job(name).put(&world.state.jobs["web"].record);
+    assert_eq!(world.disk.get("job/web"), record.value.as_ref());
+}
+
+#[test]
+fn large_versions_in_the_record_of_a_job_are_read_and_moved() {
+    let mut world = with_ten_versions(50_000);
+    // As it was written before: all in one.
+    let record = world.state.jobs["web"].record.clone();
+    let whole = world.state.jobs["web"].key().put(&record);
+    world.disk.retain(|key, _| !key.starts_with("version/"));
+    world.disk.insert(whole.key, whole.value.expect("a value"));
+    world.crash();
+    assert_eq!(world.state.jobs["web"].record, record);
+    scale(&mut world, 3);
+    assert_eq!(world.stored("version/web/"), 10);
+    assert!(world.disk["job/web"].len() < 4_000);
+    world.crash();
+    let versions = &world.state.jobs["web"].record.versions;
+    assert_eq!((versions.len(), versions[&10].spec.count), (10, 3));
+    assert_eq!(versions[&9], record.versions[&9]);
+}
+
+#[test]
+fn the_bytes_of_all_specifications_are_bounded_and_each_role_finds_room() {
+    let mut world = World::new(1, 2);
+    world.state.spec_bytes_max = 1_000_000;
+    let answer = |world: &mut World, request| -> Result<u64, Refusal> {
+        let id = world.request(request);
+        world.sync();
+        world.answers[&id].clone()
+    };
+    let named = |role: &str, number: u32, letter: &str| {
+        Request::Submit(Box::new(JobSpec {
+            name: format!("{role}{number}"),
+            role: role.to_owned(),
+            ..large(100_000, letter)
+        }))
+    };
+    for number in 0..4 {
+        assert!(answer(&mut world, named("r", number, "a")).is_ok());
+    }
+    for request in [
+        named("r", 4, "a"),
+        named("r", 0, "b"),
+        Request::Restart {
+            name: "r0".to_owned(),
+        },
+    ] {
+        let refused = answer(&mut world, request).expect_err("too much");
+        assert!(refused.to_string().contains("may have 500000"), "{refused}");
+    }
+    // What is there may be submitted again, and changed in size.
+    assert!(answer(&mut world, named("r", 0, "a")).is_ok());
+    let (name, purge) = ("r0".to_owned(), false);
+    let scale = Request::Scale {
+        name,
+        count: 2,
+        purge,
+    };
+    assert!(answer(&mut world, scale).is_ok());
+    assert!(answer(&mut world, named("other", 0, "a")).is_ok());
+    world.crash();
+    world.state.spec_bytes_max = 1_000_000;
+    assert!(answer(&mut world, named("r", 4, "a")).is_err());
+    world.request(Request::Stop {
+        name: "r3".to_owned(),
+        purge: true,
+    });
+    world.calm(3, None);
+    assert!(answer(&mut world, named("r", 4, "a")).is_ok());
+}

@@ -1,0 +1,177 @@
+//! The versions of a job as they are stored: small ones in the record of the job, large ones under keys of their own.
+//!
+//! Invariant: a change of a job writes no large specification that has not changed, so that what a change costs does not
+//! grow with the job's files and its history.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::commands::{VERSIONS_MAX, same_but_size};
+use super::input::{Record, Refusal};
+use super::job::Job;
+use super::records::{JobRecord, Key, Size, VersionRecord};
+use super::state::State;
+use crate::spec::JobSpec;
+
+/// Bytes of a specification that is written with its job each time, as a scheduler of before did with all.
+const INLINE_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of the specifications of all jobs, with their versions, and of one role half of what others leave: what is
+/// stored is read again at each start, and an etcd has 2 GiB for all that share it unless it is told.
+pub(super) const SPEC_BYTES_MAX: usize = 512 << 20;
+
+/// A version as it was written last.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    spec: Arc<JobSpec>,
+    bytes: usize,
+    /// What the record of its own says, if there is one.
+    apart: Option<Arc<JobSpec>>,
+}
+
+impl Job {
+    /// Takes in a version that was found under a key of its own.
+    pub(super) fn restore_version(&mut self, number: u64, mut version: VersionRecord) {
+        let apart = Arc::clone(&version.spec);
+        if let Some(size) = self.record.sizes.remove(&number) {
+            version.spec = Arc::new(JobSpec {
+                count: size.count,
+                priority: size.priority,
+                ..JobSpec::clone(&apart)
+            });
+        }
+        let written = Written {
+            bytes: apart.stored_bytes(),
+            spec: Arc::clone(&version.spec),
+            apart: Some(apart),
+        };
+        self.written.insert(number, written);
+        self.record.versions.insert(number, version);
+    }
+
+    /// Measures the versions that were found in the record of the job.
+    pub(super) fn restore_inline(&mut self) {
+        for (number, version) in &self.record.versions {
+            let written = Written {
+                bytes: version.spec.stored_bytes(),
+                spec: Arc::clone(&version.spec),
+                apart: None,
+            };
+            self.written.insert(*number, written);
+        }
+    }
+
+    /// The records that make it durable as it is now.
+    pub(super) fn records(&mut self) -> Vec<Record> {
+        let before = std::mem::take(&mut self.written);
+        let (mut records, mut inline) = (Vec::new(), BTreeMap::new());
+        let mut sizes = BTreeMap::new();
+        for (number, version) in &self.record.versions {
+            let present = before.get(number);
+            let written = written(present, &version.spec);
+            let was_apart = present.is_some_and(|present| present.apart.is_some());
+            let key = self.version_key(*number);
+            match &written.apart {
+                None => {
+                    inline.insert(*number, version.clone());
+                    records.extend(was_apart.then(|| key.delete()));
+                }
+                Some(apart) => {
+                    let size = Size::of(&version.spec);
+                    if Size::of(apart) != size {
+                        sizes.insert(*number, size);
+                    }
+                    let said = present.and_then(|present| present.apart.as_ref());
+                    let is_said = said.is_some_and(|said| Arc::ptr_eq(said, apart));
+                    records.extend((!is_said).then(|| key.put(version)));
+                }
+            }
+            self.written.insert(*number, written);
+        }
+        for (number, gone) in before {
+            if gone.apart.is_some() && !self.written.contains_key(&number) {
+                records.push(self.version_key(number).delete());
+            }
+        }
+        let record = JobRecord {
+            versions: inline,
+            sizes,
+            ..self.record.clone()
+        };
+        records.push(self.key().put(&record));
+        records
+    }
+
+    /// The records that end it.
+    pub(super) fn deletions(&self) -> Vec<Record> {
+        let apart = self.written.iter().filter(|(_, one)| one.apart.is_some());
+        let apart = apart.map(|(number, _)| self.version_key(*number).delete());
+        apart.chain([self.key().delete()]).collect()
+    }
+
+    fn version_key(&self, number: u64) -> Key {
+        Key::Version {
+            job: self.name.clone(),
+            number,
+        }
+    }
+
+    /// The bytes of its specifications as they are stored.
+    fn spec_bytes(&self) -> usize {
+        self.written.values().map(|one| one.bytes).sum()
+    }
+
+    /// The bytes of the version that a new one lets go, if it does.
+    fn bytes_to_go(&self) -> usize {
+        let oldest = self.written.first_key_value();
+        let oldest = oldest.filter(|_| self.written.len() >= VERSIONS_MAX);
+        oldest.map_or(0, |(_, one)| one.bytes)
+    }
+}
+
+/// How a specification is written, after what was written of its version.
+fn written(present: Option<&Written>, spec: &Arc<JobSpec>) -> Written {
+    if let Some(same) = present.filter(|one| Arc::ptr_eq(&one.spec, spec))
+        && (same.bytes <= INLINE_BYTES_MAX || same.apart.is_some())
+    {
+        return same.clone();
+    }
+    let bytes = spec.stored_bytes();
+    let apart = (bytes > INLINE_BYTES_MAX).then(|| {
+        let said = present.and_then(|present| present.apart.as_ref());
+        let said = said.filter(|said| same_but_size(said, spec));
+        Arc::clone(said.unwrap_or(spec))
+    });
+    Written {
+        spec: Arc::clone(spec),
+        bytes,
+        apart,
+    }
+}
+
+impl State {
+    /// Whether there may be one more version of a job.
+    pub(super) fn check_bytes(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        let is_in_role = |job: &Job| job.spec().is_some_and(|one| one.role == spec.role);
+        let (mut of_role, mut of_others) = (spec.stored_bytes(), 0);
+        for (name, job) in &self.jobs {
+            let is_own = *name == spec.name;
+            let bytes = match is_own {
+                true => job.spec_bytes() - job.bytes_to_go(),
+                false => job.spec_bytes(),
+            };
+            match is_own || is_in_role(job) {
+                true => of_role += bytes,
+                false => of_others += bytes,
+            }
+        }
+        let most = self.spec_bytes_max.saturating_sub(of_others) / 2;
+        if of_role <= most {
+            return Ok(());
+        }
+        Err(Refusal::Conflict(format!(
+            "the specifications of role {:?} would have {of_role} bytes with their versions, and may have {most} at the \
+             moment: half of what other roles leave of {}; stop some jobs with purge, or fetch what is large with `uris`",
+            spec.role, self.spec_bytes_max
+        )))
+    }
+}
