@@ -17,12 +17,14 @@ use crate::spec::{GANG_MAX, JobSpec, NAME_CHARS_MAX, is_name};
 
 /// Jobs that one starts after at most: the addresses of each are gathered for its launches.
 const AFTER_MAX: usize = 256;
+/// Bytes of a job at most, beside its environment: it is stored with each of its versions, and launches carry it.
+const JOB_BYTES_MAX: usize = 128 * 1024;
 
 /// Reads the whole job. What it gives is of use only when no mistake was added.
 pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
     let file = View::new(&JOB, node);
     let name = name(&file, mistakes);
-    let spec = JobSpec {
+    let mut spec = JobSpec {
         kind: life::kind(&file, mistakes),
         role: role(&file, mistakes),
         count: file.integer("count").unwrap_or(1),
@@ -44,10 +46,23 @@ pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
         let cure = format!("write {GANG_MAX} at most, or remove [gang]");
         mistakes.add(file.place("count"), message, cure);
     }
+    check_bytes(&mut spec, &file, mistakes);
     if file.has("volume") {
         check_volume(&spec, &file, mistakes);
     }
     spec
+}
+
+/// The environment has a bound of its own.
+fn check_bytes(spec: &mut JobSpec, file: &View<'_>, mistakes: &mut Collector) {
+    let env = std::mem::take(&mut spec.task.env);
+    let bytes = spec.stored_bytes();
+    spec.task.env = env;
+    if bytes > JOB_BYTES_MAX {
+        let message = format!("the job has {bytes} bytes beside `env`");
+        let cure = format!("write {JOB_BYTES_MAX} at most, and fetch the rest with `uris`");
+        mistakes.add(file.place("task"), message, cure);
+    }
 }
 
 /// What is reserved for its instances contradicts these.

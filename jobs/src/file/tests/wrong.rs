@@ -310,3 +310,21 @@ fn a_file_that_is_made_to_take_long_is_refused_soon_with_a_hundred_mistakes_at_m
         assert!(mistakes.errors.len() <= MISTAKES_MAX);
     }
 }
+
+#[test]
+fn a_job_that_is_larger_than_what_is_stored_of_each_version_is_told() {
+    let of = |bytes: usize| {
+        let command = "x".repeat(bytes);
+        format!("name = \"a\"\n[task]\ncommand = \"{command}\"\n")
+    };
+    assert!(told(&of(100_000)).starts_with("no mistake"));
+    let text = told(&of(200_000));
+    assert!(text.starts_with("2:1: the job has 200"), "{text}");
+    assert!(
+        text.ends_with("beside `env`; write 131072 at most, and fetch the rest with `uris`"),
+        "{text}"
+    );
+    let uris = vec!["\"http://a/b\""; 10_000].join(", ");
+    let text = told(&format!("{GOOD}uris = [{uris}]\n"));
+    assert!(text.contains("bytes beside `env`"), "{text}");
+}
