@@ -5,6 +5,7 @@
 //! once, and of nothing before it is durable, but for a kill.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
@@ -194,7 +195,7 @@ impl AgentCore {
         status.agent_id = self.agent_id.as_ref().map(|id| pb::AgentId {
             value: id.to_string(),
         });
-        status.timestamp.get_or_insert(now.unix.as_secs_f64());
+        status.timestamp = Some(believable_time(status.timestamp, now.unix));
         let ours = self.container_status(&executor.container.id, executor.container.pid);
         let told = status.container_status.get_or_insert_default();
         if told.network_infos.is_empty() {
@@ -386,5 +387,33 @@ pub(super) fn kill_event(task: &TaskId, kill_policy: Option<pb::KillPolicy>) -> 
             kill_policy,
         }),
         ..Event::default()
+    }
+}
+
+/// An executor's clock is this machine's, which may be set back between an update and its arrival.
+const AHEAD_MAX: Duration = Duration::from_secs(60);
+
+/// When a status was made, as seconds from the epoch: what its executor says, if that can be. Lists of tasks are sorted by it.
+fn believable_time(told: Option<f64>, now: Duration) -> f64 {
+    let latest = now.saturating_add(AHEAD_MAX).as_secs_f64();
+    let told = told.filter(|told| (0.0..=latest).contains(told));
+    told.unwrap_or_else(|| now.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_executor_does_not_date_its_updates_ahead_of_the_clock() {
+        let now = Duration::from_secs(1_795_226_383);
+        let at = now.as_secs_f64();
+        for believed in [0.0, 1.5, at - 86_400.0, at, at + 59.0] {
+            assert_eq!(believable_time(Some(believed), now), believed);
+        }
+        let never = [1e300, f64::INFINITY, f64::NAN, -1.0, -1e300, at + 61.0];
+        for told in never.map(Some).into_iter().chain([None]) {
+            assert_eq!(believable_time(told, now), at, "{told:?}");
+        }
     }
 }
