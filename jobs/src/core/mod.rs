@@ -1,8 +1,9 @@
 //! The core of the scheduler: one synchronous state machine, from what happened to what is to be done.
 //!
-//! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable, of which [`versions`] can be large;
-//! [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches, of which some indexes are [`waiting`], [`service`] plans
-//! services, [`decide`] carries that out, of which [`kills`] leave in turn, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it.
+//! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable, of which
+//! [`versions`] can be large; [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches,
+//! of which some indexes are [`waiting`], [`service`] plans services, [`decide`] carries that out, of which [`kills`] leave in
+//! turn, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it, [`discovery`] where it is.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
 //! [`volume_updates`] what is told of that, and the release.
 //! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
@@ -10,6 +11,7 @@
 mod clock;
 mod commands;
 mod decide;
+mod discovery;
 mod input;
 mod job;
 mod kills;
@@ -37,6 +39,7 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
+pub use discovery::Discovered;
 pub use input::{
     Accept, Accepted, Effect, Event, Input, Launch, NamedOperation, Record, Refusal, RefusedAccept,
     Request,
@@ -47,6 +50,5 @@ pub use state::{Options, State};
 pub use task_name::TaskName;
 pub use totals::{QUEUE_BOUNDS, Queue, Totals};
 pub use view::{
-    Authority, Discovered, History, JobView, TaskOrder, TaskView, UpdateView, VersionView,
-    VolumeView,
+    Authority, History, JobView, TaskOrder, TaskView, UpdateView, VersionView, VolumeView,
 };

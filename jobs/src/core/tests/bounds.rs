@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::core::Refusal;
+use crate::core::discovery::GATHERED;
 use crate::core::job::SIZED;
 use crate::core::kills::KILLS_MAX;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::pool::PLACED_MAX;
-use crate::core::view::GATHERED;
 use crate::placement::{ROOMS, TAKEN};
 use crate::spec::pattern::COMPILED;
 use crate::spec::{Constraint, Rule};

@@ -1,0 +1,94 @@
+//! Where the tasks of jobs are reached: for service discovery, and for the tasks of jobs that start after them.
+
+use std::collections::BTreeMap;
+
+use super::job::Task;
+use super::state::State;
+use crate::spec::JobSpec;
+
+/// What addresses add to the environment of one task at most, so that one ACCEPT takes many of them.
+const ADDRESSES_BYTES_MAX: usize = 1_024;
+
+#[cfg(test)]
+thread_local! {
+    /// How often addresses were gathered.
+    pub(super) static GATHERED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// A running task with ports, for service discovery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovered {
+    pub job: String,
+    pub role: String,
+    pub task_id: String,
+    pub hostname: String,
+    pub port_name: String,
+    pub port: u16,
+    pub is_healthy: bool,
+}
+
+impl State {
+    /// Running tasks with ports.
+    #[must_use]
+    pub fn discovered(&self) -> Vec<Discovered> {
+        let mut found = Vec::new();
+        for job in self.jobs.values() {
+            for (id, task) in &job.tasks {
+                if task.record.running.is_none() || task.killing.is_some() {
+                    continue;
+                }
+                let healthy_after = job.healthy_after(task.name.version);
+                for (name, port) in &task.record.ports {
+                    found.push(Discovered {
+                        job: job.name.clone(),
+                        role: job.spec().map(|spec| spec.role.clone()).unwrap_or_default(),
+                        task_id: id.clone(),
+                        hostname: task.record.hostname.clone(),
+                        port_name: name.clone(),
+                        port: *port,
+                        is_healthy: task.is_healthy(self.clock.at, healthy_after),
+                    });
+                }
+            }
+        }
+        found
+    }
+
+    /// Where the jobs are that a job starts after: `ADDRESSES_JOB_PORT`, with commas between those that are healthy, as
+    /// many as [`ADDRESSES_BYTES_MAX`] takes.
+    pub(super) fn addresses_after(&self, spec: &JobSpec) -> BTreeMap<String, String> {
+        #[cfg(test)]
+        GATHERED.set(GATHERED.get() + 1);
+        let mut addresses: BTreeMap<String, String> = BTreeMap::new();
+        let mut bytes = 0;
+        for job in spec.after.iter().filter_map(|name| self.jobs.get(name)) {
+            let mut tasks: Vec<&Task> = job.tasks.values().collect();
+            tasks.sort_by_key(|task| task.name.index);
+            for task in tasks {
+                if !task.is_healthy(self.clock.at, job.healthy_after(task.name.version)) {
+                    continue;
+                }
+                for (port, number) in &task.record.ports {
+                    let address = format!("{}:{number}", task.record.hostname);
+                    let variable = addresses_variable(&job.name, port);
+                    bytes += address.len() + variable.len();
+                    if bytes > ADDRESSES_BYTES_MAX {
+                        return addresses;
+                    }
+                    let known = addresses.entry(variable).or_default();
+                    if !known.is_empty() {
+                        known.push(',');
+                    }
+                    known.push_str(&address);
+                }
+            }
+        }
+        addresses
+    }
+}
+
+/// `ADDRESSES_WEB_HTTP` for the port `http` of the job `web`.
+fn addresses_variable(job: &str, port: &str) -> String {
+    let name = format!("{job}_{port}").to_ascii_uppercase();
+    format!("ADDRESSES_{}", name.replace(['-', '.'], "_"))
+}
