@@ -143,6 +143,9 @@ impl Run {
             .map(|(index, slot)| (slot.not_before, index));
         let known = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
         self.waiting = self.waiting.restored(known, open);
+        for index in busy.range(known..) {
+            self.waiting.remove(&(Duration::ZERO, *index));
+        }
     }
 }
 
