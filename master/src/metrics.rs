@@ -20,6 +20,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
+use meseta_daemon::tls::Served;
 use meseta_etcd::leadership::Role;
 use tokio::sync::watch;
 
@@ -50,6 +51,8 @@ pub(crate) struct Metrics {
     pub(crate) role: Option<watch::Receiver<Role>>,
     /// How long it took to read the registry at the start.
     pub(crate) registry_read: OnceLock<Duration>,
+    /// What is served with, if connections are encrypted.
+    pub(crate) certificate: Option<Arc<Served>>,
 }
 
 impl Metrics {
@@ -69,9 +72,10 @@ impl Metrics {
         usage: Usage,
     ) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
-        registry.register(Box::new(SnapshotCollector(
-            families(snapshot, usage, &self.role())?.into(),
-        )))?;
+        let mut families = families(snapshot, usage, &self.role())?;
+        let certificate = self.certificate.as_ref();
+        families.extend(certificate_end(certificate.and_then(|one| one.end()))?);
+        registry.register(Box::new(SnapshotCollector(families.into())))?;
         let mut text = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut text)?;
         Ok(text)
@@ -260,6 +264,17 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
         &[],
         some(own.threads),
     )
+}
+
+fn certificate_end(end: Option<Duration>) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let mut families = Families(Vec::new());
+    families.gauge(
+        "meseta_master_certificate_end_seconds",
+        "When the certificate that is served, or one that goes with it, ends, in seconds since the Unix epoch.",
+        &[],
+        end.map(|end| (Vec::new(), end.as_secs_f64())),
+    )?;
+    Ok(families.0)
 }
 
 fn leadership(families: &mut Families, role: &Role) -> Result<(), prometheus::Error> {
@@ -544,7 +559,9 @@ mod tests {
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../docs/metrics.md");
         let page = page.split("## `meseta agent`").next().unwrap_or_default();
-        let families = families(&many_frameworks(1, 1), Usage::default(), &Role::Leading).unwrap();
+        let mut families =
+            families(&many_frameworks(1, 1), Usage::default(), &Role::Leading).unwrap();
+        families.extend(certificate_end(None).unwrap());
         assert!(families.len() > 35, "{}", families.len());
         for family in families {
             let kind = format!("{:?}", family.get_field_type()).to_lowercase();

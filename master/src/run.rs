@@ -154,6 +154,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         },
         role: Some(handle.standing.role.clone()),
         registry_read: OnceLock::new(),
+        certificate: certificate.clone(),
     });
     let (masters_told, masters) = watch::channel(vec![identity.address()]);
     let cores = Cores {

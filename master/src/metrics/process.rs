@@ -21,7 +21,7 @@ impl ProcessStats {
     /// Reads the values of this process.
     pub(super) fn read() -> Self {
         Self {
-            fds_max: rustix::process::getrlimit(rustix::process::Resource::Nofile).current,
+            fds_max: meseta_daemon::descriptors::limit(),
             ..Self::at(Path::new("/proc/self"))
         }
     }
