@@ -60,7 +60,7 @@ impl FileReader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::{Mutex, mpsc};
     use std::time::Duration;
 
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    fn caller(principal: &str) -> Caller {
+    pub(in crate::http) fn caller(principal: &str) -> Caller {
         let acls = Acls::parse("{}").expect("ACLs");
         let approver = Authorizer::new(acls, true).approver(Some(principal.to_owned()));
         Caller {

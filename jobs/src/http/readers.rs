@@ -33,6 +33,8 @@ const SMALL_BYTES_MAX: usize = 128 << 10;
 const PIECE_BYTES: usize = 128 << 10;
 /// For so long a reader may take nothing while others wait for its place.
 const STALL_MAX: Duration = Duration::from_secs(1);
+/// For so long an answer waits for its place, while it has a turn: those of others are made soon, whoever reads slowly.
+const PLACE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// No answer is held for longer; that is enough for a slow line.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// Those that wait, of one group and of all together.
@@ -118,8 +120,9 @@ impl Turn {
     /// Waits for the place of an answer of about so many bytes.
     pub(super) async fn reserve(&mut self, bytes: usize) -> Result<(), Reply> {
         if self.place.is_none() && bytes > SMALL_BYTES_MAX {
-            let place = self.held.take(self.group.clone(), bytes).await;
-            let place = place.map_err(full)?;
+            let taking = self.held.take(self.group.clone(), bytes);
+            let place = tokio::time::timeout(PLACE_WAIT_MAX, taking).await;
+            let place = place.unwrap_or(Err(QueueFull)).map_err(full)?;
             // Its reader has nothing to take yet.
             place.pause_stall_check();
             self.place = Some(place);
@@ -208,5 +211,50 @@ impl http_body::Body for HeldBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(u64::try_from(self.bytes.len()).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use tokio::time::Instant;
+
+    use super::super::file_reader::tests::caller;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_has_no_place_keeps_its_turn_from_others_for_a_moment_only() {
+        let readers = Readers::new();
+        let slow = readers.held.take("slow".into(), HELD_BYTES_MAX).await;
+        let slow = slow.expect("there is room");
+        slow.pause_stall_check();
+        let mut turn = readers.turn(&caller("ann")).await.expect("a turn");
+        let before = Instant::now();
+        let refused = turn
+            .reserve(2 * SMALL_BYTES_MAX)
+            .await
+            .expect_err("no room");
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(before.elapsed(), PLACE_WAIT_MAX);
+        // What is small needs none.
+        let answered = turn.answer(vec![b'x'; SMALL_BYTES_MAX]).await;
+        assert!(answered.is_ok());
+        assert_eq!(readers.used(), (0, HELD_BYTES_MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_gives_its_place_to_another() {
+        let readers = Readers::new();
+        let answer = async |principal: &str| {
+            let turn = readers.turn(&caller(principal)).await?;
+            turn.answer(vec![b'x'; HELD_BYTES_MAX / 2 + 1]).await
+        };
+        let stalled = answer("ann").await.expect("the first").response();
+        let second = answer("bob").await.expect("the second").response();
+        let whole = axum::body::to_bytes(second.into_body(), HELD_BYTES_MAX).await;
+        assert_eq!(whole.expect("all of it").len(), HELD_BYTES_MAX / 2 + 1);
+        let cut = axum::body::to_bytes(stalled.into_body(), HELD_BYTES_MAX).await;
+        assert!(cut.is_err(), "a part is not taken for the whole");
+        assert_eq!(readers.used(), (0, 0));
     }
 }
