@@ -48,6 +48,12 @@ pub(crate) struct IdentityFlags {
 }
 
 impl IdentityFlags {
+    /// The files of the certificates that it shows and believes.
+    pub(super) fn certificates(&self) -> impl Iterator<Item = &Path> {
+        let files = [&self.cert, &self.ca].into_iter();
+        files.flatten().map(PathBuf::as_path)
+    }
+
     pub(super) fn principal(&self) -> Option<&str> {
         self.principal.as_deref()
     }

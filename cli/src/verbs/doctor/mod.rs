@@ -1,14 +1,15 @@
 //! `meseta doctor`: what keeps this machine from being a node, and what is wrong with the way to the masters.
 //!
 //! The machine is judged by what `meseta agent --check` finds ([`meseta_agent::check_machine`]), the masters by
-//! [`masters`]. Invariant: nothing is changed, and each finding that is not well says what to do.
+//! [`masters`], certificates by [`certificates`]. Invariant: nothing is changed, and each finding that is not well says what to do.
 
+mod certificates;
 mod masters;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use clap::{Args, ValueHint};
@@ -51,6 +52,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if !options.client {
         findings.extend(meseta_agent::check_machine(&agent));
     }
+    findings.extend(certificates::check(
+        files(options, &agent),
+        now_since_1970(),
+    ));
     let trusted = agent.access.ssl_ca_file.as_deref();
     findings.extend(check_masters(&agent.master, trusted)?);
     print(&findings, options.json)?;
@@ -60,6 +65,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The files of certificates that are used here.
+fn files<'a>(
+    options: &'a Options,
+    agent: &'a meseta_agent::Flags,
+) -> impl Iterator<Item = &'a Path> {
+    let access = &agent.access;
+    let of_agent = [&access.ssl_cert_file, &access.ssl_ca_file];
+    let of_agent = of_agent.into_iter().flatten().map(PathBuf::as_path);
+    let of_agent = of_agent.filter(|_| !options.client);
+    of_agent.chain(options.identity.certificates())
 }
 
 /// What an agent on this machine would be started with.
@@ -130,6 +147,11 @@ fn print(findings: &[Finding], is_json: bool) -> anyhow::Result<()> {
         count(Severity::Warning)
     ));
     Ok(())
+}
+
+fn now_since_1970() -> Duration {
+    let now = now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default()
 }
 
 /// The time by this machine's clock.
