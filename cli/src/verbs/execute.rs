@@ -33,6 +33,8 @@ const HINT_AFTER: Duration = Duration::from_secs(3);
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
 /// Until a task's end is asked for again that the master did not take.
 const KILL_PAUSE: Duration = Duration::from_millis(500);
+/// The same where it did: one that leads since a moment may not know the task's agent yet, and tells nobody.
+const KILL_REPEAT: Duration = Duration::from_secs(10);
 /// What coreutils' `timeout` exits with.
 pub(super) const EXIT_TIMED_OUT: u8 = 124;
 /// What `timeout` and `docker run` exit with when it is they that failed.
@@ -132,7 +134,7 @@ struct Job {
     is_left: bool,
     /// The task's end has been asked for.
     is_ending: bool,
-    /// When it is asked for again, since the master may not have heard it.
+    /// When it is asked for again, since the agent may not have heard of it.
     kill_at: Option<Instant>,
 }
 
@@ -239,7 +241,7 @@ impl Job {
         }
     }
 
-    /// Asks for the task's end, until a master has taken it; false when there is no task yet.
+    /// Asks for the task's end, again and again until it comes; false when there is no task yet.
     async fn kill(&mut self) -> bool {
         let Some(task) = &self.launched else {
             self.kill_at = None;
@@ -247,7 +249,8 @@ impl Job {
         };
         let is_taken = self.scheduler.kill(&task.id).await;
         self.is_ending = true;
-        self.kill_at = (!is_taken).then(|| Instant::now() + KILL_PAUSE);
+        let pause = if is_taken { KILL_REPEAT } else { KILL_PAUSE };
+        self.kill_at = Some(Instant::now() + pause);
         true
     }
 
