@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use meseta_access::{Acls, Action};
 use serde_json::{Map, Value, json};
 
-use super::names::{ADMIN, NODE, PROMETHEUS, Principal};
+use super::names::{ADMIN, JOBS, NODE, PROMETHEUS, Principal};
 
 /// What a framework may do in its roles and in those below them.
 const BY_ROLE: [Action; 6] = [
@@ -74,6 +74,21 @@ pub(super) fn allow(rules: &mut Map<String, Value>, principal: &Principal) -> an
             _ => below(role).to_vec(),
         })
         .collect();
+    let values = json!({ "values": roles });
+    allow_in(rules, &principal.name, &values, &principal.users)
+}
+
+/// Adds what the scheduler of jobs needs: jobs may be in any role, and their tasks run as these users.
+pub(super) fn allow_jobs(rules: &mut Map<String, Value>, users: &[String]) -> anyhow::Result<()> {
+    allow_in(rules, JOBS, &json!({"type": "ANY"}), users)
+}
+
+fn allow_in(
+    rules: &mut Map<String, Value>,
+    name: &str,
+    roles: &Value,
+    users: &[String],
+) -> anyhow::Result<()> {
     for action in Action::ALL {
         let list = rules.get(action.key());
         ensure!(
@@ -82,11 +97,10 @@ pub(super) fn allow(rules: &mut Map<String, Value>, principal: &Principal) -> an
             action.key()
         );
     }
-    let name = &principal.name;
     for (actions, values) in [
-        (&BY_ROLE[..], json!({ "values": roles })),
+        (&BY_ROLE[..], roles.clone()),
         (&BY_OWNER[..], json!({"values": [name]})),
-        (&BY_USER[..], json!({"values": principal.users})),
+        (&BY_USER[..], json!({ "values": users })),
     ] {
         for action in actions {
             push(rules, *action, name, values.clone());

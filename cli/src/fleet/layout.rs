@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::authority::{Pair, Validity};
-use super::names::{ADMIN, Machine, NODE, PROMETHEUS, Principal};
+use super::names::{ADMIN, JOBS, Machine, NODE, PROMETHEUS, Principal};
 
 /// Of `fleet.json`.
 pub(super) const FORMAT: u32 = 1;
@@ -35,11 +35,13 @@ pub(super) const NODE_SECRET: &str = "principals/node/secret";
 /// Daemons of a machine, and their folders.
 pub(super) const MASTER: &str = "master";
 pub(super) const AGENT: &str = "agent";
+pub(super) const SCHEDULER: &str = "scheduler";
 
 /// Where a machine's folder is copied to.
 const ETC: &str = "/etc/meseta";
 const MASTER_PORT: u16 = 5050;
 const AGENT_PORT: u16 = 5051;
+const SCHEDULER_PORT: u16 = 5070;
 
 /// Who is in a fleet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,22 +54,38 @@ pub(super) struct Fleet {
     pub(super) authority_ends: u64,
     pub(super) master: Machine,
     pub(super) agents: Vec<Machine>,
+    /// That of the scheduler of jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) scheduler: Option<Machine>,
     pub(super) principals: Vec<Principal>,
 }
 
 impl Fleet {
-    /// Every machine once; one may be of the master and of an agent.
+    /// Every machine once; one may be of several daemons.
     pub(super) fn machines(&self) -> impl Iterator<Item = &Machine> {
         let agents = self.agents.iter();
-        let others = agents.filter(|agent| agent.name != self.master.name);
-        std::iter::once(&self.master).chain(others)
+        let agents = agents.filter(|agent| agent.name != self.master.name);
+        let is_known =
+            |machine: &Machine| machine.name == self.master.name || self.is_of_agent(&machine.name);
+        let scheduler = self.scheduler.iter().filter(move |one| !is_known(one));
+        std::iter::once(&self.master).chain(agents).chain(scheduler)
+    }
+
+    fn is_of_agent(&self, name: &str) -> bool {
+        self.agents.iter().any(|agent| agent.name == name)
     }
 
     /// The daemons of a machine.
     fn daemons_of(&self, machine: &Machine) -> impl Iterator<Item = &'static str> {
-        let is_master = machine.name == self.master.name;
-        let is_agent = self.agents.iter().any(|agent| agent.name == machine.name);
-        let all = [is_master.then_some(MASTER), is_agent.then_some(AGENT)];
+        let name = &machine.name;
+        let scheduler = self.scheduler.as_ref();
+        let all = [
+            (*name == self.master.name).then_some(MASTER),
+            self.is_of_agent(name).then_some(AGENT),
+            scheduler
+                .is_some_and(|one| one.name == *name)
+                .then_some(SCHEDULER),
+        ];
         all.into_iter().flatten()
     }
 
@@ -83,6 +101,11 @@ impl Fleet {
 
     fn master_address(&self) -> SocketAddr {
         SocketAddr::new(self.master.address(), MASTER_PORT)
+    }
+
+    fn scheduler_address(&self) -> Option<SocketAddr> {
+        let machine = self.scheduler.as_ref()?;
+        Some(SocketAddr::new(machine.address(), SCHEDULER_PORT))
     }
 }
 
@@ -169,6 +192,9 @@ pub(super) fn principal(
         format!("export MESETA_CERT={}", quoted(&own.join("cert.pem"))),
         format!("export MESETA_KEY={}", quoted(&own.join("key.pem"))),
     ];
+    let scheduler = fleet.scheduler_address();
+    let scheduler = scheduler.map(|address| format!("export MESETA_SCHEDULER={address}"));
+    let lines: Vec<_> = lines.into_iter().chain(scheduler).collect();
     files.push(file(dir.join("env"), lines.join("\n") + "\n"));
     files
 }
@@ -248,6 +274,40 @@ pub(super) fn agent(fleet: &Fleet, machine: &Machine, own: &Pair, node_secret: &
     files
 }
 
+pub(super) fn scheduler_shared(fleet: &Fleet, shared: &Shared) -> Vec<File> {
+    let machine = fleet.scheduler.as_ref();
+    machine.map_or_else(Vec::new, |machine| shared_files(machine, SCHEDULER, shared))
+}
+
+/// What the scheduler of jobs needs for itself; tasks whose job names no user run as this one.
+pub(super) fn scheduler(
+    fleet: &Fleet,
+    machine: &Machine,
+    own: &Pair,
+    secret: &str,
+    user: &str,
+) -> Vec<File> {
+    let mut files = pair(machine, SCHEDULER, own);
+    let dir = machine_dir(machine);
+    files.push(file(
+        dir.join(SCHEDULER).join("credential"),
+        format!("{JOBS} {secret}\n"),
+    ));
+    let text = configuration(
+        SCHEDULER,
+        machine,
+        SCHEDULER_PORT,
+        &[
+            ("master", quoted(&fleet.master_address().to_string())),
+            ("user", quoted(user)),
+            ("credential", path_of(SCHEDULER, "credential")),
+            ("http_credentials", path_of(SCHEDULER, "credentials")),
+        ],
+    );
+    files.push(file(dir.join("scheduler.toml"), text));
+    files
+}
+
 fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
@@ -322,28 +382,35 @@ fn copies<'a>(
     daemons.map(line).collect()
 }
 
-/// The line that gives the master's files to its user.
-fn owned_by_master(fleet: &Fleet) -> String {
-    let address = fleet.master.address();
-    format!("  ssh root@{address} chown -R meseta-master: {ETC}/{MASTER}\n")
+/// The lines that give the files of these daemons to their users; an agent is root's.
+fn owners(fleet: &Fleet, is_meant: impl Fn(&Machine, &str) -> bool) -> String {
+    let master = Some(&fleet.master).map(|machine| (machine, MASTER));
+    let scheduler = fleet.scheduler.as_ref().map(|machine| (machine, SCHEDULER));
+    let all = [master, scheduler].into_iter().flatten();
+    let line = |(machine, daemon): (&Machine, &str)| {
+        let address = machine.address();
+        format!("  ssh root@{address} chown -R meseta-{daemon}: {ETC}/{daemon}\n")
+    };
+    all.filter(|(machine, daemon)| is_meant(machine, daemon))
+        .map(line)
+        .collect()
 }
 
-/// The lines that start daemons, or start them again.
-fn restarts<'a>(fleet: &Fleet, agents: impl Iterator<Item = &'a Machine>, master: bool) -> String {
-    let mut lines = String::new();
-    if master {
-        lines += &format!(
-            "  ssh root@{} 'chown -R meseta-master: {ETC}/{MASTER} && systemctl restart meseta-master'\n",
-            fleet.master.address()
-        );
-    }
-    for agent in agents {
-        lines += &format!(
-            "  ssh root@{} systemctl restart meseta-agent\n",
-            agent.address()
-        );
-    }
-    lines
+/// The line that starts a daemon which has a user of its own.
+fn first_start(machine: &Machine, daemon: &str) -> String {
+    let address = machine.address();
+    format!(
+        "  ssh root@{address} 'chown -R meseta-{daemon}: {ETC}/{daemon} && systemctl restart meseta-{daemon}'\n"
+    )
+}
+
+/// The lines that start agents.
+fn agent_starts(agents: &[Machine]) -> String {
+    let line = |agent: &Machine| {
+        let address = agent.address();
+        format!("  ssh root@{address} systemctl restart meseta-agent\n")
+    };
+    agents.iter().map(line).collect()
 }
 
 /// What to do after `init`.
@@ -357,7 +424,11 @@ pub(super) fn after_init(fleet: &Fleet, dir: &str, validity: Validity) -> String
     for machine in fleet.machines() {
         text += &first_copy(dir, machine);
     }
-    text += &restarts(fleet, fleet.agents.iter(), true);
+    text += &first_start(&fleet.master, MASTER);
+    text += &agent_starts(&fleet.agents);
+    if let Some(machine) = &fleet.scheduler {
+        text += &first_start(machine, SCHEDULER);
+    }
     text += &format!("  . {dir}/principals/{ADMIN}/env\n  meseta agents\n\n");
     text += &handed_out(dir, &fleet.principals);
     text += &format!(
@@ -377,36 +448,63 @@ fn handed_out(dir: &str, principals: &[Principal]) -> String {
     text
 }
 
-/// What to do after `add`.
-pub(super) fn after_add(
-    fleet: &Fleet,
-    dir: &str,
-    agents: &[Machine],
-    principals: &[Principal],
-) -> String {
-    let is_new = |machine: &&Machine| agents.iter().any(|agent| agent.name == machine.name);
-    let mut text = String::from("Next:\n\n");
-    if !principals.is_empty() {
-        for machine in fleet.machines() {
-            let is_old = |daemon: &&str| *daemon != AGENT || !is_new(&machine);
-            let daemons = fleet.daemons_of(machine).filter(is_old);
-            text += &copies(dir, machine, daemons, &[ACLS, CREDENTIALS]);
+/// What `add` adds.
+pub(super) struct Additions<'a> {
+    pub(super) agents: &'a [Machine],
+    pub(super) principals: &'a [Principal],
+    pub(super) scheduler: Option<&'a Machine>,
+}
+
+impl Additions<'_> {
+    fn has(&self, machine: &Machine, daemon: &str) -> bool {
+        match daemon {
+            AGENT => self.agents.iter().any(|agent| agent.name == machine.name),
+            SCHEDULER => self.scheduler.is_some(),
+            _ => false,
         }
-        text += &owned_by_master(fleet);
     }
-    for agent in agents {
-        text += &if agent.name == fleet.master.name {
-            first_copy_of(dir, agent, AGENT)
-        } else {
-            first_copy(dir, agent)
-        };
+}
+
+/// What to do after `add`.
+pub(super) fn after_add(fleet: &Fleet, dir: &str, added: &Additions<'_>) -> String {
+    let mut text = String::from("Next:\n\n");
+    let has_new_principals = !added.principals.is_empty() || added.scheduler.is_some();
+    if has_new_principals {
+        for machine in fleet.machines() {
+            let daemons = fleet.daemons_of(machine);
+            let old = daemons.filter(|daemon| !added.has(machine, daemon));
+            text += &copies(dir, machine, old, &[ACLS, CREDENTIALS]);
+        }
+        text += &owners(fleet, |machine, daemon| !added.has(machine, daemon));
     }
-    text += &restarts(fleet, fleet.agents.iter().filter(is_new), false);
+    for machine in fleet.machines() {
+        if fleet
+            .daemons_of(machine)
+            .all(|daemon| added.has(machine, daemon))
+        {
+            text += &first_copy(dir, machine);
+            continue;
+        }
+        let daemons = fleet.daemons_of(machine);
+        for daemon in daemons.filter(|daemon| added.has(machine, daemon)) {
+            text += &first_copy_of(dir, machine, daemon);
+        }
+    }
+    text += &agent_starts(added.agents);
+    if let Some(machine) = added.scheduler {
+        text += &first_start(machine, SCHEDULER);
+    }
     text += "\n";
-    if !principals.is_empty() {
+    if has_new_principals {
         text += "Daemons that run take new credentials and ACLs over within seconds.\n";
     }
-    text += &handed_out(dir, principals);
+    if let Some(address) = fleet
+        .scheduler_address()
+        .filter(|_| added.scheduler.is_some())
+    {
+        text += &format!("Verbs find the scheduler of jobs by MESETA_SCHEDULER={address}.\n");
+    }
+    text += &handed_out(dir, added.principals);
     text
 }
 
@@ -426,9 +524,7 @@ pub(super) fn after_renew(
     for machine in fleet.machines().filter(&is_meant) {
         text += &copies(dir, machine, fleet.daemons_of(machine), &[CERTIFICATE, KEY]);
     }
-    if is_meant(&&fleet.master) {
-        text += &owned_by_master(fleet);
-    }
+    text += &owners(fleet, |machine, _| is_meant(&machine));
     if machines > 0 {
         text += "\nDaemons that run take them over within seconds.\n";
     }

@@ -82,6 +82,13 @@ struct Added {
     /// repeated. `admin`, `node` and `prometheus` are made in any case.
     #[arg(long = "principal", value_name = "NAME:role=ROLE:user=USER", value_parser = names::principal)]
     principals: Vec<Principal>,
+    /// Host name and addresses of the machine with the scheduler of jobs, which may be the master's or an agent's.
+    #[arg(long, value_name = "NAME=ADDRESS[,ADDRESS]", value_parser = names::machine)]
+    scheduler: Option<Machine>,
+    /// With --scheduler: a user that tasks of jobs may run as; may be repeated. The first is that of jobs which name none.
+    #[arg(long = "job-user", alias = "job_user", value_name = "USER", default_value = "meseta",
+          value_parser = names::user)]
+    job_users: Vec<String>,
     /// How long certificates are valid.
     #[arg(long, value_name = "DAYS", default_value_t = 365,
           value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
@@ -146,6 +153,7 @@ fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
         authority_ends: (now + days(options.authority_days)).as_secs(),
         master: options.master.clone(),
         agents: Vec::new(),
+        scheduler: options.added.scheduler.clone(),
         principals: Vec::new(),
     };
     let until = Validity::new(now, days(options.authority_days));
@@ -185,12 +193,15 @@ fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
         validity,
         agents: &options.agents,
         principals: &options.added.principals,
+        scheduler: options.added.scheduler.as_ref(),
+        job_users: &options.added.job_users,
         place: folder.final_path(),
     };
     let mut fleet = fleet;
     files.extend(grown.apply(&mut fleet, &mut shared)?);
     files.extend(layout::master(&fleet, &pair, &shared));
     files.extend(layout::agents(&fleet, &shared));
+    files.extend(layout::scheduler_shared(&fleet, &shared));
     files.extend(layout::sources(&fleet, &shared)?);
     folder.write(&files)?;
     folder.keep()?;
@@ -204,6 +215,8 @@ struct Grown<'a> {
     validity: Validity,
     agents: &'a [Machine],
     principals: &'a [Principal],
+    scheduler: Option<&'a Machine>,
+    job_users: &'a [String],
     /// Where the folder is, or will be.
     place: &'a Path,
 }
@@ -245,7 +258,16 @@ impl Grown<'_> {
                 fleet, name, &secret, own, shared, self.place,
             ));
         }
-        if !self.principals.is_empty() {
+        if let Some(machine) = self.scheduler {
+            let (secret, line) = credential(names::JOBS)?;
+            shared.credentials += &line;
+            acls::allow_jobs(&mut rules, self.job_users)?;
+            fleet.scheduler = Some(machine.clone());
+            let pair = self.authority.sign(machine, self.validity)?;
+            let user = self.job_users.first().map_or("", String::as_str);
+            files.extend(layout::scheduler(fleet, machine, &pair, &secret, user));
+        }
+        if !self.principals.is_empty() || self.scheduler.is_some() {
             shared.acls = acls::pretty(&rules)?;
         }
         Ok(files)
@@ -254,13 +276,23 @@ impl Grown<'_> {
     /// Refuses a machine that is called as a principal is: a client that shows a certificate and no secret is
     /// the principal of that name.
     fn check_names(&self, fleet: &Fleet) -> anyhow::Result<()> {
+        let scheduler = self.scheduler.or(fleet.scheduler.as_ref());
+        let given = || {
+            let given = fleet.principals.iter().chain(self.principals);
+            given.map(|principal| principal.name.as_str())
+        };
+        ensure!(
+            scheduler.is_none() || given().all(|name| name != names::JOBS),
+            "{} is the principal of the scheduler of jobs: choose another name for the framework",
+            names::JOBS
+        );
         let machines = std::iter::once(&fleet.master)
             .chain(&fleet.agents)
-            .chain(self.agents);
+            .chain(self.agents)
+            .chain(scheduler);
         for machine in machines {
-            let given = fleet.principals.iter().chain(self.principals);
-            let given = given.map(|principal| principal.name.as_str());
-            let mut principals = names::BUILT_IN.into_iter().chain(given);
+            let jobs = scheduler.map(|_| names::JOBS);
+            let mut principals = names::BUILT_IN.into_iter().chain(jobs).chain(given());
             ensure!(
                 !principals.any(|name| name.eq_ignore_ascii_case(&machine.name)),
                 "{} cannot be both a machine and a principal: whoever has the machine's key could act as the \
@@ -294,11 +326,20 @@ fn authority_of(folder: &Folder, fleet: &Fleet, now: Duration) -> anyhow::Result
 }
 
 fn add(options: &AddOptions, now: Duration) -> anyhow::Result<String> {
-    if options.agents.is_empty() && options.added.principals.is_empty() {
-        bail!("nothing to add: give --agent=NAME=ADDRESS or --principal=NAME:role=ROLE:user=USER");
+    let scheduler = options.added.scheduler.as_ref();
+    if options.agents.is_empty() && options.added.principals.is_empty() && scheduler.is_none() {
+        bail!(
+            "nothing to add: give --agent=NAME=ADDRESS, --scheduler=NAME=ADDRESS or --principal=NAME:role=ROLE:user=USER"
+        );
     }
     let folder = Folder::open(&options.dir)?;
     let mut fleet = folder.fleet()?;
+    if let (Some(known), Some(_)) = (&fleet.scheduler, scheduler) {
+        bail!(
+            "there is a scheduler of jobs already, on {}; several of them share etcd and are set up by hand",
+            known.name
+        );
+    }
     let authority = authority_of(&folder, &fleet, now)?;
     let mut shared = Shared {
         authority: authority.pem().to_owned(),
@@ -316,6 +357,8 @@ fn add(options: &AddOptions, now: Duration) -> anyhow::Result<String> {
         validity,
         agents: &options.agents,
         principals: &options.added.principals,
+        scheduler: options.added.scheduler.as_ref(),
+        job_users: &options.added.job_users,
         place: folder.final_path(),
     };
     let mut files = grown.apply(&mut fleet, &mut shared)?;
@@ -328,15 +371,16 @@ fn add(options: &AddOptions, now: Duration) -> anyhow::Result<String> {
     }
     files.extend(layout::master_shared(&fleet, &shared));
     files.extend(layout::agents(&fleet, &shared));
+    files.extend(layout::scheduler_shared(&fleet, &shared));
     files.extend(layout::sources(&fleet, &shared)?);
     folder.write(&files)?;
     let dir = options.dir.display().to_string();
-    Ok(layout::after_add(
-        &fleet,
-        &dir,
-        &options.agents,
-        &options.added.principals,
-    ))
+    let added = layout::Additions {
+        agents: &options.agents,
+        principals: &options.added.principals,
+        scheduler,
+    };
+    Ok(layout::after_add(&fleet, &dir, &added))
 }
 
 fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
@@ -359,6 +403,10 @@ fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
     for agent in fleet.agents.iter().filter(is_meant) {
         let pair = authority.sign(agent, validity)?;
         files.extend(layout::pair(agent, layout::AGENT, &pair));
+    }
+    if let Some(machine) = fleet.scheduler.as_ref().filter(is_meant) {
+        let pair = authority.sign(machine, validity)?;
+        files.extend(layout::pair(machine, layout::SCHEDULER, &pair));
     }
     let is_meant_too = |name: &&str| is_every || options.principals.iter().any(|one| one == name);
     let renewed: Vec<_> = principals.into_iter().filter(is_meant_too).collect();

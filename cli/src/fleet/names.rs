@@ -12,6 +12,8 @@ pub(super) const ADMIN: &str = "admin";
 pub(super) const NODE: &str = "node";
 /// Who may read metrics.
 pub(super) const PROMETHEUS: &str = "prometheus";
+/// What the scheduler of jobs is to the master, in a fleet that has one.
+pub(super) const JOBS: &str = "jobs";
 /// Principals of every fleet.
 pub(super) const BUILT_IN: [&str; 3] = [ADMIN, NODE, PROMETHEUS];
 
@@ -92,6 +94,20 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= HOST_BYTES_MAX && name.split('.').all(is_label)
 }
 
+/// Reads the name of a user of machines.
+pub(super) fn user(text: &str) -> Result<String, String> {
+    if is_user(text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "{text:?} is no user: give its name, without spaces"
+    ))
+}
+
+fn is_user(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_whitespace)
+}
+
 /// Reads `NAME:role=ROLE:user=USER`, each of the latter once or more.
 pub(super) fn principal(text: &str) -> Result<Principal, String> {
     let mut parts = text.split(':');
@@ -116,7 +132,7 @@ pub(super) fn principal(text: &str) -> Result<Principal, String> {
                 Role::new(role).map_err(|error| format!("role={role}: {error}"))?;
                 principal.roles.push(role.to_owned());
             }
-            Some(("user", user)) if !user.is_empty() && !user.contains(char::is_whitespace) => {
+            Some(("user", user)) if is_user(user) => {
                 principal.users.push(user.to_owned());
             }
             _ => {

@@ -29,6 +29,8 @@ fn added(principals: &[&str], days: u64) -> Added {
             .iter()
             .map(|text| names::principal(text).expect("a principal"))
             .collect(),
+        scheduler: None,
+        job_users: vec!["meseta".to_owned()],
         days,
     }
 }
@@ -371,6 +373,138 @@ fn a_machine_that_is_set_up_keeps_its_configuration() {
     assert_eq!(copies(&said), expected);
 }
 
+fn with_scheduler(machine: &str, users: &[&str]) -> Added {
+    Added {
+        scheduler: Some(names::machine(machine).expect("a machine")),
+        job_users: users.iter().map(|user| (*user).to_owned()).collect(),
+        ..added(&[], 365)
+    }
+}
+
+/// A cluster that was shut had no way to run a job but an open scheduler.
+#[test]
+fn the_scheduler_of_jobs_has_what_it_needs() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    let options = InitOptions {
+        dir: dir.clone(),
+        master: names::machine("master.example=10.0.0.1").expect("a machine"),
+        agents: vec![names::machine("node1.example=10.0.0.7").expect("a machine")],
+        added: with_scheduler("master.example=10.0.0.1", &["www-data", "batch"]),
+        authority_days: 3650,
+    };
+    let said = init(&options, NOW).expect("made");
+    let start = "ssh root@10.0.0.1 'chown -R meseta-scheduler: /etc/meseta/scheduler && systemctl restart meseta-scheduler'";
+    assert!(said.contains(start), "{said}");
+    assert_eq!(said.matches("scp ").count(), 2, "{said}");
+    let tree = tree(&dir);
+    let own = "machines/master.example/scheduler";
+    let path = dir.join(format!("{own}.toml"));
+    let args = [
+        "meseta",
+        "scheduler",
+        &format!("--config={}", path.display()),
+    ];
+    let args = args.iter().map(std::ffi::OsString::from).collect();
+    let view = crate::flags::parse(args).expect("understood").view;
+    for (flag, value) in [
+        ("master", "10.0.0.1:5050"),
+        ("ip", "10.0.0.1"),
+        ("user", "www-data"),
+        ("work_dir", "/var/lib/meseta/scheduler"),
+    ] {
+        assert_eq!(view.get(flag).map(String::as_str), Some(value), "{flag}");
+    }
+    for flag in [
+        "credential",
+        "http_credentials",
+        "ssl_ca_file",
+        "ssl_cert_file",
+        "ssl_key_file",
+    ] {
+        let name = view[flag].strip_prefix("/etc/meseta/").expect("there");
+        assert!(
+            tree.contains_key(&format!("machines/master.example/{name}")),
+            "{flag}: {name}"
+        );
+    }
+    let credential = Credential::parse(text(&tree, &format!("{own}/credential")));
+    assert_eq!(credential.expect("a credential").principal, "jobs");
+    let env = text(&tree, "principals/admin/env");
+    assert!(
+        env.contains("export MESETA_SCHEDULER=10.0.0.1:5070\n"),
+        "{env}"
+    );
+    for daemon in ["master", "scheduler"] {
+        let acls = format!("machines/master.example/{daemon}/acls.json");
+        let acls = Acls::parse(text(&tree, &acls)).expect("rules");
+        let rules = Authorizer::new(acls, true);
+        for (action, object, expected) in [
+            (Action::RegisterFramework, "any/role", true),
+            (Action::RunTask, "batch", true),
+            (Action::RunTask, "root", false),
+            (Action::CreateVolume, "eng", true),
+            (Action::DestroyVolume, "jobs", true),
+            (Action::DestroyVolume, "other", false),
+            (Action::UpdateQuota, "eng", false),
+        ] {
+            let allowed = rules.allows(Some("jobs"), action, Some(object));
+            assert_eq!(allowed, expected, "{daemon}: {action:?} {object}");
+        }
+    }
+    let options = AddOptions {
+        dir: dir.clone(),
+        agents: Vec::new(),
+        added: with_scheduler("node9=10.0.0.9", &["meseta"]),
+    };
+    let error = add(&options, NOW).expect_err("there is one").to_string();
+    assert!(error.contains("master.example"), "{error}");
+    let error = add_to(&dir, &[], &["jobs:role=x:user=y"]).expect_err("its principal");
+    assert!(error.to_string().contains("scheduler"), "{error:#}");
+}
+
+#[test]
+fn a_scheduler_of_jobs_can_be_added_and_renewed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
+    let options = AddOptions {
+        dir: dir.clone(),
+        agents: Vec::new(),
+        added: with_scheduler("node1.example=10.0.0.7", &["meseta"]),
+    };
+    let said = add(&options, NOW).expect("added");
+    let lines: Vec<_> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("  "))
+        .map(|line| line.replace(&format!("{}/machines/", dir.display()), ""))
+        .collect();
+    let expected = [
+        "scp -p master.example/master/acls.json master.example/master/credentials root@10.0.0.1:/etc/meseta/master/",
+        "scp -p node1.example/agent/acls.json node1.example/agent/credentials root@10.0.0.7:/etc/meseta/agent/",
+        "ssh root@10.0.0.1 chown -R meseta-master: /etc/meseta/master",
+        "scp -rp node1.example/scheduler node1.example/scheduler.toml root@10.0.0.7:/etc/meseta/",
+        "ssh root@10.0.0.7 'chown -R meseta-scheduler: /etc/meseta/scheduler && systemctl restart meseta-scheduler'",
+    ];
+    assert_eq!(lines, expected);
+    let before = tree(&dir);
+    let options = RenewOptions {
+        dir: dir.clone(),
+        machines: vec!["node1.example".to_owned()],
+        principals: Vec::new(),
+        days: 30,
+    };
+    let said = renew(&options, NOW).expect("renewed");
+    let after = tree(&dir);
+    for daemon in ["agent", "scheduler"] {
+        let path = format!("machines/node1.example/{daemon}/cert.pem");
+        assert_ne!(text(&after, &path), text(&before, &path));
+        let copied = format!("root@10.0.0.7:/etc/meseta/{daemon}/");
+        assert!(said.contains(&copied), "{said}");
+    }
+    assert!(said.contains("chown -R meseta-scheduler:"), "{said}");
+}
+
 #[test]
 fn nothing_outlives_its_authority() {
     let fleet = Fleet {
@@ -379,6 +513,7 @@ fn nothing_outlives_its_authority() {
         authority_ends: (NOW + days(10)).as_secs(),
         master: names::machine("m=10.0.0.1").expect("a machine"),
         agents: Vec::new(),
+        scheduler: None,
         principals: Vec::new(),
     };
     let short = Validity::new(NOW, days(5));

@@ -2,7 +2,8 @@
 //!
 //! Blocks of commands of `docs/security.md` are run by a shell, in order. What differs from the page: addresses are of
 //! loopback, `/etc`, `/var/lib` and `/run` of each machine are folders, and `scp`, `ssh`, `chown` and `systemctl` are
-//! scripts that act on these. Daemons are started when `systemctl` was told to, the master as a user without rights.
+//! scripts that act on these. Daemons are started when `systemctl` was told to, the master and the scheduler of jobs as a
+//! user without rights.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,11 @@ exec sh -euc "$(printf '%s' "$*" | sed "s#/etc/meseta#$MACHINES/$MACHINE&#g")"
 "#;
 const CHOWN: &str = r#"#!/bin/sh
 set -eu
-[ $# = 3 ] && [ "$1" = -R ] && [ "$2" = meseta-master: ] || { echo "chown $*" >&2; exit 64; }
+[ $# = 3 ] && [ "$1" = -R ] || { echo "chown $*" >&2; exit 64; }
+case "$2 $3" in
+    "meseta-master: "*/master | "meseta-scheduler: "*/scheduler) ;;
+    *) echo "chown $*" >&2; exit 64 ;;
+esac
 exec /bin/chown -R 65534:65534 "$3"
 "#;
 const SYSTEMCTL: &str = r#"#!/bin/sh
@@ -92,7 +97,7 @@ struct TestMachines {
 
 impl Drop for TestMachines {
     fn drop(&mut self) {
-        // Agents before their master.
+        // The scheduler and agents before their master.
         while let Some(mut daemon) = self.daemons.pop() {
             daemon.end(Duration::from_secs(10));
         }
@@ -170,7 +175,7 @@ impl TestMachines {
 
     /// Starts what `systemctl` was told to.
     fn reconcile_services(&mut self) {
-        for unit in ["meseta-master", "meseta-agent"] {
+        for unit in ["meseta-master", "meseta-agent", "meseta-scheduler"] {
             for entry in std::fs::read_dir(self.machines()).expect("machines") {
                 let root = entry.expect("an entry").path();
                 if std::fs::remove_file(root.join(unit)).is_err() {
@@ -181,7 +186,7 @@ impl TestMachines {
                 std::fs::create_dir_all(&work_dir).expect("a folder");
                 let config = root.join(format!("etc/meseta/{daemon}.toml"));
                 let mut flags = vec![format!("--config={}", config.display())];
-                if daemon == "master" {
+                if daemon != "agent" {
                     std::os::unix::fs::chown(&work_dir, Some(NOBODY), Some(NOBODY)).expect("owned");
                     let started = Daemon::start_as(NOBODY, daemon, &work_dir, &flags);
                     self.daemons.push(started);
@@ -230,7 +235,7 @@ fn the_page_is_typed_as_it_stands() {
     test_machines.run_lines(copy);
     test_machines.run_lines(start);
     test_machines.reconcile_services();
-    assert_eq!(test_machines.daemons.len(), 3);
+    assert_eq!(test_machines.daemons.len(), 4);
     test_machines.registered(&["node1.example", "node2.example"]);
 
     let said = test_machines.run_lines(come_in);
@@ -238,6 +243,7 @@ fn the_page_is_typed_as_it_stands() {
         "node1.example",
         "node2.example",
         "hello from a task",
+        "hello from a job",
         "CPUS ALLOCATED",
         "\"activated_slaves\":2.0,",
         "# HELP",
@@ -265,7 +271,7 @@ fn the_page_is_typed_as_it_stands() {
         test_machines.run_lines(&suggested(&said));
         test_machines.reconcile_services();
     }
-    assert_eq!(test_machines.daemons.len(), 4);
+    assert_eq!(test_machines.daemons.len(), 5);
     test_machines.registered(&["node3.example"]);
     eventually("the new principal is known", LIMIT, || {
         let (_, said) = test_machines.by("web", "meseta frameworks");
@@ -276,7 +282,7 @@ fn the_page_is_typed_as_it_stands() {
         test_machines
             .daemons
             .iter()
-            .take(3)
+            .take(4)
             .all(taken)
             .then_some(())
     });
