@@ -95,13 +95,14 @@ impl Metrics {
         frameworks::principals(&mut MetricWriter(visit), snapshot);
     }
 
-    /// The same as a page.
+    /// The same as a page, without what is of frameworks and principals if that is not asked for.
     pub(crate) fn document(
         metrics: &Arc<Self>,
         snapshot: &Arc<Snapshot>,
         measures: Measures,
+        has_frameworks: bool,
     ) -> Document {
-        page::document(metrics.clone(), snapshot.clone(), measures)
+        page::document(metrics.clone(), snapshot.clone(), measures, has_frameworks)
     }
 }
 

@@ -297,7 +297,7 @@ static LIST: &[Route] = &[
     Route::endpoint(
         "/metrics/snapshot",
         |permitted| Box::pin(v0::read(permitted, &v0::METRICS_SNAPSHOT)),
-        "under the names of Mesos; `timeout` is accepted",
+        "under the names of Mesos; `timeout` is accepted; without the keys of frameworks and principals with `frameworks=false`",
     )
     .by_followers(),
     Route::read(

@@ -40,7 +40,7 @@ pub(super) struct Page {
 
 #[derive(Debug)]
 enum Content {
-    /// Written in one go.
+    /// Written in one go: the same few bytes however large the cluster is, and whatever its tenants do.
     Small(fn(&Context, &Snapshot, &mut Vec<u8>)),
     /// Written in chunks, which may be rendered on several threads.
     Large(fn(&Context, &Arc<Snapshot>, &Plan) -> Document),
@@ -54,10 +54,15 @@ impl Page {
     }
 
     const fn large(document: fn(&Context, &Arc<Snapshot>, &Plan) -> Document) -> Self {
-        Self {
-            scope: ViewScope::Cluster,
-            content: Content::Large(document),
-        }
+        Self::large_of(ViewScope::Cluster, document)
+    }
+
+    const fn large_of(
+        scope: ViewScope,
+        document: fn(&Context, &Arc<Snapshot>, &Plan) -> Document,
+    ) -> Self {
+        let content = Content::Large(document);
+        Self { scope, content }
     }
 }
 
@@ -67,22 +72,19 @@ pub(super) static VERSION: Page = Page::small(ViewScope::Policies, |context, _, 
 pub(super) static FLAGS: Page = Page::small(ViewScope::Policies, |context, _, out| {
     write(out, &BTreeMap::from([("flags", &context.flags)]));
 });
-pub(super) static QUOTA: Page = Page::small(ViewScope::Policies, |_, snapshot, out| {
-    write(out, &views::quota(snapshot));
+pub(super) static QUOTA: Page = Page::large_of(ViewScope::Policies, |_, snapshot, _| {
+    views::quotas(snapshot)
 });
-pub(super) static WEIGHTS: Page = Page::small(ViewScope::Policies, |_, snapshot, out| {
-    write(out, &views::weights(snapshot));
+pub(super) static WEIGHTS: Page = Page::large_of(ViewScope::Policies, |_, snapshot, _| {
+    views::weight_list(snapshot)
 });
 pub(super) static MAINTENANCE_SCHEDULE: Page =
-    Page::small(ViewScope::Policies, |_, snapshot, out| {
-        write(out, &views::maintenance_schedule(snapshot));
+    Page::large_of(ViewScope::Policies, |_, snapshot, _| {
+        views::schedule_list(snapshot)
     });
-pub(super) static MAINTENANCE_STATUS: Page = Page::small(ViewScope::Cluster, |_, snapshot, out| {
-    write(out, &views::maintenance_status(snapshot));
-});
-pub(super) static ROLES: Page = Page::small(ViewScope::Cluster, |_, snapshot, out| {
-    write(out, &views::roles(snapshot));
-});
+pub(super) static MAINTENANCE_STATUS: Page =
+    Page::large(|_, snapshot, _| views::status_list(snapshot));
+pub(super) static ROLES: Page = Page::large(|_, snapshot, _| views::roles(snapshot));
 pub(super) static STATE: Page =
     Page::large(|context, snapshot, _| views::state(snapshot, flags_for(context, snapshot)));
 pub(super) static STATE_SUMMARY: Page = Page::large(|_, snapshot, Plan { query, .. }| {
@@ -153,6 +155,8 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
         // Others see other things, and the same one too once the rules are others.
         let mut viewer = DefaultHasher::new();
         (caller.principal(), caller.approver.version()).hash(&mut viewer);
+        // An answer that is marked as stale is another one: a browser keeps the headers of what it has.
+        context.handle.standing.suspended().hash(&mut viewer);
         format!("W/\"{id}-{changed}-{:x}\"", viewer.finish())
     });
     let version = version.and_then(|version| {
@@ -239,7 +243,11 @@ async fn rendered(
             Document::of(vec![once(1, move |out| write(&context, &snapshot, out))])
         }
         Content::Large(document) => document(context, &source.snapshot, &plan),
-        Content::Metrics => Metrics::document(&context.metrics, &source.snapshot, source.measures),
+        Content::Metrics => {
+            let has_frameworks = plan.query.get("frameworks") != Some("false");
+            let (snapshot, measures) = (&source.snapshot, source.measures);
+            Metrics::document(&context.metrics, snapshot, measures, has_frameworks)
+        }
     };
     let document = document.with_callback(plan.callback.as_deref());
     let body = match reader {

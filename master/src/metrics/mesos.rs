@@ -80,6 +80,8 @@ fn master(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) 
         ("slaves_active", active),
         ("slaves_inactive", agents - active),
         ("slaves_unreachable", snapshot.unreachable_agents.len()),
+        // In the registry and not back since this master leads. Mesos has no such key.
+        ("slaves_recovered", snapshot.recovered_agents.len()),
         ("frameworks_connected", subscribed),
         ("frameworks_disconnected", away),
         ("frameworks_active", subscribed),
@@ -136,6 +138,9 @@ fn resources(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
             let percent = if total > 0.0 { used / total } else { 0.0 };
             out.put(&format!("master/{name}{infix}_total"), total);
             out.put(&format!("master/{name}{infix}_used"), used);
+            // Mesos has only the sum of all kinds below, without gpus.
+            let offered = sums.offered.get(name, revocable);
+            out.put(&format!("master/{name}{infix}_offered"), offered);
             out.put(&format!("master/{name}{infix}_percent"), percent);
         }
         if name != "gpus" {

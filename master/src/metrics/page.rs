@@ -19,6 +19,7 @@ pub(super) fn document(
     metrics: Arc<Metrics>,
     snapshot: Arc<Snapshot>,
     measures: Measures,
+    has_frameworks: bool,
 ) -> Document {
     let first = {
         let snapshot = snapshot.clone();
@@ -31,6 +32,9 @@ pub(super) fn document(
             });
         })
     };
+    if !has_frameworks {
+        return Document::of(vec![first, text("}")]);
+    }
     let rest = move || {
         // Found here, on a thread that may take its time.
         snapshot.states();

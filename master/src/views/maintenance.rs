@@ -1,6 +1,7 @@
 //! Which machines are on their way out, which are, and what frameworks say to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use meseta_access::Action;
 use meseta_proto::mesos::v1::allocator::InverseOfferStatus;
@@ -9,9 +10,64 @@ use meseta_proto::mesos::v1::maintenance::cluster_status::DrainingMachine;
 use meseta_proto::mesos::v1::maintenance::{ClusterStatus, Schedule};
 use meseta_proto::mesos::v1::{FrameworkId, MachineId, TimeInfo};
 
+use super::{between_lists, write};
+use crate::chunked_response::{Document, Row, list, text};
 use crate::core::{AgentView, Maintenance, Snapshot};
 
+/// What a machine takes in a list, more or less, and what a framework takes that answered for it.
+const MACHINE_BYTES: usize = 80;
+const STATUS_BYTES: usize = 150;
+
+/// An object with lists, of which those that are empty are left out.
+fn of_lists(lists: impl IntoIterator<Item = (&'static str, Row)>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (name, list) in lists.into_iter().filter(|(_, list)| list.len() > 0) {
+        rows.push(if rows.is_empty() {
+            text(format!("{{\"{name}\":["))
+        } else {
+            between_lists(name)
+        });
+        rows.push(list);
+    }
+    rows.push(text(if rows.is_empty() { "{}" } else { "]}" }));
+    rows
+}
+
 /// Answers requests for `/maintenance/schedule`.
+pub(crate) fn schedule_list(snapshot: &Snapshot) -> Document {
+    let windows = maintenance_schedule(snapshot).windows;
+    let machines: usize = windows.iter().map(|window| window.machine_ids.len()).sum();
+    let each = MACHINE_BYTES * (1 + machines / windows.len().max(1));
+    let windows = list(windows.len(), each, move |index, out| {
+        write(out, &windows.get(index));
+    });
+    Document::of(of_lists([("windows", windows)]))
+}
+
+/// Answers requests for `/maintenance/status`. What frameworks answered is made into values when it is written: that is
+/// much where many frameworks are on many machines.
+pub(crate) fn status_list(snapshot: &Arc<Snapshot>) -> Document {
+    let snapshot = snapshot.clone();
+    let rest = move || {
+        let (draining, down) = machines(&snapshot);
+        let answers = draining.iter().flat_map(|machine| &machine.agents);
+        let answers: usize = answers.map(|agent| agent.inverse_replies.len()).sum();
+        let each = MACHINE_BYTES + STATUS_BYTES * answers / draining.len().max(1);
+        let draining = list(draining.len(), each, move |index, out| {
+            write(out, &draining.get(index).map(Draining::view));
+        });
+        let down = list(down.len(), MACHINE_BYTES, move |index, out| {
+            write(out, &down.get(index));
+        });
+        of_lists([("draining_machines", draining), ("down_machines", down)])
+    };
+    Document {
+        first: Vec::new(),
+        rest: Some(Box::new(rest)),
+    }
+}
+
+/// The answer to the call GET_MAINTENANCE_SCHEDULE.
 pub(crate) fn maintenance_schedule(snapshot: &Snapshot) -> Schedule {
     if !snapshot.viewer.allows(Action::GetMaintenanceSchedule, None) {
         return Schedule::default();
@@ -19,26 +75,47 @@ pub(crate) fn maintenance_schedule(snapshot: &Snapshot) -> Schedule {
     snapshot.maintenance.schedule.clone()
 }
 
-/// Answers requests for `/maintenance/status`.
+/// The answer to the call GET_MAINTENANCE_STATUS.
 pub(crate) fn maintenance_status(snapshot: &Snapshot) -> ClusterStatus {
+    let (draining, down_machines) = machines(snapshot);
+    ClusterStatus {
+        draining_machines: draining.iter().map(Draining::view).collect(),
+        down_machines,
+    }
+}
+
+/// A machine that is to be left, and its agents whose frameworks have said something to that.
+struct Draining {
+    id: MachineId,
+    agents: Vec<Arc<AgentView>>,
+}
+
+impl Draining {
+    fn view(&self) -> DrainingMachine {
+        let agents = self.agents.iter();
+        DrainingMachine {
+            id: self.id.clone(),
+            statuses: agents.flat_map(|agent| statuses(agent)).collect(),
+        }
+    }
+}
+
+/// The machines that are to be left, and those that are down, as far as they are shown.
+fn machines(snapshot: &Snapshot) -> (Vec<Draining>, Vec<MachineId>) {
     if !snapshot.viewer.allows(Action::GetMaintenanceStatus, None) {
-        return ClusterStatus::default();
+        return Default::default();
     }
     let maintenance = &snapshot.maintenance;
     let windows = maintenance.schedule.windows.iter();
     let down: BTreeSet<_> = maintenance.down.iter().map(names_of).collect();
     let machines = windows.flat_map(|window| &window.machine_ids);
     let answered = AnsweredAgents::of(snapshot);
-    ClusterStatus {
-        draining_machines: machines
-            .filter(|id| !down.contains(&names_of(id)))
-            .map(|id| DrainingMachine {
-                id: id.clone(),
-                statuses: answered.on(id).flat_map(statuses).collect(),
-            })
-            .collect(),
-        down_machines: maintenance.down.clone(),
-    }
+    let draining = machines.filter(|id| !down.contains(&names_of(id)));
+    let draining = draining.map(|id| Draining {
+        id: id.clone(),
+        agents: answered.on(id).cloned().collect(),
+    });
+    (draining.collect(), maintenance.down.clone())
 }
 
 fn names_of(id: &MachineId) -> (Option<&str>, Option<&str>) {
@@ -47,8 +124,8 @@ fn names_of(id: &MachineId) -> (Option<&str>, Option<&str>) {
 
 /// Agents whose frameworks have said something to their maintenance, by what names their machines.
 struct AnsweredAgents<'a> {
-    by_host: BTreeMap<String, Vec<&'a AgentView>>,
-    by_address: BTreeMap<&'a str, Vec<&'a AgentView>>,
+    by_host: BTreeMap<String, Vec<&'a Arc<AgentView>>>,
+    by_address: BTreeMap<&'a str, Vec<&'a Arc<AgentView>>>,
 }
 
 impl<'a> AnsweredAgents<'a> {
@@ -70,7 +147,7 @@ impl<'a> AnsweredAgents<'a> {
     }
 
     /// Those on a machine: what it is named by must fit.
-    fn on(&self, id: &MachineId) -> impl Iterator<Item = &'a AgentView> {
+    fn on(&self, id: &MachineId) -> impl Iterator<Item = &'a Arc<AgentView>> {
         let host = id.hostname.as_deref().unwrap_or_default();
         let named = match (host, id.ip.as_deref().unwrap_or_default()) {
             ("", address) => self.by_address.get(address),

@@ -23,8 +23,12 @@ use serde::Serialize;
 pub(crate) use agent::slaves;
 pub(crate) use agent_selection::AgentSelection;
 pub(crate) use framework::frameworks;
-pub(crate) use maintenance::{maintenance_schedule, maintenance_status};
-pub(crate) use roles::{Tally, quota, quota_status, roles, tallies, weights};
+pub(crate) use maintenance::{
+    maintenance_schedule, maintenance_status, schedule_list, status_list,
+};
+#[cfg(test)]
+pub(crate) use roles::quota;
+pub(crate) use roles::{Tally, quota_status, quotas, roles, tallies, weight_list, weights};
 pub(crate) use task::tasks;
 
 use crate::chunked_response::{Document, Row, list, text};

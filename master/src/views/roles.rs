@@ -1,15 +1,16 @@
 //! Roles: who may use how much, and who uses it; their quotas and weights.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use meseta_allocator::Quota;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaInfo, QuotaStatus};
 use meseta_proto::mesos::v1::{self, WeightInfo, value};
 use meseta_proto::v0::Quantities;
 use meseta_resources::{FrameworkId, ResourceName, ResourceQuantities, Role, Scalar};
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
 
+use super::{between_lists, write};
+use crate::chunked_response::{Document, list, text};
 use crate::core::{QuotaSemantics, Snapshot};
 
 /// What there is to tell of one role.
@@ -71,29 +72,67 @@ fn add_up(tallies: &mut BTreeMap<Role, Tally<'_>>) {
     }
 }
 
-/// Answers requests for `/roles`.
-pub(crate) fn roles(snapshot: &Snapshot) -> impl Serialize + '_ {
-    #[derive(Serialize)]
-    struct Roles {
-        roles: Vec<serde_json::Value>,
+/// What a role takes in a list beside its frameworks, and what each of these takes, more or less.
+const ROLE_BYTES: usize = 400;
+const ID_BYTES: usize = 50;
+
+/// Answers requests for `/roles`. Tenants make roles, as many as they like: the tallies are found behind the head, and
+/// each role is made into a value when it is written.
+pub(crate) fn roles(snapshot: &Arc<Snapshot>) -> Document {
+    let first = vec![text("{\"roles\":[")];
+    let snapshot = snapshot.clone();
+    let rest = move || {
+        let visible = visible_roles(&snapshot);
+        let ids: usize = visible.iter().map(|role| role.frameworks.len()).sum();
+        let each = ROLE_BYTES + ID_BYTES * ids / visible.len().max(1);
+        let roles = list(visible.len(), each, move |index, out| {
+            write(out, &visible.get(index).map(|role| view(&snapshot, role)));
+        });
+        vec![roles, text("]}")]
+    };
+    Document {
+        first,
+        rest: Some(Box::new(rest)),
     }
-    let tallies = tallies(snapshot);
+}
+
+/// A role that is shown, with what it holds on its own.
+struct ShownRole {
+    role: Role,
+    tally: Tally<'static>,
+    frameworks: Vec<FrameworkId>,
+}
+
+fn visible_roles(snapshot: &Snapshot) -> Vec<ShownRole> {
     // With a whitelist, a role that is not on it is shown nowhere.
     let is_visible = |role: &Role| {
         let whitelist = snapshot.whitelisted_roles.as_ref();
         whitelist.is_none_or(|roles| roles.contains(role)) && snapshot.viewer_may_view_role(role)
     };
-    let visible = tallies.iter().filter(|(role, _)| is_visible(role));
-    Roles {
-        roles: visible
-            .map(|(role, tally)| view(snapshot, role, tally))
-            .collect(),
-    }
+    let visible = tallies(snapshot).into_iter();
+    let visible = visible.filter(|(role, _)| is_visible(role));
+    let shown = visible.map(|(role, mut tally)| {
+        let frameworks = std::mem::take(&mut tally.frameworks);
+        ShownRole {
+            role,
+            frameworks: frameworks.into_iter().cloned().collect(),
+            tally: Tally {
+                frameworks: Vec::new(),
+                ..tally
+            },
+        }
+    });
+    shown.collect()
 }
 
-fn view(snapshot: &Snapshot, role: &Role, tally: &Tally<'_>) -> serde_json::Value {
+fn view(snapshot: &Snapshot, shown: &ShownRole) -> serde_json::Value {
+    let ShownRole {
+        role,
+        tally,
+        frameworks,
+    } = shown;
     let allocated_and_offered = &tally.allocated + &tally.offered;
-    let frameworks: Vec<_> = tally.frameworks.iter().map(|id| id.as_str()).collect();
+    let frameworks: Vec<_> = frameworks.iter().map(|id| id.as_str()).collect();
     let none = Quota::default();
     let quota = snapshot.quotas.get(role).unwrap_or(&none);
     let limit: BTreeMap<&str, f64> = quota
@@ -118,7 +157,19 @@ fn view(snapshot: &Snapshot, role: &Role, tally: &Tally<'_>) -> serde_json::Valu
     })
 }
 
+/// What the weight of a role takes in a list, more or less.
+const WEIGHT_BYTES: usize = 60;
+
 /// Answers requests for `/weights`.
+pub(crate) fn weight_list(snapshot: &Snapshot) -> Document {
+    let weights = weights(snapshot);
+    let weights = list(weights.len(), WEIGHT_BYTES, move |index, out| {
+        write(out, &weights.get(index));
+    });
+    Document::of(vec![text("["), weights, text("]")])
+}
+
+/// The answer to the call GET_WEIGHTS.
 pub(crate) fn weights(snapshot: &Snapshot) -> Vec<WeightInfo> {
     let weights = snapshot.weights.iter();
     weights
@@ -129,36 +180,41 @@ pub(crate) fn weights(snapshot: &Snapshot) -> Vec<WeightInfo> {
         .collect()
 }
 
-/// The answer to GET /quota, whose parts are made one at a time: there may be thousands, and one takes several times in
-/// memory what it takes as text.
-pub(crate) struct QuotaAnswer<'a>(&'a Snapshot);
+/// What the quota of a role takes in a list, more or less.
+const QUOTA_BYTES: usize = 300;
 
-impl Serialize for QuotaAnswer<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let quotas = &self.0.quotas;
-        let role = role_of_resources(self.0);
-        let mut map = serializer.serialize_map(None)?;
-        if !quotas.is_empty() {
-            let info = |(of, quota): (&Role, &Quota)| info(of, quota, role);
-            map.serialize_entry("infos", &OneByOne(|| quotas.iter().map(info)))?;
-            map.serialize_entry("configs", &OneByOne(|| quotas.iter().map(config)))?;
-        }
-        map.end()
+/// Answers requests for `/quota`, whose parts are made one at a time: there may be thousands, and one takes several times
+/// in memory what it takes as text.
+pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
+    let quotas = &snapshot.quotas;
+    if quotas.is_empty() {
+        return Document::of(vec![text("{}")]);
     }
+    let roles: Arc<[Role]> = quotas.keys().cloned().collect();
+    let of_each = |write_one: fn(&mut Vec<u8>, (&Role, &Quota), Option<&'static str>)| {
+        let (roles, quotas) = (roles.clone(), quotas.clone());
+        let of_resources = role_of_resources(snapshot);
+        list(roles.len(), QUOTA_BYTES, move |index, out| {
+            let quota = roles.get(index).and_then(|role| quotas.get_key_value(role));
+            if let Some(quota) = quota {
+                write_one(out, quota, of_resources);
+            }
+        })
+    };
+    Document::of(vec![
+        text("{\"infos\":["),
+        of_each(|out, (role, quota), of_resources| write(out, &info(role, quota, of_resources))),
+        between_lists("configs"),
+        of_each(|out, quota, _| write(out, &config(quota))),
+        text("]}"),
+    ])
 }
 
-/// A list whose items are made while it is written.
-struct OneByOne<F>(F);
-
-impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for OneByOne<F> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq((self.0)())
-    }
-}
-
-/// The answer to GET `/quota`.
-pub(crate) fn quota(snapshot: &Snapshot) -> QuotaAnswer<'_> {
-    QuotaAnswer(snapshot)
+/// What [`quotas`] writes.
+#[cfg(test)]
+pub(crate) fn quota(snapshot: &Snapshot) -> serde_json::Value {
+    let written = crate::chunked_response::rendered_bytes(quotas(snapshot));
+    serde_json::from_slice(&written).expect("JSON")
 }
 
 /// The role that guarantees are for in the older form of Mesos.

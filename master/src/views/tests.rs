@@ -9,7 +9,9 @@ use meseta_daemon::query::Query;
 use meseta_proto::convert::parse_resources;
 use meseta_proto::mesos::v1::{self, TaskStatus};
 use meseta_resources::time::{Moment, Now};
-use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
+use meseta_resources::{
+    AgentId, ExecutorId, FrameworkId, ResourceName, Resources, Role, Scalar, TaskId,
+};
 use prost::Message as _;
 
 use super::*;
@@ -192,8 +194,13 @@ fn documents(snapshot: &Arc<Snapshot>) -> Vec<(&'static str, Document)> {
         ("tasks", tasks(snapshot, &all, &paging)),
         (
             "metrics",
-            crate::metrics::Metrics::document(&Arc::default(), snapshot, Default::default()),
+            crate::metrics::Metrics::document(&Arc::default(), snapshot, Default::default(), true),
         ),
+        ("roles", roles(snapshot)),
+        ("quotas", quotas(snapshot)),
+        ("weights", weight_list(snapshot)),
+        ("schedule", schedule_list(snapshot)),
+        ("maintenance", status_list(snapshot)),
     ]
 }
 
@@ -251,7 +258,11 @@ fn whatever_part_is_written_first_the_parts_make_the_whole() {
 
 #[test]
 fn every_task_is_shown_in_its_list() {
-    let snapshot = many_frameworks(40, 6);
+    let mut snapshot = Arc::try_unwrap(many_frameworks(40, 6)).unwrap();
+    snapshot.recovered_agents = vec![(agent_id(40), Arc::default())];
+    let agents = Arc::get_mut(&mut snapshot.agents).unwrap();
+    Arc::get_mut(&mut agents[0]).unwrap().offered = resources("cpus:2;mem:64");
+    let snapshot = Arc::new(snapshot);
     let rendered = steady(&rendered_bytes(state(&snapshot, None)));
     let frameworks = rendered["frameworks"].as_array().unwrap();
     let count = |list: &str| -> Vec<usize> {
@@ -277,8 +288,18 @@ fn every_task_is_shown_in_its_list() {
     assert_eq!(of_first["TASK_RUNNING"], count("tasks")[0]);
     assert_eq!(of_first["TASK_FINISHED"], 1_000);
     assert_eq!(of_first["slave_ids"].as_array().unwrap().len(), 40);
-    let metrics = crate::metrics::Metrics::document(&Arc::default(), &snapshot, Default::default());
-    let metrics = steady(&rendered_bytes(metrics));
+    let metrics = |has_frameworks| {
+        let (metrics, measures) = (Arc::default(), Default::default());
+        crate::metrics::Metrics::document(&metrics, &snapshot, measures, has_frameworks)
+    };
+    let without = steady(&rendered_bytes(metrics(false)));
+    assert_eq!(without["master/tasks_running"], 120.0);
+    assert_eq!(without["master/slaves_recovered"], 1.0);
+    assert_eq!(without["master/cpus_offered"], 2.0);
+    assert_eq!(without["master/cpus_revocable_offered"], 0.0);
+    let keys = without.as_object().unwrap().keys();
+    assert_eq!(keys.filter(|key| key.contains("m-0000")).count(), 0);
+    let metrics = steady(&rendered_bytes(metrics(true)));
     assert_eq!(metrics["master/tasks_running"], 120.0);
     let key = "master/frameworks/name%20%220%22/m-0000/tasks/active/task_running";
     assert_eq!(metrics[key], count("tasks")[0] as f64);
@@ -316,4 +337,63 @@ fn a_page_of_tasks_is_its_part_of_the_whole_list() {
         }
     }
     assert_eq!(ids("task_id=t-3-1").len(), 1);
+}
+
+#[test]
+fn lists_of_roles_and_machines_say_what_the_calls_say() {
+    let json = |document| steady(&rendered_bytes(document));
+    let empty = many_frameworks(0, 0);
+    let none = [
+        quotas(&empty),
+        schedule_list(&empty),
+        status_list(&empty),
+        weight_list(&empty),
+    ];
+    assert_eq!(
+        none.map(|document| json(document).to_string()),
+        ["{}", "{}", "{}", "[]"]
+    );
+    let mut snapshot = Arc::try_unwrap(many_frameworks(3, 2)).unwrap();
+    let role = |number| Role::new(&format!("r{number}")).unwrap();
+    snapshot.weights = (0..300).map(|number| (role(number), 2.5)).collect();
+    let amount = (
+        ResourceName::new("cpus").unwrap(),
+        Scalar::from_f64(2.0).unwrap(),
+    );
+    let quota = meseta_allocator::Quota {
+        guarantees: [amount.clone()].into_iter().collect(),
+        limits: [amount].into_iter().collect(),
+        legacy: false,
+    };
+    snapshot.quotas = Arc::new((0..300).map(|n| (role(n), quota.clone())).collect());
+    let machine = |number: usize| v1::MachineId {
+        hostname: Some(format!("node{number}")),
+        ..v1::MachineId::default()
+    };
+    let window = v1::maintenance::Window {
+        machine_ids: (0..300).map(machine).collect(),
+        ..v1::maintenance::Window::default()
+    };
+    let maintenance = Arc::make_mut(&mut snapshot.maintenance);
+    maintenance.schedule.windows = vec![window.clone(), window];
+    maintenance.down = (0..3).map(machine).collect();
+    let snapshot = Arc::new(snapshot);
+    let configs = serde_json::to_value(quota_status(&snapshot).configs).unwrap();
+    let shown = json(quotas(&snapshot));
+    assert_eq!(shown["configs"], configs);
+    assert_eq!(shown["infos"].as_array().unwrap().len(), 300);
+    let expected = serde_json::to_value(weights(&snapshot)).unwrap();
+    assert_eq!(json(weight_list(&snapshot)), expected);
+    let expected = serde_json::to_value(maintenance_schedule(&snapshot)).unwrap();
+    assert_eq!(json(schedule_list(&snapshot)), expected);
+    let expected = serde_json::to_value(maintenance_status(&snapshot)).unwrap();
+    assert_eq!(expected["down_machines"].as_array().unwrap().len(), 3);
+    assert_eq!(json(status_list(&snapshot)), expected);
+    let shown = json(roles(&snapshot));
+    let shown = shown["roles"].as_array().unwrap();
+    let names = shown.iter().map(|role| role["name"].as_str().unwrap());
+    let expected: Vec<Role> = tallies(&snapshot).into_keys().collect();
+    assert!(names.eq(expected.iter().map(Role::as_str)));
+    let dev = shown.iter().find(|role| role["name"] == "dev").unwrap();
+    assert_eq!(dev["frameworks"], serde_json::json!(["m-0000", "m-0001"]));
 }

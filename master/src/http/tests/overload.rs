@@ -401,31 +401,68 @@ fn a_large_answer_counts_until_it_is_made_though_its_client_has_left() {
     }
 }
 
+/// Asks for a list again and again and leaves while it is looked for; how many are read and looked for then.
+async fn leave_lists(path: &'static str) {
+    let (router, context) = small_master();
+    let (begun, end) = hold_thread();
+    begun.await.unwrap();
+    for _ in 0..20 {
+        let router = router.clone();
+        let asking = tokio::spawn(async move { get(&router, path).await });
+        settle().await;
+        asking.abort();
+        settle().await;
+    }
+    let (readers, finding) = context.renderer.used();
+    assert_eq!(readers, 0, "{path}: all have left");
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert!(
+        (1..=cores).contains(&finding),
+        "{path}: {finding} are looked for"
+    );
+    end.send(()).unwrap();
+    tokio::task::spawn_blocking(|| ()).await.unwrap();
+    settle().await;
+    assert_eq!(context.renderer.used(), (0, 0), "{path}");
+}
+
 #[test]
 fn a_list_counts_until_it_is_found_though_its_client_has_left() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(1);
     let runtime = runtime.build().unwrap();
-    runtime.block_on(async {
+    for path in ["/tasks?limit=-1", "/roles"] {
+        runtime.block_on(leave_lists(path));
+    }
+}
+
+#[test]
+fn every_list_takes_a_readers_place() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1);
+    let runtime = runtime.build().unwrap();
+    let takes = |path: &'static str| async move {
         let (router, context) = small_master();
         let (begun, end) = hold_thread();
         begun.await.unwrap();
-        for _ in 0..20 {
-            let router = router.clone();
-            let asking = tokio::spawn(async move { get(&router, "/tasks?limit=-1").await });
-            settle().await;
-            asking.abort();
-            settle().await;
-        }
-        let (readers, finding) = context.renderer.used();
-        assert_eq!(readers, 0, "all have left");
-        let cores = std::thread::available_parallelism().unwrap().get();
-        assert!((1..=cores).contains(&finding), "{finding} are looked for");
-        end.send(()).unwrap();
-        tokio::task::spawn_blocking(|| ()).await.unwrap();
+        let asking = tokio::spawn(async move { get(&router, path).await });
         settle().await;
-        assert_eq!(context.renderer.used(), (0, 0));
-    });
+        let (readers, _) = context.renderer.used();
+        end.send(()).unwrap();
+        assert_eq!(asking.await.unwrap().status(), StatusCode::OK, "{path}");
+        readers
+    };
+    for path in [
+        "/slaves",
+        "/roles",
+        "/quota",
+        "/weights",
+        "/maintenance/schedule",
+        "/maintenance/status",
+    ] {
+        assert_eq!(runtime.block_on(takes(path)), 1, "{path}");
+    }
+    assert_eq!(runtime.block_on(takes("/version")), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -321,3 +321,31 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
     assert_eq!(task["status_update_state"], "TASK_RUNNING");
     assert_eq!(task["resources"][0]["allocation_info"]["role"], "dev");
 }
+
+/// A browser keeps the headers of the answer that it has: once the master acts again it must not be told that this is the
+/// same one.
+#[tokio::test]
+async fn an_answer_that_may_be_behind_is_another_version() {
+    let open = Authentication::not_required("master");
+    let mut context = context_of(open, Recovered::default(), &[]);
+    let (standing, role) = watch::channel(Role::Leading);
+    Arc::get_mut(&mut context).unwrap().handle.standing.role = role;
+    let router = router(context);
+    let state = async || {
+        let answer = get(&router, "/weights").await;
+        let is_marked = answer.headers().contains_key("meseta-stale");
+        (is_marked, answer.headers()[header::ETAG].clone())
+    };
+    let (is_marked, fresh) = state().await;
+    assert!(!is_marked);
+    standing.send_replace(Role::Suspended {
+        reason: "the lease is not renewed".to_owned(),
+    });
+    let (is_marked, stale) = state().await;
+    assert!(is_marked);
+    assert_ne!(stale, fresh);
+    standing.send_replace(Role::Leading);
+    let known = [("If-None-Match", stale.to_str().unwrap())];
+    let again = send(&router, "GET", "/weights", &known, "").await;
+    assert_status(again, StatusCode::OK);
+}
