@@ -92,15 +92,15 @@ export function Why({ title, parameters, command }) {
     { label: "Left to offer", kind: "text", cell: (one) => one.available ?? "–" },
   ];
   return html`<section><h2>${title}</h2>
-    <ul class="why">${sentences(all).map((sentence) => html`<li>${sentence}</li>`)}</ul>
+    <ul class="why">${sentences(all, value.agents).map((sentence) => html`<li>${sentence}</li>`)}</ul>
     <details open=${isOpen} onToggle=${(event) => setOpen(event.target.open)}><summary>Agent by agent (${all.length})</summary>
       ${isOpen && html`<${Table} caption=${title} columns=${columns} rows=${all} id=${(one) => `${one.framework_id} ${one.role} ${one.slave_id}`} />`}
     </details>
     <${Command} text=${command} /></section>`;
 }
 
-/** One sentence for each reason, the one of most agents first. */
-export function sentences(explanations) {
+/** One sentence for each reason, the one of most agents first. Of very many agents only the first are explained. */
+export function sentences(explanations, total) {
   if (explanations.length === 0) return ["Nothing waits: no framework asks for resources here, or there is no agent."];
   const agents = new Set(explanations.map((one) => one.slave_id)).size;
   const reasons = new Map();
@@ -110,7 +110,8 @@ export function sentences(explanations) {
   }
   const sorted = [...reasons].sort(([, a], [, b]) => b.on.size - a.on.size);
   return sorted.map(([reason, { blocked, on }]) => {
-    const where = on.size === agents && agents > 1 ? `all ${agents} agents` : `${on.size} of ${agents} agents`;
+    const all = agents < total ? `the first ${agents} of ${total} agents` : `${agents} agents`;
+    const where = on.size === agents && agents > 1 ? `all ${all}` : `${on.size} of ${all}`;
     return `${blocked ? "No offer" : "An offer is possible"} on ${where}: ${reason}.`;
   });
 }

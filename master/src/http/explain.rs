@@ -8,6 +8,7 @@ use serde_json::json;
 use super::responses::{crowded, text};
 use super::routes::{Handled, Permitted};
 use crate::core::ExplainQuery;
+use crate::view_cache::ViewScope;
 
 pub(super) async fn handle(permitted: Permitted) -> Handled {
     let query = permitted.query();
@@ -20,10 +21,19 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let (context, caller) = (&permitted.context, &permitted.caller);
     let turn = context.buffered_responses.acquire_moderate(caller).await;
     let _turn = turn.map_err(crowded)?;
+    let is_about_one = question.agent_id.is_some();
     let explanations = context.handle.explain(caller, question).await?;
     let explanations = explanations.map_err(|invalid| text(StatusCode::BAD_REQUEST, invalid))?;
     let views: Vec<_> = explanations.iter().map(view).collect();
-    let body = json!({ "explanations": views }).to_string();
+    // There are no more explanations than an answer may have: of many agents they name the first.
+    let agents = match is_about_one {
+        true => 1,
+        false => {
+            let snapshot = context.handle.view(caller, ViewScope::Cluster).await?;
+            snapshot.agents.len()
+        }
+    };
+    let body = json!({ "explanations": views, "agents": agents }).to_string();
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 

@@ -12,12 +12,16 @@ use meseta_allocator::Explanation;
 use meseta_daemon::authentication::Caller;
 use meseta_proto::Invalid;
 use meseta_proto::mesos::v1::offer::Operation;
+use meseta_resources::Role;
 
 use crate::closed::Closed;
-use crate::core::{Administration, Answer, ExplainQuery, Request, Snapshot};
+use crate::core::{Administration, Answer, ExplainQuery, FrameworkView, Request, Snapshot};
 use crate::handle::{Handle, Query};
 use crate::permission;
 use crate::view_cache::ViewScope;
+
+/// Explanations of one answer, which the core leaves off at as many.
+const EXPLANATIONS_MAX: usize = 1_000;
 
 impl Handle {
     /// An operator's request, if it is authorized; answered when it is durable.
@@ -104,19 +108,48 @@ impl Handle {
         caller: &Caller,
         question: ExplainQuery,
     ) -> Result<Result<Vec<Explanation>, Invalid>, Closed> {
-        let explained = self.query(|answer| Query::Explain(question, answer));
-        let answer = explained.await?;
-        if caller.approver.allows_everything() {
-            return Ok(answer);
-        }
+        let mut explanations = match self.explain_to_anybody(question.clone()).await? {
+            Ok(explanations) if !caller.approver.allows_everything() => explanations,
+            answer => return Ok(answer),
+        };
         let seen = self.view(caller, ViewScope::Cluster).await?;
         let frameworks: BTreeSet<_> = seen.frameworks.iter().map(|one| &one.id).collect();
-        Ok(answer.map(|mut explanations| {
-            explanations.retain(|one| {
-                frameworks.contains(&one.framework) && seen.viewer_may_view_role(&one.role)
-            });
-            explanations
-        }))
+        let is_seen = |one: &Explanation| {
+            frameworks.contains(&one.framework) && seen.viewer_may_view_role(&one.role)
+        };
+        let is_cut = explanations.len() >= EXPLANATIONS_MAX && question.framework_id.is_none();
+        explanations.retain(is_seen);
+        if !is_cut {
+            return Ok(Ok(explanations));
+        }
+        // Frameworks that the caller may not see have taken the places of those that it may: each of these is asked about.
+        explanations.clear();
+        let asked_for = |one: &&Arc<FrameworkView>| {
+            let mut roles = one.roles.iter().map(Role::as_str);
+            roles.any(|role| Some(role) == question.role.as_deref())
+        };
+        for framework in seen.frameworks.iter().filter(asked_for) {
+            if explanations.len() >= EXPLANATIONS_MAX {
+                break;
+            }
+            let framework_id = Some(framework.id.to_string());
+            let about = ExplainQuery {
+                framework_id,
+                ..question.clone()
+            };
+            // One that has left meanwhile is not known any more.
+            let more = self.explain_to_anybody(about).await?.unwrap_or_default();
+            explanations.extend(more.into_iter().filter(is_seen));
+        }
+        explanations.truncate(EXPLANATIONS_MAX);
+        Ok(Ok(explanations))
+    }
+
+    async fn explain_to_anybody(
+        &self,
+        question: ExplainQuery,
+    ) -> Result<Result<Vec<Explanation>, Invalid>, Closed> {
+        self.query(|answer| Query::Explain(question, answer)).await
     }
 
     /// The state as far as the caller may see it.

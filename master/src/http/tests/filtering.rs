@@ -221,3 +221,47 @@ async fn a_reader_learns_what_it_may_do_and_to_which_objects() {
     assert_eq!(right["actions"]["drain_agents"], everything);
     assert_eq!(right["actions"]["update_weights"], everything);
 }
+
+/// What is left off of an answer is left off of what its reader may see.
+#[tokio::test]
+async fn frameworks_that_are_hidden_take_no_place_among_explanations() {
+    const AGENTS: usize = 600;
+    let dir = TempDir::new().unwrap();
+    let acls = r#"{"permissive":true,"view_frameworks":[
+        {"principals":{"values":["reader"]},"users":{"values":["mine"]}},
+        {"principals":{"values":["reader"]},"users":{"type":"NONE"}}]}"#;
+    let context = context_with(&dir, acls);
+    let (handle, router) = (context.handle.clone(), router(context));
+    let principals = Principals::new();
+    let mut kept = Vec::new();
+    for number in 0..AGENTS {
+        let mut register = registration("cpus:1;mem:64");
+        register.agent_info.hostname = format!("node{number}");
+        let (_, frames) = join(&handle, register).await;
+        frames.next().await.expect("a frame that says it is in");
+        kept.push(frames);
+    }
+    let to = (&Method::POST, "/api/v1/scheduler");
+    let mut streams = Vec::new();
+    for user in ["theirs", "mine"] {
+        let body = format!(
+            r#"{{"type":"SUBSCRIBE","subscribe":{{"framework_info":{{"user":"{user}","name":"x",
+            "roles":["ads"],"capabilities":[{{"type":"MULTI_ROLE"}}]}}}}}}"#
+        );
+        let mut stream = ask(&router, &principals, RIGHT, to, (&[JSON], &body)).await;
+        let subscribed = record(&mut stream).await;
+        let id = subscribed["subscribed"]["framework_id"]["value"].clone();
+        streams.push((stream, id));
+    }
+    let explain = async |who| {
+        let path = (&Method::GET, "/explain?role=ads");
+        let answer = json_of(ask(&router, &principals, who, path, (&[], "")).await).await;
+        assert_eq!(answer["agents"], AGENTS);
+        answer["explanations"].as_array().unwrap().clone()
+    };
+    let all = explain(RIGHT).await;
+    assert_eq!(all.len(), 1_000);
+    let seen = explain(READER).await;
+    assert!(seen.iter().all(|one| one["framework_id"] == streams[1].1));
+    assert_eq!(seen.len(), AGENTS);
+}

@@ -171,7 +171,7 @@ async fn an_explanation_names_whom_it_is_about() {
         assert_eq!(response.status().as_u16(), status, "{query}");
     }
     let none = get(&router, &format!("/explain?framework_id={id}")).await;
-    assert_eq!(text_of(none).await, r#"{"explanations":[]}"#);
+    assert_eq!(text_of(none).await, r#"{"agents":0,"explanations":[]}"#);
 }
 
 /// A master with one agent, one framework and one running task, and their streams.
