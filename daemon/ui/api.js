@@ -280,7 +280,9 @@ export function usePoll(load, dependencies, seconds = 5) {
         if (!isOver) noteLate(round, at && error && error.status !== 404 && { at, error });
       }
       isAsking = false;
-      const pause = Math.max(seconds * 1000, Math.min(PAUSE_MS_MAX, REST * (performance.now() - from)));
+      // Of a daemon that answers nothing at all, the time that it took says nothing.
+      const took = connection.trouble ? 0 : performance.now() - from;
+      const pause = Math.max(seconds * 1000, Math.min(PAUSE_MS_MAX, REST * took));
       if (!isOver) timer = setTimeout(round, isDue ? 0 : error?.isBrief ? 1000 : pause);
     };
     const seen = () => !document.hidden && !isAsking && round();
