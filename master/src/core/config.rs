@@ -67,6 +67,8 @@ pub struct Memory {
     pub partial_reregistrations: usize,
     /// What the agents of one host bring along when they come back, and this master did not give them.
     pub reported: usize,
+    /// Operations on all agents whose end is not acknowledged.
+    pub operations: usize,
     /// Offers that one framework is sent in one cycle, encoded.
     pub offers: usize,
     /// What frameworks say of themselves to agents between two allocation ticks: a sixteenth of what may wait for all agents,
@@ -74,6 +76,9 @@ pub struct Memory {
     pub infos_per_tick: usize,
     /// FAILURE events to all schedulers between two ticks: a tenth of what may wait for them.
     pub failures_per_tick: usize,
+    /// Inverse offers to all schedulers between two ticks: a tenth of what may wait for them, and a third of what may wait for
+    /// one.
+    pub inverse_offers_per_tick: usize,
     /// What the launches of one ACCEPT are on their way to the agent: half of what may wait for one.
     pub launches_per_accept: usize,
     /// The tasks that one framework has named to be reconciled and has not been answered.
@@ -94,9 +99,11 @@ impl Memory {
             agents: total_bytes / 32,
             partial_reregistrations: total_bytes / 8,
             reported: at_least(total_bytes / 32, REPORTED_BYTES_MIN),
+            operations: total_bytes / 32,
             offers: total_bytes / 256,
             infos_per_tick: total_bytes / 512,
             failures_per_tick: at_least(total_bytes / 200_000, 100),
+            inverse_offers_per_tick: total_bytes / 100_000,
             launches_per_accept: total_bytes / 256,
             questions_per_framework: total_bytes / 16,
         }

@@ -23,6 +23,7 @@ use super::state::framework_info_usage::FrameworkInfoUsage;
 use super::state::inverse_offers::InverseOffers;
 use super::state::locations::{Endpoint, Locations};
 use super::state::offer::Offer;
+use super::state::operation_memory::OperationMemory;
 use super::state::operator_settings::OperatorSettings;
 use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
@@ -105,6 +106,8 @@ pub struct MasterCore {
 
     /// Operations that their frameworks gave a name, and where they are.
     pub(super) named_operations: BTreeMap<(FrameworkId, String), (AgentId, OperationUuid)>,
+    /// Memory of the operations on all agents, by framework.
+    pub(super) operation_memory: OperationMemory,
     pub(super) next_operation: u64,
 
     pub(super) pending: VecDeque<(Lsn, Pending)>,

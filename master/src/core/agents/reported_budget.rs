@@ -12,12 +12,11 @@ use prost::Message as _;
 
 use crate::core::master::MasterCore;
 use crate::core::state::agent::Agent;
-use crate::core::state::operation::{OPERATIONS_PER_AGENT_MAX, OperationRecord};
+use crate::core::state::operation::{
+    DECODED_PER_ENCODED, ENTRY_BYTES, OPERATIONS_PER_AGENT_MAX, OperationRecord,
+};
 use crate::core::state::task::{ExecutorRecord, TaskRecord};
 use crate::core::wire::{self, Format};
-
-/// What an entry of a table takes beside its record: ids, and its places in tables.
-const ENTRY_BYTES: usize = 512;
 
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,11 +138,10 @@ fn memory_of_executor(record: &ExecutorRecord) -> usize {
     ENTRY_BYTES + record.info.len() + user + resources
 }
 
-/// Decoded messages take some times what they are on the wire.
 fn memory_of_operation(record: &OperationRecord) -> usize {
     let statuses = record.statuses.iter().chain([&record.latest]);
     let statuses: usize = statuses.map(v1::OperationStatus::encoded_len).sum();
-    ENTRY_BYTES + (record.info.encoded_len() + statuses) * 4
+    ENTRY_BYTES + (record.info.encoded_len() + statuses) * DECODED_PER_ENCODED
 }
 
 impl Agent {

@@ -149,6 +149,11 @@ impl MasterCore {
         if let Some(many) = usage.refusal(agent.id(), Some(id), message.encoded_len()) {
             return Err(invalid!("{many}; acknowledge some first"));
         }
+        let max = self.config.memory.operations;
+        let memory = &self.operation_memory;
+        memory
+            .check(Some(id), message.encoded_len(), max)
+            .map_err(|refusal| invalid!("{refusal}; acknowledge some first"))?;
         let Some(operation_id) = &message.id else {
             return Ok(());
         };
@@ -277,6 +282,7 @@ impl MasterCore {
             self.named_operations.insert(key, (agent_id.clone(), uuid));
         }
         agent.operation_usage.add(&record);
+        self.operation_memory.add(&record);
         Arc::make_mut(&mut agent.operations).insert(uuid, Arc::new(record));
         tracing::info!(
             %agent_id,
@@ -355,6 +361,11 @@ impl MasterCore {
         let usage = &agent.operation_usage;
         if let Some(many) = usage.refusal(agent.id(), None, message.encoded_len()) {
             return Answer::Conflict(format!("{many}; try again later"));
+        }
+        let max = self.config.memory.operations;
+        let memory = &self.operation_memory;
+        if let Err(refusal) = memory.check(None, message.encoded_len(), max) {
+            return Answer::Conflict(format!("{refusal}; try again later"));
         }
         let id = agent.id().clone();
         let instead = reserved_otherwise(&agent.profile.total, &operation);

@@ -27,6 +27,10 @@ use crate::core::wire::{self, event_of};
 /// in Mesos.
 const ORPHANS_WAIT: Duration = Duration::from_secs(600);
 
+/// What one agent tells of operations counts up to this part of the memory for those of all agents, whatever it is: a false
+/// agent must not keep frameworks from having any elsewhere. Further ones are within the limit of what agents report.
+const ADOPTED_PART: usize = 64;
+
 impl MasterCore {
     /// An agent tells of an operation.
     pub(in crate::core) fn operation_update(
@@ -179,6 +183,7 @@ impl MasterCore {
             return;
         };
         agent.operation_usage.remove(&removed);
+        self.operation_memory.remove(&removed);
         if let Some(key) = removed.named() {
             self.named_operations.remove(&key);
         }
@@ -350,9 +355,15 @@ impl MasterCore {
             return Vec::new();
         };
         let table = Arc::make_mut(&mut agent.operations);
+        let mut memory_left = self.config.memory.operations / ADOPTED_PART;
+        if !report.operations.is_empty() {
+            let adopted = table.values().filter(|record| record.is_adopted);
+            let counted: usize = adopted.map(|record| record.memory).sum();
+            memory_left = memory_left.saturating_sub(counted);
+        }
         let mut named = BTreeSet::new();
         for message in &report.operations {
-            let Some(record) = OperationRecord::reported(id, message) else {
+            let Some(mut record) = OperationRecord::reported(id, message) else {
                 tracing::warn!(agent_id = %id, "a reported operation makes no sense and is left out");
                 continue;
             };
@@ -373,7 +384,12 @@ impl MasterCore {
             if let Some(key) = record.named() {
                 self.named_operations.insert(key, (id.clone(), record.uuid));
             }
+            if record.memory > memory_left {
+                record.memory = 0;
+            }
+            memory_left -= record.memory;
             agent.operation_usage.add(&record);
+            self.operation_memory.add(&record);
             table.insert(record.uuid, Arc::new(record));
         }
         budget.log(id);
@@ -413,6 +429,7 @@ impl MasterCore {
         message: &str,
     ) {
         for record in operations.values() {
+            self.operation_memory.remove(record);
             let key = record.named();
             if let Some(key) = &key {
                 self.named_operations.remove(key);

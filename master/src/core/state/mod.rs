@@ -17,6 +17,7 @@
 //! - `names`: states and kinds in the names of metrics
 //! - `offer`: an outstanding offer
 //! - `operation`: an operation until its end is acknowledged
+//! - `operation_memory`: what operations on all agents take, by framework
 //! - `operator_settings`: what operators have set
 //! - `operation_usage`: what an agent has of operations, by framework
 //! - `ownership`: whose framework ids are
@@ -48,6 +49,7 @@ pub(super) mod maintenance;
 pub(super) mod names;
 pub(super) mod offer;
 pub(super) mod operation;
+pub(super) mod operation_memory;
 pub(super) mod operation_usage;
 pub(super) mod operator_settings;
 pub(super) mod ownership;

@@ -41,6 +41,18 @@ pub(in crate::core) const RESOURCES_PER_OPERATION_MAX: usize = 512;
 /// has: what each further operation, offer and task there costs goes with them.
 pub(in crate::core) const RESOURCES_PER_AGENT_MAX: usize = 4_096;
 
+/// What an entry of a table takes beside its record: ids, and its places in tables.
+pub(in crate::core) const ENTRY_BYTES: usize = 512;
+
+/// Decoded messages take some times what they are on the wire.
+pub(in crate::core) const DECODED_PER_ENCODED: usize = 4;
+
+/// What an operation of so many encoded bytes takes until its end is acknowledged: itself, and what two statuses tell of
+/// the resources that came of it.
+pub(in crate::core) const fn memory_of_operation(encoded_bytes: usize) -> usize {
+    ENTRY_BYTES + 3 * encoded_bytes * DECODED_PER_ENCODED
+}
+
 /// Statuses kept of one operation; ours has two in its life.
 const STATUSES_MAX: usize = 10;
 
@@ -72,6 +84,10 @@ pub struct OperationRecord {
     pub statuses: Vec<OperationStatus>,
     /// The agent came back without it: its own word of what it has was taken since.
     pub(in crate::core) is_lost: bool,
+    /// An agent told of it, and this master did not apply it.
+    pub(in crate::core) is_adopted: bool,
+    /// What it counts of the memory for operations on all agents.
+    pub(in crate::core) memory: usize,
 }
 
 impl OperationRecord {
@@ -91,10 +107,12 @@ impl OperationRecord {
             uuid,
             framework_id,
             agent_id,
+            memory: memory_of_operation(info.encoded_len()),
             info: Arc::new(info),
             latest,
             statuses: Vec::new(),
             is_lost: false,
+            is_adopted: false,
         }
     }
 
@@ -106,6 +124,7 @@ impl OperationRecord {
             None => None,
         };
         let mut record = Self::new(uuid, framework_id, agent_id.clone(), message.info.clone());
+        record.is_adopted = true;
         record.latest = message.latest_status.clone();
         record.statuses = message
             .statuses

@@ -4,6 +4,7 @@ use meseta_resources::OfferId;
 
 use super::*;
 use crate::core::state::deactivation::Deactivation;
+use crate::core::state::operation_memory::OperationMemory;
 use crate::core::state::pending::Pending;
 
 impl World {
@@ -43,6 +44,7 @@ impl World {
         self.core.snapshot();
         self.core.check_history();
         self.core.check_descriptions();
+        self.core.check_operation_memory();
         let core = &self.core;
         assert_eq!(core.counters.invariant_violations, 0);
         for agent in core.agents.values() {
@@ -137,6 +139,16 @@ impl World {
 }
 
 impl MasterCore {
+    /// What operations take, counted anew.
+    fn check_operation_memory(&self) {
+        let mut counted = OperationMemory::default();
+        let agents = self.agents.values();
+        for record in agents.flat_map(|agent| agent.operations.values()) {
+            counted.add(record);
+        }
+        assert_eq!(self.operation_memory, counted);
+    }
+
     /// What is kept, counted anew: the sums have to agree.
     pub(super) fn check_descriptions(&self) {
         let expected = self.recovered_agents.iter();

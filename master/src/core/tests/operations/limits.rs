@@ -5,6 +5,7 @@ use crate::core::state::operation::{
     OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_AGENT_MAX,
     RESOURCES_PER_OPERATION_MAX, RESOURCES_SCANNED_MAX,
 };
+use crate::core::state::operation_memory::OperationMemory;
 use crate::core::state::operation_usage::OperationUsage;
 
 /// RESERVE of so many thousandths of a cpu, each named apart.
@@ -140,4 +141,121 @@ fn operations_whose_end_nobody_acknowledges_take_so_many_bytes_at_most() {
     assert_eq!(*usage, OperationUsage::default());
     let small = reserved(&parse("mem:1"), "dev", None);
     world.operate_accepted(&node, reserve(&small));
+}
+
+/// A master with so much memory for operations; a framework that is offered two agents, and one that is offered a third.
+/// Neither is offered more unless it revives.
+fn with_memory_for_operations(bytes: usize) -> (World, [Node; 3], [Scheduler; 2]) {
+    let mut config = config();
+    config.memory.operations = bytes;
+    let mut world = World::configured(config);
+    let node = |port, world: &mut World| world.capable_agent(port, "cpus:4;mem:1024");
+    let [first, second] = [5051, 5052].map(|port| node(port, &mut world));
+    let suppress = || Action::Suppress { roles: Vec::new() };
+    let dev = world.subscribe(framework("dev", &["dev"]));
+    world.call_accepted(&dev, suppress());
+    let third = node(5053, &mut world);
+    let ops = world.subscribe(framework("ops", &["ops"]));
+    world.call_accepted(&ops, suppress());
+    (world, [first, second, third], [dev, ops])
+}
+
+/// Reserves and unreserves so often on what a framework is offered of an agent; gives what it was told.
+fn reserve_again_and_again(
+    world: &mut World,
+    scheduler: &Scheduler,
+    (node, to): (&Node, &str),
+    count: usize,
+) -> Vec<OperationStatus> {
+    let mut offers = world.core.offers.values();
+    let offer = offers.find(|offer| offer.agent_id.as_str() == node.id);
+    let offer = v1::Offer {
+        id: (&offer.expect("an offer of the agent").id).into(),
+        ..v1::Offer::default()
+    };
+    let mine = reserved(&parse("cpus:0.01"), to, None);
+    let operations = (0..count).map(|number| {
+        let operation = match number % 2 {
+            0 => reserve(&mine),
+            _ => unreserve(&mine),
+        };
+        named(operation, &format!("{}-{number}", node.id))
+    });
+    let operations = operations.collect();
+    world.do_all(scheduler, &offer, operations);
+    world.operation_events(scheduler)
+}
+
+#[test]
+fn operations_on_all_agents_whose_end_a_framework_does_not_acknowledge_take_so_much_at_most() {
+    let (mut world, nodes, [dev, ops]) = with_memory_for_operations(40_000);
+    let [first, second, third] = &nodes;
+    let told = reserve_again_and_again(&mut world, &dev, (first, "dev"), 8);
+    assert!(told.is_empty(), "{told:?}");
+    assert_eq!(world.finish(first), 8);
+    world.operation_events(&dev);
+    let told = reserve_again_and_again(&mut world, &dev, (second, "dev"), 8);
+    let (last, taken) = (told.last().expect("one too many"), 8 - told.len());
+    assert!((1..8).contains(&taken), "{taken}");
+    assert_eq!(last.state(), OperationState::OperationError);
+    assert_says(last.message(), "acknowledge some first");
+    // Another framework has room, and an operator.
+    let told = reserve_again_and_again(&mut world, &ops, (third, "ops"), 2);
+    assert!(told.is_empty(), "{told:?}");
+    let small = reserved(&parse("mem:1"), "dev", None);
+    world.operate_accepted(second, reserve(&small));
+    // What is acknowledged makes room.
+    for number in 0..8 {
+        let acknowledge = Action::AcknowledgeOperationStatus {
+            agent_id: first.id.clone(),
+            operation_id: format!("{}-{number}", first.id),
+            uuid: [7; 16],
+        };
+        world.call_accepted(&dev, acknowledge);
+    }
+    world.call_accepted(&dev, Action::Revive { roles: Vec::new() });
+    world.advance(SECOND);
+    let told = reserve_again_and_again(&mut world, &dev, (first, "dev"), 2);
+    assert!(told.is_empty(), "{told:?}");
+    // What is lost with its agent counts no more.
+    world.advance(200 * SECOND);
+    assert!(world.core.agents.is_empty());
+    assert_eq!(world.core.operation_memory, OperationMemory::default());
+}
+
+#[test]
+fn a_false_agent_cannot_use_up_the_memory_for_operations_by_what_it_tells() {
+    let (mut world, [first, second, _], [dev, _]) = with_memory_for_operations(64_000);
+    let mine = reserved(&parse("cpus:0.01"), "dev", None);
+    let told = |number: u8| {
+        let info = named(reserve(&mine), &format!("false-{number}"));
+        let latest_status = OperationStatus {
+            operation_id: info.id.clone(),
+            state: OperationState::OperationPending.into(),
+            ..OperationStatus::default()
+        };
+        v1::Operation {
+            framework_id: Some(v1::FrameworkId {
+                value: dev.id.clone(),
+            }),
+            agent_id: None,
+            info,
+            latest_status,
+            statuses: Vec::new(),
+            uuid: v1::Uuid {
+                value: vec![number; 16],
+            },
+        }
+    };
+    let mut false_agent = second;
+    for numbers in [0..20, 20..40_u8] {
+        world.lose_agent(&false_agent);
+        let mut report = report(&false_agent, vec![], vec![]);
+        report.operations = numbers.map(told).collect();
+        false_agent.connection = world.handshake(AgentMessage::Reregister(report));
+    }
+    let known = &world.core.agents[false_agent.id.as_str()].operations;
+    assert_eq!(known.len(), 40);
+    let told = reserve_again_and_again(&mut world, &dev, (&first, "dev"), 8);
+    assert!(told.is_empty(), "{told:?}");
 }
