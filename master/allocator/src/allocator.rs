@@ -16,6 +16,7 @@ use crate::class::Classes;
 use crate::error::Error;
 use crate::filters::FilterIndex;
 use crate::framework::{Framework, FrameworkKey, Minimum, Slot};
+use crate::profile::Profiles;
 use crate::recovery::Recovery;
 use crate::rng::Rng;
 use crate::roles::{RoleKey, RoleTree, SlotKey};
@@ -44,6 +45,7 @@ pub struct Allocator {
     pub(crate) slots: Slab<Slot>,
     pub(crate) filters: FilterIndex,
     pub(crate) minimum: Minimum,
+    pub(crate) profiles: Profiles,
     /// Slots with a minimum of their own.
     pub(crate) minimum_overrides: usize,
     /// Slots with offer constraints.
@@ -67,6 +69,8 @@ pub struct Allocator {
     pub(crate) maintained: Bits,
     /// Those of them whose holders are to be asked to leave, if they are not yet.
     pub(crate) inverse_due: Bits,
+    /// With which of them to begin.
+    pub(crate) inverse_next: AgentKey,
     /// Something was given back or quota was changed since the last cycle.
     pub(crate) relaxed: bool,
     /// Shared volumes offered in the running cycle.
@@ -107,6 +111,7 @@ impl Allocator {
             slots: Slab::default(),
             filters: FilterIndex::default(),
             minimum,
+            profiles: Profiles::default(),
             minimum_overrides: 0,
             constrained: 0,
             gpus,
@@ -121,6 +126,7 @@ impl Allocator {
             held_back: Bits::default(),
             maintained: Bits::default(),
             inverse_due: Bits::default(),
+            inverse_next: 0,
             relaxed: false,
             offered_shared: Vec::new(),
             whitelist: None,

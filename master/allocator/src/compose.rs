@@ -15,6 +15,7 @@ use crate::framework::{Framework, Slot};
 use crate::roles::{RoleKey, RoleTree, SlotKey};
 use crate::slab::{Slab, at};
 use crate::sorter::Kind;
+use crate::spec::FrameworkCapabilities;
 
 /// Of the two passes of a cycle.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -339,7 +340,7 @@ impl Allocator {
 
     /// Whether an offer is worth making.
     pub(crate) fn is_allocatable(&self, slot: SlotKey, offer: &Bundle) -> bool {
-        let minimum = self.slots[slot].minimum.as_ref().unwrap_or(&self.minimum);
+        let minimum = self.slots[slot].minimum.as_deref().unwrap_or(&self.minimum);
         !offer.is_empty() && minimum.is_met(&self.classes, |kind| self.quantity(offer, kind))
     }
 
@@ -365,22 +366,33 @@ impl Allocator {
 
     /// Whether the framework may hear of the agent at all.
     pub(crate) fn mismatch(&self, agent: AgentKey, slot: SlotKey) -> Option<Mismatch> {
-        let (entry, slot) = (&self.agents[agent], &self.slots[slot]);
+        let slot = &self.slots[slot];
         let capabilities = self.frameworks[slot.framework].capabilities;
         if slot
             .excluded
             .as_ref()
             .is_some_and(|excluded| excluded.contains(agent))
         {
-            Some(Mismatch::Constraint)
-        } else if entry.has_gpus && self.options.filter_gpu_resources && !capabilities.gpu_resources
-        {
+            return Some(Mismatch::Constraint);
+        }
+        self.lacks_capability(agent, capabilities, slot.is_nested)
+    }
+
+    /// Whether an agent is not for frameworks with these capabilities.
+    pub(crate) fn lacks_capability(
+        &self,
+        agent: AgentKey,
+        capabilities: FrameworkCapabilities,
+        is_nested: bool,
+    ) -> Option<Mismatch> {
+        let entry = &self.agents[agent];
+        if entry.has_gpus && self.options.filter_gpu_resources && !capabilities.gpu_resources {
             Some(Mismatch::Gpus)
         } else if entry.is_remote && !capabilities.region_aware {
             Some(Mismatch::Region)
         } else if capabilities.multi_role && !entry.facts.capabilities.multi_role {
             Some(Mismatch::MultiRole)
-        } else if slot.is_nested && !entry.facts.capabilities.hierarchical_role {
+        } else if is_nested && !entry.facts.capabilities.hierarchical_role {
             Some(Mismatch::HierarchicalRole)
         } else {
             None

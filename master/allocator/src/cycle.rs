@@ -15,6 +15,7 @@
 //! | `relaxed` | what quotas leave may have grown | by each release and each change of totals or quota | by the next cycle |
 //! | `starved` (of a role) | limits leave the role nothing that makes an offer; none: not known | by the first look | by each change of the role's quota or use |
 //! | `tried`, `all_starved` (of a cycle) | a role was looked at on this agent; on an agent none was, so no plain one has to be walked | by a visit | with the cycle |
+//! | `profiles` (of the sorter), `Suitability` (of a cycle) | the frameworks of a role have one minimum and the same capabilities, for which the agent visited has nothing | by the first look at the role; of the profile at this agent | by each change of a framework in the role, or below it; with the visit |
 //! | `blocking` (of filters) | filters refuse a framework all that the agent has | by `refresh`, for a free `basis` | when `basis` does not hold any more |
 //! | `open` (of filters) | some filter is not blocking, so that less free may make it so | by `add` and `refresh` | by `refresh` and `clear` |
 
@@ -25,10 +26,11 @@ use crate::agents::AgentKey;
 use crate::bundle::Bundle;
 use crate::compose::{OfferVisibility, Stage};
 use crate::error::Error;
-use crate::roles::{RoleKey, RoleTree, SlotKey};
+use crate::profile::Suitability;
+use crate::roles::{RoleKey, SlotKey};
 use crate::slab::{Key, KeyMap};
-use crate::sorter::{NodeKey, Sorter};
 use crate::spec::{Allocation, SorterKind};
+use crate::walk::Walk;
 
 /// One offer in the making.
 #[derive(Debug)]
@@ -36,43 +38,6 @@ struct Grant {
     agent: AgentKey,
     slot: SlotKey,
     resources: Bundle,
-}
-
-/// Walks the active roles in order.
-#[derive(Debug, Default)]
-struct Walk {
-    /// Nodes whose children are being walked, and how far.
-    stack: Vec<(NodeKey, usize)>,
-    /// Instead of the stack, for the random sorter.
-    shuffled: Option<std::vec::IntoIter<RoleKey>>,
-}
-
-impl Walk {
-    fn start(&mut self, sorter: &Sorter) {
-        self.stack.clear();
-        self.stack.push((sorter.root(), 0));
-        self.shuffled = None;
-    }
-
-    #[inline]
-    fn next(&mut self, sorter: &Sorter, roles: &RoleTree) -> Option<RoleKey> {
-        if let Some(shuffled) = &mut self.shuffled {
-            return shuffled.next();
-        }
-        while let Some((node, position)) = self.stack.last_mut() {
-            let Some(child) = sorter.order(*node).get(*position).copied() else {
-                self.stack.pop();
-                continue;
-            };
-            *position += 1;
-            let role = sorter.tag(child);
-            if roles[role].own == child {
-                return Some(role);
-            }
-            self.stack.push((child, 0));
-        }
-        None
-    }
 }
 
 /// Buffers of one cycle.
@@ -85,6 +50,7 @@ struct Cycle {
     guaranteed: KeyMap<(AgentKey, SlotKey), usize>,
     offer: Bundle,
     walk: Walk,
+    suitability: Suitability,
     /// Some role was looked at since the last walk began.
     tried: bool,
     /// No role has anything left below its limits that could make an offer.
@@ -338,8 +304,10 @@ impl Allocator {
             }
         }
         cycle.tried = false;
+        cycle.suitability.start();
         self.start_walk(&mut cycle.walk);
-        while let Some(role) = cycle.walk.next(&self.sorter, &self.roles) {
+        while let Some(role) = self.next_suited(cycle, agent) {
+            self.note_profile_of(role);
             if self.visit_role(cycle, agent, role, Stage::Rest) {
                 if self.agents[agent].free.is_empty() {
                     break;
@@ -355,6 +323,27 @@ impl Allocator {
             cycle.all_starved = true;
         }
         self.sorter.settle();
+    }
+
+    /// The next role of a walk of which some framework may have something of the agent.
+    #[inline]
+    fn next_suited(&self, cycle: &mut Cycle, agent: AgentKey) -> Option<RoleKey> {
+        if self.options.framework_sorter == SorterKind::Random {
+            // Each role that is looked at draws numbers.
+            return cycle.walk.next(&self.sorter, &self.roles);
+        }
+        let Cycle {
+            walk,
+            suitability,
+            tried,
+            ..
+        } = cycle;
+        walk.next_where(&self.sorter, &self.roles, |node| {
+            let profile = self.sorter.profile(node);
+            let unsuited = suitability.is_unsuited(profile, || self.is_unsuited(agent, profile));
+            *tried |= unsuited;
+            unsuited
+        })
     }
 
     /// Offers to the frameworks of one role. True if one got something.
@@ -512,7 +501,7 @@ impl Allocator {
             }
             let shuffled = self.rng.weighted_shuffle(&self.sorter, &leaves);
             let roles: Vec<RoleKey> = shuffled.iter().map(|node| self.sorter.tag(*node)).collect();
-            walk.shuffled = Some(roles.into_iter());
+            walk.shuffle(roles);
         }
     }
 

@@ -318,7 +318,7 @@ impl Allocator {
             return Err(Blocker::NothingForRole { free });
         }
         if !self.is_allocatable(slot, offer) {
-            let minimum = self.slots[slot].minimum.as_ref().unwrap_or(&self.minimum);
+            let minimum = self.slots[slot].minimum.as_deref().unwrap_or(&self.minimum);
             return Err(Blocker::BelowMinimum {
                 offer: resources(),
                 minimum: minimum.alternatives().collect(),

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::bits::Bits;
 use crate::bundle::{Bundle, ClassKey};
 use crate::roles::{RoleKey, SlotKey};
-use crate::slab::{Key, Slab, at, key_of};
+use crate::slab::{Key, KeyMap, Slab, at, key_of};
 
 /// A slot's filters share this key until they are cleared.
 pub(crate) type FilterKey = Key;
@@ -26,6 +26,8 @@ const AGENTS_LISTED_MAX: usize = 16;
 /// Filters of one key on one agent. Of more, that which runs out first is dropped, which only brings an offer early:
 /// schedulers that decline what they are offered have one, and a few where they took a part.
 const ENTRIES_OF_KEY_MAX: usize = 64;
+/// To search for one role among those of an agent costs as much as to look at so many.
+const ROLES_PER_SEARCH: usize = 16;
 /// Equal refusals are looked for among so many of the latest.
 const REFUSED_COMPARED_MAX: usize = 8;
 
@@ -371,6 +373,26 @@ impl AgentFilters {
             self.roles.remove(position);
         }
         had
+    }
+
+    /// As [`AgentFilters::forget`], of several slots by their roles.
+    pub(crate) fn forget_all(&mut self, slots: &KeyMap<RoleKey, Bits>) {
+        // Each of few roles is looked for; of many, those are that have filters here.
+        if slots.len() < self.roles.len() / ROLES_PER_SEARCH {
+            for (role, locals) in slots {
+                for local in locals.iter() {
+                    self.forget(*role, local);
+                }
+            }
+            return;
+        }
+        self.roles.retain(|(role, filters)| {
+            for local in slots.get(role).into_iter().flat_map(Bits::iter) {
+                filters.blocking.remove(local);
+                filters.has.remove(local);
+            }
+            !filters.has.is_empty()
+        });
     }
 
     /// Drops all filters. True if one of them was alive.

@@ -1,6 +1,7 @@
 //! A framework as the allocator keeps it, and its place in each of its roles.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use meseta_resources::{FrameworkId, ResourceName, ResourceQuantities, Scalar};
 
@@ -9,6 +10,7 @@ use crate::bits::Bits;
 use crate::class::Classes;
 use crate::constraints::OfferConstraints;
 use crate::filters::FilterKey;
+use crate::profile::ProfileKey;
 use crate::roles::{RoleKey, SlotKey};
 use crate::slab::{Key, KeyMap};
 use crate::sorter::{Kind, NodeKey};
@@ -42,7 +44,9 @@ pub(crate) struct Slot {
     pub(crate) subscribed: bool,
     pub(crate) suppressed: bool,
     pub(crate) is_nested: bool,
-    pub(crate) minimum: Option<Minimum>,
+    pub(crate) minimum: Option<Arc<Minimum>>,
+    /// None while it has never subscribed.
+    pub(crate) profile: Option<ProfileKey>,
     pub(crate) constraints: OfferConstraints,
     /// Agents that the constraints rule out; None without constraints.
     pub(crate) excluded: Option<Bits>,
@@ -51,11 +55,11 @@ pub(crate) struct Slot {
 }
 
 /// Alternatives for the least that an offer must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Minimum(Vec<Vec<Least>>);
 
 /// The least of one resource.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Least {
     name: ResourceName,
     /// None if there need not be such a kind, or it may be forgotten: then it is looked for by its name.

@@ -1,6 +1,7 @@
 //! The calls about frameworks and roles: subscriptions, suppression, weights, quota.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use meseta_resources::{AgentId, FrameworkId, Resources, Role, Scalar};
 
@@ -8,7 +9,7 @@ use crate::Allocator;
 use crate::agent_calls::check_allocated;
 use crate::agents::AgentKey;
 use crate::bits::Bits;
-use crate::constraints::OfferConstraints;
+use crate::constraints::{ConstraintsOfRoles, OfferConstraints};
 use crate::error::Error;
 use crate::framework::{Framework, FrameworkKey, Minimum, Slot};
 use crate::quota::Quota;
@@ -95,6 +96,7 @@ impl Allocator {
                 maintenance.forget(id);
             }
         }
+        self.clear_filters(&slots);
         for slot in slots {
             self.slots[slot].subscribed = false;
             self.place_slot(slot);
@@ -160,8 +162,9 @@ impl Allocator {
     pub fn deactivate_framework(&mut self, id: &FrameworkId) -> Result<(), Error> {
         let key = self.framework_key(id)?;
         self.frameworks[key].active = false;
-        for slot in self.frameworks[key].slots.clone() {
-            self.clear_filters(slot);
+        let slots = self.frameworks[key].slots.clone();
+        self.clear_filters(&slots);
+        for slot in slots {
             self.place_slot(slot);
         }
         self.clear_inverse_filters(key);
@@ -187,9 +190,10 @@ impl Allocator {
     /// When the framework is not known, or not subscribed to one of the roles.
     pub fn revive(&mut self, id: &FrameworkId, roles: &BTreeSet<Role>) -> Result<(), Error> {
         let key = self.framework_key(id)?;
-        for slot in self.named_slots(key, roles)? {
+        let slots = self.named_slots(key, roles)?;
+        self.clear_filters(&slots);
+        for slot in slots {
             self.slots[slot].suppressed = false;
-            self.clear_filters(slot);
             self.place_slot(slot);
         }
         self.clear_inverse_filters(key);
@@ -316,6 +320,7 @@ impl Allocator {
             suppressed: false,
             is_nested: self.roles[role_key].parent.is_some(),
             minimum: None,
+            profile: None,
             constraints: OfferConstraints::default(),
             excluded: None,
             holdings: 0,
@@ -337,55 +342,71 @@ impl Allocator {
         let mut slots = self.frameworks[key].slots.iter();
         let filters = |slot: &SlotKey| self.filters.count(self.slots[*slot].filters);
         let are_misjudged = before != spec.capabilities && slots.any(|slot| filters(slot) > 0);
+        self.constrain(key, spec);
+        let mut minimums = KeyMap::default();
+        let mut revived = Vec::new();
         for role in &spec.roles {
             let slot = self.ensure_slot(key, role);
             let suppressed = spec.suppressed.contains(role);
             if self.slots[slot].suppressed && !suppressed {
-                self.clear_filters(slot);
+                revived.push(slot);
             }
             let minimum = spec.min_allocatable.get(role);
-            let minimum = minimum.map(|minimum| Minimum::of_framework(&self.classes, minimum));
+            let minimum = minimum.map(|minimum| {
+                let compile = || Arc::new(Minimum::of_framework(&self.classes, minimum));
+                minimums.entry(minimum).or_insert_with(compile).clone()
+            });
             self.set_minimum(slot, minimum);
-            self.constrain(slot, spec.constraints.get(role));
+            self.update_profile(slot);
             let entry = &mut self.slots[slot];
             (entry.subscribed, entry.suppressed) = (true, suppressed);
             self.place_slot(slot);
         }
-        for slot in self.frameworks[key].slots.clone() {
-            let role = &self.roles[self.slots[slot].role].role;
-            if self.slots[slot].subscribed && !spec.roles.contains(role) {
-                self.clear_filters(slot);
-                self.set_minimum(slot, None);
-                let entry = &mut self.slots[slot];
-                (entry.subscribed, entry.suppressed) = (false, false);
-                entry.constraints = OfferConstraints::default();
-                self.set_excluded(slot, None);
-                self.place_slot(slot);
-                self.drop_slot_if_unused(slot);
-            }
+        let left = self.frameworks[key].slots.iter().copied().filter(|slot| {
+            let slot = &self.slots[*slot];
+            slot.subscribed && !spec.roles.contains(&self.roles[slot.role].role)
+        });
+        let left: Vec<SlotKey> = left.collect();
+        revived.extend(&left);
+        self.clear_filters(&revived);
+        for slot in left {
+            self.set_minimum(slot, None);
+            let entry = &mut self.slots[slot];
+            (entry.subscribed, entry.suppressed) = (false, false);
+            entry.constraints = OfferConstraints::default();
+            self.set_excluded(slot, None);
+            self.place_slot(slot);
+            self.drop_slot_if_unused(slot);
         }
         if are_misjudged {
             self.reconsider_filters();
         }
     }
 
-    /// Finds the agents that constraints rule out, if these are others than before.
-    fn constrain(&mut self, slot: SlotKey, constraints: Option<&OfferConstraints>) {
-        let constraints = constraints.cloned().unwrap_or_default();
-        if self.slots[slot].constraints == constraints {
-            return;
-        }
-        let excluded = (!constraints.groups.is_empty()).then(|| {
-            let agents = self.agents.iter();
-            let ruled_out = agents.filter(|entry| !constraints.allow(&entry.1.facts));
-            let mut excluded = Bits::default();
-            for (agent, _) in ruled_out {
-                excluded.insert(agent);
+    /// Finds the agents that the constraints of roles rule out, as far as these are others than before.
+    fn constrain(&mut self, key: FrameworkKey, spec: &FrameworkSpec) {
+        let none = OfferConstraints::default();
+        let mut changed = Vec::new();
+        for role in &spec.roles {
+            let slot = self.ensure_slot(key, role);
+            let constraints = spec.constraints.get(role).unwrap_or(&none);
+            if self.slots[slot].constraints != *constraints {
+                changed.push((slot, constraints));
             }
-            excluded
-        });
-        self.set_excluded(slot, excluded);
-        self.slots[slot].constraints = constraints;
+        }
+        let mut excluded = vec![Bits::default(); changed.len()];
+        if changed.iter().any(|(_, new)| !new.groups.is_empty()) {
+            let mut all = ConstraintsOfRoles::of(changed.iter().map(|(_, new)| *new));
+            for (agent, entry) in self.agents.iter() {
+                for role in all.ruled_out(&entry.facts) {
+                    excluded[role].insert(agent);
+                }
+            }
+        }
+        for ((slot, new), excluded) in changed.into_iter().zip(excluded) {
+            self.set_excluded(slot, (!new.groups.is_empty()).then_some(excluded));
+            self.slots[slot].constraints = new.clone();
+        }
     }
 
     fn set_excluded(&mut self, slot: SlotKey, excluded: Option<Bits>) {
@@ -402,7 +423,7 @@ impl Allocator {
         }
     }
 
-    fn set_minimum(&mut self, slot: SlotKey, minimum: Option<Minimum>) {
+    fn set_minimum(&mut self, slot: SlotKey, minimum: Option<Arc<Minimum>>) {
         let entry = &mut self.slots[slot];
         let role = &mut self.roles[entry.role];
         match (entry.minimum.is_some(), minimum.is_some()) {
@@ -424,6 +445,7 @@ impl Allocator {
         let entry = &self.slots[slot];
         let active =
             entry.subscribed && !entry.suppressed && self.frameworks[entry.framework].active;
+        let role = entry.role;
         if active {
             self.sorter.activate(entry.node);
             self.roles[entry.role].active.insert(entry.local);
@@ -436,28 +458,36 @@ impl Allocator {
                 self.all_dirty = true;
             }
         }
+        self.forget_profile_of(role);
     }
 
-    pub(crate) fn clear_filters(&mut self, slot: SlotKey) {
-        let entry = &self.slots[slot];
-        let (role, local, old) = (entry.role, entry.local, entry.filters);
-        if self.filters.count(old) == 0 {
-            return;
-        }
-        let agents = self.filters.agents(old).map(<[AgentKey]>::to_vec);
-        self.filters.retire(old);
-        if let Some(agents) = agents {
-            for agent in agents {
-                if self.agents.contains(agent) {
-                    self.agents[agent].filters.forget(role, local);
+    /// Forgets the filters of slots, going over all agents once at most.
+    pub(crate) fn clear_filters(&mut self, slots: &[SlotKey]) {
+        let mut everywhere: KeyMap<RoleKey, Bits> = KeyMap::default();
+        for slot in slots {
+            let entry = &self.slots[*slot];
+            let (role, local, old) = (entry.role, entry.local, entry.filters);
+            if self.filters.count(old) == 0 {
+                continue;
+            }
+            let agents = self.filters.agents(old).map(<[AgentKey]>::to_vec);
+            self.filters.retire(old);
+            if let Some(agents) = agents {
+                for agent in agents {
+                    if self.agents.contains(agent) {
+                        self.agents[agent].filters.forget(role, local);
+                    }
                 }
+            } else {
+                everywhere.entry(role).or_default().insert(local);
             }
-        } else {
+            self.slots[*slot].filters = self.filters.new_owner(*slot, role, local);
+        }
+        if !everywhere.is_empty() {
             for (_, agent) in self.agents.iter_mut() {
-                agent.filters.forget(role, local);
+                agent.filters.forget_all(&everywhere);
             }
         }
-        self.slots[slot].filters = self.filters.new_owner(slot, role, local);
     }
 
     fn clear_inverse_filters(&mut self, key: FrameworkKey) {
@@ -483,11 +513,12 @@ impl Allocator {
         }
         self.set_minimum(slot, None);
         self.set_excluded(slot, None);
-        self.clear_filters(slot);
+        self.clear_filters(&[slot]);
         let Some(entry) = self.slots.remove(slot) else {
             return;
         };
         let role: RoleKey = entry.role;
+        self.drop_profile(entry.profile);
         self.filters.retire(entry.filters);
         self.sorter.remove(entry.node);
         let node = &mut self.roles[role];

@@ -22,6 +22,7 @@ mod filters;
 mod framework;
 mod framework_calls;
 mod maintenance;
+mod profile;
 mod quota;
 mod recovery;
 mod rescind;
@@ -32,6 +33,7 @@ mod slab;
 pub mod sorter;
 mod spec;
 mod view;
+mod walk;
 
 pub use allocator::Allocator;
 pub use constraints::{

@@ -9,6 +9,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use crate::profile::{ProfileKey, UNKNOWN};
 use crate::slab::{Key, KeyMap, Slab, at, key_of};
 
 /// A node of the tree.
@@ -25,11 +26,16 @@ const RANKED_MIN: usize = 32;
 const RESORT_MIN: usize = 32;
 const RESORT_PART: usize = 4;
 
+/// Touched nodes, twice as many as there are apart, from which on removed ones are looked for among them.
+const REMOVED_LISTED_MAX: usize = 64;
+
 #[derive(Clone, Debug)]
 pub struct Sorter {
     nodes: Slab<Node>,
     /// By which each node was last put into its place: apart, since comparing is most of the work.
     keys: Vec<SortKey>,
+    /// What those below a node have in common, as its owner notes it; apart, since walks pass over most nodes by it.
+    profiles: Vec<ProfileKey>,
     /// A name was added since all were numbered.
     ranks_stale: bool,
     /// By what allocations are divided: the totals, or infinity for what does not count.
@@ -37,7 +43,8 @@ pub struct Sorter {
     /// Of the whole cluster, by kind.
     totals: Vec<i64>,
     excluded: Vec<bool>,
-    /// Nodes whose place may be wrong; each is marked so that it is here once.
+    /// Nodes whose place may be wrong, and some that were removed or whose keys others have now; each is marked, so that it is
+    /// listed once.
     touched: Vec<NodeKey>,
     /// Every share may be wrong, since a total or a weight has changed.
     stale: bool,
@@ -103,6 +110,7 @@ impl Sorter {
         Self {
             nodes,
             keys: vec![SortKey::default()],
+            profiles: vec![UNKNOWN],
             ranks_stale: true,
             scales: Vec::new(),
             totals: Vec::new(),
@@ -124,18 +132,35 @@ impl Sorter {
         self.ranks_stale = true;
         if self.keys.len() <= at(key) {
             self.keys.resize(at(key) + 1, SortKey::default());
+            self.profiles.resize(at(key) + 1, UNKNOWN);
         }
         self.keys[at(key)] = SortKey::default();
+        self.profiles[at(key)] = UNKNOWN;
         key
+    }
+
+    #[inline]
+    pub(crate) fn profile(&self, node: NodeKey) -> ProfileKey {
+        self.profiles[at(node)]
+    }
+
+    pub(crate) fn set_profile(&mut self, node: NodeKey, profile: ProfileKey) {
+        self.profiles[at(node)] = profile;
     }
 
     /// Removes a node without children.
     pub fn remove(&mut self, node: NodeKey) {
         self.deactivate(node);
-        if self.nodes[node].touched {
-            self.touched.retain(|touched| *touched != node);
-        }
         self.nodes.remove(node);
+        // Those that were touched stay listed until there are many of them.
+        if self.touched.len() > REMOVED_LISTED_MAX + 2 * at(self.nodes.bound()) {
+            let nodes = &mut self.nodes;
+            self.touched
+                .retain(|node| nodes.contains(*node) && std::mem::take(&mut nodes[*node].touched));
+            for node in &self.touched {
+                nodes[*node].touched = true;
+            }
+        }
     }
 
     /// Puts a node, and those above it, among those that are considered.
@@ -311,6 +336,9 @@ impl Sorter {
             self.settle_all();
         }
         while let Some(node) = self.touched.pop() {
+            if !self.nodes.contains(node) {
+                continue;
+            }
             let entry = &mut self.nodes[node];
             entry.touched = false;
             // An only child is in its place whatever its key; `position` sees to it when another comes.
@@ -372,7 +400,9 @@ impl Sorter {
             }
         }
         while let Some(node) = self.touched.pop() {
-            self.nodes[node].touched = false;
+            if self.nodes.contains(node) {
+                self.nodes[node].touched = false;
+            }
         }
         for node in 0..self.nodes.bound() {
             if self.nodes.contains(node) && self.nodes[node].order.len() > 1 {

@@ -152,7 +152,7 @@ impl AgentSpec {
 }
 
 /// What a framework opted in to.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct FrameworkCapabilities {
     pub revocable_resources: bool,
     pub gpu_resources: bool,

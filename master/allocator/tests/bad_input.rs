@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meseta_allocator::{
     AgentFacts, AgentSpec, Allocator, Constraint, Error, FrameworkSpec, InverseAnswer,
-    OfferConstraints, Options, Pattern, Quota, quantities,
+    OfferConstraints, Options, Pattern, Predicate, Quota, Selector, quantities,
 };
 use meseta_resources::{
     AgentId, Conversion, FrameworkId, Moment, ResourceName, Resources, Role, Scalar,
@@ -383,6 +383,50 @@ fn patterns_are_limited() {
     assert!(Pattern::new("(").is_err());
     assert!(Pattern::new("(a{1000}){1000}").is_err());
     assert!(Pattern::new("rack-[0-9]+").is_ok());
+    // A match of these may be in very many states at once; each text would cost as many steps as they have.
+    let many = "(?:[ -~]*[0-9][ -~]{0,40}|[ -~]*[a-m][ -~]{0,40}|[ -~]*[aeiou][ -~]{0,40})!";
+    let refusal = Pattern::new(many).expect_err("too many states");
+    assert!(refusal.to_string().contains("too many states"), "{refusal}");
+    assert!(Pattern::new(".*a.{40}").is_err());
+    let alternatives: Vec<String> = (0..80).map(|number| format!("node-{number}")).collect();
+    assert!(Pattern::new(&alternatives.join("|")).is_ok());
+}
+
+#[test]
+fn patterns_match_whole_texts() {
+    let is_match = |pattern: &str, text: &str| {
+        let matches = Constraint {
+            selector: Selector::Hostname,
+            predicate: Predicate::TextMatches(Pattern::new(pattern).expect("a pattern")),
+        };
+        let constraints = OfferConstraints {
+            groups: vec![vec![matches]],
+        };
+        constraints.allow(&AgentFacts::named(text))
+    };
+    for (pattern, text) in [
+        ("", ""),
+        ("rack-[0-9]+", "rack-17"),
+        ("a|ab", "ab"),
+        ("a.*|b", "b"),
+        (r"\w+", "zürich1"),
+        (r"(?i)zone-[abc]\..*", "ZONE-B.example"),
+        (r".*\bgpu\b.*", "large gpu node"),
+        (r".*\bgpü\b.*", "large gpü node"),
+        ("^node$", "node"),
+    ] {
+        assert!(is_match(pattern, text), "{pattern} {text}");
+    }
+    for (pattern, text) in [
+        ("rack-[0-9]+", "rack-17 "),
+        ("a|b", "ab"),
+        (r".*\bgpu\b.*", "gpus"),
+        (r".*\bgpü\b.*", "gpüs"),
+        ("node", "a node"),
+        ("", "a"),
+    ] {
+        assert!(!is_match(pattern, text), "{pattern} {text}");
+    }
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! Questions: what is left out of an answer is not looked at either.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use meseta_allocator::{
-    AgentFacts, AgentSpec, Allocator, Constraint, FrameworkSpec, OfferConstraints, Options,
-    Predicate, Selector, SorterKind,
+    AgentFacts, AgentSpec, Allocator, Constraint, FrameworkCapabilities, FrameworkSpec,
+    OfferConstraints, Options, Pattern, Predicate, Selector, SorterKind,
 };
 use meseta_resources::work_counter::entries_counted;
-use meseta_resources::{AgentId, FrameworkId, Moment, Resources, Role};
+use meseta_resources::{
+    AgentId, FrameworkId, Moment, ResourceName, ResourceQuantities, Resources, Role, Scalar,
+};
 
 const ROLES: usize = 500;
 const AGENTS: usize = 40;
@@ -80,7 +83,7 @@ fn a_role_of_very_many_is_found_at_once() {
                 &framework(),
                 &offer.agent,
                 &offer.resources,
-                Some(std::time::Duration::from_secs(5)),
+                Some(Duration::from_secs(5)),
             );
             declined.expect("an offer that is out");
         });
@@ -148,4 +151,169 @@ fn a_random_order_of_very_many_roles_is_drawn_in_proportion_to_them() {
     };
     let (few, many) = (cost(100), cost(1_000));
     assert!(many < few * 15, "{few}, then {many}");
+}
+
+/// A framework in so many roles, by their first letters; one that asks for something of its own takes gpus, too.
+fn add_in_roles(allocator: &mut Allocator, name: &str, roles: usize, minimum: Option<f64>) {
+    let role = |number: usize| Role::new(&format!("{name}{number:05}")).expect("a valid role");
+    let roles = (0..roles).map(role);
+    let minimum = minimum.map(|cpus| {
+        let mut least = ResourceQuantities::new();
+        least.set(
+            &ResourceName::cpus(),
+            Scalar::from_f64(cpus).expect("a valid scalar"),
+        );
+        least
+    });
+    let minimum_is_own = minimum.is_some();
+    let minimums = minimum.map(|least| roles.clone().map(move |role| (role, vec![least.clone()])));
+    let spec = FrameworkSpec {
+        roles: roles.clone().collect(),
+        capabilities: FrameworkCapabilities {
+            gpu_resources: minimum_is_own,
+            ..FrameworkCapabilities::default()
+        },
+        min_allocatable: minimums.into_iter().flatten().collect(),
+        ..FrameworkSpec::default()
+    };
+    let id = FrameworkId::new(name).expect("a valid id");
+    let added = allocator.add_framework(&id, &spec, true, &BTreeMap::new());
+    added.expect("a new framework");
+}
+
+fn add_agents(allocator: &mut Allocator, number: usize, resources: &str) {
+    let resources = Resources::parse(resources, &Role::star()).expect("valid resources");
+    for number in 0..number {
+        let spec = AgentSpec::new(AgentFacts::named("host"), resources.clone());
+        allocator
+            .add_agent(&agent(number), spec)
+            .expect("a new agent");
+    }
+}
+
+#[test]
+fn roles_that_can_use_nothing_of_an_agent_are_passed_over() {
+    let cost = |roles: usize, resources: &str, minimum: Option<f64>| {
+        let mut allocator = Allocator::new(Options::default());
+        add_in_roles(&mut allocator, "never", roles, minimum);
+        add_in_roles(&mut allocator, "useful", 1, Some(0.5));
+        add_agents(&mut allocator, 2, resources);
+        allocator.tick(Moment::ORIGIN);
+        let useful = FrameworkId::new("useful").expect("a valid id");
+        let mut looked_at = 0;
+        for _ in 0..3 {
+            // A task ends, and its agent is visited.
+            let held = allocator.held(&agent(0)).expect("it is known");
+            let held = held.get(&useful).expect("the agent");
+            let freed = allocator.recover_resources(Moment::ORIGIN, &useful, &agent(0), held, None);
+            freed.expect("what it has");
+            let offers;
+            (offers, looked_at) = counted(|| allocator.allocate(Moment::ORIGIN));
+            assert_eq!(offers.len(), 1, "whoever can use it has it");
+            assert_eq!(offers[0].framework, useful);
+        }
+        looked_at
+    };
+    for (resources, minimum) in [("cpus:1;mem:64", Some(1e9)), ("cpus:1;mem:64;gpus:1", None)] {
+        let (few, many) = (
+            cost(100, resources, minimum),
+            cost(2_000, resources, minimum),
+        );
+        assert!(many < few + 100, "{few}, then {many}");
+    }
+}
+
+#[test]
+fn roles_are_looked_at_again_once_their_framework_asks_for_less() {
+    let mut allocator = Allocator::new(Options::default());
+    add_in_roles(&mut allocator, "f", 50, Some(2.0));
+    add_agents(&mut allocator, 1, "cpus:1;mem:64;gpus:1");
+    let id = FrameworkId::new("f").expect("a valid id");
+    for _ in 0..2 {
+        assert!(allocator.sweep(Moment::ORIGIN).is_empty());
+    }
+    let first = Role::new("f00007").expect("a valid role");
+    let roles = (0..50).map(|number| Role::new(&format!("f{number:05}")).expect("a valid role"));
+    let spec = FrameworkSpec {
+        roles: roles.collect(),
+        ..FrameworkSpec::default()
+    };
+    allocator.update_framework(&id, &spec).expect("it is known");
+    assert!(allocator.tick(Moment::ORIGIN).is_empty(), "no gpus for it");
+    let spec = FrameworkSpec {
+        suppressed: spec
+            .roles
+            .iter()
+            .filter(|role| **role != first)
+            .cloned()
+            .collect(),
+        capabilities: FrameworkCapabilities {
+            gpu_resources: true,
+            ..FrameworkCapabilities::default()
+        },
+        ..spec
+    };
+    allocator.update_framework(&id, &spec).expect("it is known");
+    let offers = allocator.allocate(Moment::ORIGIN);
+    assert_eq!(offers.len(), 1);
+    assert_eq!(offers[0].role, first);
+}
+
+#[test]
+fn filters_of_many_roles_are_cleared_in_one_pass_over_the_agents() {
+    const ROLES: usize = 100;
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    let mut allocator = Allocator::new(Options::default());
+    add_in_roles(&mut allocator, "f", ROLES, None);
+    add_agents(&mut allocator, 50, "cpus:1;mem:64");
+    let id = FrameworkId::new("f").expect("a valid id");
+    let mut now = Moment::ORIGIN;
+    for _ in 0..2 {
+        let mut declined = 0;
+        while declined < ROLES * 20 {
+            now += Duration::from_secs(1);
+            let offers = allocator.tick(now);
+            assert!(!offers.is_empty());
+            declined += offers.len();
+            for offer in offers {
+                let (agent, resources) = (&offer.agent, &offer.resources);
+                let recovered = allocator.recover_resources(now, &id, agent, resources, Some(YEAR));
+                recovered.expect("an offer that is out");
+            }
+        }
+        let (revived, looked_at) = counted(|| allocator.revive(&id, &[].into()));
+        revived.expect("it is known");
+        assert!(looked_at < 30 * 100, "{looked_at}");
+    }
+    now += Duration::from_secs(1);
+    assert_eq!(allocator.tick(now).len(), 50);
+}
+
+#[test]
+fn a_constraint_that_many_roles_have_is_held_against_an_agent_once() {
+    let cost = |constraints: usize| {
+        let mut allocator = Allocator::new(Options::default());
+        add_agents(&mut allocator, 100, "cpus:1;mem:64");
+        let named = |number: usize| Constraint {
+            selector: Selector::Hostname,
+            predicate: Predicate::TextNotMatches(
+                Pattern::new(&format!("other{}", number % 2)).expect("a pattern"),
+            ),
+        };
+        let constraints = (0..constraints).map(|number| {
+            let groups = vec![vec![named(number), named(number + 1)]];
+            (role(number), OfferConstraints { groups })
+        });
+        let spec = FrameworkSpec {
+            roles: (0..ROLES).map(role).collect(),
+            constraints: constraints.collect(),
+            ..FrameworkSpec::default()
+        };
+        let add = || allocator.add_framework(&framework(), &spec, true, &BTreeMap::new());
+        let (added, looked_at) = counted(add);
+        added.expect("a new framework");
+        looked_at
+    };
+    let (none, all) = (cost(0), cost(ROLES));
+    assert!(all < none + 200 + 100 + 10 * 500, "{none}, then {all}");
 }

@@ -17,8 +17,9 @@ use prost::Message as _;
 const CONSTRAINTS_MAX: usize = 1_000;
 /// Different patterns among them.
 const PATTERNS_MAX: usize = 64;
-/// What a compiled pattern counts for: most are simple.
-const PATTERN_BYTES: usize = 16 * 1024;
+/// What the compiled patterns may take, all together: they are made before it is known what else there is. Most take less than
+/// a thousandth of it.
+const PATTERNS_BYTES_MAX: usize = 16 << 20;
 
 /// The constraints of one framework.
 #[derive(Debug)]
@@ -26,16 +27,26 @@ pub struct Constraints {
     message: message::OfferConstraints,
     /// Or what is wrong with them, in words for the framework.
     rules: Result<BTreeMap<Role, OfferConstraints>, Invalid>,
-    patterns: usize,
+    patterns: Usage,
+}
+
+/// Different patterns, and what they take compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    count: usize,
+    bytes: usize,
 }
 
 impl Constraints {
     /// Compiles the patterns: may take a while.
     #[must_use]
     pub fn of(message: message::OfferConstraints) -> Self {
-        let mut patterns = HashMap::new();
+        let mut patterns = Patterns::within(PATTERNS_BYTES_MAX);
         let rules = rules(&message, &mut patterns);
-        let patterns = patterns.len();
+        let patterns = Usage {
+            count: patterns.compiled.len(),
+            bytes: patterns.bytes,
+        };
         Self {
             message,
             rules,
@@ -57,11 +68,50 @@ impl Constraints {
     /// What they take, more or less.
     #[must_use]
     pub(in crate::core) fn bytes(&self) -> usize {
-        self.message.encoded_len() * 2 + self.patterns * PATTERN_BYTES
+        self.message.encoded_len() * 2 + self.patterns.bytes
     }
 }
 
-type Patterns<'a> = HashMap<&'a str, Pattern>;
+/// The patterns of a call, each compiled once.
+#[derive(Debug)]
+struct Patterns<'a> {
+    compiled: HashMap<&'a str, Pattern>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl<'a> Patterns<'a> {
+    fn within(bytes_max: usize) -> Self {
+        Self {
+            compiled: HashMap::new(),
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// A pattern, compiled now or before.
+    fn get(&mut self, text: &'a str) -> Result<Pattern, Invalid> {
+        if let Some(known) = self.compiled.get(text) {
+            return Ok(known.clone());
+        }
+        if self.compiled.len() >= PATTERNS_MAX {
+            return Err(invalid!(
+                "Offer constraints contain more than {PATTERNS_MAX} different patterns: join them \
+                 with '|'"
+            ));
+        }
+        let pattern = Pattern::new(text).map_err(Invalid::of)?;
+        self.bytes += pattern.bytes();
+        if self.bytes > self.bytes_max {
+            return Err(invalid!(
+                "The patterns of offer constraints take more than {} bytes compiled: use simpler ones",
+                self.bytes_max
+            ));
+        }
+        self.compiled.insert(text, pattern.clone());
+        Ok(pattern)
+    }
+}
 
 fn rules<'a>(
     message: &'a message::OfferConstraints,
@@ -110,22 +160,6 @@ fn of_role<'a>(
     Ok(OfferConstraints { groups })
 }
 
-/// A pattern, compiled now or before.
-fn pattern<'a>(text: &'a str, patterns: &mut Patterns<'a>) -> Result<Pattern, Invalid> {
-    if let Some(known) = patterns.get(text) {
-        return Ok(known.clone());
-    }
-    if patterns.len() >= PATTERNS_MAX {
-        return Err(invalid!(
-            "Offer constraints contain more than {PATTERNS_MAX} different patterns: join them \
-             with '|'"
-        ));
-    }
-    let pattern = Pattern::new(text).map_err(Invalid::of)?;
-    patterns.insert(text, pattern.clone());
-    Ok(pattern)
-}
-
 fn constraint<'a>(
     constraint: &'a message::AttributeConstraint,
     patterns: &mut Patterns<'a>,
@@ -151,10 +185,8 @@ fn constraint<'a>(
         Some(Wire::NotExists(_)) => Predicate::NotExists,
         Some(Wire::TextEquals(text)) => Predicate::TextEquals(text.value.as_str().into()),
         Some(Wire::TextNotEquals(text)) => Predicate::TextNotEquals(text.value.as_str().into()),
-        Some(Wire::TextMatches(text)) => Predicate::TextMatches(pattern(&text.regex, patterns)?),
-        Some(Wire::TextNotMatches(text)) => {
-            Predicate::TextNotMatches(pattern(&text.regex, patterns)?)
-        }
+        Some(Wire::TextMatches(text)) => Predicate::TextMatches(patterns.get(&text.regex)?),
+        Some(Wire::TextNotMatches(text)) => Predicate::TextNotMatches(patterns.get(&text.regex)?),
         None => return Err(invalid!("An offer constraint must have a predicate")),
     };
     Ok(Constraint {
@@ -208,7 +240,7 @@ mod tests {
         let constraints = of((0..1_000).map(|number| format!("r{}", number % 2)));
         let rules = constraints.rules().unwrap();
         assert_eq!(rules["dev"].groups[0].len(), 1_000);
-        assert_eq!(constraints.patterns, 2);
+        assert_eq!(constraints.patterns.count, 2);
         assert!(constraints.bytes() < 200 * 1024);
     }
 
@@ -220,11 +252,15 @@ mod tests {
             error.as_str().contains("100000 attribute constraints"),
             "{error}"
         );
-        assert_eq!(many.patterns, 0, "nothing was compiled");
+        assert_eq!(many.patterns, Usage::default(), "nothing was compiled");
         let patterns = of((0..=PATTERNS_MAX).map(|number| format!("r{number}")));
         let error = patterns.rules().unwrap_err();
         assert!(error.as_str().contains("different patterns"), "{error}");
         let large = of(["(x{100}){100}{100}".to_owned()].into_iter());
         assert!(large.rules().is_err(), "too large when compiled");
+        let small = Pattern::new("r0").unwrap().bytes();
+        let mut patterns = Patterns::within(3 * small);
+        let compiled = ["r0", "r1", "r0", "r2", "r3"].map(|text| patterns.get(text).is_ok());
+        assert_eq!(compiled, [true, true, true, true, false]);
     }
 }
