@@ -83,13 +83,23 @@ impl Allocator {
     }
 
     /// The inverse offers that are due, of the agents that the last cycles visited: call it after
-    /// [`Allocator::allocate`] and the like. Each is outstanding until it is answered or withdrawn.
-    pub fn inverse_offers(&mut self, now: Moment) -> Vec<InverseOffer> {
-        if self.is_paused(now) {
+    /// [`Allocator::allocate`] and the like. Each is outstanding until it is answered or withdrawn. No further agent is
+    /// looked at once there are `max`; the next call begins with it.
+    pub fn inverse_offers(&mut self, now: Moment, max: usize) -> Vec<InverseOffer> {
+        if self.is_paused(now) || max == 0 {
             return Vec::new();
         }
         let mut offers = Vec::new();
-        for key in std::mem::take(&mut self.inverse_due).iter() {
+        let mut due: Vec<AgentKey> = self.inverse_due.iter().collect();
+        let first = due.partition_point(|key| *key < self.inverse_next);
+        due.rotate_left(first);
+        self.inverse_next = 0;
+        for key in due {
+            if offers.len() >= max {
+                self.inverse_next = key;
+                break;
+            }
+            self.inverse_due.remove(key);
             let offerable = |agent: &Agent| agent.is_offerable();
             if !self.agents.try_get(key).is_some_and(offerable) {
                 continue;

@@ -259,7 +259,7 @@ impl Script {
 
     fn inverse_offers(&mut self) -> String {
         let now = self.now;
-        let mut offers = self.allocator().inverse_offers(now);
+        let mut offers = self.allocator().inverse_offers(now, usize::MAX);
         offers.sort_by(|a, b| (&a.framework, &a.agent).cmp(&(&b.framework, &b.agent)));
         let line = |offer: &meseta_allocator::InverseOffer| {
             let start = offer.unavailability.start.as_secs();

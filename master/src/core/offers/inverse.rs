@@ -2,7 +2,8 @@
 //!
 //! The allocator says who has something to lose and has not answered yet; here each question becomes an
 //! event, and each answer a status that operators see. Invariant: what is outstanding here is
-//! outstanding with the allocator, and only with frameworks that are connected.
+//! outstanding with the allocator, and only with frameworks that are connected. However many agents a schedule names, no more
+//! is asked between two ticks than schedulers that read can take.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,9 +24,11 @@ use crate::core::timers::Timer;
 use crate::core::wire::event_of;
 
 impl MasterCore {
-    /// Asks those who have not been asked yet.
+    /// Asks those who have not been asked yet, so many until the next tick.
     pub(super) fn send_inverse_offers(&mut self) {
-        let due = self.allocator.inverse_offers(self.now.moment);
+        let left = self.paced_messages.inverse_offers_left;
+        let due = self.allocator.inverse_offers(self.now.moment, left);
+        self.paced_messages.inverse_offers_left = left.saturating_sub(due.len());
         let mut made: BTreeMap<FrameworkId, OfferEvents<v1::InverseOffer>> = BTreeMap::new();
         for (framework, agent) in due {
             match self.make_inverse_offer(&framework, &agent) {

@@ -162,8 +162,12 @@ impl AllocatorAdapter {
     }
 
     /// Who is to be asked to leave which agent now.
-    pub(in crate::core) fn inverse_offers(&mut self, now: Moment) -> Vec<(FrameworkId, AgentId)> {
-        let due = self.allocator.inverse_offers(now).into_iter();
+    pub(in crate::core) fn inverse_offers(
+        &mut self,
+        now: Moment,
+        max: usize,
+    ) -> Vec<(FrameworkId, AgentId)> {
+        let due = self.allocator.inverse_offers(now, max).into_iter();
         due.map(|offer| (offer.framework, offer.agent)).collect()
     }
 

@@ -1,6 +1,6 @@
 //! What many are to be told at once, and how much of it may still be said before the next allocation tick.
 //!
-//! One call may concern every agent of a framework, and one loss every scheduler: said all at once it would fill what waits for
+//! One call may concern every agent of a framework, one loss every scheduler, and one schedule both: said all at once it would fill what waits for
 //! peers that read as fast as they can.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -18,6 +18,8 @@ pub(in crate::core) struct PacedMessages {
     /// Lost agents of which the schedulers are still to hear.
     pub(in crate::core) failures: VecDeque<AgentId>,
     pub(in crate::core) failures_left: usize,
+    /// Inverse offers that may still be sent.
+    pub(in crate::core) inverse_offers_left: usize,
 }
 
 impl PacedMessages {
@@ -27,6 +29,7 @@ impl PacedMessages {
             info_bytes_left: memory.infos_per_tick,
             failures: VecDeque::new(),
             failures_left: memory.failures_per_tick,
+            inverse_offers_left: memory.inverse_offers_per_tick,
         }
     }
 
@@ -59,6 +62,7 @@ impl PacedMessages {
     pub(in crate::core) const fn refill(&mut self, memory: &Memory) {
         self.info_bytes_left = memory.infos_per_tick;
         self.failures_left = memory.failures_per_tick;
+        self.inverse_offers_left = memory.inverse_offers_per_tick;
     }
 
     /// Whether schedulers are still to hear that this agent is lost; then they are not told so.

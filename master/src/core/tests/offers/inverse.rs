@@ -258,3 +258,31 @@ fn an_inverse_offer_lives_no_longer_than_an_offer() {
     let rescind = events[withdrawn.unwrap()].rescind_inverse_offer.as_ref();
     assert_eq!(rescind.unwrap().inverse_offer_id, asked.id);
 }
+
+#[test]
+fn however_many_agents_are_scheduled_so_much_is_asked_between_two_ticks() {
+    const AGENTS: usize = 12;
+    let mut config = config();
+    config.memory.inverse_offers_per_tick = 5;
+    let mut world = World::configured(config);
+    let scheduler = world.subscribe(plain());
+    for (number, port) in (0..AGENTS).zip(5_000..) {
+        world.agent(port, "cpus:4;mem:1024");
+        world.launch_next(&scheduler, &format!("t{number}"), "cpus:4;mem:1024");
+    }
+    world.administer_done(plan());
+    let mut asked = BTreeSet::new();
+    for expected in [5, 10, AGENTS, AGENTS] {
+        let now = world.inverse_offers(&scheduler);
+        asked.extend(
+            now.iter()
+                .map(|offer| offer.agent_id.as_ref().unwrap().value.clone()),
+        );
+        assert_eq!(asked.len(), expected, "each once");
+        if asked.len() < AGENTS {
+            assert_eq!(now.len(), 5);
+        }
+        world.advance(SECOND);
+    }
+    assert_eq!(world.core.inverse_offers.by_id.len(), AGENTS);
+}
