@@ -143,7 +143,8 @@ impl Allocator {
 
     /// For quota that was changed by UPDATE_QUOTA, after [`Allocator::update_quota`]: offers of the role's
     /// subtree as long as a limit is exceeded and the offer helps, then offers outside it as long as the
-    /// guarantee cannot be met from what is free and the offer helps. No more offers are looked at than that takes.
+    /// guarantee cannot be met from what is free, and all others with it, and the offer helps. No more offers
+    /// are looked at than that takes.
     #[must_use]
     pub fn rescind_for_quota<'a>(
         &self,
@@ -152,11 +153,13 @@ impl Allocator {
         offers: impl Iterator<Item = OfferView<'a>> + Clone,
     ) -> Vec<OfferId> {
         let mut plan = Vec::new();
+        let kind_of = |name: &str| {
+            let name = meseta_resources::ResourceName::new(name).ok()?;
+            self.classes.find_kind(&name)
+        };
         let consumed = |name: &str| {
             let key = self.roles.find(role);
-            let kind = meseta_resources::ResourceName::new(name).ok();
-            let kind = kind.and_then(|name| self.classes.find_kind(&name));
-            key.zip(kind)
+            key.zip(kind_of(name))
                 .map_or(0, |(key, kind)| self.roles[key].consumed(kind))
         };
         let mut excess: BTreeMap<&str, i64> = quota
@@ -181,13 +184,15 @@ impl Allocator {
             .guarantees
             .iter()
             .map(|(name, guarantee)| {
-                let text = name.as_str();
-                let has = consumed(text) - given_back.get(text).millis();
-                let requested = guarantee.millis() - has;
-                (
-                    text,
-                    requested - self.free_regular(text) - given_back.get(text).millis(),
-                )
+                let (text, guarantee) = (name.as_str(), guarantee.millis());
+                let (consumed, given_back) = (consumed(text), given_back.get(text).millis());
+                let requested = guarantee - (consumed - given_back);
+                // What is free is held back for other guarantees as well.
+                let required = kind_of(text).map_or(0, |kind| self.roles.required(kind));
+                let more = requested.max(0) - (guarantee - consumed).max(0);
+                let free = self.free_regular(text).saturating_add(given_back);
+                let lacking = required.saturating_add(more).saturating_sub(free);
+                (text, requested.min(lacking))
             })
             .filter(|(_, missing)| *missing > 0)
             .collect();

@@ -332,6 +332,29 @@ fn a_guarantee_takes_offers_from_others() {
 }
 
 #[test]
+fn what_is_free_is_not_counted_for_two_guarantees() {
+    let mut world = World::new();
+    let greedy = world.subscribe(framework("greedy", &["greedy"]));
+    world.agent(1, "cpus:2;mem:1024");
+    assert_eq!(world.offers(&greedy).len(), 1);
+    world.call_accepted(&greedy, Action::Suppress { roles: Vec::new() });
+    world.agent(2, "cpus:2;mem:1024");
+    let all_of_one = |role| quota_config(role, &[("cpus", 2.0), ("mem", 1024.0)], &[]);
+    world.administer_done(update(vec![all_of_one("a")], false));
+    assert_eq!(
+        world.rescinded(&greedy),
+        0,
+        "what is free is enough for one"
+    );
+    world.administer_done(update(vec![all_of_one("b")], false));
+    assert_eq!(world.rescinded(&greedy), 1);
+    for role in ["a", "b"] {
+        let owed = world.subscribe(framework(role, &[role]));
+        assert_eq!(total(&world.offers(&owed)).cpus().unwrap().to_f64(), 2.0);
+    }
+}
+
+#[test]
 fn a_limit_rescinds_only_what_exceeds_it() {
     let mut world = World::new();
     let parent = world.subscribe(framework("parent", &["r"]));
