@@ -299,7 +299,7 @@ impl RoleTree {
                     Some(parent) => slot(&mut self.nodes[parent].unsatisfied_below, kind),
                     None => slot(&mut self.required, kind),
                 };
-                *above += now - before;
+                *above = above.saturating_add(now).saturating_sub(before);
             } else {
                 // Those above have consumed it too.
                 next = node.parent;

@@ -9,6 +9,7 @@ use meseta_proto::schema;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, TaskId};
 use prost::Message as _;
 
+use super::profile::check_sums;
 use crate::core::ids::{ConnectionId, UUID_BYTES};
 use crate::core::master::MasterCore;
 use crate::core::state::framework::TaskConflict;
@@ -283,6 +284,10 @@ impl MasterCore {
         };
         let total = &agent.profile.total.unrevocable() + &revocable.revocable();
         if total == agent.profile.total {
+            return;
+        }
+        if let Err(reason) = check_sums(&total) {
+            tracing::warn!(agent_id = %id, %reason, "agent sent an estimate of revocable resources that is too much; the one before holds");
             return;
         }
         if let Err(reason) = self.keep_estimate(id, schema::bytes_of(oversubscribed)) {

@@ -1,5 +1,6 @@
 //! An agent as it describes itself, and as the registry keeps it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_proto::meseta::v1 as meseta;
@@ -7,7 +8,7 @@ use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, AgentInfo};
 use meseta_proto::schema;
 use meseta_proto::{Invalid, invalid};
-use meseta_resources::AgentId;
+use meseta_resources::{AgentId, ResourceName, Resources, Scalar, Value};
 use prost::Message;
 
 use crate::core::state::agent::{AgentProfile, RecoveredAgent};
@@ -45,6 +46,7 @@ pub(in crate::core) fn profile(
                 "checkpointed resources are not among the agent's",
             ))?;
     }
+    check_sums(&total)?;
     // Counted as operations count them, so that the difference of each is right.
     let checkpointed = register.checkpointed_resources.iter();
     let checkpointed: usize = checkpointed.map(schema::bytes_of).sum();
@@ -71,6 +73,29 @@ pub(in crate::core) fn profile(
         address,
         total,
     })
+}
+
+/// Whether what there is of each name is an amount that a scalar may have, however many resources divide it: what thousands
+/// of agents have is summed.
+pub(super) fn check_sums(total: &Resources) -> Result<(), Invalid> {
+    let mut sums: BTreeMap<&ResourceName, i64> = BTreeMap::new();
+    for resource in total {
+        if let Value::Scalar(amount) = resource.value() {
+            let sum = sums.entry(resource.name()).or_default();
+            *sum = sum.saturating_add(amount.millis());
+        }
+    }
+    match sums
+        .into_iter()
+        .find(|(_, sum)| *sum > Scalar::LIMIT.millis())
+    {
+        Some((name, _)) => Err(invalid!(
+            "the agent has more than {} of '{}', over all reservations and volumes",
+            Scalar::LIMIT,
+            name.as_str().escape_debug()
+        )),
+        None => Ok(()),
+    }
 }
 
 /// What the registry keeps of an agent.

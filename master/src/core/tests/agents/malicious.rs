@@ -281,6 +281,18 @@ pub(in crate::core::tests) fn described(port: i32, bytes: usize) -> meseta::Regi
 }
 
 #[test]
+fn an_agent_does_not_have_more_of_a_name_than_a_scalar_may_be() {
+    let mut world = World::new();
+    let with = |cpus: &str| register(1, &format!("cpus(r0):1000000000000;{cpus};mem:64"));
+    let much = world.handshake(AgentMessage::Register(with("cpus(r1):1000000000000")));
+    let refused_for = refused(&mut world, much).unwrap();
+    assert!(refused_for.permanent);
+    assert_says(&refused_for.reason, "of 'cpus', over all reservations");
+    let enough = world.handshake(AgentMessage::Register(with("cpus(r1):100000000000")));
+    assert_eq!(refused(&mut world, enough), None);
+}
+
+#[test]
 fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
     let mut world = World::with_config(|config| {
         config.memory.agent_info = 10_000;
