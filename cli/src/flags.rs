@@ -2,12 +2,13 @@
 //!
 //! The daemons declare their flags once, with clap; here they get the environment names
 //! (`MESETA_<FLAG>`), the Mesos spellings (`--no-flag`, `--flag=file:///path`) and the TOML file of
-//! `--config`. Invariant: an unknown flag or key is an error that names the near one; nothing is
-//! read silently from anywhere else.
+//! `--config`; [`refusal`] says why they are not understood. Invariant: an unknown flag or key is an error that names
+//! the near one; nothing is read silently from anywhere else.
 
 mod completions;
 mod groups;
 mod man;
+mod refusal;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,11 +20,12 @@ use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, Va
 use meseta_daemon::build_info::BuildInfo;
 
 use crate::estimate;
-use crate::exit_code;
 use crate::fleet;
 use crate::local;
 use crate::registry;
 use crate::verbs;
+
+use refusal::Refusal;
 
 /// A cluster core for bare-metal fleets: agents, a master, fair shares.
 #[derive(Debug, Parser)]
@@ -189,78 +191,6 @@ pub(crate) struct Parsed {
     pub(crate) verb: Verb,
     /// Each flag of a daemon with the value it runs with, for `/flags`.
     pub(crate) view: BTreeMap<String, String>,
-}
-
-/// Why a command line, environment or configuration file was not understood.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Refusal {
-    /// clap's own message, or a request for help or the version.
-    #[error("{0}")]
-    CommandLine(#[from] clap::Error),
-    #[error("failed to read {path}, the value of --{flag}")]
-    ValueFile {
-        flag: String,
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("failed to read the configuration file {path}")]
-    ConfigUnreadable {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("{path} is not TOML")]
-    ConfigSyntax {
-        path: PathBuf,
-        #[source]
-        source: Box<toml::de::Error>,
-    },
-    #[error("{path}: `{key}` is not a flag of `meseta {daemon}`{hint}")]
-    ConfigKey {
-        path: PathBuf,
-        key: String,
-        daemon: String,
-        hint: String,
-    },
-    #[error(
-        "{path}: `{key}` must be a string, a number or a boolean, or a list of these; {found} given"
-    )]
-    ConfigValue {
-        path: PathBuf,
-        key: String,
-        found: &'static str,
-    },
-}
-
-impl Refusal {
-    /// Prints the reason, with its causes, and gives the exit code.
-    pub(crate) fn report(self) -> ExitCode {
-        if let Self::CommandLine(error) = self {
-            // Help and version go to standard output with code 0; a failed print has nowhere to go.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
-        let code = if self.may_pass() {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::from(exit_code::WRONG)
-        };
-        eprintln!("meseta: {:#}", anyhow::Error::from(self));
-        code
-    }
-
-    /// Whether the same may be understood a moment later: a file system may not be mounted yet.
-    fn may_pass(&self) -> bool {
-        match self {
-            Self::ValueFile { .. } => true,
-            Self::ConfigUnreadable { source, .. } => !exit_code::is_lasting(source),
-            Self::CommandLine(_)
-            | Self::ConfigSyntax { .. }
-            | Self::ConfigKey { .. }
-            | Self::ConfigValue { .. } => false,
-        }
-    }
 }
 
 /// Reads a whole command line, program name first.

@@ -1,0 +1,78 @@
+//! Why flags are refused, and what the process exits with then.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::exit_code;
+
+/// Why a command line, environment or configuration file was not understood.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// clap's own message, or a request for help or the version.
+    #[error("{0}")]
+    CommandLine(#[from] clap::Error),
+    #[error("failed to read {path}, the value of --{flag}")]
+    ValueFile {
+        flag: String,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("failed to read the configuration file {path}")]
+    ConfigUnreadable {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path} is not TOML")]
+    ConfigSyntax {
+        path: PathBuf,
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    #[error("{path}: `{key}` is not a flag of `meseta {daemon}`{hint}")]
+    ConfigKey {
+        path: PathBuf,
+        key: String,
+        daemon: String,
+        hint: String,
+    },
+    #[error(
+        "{path}: `{key}` must be a string, a number or a boolean, or a list of these; {found} given"
+    )]
+    ConfigValue {
+        path: PathBuf,
+        key: String,
+        found: &'static str,
+    },
+}
+
+impl Refusal {
+    /// Prints the reason, with its causes, and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        if let Self::CommandLine(error) = self {
+            // Help and version go to standard output with code 0; a failed print has nowhere to go.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+        let code = if self.may_pass() {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::from(exit_code::WRONG)
+        };
+        eprintln!("meseta: {:#}", anyhow::Error::from(self));
+        code
+    }
+
+    /// Whether the same may be understood a moment later: a file system may not be mounted yet.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::ValueFile { .. } => true,
+            Self::ConfigUnreadable { source, .. } => !exit_code::is_lasting(source),
+            Self::CommandLine(_)
+            | Self::ConfigSyntax { .. }
+            | Self::ConfigKey { .. }
+            | Self::ConfigValue { .. } => false,
+        }
+    }
+}
