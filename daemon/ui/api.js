@@ -76,23 +76,24 @@ function messageOf(text) {
   }
 }
 
-/** Leading or another one, as the daemon last said; null while it is silent. */
-let role;
+/** What the daemon is and who leads, as it last said; null while it is silent. */
+let standing;
 
 /**
  * What the daemon says of itself and of the others, whom the page names when this one does not answer. That costs it next to
- * nothing: while it is silent it is asked this again at once, and everything else when it is back or its role is another.
+ * nothing: while it is silent it is asked this again at once, and everything else when it is back or another one leads.
  */
 export async function askLeader() {
   try {
     const answer = await get("leader");
     told({ others: (answer.masters ?? answer.schedulers).filter((other) => other !== location.host) });
-    if (role !== undefined && role !== answer.role) changed();
-    role = answer.role;
+    const before = standing;
+    standing = `${answer.role} ${answer.leader}`;
+    if (before !== undefined && before !== standing) changed();
     return answer;
   } catch (error) {
     if (error.status === 0) {
-      role = null;
+      standing = null;
       error.isBrief = true;
     }
     throw error;
@@ -238,6 +239,9 @@ function joined(pieces, length) {
 const REST = 20;
 const PAUSE_MS_MAX = 60_000;
 
+/** What has nothing to show yet is asked for again after so long. */
+const FIRST_S_MAX = 5;
+
 /** What is shown and is refused since, by the poll that asks for it. */
 const late = new Map();
 
@@ -282,7 +286,8 @@ export function usePoll(load, dependencies, seconds = 5) {
       isAsking = false;
       // Of a daemon that answers nothing at all, the time that it took says nothing.
       const took = connection.trouble ? 0 : performance.now() - from;
-      const pause = Math.max(seconds * 1000, Math.min(PAUSE_MS_MAX, REST * took));
+      const usual = 1000 * (at ? seconds : Math.min(seconds, FIRST_S_MAX));
+      const pause = Math.max(usual, Math.min(PAUSE_MS_MAX, REST * took));
       if (!isOver) timer = setTimeout(round, isDue ? 0 : error?.isBrief ? 1000 : pause);
     };
     const seen = () => !document.hidden && !isAsking && round();

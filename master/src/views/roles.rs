@@ -210,7 +210,7 @@ pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
     ])
 }
 
-/// What [`quotas`] writes.
+/// What [`quotas`] writes, as a value.
 #[cfg(test)]
 pub(crate) fn quota(snapshot: &Snapshot) -> serde_json::Value {
     let written = crate::chunked_response::rendered_bytes(quotas(snapshot));
