@@ -397,7 +397,7 @@ const AHEAD_MAX: Duration = Duration::from_secs(60);
 fn believable_time(told: Option<f64>, now: Duration) -> f64 {
     let latest = now.saturating_add(AHEAD_MAX).as_secs_f64();
     let told = told.filter(|told| (0.0..=latest).contains(told));
-    told.unwrap_or_else(|| now.as_secs_f64())
+    told.unwrap_or(now.as_secs_f64())
 }
 
 #[cfg(test)]
