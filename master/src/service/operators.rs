@@ -15,7 +15,7 @@ use meseta_proto::mesos::v1::offer::Operation;
 use meseta_resources::Role;
 
 use crate::closed::Closed;
-use crate::core::{Administration, Answer, ExplainQuery, FrameworkView, Request, Snapshot};
+use crate::core::{Administration, Answer, ExplainQuery, Request, Snapshot};
 use crate::handle::{Handle, Query};
 use crate::permission;
 use crate::view_cache::ViewScope;
@@ -119,16 +119,21 @@ impl Handle {
         };
         let is_cut = explanations.len() >= EXPLANATIONS_MAX && question.framework_id.is_none();
         explanations.retain(is_seen);
-        if !is_cut {
+        let role = question.role.as_deref().map(Role::new).transpose();
+        let Ok(Some(role)) = role else {
+            return Ok(Ok(explanations));
+        };
+        if !is_cut || !seen.viewer_may_view_role(&role) {
             return Ok(Ok(explanations));
         }
-        // Frameworks that the caller may not see have taken the places of those that it may: each of these is asked about.
+        // Frameworks that the caller may not see have taken the places of those that it may: each of these is asked about,
+        // and has something to be told.
         explanations.clear();
-        let asked_for = |one: &&Arc<FrameworkView>| {
-            let mut roles = one.roles.iter().map(Role::as_str);
-            roles.any(|role| Some(role) == question.role.as_deref())
-        };
-        for framework in seen.frameworks.iter().filter(asked_for) {
+        let in_role = seen
+            .frameworks
+            .iter()
+            .filter(|one| one.roles.contains(&role));
+        for framework in in_role {
             if explanations.len() >= EXPLANATIONS_MAX {
                 break;
             }
