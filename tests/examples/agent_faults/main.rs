@@ -5,10 +5,11 @@
 //! `kill-before`, `kill-after` or `errors`. Flags: `--from=M` and `--points=N` for a part of the sweep, `--share=I/N` for
 //! the Ith part of N, counted from 0, of programs that run side by side, `--ordinals=K` for the first K calls of each site, `--together=K`
 //! faults in one life (those of a life that went wrong, or were not reached, are tried again one by one), `--times=T` calls of a site that
-//! fail in a row, `--only=TEXT` for points whose names contain it, `--logs=DIR` for what agents printed in lives that went wrong.
+//! fail in a row, `--only=TEXT` for points whose names contain it, `--listed=FILE` for those whose names are lines of a file, `--logs=DIR` for what agents printed in lives that went wrong.
 //! SIGINT and SIGTERM end it after the life that goes on. Ends with 1 if anything was wrong. How it works is in `tests/src/faults`.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
@@ -81,11 +82,19 @@ fn options(mut given: impl Iterator<Item = String>) -> Result<Options, String> {
             "--share" => options.share = share(value)?,
             "--times" => options.times = number()?,
             "--only" => options.only = Some(value.to_owned()),
+            "--listed" => options.listed = Some(listed(value)?),
             "--logs" => options.logs = Some(value.into()),
             _ => return Err(format!("there is no flag {name}")),
         }
     }
     Ok(options)
+}
+
+/// Names of points, a line each: `mkdir WORK/run #1`.
+fn listed(file: &str) -> Result<BTreeSet<String>, String> {
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| format!("--listed={file} cannot be read: {error}"))?;
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 /// `1/4`: the second of four parts.

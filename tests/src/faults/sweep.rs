@@ -49,6 +49,8 @@ pub struct Options {
     pub times: usize,
     /// Only sites whose names contain this.
     pub only: Option<String>,
+    /// Only points with these names, as what is told of lives has them.
+    pub listed: Option<BTreeSet<String>>,
     /// Where what agents printed in lives that went wrong is kept.
     pub logs: Option<PathBuf>,
     /// Once this is set, the life that goes on is the last.
@@ -66,6 +68,7 @@ impl Default for Options {
             share: (0, 1),
             times: 1,
             only: None,
+            listed: None,
             logs: None,
             over: Arc::default(),
         }
@@ -190,7 +193,9 @@ fn record(
         outcome.fired.len()
     );
     for (point, fault) in faults {
-        let _ = write!(text, " [{fault} {point}]");
+        let is_met = outcome.fired.iter().any(|(met, _)| met == point);
+        let end = if is_met { "" } else { ", not reached" };
+        let _ = write!(text, " [{fault} {point}{end}]");
     }
     for wrong in &outcome.wrong {
         let _ = write!(text, "\n  WRONG {wrong}");
@@ -215,7 +220,11 @@ fn planned(options: &Options, points: Vec<Point>) -> Vec<(Point, Fault)> {
         let (part, parts) = options.share;
         let name = point.to_string();
         let is_shared = share_of(&name, parts) == part;
-        is_shared && point.ordinal <= options.ordinals && name.contains(only)
+        let is_listed = options
+            .listed
+            .as_ref()
+            .is_none_or(|names| names.contains(&name));
+        is_shared && is_listed && point.ordinal <= options.ordinals && name.contains(only)
     };
     let points = points.into_iter().filter(is_wanted);
     let changes = |point: &Point| {
