@@ -216,8 +216,8 @@ impl Service {
                 Some(told) = self.inbox.link.recv(), if acts => self.take(told, &mut inputs),
                 Some(command) = self.inbox.commands.recv() => self.command(command, &mut inputs),
                 _ = ticks.tick(), if acts => {
-                    let waiting = self.calls.as_ref().map_or(0, CallQueue::waiting);
-                    inputs.extend([Input::CallsWaiting(waiting), Input::Tick]);
+                    let waiting = self.calls.as_ref().map_or(0, CallQueue::kills_waiting);
+                    inputs.extend([Input::KillsWaiting(waiting), Input::Tick]);
                 }
                 Ok(()) = role.changed() => {}
             }
@@ -430,10 +430,14 @@ pub(crate) mod tests {
         state
     }
 
-    #[tokio::test]
-    async fn the_core_answers_while_the_master_takes_no_kills() {
+    /// A scheduler of so many tasks that is told to stop them, and what waits for the master behind so many calls of others.
+    async fn while_stopping(
+        tasks: u32,
+        before: usize,
+        look: impl AsyncFnOnce(&Handle, &mut mpsc::Receiver<Call>),
+    ) {
         let clock = Clock::new();
-        let state = with_tasks(clock, 6_000);
+        let state = with_tasks(clock, tasks);
         let (_role, role) = watch::channel(Role::Leading);
         let fence = Fence::never();
         let ends = Ends::new(Registration::default(), Standing { role, fence });
@@ -442,26 +446,64 @@ pub(crate) mod tests {
         let (_, store) = opened.expect("a new file");
         let stop = CancellationToken::new();
         let running = tokio::spawn(Service::new(state, store, clock, ends.inbox).run(stop.clone()));
-        let (calls, waiting) = CallQueue::idle();
+        let (queue, mut waiting) = CallQueue::idle();
+        for _ in 0..before {
+            queue.send(calls::decline(Vec::new(), TICK)).await;
+        }
         let subscribed = FromLink::Subscribed {
             framework_id: "f".to_owned(),
             roles: BTreeSet::from(["r".to_owned()]),
-            calls,
+            calls: queue,
         };
         assert!(ends.link.send(subscribed).await.is_ok());
         while ends.handle.read(|state| state.is_connected()).await != Ok(true) {}
+        // It is told what waits.
+        tokio::time::pause();
+        for _ in 0..50 {
+            tokio::time::advance(TICK).await;
+            assert_eq!(ends.handle.read(|_| ()).await, Ok(()));
+        }
+        tokio::time::resume();
         let request = Request::Stop {
             name: "array".to_owned(),
             purge: false,
         };
         let answer = ends.handle.request(request).await.expect("it answers");
         answer.expect("it stops");
-        // Beside the kills there is room for others.
-        while waiting.len() < 500 {
-            assert!(ends.handle.read(|_| ()).await.is_ok());
-        }
-        assert!(waiting.len() < 600, "{}", waiting.len());
+        look(&ends.handle, &mut waiting).await;
         stop.cancel();
         running.await.expect("it has ended");
+    }
+
+    #[tokio::test]
+    async fn the_core_answers_while_the_master_takes_no_kills() {
+        while_stopping(6_000, 0, async |handle, waiting| {
+            // Beside the kills there is room for others.
+            while waiting.len() < 500 {
+                assert!(handle.read(|_| ()).await.is_ok());
+            }
+            assert!(waiting.len() < 600, "{}", waiting.len());
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn kills_leave_behind_more_calls_of_others_than_kills_may_wait() {
+        while_stopping(10, 600, async |handle, waiting| {
+            // Nothing is taken: those of others stay before them.
+            let all = async {
+                while waiting.len() < 610 {
+                    assert!(handle.read(|_| ()).await.is_ok());
+                }
+            };
+            let in_time = tokio::time::timeout(Duration::from_secs(20), all).await;
+            assert!(in_time.is_ok(), "{} calls", waiting.len());
+            let mut kills = 0;
+            while let Ok(call) = waiting.try_recv() {
+                kills += usize::from(call.kill.is_some());
+            }
+            assert_eq!(kills, 10);
+        })
+        .await;
     }
 }

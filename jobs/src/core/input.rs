@@ -50,8 +50,8 @@ pub enum Input {
     OperationUpdate(Box<OperationStatus>),
     /// All writes up to this one are durable.
     Stored(u64),
-    /// So many calls wait for the master to take them: told before time has passed.
-    CallsWaiting(usize),
+    /// So many kills wait for the master to take them: told before time has passed.
+    KillsWaiting(usize),
     /// Time has passed: what is due by now is done.
     Tick,
 }

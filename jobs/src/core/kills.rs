@@ -1,7 +1,7 @@
 //! Which kills leave when: as many as the way to the master has room for, those of each role in turn.
 //!
 //! Invariant: the calls of others wait behind [`KILLS_MAX`] kills at most, however many tasks a job ends at once, and no
-//! job keeps those of another from leaving.
+//! job keeps those of another from leaving: neither by its own kills nor by what it launches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::input::Effect;
 use super::job::{Job, KILL_PAUSE, KillReason, Killing, Phase, Task};
 use super::state::State;
 
-/// Calls that may wait for the master before no more kills are added to them: it takes them one by one, in a
-/// millisecond or two each.
+/// Kills that may wait for the master, beside whatever other calls do: it takes them one by one, in a millisecond or two
+/// each.
 pub(super) const KILLS_MAX: usize = 500;
 /// The longest pause before a kill that was not answered is repeated.
 const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ impl State {
 
     /// Lets kills leave anew, as many as there is room for.
     pub(super) fn allow_kills(&mut self) {
-        let waiting = std::mem::take(&mut self.calls_waiting);
+        let waiting = std::mem::take(&mut self.kills_waiting);
         self.kills_left = KILLS_MAX.saturating_sub(waiting);
     }
 

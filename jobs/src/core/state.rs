@@ -56,9 +56,9 @@ pub struct State {
     pub(super) dirty: BTreeSet<String>,
     /// Jobs of which kills may be due.
     pub(super) pressing: BTreeSet<String>,
-    /// Kills that may leave until time has passed, and the calls before them that the master has not taken.
+    /// Kills that may leave until time has passed, and those before them that the master has not taken.
     pub(super) kills_left: usize,
-    pub(super) calls_waiting: usize,
+    pub(super) kills_waiting: usize,
     pub(super) is_connected: bool,
     /// Of the master, which tasks stay in whose job says nothing of regions.
     master_region: Option<String>,
@@ -142,7 +142,7 @@ impl State {
             dirty: BTreeSet::new(),
             pressing: BTreeSet::new(),
             kills_left: KILLS_MAX,
-            calls_waiting: 0,
+            kills_waiting: 0,
             is_connected: false,
             master_region: None,
             is_fresh: true,
@@ -304,7 +304,7 @@ impl State {
             Input::Update(status) => self.update(*status),
             Input::OperationUpdate(status) => self.operation_update(*status),
             Input::Stored(id) => self.stored(id),
-            Input::CallsWaiting(calls) => self.calls_waiting = calls,
+            Input::KillsWaiting(kills) => self.kills_waiting = kills,
             Input::Tick => self.tick(),
         }
     }
@@ -362,7 +362,7 @@ impl State {
         }
         self.ask_for_volumes_anew();
         // The calls of the stream before are gone.
-        self.calls_waiting = 0;
+        self.kills_waiting = 0;
         self.allow_kills();
         self.dirty.extend(self.jobs.keys().cloned());
         self.pressing.extend(self.jobs.keys().cloned());

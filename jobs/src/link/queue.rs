@@ -1,5 +1,7 @@
 //! The calls of one stream: in order, but for acknowledgements, which have no order.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -30,6 +32,8 @@ const ACKNOWLEDGERS: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct CallQueue {
     ordered: mpsc::Sender<Call>,
+    /// Of the ordered ones, those that kill a task.
+    kills: Arc<AtomicUsize>,
     acknowledgements: Vec<mpsc::Sender<Call>>,
 }
 
@@ -51,25 +55,30 @@ pub(super) struct Stream {
 impl CallQueue {
     /// Sends what is queued until the stream is broken.
     pub(super) fn start(stream: &Stream) -> Self {
+        let kills = Arc::new(AtomicUsize::new(0));
         let start = || {
             let (queue, waiting) = mpsc::channel(QUEUE_MAX);
-            tokio::spawn(stream.clone().send_all(waiting));
+            tokio::spawn(stream.clone().send_all(waiting, kills.clone()));
             queue
         };
         Self {
             ordered: start(),
+            kills: kills.clone(),
             acknowledgements: (0..ACKNOWLEDGERS).map(|_| start()).collect(),
         }
     }
 
     /// Queues a call. One of a stream that has ended is dropped: the core is told of the end.
     pub(crate) async fn send(&self, call: Call) {
+        if call.r#type() == call::Type::Kill {
+            self.kills.fetch_add(1, Ordering::Relaxed);
+        }
         let _ = self.ordered.send(call).await;
     }
 
-    /// How many calls wait to be sent, but for acknowledgements.
-    pub(crate) fn waiting(&self) -> usize {
-        self.ordered.max_capacity() - self.ordered.capacity()
+    /// How many kills wait to be sent.
+    pub(crate) fn kills_waiting(&self) -> usize {
+        self.kills.load(Ordering::Relaxed)
     }
 
     /// One that nothing is taken from, and its calls.
@@ -79,6 +88,7 @@ impl CallQueue {
         let acknowledgements = (0..ACKNOWLEDGERS).map(|_| mpsc::channel(QUEUE_MAX).0);
         let queue = Self {
             ordered,
+            kills: Arc::default(),
             acknowledgements: acknowledgements.collect(),
         };
         (queue, waiting)
@@ -99,7 +109,7 @@ impl CallQueue {
 }
 
 impl Stream {
-    async fn send_all(self, mut waiting: mpsc::Receiver<Call>) {
+    async fn send_all(self, mut waiting: mpsc::Receiver<Call>, kills: Arc<AtomicUsize>) {
         loop {
             let call = tokio::select! {
                 () = self.broken.cancelled() => return,
@@ -113,6 +123,9 @@ impl Stream {
                 () = self.fence.opened() => {}
             }
             let kind = call.r#type();
+            if kind == call::Type::Kill {
+                kills.fetch_sub(1, Ordering::Relaxed);
+            }
             if let Err(error) = self.send(call).await {
                 tracing::warn!(error = %chain(&error), call = kind.as_str_name(), "call did not arrive");
                 self.broken.cancel();

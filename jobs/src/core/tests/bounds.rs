@@ -174,13 +174,13 @@ fn the_kills_of_a_large_job_leave_a_part_at_a_time_and_others_between_them() {
 }
 
 #[test]
-fn no_kill_is_added_to_calls_that_the_master_is_slow_to_take() {
+fn no_kill_is_added_to_those_that_the_master_is_slow_to_take() {
     let mut world = many_tasks(5);
-    world.step(Input::CallsWaiting(KILLS_MAX + 7));
+    world.step(Input::KillsWaiting(KILLS_MAX + 7));
     world.pass(Duration::from_millis(100));
     stop(&mut world, "array");
     assert_eq!(world.kills.len(), 0);
-    world.step(Input::CallsWaiting(KILLS_MAX - 7));
+    world.step(Input::KillsWaiting(KILLS_MAX - 7));
     world.pass(Duration::from_millis(100));
     assert_eq!(world.kills.len(), 7);
     // A stream that is new has none before them.
