@@ -13,8 +13,6 @@ use crate::spec::{GANG_MAX, JobSpec, Kind};
 
 /// Jobs that there may be, whatever became of them.
 pub(super) const JOBS_MAX: usize = 10_000;
-/// A batch that has been complete for as long is forgotten where room is needed for another job.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Versions of a job that are remembered, besides those that run.
 pub(super) const VERSIONS_MAX: usize = 10;
 /// The most instances that a job may have.
@@ -110,7 +108,6 @@ impl State {
 
     fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
         self.check_count(&spec)?;
-        self.check_bytes(&spec)?;
         self.make_room(&spec)?;
         let name = spec.name.clone();
         let target = self.meta.first_version.max(1);
@@ -140,57 +137,9 @@ impl State {
         Ok(name)
     }
 
-    /// Lets there be room for one more job of its role: each role has as many at most as are left for others. Nothing is
-    /// forgotten where that would not be enough.
-    fn make_room(&mut self, spec: &JobSpec) -> Result<(), Refusal> {
-        let role = &spec.role;
-        let in_role = |job: &&Job| job.spec().is_some_and(|spec| spec.role == *role);
-        let of_role = self.jobs.values().filter(in_role).count();
-        let of_others = self.jobs.len() - of_role;
-        let most = self.jobs_max.saturating_sub(of_others) / 2;
-        let too_many = (of_role + 1).saturating_sub(most);
-        if too_many == 0 {
-            return Ok(());
-        }
-        let complete = self.oldest_complete(spec, too_many);
-        if complete.len() < too_many {
-            return Err(Refusal::Conflict(format!(
-                "role {role:?} has {of_role} jobs, and may have {most} at the moment: half of what other roles leave of \
-                 {}; stop some with purge",
-                self.jobs_max
-            )));
-        }
-        for name in complete {
-            let text = "forgotten: it is complete, and another job needs its room";
-            self.event(&name, None, text);
-            self.purge(&name);
-        }
-        Ok(())
-    }
-
-    /// The batches of the role of a new job that have been complete for longest, up to so many, and that neither it nor
-    /// another job starts after.
-    fn oldest_complete(&self, new: &JobSpec, most: usize) -> Vec<String> {
-        let specs = self.jobs.values().filter_map(Job::spec).map(|spec| &**spec);
-        let specs = specs.chain([new]);
-        let needed: BTreeSet<&String> = specs.flat_map(|spec| &spec.after).collect();
-        let complete = self.jobs.values().filter_map(|job| {
-            let spec = job.spec().filter(|spec| spec.role == new.role)?;
-            let is_batch = matches!(spec.kind, Kind::Batch(_)) && job.record.stop.is_none();
-            let over = job.record.over.last()?;
-            let is_old = over.ended.saturating_add(FORGOTTEN_AFTER) <= self.clock.unix;
-            let is_complete = is_batch && job.is_satisfied(self.clock.at);
-            (is_complete && is_old && !needed.contains(&job.name))
-                .then_some((over.ended, &job.name))
-        });
-        let complete: BTreeSet<_> = complete.collect();
-        let oldest = complete.into_iter().take(most);
-        oldest.map(|(_, name)| name.clone()).collect()
-    }
-
     /// Makes another specification the one to run.
     fn replace(&mut self, name: &str, spec: JobSpec) -> Result<(), Refusal> {
-        self.check_bytes(&spec)?;
+        self.make_room(&spec)?;
         let at = self.clock.unix;
         let job = self.job_mut(name)?;
         let version = job.record.versions.keys().max().map_or(1, |last| last + 1);
@@ -326,7 +275,7 @@ impl State {
             true => self.check_size(&self.sizes(), (name, &spec.role), u64::from(spec.count))?,
             false => self.check_count(&spec)?,
         }
-        self.check_bytes(&spec)?;
+        self.make_room(&spec)?;
         if let Some(job) = self.jobs.get_mut(name).filter(|_| is_running) {
             job.cancel_runs();
         }

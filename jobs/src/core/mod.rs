@@ -1,7 +1,7 @@
 //! The core of the scheduler: one synchronous state machine, from what happened to what is to be done.
 //!
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable, of which
-//! [`versions`] can be large; [`commands`] takes requests, [`updates`] the states of tasks, [`runs`] starts and ends batches,
+//! [`versions`] can be large; [`commands`] takes requests as far as there is [`room`], [`updates`] the states of tasks, [`runs`] starts and ends batches,
 //! of which some indexes are [`waiting`], [`service`] plans services, [`decide`] carries that out, of which [`kills`] leave in
 //! turn, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it, [`discovery`] where it is.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
@@ -21,6 +21,7 @@ mod plan;
 mod pool;
 mod records;
 mod roles;
+mod room;
 mod runs;
 mod service;
 mod sizes;

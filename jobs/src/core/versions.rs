@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::commands::{VERSIONS_MAX, same_but_size};
-use super::input::{Record, Refusal};
+use super::input::Record;
 use super::job::Job;
 use super::records::{JobRecord, Key, Size, VersionRecord};
-use super::state::State;
 use crate::spec::JobSpec;
 
 /// Bytes of a specification that is written with its job each time, as a scheduler of before did with all.
@@ -116,12 +115,12 @@ impl Job {
     }
 
     /// The bytes of its specifications as they are stored.
-    fn spec_bytes(&self) -> usize {
+    pub(super) fn spec_bytes(&self) -> usize {
         self.written.values().map(|one| one.bytes).sum()
     }
 
     /// The bytes of the version that a new one lets go, if it does.
-    fn bytes_to_go(&self) -> usize {
+    pub(super) fn bytes_to_go(&self) -> usize {
         let oldest = self.written.first_key_value();
         let oldest = oldest.filter(|_| self.written.len() >= VERSIONS_MAX);
         oldest.map_or(0, |(_, one)| one.bytes)
@@ -145,33 +144,5 @@ fn written(present: Option<&Written>, spec: &Arc<JobSpec>) -> Written {
         spec: Arc::clone(spec),
         bytes,
         apart,
-    }
-}
-
-impl State {
-    /// Whether there may be one more version of a job.
-    pub(super) fn check_bytes(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        let is_in_role = |job: &Job| job.spec().is_some_and(|one| one.role == spec.role);
-        let (mut of_role, mut of_others) = (spec.stored_bytes(), 0);
-        for (name, job) in &self.jobs {
-            let is_own = *name == spec.name;
-            let bytes = match is_own {
-                true => job.spec_bytes() - job.bytes_to_go(),
-                false => job.spec_bytes(),
-            };
-            match is_own || is_in_role(job) {
-                true => of_role += bytes,
-                false => of_others += bytes,
-            }
-        }
-        let most = self.spec_bytes_max.saturating_sub(of_others) / 2;
-        if of_role <= most {
-            return Ok(());
-        }
-        Err(Refusal::Conflict(format!(
-            "the specifications of role {:?} would have {of_role} bytes with their versions, and may have {most} at the \
-             moment: half of what other roles leave of {}; stop some jobs with purge, or fetch what is large with `uris`",
-            spec.role, self.spec_bytes_max
-        )))
     }
 }

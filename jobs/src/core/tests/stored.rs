@@ -149,3 +149,39 @@ fn the_bytes_of_all_specifications_are_bounded_and_each_role_finds_room() {
     world.calm(3, None);
     assert!(answer(&mut world, named("r", 4, "a")).is_ok());
 }
+
+#[test]
+fn what_has_been_complete_for_long_gives_its_bytes_to_another_job() {
+    let mut world = World::new(1, 2);
+    world.success_in_ten = 10;
+    world.state.spec_bytes_max = 1_000_000;
+    let array = |number: u32, bytes: usize| JobSpec {
+        name: format!("array{number}"),
+        ..changed(&batch("array", 1), &"a".repeat(bytes))
+    };
+    for number in 0..4 {
+        submit(&mut world, array(number, 100_000));
+        world.calm(10, None);
+    }
+    assert_eq!(state_of(&world, "array3"), "complete");
+    let answer = |world: &mut World, spec| {
+        let id = world.request(Request::Submit(Box::new(spec)));
+        world.sync();
+        world.answers[&id].clone()
+    };
+    assert!(answer(&mut world, array(4, 100_000)).is_err());
+    let two_days = 2 * 24 * 3_600;
+    for _ in 0..two_days / 3_600 {
+        world.stand_still(Duration::from_secs(3_600));
+    }
+    // Not where it would not be enough.
+    assert!(answer(&mut world, array(4, 600_000)).is_err());
+    assert_eq!(world.state.job_count(), 4);
+    assert!(answer(&mut world, array(4, 100_000)).is_ok());
+    let names: Vec<_> = world.state.jobs.keys().cloned().collect();
+    assert_eq!(names, ["array1", "array2", "array3", "array4"]);
+    // Nor is it the one that is submitted anew.
+    assert!(answer(&mut world, array(1, 99_000)).is_ok());
+    let names: Vec<_> = world.state.jobs.keys().cloned().collect();
+    assert_eq!(names, ["array1", "array3", "array4"]);
+}

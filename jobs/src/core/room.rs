@@ -1,0 +1,126 @@
+//! Room for one more job, or one more version of one: in number and in the bytes of specifications.
+//!
+//! Invariants: each role has as much at most as is left for others; nothing is forgotten where that would not be enough.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::input::Refusal;
+use super::job::Job;
+use super::state::State;
+use crate::spec::{JobSpec, Kind};
+
+/// A batch that has been complete for as long is forgotten where room is needed.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// What a role has more than it may, with what is to come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Excess {
+    jobs: usize,
+    bytes: usize,
+}
+
+impl State {
+    /// Lets there be room for a job, or for one more version of one that there is: batches of its role that are complete
+    /// are forgotten where it is needed, the oldest first.
+    pub(super) fn make_room(&mut self, spec: &JobSpec) -> Result<(), Refusal> {
+        let jobs = self.jobs_beyond(spec);
+        let bytes = self.bytes_beyond(spec);
+        let mut left = Excess {
+            jobs: jobs.as_ref().map_or(0, |(beyond, _)| *beyond),
+            bytes: bytes.as_ref().map_or(0, |(beyond, _)| *beyond),
+        };
+        if left.jobs == 0 && left.bytes == 0 {
+            return Ok(());
+        }
+        let mut forgotten = Vec::new();
+        for job in self.oldest_complete(spec) {
+            if left.jobs == 0 && left.bytes == 0 {
+                break;
+            }
+            left.jobs = left.jobs.saturating_sub(1);
+            left.bytes = left.bytes.saturating_sub(job.spec_bytes());
+            forgotten.push(job.name.clone());
+        }
+        if let Some((_, why)) = jobs.filter(|_| left.jobs > 0) {
+            return Err(Refusal::Conflict(why));
+        }
+        if let Some((_, why)) = bytes.filter(|_| left.bytes > 0) {
+            return Err(Refusal::Conflict(why));
+        }
+        for name in forgotten {
+            let text = "forgotten: it is complete, and another job needs its room";
+            self.event(&name, None, text);
+            self.purge(&name);
+        }
+        Ok(())
+    }
+
+    /// How many jobs too many its role has with a new one, and why it may have no more.
+    fn jobs_beyond(&self, spec: &JobSpec) -> Option<(usize, String)> {
+        if self.jobs.contains_key(&spec.name) {
+            return None;
+        }
+        let role = &spec.role;
+        let in_role = |job: &&Job| job.spec().is_some_and(|spec| spec.role == *role);
+        let of_role = self.jobs.values().filter(in_role).count();
+        let of_others = self.jobs.len() - of_role;
+        let most = self.jobs_max.saturating_sub(of_others) / 2;
+        let beyond = (of_role + 1).saturating_sub(most);
+        let why = || {
+            format!(
+                "role {role:?} has {of_role} jobs, and may have {most} at the moment: half of what other roles leave of \
+                 {}; stop some with purge",
+                self.jobs_max
+            )
+        };
+        (beyond > 0).then(|| (beyond, why()))
+    }
+
+    /// How many bytes too many the specifications of its role have with a new one, and why they may have no more.
+    fn bytes_beyond(&self, spec: &JobSpec) -> Option<(usize, String)> {
+        let is_in_role = |job: &Job| job.spec().is_some_and(|one| one.role == spec.role);
+        let (mut of_role, mut of_others) = (spec.stored_bytes(), 0);
+        for (name, job) in &self.jobs {
+            let is_own = *name == spec.name;
+            let bytes = match is_own {
+                true => job.spec_bytes() - job.bytes_to_go(),
+                false => job.spec_bytes(),
+            };
+            match is_own || is_in_role(job) {
+                true => of_role += bytes,
+                false => of_others += bytes,
+            }
+        }
+        let most = self.spec_bytes_max.saturating_sub(of_others) / 2;
+        let beyond = of_role.saturating_sub(most);
+        let why = || {
+            format!(
+                "the specifications of role {:?} would have {of_role} bytes with their versions, and may have {most} at the \
+                 moment: half of what other roles leave of {}; stop some jobs with purge, or fetch what is large with `uris`",
+                spec.role, self.spec_bytes_max
+            )
+        };
+        (beyond > 0).then(|| (beyond, why()))
+    }
+
+    /// The other batches of a job's role that have been complete for a while, that for longest first, and that neither it
+    /// nor another job starts after.
+    fn oldest_complete(&self, new: &JobSpec) -> impl Iterator<Item = &Job> {
+        let specs = self.jobs.values().filter_map(Job::spec).map(|spec| &**spec);
+        let specs = specs.chain([new]);
+        let needed: BTreeSet<&String> = specs.flat_map(|spec| &spec.after).collect();
+        let complete = self.jobs.values().filter_map(|job| {
+            let spec = job.spec().filter(|spec| spec.role == new.role)?;
+            let is_batch = matches!(spec.kind, Kind::Batch(_)) && job.record.stop.is_none();
+            let over = job.record.over.last()?;
+            let is_old = over.ended.saturating_add(FORGOTTEN_AFTER) <= self.clock.unix;
+            let is_complete = is_batch && job.is_satisfied(self.clock.at);
+            let may_go = is_complete && is_old && job.name != new.name;
+            (may_go && !needed.contains(&job.name)).then_some((over.ended, &job.name))
+        });
+        let complete: BTreeSet<_> = complete.collect();
+        let jobs = complete.into_iter().map(|(_, name)| self.jobs.get(name));
+        jobs.flatten()
+    }
+}
