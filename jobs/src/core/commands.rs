@@ -299,9 +299,19 @@ impl State {
     fn revert(&mut self, name: &str, version: Option<u64>) -> Result<String, Refusal> {
         let job = self.job_mut(name)?;
         let version = job.revert_version(version)?;
-        if let Some(spec) = job.spec_of(version).cloned() {
+        // How many instances there are is not what is taken back: a service may carry more by now than when it had that
+        // version.
+        let count = job.spec().filter(|_| job.is_service());
+        let count = count.map(|spec| spec.count);
+        if let Some(spec) = job.spec_of(version) {
+            let spec = Arc::new(with_count(spec, count.unwrap_or(spec.count)));
             self.check_same_volume(&spec).map_err(Refusal::Conflict)?;
             self.check_count(&spec)?;
+            if let Some(version) = self.job_mut(name)?.record.versions.get_mut(&version)
+                && version.spec.count != spec.count
+            {
+                version.spec = spec;
+            }
         }
         self.event(name, None, format!("to go back to version {version}"));
         self.go_to(name, version, true);
@@ -439,11 +449,17 @@ fn set_count(job: &mut Job, count: u32) {
     let versions = [Some(record.target), from, record.stable];
     for version in BTreeSet::from(versions).into_iter().flatten() {
         if let Some(version) = record.versions.get_mut(&version) {
-            let mut spec = JobSpec::clone(&version.spec);
-            let most = spec.gang.map_or(count, |_| GANG_MAX);
-            spec.count = count.min(most);
-            version.spec = Arc::new(spec);
+            version.spec = Arc::new(with_count(&version.spec, count));
         }
+    }
+}
+
+/// The same with so many instances, or as many as a gang may have.
+fn with_count(spec: &JobSpec, count: u32) -> JobSpec {
+    let most = spec.gang.map_or(count, |_| GANG_MAX);
+    JobSpec {
+        count: count.min(most),
+        ..spec.clone()
     }
 }
 

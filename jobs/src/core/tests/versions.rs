@@ -256,3 +256,37 @@ fn an_update_that_goes_back_leaves_the_number_of_instances_as_it_is_by_then() {
         assert_eq!(world.alive("web"), 10);
     }
 }
+
+#[test]
+fn a_service_that_is_taken_back_by_hand_keeps_the_number_of_instances_that_it_has() {
+    for version in [Some(1), None] {
+        let mut world = World::new(7, 6);
+        let spec = service(3, 0, 1);
+        submit(&mut world, spec.clone());
+        world.calm(60, None);
+        submit(&mut world, changed(&spec, "second"));
+        world.calm(120, None);
+        let name = || "web".to_owned();
+        let (count, purge) = (10, false);
+        world.request(Request::Scale {
+            name: name(),
+            count,
+            purge,
+        });
+        world.calm(60, None);
+        assert_eq!(versions_of(&world), [2; 10]);
+        world.request(Request::Revert {
+            name: name(),
+            version,
+        });
+        for _ in 0..300 {
+            world.calm(1, None);
+            assert!(world.alive("web") >= 9, "{}", world.alive("web"));
+        }
+        world.crash();
+        world.calm(60, None);
+        let job = world.state.job("web").expect("a job");
+        assert_eq!((job.state, job.version, job.count), ("healthy", 1, 10));
+        assert_eq!(versions_of(&world), [1; 10]);
+    }
+}
