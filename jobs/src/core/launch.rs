@@ -54,26 +54,11 @@ impl State {
             let offers = by_role.entry(held.offer.role.clone()).or_default();
             offers.push(held.offer.clone());
         }
-        if self.collector.is_none() && !by_role.is_empty() {
-            self.give_turn_to_collect();
-        }
         // No role takes the time of others.
         let work = self.step_work_max / by_role.len().max(1);
         for (role, offers) in by_role {
             self.answer_role(&role, offers, Work::new(work.max(ROLE_WORK_MIN)));
         }
-    }
-
-    /// Says which role's gang may keep offers back next: no other role's gangs do so again and again before it.
-    fn give_turn_to_collect(&mut self) {
-        let at = self.clock.at;
-        let wanting = self.jobs.values().filter_map(|job| {
-            let spec = job.spec().filter(|spec| spec.gang.is_some())?;
-            let wants = job.demand(at) > 0 && !self.rests(&job.name);
-            wants.then_some(&*spec.role)
-        });
-        let wanting: BTreeSet<&str> = wanting.collect();
-        self.roles.give_turn(at, &wanting);
     }
 
     /// Whether a gang has held offers in vain, and does not yet again.
@@ -310,7 +295,9 @@ impl State {
         let fits = placements.len() == wanted.len();
         if fits {
             self.intend_all(name, spec, wanted, (placements, bytes), pool);
-            self.collector.take_if(|collector| collector.job == name);
+            if (self.collector.as_ref()).is_some_and(|collector| collector.job == name) {
+                self.stop_collecting(&spec.role);
+            }
             self.resting.remove(name);
             let mut accepts = Vec::new();
             for index in pool.close(&offers) {
@@ -360,15 +347,18 @@ impl State {
 
     /// Whether this gang is the one that keeps offers back, or becomes it.
     fn may_collect(&mut self, name: &str, spec: &JobSpec) -> bool {
-        if let Some(collector) = &self.collector {
-            return collector.job == name;
+        if (self.collector.as_ref()).is_some_and(|collector| collector.job == name) {
+            return true;
         }
         let at = self.clock.at;
         let role = self.role_of(name).unwrap_or_default().to_owned();
-        let may_begin = !self.rests(name) && self.roles.has_turn(&role);
-        let Some(gang) = spec.gang.filter(|_| may_begin) else {
+        let Some(gang) = spec.gang.filter(|_| !self.rests(name)) else {
             return false;
         };
+        if self.collector.is_some() || !self.roles.may_collect(at, &role) {
+            self.roles.refused_to_collect(at, &role);
+            return false;
+        }
         self.roles.began_to_collect(at, &role);
         self.collector = Some(Collector {
             job: name.to_owned(),
@@ -389,7 +379,9 @@ impl State {
         if !is_idle && at < collector.until {
             return;
         }
-        self.collector = None;
+        let role = self.role_of(&collector.job).unwrap_or_default().to_owned();
+        self.stop_collecting(&role);
+        let job = self.jobs.get(&collector.job);
         let hold = job.and_then(|job| job.spec()).and_then(|spec| spec.gang);
         if let Some(gang) = hold.filter(|_| !is_idle) {
             let hold = gang.hold_at_most.min(HOLD_MAX);
@@ -402,6 +394,14 @@ impl State {
             self.event(&collector.job, None, text);
         }
         self.decline_held();
+    }
+
+    /// No gang keeps offers back from here; one of this role was the last.
+    fn stop_collecting(&mut self, role: &str) {
+        let at = self.clock.at;
+        self.collector = None;
+        self.roles.ended_to_collect(at);
+        self.roles.collected(at, role);
     }
 
     /// Gives back all that was kept, so that what has become free on the same agents meanwhile comes with it.

@@ -4,7 +4,8 @@
 //! were taken before, and asks for the rest in updates, whose refusal leaves everything else as it is. Where an update for
 //! several roles is refused, they are asked for one at a time. Invariant: one update at a time is under way.
 //!
-//! Also whose gang keeps offers back next: each role has its turn, the one first that has waited the longest.
+//! Also whose gang keeps offers back next: of the roles that could and were refused it lately, the one that has waited the
+//! longest. What is offered nothing that it could keep is waited for by none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,9 +18,9 @@ const REVIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Before a refused role is asked for again; each time twice as long, up to the longest.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(600);
-/// Within this time the gang of a role begins to keep offers back, or the next role has its turn: what it has declined
-/// comes again sooner.
-const TURN: Duration = Duration::from_secs(15);
+/// A role whose gang could keep offers back, and was refused that, is waited for as long by those that have waited less:
+/// what it has declined comes again sooner.
+const CLAIM: Duration = Duration::from_secs(15);
 /// Between two looks for roles that no job has any more.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -27,8 +28,8 @@ const FORGET_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
     by_name: BTreeMap<String, Role>,
-    /// The role whose gang may begin to keep offers back, and until when; none where no gang would.
-    turn: Option<(String, Duration)>,
+    /// Since when the gang that keeps offers back does so, or the last one did.
+    collecting_since: Duration,
     /// When it is looked next which roles may be forgotten.
     forget_at: Duration,
     /// The roles that are asked for beside those taken, until the master has answered.
@@ -41,8 +42,10 @@ pub(super) struct Roles {
 struct Role {
     standing: Standing,
     offers: Offers,
-    /// When a gang of it began to keep offers back, or had a turn in vain; before that, when it was first seen.
+    /// When a gang of it has kept offers back last; before that, when it was first seen.
     collected: Duration,
+    /// Until when those wait for it that have waited less.
+    claims_until: Duration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,9 +111,9 @@ impl Roles {
     /// A new stream, which begins with these roles.
     pub(super) fn subscribed(&mut self, with: &BTreeSet<String>) {
         self.asked = None;
-        self.turn = None;
         for (name, role) in &mut self.by_name {
             role.offers = Offers::default();
+            role.claims_until = Duration::ZERO;
             if with.contains(name) {
                 role.standing = Standing::Taken;
             } else if role.is_taken() {
@@ -131,37 +134,45 @@ impl Roles {
         }
     }
 
-    /// Gives the turn to keep offers back to the role that has waited for it the longest, of those whose gangs would. One
-    /// that has not begun in time waits anew.
-    pub(super) fn give_turn(&mut self, at: Duration, wanting: &BTreeSet<&str>) {
-        let (held, until) = match &self.turn {
-            Some((name, until)) => (Some(name.as_str()), *until),
-            None => (None, Duration::ZERO),
+    /// Whether a gang of a role that could begin to keep offers back may: not before one of a role that could as well and
+    /// has waited for longer.
+    pub(super) fn may_collect(&self, at: Duration, name: &str) -> bool {
+        let Some(collected) = self.by_name.get(name).map(|role| role.collected) else {
+            return true;
         };
-        let held = held.filter(|name| wanting.contains(name));
-        if held.is_some() && at < until {
-            return;
-        }
-        if let Some(role) = held.and_then(|name| self.by_name.get_mut(name)) {
-            role.collected = at;
-        }
-        let offered = self.by_name.iter().filter(|(_, role)| role.is_taken());
-        let next = offered
-            .filter(|(name, _)| wanting.contains(name.as_str()))
-            .min_by_key(|(_, role)| role.collected);
-        self.turn = next.map(|(name, _)| (name.clone(), at.saturating_add(TURN)));
+        let claims = |role: &Role| role.is_taken() && role.claims_until > at;
+        let mut others = self.by_name.iter().filter(|(_, role)| claims(role));
+        !others.any(|(other, role)| (role.collected, &**other) < (collected, name))
     }
 
-    /// Whether a gang of a role may begin to keep offers back.
-    pub(super) fn has_turn(&self, name: &str) -> bool {
-        self.turn.as_ref().is_none_or(|(role, _)| role == name)
+    /// A gang of a role could have begun to keep offers back, and was refused that.
+    pub(super) fn refused_to_collect(&mut self, at: Duration, name: &str) {
+        if let Some(role) = self.by_name.get_mut(name) {
+            role.claims_until = at.saturating_add(CLAIM);
+        }
     }
 
     /// A gang of a role has begun to keep offers back.
     pub(super) fn began_to_collect(&mut self, at: Duration, name: &str) {
-        self.turn = None;
+        self.collecting_since = at;
+        self.collected(at, name);
+    }
+
+    /// A gang of a role has what it needs, or keeps no more offers back.
+    pub(super) fn collected(&mut self, at: Duration, name: &str) {
         if let Some(role) = self.by_name.get_mut(name) {
             role.collected = at;
+            role.claims_until = Duration::ZERO;
+        }
+    }
+
+    /// No gang keeps offers back any more: those that have waited meanwhile, while they may have been offered nothing, have
+    /// the usual time.
+    pub(super) fn ended_to_collect(&mut self, at: Duration) {
+        let since = self.collecting_since;
+        let waiting = self.by_name.values_mut();
+        for role in waiting.filter(|role| role.claims_until > since) {
+            role.claims_until = at.saturating_add(CLAIM);
         }
     }
 

@@ -148,20 +148,61 @@ fn gangs_that_never_fit_keep_no_gang_of_another_role_from_holding_offers() {
 }
 
 #[test]
-fn a_role_that_does_not_use_its_turn_to_hold_offers_keeps_no_other_waiting_for_long() {
-    let mut world = World::new(1, 2);
-    for role in ["b", "a"] {
-        let mut spec = gang(role, 20);
+fn a_role_that_is_offered_nothing_keeps_no_other_waiting_for_long() {
+    let mut world = World::new(1, 3);
+    let roles = ["c", "a", "b"];
+    for role in roles {
+        let mut spec = gang(role, 30);
         spec.role = role.to_owned();
         submit(&mut world, spec);
     }
     while world.deliver() {}
-    // Nothing is offered to the one whose turn it is.
-    for _ in 0..20 {
-        world.offer_in("b", "a0", SLOTS);
+    // All three could; after the first, the second is offered nothing more.
+    for (role, agent) in roles.into_iter().zip(["a0", "a1", "a2"]) {
+        world.offer_in(role, agent, SLOTS);
         while world.deliver() {}
-        world.pass(Duration::from_secs(1));
     }
-    let collector = world.state.collector.as_ref().expect("one that collects");
-    assert_eq!(collector.job, "b");
+    let collector = |world: &World| world.state.collector.as_ref().map(|one| one.job.clone());
+    assert_eq!(collector(&world).as_deref(), Some("c"));
+    let mut seconds = 0;
+    while collector(&world).as_deref() != Some("b") {
+        world.pass(Duration::from_secs(1));
+        world.offer_in("b", "a2", SLOTS);
+        while world.deliver() {}
+        seconds += 1;
+        // As long as the first holds offers, and until the second is waited for no more.
+        assert!(seconds < 40, "{:?}", world.state.collector);
+    }
+    assert!(seconds > 30, "{seconds}");
+}
+
+#[test]
+fn gangs_of_which_no_task_fits_keep_no_gang_of_another_role_waiting() {
+    let mut world = World::new(1, 2);
+    world.success_in_ten = 10;
+    let in_role = |role: &str, spec: JobSpec| JobSpec {
+        role: role.to_owned(),
+        ..spec
+    };
+    let mut roles: Vec<_> = (0..40).map(|number| format!("a{number:02}")).collect();
+    for role in &roles {
+        let mut never = gang(role, 2);
+        never.task.requests.insert("cpus".to_owned(), 1_000.0);
+        submit(&mut world, in_role(role, never));
+    }
+    submit(&mut world, in_role("z", gang("z", 2 * SLOTS)));
+    roles.push("z".to_owned());
+    while world.deliver() {}
+    let mut seconds = 0;
+    while world.alive("z") == 0 {
+        for role in &roles {
+            world.offer_in(role, ["a0", "a1"][seconds % 2], SLOTS);
+            while world.deliver() {}
+        }
+        world.sync();
+        world.pass(Duration::from_secs(1));
+        seconds += 1;
+        // Twice as long as it holds offers.
+        assert!(seconds < 60, "{:?}", world.state.collector);
+    }
 }
