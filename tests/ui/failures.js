@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import net from "node:net";
 
-import { breaking, rowsOf, watch } from "./browser.js";
+import { breaking, rowsOf, signedInAs, watch } from "./browser.js";
 import { eventually } from "./cluster.js";
 
 /** The leader is killed: the page says that it is gone, and then shows what the next one knows, on the same part. */
@@ -127,27 +127,28 @@ export async function brokenStream(context, cluster) {
 }
 
 /** A stream that stays open and says nothing, not even its heartbeats, is opened again, and the break is shown. */
-export async function silentStream(context, cluster) {
-  const page = await context.newPage();
+export async function silentStream(cluster) {
   const proxy = new Proxy(cluster.master);
   await proxy.open();
   try {
-    await page.clock.install();
-    await page.goto(`http://127.0.0.1:${proxy.port}/#/events`);
-    const status = page.locator(".bar-of-tools");
-    await status.getByText("connected", { exact: true }).waitFor();
-    // Until a heartbeat has come.
-    await page.waitForTimeout(17_000);
-    proxy.hold();
-    const resumed = page.getByRole("table", { name: "Events", exact: true }).getByText("resumed");
-    await eventually("the break", async () => {
-      // The next attempt may go over another connection that is held: each is given up in its turn.
-      await page.clock.fastForward(46_000);
-      return resumed.first().waitFor({ timeout: 2000 }).then(() => true);
-    }, 60);
-    await status.getByText("connected", { exact: true }).waitFor();
+    // In a browser of its own: a clock that is set is that of all its pages.
+    await signedInAs(undefined, async (page) => {
+      await page.clock.install();
+      await page.goto(`http://127.0.0.1:${proxy.port}/#/events`);
+      const status = page.locator(".bar-of-tools");
+      await status.getByText("connected", { exact: true }).waitFor();
+      // Until a heartbeat has come.
+      await page.waitForTimeout(17_000);
+      proxy.hold();
+      const resumed = page.getByRole("table", { name: "Events", exact: true }).getByText("resumed");
+      await eventually("the break", async () => {
+        // The next attempt may go over another connection that is held: each is given up in its turn.
+        await page.clock.fastForward(46_000);
+        return resumed.first().waitFor({ timeout: 2000 }).then(() => true);
+      }, 60);
+      await status.getByText("connected", { exact: true }).waitFor();
+    });
   } finally {
-    await page.close();
     await proxy.cut();
   }
 }

@@ -505,7 +505,7 @@ try {
   await step("nobody is shown anything without a secret", nobody);
   await step("a reader sees only its own and gets no form that would be refused", eachItsOwn);
   await step("the stream of events goes on after a break", () => brokenStream(page.context(), cluster));
-  await step("a stream that stays open and says nothing is opened again", () => silentStream(page.context(), cluster));
+  await step("a stream that stays open and says nothing is opened again", () => silentStream(cluster));
   await step("what cannot be shown is one part of the page", () => oddAnswers(page.context(), cluster));
   await step("agents that are not there lead nowhere, and those that are awaited are told", () => lostAgents(page.context(), cluster));
   await step("what is old is said to be old, and asked for no more often", () => lateAnswers(page.context(), cluster));
