@@ -1,8 +1,11 @@
 //! A scheduler's way to the lead among others, and what it does there.
 //!
 //! Whoever leads acts: the core with its store and its link to the master ([`Acting`]). While another scheduler leads,
-//! questions are answered by an empty state, and nothing is said to a master. Invariant: the lease is renewed however long
-//! the core takes for a step, as no step depends on it: calls and writes are held to it where they leave.
+//! questions are answered by an empty state, and nothing is said to a master. Invariant: the lease is renewed while the core
+//! takes its time for a step, as no step depends on it: calls and writes are held to it where they leave. A core that stands
+//! still gives it up.
+
+use std::time::Duration;
 
 use meseta_daemon::clock::Clock;
 use meseta_etcd::leadership::election::{Candidate, Elected, Lost};
@@ -19,12 +22,17 @@ use crate::link::Link;
 use crate::service::{Inbox, Service};
 use crate::store::{self, Records, Store};
 
+/// Far longer than the core is in one step, however large: it stands still, and another scheduler leads instead.
+pub(crate) const STEP_MAX: Duration = Duration::from_secs(60);
+
 /// Why a scheduler that shares its jobs with others ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LeadError {
     /// The service manager starts it again, and then it follows.
     #[error("this scheduler leads no more: {0}")]
     Lost(String),
+    #[error("this scheduler leads no more: its core has not ended a step for {0:?}")]
+    StandsStill(Duration),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("failed to restore what is below {prefix} in etcd")]
@@ -105,6 +113,8 @@ pub(crate) struct Candidacy {
     pub(crate) candidate: Candidate,
     pub(crate) keys: Keys,
     pub(crate) role: watch::Sender<Role>,
+    /// The longest that the core may be in one step: [`STEP_MAX`] but in tests.
+    pub(crate) step_max: Duration,
 }
 
 impl Candidacy {
@@ -146,7 +156,12 @@ impl Candidacy {
             restored = restoring => restored,
         };
         let state = self.restored(restored)?;
+        let busy = acting.inbox.busy.clone();
         tokio::select! {
+            () = busy.beyond(self.step_max) => {
+                tracing::error!(seconds = self.step_max.as_secs(), "the core stands still: the leadership is given up");
+                Err(LeadError::StandsStill(self.step_max))
+            }
             reason = keep_role(&self.role, fence, writing) => Err(LeadError::Writing(reason)),
             () = acting.run(state, store, stop) => Ok(()),
         }
@@ -162,8 +177,6 @@ impl Candidacy {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use meseta_daemon::authentication::ClientIdentity;
     use meseta_etcd::leadership::election::LeaseTimes;
     use meseta_etcd::leadership::fence::BootTime;
@@ -197,6 +210,7 @@ mod tests {
             },
             keys,
             role,
+            step_max: STEP_MAX,
         };
         let identity = ClientIdentity::new(None, None, None);
         let acting = Acting {
@@ -243,6 +257,41 @@ mod tests {
         }
         drop(end);
         assert_eq!(reading.await.expect("it ends"), Ok(()));
+        stop.cancel();
+        let led = running.await.expect("it ends");
+        assert!(led.is_ok(), "{led:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_core_that_stands_still_leaves_the_lead_to_another_scheduler() {
+        let etcd = FakeEtcd::start();
+        // Far longer than the test: it does not end by itself.
+        let ttl = Duration::from_secs(3_600);
+        let (mut first, acting, handle) = candidacy(&etcd, ttl);
+        first.step_max = Duration::from_millis(100);
+        let running = tokio::spawn(first.run(acting, CancellationToken::new()));
+        let mut role = handle.standing.role.clone();
+        let led = role.wait_for(|role| *role == Role::Leading);
+        led.await.expect("it leads");
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let reading = tokio::spawn(async move {
+            let read = handle.read(move |_| {
+                let _ = ended.recv();
+            });
+            read.await
+        });
+        let led = tokio::time::timeout(PATIENCE, running).await;
+        let led = led.expect("it gives up").expect("no panic");
+        assert!(matches!(led, Err(LeadError::StandsStill(_))), "{led:?}");
+        let (second, acting, handle) = candidacy(&etcd, ttl);
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(second.run(acting, stop.clone()));
+        let mut role = handle.standing.role.clone();
+        let led = role.wait_for(|role| *role == Role::Leading);
+        let led = tokio::time::timeout(PATIENCE, led).await;
+        assert!(led.is_ok_and(|role| role.is_ok()), "the key is not free");
+        drop(end);
+        let _ = reading.await;
         stop.cancel();
         let led = running.await.expect("it ends");
         assert!(led.is_ok(), "{led:?}");

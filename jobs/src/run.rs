@@ -32,7 +32,7 @@ use crate::core::{Options, RestoreError};
 use crate::flags::Flags;
 use crate::health::Health;
 use crate::http;
-use crate::lead::{Acting, Candidacy, LeadError};
+use crate::lead::{Acting, Candidacy, LeadError, STEP_MAX};
 use crate::link::{Link, Registration};
 use crate::service::Ends;
 use crate::spec::Cron;
@@ -311,6 +311,7 @@ impl StoreOf {
             },
             keys,
             role,
+            step_max: STEP_MAX,
         };
         Ok(Box::pin(async move {
             tokio::select! {

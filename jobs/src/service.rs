@@ -5,8 +5,8 @@
 //! questions, and no time passes for its core.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use meseta_etcd::leadership::{Role, Standing, tell};
 use meseta_proto::mesos::v1::scheduler::Call;
@@ -27,6 +27,8 @@ const LINK_QUEUE_MAX: usize = 1_024;
 const BATCH_MAX: usize = 1_024;
 /// Between two looks at what time brings.
 const TICK: Duration = Duration::from_millis(100);
+/// Between two looks whether the core is still in the same step.
+const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that a reader of the stream may be behind.
 const EVENTS_MAX: usize = 4_096;
 
@@ -116,6 +118,35 @@ impl Handle {
     }
 }
 
+/// Since when the core has been in one step or one look, for those that watch it. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Busy(Arc<Mutex<Option<Instant>>>);
+
+impl Busy {
+    fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.set(Some(Instant::now()));
+        let done = work();
+        self.set(None);
+        done
+    }
+
+    fn set(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    /// Returns once one step or look has taken this long.
+    pub(crate) async fn beyond(&self, most: Duration) {
+        let mut looks = tokio::time::interval(BUSY_INTERVAL);
+        loop {
+            looks.tick().await;
+            let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if since.is_some_and(|since| since.elapsed() > most) {
+                return;
+            }
+        }
+    }
+}
+
 /// The loop around the core, with all that it owns.
 pub(crate) struct Service {
     state: State,
@@ -143,6 +174,7 @@ pub(crate) struct Inbox {
     events: broadcast::Sender<Arc<Event>>,
     registration: watch::Sender<Registration>,
     standing: Standing,
+    pub(crate) busy: Busy,
 }
 
 impl Ends {
@@ -158,6 +190,7 @@ impl Ends {
                 events: events.clone(),
                 registration,
                 standing: standing.clone(),
+                busy: Busy::default(),
             },
             handle: Handle {
                 commands,
@@ -251,7 +284,7 @@ impl Service {
 
     fn command(&mut self, command: Command, inputs: &mut Vec<Input>) {
         match command {
-            Command::Read(look) => look(&self.state),
+            Command::Read(look) => self.inbox.busy.during(|| look(&self.state)),
             Command::Request(request, reply) => {
                 self.next_request += 1;
                 let id = self.next_request;
@@ -265,7 +298,8 @@ impl Service {
         if inputs.is_empty() {
             return;
         }
-        let effects = self.state.step_all(self.clock.now(), inputs);
+        let (state, now) = (&mut self.state, self.clock.now());
+        let effects = (self.inbox.busy).during(|| state.step_all(now, inputs));
         for effect in effects {
             self.carry_out(effect).await;
         }
