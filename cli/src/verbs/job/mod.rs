@@ -1,11 +1,12 @@
 //! Jobs of `meseta scheduler`: `run`, `plan`, `jobs`, and `job` with what can be done to one.
 //!
 //! All of them speak the scheduler's HTTP API (`api.rs`); logs and commands in a task go the way of `meseta logs` and
-//! `meseta exec`, by the master to the agent. Files: `follow.rs` a job on its way, `show.rs` tables, `task.rs` which
-//! task of a job is meant.
+//! `meseta exec`, by the master to the agent. Files: `follow.rs` a job on its way, `release.rs` which volume is meant,
+//! `show.rs` tables, `task.rs` which task of a job is meant.
 
 mod api;
 mod follow;
+mod release;
 mod show;
 mod task;
 #[cfg(test)]
@@ -149,6 +150,9 @@ enum JobVerb {
         name: String,
         /// The instance.
         index: u32,
+        /// The id of the volume, as `meseta job volumes` lists it. Default: the one that the instance has at the moment.
+        #[arg(long, value_name = "ID")]
+        volume: Option<String>,
     },
     /// List the volumes of all jobs, and those that are yet to be released.
     Volumes,
@@ -287,7 +291,16 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
         JobVerb::Scale { name, count, purge } => {
             change(name, "scale", json!({ "count": count, "purge": purge }))
         }
-        JobVerb::Release { name, index } => change(name, "release", json!({ "index": index })),
+        JobVerb::Release {
+            name,
+            index,
+            volume,
+        } => {
+            let instance = (&**name, *index);
+            let is_told = !options.json;
+            let body = release::request(&scheduler, instance, volume.as_deref(), is_told)?;
+            change(name, "release", body)
+        }
         JobVerb::Volumes => {
             let volumes = scheduler.get("/v1/volumes")?;
             if options.json {

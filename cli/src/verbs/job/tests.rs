@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::canned::server_with as scheduler_with;
 use super::api::{self, Scheduler};
 use super::follow::{Ending, Progress};
-use super::{show, task};
+use super::{release, show, task};
 
 #[test]
 fn a_request_says_what_the_api_expects() {
@@ -239,4 +239,35 @@ fn an_update_that_waits_to_be_promoted_says_so() {
     let (told, ending) = Progress::new(2).observe(&job);
     assert_eq!(ending, None);
     assert!(told.is_some_and(|told| told.contains("waits for `meseta job promote web`")));
+}
+
+#[test]
+fn the_volume_that_is_released_is_the_one_that_was_named_or_shown() {
+    let volumes = json!([
+        {"index": 0, "volume_id": "v0", "hostname": "h"},
+        {"index": 1, "volume_id": "v1", "hostname": "h"},
+    ]);
+    let (address, _asked) = scheduler_with(&[
+        (
+            "GET /v1/jobs/db?tasks=false",
+            200,
+            json!({"volumes": volumes}),
+        ),
+        ("GET /v1/jobs/web?tasks=false", 200, json!({"volumes": []})),
+    ]);
+    let scheduler = Scheduler::at(&address).expect("a scheduler");
+    let request = |name, index, named| {
+        let asked = release::request(&scheduler, (name, index), named, true);
+        asked.expect("a request")
+    };
+    assert_eq!(
+        request("db", 1, None),
+        json!({"index": 1, "volume_id": "v1"})
+    );
+    assert_eq!(
+        request("db", 1, Some("v7")),
+        json!({"index": 1, "volume_id": "v7"})
+    );
+    // The scheduler says why not.
+    assert_eq!(request("web", 1, None), json!({"index": 1}));
 }

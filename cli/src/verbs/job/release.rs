@@ -1,0 +1,34 @@
+//! Which volume of an instance is to be destroyed: the one that was named or shown, and no other that it has by then.
+
+use serde_json::{Value, json};
+
+use super::super::{items, table, text};
+use super::api::{self, Scheduler};
+
+/// What is asked of the scheduler for an instance of a job. Unless a volume is named, it is the one that the instance has
+/// at the moment, which is shown where `is_told`; where it has none, the scheduler says so.
+pub(super) fn request(
+    scheduler: &Scheduler,
+    (name, index): (&str, u32),
+    named: Option<&str>,
+    is_told: bool,
+) -> anyhow::Result<Value> {
+    if let Some(id) = named {
+        return Ok(json!({ "index": index, "volume_id": id }));
+    }
+    let job = scheduler.get(&format!("{}?tasks=false", api::path(name)?))?;
+    let is_of = |volume: &&Value| volume.get("index").and_then(Value::as_u64) == Some(index.into());
+    let volume = items(&job, "volumes").iter().find(is_of);
+    let Some((volume, id)) = volume.and_then(|volume| Some((volume, volume.get("volume_id")?)))
+    else {
+        return Ok(json!({ "index": index }));
+    };
+    if is_told {
+        table::say(&format!(
+            "volume {} of instance {index}, on {}",
+            text(volume, "volume_id"),
+            text(volume, "hostname")
+        ));
+    }
+    Ok(json!({ "index": index, "volume_id": id }))
+}
