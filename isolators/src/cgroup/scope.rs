@@ -94,11 +94,8 @@ pub(crate) fn restore(mount: &Path, root: &Path) -> Result<(), ScopeError> {
     let Some((slice, scope)) = units else {
         return Ok(());
     };
-    let dir = mount.join(root);
-    if dir.is_dir() {
-        return Ok(());
-    }
-    make(&slice, &scope, &dir)
+    // Also where there is a folder: systemd makes it a moment before its process is in its leaf.
+    make(&slice, &scope, &mount.join(root))
 }
 
 /// The slice and the scope of which this is the folder.
@@ -181,7 +178,7 @@ fn make(slice: &str, scope: &str, dir: &Path) -> Result<(), ScopeError> {
         // Its keeper was killed while tasks ran.
         Ok(())
     } else {
-        ask(slice, scope, pid).and_then(|()| arrival(dir, pid))
+        ask(slice, scope, pid, busctl).and_then(|()| arrival(dir, pid))
     };
     let kept = made.and_then(|()| keep(dir, pid));
     if kept.is_err() {
@@ -218,15 +215,27 @@ fn start_pause(scope: &str) -> Result<i32, ScopeError> {
     i32::try_from(child.id()).map_err(|_| failed(io::ErrorKind::InvalidData.into()))
 }
 
-/// Asks systemd for the scope, by the method `StartTransientUnit` of org.freedesktop.systemd1(5).
-fn ask(slice: &str, scope: &str, pid: i32) -> Result<(), ScopeError> {
+/// Asks systemd for the scope, by the method `StartTransientUnit` of org.freedesktop.systemd1(5). One that was made
+/// without `CollectMode`, by an older version, keeps its name when it has failed, until that is reset.
+fn ask(
+    slice: &str,
+    scope: &str,
+    pid: i32,
+    call: impl Fn(Vec<String>) -> io::Result<Output>,
+) -> Result<(), ScopeError> {
     let refused = |reason: String| ScopeError::Refused {
         scope: scope.to_owned(),
         reason,
     };
-    let told = busctl(request(slice, scope, pid));
-    let told =
-        told.map_err(|error| refused(format!("busctl, a part of systemd, did not run: {error}")))?;
+    let not_run = |error| refused(format!("busctl, a part of systemd, did not run: {error}"));
+    let mut told = call(request(slice, scope, pid)).map_err(not_run)?;
+    if !told.status.success() {
+        // A unit that has not failed stays as it is.
+        let reset = call(["ResetFailedUnit", "s", scope].map(str::to_owned).into());
+        if reset.is_ok_and(|reset| reset.status.success()) {
+            told = call(request(slice, scope, pid)).map_err(not_run)?;
+        }
+    }
     if told.status.success() {
         return Ok(());
     }
@@ -370,6 +379,42 @@ mod tests {
         assert!(!is_not_loaded(
             "Failed to connect to bus: No such file or directory\n"
         ));
+    }
+
+    /// A failed scope of an older version was loaded for ever, and each launch failed until the machine was booted.
+    #[test]
+    fn a_scope_that_has_failed_is_reset_and_asked_for_again() {
+        use std::cell::RefCell;
+        use std::os::unix::process::ExitStatusExt as _;
+
+        // What busctl exits with, call by call, and the methods that are called then.
+        let asked = |codes: &[i32]| {
+            let called = RefCell::new(Vec::new());
+            let call = |call: Vec<String>| {
+                let code = codes[called.borrow().len()];
+                called.borrow_mut().push(call[0].clone());
+                Ok(Output {
+                    status: std::process::ExitStatus::from_raw(code << 8),
+                    stdout: Vec::new(),
+                    stderr: b"Unit meseta-tasks.scope was already loaded\n".to_vec(),
+                })
+            };
+            let had = ask("meseta.slice", "meseta-tasks.scope", 17, call);
+            (had.map_err(|error| error.to_string()), called.into_inner())
+        };
+        let (start, reset) = ("StartTransientUnit", "ResetFailedUnit");
+        assert_eq!(asked(&[0]), (Ok(()), vec![start.to_owned()]));
+        let (had, called) = asked(&[1, 0, 0]);
+        assert_eq!(
+            (had, called),
+            (Ok(()), [start, reset, start].map(str::to_owned).into())
+        );
+        for codes in [&[1, 0, 1][..], &[1, 1]] {
+            let (had, called) = asked(codes);
+            let why = had.expect_err("refused");
+            assert!(why.contains("already loaded"), "{why}");
+            assert_eq!(called.len(), codes.len());
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::{PoisonError, RwLock};
 
 use super::{ContainerError, Containers};
 use crate::cgroup::{
@@ -19,6 +20,10 @@ use crate::shortage::{again, is_device_failure, is_shortage};
 
 /// v1's limit on memory and swap together.
 const SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
+
+/// Shared by launches that make their groups; held alone by the one that makes again what they are in, so that no other
+/// finds half of it. Agents of one process share their scope.
+static MAKING: RwLock<()> = RwLock::new(());
 
 /// Result of lowering a memory limit.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -39,18 +44,17 @@ impl Containers {
     /// Makes the groups, and the instance's too if somebody has removed them. Those of a nested container are
     /// missing because the container around it has ended.
     pub(super) fn make(&self, name: &ContainerName, groups: &Groups) -> Result<(), KnobError> {
-        match groups.create() {
-            Err(KnobError::Create { source, .. })
-                if source.kind() == io::ErrorKind::NotFound && name.nesting().is_none() =>
-            {
-                self.restore_scope()?;
-                self.layout.create_instance()?;
-                // The next one has the new group of supervisors open.
-                self.launcher.stop();
-                groups.create()
-            }
-            made => made,
+        if name.nesting().is_some() {
+            return groups.create();
         }
+        let restore = || {
+            self.restore_scope()?;
+            self.layout.create_instance()?;
+            // The next one has the new group of supervisors open.
+            self.launcher.stop();
+            Ok(())
+        };
+        create(&MAKING, || groups.create(), restore)
     }
 
     /// The folder of a scope is systemd's to make: of one made here it would know nothing.
@@ -323,6 +327,29 @@ pub(super) fn bytes_text(bytes: Option<u64>) -> String {
     format!("{bytes}B")
 }
 
+/// Makes groups; where what they are in is missing, that first. Of several that find it so, one makes it.
+fn create(
+    making: &RwLock<()>,
+    groups: impl Fn() -> Result<(), KnobError>,
+    restore: impl FnOnce() -> Result<(), KnobError>,
+) -> Result<(), KnobError> {
+    let lacks_parent = |made: &Result<(), KnobError>| matches!(made, Err(KnobError::Create { source, .. }) if source.kind() == io::ErrorKind::NotFound);
+    let shared = making.read().unwrap_or_else(PoisonError::into_inner);
+    let made = groups();
+    drop(shared);
+    if !lacks_parent(&made) {
+        return made;
+    }
+    let _alone = making.write().unwrap_or_else(PoisonError::into_inner);
+    // Another may have made it meanwhile.
+    let made = groups();
+    if !lacks_parent(&made) {
+        return made;
+    }
+    restore()?;
+    groups()
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -346,6 +373,45 @@ mod tests {
     }
 
     const UNLIMITED: &str = "9223372036854771712\n";
+
+    /// Launches while the scope was made again found its folder or the instance's half made, and failed.
+    #[test]
+    fn groups_are_made_when_what_they_are_in_is_whole() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let scope = dir.path().join("scope");
+        let making = RwLock::new(());
+        let groups = |name: &str| {
+            let path = scope.join(name);
+            match fs::create_dir(&path) {
+                Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                    Err(KnobError::Create { path, source })
+                }
+                _ => Ok(()),
+            }
+        };
+        let restore = || {
+            fs::create_dir(&scope).expect("made");
+            assert!(
+                making.try_read().is_err(),
+                "another can make its groups now"
+            );
+            Ok(())
+        };
+        create(&making, || groups("a"), restore).expect("made");
+        create(&making, || groups("b"), || panic!("it is there")).expect("made");
+        // One that waited for the first: it finds all made when its turn comes.
+        let turns = std::cell::Cell::new(0);
+        let late = || {
+            turns.set(turns.get() + 1);
+            if turns.get() > 1 {
+                return groups("c");
+            }
+            let (path, source) = (scope.clone(), io::ErrorKind::NotFound.into());
+            Err(KnobError::Create { path, source })
+        };
+        create(&making, late, || panic!("made twice")).expect("made");
+        assert!(scope.join("c").is_dir());
+    }
 
     /// A worker of a group's task was killed, and nobody was told before the task ended, hours later and well.
     #[test]
