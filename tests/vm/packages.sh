@@ -53,7 +53,8 @@ timed "install again, with an agent that does not start" dpkg -i second.deb
 holds "the package is installed all the same" installed
 holds "the agent is not tried again and again" systemctl is-failed meseta-agent
 echo 'attributes = "rack:r1"' >>/etc/meseta/agent.toml
-holds "the agent starts when that is mended" systemctl start meseta-agent
+timed "install again, with what the agent needs" dpkg -i second.deb
+holds "the agent that had failed has started" systemctl is-active meseta-agent
 holds "the task is the same process still" same_task
 holds "the agent has the task again" soon runs
 
