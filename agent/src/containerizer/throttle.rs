@@ -13,6 +13,7 @@ use meseta_resources::ContainerId;
 use tracing::{debug, warn};
 
 use super::Containerizer;
+use crate::core::Input;
 
 /// Between two attempts at a thaw.
 const THAW_AGAIN: Duration = Duration::from_secs(1);
@@ -67,6 +68,15 @@ impl ThrottleWriter {
     }
 }
 
+/// What came of writing.
+#[derive(Debug, Default)]
+struct Written {
+    /// Whether the writer is to try again.
+    is_again: bool,
+    /// Containers that were to stand still, and do not.
+    not_frozen: Vec<ContainerId>,
+}
+
 impl Containerizer {
     /// Stops a container where it is, or lets it go on.
     pub(super) fn freeze(&self, container: ContainerId, frozen: bool) {
@@ -90,10 +100,17 @@ impl Containerizer {
     fn write_throttle(&self) {
         let this = self.clone();
         tokio::spawn(async move {
-            let mut is_due = this.write_pending(false).await;
-            while is_due {
+            let mut is_retry = false;
+            loop {
+                let written = this.write_pending(is_retry).await;
+                for container in written.not_frozen {
+                    this.inner.tell(Input::FreezeFailed { container }).await;
+                }
+                if !written.is_again {
+                    return;
+                }
+                is_retry = true;
                 tokio::time::sleep(THAW_AGAIN).await;
-                is_due = this.write_pending(true).await;
             }
         });
     }
@@ -103,20 +120,25 @@ impl Containerizer {
         self.write_pending(false).await;
     }
 
-    async fn write_pending(&self, is_retry: bool) -> bool {
+    async fn write_pending(&self, is_retry: bool) -> Written {
         let this = self.clone();
         let written = tokio::task::spawn_blocking(move || this.write_pending_now(is_retry));
         written.await.unwrap_or_default()
     }
 
-    fn write_pending_now(&self, is_retry: bool) -> bool {
+    fn write_pending_now(&self, is_retry: bool) -> Written {
         let throttle_writer = self.throttle_writer();
         // One after the other, each with the newest requests.
         let mut retries = throttle_writer.retries();
         let pending = std::mem::take(&mut *throttle_writer.pending());
-        let mut failed = false;
+        let (mut failed, mut not_frozen) = (false, Vec::new());
         for (container, frozen) in pending.frozen {
-            if !self.freeze_now(&container, frozen) && !frozen {
+            if self.freeze_now(&container, frozen) {
+                continue;
+            }
+            if frozen {
+                not_frozen.push(container);
+            } else {
                 throttle_writer.pending().thaw_again(&container);
                 failed = true;
             }
@@ -124,7 +146,10 @@ impl Containerizer {
         if let Some((cpus_millis, memory_ceiling_bytes)) = pending.limits {
             self.throttle_revocable_now(cpus_millis, memory_ceiling_bytes);
         }
-        retries.note(is_retry, failed)
+        Written {
+            is_again: retries.note(is_retry, failed),
+            not_frozen,
+        }
     }
 
     /// False if it should have been done, and was not.
@@ -134,7 +159,10 @@ impl Containerizer {
         };
         match self.containers().freeze(&name, frozen) {
             Ok(true) => debug!(container_id = %container, frozen, "freezer set"),
-            Ok(false) if frozen => warn!(container_id = %container, "there is no freezer here"),
+            Ok(false) if frozen => {
+                warn!(container_id = %container, "there is no freezer here");
+                return false;
+            }
             Ok(false) => {}
             // It is gone by now: there is nothing to hold.
             Err(error @ ContainerError::Unknown(_)) => {

@@ -97,6 +97,8 @@ pub enum Input {
         container: ContainerId,
         failed: Option<String>,
     },
+    /// A container was to stand still, and could not be made to.
+    FreezeFailed { container: ContainerId },
     /// A look at a task was taken.
     Probed {
         /// The container that is entered.

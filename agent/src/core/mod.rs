@@ -323,6 +323,7 @@ impl AgentCore {
                 permit: _,
             } => self.executor_message(&framework, &executor, data),
             Input::Resized { container, failed } => self.resized(now, &container, failed),
+            Input::FreezeFailed { container } => self.freeze_failed(&container),
             Input::Probed {
                 container,
                 id,

@@ -13,12 +13,11 @@ use meseta_estimators::{Assessment, Correction, DetectorReading, Estimate, Forec
 use meseta_proto::convert::{self, Format};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
-use meseta_proto::mesos::v1::TaskState;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Moment, Now, Resources};
 use tracing::{info, warn};
 
-use super::model::{Executor, Phase, Task, TaskRef, TerminationReason};
+use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
 use super::probe::ProbeId;
 use super::{AgentCore, ContainerAction, Destination, State};
 use crate::checkpoint::KillCause;
@@ -356,6 +355,14 @@ impl AgentCore {
         })
     }
 
+    /// A container that could not be frozen, for want of a freezer or for an error, does not stand still; it is thawed in case that it
+    /// was frozen once more meanwhile.
+    pub(super) fn freeze_failed(&mut self, container: &ContainerId) {
+        if self.oversubscription.frozen.contains(container) {
+            self.freeze(container, false);
+        }
+    }
+
     /// Whether the tasks of an executor stand still now.
     pub(super) fn is_frozen(&self, executor: &Executor) -> bool {
         let frozen = &self.oversubscription.frozen;
@@ -412,7 +419,7 @@ fn check_revocable(executor: &Executor) -> Result<(), &'static str> {
 }
 
 /// Whether a container may stand still. One that is to end, or has a task that is, has to hear of it, and has its grace for
-/// what it is to do until then; one that is given a task has to launch it.
+/// what it is to do until then; one in which a task is being launched has to let that in.
 fn check_freezable(executor: &Executor) -> Result<(), &'static str> {
     check_revocable(executor)?;
     let live = || executor.tasks.values().filter(|task| !task.is_terminal());
@@ -423,7 +430,11 @@ fn check_freezable(executor: &Executor) -> Result<(), &'static str> {
     if executor.container.kill.is_some() || live().any(|task| is_ending(task)) {
         return Err("it, or a task of it, is ending");
     }
-    if live().any(|task| task.state == TaskState::TaskStaging) {
+    let is_launched = |task: &Task| match &task.nested {
+        Some(nested) => nested.phase == Phase::Launching,
+        None => executor.kind == ExecutorKind::Custom && !task.delivered,
+    };
+    if live().any(|task| is_launched(task)) {
         return Err("a task of it is being launched");
     }
     Ok(())

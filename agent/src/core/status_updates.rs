@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
@@ -25,6 +26,8 @@ use crate::checkpoint::{LogEntry, RunKey, TaskKey, Write};
 const COMPLETED_FRAMEWORKS_MAX: usize = 50;
 /// Tasks of one executor that are over and still shown.
 const COMPLETED_TASKS_PER_EXECUTOR_MAX: usize = 200;
+/// The tasks of a group that end at one limit have all been heard of by then.
+const GROUP_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 impl AgentCore {
     /// Makes a status update of a task of ours: durable, then sent in its turn.
@@ -49,7 +52,7 @@ impl AgentCore {
         let task_ref = self.task_at(key)?;
         if task_ref.executor.orphaned {
             // Nobody is left who would acknowledge it.
-            self.record(&task_ref, &status);
+            self.record(now, &task_ref, &status);
             if is_terminal(status.state) {
                 self.task_over(&task_ref);
             }
@@ -75,7 +78,7 @@ impl AgentCore {
                 return Some(pushed);
             }
         }
-        self.record(&task_ref, &status);
+        self.record(now, &task_ref, &status);
         if pushed == Pushed::Send {
             self.send_head(&stream);
         }
@@ -83,7 +86,7 @@ impl AgentCore {
     }
 
     /// Writes an update and counts it.
-    fn record(&mut self, task_ref: &TaskRef, status: &pb::TaskStatus) {
+    fn record(&mut self, now: Now, task_ref: &TaskRef, status: &pb::TaskStatus) {
         info!(
             framework_id = %task_ref.executor.key.framework,
             task_id = %task_ref.task.key.task,
@@ -102,11 +105,22 @@ impl AgentCore {
         self.change_task(&task_ref.task.key, |task| task.record(status));
         if !had_ended && is_terminal(status.state) {
             if status.reason() == Reason::ContainerLimitationMemory {
-                let role = task_ref.executor.role.clone();
-                self.counters.count_out_of_memory(role);
+                self.count_out_of_memory(now, &task_ref.executor);
             }
             self.count_ended(&task_ref.task.key);
         }
+    }
+
+    /// The tasks of a group that end with it at the limit that they share are one end at a limit.
+    fn count_out_of_memory(&mut self, now: Now, executor: &Executor) {
+        let last = executor.link.out_of_memory_at;
+        if last.is_some_and(|last| now.moment.saturating_since(last) < GROUP_ENDS_WITHIN) {
+            return;
+        }
+        self.counters.count_out_of_memory(executor.role.clone());
+        self.change_executor(&executor.key, |executor| {
+            executor.link.out_of_memory_at = Some(now.moment);
+        });
     }
 
     fn count_ended(&mut self, key: &TaskKey) {

@@ -115,6 +115,19 @@ impl Simulation {
     }
 }
 
+/// One group of six at its shared limit raised the alert on tasks that end one after the other.
+#[test]
+fn the_tasks_of_a_group_that_run_out_of_memory_together_are_counted_once() {
+    let (mut simulation, _, nested) = Simulation::with_group();
+    for container in nested {
+        simulation.out_of_memory(container, 64.0);
+        simulation.resize(None);
+        simulation.acknowledge_all();
+    }
+    let counts = simulation.core.snapshot().counters.tasks_out_of_memory;
+    assert_eq!(counts.values().sum::<u64>(), 1, "{counts:?}");
+}
+
 #[test]
 fn tasks_of_a_group_have_containers_inside_the_executors() {
     let (simulation, outer, [a, b]) = Simulation::with_group();

@@ -374,6 +374,17 @@ fn a_frozen_executor_is_thawed_for_a_task_that_it_is_given() {
 }
 
 #[test]
+fn a_container_that_could_not_be_frozen_is_not_taken_for_frozen() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(oversubscribed("t", 1.0));
+    simulation.correct(correction(Action::Freeze, "t"));
+    simulation.step(Input::FreezeFailed { container });
+    let snapshot = simulation.core.snapshot();
+    assert!(snapshot.oversubscription.frozen.is_empty());
+    assert_eq!(simulation.freezes(), [true, false]);
+}
+
+#[test]
 fn an_agent_that_is_stopped_leaves_nothing_frozen() {
     let mut simulation = Simulation::registered();
     simulation.running(oversubscribed("t", 1.0));

@@ -232,6 +232,21 @@ fn a_container_whose_last_revocable_task_ended_while_it_froze_goes_on() {
     }
 }
 
+/// One that never told of a task could not be frozen at all.
+#[test]
+fn an_executor_is_frozen_whatever_it_has_told_of_the_tasks_that_it_was_given() {
+    let (mut simulation, container) = mixed();
+    simulation.run_in_executor(custom_revocable_memory("c"), false);
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert!(
+        freezes(&mut simulation, &container).is_empty(),
+        "it is resized for the task"
+    );
+    simulation.resize(None);
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(freezes(&mut simulation, &container), [true]);
+}
+
 #[test]
 fn a_container_with_nothing_revocable_left_is_thawed_by_the_controller_too() {
     let (mut simulation, container) = mixed();
