@@ -3,7 +3,8 @@
 //! Units of systemd try a daemon again for ever unless it exits with 2 ([`WRONG`]). Invariant: nothing that may pass by
 //! itself gives 2, such as an address that is not there yet, a name that is not known yet, a file system that is not
 //! mounted yet, or a certificate that is being exchanged: what stands in the command line, the environment and the file
-//! of `--config` is configuration, what stands in further files is not.
+//! of `--config` is configuration, what stands in further files is not. With values that were read from such files nothing
+//! gives 2: they may be half written, and an empty one is understood.
 
 use std::io;
 use std::process::ExitCode;
@@ -26,9 +27,9 @@ const FLAGS_OF_FILES: [&str; 7] = [
     "whitelist",
 ];
 
-/// Of any verb.
-pub(crate) fn after(error: &anyhow::Error) -> ExitCode {
-    if is_wrong_configuration(error) {
+/// Of any verb; `further_files` says whether values were read from files.
+pub(crate) fn after(error: &anyhow::Error, further_files: bool) -> ExitCode {
+    if !further_files && is_wrong_configuration(error) {
         return ExitCode::from(WRONG);
     }
     ExitCode::FAILURE
@@ -161,7 +162,9 @@ mod tests {
             meseta_jobs::RunError::from(SettingsError::AuthoritiesAlone).into(),
         ];
         for error in wrong {
-            assert_eq!(after(&error), ExitCode::from(2), "{error:#}");
+            assert_eq!(after(&error, false), ExitCode::from(2), "{error:#}");
+            // An empty file of attributes took a node down for good.
+            assert_eq!(after(&error, true), ExitCode::FAILURE, "{error:#}");
         }
     }
 
@@ -194,7 +197,7 @@ mod tests {
             meseta_jobs::RunError::User.into(),
         ];
         for error in passing {
-            assert_eq!(after(&error), ExitCode::FAILURE, "{error:#}");
+            assert_eq!(after(&error, false), ExitCode::FAILURE, "{error:#}");
         }
     }
 }

@@ -11,7 +11,7 @@ mod man;
 mod refusal;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -191,6 +191,8 @@ pub(crate) struct Parsed {
     pub(crate) verb: Verb,
     /// Each flag of a daemon with the value it runs with, for `/flags`.
     pub(crate) view: BTreeMap<String, String>,
+    /// Whether what a daemon is told stands in files beside that of `--config` too, which are read once.
+    pub(crate) further_files: bool,
 }
 
 /// Reads a whole command line, program name first.
@@ -206,6 +208,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
         return Ok(Parsed {
             verb: Cli::from_arg_matches(&matches)?.verb,
             view: BTreeMap::new(),
+            further_files: false,
         });
     };
     let plain = |arg: OsString| {
@@ -213,20 +216,23 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
         known.map_or(arg, OsString::from)
     };
     let args = with_config(args.into_iter().map(plain).collect(), daemon)?;
+    let from_file = args.iter().any(|arg| is_from_file(arg, daemon));
     let args = args
         .into_iter()
         .map(|a| rewrite(a, daemon))
         .collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = flag_names(daemon);
     let name = daemon.get_name().to_owned();
-    let matches = command.try_get_matches_from(args)?;
-    let view = matches
-        .subcommand_matches(&name)
-        .map(|m| view(m, &names))
-        .unwrap_or_default();
+    let texts = texts(daemon);
+    let matches = command.try_get_matches_from(args);
+    let matches = matches.map_err(|error| Refusal::of_daemon(error, from_file))?;
+    let of_daemon = matches.subcommand_matches(&name);
+    let further_files = from_file || of_daemon.is_some_and(|m| names_files(m, &texts));
+    let view = of_daemon.map(|m| view(m, &names)).unwrap_or_default();
     Ok(Parsed {
         verb: Cli::from_arg_matches(&matches)?.verb,
         view,
+        further_files,
     })
 }
 
@@ -374,22 +380,10 @@ fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
             arg
         });
     }
-    let Some((flag, path)) = text
-        .strip_prefix("--")
-        .and_then(|t| t.split_once("=file://"))
-    else {
+    let Some((flag, path)) = file_of(text) else {
         return Ok(arg);
     };
-    let path = PathBuf::from(path);
-    let is_named = |arg: &&clap::Arg| {
-        let aliases = arg.get_visible_aliases().unwrap_or_default();
-        arg.get_long() == Some(flag) || aliases.contains(&flag)
-    };
-    match daemon
-        .get_arguments()
-        .find(is_named)
-        .map(clap::Arg::get_value_hint)
-    {
+    match hint(flag, daemon) {
         // What is in such a file is not for the command line, nor for `/flags`.
         Some(ValueHint::FilePath) => return Ok(format!("--{flag}={}", path.display()).into()),
         // Read by the daemon itself, each time that the file changes.
@@ -402,6 +396,52 @@ fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
         source,
     })?;
     Ok(format!("--{flag}={}", value.trim_end()).into())
+}
+
+/// `--flag=file:///path`, as the flag and the path.
+fn file_of(arg: &str) -> Option<(&str, PathBuf)> {
+    let (flag, path) = arg.strip_prefix("--")?.split_once("=file://")?;
+    Some((flag, PathBuf::from(path)))
+}
+
+/// The hint of a daemon's flag, if it is one.
+fn hint(flag: &str, daemon: &Command) -> Option<ValueHint> {
+    let is_named = |arg: &&clap::Arg| {
+        let aliases = arg.get_visible_aliases().unwrap_or_default();
+        arg.get_long() == Some(flag) || aliases.contains(&flag)
+    };
+    let named = daemon.get_arguments().find(is_named);
+    named.map(clap::Arg::get_value_hint)
+}
+
+/// Whether the value is the text of a file.
+fn is_from_file(arg: &OsStr, daemon: &Command) -> bool {
+    let file = arg.to_str().and_then(file_of);
+    let hint = file.and_then(|(flag, _)| hint(flag, daemon));
+    hint.is_some_and(|hint| !is_path(hint))
+}
+
+/// Whether a flag with this hint takes the path for what it is.
+fn is_path(hint: ValueHint) -> bool {
+    matches!(hint, ValueHint::FilePath | ValueHint::AnyPath)
+}
+
+/// The flags whose value is the text of a file, if it names one.
+fn texts(daemon: &Command) -> Vec<String> {
+    let texts = daemon.get_arguments();
+    let texts = texts.filter(|arg| !is_path(arg.get_value_hint()));
+    texts
+        .filter_map(|arg| arg.get_long().map(str::to_owned))
+        .collect()
+}
+
+/// Whether the daemon itself is to read configuration from files that it does not look at again.
+fn names_files(matches: &clap::ArgMatches, texts: &[String]) -> bool {
+    let raw = |flag: &str| matches.try_get_raw(flag).ok().flatten();
+    // A folder of such files.
+    let has_folder = raw("modules_dir").is_some();
+    let mut values = texts.iter().filter_map(|flag| raw(flag)).flatten();
+    has_folder || values.any(|value| value.to_string_lossy().starts_with("file://"))
 }
 
 /// `--work-dir=x` as `--work_dir=x`, where the latter is a flag and the former is none.

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         let told = format!("meseta: {error:#}");
         // A reader that went away is no error.
         let _ = writeln!(std::io::stderr(), "{}", verbs::table::printable(&told));
-        exit_code::after(&error)
+        exit_code::after(&error, parsed.further_files)
     })
 }
 

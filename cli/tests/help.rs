@@ -73,6 +73,20 @@ fn a_daemon_that_is_told_nonsense_exits_with_2_and_with_1_where_that_may_pass() 
     let syntax = dir.path().join("syntax.toml");
     std::fs::write(&syntax, "port = = 1\n").expect("written");
     let syntax = format!("--config={}", syntax.display());
+    // What may be half written.
+    let modules = dir.path().join("modules");
+    std::fs::create_dir(&modules).expect("made");
+    std::fs::write(modules.join("a.json"), "{").expect("written");
+    let modules = format!("--modules_dir={}", modules.display());
+    let half = |flag: &str, text: &str| {
+        let path = dir.path().join(flag);
+        std::fs::write(&path, text).expect("written");
+        format!("--{flag}=file://{}", path.display())
+    };
+    let (attributes, resources) = (half("attributes", "rack:a;zone"), half("resources", "cpus"));
+    let (firewall, budget) = (half("firewall_rules", ""), half("memory_budget", ""));
+    let apart = attributes.replace('=', " ");
+    let apart: Vec<&str> = apart.split(' ').collect();
     let agent = ["agent", "--master=127.0.0.1:1", "--port=0"];
     let with = |flag| [&agent[..], &[flag]].concat();
     for (line, code) in [
@@ -85,6 +99,19 @@ fn a_daemon_that_is_told_nonsense_exits_with_2_and_with_1_where_that_may_pass() 
         (with("--config=/nowhere/agent.toml"), 1),
         (with("--resources=file:///nowhere/at/all"), 1),
         (with("--http_credentials=/nowhere/at/all"), 1),
+        (with("--attributes=rack:a;zone"), 2),
+        (with("--modules={"), 2),
+        (with("--firewall_rules="), 2),
+        (with("--memory_budget="), 2),
+        (with(&attributes), 1),
+        ([&agent[..], &apart].concat(), 1),
+        (with(&resources), 1),
+        (with(&firewall), 1),
+        (with(&budget), 1),
+        (with(&modules), 1),
+        (vec!["master", "--port=0", "--ip=127.0.0.1", &firewall], 1),
+        // No file makes a flag of it.
+        ([&with(&attributes)[..], &["--nosuch"]].concat(), 2),
     ] {
         let output = meseta(&[&line[..], &[&work_dir]].concat());
         let said = String::from_utf8_lossy(&output.stderr);

@@ -11,6 +11,9 @@ pub(crate) enum Refusal {
     /// clap's own message, or a request for help or the version.
     #[error("{0}")]
     CommandLine(#[from] clap::Error),
+    /// clap's own message of a value, where values were read from files.
+    #[error("{0}")]
+    Value(#[source] clap::Error),
     #[error("failed to read {path}, the value of --{flag}")]
     ValueFile {
         flag: String,
@@ -48,12 +51,27 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// What clap says of a daemon's flags, of which `is_from_file` tells whether values were read from files.
+    pub(super) fn of_daemon(error: clap::Error, is_from_file: bool) -> Self {
+        use clap::error::ErrorKind;
+        match error.kind() {
+            ErrorKind::InvalidValue | ErrorKind::ValueValidation if is_from_file => {
+                Self::Value(error)
+            }
+            _ => Self::CommandLine(error),
+        }
+    }
+
     /// Prints the reason, with its causes, and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         if let Self::CommandLine(error) = self {
             // Help and version go to standard output with code 0; a failed print has nowhere to go.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+        if let Self::Value(error) = self {
+            let _ = error.print();
+            return ExitCode::FAILURE;
         }
         let code = if self.may_pass() {
             ExitCode::FAILURE
@@ -67,7 +85,7 @@ impl Refusal {
     /// Whether the same may be understood a moment later: a file system may not be mounted yet.
     fn may_pass(&self) -> bool {
         match self {
-            Self::ValueFile { .. } => true,
+            Self::ValueFile { .. } | Self::Value(_) => true,
             Self::ConfigUnreadable { source, .. } => !exit_code::is_lasting(source),
             Self::CommandLine(_)
             | Self::ConfigSyntax { .. }
