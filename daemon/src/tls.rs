@@ -308,12 +308,17 @@ fn hosts_of(files: &Files) -> Result<Vec<HostPattern>, TlsError> {
         .collect())
 }
 
-/// When the first of the certificates in a file ends, since 1970.
-pub fn end_of(path: &Path) -> Result<Option<Duration>, TlsError> {
+/// When each of the certificates in a file ends, since 1970, in their order; `None` for what does not say it.
+pub fn ends_of(path: &Path) -> Result<Vec<Option<Duration>>, TlsError> {
     let (_, bytes) = read(path)?;
     let chain: Result<Chain, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let chain = chain.map_err(|_| no_pem(path, "certificate"))?;
-    Ok(validity::first_end(&chain))
+    Ok(validity::ends(&chain))
+}
+
+/// That of the one that is shown: of those that go with it others may be believed without an authority that has ended.
+fn end_of(path: &Path) -> Result<Option<Duration>, TlsError> {
+    Ok(ends_of(path)?.first().copied().flatten())
 }
 
 /// What is said at this time since 1970 of a certificate that ends at another; nothing while that is far.
@@ -336,7 +341,7 @@ pub struct Served {
     current: RwLock<Arc<ServerConfig>>,
     /// The hosts that the certificate names.
     hosts: RwLock<Arc<Vec<HostPattern>>>,
-    /// When it ends, since 1970, or the first of those that go with it.
+    /// When it ends, since 1970.
     end: RwLock<Option<Duration>>,
 }
 

@@ -48,10 +48,14 @@ pub(crate) struct IdentityFlags {
 }
 
 impl IdentityFlags {
-    /// The files of the certificates that it shows and believes.
-    pub(super) fn certificates(&self) -> impl Iterator<Item = &Path> {
-        let files = [&self.cert, &self.ca].into_iter();
-        files.flatten().map(PathBuf::as_path)
+    /// The file of the certificate that it shows.
+    pub(super) fn certificate(&self) -> Option<&Path> {
+        self.cert.as_deref()
+    }
+
+    /// The file of the authorities that it believes.
+    pub(super) fn authorities(&self) -> Option<&Path> {
+        self.ca.as_deref()
     }
 
     pub(super) fn principal(&self) -> Option<&str> {

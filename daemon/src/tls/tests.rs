@@ -451,5 +451,15 @@ fn a_certificate_is_warned_of_before_it_ends() {
     std::fs::rename(fresh, certificate.0).unwrap();
     std::fs::rename(key, certificate.1).unwrap();
     served.reload().unwrap();
-    assert!(served.end() > Some(end + 1000 * day));
+    let fresh = served.end();
+    assert!(fresh > Some(end + 1000 * day));
+    // What goes with it may be a path to an authority that few still need.
+    let (ended, _) = authority.sign(dir.path(), "ended", &["localhost"], true);
+    let mut whole = std::fs::read(served.files.certificate.as_path()).unwrap();
+    whole.extend(std::fs::read(ended).unwrap());
+    std::fs::write(&served.files.certificate, whole).unwrap();
+    served.reload().unwrap();
+    assert_eq!(served.end(), fresh);
+    let ends = ends_of(&served.files.certificate).unwrap();
+    assert_eq!(ends, [fresh, Some(end)]);
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 
-/// When the first certificate of a chain ends, since 1970.
-pub(super) fn first_end(chain: &[CertificateDer<'_>]) -> Option<Duration> {
-    chain.iter().filter_map(|one| end(one)).min()
+/// When each of these ends, since 1970.
+pub(super) fn ends(certificates: &[CertificateDer<'_>]) -> Vec<Option<Duration>> {
+    certificates.iter().map(|one| end(one)).collect()
 }
 
 const SEQUENCE: u8 = 0x30;
@@ -120,16 +120,14 @@ mod tests {
             (2050, 1, 1),
             (2400, 2, 29),
         ] {
-            let end = first_end(&[ending(year, month, day)]).expect("an end");
+            let end = end(&ending(year, month, day)).expect("an end");
             let expected = format!("{year:04}-{month:02}-{day:02}");
             assert_eq!(
                 day_and_time(end.as_secs()),
                 (expected, "00:00:00".to_owned())
             );
         }
-        assert_eq!(first_end(&[ending(1965, 1, 1)]), Some(Duration::ZERO));
-        let chain = [ending(2040, 1, 1), ending(2030, 1, 1)];
-        assert_eq!(first_end(&chain), first_end(&chain[1..]));
+        assert_eq!(end(&ending(1965, 1, 1)), Some(Duration::ZERO));
     }
 
     /// What is cut off or changed is no reason to panic.

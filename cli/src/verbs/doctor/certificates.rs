@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use meseta_agent::Finding;
+use meseta_agent::{Finding, Severity};
 use meseta_daemon::calendar::day_and_time;
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::tls::{self, END_WARNING, TlsError};
@@ -12,26 +12,34 @@ use meseta_daemon::tls::{self, END_WARNING, TlsError};
 const RENEW: &str = "`meseta tls renew` makes new ones of its own, another authority signs its own: before that day, for then \
                      nobody believes it";
 
-/// A finding of each file, once, at this time since 1970.
-pub(super) fn check<'a>(
-    files: impl Iterator<Item = &'a Path>,
-    now: Duration,
-) -> impl Iterator<Item = Finding> {
-    let files: BTreeSet<&Path> = files.collect();
-    let each = files.into_iter();
-    each.map(move |path| evaluate(path, tls::end_of(path), now))
+/// What the certificates in a file are there for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// The first is shown, and the others are its way to an authority.
+    Shown,
+    /// A set, of which one suffices that is valid.
+    Authorities,
 }
 
-fn evaluate(path: &Path, end: Result<Option<Duration>, TlsError>, now: Duration) -> Finding {
+/// A finding of each file, once, at this time since 1970.
+pub(super) fn check<'a>(
+    files: impl Iterator<Item = (&'a Path, Kind)>,
+    now: Duration,
+) -> impl Iterator<Item = Finding> {
+    let files: BTreeSet<(&Path, Kind)> = files.collect();
+    let each = files.into_iter();
+    each.map(move |(path, kind)| evaluate(path, kind, tls::ends_of(path), now))
+}
+
+fn evaluate(
+    path: &Path,
+    kind: Kind,
+    ends: Result<Vec<Option<Duration>>, TlsError>,
+    now: Duration,
+) -> Finding {
     let path = path.display();
-    let end = match end {
-        Ok(Some(end)) => end,
-        Ok(None) => {
-            return Finding::warning(
-                format!("nothing in {path} says how long it is valid"),
-                "give a file of certificates in PEM form",
-            );
-        }
+    let ends = match ends {
+        Ok(ends) => ends,
         Err(error) => {
             return Finding::warning(
                 format!("certificates are not looked at: {}", chain(&error)),
@@ -39,55 +47,110 @@ fn evaluate(path: &Path, end: Result<Option<Duration>, TlsError>, now: Duration)
             );
         }
     };
+    let (what, end) = match kind {
+        Kind::Shown => ("certificate", ends.first().copied().flatten()),
+        Kind::Authorities => ("last authority", ends.iter().copied().flatten().max()),
+    };
+    let Some(end) = end else {
+        return Finding::warning(
+            format!("nothing in {path} says how long it is valid"),
+            "give a file of certificates in PEM form",
+        );
+    };
+    let found = judge(&format!("the {what} in {path}"), end, now);
+    let others = ends.iter().copied().flatten().min();
+    match others {
+        // Who knows another authority believes it without.
+        Some(first) if kind == Kind::Shown && found.severity == Severity::Fine => {
+            let way = format!("a certificate that goes with that in {path}");
+            let of_way = judge(&way, first, now);
+            if of_way.severity == Severity::Fine {
+                return found;
+            }
+            Finding::warning(of_way.what, RENEW)
+        }
+        _ => found,
+    }
+}
+
+/// Of a certificate that ends then.
+fn judge(what: &str, end: Duration, now: Duration) -> Finding {
     let (day, _) = day_and_time(end.as_secs());
     match end.checked_sub(now) {
-        Some(left) if left > END_WARNING => {
-            Finding::fine(format!("the certificate in {path} is valid until {day}"))
-        }
+        Some(left) if left > END_WARNING => Finding::fine(format!("{what} is valid until {day}")),
         Some(left) => {
             let days = left.as_secs() / (24 * 60 * 60);
-            let what = format!("the certificate in {path} ends in {days} days, on {day}");
-            Finding::warning(what, RENEW)
+            Finding::warning(format!("{what} ends in {days} days, on {day}"), RENEW)
         }
-        None => Finding::problem(
-            format!("the certificate in {path} has ended on {day}"),
-            RENEW,
-        ),
+        None => Finding::problem(format!("{what} has ended on {day}"), RENEW),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use meseta_agent::Severity;
-
     use super::*;
+
+    /// A certificate that ends with that year, in PEM form.
+    fn ending(year: i32) -> String {
+        let mut params = rcgen::CertificateParams::new(vec!["n1".to_owned()]).expect("names");
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year + 1, 1, 1);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        params.self_signed(&key).expect("signed").pem()
+    }
+
+    /// An authority that had ended was a problem also beside the one that had come in its place.
+    #[test]
+    fn one_valid_authority_suffices() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("ca.pem");
+        std::fs::write(&path, ending(2024) + &ending(2026)).expect("written");
+        let ends = tls::ends_of(&path).expect("read");
+        let day = Duration::from_secs(24 * 60 * 60);
+        let (first, last) = (ends[0].expect("an end"), ends[1].expect("an end"));
+        let severity = |kind, now| {
+            let found: Vec<Finding> = check([(path.as_path(), kind)].into_iter(), now).collect();
+            assert_eq!(found.len(), 1);
+            found[0].severity
+        };
+        for (now, expected) in [
+            (first - day, Severity::Fine),
+            (first + day, Severity::Fine),
+            (last - day, Severity::Warning),
+            (last + day, Severity::Problem),
+        ] {
+            assert_eq!(severity(Kind::Authorities, now), expected);
+        }
+        assert_eq!(severity(Kind::Shown, first + day), Severity::Problem);
+        // The way to an authority that has ended is not the only one.
+        std::fs::write(&path, ending(2026) + &ending(2024)).expect("written");
+        assert_eq!(severity(Kind::Shown, first - 31 * day), Severity::Fine);
+        assert_eq!(severity(Kind::Shown, first + day), Severity::Warning);
+        assert_eq!(severity(Kind::Shown, last + day), Severity::Problem);
+    }
 
     #[test]
     fn a_certificate_that_ends_soon_is_named() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("cert.pem");
-        let mut params = rcgen::CertificateParams::new(vec!["n1".to_owned()]).expect("names");
-        params.not_before = rcgen::date_time_ymd(2026, 1, 1);
-        params.not_after = rcgen::date_time_ymd(2027, 1, 1);
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let signed = params.self_signed(&key).expect("signed");
-        std::fs::write(&path, signed.pem()).expect("written");
+        std::fs::write(&path, ending(2026)).expect("written");
         let day = Duration::from_secs(24 * 60 * 60);
-        let end = tls::end_of(&path).expect("read").expect("an end");
+        let end = tls::ends_of(&path).expect("read")[0].expect("an end");
         for (now, severity, part) in [
             (end - 31 * day, Severity::Fine, "until 2027-01-01"),
             (end - 10 * day, Severity::Warning, "in 10 days"),
             (end + day, Severity::Problem, "has ended on 2027-01-01"),
         ] {
             // Named twice, as that of an agent is which is also shown, it is looked at once.
-            let both = [path.as_path(), path.as_path()].into_iter();
+            let both = [(path.as_path(), Kind::Shown); 2].into_iter();
             let found: Vec<Finding> = check(both, now).collect();
             assert_eq!(found.len(), 1);
             assert_eq!(found[0].severity, severity, "{}", found[0]);
             assert!(found[0].what.contains(part), "{}", found[0]);
         }
         let missing = dir.path().join("none");
-        let found: Vec<Finding> = check([missing.as_path()].into_iter(), end).collect();
+        let missing = [(missing.as_path(), Kind::Authorities)].into_iter();
+        let found: Vec<Finding> = check(missing, end).collect();
         assert_eq!(found[0].severity, Severity::Warning);
     }
 }

@@ -20,6 +20,8 @@ use super::identity::IdentityFlags;
 use super::{server, table};
 use crate::flags;
 
+use certificates::Kind;
+
 /// The configuration that a package installs.
 const CONFIG: &str = "/etc/meseta/agent.toml";
 
@@ -71,12 +73,19 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 fn files<'a>(
     options: &'a Options,
     agent: &'a meseta_agent::Flags,
-) -> impl Iterator<Item = &'a Path> {
+) -> impl Iterator<Item = (&'a Path, Kind)> {
     let access = &agent.access;
-    let of_agent = [&access.ssl_cert_file, &access.ssl_ca_file];
-    let of_agent = of_agent.into_iter().flatten().map(PathBuf::as_path);
-    let of_agent = of_agent.filter(|_| !options.client);
-    of_agent.chain(options.identity.certificates())
+    let of_agent = [
+        (access.ssl_cert_file.as_deref(), Kind::Shown),
+        (access.ssl_ca_file.as_deref(), Kind::Authorities),
+    ];
+    let of_agent = of_agent.into_iter().filter(|_| !options.client);
+    let own = [
+        (options.identity.certificate(), Kind::Shown),
+        (options.identity.authorities(), Kind::Authorities),
+    ];
+    let all = of_agent.chain(own);
+    all.filter_map(|(path, kind)| Some((path?, kind)))
 }
 
 /// What an agent on this machine would be started with.
