@@ -14,17 +14,23 @@ use meseta_resources::AttributeValue;
 use meseta_resources::work_counter::count_entries;
 use regex::{Regex, RegexBuilder};
 use regex_automata::dfa::{Automaton, StartKind, dense};
+use regex_automata::nfa::thompson::{NFA, WhichCaptures};
 use regex_automata::{Anchored, Input};
+use regex_syntax::hir::{Hir, HirKind};
 
 use crate::spec::AgentFacts;
 
 /// What a compiled pattern may take.
 pub const PATTERN_BYTES_MAX: usize = 64 * 1024;
 
-/// What the table of a pattern may take, which has a row for each state in which the match of a text may be.
+/// What the tables of a pattern may take, which have a row for each state in which the match of a text may be.
 const TABLE_BYTES_MAX: usize = 1 << 20;
-/// What making the table may take beside it.
+/// What making a table may take beside it.
 const TABLE_WORK_BYTES_MAX: usize = 4 << 20;
+/// Tables of one pattern: a text is held against each.
+const TABLES_MAX: usize = 128;
+/// Times that a table is given up for those of its alternatives.
+const SPLITS_MAX: usize = 2;
 
 /// What of an agent is looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +54,7 @@ pub enum Predicate {
 }
 
 /// A regular expression for a whole text. Every agent is held against it in one go, so that a match costs one step for each byte
-/// of the text, whatever the pattern: without a table it may cost as many steps as the pattern has states.
+/// of the text and table, whatever the pattern: without tables it may cost as many steps as the pattern has states.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     source: Arc<str>,
@@ -57,10 +63,13 @@ pub struct Pattern {
 
 #[derive(Debug)]
 struct Compiled {
-    table: dense::DFA<Vec<u32>>,
-    /// For texts of which the table cannot tell: `\b` beside what is not ASCII.
+    /// A text matches that one of them accepts.
+    tables: Vec<Table>,
+    /// For texts of which the tables cannot tell: `\b` beside what is not ASCII.
     regex: Option<Regex>,
 }
+
+type Table = dense::DFA<Vec<u32>>;
 
 /// Why a text is not a pattern.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -72,8 +81,9 @@ pub enum PatternError {
         source: regex::Error,
     },
     #[error(
-        "the pattern '{pattern}' is not usable: its match may be in too many states, more than a table of \
-         {TABLE_BYTES_MAX} bytes holds; repeat less after what may match at several places"
+        "the pattern '{pattern}' is not usable: its match may be in too many states, more than tables of \
+         {TABLE_BYTES_MAX} bytes hold, one for each of at most {TABLES_MAX} alternatives; repeat less after what may \
+         match at several places (as '.{{0,40}}' does in '.*a.{{0,40}}'), or divide it into several patterns"
     )]
     States { pattern: String },
 }
@@ -95,38 +105,47 @@ impl Pattern {
     /// When it is not a regular expression, or one that is too large.
     pub fn new(pattern: &str) -> Result<Self, PatternError> {
         let whole = format!(r"\A(?:{pattern})\z");
+        let unusable = |source| PatternError::Regex {
+            pattern: pattern.into(),
+            source,
+        };
         let regex = RegexBuilder::new(&whole)
             .size_limit(PATTERN_BYTES_MAX)
             // Each has caches of its own, which grow as it is used.
             .dfa_size_limit(PATTERN_BYTES_MAX)
             .build()
-            .map_err(|source| PatternError::Regex {
-                pattern: pattern.into(),
-                source,
-            })?;
-        let (table, is_complete) = match table(&whole, false) {
-            Ok(table) => (Some(table), true),
-            Err(error) if error.is_size_limit_exceeded() => (None, true),
-            Err(_) => (table(&whole, true).ok(), false),
-        };
-        let table = table.ok_or_else(|| PatternError::States {
+            .map_err(unusable)?;
+        let parsed = regex_syntax::parse(&whole);
+        let parsed = parsed.map_err(|error| unusable(regex::Error::Syntax(error.to_string())))?;
+        let has_boundaries = parsed.properties().look_set().contains_word_unicode();
+        let tables = tables(parsed).ok_or_else(|| PatternError::States {
             pattern: pattern.into(),
         })?;
-        let regex = (!is_complete).then_some(regex);
+        let regex = has_boundaries.then_some(regex);
         Ok(Self {
             source: pattern.into(),
-            compiled: Arc::new(Compiled { table, regex }),
+            compiled: Arc::new(Compiled { tables, regex }),
         })
     }
 
     fn is_match(&self, text: &str) -> bool {
-        let Compiled { table, regex } = &*self.compiled;
+        let Compiled { tables, regex } = &*self.compiled;
         let input = Input::new(text).anchored(Anchored::Yes);
-        let found = table.try_search_fwd(&input);
-        found.map_or_else(
-            |_| regex.as_ref().is_some_and(|regex| regex.is_match(text)),
-            |end| end.is_some(),
-        )
+        let mut is_told = true;
+        for table in tables {
+            match table.try_search_fwd(&input) {
+                Ok(Some(_)) => return true,
+                Ok(None) => {}
+                Err(_) => is_told = false,
+            }
+        }
+        !is_told && regex.as_ref().is_some_and(|regex| regex.is_match(text))
+    }
+
+    /// The tables that a text is held against.
+    #[must_use]
+    pub fn tables(&self) -> usize {
+        self.compiled.tables.len()
     }
 
     /// About what it takes of memory.
@@ -135,7 +154,12 @@ impl Pattern {
         let regex = self.compiled.regex.as_ref();
         self.source.len()
             + size_of::<Compiled>()
-            + self.compiled.table.memory_usage()
+            + self
+                .compiled
+                .tables
+                .iter()
+                .map(Table::memory_usage)
+                .sum::<usize>()
             + regex.map_or(0, |_| PATTERN_BYTES_MAX / 4)
     }
 
@@ -145,16 +169,64 @@ impl Pattern {
     }
 }
 
-/// The table of a pattern; with `stops` one that tells nothing of texts with `\b` beside what is not ASCII.
-fn table(pattern: &str, stops: bool) -> Result<dense::DFA<Vec<u32>>, Box<dense::BuildError>> {
+/// One table for all of a pattern, or where it is too large one for each alternative: a table has to know which of the
+/// alternatives that may stand anywhere were passed, in any order. None if these are too large, too.
+fn tables(pattern: Hir) -> Option<Vec<Table>> {
+    let mut tables = Vec::new();
+    let mut rest = vec![pattern];
+    let (mut bytes_left, mut splits_left) = (TABLE_BYTES_MAX, SPLITS_MAX);
+    while let Some(next) = rest.pop() {
+        if let Some(table) = table(&next, bytes_left) {
+            bytes_left = bytes_left.saturating_sub(table.memory_usage());
+            tables.push(table);
+            continue;
+        }
+        splits_left = splits_left.checked_sub(1)?;
+        let room = TABLES_MAX.checked_sub(tables.len() + rest.len())?;
+        rest.extend(alternatives(&next, room)?);
+    }
+    Some(tables)
+}
+
+/// A table of so many bytes at most, which stops at what is not ASCII if the pattern has `\b`.
+fn table(pattern: &Hir, bytes_max: usize) -> Option<Table> {
+    let captures = NFA::config().which_captures(WhichCaptures::None);
+    let states = NFA::compiler().configure(captures).build_from_hir(pattern);
     let config = dense::Config::new()
         .start_kind(StartKind::Anchored)
         .accelerate(false)
-        .unicode_word_boundary(stops)
-        .dfa_size_limit(Some(TABLE_BYTES_MAX))
+        .unicode_word_boundary(true)
+        .dfa_size_limit(Some(bytes_max))
         .determinize_size_limit(Some(TABLE_WORK_BYTES_MAX));
-    let table = dense::Builder::new().configure(config).build(pattern);
-    table.map_err(Box::new)
+    let builder = dense::Builder::new().configure(config).clone();
+    builder.build_from_nfa(&states.ok()?).ok()
+}
+
+/// A pattern as several, of which one matches where it does: those of its longest list of alternatives, each with what
+/// stands before and after the list. None if there is no list, or one of more than so many.
+fn alternatives(pattern: &Hir, count_max: usize) -> Option<Vec<Hir>> {
+    let pattern = without_groups(pattern);
+    let HirKind::Concat(parts) = pattern.kind() else {
+        return None;
+    };
+    let lists = parts.iter().enumerate();
+    let lists = lists.filter_map(|(place, part)| match part.kind() {
+        HirKind::Alternation(list) => Some((place, list)),
+        _ => None,
+    });
+    let (place, list) = lists.max_by_key(|(_, list)| list.len())?;
+    let (before, after) = (&parts[..place], &parts[place + 1..]);
+    let whole = |part| Hir::concat([before, std::slice::from_ref(part), after].concat());
+    (list.len() <= count_max).then(|| list.iter().map(whole).collect())
+}
+
+/// A sequence in which none is inside of a group.
+fn without_groups(pattern: &Hir) -> Hir {
+    match pattern.kind() {
+        HirKind::Capture(group) => without_groups(&group.sub),
+        HirKind::Concat(parts) => Hir::concat(parts.iter().map(without_groups).collect()),
+        _ => pattern.clone(),
+    }
 }
 
 impl PartialEq for Pattern {

@@ -388,22 +388,62 @@ fn patterns_are_limited() {
     let refusal = Pattern::new(many).expect_err("too many states");
     assert!(refusal.to_string().contains("too many states"), "{refusal}");
     assert!(Pattern::new(".*a.{40}").is_err());
+    assert!(Pattern::new(".*a.{40}|.*b.*").is_err());
     let alternatives: Vec<String> = (0..80).map(|number| format!("node-{number}")).collect();
     assert!(Pattern::new(&alternatives.join("|")).is_ok());
 }
 
+fn is_match(pattern: &Pattern, text: &str) -> bool {
+    let matches = Constraint {
+        selector: Selector::Hostname,
+        predicate: Predicate::TextMatches(pattern.clone()),
+    };
+    let constraints = OfferConstraints {
+        groups: vec![vec![matches]],
+    };
+    constraints.allow(&AgentFacts::named(text))
+}
+
+#[test]
+fn alternatives_that_may_stand_anywhere_are_taken() {
+    let words: Vec<String> = (0..20).map(|number| format!("part{number}")).collect();
+    let list = |suffix: &str| {
+        let each = words.iter().map(|word| format!(".*{word}{suffix}"));
+        each.collect::<Vec<_>>().join("|")
+    };
+    let plain = list(".*");
+    for (pattern, before) in [
+        (plain.clone(), ""),
+        (format!("({plain})"), ""),
+        (format!("(?i){plain}"), ""),
+        (format!("(?:one|two)-({plain})"), "two-"),
+        (format!("(?:a|{})", list(r"\b.*")), ""),
+    ] {
+        let compiled = Pattern::new(&pattern).expect("a pattern");
+        assert!(
+            (20..64).contains(&compiled.tables()),
+            "{}",
+            compiled.tables()
+        );
+        assert!(compiled.bytes() < 512 * 1024, "{} bytes", compiled.bytes());
+        for (text, expected) in [
+            ("xpart7", true),
+            ("xpart19 y", true),
+            ("ü part19", true),
+            ("xpart", false),
+            ("ü xpart", false),
+            ("", false),
+        ] {
+            let text = format!("{before}{text}");
+            assert_eq!(is_match(&compiled, &text), expected, "{pattern} {text}");
+        }
+    }
+    let many: Vec<String> = (0..200).map(|number| format!(".*{number}.*")).collect();
+    assert!(Pattern::new(&many.join("|")).is_err());
+}
+
 #[test]
 fn patterns_match_whole_texts() {
-    let is_match = |pattern: &str, text: &str| {
-        let matches = Constraint {
-            selector: Selector::Hostname,
-            predicate: Predicate::TextMatches(Pattern::new(pattern).expect("a pattern")),
-        };
-        let constraints = OfferConstraints {
-            groups: vec![vec![matches]],
-        };
-        constraints.allow(&AgentFacts::named(text))
-    };
     for (pattern, text) in [
         ("", ""),
         ("rack-[0-9]+", "rack-17"),
@@ -415,7 +455,8 @@ fn patterns_match_whole_texts() {
         (r".*\bgpü\b.*", "large gpü node"),
         ("^node$", "node"),
     ] {
-        assert!(is_match(pattern, text), "{pattern} {text}");
+        let compiled = Pattern::new(pattern).expect("a pattern");
+        assert!(is_match(&compiled, text), "{pattern} {text}");
     }
     for (pattern, text) in [
         ("rack-[0-9]+", "rack-17 "),
@@ -425,7 +466,8 @@ fn patterns_match_whole_texts() {
         ("node", "a node"),
         ("", "a"),
     ] {
-        assert!(!is_match(pattern, text), "{pattern} {text}");
+        let compiled = Pattern::new(pattern).expect("a pattern");
+        assert!(!is_match(&compiled, text), "{pattern} {text}");
     }
 }
 

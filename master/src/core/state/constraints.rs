@@ -20,6 +20,8 @@ const PATTERNS_MAX: usize = 64;
 /// What the compiled patterns may take, all together: they are made before it is known what else there is. Most take less than
 /// a thousandth of it.
 const PATTERNS_BYTES_MAX: usize = 16 << 20;
+/// Tables of the patterns, all together: most have one.
+const TABLES_MAX: usize = 1_024;
 
 /// The constraints of one framework.
 #[derive(Debug)]
@@ -76,6 +78,7 @@ impl Constraints {
 #[derive(Debug)]
 struct Patterns<'a> {
     compiled: HashMap<&'a str, Pattern>,
+    tables: usize,
     bytes: usize,
     bytes_max: usize,
 }
@@ -84,6 +87,7 @@ impl<'a> Patterns<'a> {
     fn within(bytes_max: usize) -> Self {
         Self {
             compiled: HashMap::new(),
+            tables: 0,
             bytes: 0,
             bytes_max,
         }
@@ -106,6 +110,13 @@ impl<'a> Patterns<'a> {
             return Err(invalid!(
                 "The patterns of offer constraints take more than {} bytes compiled: use simpler ones",
                 self.bytes_max
+            ));
+        }
+        self.tables += pattern.tables();
+        if self.tables > TABLES_MAX {
+            return Err(invalid!(
+                "The patterns of offer constraints have more than {TABLES_MAX} alternatives that may stand anywhere: \
+                 write '.*(a|b).*' in place of '.*a.*|.*b.*'"
             ));
         }
         self.compiled.insert(text, pattern.clone());
@@ -258,6 +269,10 @@ mod tests {
         assert!(error.as_str().contains("different patterns"), "{error}");
         let large = of(["(x{100}){100}{100}".to_owned()].into_iter());
         assert!(large.rules().is_err(), "too large when compiled");
+        let mut patterns = Patterns::within(PATTERNS_BYTES_MAX);
+        patterns.tables = TABLES_MAX;
+        let error = patterns.get("r0").unwrap_err();
+        assert!(error.as_str().contains("1024 alternatives"), "{error}");
         let small = Pattern::new("r0").unwrap().bytes();
         let mut patterns = Patterns::within(3 * small);
         let compiled = ["r0", "r1", "r0", "r2", "r3"].map(|text| patterns.get(text).is_ok());
