@@ -1,5 +1,6 @@
 //! Records that earlier masters wrote (`tests/recorded/registry.txt`), read as this one would after an upgrade.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -66,13 +67,13 @@ fn mutations() -> Vec<Mutation> {
         }),
         Mutation::PutWeights(vec![("ads".to_owned(), 2.5)]),
         Mutation::UpdateQuota(vec![(Role::new("ads").unwrap(), quota())]),
-        Mutation::PutMaintenance(Maintenance {
+        Mutation::PutMaintenance(Arc::new(Maintenance {
             down: vec![MachineId {
                 hostname: Some("node.example".to_owned()),
                 ip: None,
             }],
             ..Maintenance::default()
-        }),
+        })),
         Mutation::PutDeactivation {
             agent_id: "M-S0".to_owned(),
             deactivation: Some(Deactivation {
@@ -123,7 +124,7 @@ fn records_are_those_of_earlier_masters_and_read_with_what_later_ones_add() {
         Mutation::PutDeadline(recovered.deadlines[0].clone()),
         Mutation::PutWeights(recovered.weights.clone().unwrap()),
         Mutation::UpdateQuota(recovered.quotas.clone()),
-        Mutation::PutMaintenance(recovered.maintenance.clone()),
+        Mutation::PutMaintenance(Arc::new(recovered.maintenance.clone())),
     ];
     for mutation in again {
         assert!(mutations().contains(&mutation), "{mutation:?}");

@@ -13,6 +13,7 @@ use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
 use meseta_proto::{Invalid, invalid};
 use meseta_resources::AgentId;
+use prost::Message as _;
 
 use super::refused;
 use crate::core::answer::Answer;
@@ -24,6 +25,10 @@ use crate::core::state::persisted::Mutation;
 
 /// Machines in one schedule.
 const MACHINES_MAX: usize = 100_000;
+/// What one schedule may take, encoded: as the body of a call that replaces it.
+const SCHEDULE_BYTES_MAX: usize = 6 << 20;
+/// The name of a machine.
+const HOSTNAME_BYTES_MAX: usize = 255;
 
 impl Plan {
     /// Whether these machines are scheduled and in the mode that a change starts from.
@@ -149,7 +154,7 @@ impl MasterCore {
         let requested = Arc::new(requested);
         self.operator.requested_maintenance = requested.clone();
         self.persist(
-            Mutation::PutMaintenance((**requested.maintenance()).clone()),
+            Mutation::PutMaintenance(requested.maintenance().clone()),
             Pending::Operator(OperatorPending::Maintenance {
                 reply,
                 plan: requested,
@@ -250,6 +255,11 @@ fn check_schedule(schedule: &Schedule) -> Result<(), Invalid> {
         }
         for id in &window.machine_ids {
             check_machine(id)?;
+            if id.hostname().len() > HOSTNAME_BYTES_MAX {
+                return Err(invalid!(
+                    "The 'hostname' of a machine has more than {HOSTNAME_BYTES_MAX} bytes"
+                ));
+            }
             if seen.insert(Machine::of(id), ()).is_some() {
                 return Err(invalid!(
                     "Machine '{}' appears more than once in the schedule",
@@ -261,6 +271,11 @@ fn check_schedule(schedule: &Schedule) -> Result<(), Invalid> {
     if seen.len() > MACHINES_MAX {
         return Err(invalid!(
             "The schedule has more than {MACHINES_MAX} machines"
+        ));
+    }
+    if schedule.encoded_len() > SCHEDULE_BYTES_MAX {
+        return Err(invalid!(
+            "The schedule takes more than {SCHEDULE_BYTES_MAX} bytes: name several machines in one window"
         ));
     }
     Ok(())

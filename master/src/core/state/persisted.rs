@@ -4,6 +4,7 @@
 //! registry's affair. Agent descriptions stay encoded, so that fields this build does not know
 //! survive a restart.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,7 +48,7 @@ pub enum Mutation {
     /// These frameworks are back, or ended.
     RemoveDeadlines { framework_ids: Vec<String> },
     /// Replaces the schedule of maintenance and the list of machines that are down.
-    PutMaintenance(Maintenance),
+    PutMaintenance(Arc<Maintenance>),
     /// Notes that an agent gets no work, or, without it, that it does again.
     PutDeactivation {
         agent_id: String,
@@ -148,7 +149,9 @@ impl Recovered {
                     .retain(|agent| !agent_ids.contains(&agent.agent_id));
             }
             Mutation::PutWeights(weights) => registry.weights = Some(weights),
-            Mutation::PutMaintenance(maintenance) => registry.maintenance = maintenance,
+            Mutation::PutMaintenance(maintenance) => {
+                registry.maintenance = Arc::unwrap_or_clone(maintenance);
+            }
             Mutation::PutDeactivation {
                 agent_id,
                 deactivation,

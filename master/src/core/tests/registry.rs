@@ -5,7 +5,7 @@ use super::*;
 /// What a master reads of the records in which this is stored.
 pub(super) fn through_records(registry: Recovered) -> Recovered {
     let epoch = registry.epoch;
-    let maintenance = [Mutation::PutMaintenance(registry.maintenance)].into_iter();
+    let maintenance = [Mutation::PutMaintenance(Arc::new(registry.maintenance))].into_iter();
     let agents = registry.agents.into_iter().map(Mutation::PutAgent);
     let unreachable = registry.unreachable.into_iter();
     let gone = registry.gone.into_iter();

@@ -122,6 +122,14 @@ fn a_schedule_that_makes_no_sense_is_refused() {
     ] {
         assert_eq!(rejection(world.administer(schedule(windows))), text);
     }
+    let add = |machines: Vec<MachineId>| Administration::AddWindow(Box::new(window(machines)));
+    let long = |number: usize, bytes: usize| machine(&format!("{number:0bytes$}"), "");
+    let text = "The 'hostname' of a machine has more than 255 bytes";
+    assert_eq!(rejection(world.administer(add(vec![long(0, 256)]))), text);
+    let many = |numbers: std::ops::Range<usize>| numbers.map(|number| long(number, 255)).collect();
+    world.administer_done(add(many(0..12_000)));
+    let answer = rejection(world.administer(add(many(12_000..25_000))));
+    assert!(answer.contains("6291456 bytes"), "{answer}");
     assert!(world.unwritten.is_empty());
     world.administer_done(schedule(Vec::new()));
 }
