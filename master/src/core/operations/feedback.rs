@@ -27,8 +27,9 @@ use crate::core::wire::{self, event_of};
 /// in Mesos.
 const ORPHANS_WAIT: Duration = Duration::from_secs(600);
 
-/// What one agent tells of operations counts up to this part of the memory for those of all agents, whatever it is: a false
-/// agent must not keep frameworks from having any elsewhere. Further ones are within the limit of what agents report.
+/// What one agent tells of operations counts up to this part of the memory for those of all agents, whatever it is, and what
+/// all tell up to a quarter: false agents must not keep frameworks from having any elsewhere, nor must what a master before
+/// took. Further ones are within the limit of what agents report.
 const ADOPTED_PART: usize = 64;
 
 impl MasterCore {
@@ -355,11 +356,13 @@ impl MasterCore {
             return Vec::new();
         };
         let table = Arc::make_mut(&mut agent.operations);
-        let mut memory_left = self.config.memory.operations / ADOPTED_PART;
+        let memory = self.config.memory.operations;
+        let mut memory_left = memory / ADOPTED_PART;
         if !report.operations.is_empty() {
             let adopted = table.values().filter(|record| record.is_adopted);
             let counted: usize = adopted.map(|record| record.memory).sum();
             memory_left = memory_left.saturating_sub(counted);
+            memory_left = memory_left.min(self.operation_memory.left_for_adopted(memory));
         }
         let mut named = BTreeSet::new();
         for message in &report.operations {

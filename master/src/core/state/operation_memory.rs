@@ -1,7 +1,8 @@
 //! The memory of operations whose end is not acknowledged, on all agents together: in all, and by framework.
 //!
 //! What one agent has of them is bounded in `operation_usage`. Invariant: no framework has more than what it leaves to the
-//! other frameworks, and all frameworks leave operators a quarter.
+//! other frameworks, and all frameworks leave operators a quarter. What agents tell of operations that this master did not
+//! apply counts up to a quarter, so that whatever they tell, nobody is kept from having some.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +15,16 @@ use super::operation::{OperationRecord, memory_of_operation};
 pub(in crate::core) struct OperationMemory {
     all: usize,
     of_frameworks: usize,
+    adopted: usize,
     by_framework: BTreeMap<FrameworkId, usize>,
 }
 
 impl OperationMemory {
     pub(in crate::core) fn add(&mut self, record: &OperationRecord) {
         self.all += record.memory;
+        if record.is_adopted {
+            self.adopted += record.memory;
+        }
         if let Some(id) = record.framework_id.as_ref().filter(|_| record.memory > 0) {
             self.of_frameworks += record.memory;
             *self.by_framework.entry(id.clone()).or_default() += record.memory;
@@ -28,6 +33,9 @@ impl OperationMemory {
 
     pub(in crate::core) fn remove(&mut self, record: &OperationRecord) {
         self.all = self.all.saturating_sub(record.memory);
+        if record.is_adopted {
+            self.adopted = self.adopted.saturating_sub(record.memory);
+        }
         let Some(id) = &record.framework_id else {
             return;
         };
@@ -38,6 +46,11 @@ impl OperationMemory {
                 self.by_framework.remove(id);
             }
         }
+    }
+
+    /// How much more of what agents tell counts.
+    pub(in crate::core) fn left_for_adopted(&self, max: usize) -> usize {
+        (max / 4).saturating_sub(self.adopted)
     }
 
     /// Whether a framework, or an operator, may have one more operation of so many bytes, encoded.

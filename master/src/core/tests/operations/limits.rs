@@ -223,12 +223,11 @@ fn operations_on_all_agents_whose_end_a_framework_does_not_acknowledge_take_so_m
     assert_eq!(world.core.operation_memory, OperationMemory::default());
 }
 
-#[test]
-fn a_false_agent_cannot_use_up_the_memory_for_operations_by_what_it_tells() {
-    let (mut world, [first, second, _], [dev, _]) = with_memory_for_operations(64_000);
+/// What an agent tells of so many operations of a framework.
+fn told_of(node: &Node, framework: &Scheduler, numbers: std::ops::Range<u8>) -> AgentMessage {
     let mine = reserved(&parse("cpus:0.01"), "dev", None);
     let told = |number: u8| {
-        let info = named(reserve(&mine), &format!("false-{number}"));
+        let info = named(reserve(&mine), &format!("{}-told-{number}", node.id));
         let latest_status = OperationStatus {
             operation_id: info.id.clone(),
             state: OperationState::OperationPending.into(),
@@ -236,7 +235,7 @@ fn a_false_agent_cannot_use_up_the_memory_for_operations_by_what_it_tells() {
         };
         v1::Operation {
             framework_id: Some(v1::FrameworkId {
-                value: dev.id.clone(),
+                value: framework.id.clone(),
             }),
             agent_id: None,
             info,
@@ -247,15 +246,44 @@ fn a_false_agent_cannot_use_up_the_memory_for_operations_by_what_it_tells() {
             },
         }
     };
+    let mut report = report(node, vec![], vec![]);
+    report.operations = numbers.map(told).collect();
+    AgentMessage::Reregister(report)
+}
+
+#[test]
+fn a_false_agent_cannot_use_up_the_memory_for_operations_by_what_it_tells() {
+    let (mut world, [first, second, _], [dev, _]) = with_memory_for_operations(64_000);
     let mut false_agent = second;
     for numbers in [0..20, 20..40_u8] {
         world.lose_agent(&false_agent);
-        let mut report = report(&false_agent, vec![], vec![]);
-        report.operations = numbers.map(told).collect();
-        false_agent.connection = world.handshake(AgentMessage::Reregister(report));
+        let message = told_of(&false_agent, &dev, numbers);
+        false_agent.connection = world.handshake(message);
     }
     let known = &world.core.agents[false_agent.id.as_str()].operations;
     assert_eq!(known.len(), 40);
     let told = reserve_again_and_again(&mut world, &dev, (&first, "dev"), 8);
     assert!(told.is_empty(), "{told:?}");
+}
+
+#[test]
+fn however_many_agents_tell_of_operations_there_is_memory_for_those_of_everybody() {
+    const PART: usize = 20_000;
+    let (mut world, [first, _, third], [dev, ops]) = with_memory_for_operations(64 * PART);
+    for port in 6000..6064 {
+        let mut node = world.capable_agent(port, "cpus:4;mem:1024");
+        world.lose_agent(&node);
+        let message = told_of(&node, &dev, 0..20);
+        node.connection = world.handshake(message);
+        let known = &world.core.agents[node.id.as_str()].operations;
+        let memory: usize = known.values().map(|record| record.memory).sum();
+        assert_eq!(known.len(), 20);
+        assert!(port > 6000 || memory > PART / 10 * 9, "{memory}");
+    }
+    for (scheduler, node, role) in [(&dev, &first, "dev"), (&ops, &third, "ops")] {
+        let told = reserve_again_and_again(&mut world, scheduler, (node, role), 8);
+        assert!(told.is_empty(), "{told:?}");
+    }
+    let small = reserved(&parse("mem:1"), "dev", None);
+    world.operate_accepted(&first, reserve(&small));
 }
