@@ -74,7 +74,7 @@ pub(crate) fn text(measures: &Measures, process: Process) -> Result<Vec<u8>, pro
 fn families(measures: &Measures, process: Process) -> Vec<MetricFamily> {
     let mut families = vec![gauge(
         "meseta_scheduler_certificate_end_seconds",
-        "When the certificate that is served, or one that goes with it, ends, in seconds since the Unix epoch.",
+        "When the certificate that is served ends, in seconds since the Unix epoch.",
         some(process.certificate_end.map(|end| end.as_secs())),
     )];
     families.extend(families_of_jobs(measures));

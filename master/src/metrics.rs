@@ -271,7 +271,7 @@ fn certificate_end(end: Option<Duration>) -> Result<Vec<MetricFamily>, prometheu
     let mut families = Families(Vec::new());
     families.gauge(
         "meseta_master_certificate_end_seconds",
-        "When the certificate that is served, or one that goes with it, ends, in seconds since the Unix epoch.",
+        "When the certificate that is served ends, in seconds since the Unix epoch.",
         &[],
         end.map(|end| (Vec::new(), end.as_secs_f64())),
     )?;

@@ -57,7 +57,7 @@ process_cpu_seconds_total CPU time of the agent itself.
 process_resident_memory_bytes Resident memory of the agent itself.
 process_open_fds Open file descriptors of the agent itself.
 process_max_fds File descriptors that the agent may have open.
-meseta_agent_certificate_end_seconds When the certificate that is served, or one that goes with it, ends, in seconds since the Unix epoch.
+meseta_agent_certificate_end_seconds When the certificate that is served ends, in seconds since the Unix epoch.
 process_start_time_seconds Start of the agent since the Unix epoch.";
 
 #[cfg(test)]
