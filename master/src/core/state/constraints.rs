@@ -20,8 +20,8 @@ const PATTERNS_MAX: usize = 64;
 /// What the compiled patterns may take, all together: they are made before it is known what else there is. Most take less than
 /// a thousandth of it.
 const PATTERNS_BYTES_MAX: usize = 16 << 20;
-/// Tables of the patterns, all together: most have one.
-const TABLES_MAX: usize = 1_024;
+/// Tables that one agent is held against, all constraints together: most patterns have one.
+const TABLES_MAX: usize = 2_048;
 
 /// The constraints of one framework.
 #[derive(Debug)]
@@ -95,8 +95,8 @@ impl<'a> Patterns<'a> {
 
     /// A pattern, compiled now or before.
     fn get(&mut self, text: &'a str) -> Result<Pattern, Invalid> {
-        if let Some(known) = self.compiled.get(text) {
-            return Ok(known.clone());
+        if let Some(known) = self.compiled.get(text).cloned() {
+            return self.count_use(known);
         }
         if self.compiled.len() >= PATTERNS_MAX {
             return Err(invalid!(
@@ -112,14 +112,20 @@ impl<'a> Patterns<'a> {
                 self.bytes_max
             ));
         }
+        let pattern = self.count_use(pattern)?;
+        self.compiled.insert(text, pattern.clone());
+        Ok(pattern)
+    }
+
+    /// Each constraint costs all tables of its pattern, also where others have the same one.
+    fn count_use(&mut self, pattern: Pattern) -> Result<Pattern, Invalid> {
         self.tables += pattern.tables();
         if self.tables > TABLES_MAX {
             return Err(invalid!(
-                "The patterns of offer constraints have more than {TABLES_MAX} alternatives that may stand anywhere: \
-                 write '.*(a|b).*' in place of '.*a.*|.*b.*'"
+                "The patterns of offer constraints have more than {TABLES_MAX} alternatives that may stand anywhere, in all \
+                 constraints together: write '.*(a|b).*' in place of '.*a.*|.*b.*'"
             ));
         }
-        self.compiled.insert(text, pattern.clone());
         Ok(pattern)
     }
 }
@@ -270,9 +276,10 @@ mod tests {
         let large = of(["(x{100}){100}{100}".to_owned()].into_iter());
         assert!(large.rules().is_err(), "too large when compiled");
         let mut patterns = Patterns::within(PATTERNS_BYTES_MAX);
-        patterns.tables = TABLES_MAX;
+        patterns.tables = TABLES_MAX - 1;
+        assert!(patterns.get("r0").is_ok());
         let error = patterns.get("r0").unwrap_err();
-        assert!(error.as_str().contains("1024 alternatives"), "{error}");
+        assert!(error.as_str().contains("2048 alternatives"), "{error}");
         let small = Pattern::new("r0").unwrap().bytes();
         let mut patterns = Patterns::within(3 * small);
         let compiled = ["r0", "r1", "r0", "r2", "r3"].map(|text| patterns.get(text).is_ok());
