@@ -352,6 +352,7 @@ impl AgentCore {
         for one in checked {
             self.take_task(now, &key, framework, one, group.clone());
         }
+        self.change_executor(&key, |executor| executor.link.given_at = Some(now.moment));
         if is_new {
             if kind == ExecutorKind::Custom {
                 self.await_registration(now, &key);

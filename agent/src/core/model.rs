@@ -199,6 +199,8 @@ pub struct ExecutorLink {
     pub delayed_updates: Vec<(pb::TaskStatus, Arc<Permit>)>,
     /// The persistent volumes that its container was last given; unknown in a new life of the agent.
     pub volumes: Option<Vec<pb::Resource>>,
+    /// When it was given a task last, or was launched, in this life of the agent.
+    pub given_at: Option<Moment>,
     /// When a task of it ended at a limit of memory last, and was counted.
     pub out_of_memory_at: Option<Moment>,
     /// Why its container is taken down, and how that is told of its tasks.

@@ -7,6 +7,7 @@
 //! to hear of its end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use meseta_estimators as estimators;
 use meseta_estimators::{Assessment, Correction, DetectorReading, Estimate, Forecast, Throttle};
@@ -23,6 +24,8 @@ use super::{AgentCore, ContainerAction, Destination, State};
 use crate::checkpoint::KillCause;
 
 const MILLIS_PER_CPU: f64 = 1000.0;
+/// For so long a task that an executor was given keeps it from being frozen: whatever is fetched for it takes, it must not be for ever.
+const LAUNCHED_WITHIN: Duration = Duration::from_secs(30);
 /// More than any machine has, and exact in a double.
 const THROTTLE_CPUS_MAX: f64 = 1e6;
 
@@ -86,7 +89,7 @@ impl AgentCore {
         if let Some(estimate) = report.estimate {
             self.estimated(&report.allocated, estimate);
         }
-        self.thaw_exempt();
+        self.thaw_exempt(now);
         let closes = was_open && self.oversubscription.stopped.is_some();
         if closes {
             // What the estimator says of this sample may not know of it yet.
@@ -228,7 +231,7 @@ impl AgentCore {
             );
             return;
         };
-        if let Err(reason) = self.check_correction(&executor, correction.action) {
+        if let Err(reason) = self.check_correction(now, &executor, correction.action) {
             self.oversubscription.corrections_refused += 1;
             warn!(
                 framework_id = %correction.framework, executor_id = %correction.executor,
@@ -256,22 +259,23 @@ impl AgentCore {
 
     fn check_correction(
         &self,
+        now: Now,
         executor: &Executor,
         action: estimators::Action,
     ) -> Result<(), &'static str> {
         match action {
             // Whatever it holds by now.
             estimators::Action::Thaw if self.is_frozen(executor) => Ok(()),
-            estimators::Action::Freeze => check_freezable(executor),
+            estimators::Action::Freeze => check_freezable(now, executor),
             estimators::Action::Thaw | estimators::Action::Kill => check_revocable(executor),
         }
     }
 
     /// Thaws what may not stand still any more: its last revocable task has ended, or it is to end.
-    fn thaw_exempt(&mut self) {
+    fn thaw_exempt(&mut self, now: Now) {
         let is_exempt = |container: &&ContainerId| {
             let executor = self.executor_of(container);
-            executor.is_none_or(|executor| check_freezable(&executor).is_err())
+            executor.is_none_or(|executor| check_freezable(now, &executor).is_err())
         };
         let frozen = self.oversubscription.frozen.iter();
         let exempt: Vec<ContainerId> = frozen.filter(is_exempt).cloned().collect();
@@ -419,8 +423,8 @@ fn check_revocable(executor: &Executor) -> Result<(), &'static str> {
 }
 
 /// Whether a container may stand still. One that is to end, or has a task that is, has to hear of it, and has its grace for
-/// what it is to do until then; one in which a task is being launched has to let that in.
-fn check_freezable(executor: &Executor) -> Result<(), &'static str> {
+/// what it is to do until then; one that was given a task just now has to let that in.
+fn check_freezable(now: Now, executor: &Executor) -> Result<(), &'static str> {
     check_revocable(executor)?;
     let live = || executor.tasks.values().filter(|task| !task.is_terminal());
     let is_ending = |task: &Task| {
@@ -434,7 +438,9 @@ fn check_freezable(executor: &Executor) -> Result<(), &'static str> {
         Some(nested) => nested.phase == Phase::Launching,
         None => executor.kind == ExecutorKind::Custom && !task.delivered,
     };
-    if live().any(|task| is_launched(task)) {
+    let given_at = executor.link.given_at;
+    let is_given = given_at.is_some_and(|at| now.moment.saturating_since(at) < LAUNCHED_WITHIN);
+    if is_given && live().any(|task| is_launched(task)) {
         return Err("a task of it is being launched");
     }
     Ok(())

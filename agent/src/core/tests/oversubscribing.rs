@@ -366,11 +366,13 @@ fn a_frozen_executor_is_thawed_for_a_task_that_it_is_given() {
     assert_eq!(simulation.freezes(), [true, false]);
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     assert_eq!(simulation.freezes(), [true, false]);
+    // What is fetched for it takes its time.
     simulation.resize(None);
     let second = simulation.launches().remove(0);
-    simulation.start(&second);
+    simulation.advance(30 * SECOND);
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     assert_eq!(simulation.freezes(), [true, false, true]);
+    simulation.start(&second);
 }
 
 #[test]
