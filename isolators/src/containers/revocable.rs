@@ -19,10 +19,14 @@ use crate::isolator::cpu::{
     PERIOD_US, QUOTA_MIN_US, SHARES_MAX, SHARES_MIN, SHARES_PER_CPU, WEIGHT_MAX, WEIGHT_MIN,
     WEIGHT_PER_CPU,
 };
+use crate::shortage::again;
 
 /// v1's quota in each period, and that period.
 const QUOTA_FILE: &str = "cpu.cfs_quota_us";
 const PERIOD_FILE: &str = "cpu.cfs_period_us";
+
+/// In a container's runtime folder: it was frozen by the agent.
+const FROZEN_FILE: &str = "frozen";
 
 /// Rounds of lowering quotas below a new ceiling while containers come and go.
 const LOWER_ATTEMPTS: u32 = 5;
@@ -143,8 +147,8 @@ impl Containers {
         Ok(true)
     }
 
-    /// Stops all processes of a container where they are, or lets them go on. False where there is no
-    /// group to do it with.
+    /// Stops all processes of a container where they are, or lets go on what this has stopped, in this life of the agent or
+    /// before; one that an operator has frozen stays so. False where there is no group to do it with.
     pub fn freeze(&self, name: &ContainerName, frozen: bool) -> Result<bool, ContainerError> {
         let groups = self.groups(name);
         let Some(group) = groups.of(Controller::Freezer) else {
@@ -159,11 +163,30 @@ impl Containers {
             (Version::V2, true) => ("cgroup.freeze", "1"),
             (Version::V2, false) => ("cgroup.freeze", "0"),
         };
-        let written = groups.write(&KnobWrite::new(Controller::Freezer, file, value));
-        written.map_err(|source| ContainerError::Knob {
+        let note = self.runtime_dir(name).join(FROZEN_FILE);
+        if !frozen && matches!(again(|| note.try_exists()), Ok(false)) {
+            return Ok(true);
+        }
+        let knob = |source| ContainerError::Knob {
             name: name.clone(),
             source,
-        })?;
+        };
+        if frozen {
+            // Before it is so: nobody else would thaw it if the agent fell in between.
+            again(|| fs::write(&note, "")).map_err(|source| {
+                knob(KnobError::Write {
+                    path: note.clone(),
+                    value: String::new(),
+                    source,
+                })
+            })?;
+        }
+        let written = groups.write(&KnobWrite::new(Controller::Freezer, file, value));
+        written.map_err(knob)?;
+        if !frozen {
+            // One that stays makes the next start thaw what is thawed.
+            let _ = fs::remove_file(&note);
+        }
         Ok(true)
     }
 

@@ -176,6 +176,20 @@ fn a_frozen_container_stands_still_and_goes_on(test_node: &TestNode) -> Result<(
         test_node.with(|containers| containers.is_frozen(&spec.name)),
         Some(false),
     )?;
+    // What an operator has frozen is not thawed.
+    let by_hand = dir(test_node, &spec, Controller::Freezer)?;
+    let is_v1 = by_hand.join("freezer.state").exists();
+    let (file, value) = if is_v1 {
+        ("freezer.state", "FROZEN")
+    } else {
+        ("cgroup.freeze", "1")
+    };
+    fs::write(by_hand.join(file), value)?;
+    same(freeze(false)?, true)?;
+    same(
+        test_node.with(|containers| containers.is_frozen(&spec.name)),
+        Some(true),
+    )?;
     // What is frozen can be ended.
     freeze(true)?;
     test_node.destroy(&spec, &launched)
