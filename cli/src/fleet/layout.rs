@@ -253,25 +253,16 @@ pub(super) fn agents(fleet: &Fleet, shared: &Shared) -> Vec<File> {
 
 /// What one agent needs for itself.
 pub(super) fn agent(fleet: &Fleet, machine: &Machine, own: &Pair, node_secret: &str) -> Vec<File> {
-    let mut files = pair(machine, AGENT, own);
-    let dir = machine_dir(machine);
-    files.push(file(
-        dir.join(AGENT).join("credential"),
-        format!("{NODE} {node_secret}\n"),
-    ));
-    let text = configuration(
-        AGENT,
+    let runtime_dir = ("runtime_dir", quoted("/run/meseta/agent"));
+    let secret = format!("{NODE} {node_secret}\n");
+    client_of_master(
+        fleet,
         machine,
-        AGENT_PORT,
-        &[
-            ("master", quoted(&fleet.master_address().to_string())),
-            ("runtime_dir", quoted("/run/meseta/agent")),
-            ("credential", path_of(AGENT, "credential")),
-            ("http_credentials", path_of(AGENT, "credentials")),
-        ],
-    );
-    files.push(file(dir.join("agent.toml"), text));
-    files
+        own,
+        (AGENT, AGENT_PORT),
+        secret,
+        runtime_dir,
+    )
 }
 
 pub(super) fn scheduler_shared(fleet: &Fleet, shared: &Shared) -> Vec<File> {
@@ -287,24 +278,42 @@ pub(super) fn scheduler(
     secret: &str,
     user: &str,
 ) -> Vec<File> {
-    let mut files = pair(machine, SCHEDULER, own);
-    let dir = machine_dir(machine);
-    files.push(file(
-        dir.join(SCHEDULER).join("credential"),
-        format!("{JOBS} {secret}\n"),
-    ));
-    let text = configuration(
-        SCHEDULER,
+    let user = ("user", quoted(user));
+    let secret = format!("{JOBS} {secret}\n");
+    client_of_master(
+        fleet,
         machine,
-        SCHEDULER_PORT,
+        own,
+        (SCHEDULER, SCHEDULER_PORT),
+        secret,
+        user,
+    )
+}
+
+/// The files of a daemon that finds the master, and shows it this credential.
+fn client_of_master(
+    fleet: &Fleet,
+    machine: &Machine,
+    own: &Pair,
+    (daemon, port): (&str, u16),
+    credential: String,
+    setting: (&'static str, String),
+) -> Vec<File> {
+    let mut files = pair(machine, daemon, own);
+    let dir = machine_dir(machine);
+    files.push(file(dir.join(daemon).join("credential"), credential));
+    let text = configuration(
+        daemon,
+        machine,
+        port,
         &[
             ("master", quoted(&fleet.master_address().to_string())),
-            ("user", quoted(user)),
-            ("credential", path_of(SCHEDULER, "credential")),
-            ("http_credentials", path_of(SCHEDULER, "credentials")),
+            setting,
+            ("credential", path_of(daemon, "credential")),
+            ("http_credentials", path_of(daemon, "credentials")),
         ],
     );
-    files.push(file(dir.join("scheduler.toml"), text));
+    files.push(file(dir.join(format!("{daemon}.toml")), text));
     files
 }
 

@@ -292,7 +292,7 @@ pub(crate) fn subgroups(dir: &Path) -> impl Iterator<Item = fs::DirEntry> {
 }
 
 /// Removes a group with everything below it; what is gone already is removed.
-fn remove_tree(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
+pub(super) fn remove_tree(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     let first = remove_one(dir);
     if first.is_ok() {
         return Ok(());

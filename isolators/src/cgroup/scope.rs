@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::destroy::remove_tree;
 use super::host::{Host, Mode, available_controllers};
 use super::knob::list_pids;
 
@@ -133,7 +134,7 @@ fn has_tasks(scope: &Path) -> bool {
     others.any(|folder| !list_pids(folder).is_ok_and(|pids| pids.is_empty()))
 }
 
-/// A folder and all below it, each after those within it.
+/// A folder and all below it.
 fn folders_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = vec![dir.to_owned()];
     let mut next = 0;
@@ -144,7 +145,6 @@ fn folders_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
         folders.extend(within.map(|entry| entry.path()));
         next += 1;
     }
-    folders.reverse();
     Ok(folders)
 }
 
@@ -159,10 +159,7 @@ fn remove(scope: &Path) -> io::Result<()> {
     while list_pids(&keeper).is_ok_and(|pids| !pids.is_empty()) && began.elapsed() < SCOPE_TIMEOUT {
         sleep(SCOPE_POLL);
     }
-    for folder in folders_of(scope)? {
-        fs::remove_dir(folder)?;
-    }
-    Ok(())
+    remove_tree(scope).map_err(|(_, error)| error)
 }
 
 /// One at a time: of several launches that find the scope gone, one asks for it.
@@ -436,11 +433,11 @@ mod tests {
         assert!(has_tasks(&scope));
         let all = folders_of(&scope).expect("read");
         assert_eq!(all.len(), 5);
-        assert_eq!(all.last(), Some(&scope));
-        for (at, folder) in all.iter().enumerate() {
-            let later = &all[at + 1..];
-            assert!(!later.iter().any(|one| one.starts_with(folder)), "{all:?}");
+        for folder in &all {
+            fs::remove_file(folder.join("cgroup.procs")).expect("removed");
         }
+        remove(&scope).expect("removed");
+        assert!(!scope.exists());
     }
 
     #[test]
