@@ -15,7 +15,7 @@
 //! | `relaxed` | what quotas leave may have grown | by each release and each change of totals or quota | by the next cycle |
 //! | `starved` (of a role) | limits leave the role nothing that makes an offer; none: not known | by the first look | by each change of the role's quota or use |
 //! | `tried`, `all_starved` (of a cycle) | a role was looked at on this agent; on an agent none was, so no plain one has to be walked | by a visit | with the cycle |
-//! | `profiles` (of the sorter), `Suitability` (of a cycle) | the frameworks of a role have one minimum and the same capabilities, for which the agent visited has nothing | by the first look at the role; of the profile at this agent | by each change of a framework in the role, or below it; with the visit |
+//! | `profiles` (of the sorter), `Suitability` (of a cycle) | the frameworks of a role have one minimum and the same capabilities, for which the agent visited has nothing | by the first look at the role, on agents that are not for everybody; of the profile at this agent | by each change of a framework in the role, or below it; with the visit |
 //! | `blocking` (of filters) | filters refuse a framework all that the agent has | by `refresh`, for a free `basis` | when `basis` does not hold any more |
 //! | `open` (of filters) | some filter is not blocking, so that less free may make it so | by `add` and `refresh` | by `refresh` and `clear` |
 
@@ -29,8 +29,18 @@ use crate::error::Error;
 use crate::profile::Suitability;
 use crate::roles::{RoleKey, SlotKey};
 use crate::slab::{Key, KeyMap};
-use crate::spec::{Allocation, SorterKind};
+use crate::spec::{Allocation, FrameworkCapabilities, SorterKind};
 use crate::walk::Walk;
+
+/// Of a framework that has least of an agent: what opens agents to it is missing, and what asks for agents that can do it is not.
+const NEEDIEST: FrameworkCapabilities = FrameworkCapabilities {
+    revocable_resources: false,
+    gpu_resources: false,
+    shared_resources: false,
+    multi_role: true,
+    reservation_refinement: false,
+    region_aware: false,
+};
 
 /// One offer in the making.
 #[derive(Debug)]
@@ -306,8 +316,22 @@ impl Allocator {
         cycle.tried = false;
         cycle.suitability.start();
         self.start_walk(&mut cycle.walk);
-        while let Some(role) = self.next_suited(cycle, agent) {
-            self.note_profile_of(role);
+        // With one minimum, which is met, and an agent for everybody, nobody can be passed over; and of a random order each
+        // role that is looked at draws numbers.
+        let passes_over = self.options.framework_sorter != SorterKind::Random
+            && (!plain || self.lacks_capability(agent, NEEDIEST, true).is_some());
+        loop {
+            let next = if passes_over {
+                self.next_suited(cycle, agent)
+            } else {
+                cycle.walk.next(&self.sorter, &self.roles)
+            };
+            let Some(role) = next else {
+                break;
+            };
+            if passes_over {
+                self.note_profile_of(role);
+            }
             if self.visit_role(cycle, agent, role, Stage::Rest) {
                 if self.agents[agent].free.is_empty() {
                     break;
@@ -328,10 +352,6 @@ impl Allocator {
     /// The next role of a walk of which some framework may have something of the agent.
     #[inline]
     fn next_suited(&self, cycle: &mut Cycle, agent: AgentKey) -> Option<RoleKey> {
-        if self.options.framework_sorter == SorterKind::Random {
-            // Each role that is looked at draws numbers.
-            return cycle.walk.next(&self.sorter, &self.roles);
-        }
         let Cycle {
             walk,
             suitability,
