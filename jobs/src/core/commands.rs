@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::input::{Accepted, Refusal, Request};
 use super::job::{Job, Progress, Run};
-use super::records::{JobRecord, Key, Rollout, RunRecord, Stop, VersionRecord};
+use super::records::{JobRecord, Key, Rollout, RunRecord, Size, Stop, VersionRecord};
 use super::state::State;
 use super::view::Authority;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
@@ -78,15 +78,15 @@ impl State {
         let has_run = !job.is_service() && job.active_runs().next().is_none();
         self.check_count(&spec)?;
         let job = self.job_mut(&name)?;
-        if was_stopped {
-            job.record.last_due = now;
-        }
         if let Some(present) = job.spec().cloned() {
             let is_same = *present == spec;
             if is_same || (job.is_service() && same_but_size(&present, &spec)) {
                 let (target, count) = (job.record.target, spec.count);
                 job.record.stop = None;
                 job.record.held |= was_stopped;
+                if was_stopped {
+                    job.record.last_due = now;
+                }
                 if let Some(version) = job.record.versions.get_mut(&target) {
                     version.spec = Arc::new(spec);
                 }
@@ -102,7 +102,11 @@ impl State {
                 return Ok(name);
             }
         }
-        self.replace(&name, spec)?;
+        self.make_room(&spec)?;
+        if was_stopped {
+            self.job_mut(&name)?.record.last_due = now;
+        }
+        self.replace(&name, spec);
         Ok(name)
     }
 
@@ -137,11 +141,12 @@ impl State {
         Ok(name)
     }
 
-    /// Makes another specification the one to run.
-    fn replace(&mut self, name: &str, spec: JobSpec) -> Result<(), Refusal> {
-        self.make_room(&spec)?;
+    /// Makes another specification, for which there is room, the one to run.
+    fn replace(&mut self, name: &str, spec: JobSpec) {
         let at = self.clock.unix;
-        let job = self.job_mut(name)?;
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
         let version = job.record.versions.keys().max().map_or(1, |last| last + 1);
         let spec = Arc::new(spec);
         job.record
@@ -149,7 +154,6 @@ impl State {
             .insert(version, VersionRecord { spec, at });
         self.event(name, None, format!("version {version} submitted"));
         self.go_to(name, version, false);
-        Ok(())
     }
 
     /// Makes a version the one to run, also of a job that was stopped: a service rolls to it, if there is one that it
@@ -279,7 +283,7 @@ impl State {
         if let Some(job) = self.jobs.get_mut(name).filter(|_| is_running) {
             job.cancel_runs();
         }
-        self.replace(name, spec)?;
+        self.replace(name, spec);
         if is_running {
             self.start_run(name);
         }
@@ -422,12 +426,7 @@ fn same_kind(job: &Job, spec: &JobSpec) -> Option<()> {
 
 /// Whether two differ in nothing that a running instance has.
 pub(super) fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
-    let sized = JobSpec {
-        count: spec.count,
-        priority: spec.priority,
-        ..present.clone()
-    };
-    sized == *spec
+    Size::of(spec).applied(present) == *spec
 }
 
 /// The version that instances have which another one is to replace: the one that an update has kept up until now, where
@@ -465,20 +464,19 @@ fn with_count(spec: &JobSpec, count: u32) -> JobSpec {
 
 /// Forgets the oldest versions that nothing runs or may go back to.
 fn forget_versions(job: &mut Job) {
-    let record = &mut job.record;
+    let kept = kept_versions(job, VERSIONS_MAX);
+    let versions = &mut job.record.versions;
+    versions.retain(|version, _| kept.contains(version));
+}
+
+/// The versions that something runs or may go back to, and so many of the newest.
+pub(super) fn kept_versions(job: &Job, newest: usize) -> BTreeSet<u64> {
+    let record = &job.record;
     let mut needed: BTreeSet<u64> = job.tasks.values().map(|task| task.name.version).collect();
     needed.extend(record.runs.values().map(|run| run.version));
     needed.extend(record.stable);
     needed.insert(record.target);
     needed.extend(record.rollout.as_ref().map(|rollout| rollout.from));
-    let newest: BTreeSet<u64> = record
-        .versions
-        .keys()
-        .rev()
-        .take(VERSIONS_MAX)
-        .copied()
-        .collect();
-    record
-        .versions
-        .retain(|version, _| needed.contains(version) || newest.contains(version));
+    needed.extend(record.versions.keys().rev().take(newest));
+    needed
 }

@@ -79,28 +79,19 @@ impl Job {
     /// So many of its kills that are due.
     fn press(&mut self, at: Duration, most: usize) -> Vec<Effect> {
         self.pressed = at;
-        let versions: BTreeSet<u64> = self.tasks.values().map(|task| task.name.version).collect();
-        let patience = |version: u64| {
-            let grace = self.spec_of(version).map(|spec| spec.task.kill_grace);
-            grace
-                .unwrap_or_default()
-                .saturating_add(KILL_PAUSE)
-                .min(KILL_PAUSE_MAX)
-        };
-        let patience: BTreeMap<u64, Duration> = versions
-            .into_iter()
-            .map(|version| (version, patience(version)))
-            .collect();
-        let due = self
-            .tasks
+        let Self { record, tasks, .. } = self;
+        let due = tasks
             .iter_mut()
             .filter(|(_, task)| is_due(task, at))
             .take(most);
         let sent = due.filter_map(|(id, task)| {
             let killing = task.killing.as_mut()?;
             // A task that takes all the time that it has to end need not be told again.
-            let pause = patience.get(&task.name.version).copied();
-            let pause = killing.pause.max(pause.unwrap_or_default());
+            let version = record.versions.get(&task.name.version);
+            let version = version.or_else(|| record.versions.get(&record.target));
+            let grace = version.map(|version| version.spec.task.kill_grace);
+            let patience = grace.unwrap_or_default().saturating_add(KILL_PAUSE);
+            let pause = killing.pause.max(patience.min(KILL_PAUSE_MAX));
             killing.next = at.saturating_add(pause);
             killing.pause = (pause * 2).min(KILL_PAUSE_MAX);
             Some(Effect::Kill {

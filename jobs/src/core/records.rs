@@ -74,6 +74,15 @@ impl Size {
             priority: spec.priority,
         }
     }
+
+    /// A specification in this size.
+    pub(super) fn applied(self, spec: &JobSpec) -> JobSpec {
+        JobSpec {
+            count: self.count,
+            priority: self.priority,
+            ..spec.clone()
+        }
+    }
 }
 
 /// A specification is shared by the tasks that are made of it.

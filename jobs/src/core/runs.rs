@@ -73,14 +73,11 @@ impl Job {
         if self.is_service() {
             let is_gang = self.is_gang(self.record.target) && self.tasks.is_empty();
             let count = self.spec().map_or(0, |spec| spec.count as usize);
-            if is_gang && self.wanted.len() < count {
-                // The others pause after failures.
+            // Of one that is not whole the others pause after failures.
+            if is_gang && (self.wanted.len() < count || self.has_gang_too_large()) {
                 return (Vec::new(), true);
             }
             let most = if is_gang { GANG_MAX as usize } else { limit };
-            if is_gang && count > most {
-                return (Vec::new(), true);
-            }
             let wanted = self.wanted.iter().copied();
             return (wanted.take(most).collect(), is_gang);
         }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::commands::{VERSIONS_MAX, same_but_size};
+use super::commands::{VERSIONS_MAX, kept_versions, same_but_size};
 use super::input::Record;
 use super::job::Job;
 use super::records::{JobRecord, Key, Size, VersionRecord};
@@ -32,11 +32,7 @@ impl Job {
     pub(super) fn restore_version(&mut self, number: u64, mut version: VersionRecord) {
         let apart = Arc::clone(&version.spec);
         if let Some(size) = self.record.sizes.remove(&number) {
-            version.spec = Arc::new(JobSpec {
-                count: size.count,
-                priority: size.priority,
-                ..JobSpec::clone(&apart)
-            });
+            version.spec = Arc::new(size.applied(&apart));
         }
         let written = Written {
             bytes: apart.stored_bytes(),
@@ -119,11 +115,12 @@ impl Job {
         self.written.values().map(|one| one.bytes).sum()
     }
 
-    /// The bytes of the version that a new one lets go, if it does.
+    /// The bytes of the versions that a new one lets go.
     pub(super) fn bytes_to_go(&self) -> usize {
-        let oldest = self.written.first_key_value();
-        let oldest = oldest.filter(|_| self.written.len() >= VERSIONS_MAX);
-        oldest.map_or(0, |(_, one)| one.bytes)
+        let kept = kept_versions(self, VERSIONS_MAX - 1);
+        let written = self.written.iter();
+        let gone = written.filter(|(number, _)| !kept.contains(number));
+        gone.map(|(_, one)| one.bytes).sum()
     }
 }
 
