@@ -25,7 +25,7 @@ use crate::checkpoint::{DiskCondition, Layout};
 use crate::clock::Clock;
 use crate::containerizer::Containerizer;
 use crate::core::{
-    AgentCore, ContainerAction, Destination, Effect, ExitReason, Input, Output, Snapshot,
+    AgentCore, ContainerAction, Destination, Effect, ExitReason, Input, Output, Snapshot, State,
 };
 use crate::gc::Gc;
 use crate::handle::{Mailbox, Received};
@@ -133,8 +133,6 @@ pub(crate) struct Service {
     behind_since: Option<Instant>,
     /// The disk as the core knows it.
     disk: DiskCondition,
-    /// Whether the core knows what was there before it.
-    is_recovered: bool,
     clock: Clock,
     /// Messages between frameworks and executors that wait in it.
     messages: WaitingMessages,
@@ -175,7 +173,6 @@ impl Service {
             outbox: Outbox::new(UNBOUNDED),
             behind_since: None,
             disk: DiskCondition::default(),
-            is_recovered: false,
             messages: WaitingMessages::new(budgets.messages()),
             dropped,
             clock,
@@ -211,7 +208,7 @@ impl Service {
             let deadline = self.clock.instant(self.core.next_deadline());
             let behind_tick = self.behind_since.map(|since| since + BEHIND_TICK);
             let inputs_max = if inputs.is_full() { 0 } else { INPUTS_PER_TURN };
-            let takes_reports = self.is_recovered;
+            let takes_reports = self.core.state() != State::Recovering;
             let receiving = self.mailbox.receive(&mut taken, inputs_max, takes_reports);
             tokio::select! {
                 received = receiving => match received {
@@ -276,7 +273,6 @@ impl Service {
     }
 
     fn step(&mut self, input: Input) {
-        self.is_recovered |= matches!(input, Input::Recovered(_));
         let (now, paused) = self.clock.now();
         if let Some(lasted) = paused {
             let effects = self.core.step(now, Input::Paused { lasted });

@@ -7,7 +7,13 @@ use std::path::Path;
 /// Those that are open.
 #[must_use]
 pub fn open() -> Option<usize> {
-    let entries = std::fs::read_dir(Path::new("/proc/self/fd")).ok()?;
+    open_in(Path::new("/proc/self"))
+}
+
+/// Those of this process, by its folder in procfs.
+#[must_use]
+pub fn open_in(process: &Path) -> Option<usize> {
+    let entries = std::fs::read_dir(process.join("fd")).ok()?;
     // One of them is the folder's own, while it is read.
     Some(entries.count().saturating_sub(1))
 }

@@ -13,6 +13,8 @@ use super::wire::event_of;
 
 /// What is told of one framework before it is another's turn; one info at least.
 const INFO_TURN_BYTES: usize = 64 * 1024;
+/// Frameworks that are passed over in a row; the next call, or tick, looks at the others.
+const PASSED_OVER_MAX: usize = 64;
 
 impl MasterCore {
     /// Tells the agents that run something of this framework what it now says of itself. They take
@@ -24,10 +26,10 @@ impl MasterCore {
     }
 
     /// Tells of one framework after the other, of each as much as the next, as long as there is room. One whose info does
-    /// not fit any more is passed over.
+    /// not fit any more is passed over, up to so many in a row.
     fn tell_infos(&mut self) {
         let mut passed_over = 0;
-        while passed_over < self.paced_messages.infos.len() {
+        while passed_over < self.paced_messages.infos.len().min(PASSED_OVER_MAX) {
             let Some((id, mut agents)) = self.paced_messages.infos.pop_front() else {
                 return;
             };

@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use meseta_daemon::descriptors;
+
 /// Figures of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ProcessStats {
@@ -21,7 +23,7 @@ impl ProcessStats {
     /// Reads the values of this process.
     pub(super) fn read() -> Self {
         Self {
-            fds_max: meseta_daemon::descriptors::limit(),
+            fds_max: descriptors::limit(),
             ..Self::at(Path::new("/proc/self"))
         }
     }
@@ -45,10 +47,7 @@ impl ProcessStats {
             cpu_seconds: ticks
                 .map(|(user, system)| super::to_f64(user + system) / TICKS_PER_SECOND),
             resident_bytes: kilobytes.map(|kilobytes: u64| kilobytes.saturating_mul(1_024)),
-            // One of them is the folder's own, while it is read.
-            open_fds: std::fs::read_dir(folder.join("fd"))
-                .ok()
-                .map(|entries| entries.count().saturating_sub(1)),
+            open_fds: descriptors::open_in(folder),
             fds_max: None,
             threads: line("Threads:").and_then(|rest| rest.trim().parse().ok()),
         }

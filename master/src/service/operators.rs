@@ -15,13 +15,10 @@ use meseta_proto::mesos::v1::offer::Operation;
 use meseta_resources::Role;
 
 use crate::closed::Closed;
-use crate::core::{Administration, Answer, ExplainQuery, Request, Snapshot};
+use crate::core::{Administration, Answer, EXPLANATIONS_MAX, ExplainQuery, Request, Snapshot};
 use crate::handle::{Handle, Query};
 use crate::permission;
 use crate::view_cache::ViewScope;
-
-/// Explanations of one answer, which the core leaves off at as many.
-const EXPLANATIONS_MAX: usize = 1_000;
 
 impl Handle {
     /// An operator's request, if it is authorized; answered when it is durable.

@@ -10,7 +10,7 @@ use meseta_resources::{AgentId, FrameworkId, Role};
 use crate::core::master::MasterCore;
 
 /// Answers to one question; what is beyond is left out.
-const EXPLANATIONS_MAX: usize = 1_000;
+pub const EXPLANATIONS_MAX: usize = 1_000;
 
 /// Who asks about whom; what is not given means all.
 #[derive(Clone, Debug, Default)]
