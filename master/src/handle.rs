@@ -11,6 +11,7 @@ use meseta_daemon::authentication::Caller;
 use meseta_etcd::leadership::{Fence, Role, Standing};
 use meseta_proto::Invalid;
 use meseta_proto::budget::Charge;
+use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use tokio::sync::{mpsc, oneshot};
 
@@ -62,6 +63,8 @@ pub(crate) enum Command {
         connection: ConnectionId,
         frames: Sink<MasterFrame>,
         caller: Caller,
+        /// With what the core leads.
+        answer: oneshot::Sender<LedEpoch>,
     },
 }
 

@@ -257,9 +257,10 @@ impl Service {
                 connection,
                 frames,
                 caller,
+                answer,
             } => {
-                self.core.agent_connected(connection, caller);
                 self.agents.insert(connection, frames);
+                send(answer, self.core.agent_connected(connection, caller));
             }
         }
     }

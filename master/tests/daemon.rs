@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Parser;
 use meseta_master::{Flags, RunEnv, RunError, run};
 use meseta_proto::convert::{self, Format};
+use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
 use meseta_proto::meseta::v1::scheduler_client::SchedulerClient;
 use meseta_proto::meseta::v1::{AgentFrame, Register, agent_frame, master_frame};
@@ -97,10 +98,14 @@ async fn register(address: SocketAddr) -> impl Sized {
     let message = Some(agent_frame::Message::Register(register));
     out.send(AgentFrame { message }).await.unwrap();
     let connected = client.connect(ReceiverStream::new(said)).await;
-    let mut frames = connected.unwrap().into_inner();
+    let connected = connected.unwrap();
+    // It is told with what the master leads before anything else.
+    let led = LedEpoch::read(connected.metadata()).unwrap();
+    let mut frames = connected.into_inner();
     loop {
         let frame = soon(frames.message()).await.unwrap().unwrap();
         if let Some(master_frame::Message::Registered(_)) = frame.message {
+            assert_eq!((led.epoch, led.cluster_id), (frame.epoch, frame.cluster_id));
             return (out, frames);
         }
     }

@@ -8,6 +8,7 @@
 pub mod body_reads;
 pub mod budget;
 pub mod convert;
+pub mod epoch;
 pub mod grpc;
 mod invalid;
 pub mod json;

@@ -106,6 +106,13 @@ impl Epochs {
         }
     }
 
+    /// Whether a master is above all that was obeyed of its cluster, and would be obeyed now.
+    pub(super) fn is_raised_by(&self, master: MasterEpoch<'_>) -> bool {
+        let kept = self.kept.as_ref();
+        let same = kept.filter(|kept| master.cluster_id == Some(kept.cluster_id.as_str()));
+        master.epoch >= self.heard && same.is_none_or(|kept| master.epoch > kept.epoch)
+    }
+
     /// Says whether this master was not refused just before.
     fn note_refusal(&mut self, master: MasterEpoch<'_>) -> bool {
         let cluster_id = valid(master.cluster_id);
@@ -213,6 +220,20 @@ mod tests {
         assert_eq!(epochs.decide(at(4), master("a", 9)), decision(true));
         let kept = epochs.kept().expect("it is kept");
         assert_eq!((kept.epoch, kept.master_id.as_deref()), (9, Some("m")));
+    }
+
+    #[test]
+    fn only_a_master_above_what_was_obeyed_raises_it() {
+        let epochs = obeying(7);
+        assert!(epochs.is_raised_by(master("a", 8)));
+        assert!(!epochs.is_raised_by(master("a", 7)));
+        assert!(!epochs.is_raised_by(master("a", 6)));
+        assert!(!epochs.is_raised_by(master("b", 6)));
+        assert!(epochs.is_raised_by(master("b", 8)));
+        assert!(epochs.is_raised_by(master("", 8)));
+        let restarted = Epochs::recovered(epochs.kept().cloned());
+        assert!(!restarted.is_raised_by(master("a", 7)));
+        assert!(restarted.is_raised_by(master("b", 1)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use meseta_isolators::ProcessIdentity;
 use meseta_proto::budget::Charge;
+use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
@@ -21,8 +22,12 @@ use crate::checkpoint::{DiskCondition, Image, Limitation};
 pub enum Input {
     /// The checkpoints were read and the machine was looked at. Comes first, once.
     Recovered(Box<Recovery>),
-    /// A connection to a master stands; nothing was said on it.
-    LinkUp { link: LinkId },
+    /// A master that leads has taken a connection; nothing was sent on it.
+    LinkUp {
+        link: LinkId,
+        /// With what it leads; older masters do not tell.
+        led: Option<LedEpoch>,
+    },
     /// A connection failed or ended.
     LinkDown {
         link: LinkId,

@@ -289,7 +289,7 @@ impl AgentCore {
         self.sequence += 1;
         match input {
             Input::Recovered(recovery) => self.recovered(now, *recovery),
-            Input::LinkUp { link } => self.link_up(now, link),
+            Input::LinkUp { link, led } => self.link_up(now, link, led),
             Input::LinkDown { link, reason } => self.link_down(now, link, &reason),
             Input::LinkWritable { link, unsent } => self.link_writable(link, unsent),
             Input::Frame { link, frame, .. } => self.frame(now, link, *frame),

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meseta_proto::convert::{self, Format};
+use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::ExecutorExited;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
@@ -83,11 +84,14 @@ impl AgentCore {
         self.output_now(Destination::Liveness, LinkAction::Connect { link });
     }
 
-    pub(super) fn link_up(&mut self, now: Now, link: LinkId) {
+    pub(super) fn link_up(&mut self, now: Now, link: LinkId, led: Option<LedEpoch>) {
         if link != self.link.id || self.link.phase != LinkPhase::Connecting {
             return;
         }
         self.link.phase = LinkPhase::Registering;
+        if let Some(led) = led {
+            self.led_by(now, led);
+        }
         self.set_timer(
             now.moment + REGISTRATION_TIMEOUT,
             Timer::RegistrationTimeout(link),
@@ -99,6 +103,21 @@ impl AgentCore {
                 }
             }
             registration_message => self.send(registration_message),
+        }
+    }
+
+    /// A master leads with this. If it is to be obeyed, no lower epoch is obeyed before the master has read what it is sent
+    /// next, which may be long after. One that has led with less is registered with all the same: if its registry was
+    /// restored from an older copy, it makes its epoch a higher one.
+    fn led_by(&mut self, now: Now, led: LedEpoch) {
+        self.link.cluster_id = led.cluster_id;
+        let master = MasterEpoch {
+            cluster_id: self.link.cluster_id.as_deref(),
+            epoch: led.epoch,
+            master_id: None,
+        };
+        if self.epochs.is_raised_by(master) {
+            self.is_obeyed(now, led.epoch);
         }
     }
 

@@ -20,6 +20,7 @@ use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::{client, leader};
 use meseta_proto::budget::{Budget, waiting_bytes};
+use meseta_proto::epoch::LedEpoch;
 use meseta_proto::leader::named_leader;
 use meseta_proto::meseta::v1 as protocol;
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
@@ -39,6 +40,8 @@ use outgoing::{Dropped, Outgoing, Queue, outgoing};
 
 /// Time for the connection to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the master to say that it leads.
+const TAKEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection without any traffic is probed this often, and dropped after as long again.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Largest frame for the master: one update with its data is far below it.
@@ -243,11 +246,6 @@ impl Attempt {
             }
         };
         let channel = channel.map_err(|error| own(&error))?;
-        info!(master = address, "connected to the master");
-        let link = self.link;
-        if self.inputs.send(Input::LinkUp { link }).await.is_err() {
-            return Ok(());
-        }
         let mut client = AgentRegistryClient::new(channel)
             .max_decoding_message_size(self.frame_bytes_max)
             .max_encoding_message_size(FRAME_BYTES_MAX);
@@ -263,8 +261,22 @@ impl Attempt {
             value.set_sensitive(true);
             request.metadata_mut().insert("authorization", value);
         }
-        let response = client.connect(request).await;
-        let mut frames = response.map_err(refused)?.into_inner();
+        // A master that stands still takes the connection later, which may be after another one led.
+        let taken = tokio::time::timeout(TAKEN_TIMEOUT, client.connect(request)).await;
+        let taken = taken.map_err(|_| {
+            let waited = TAKEN_TIMEOUT.as_secs();
+            Failure::new(format!(
+                "{address}: it does not take the connection within {waited} s"
+            ))
+        })?;
+        let response = taken.map_err(refused)?;
+        info!(master = address, "connected to the master");
+        let link = self.link;
+        let led = LedEpoch::read(response.metadata());
+        if self.inputs.send(Input::LinkUp { link, led }).await.is_err() {
+            return Ok(());
+        }
+        let mut frames = response.into_inner();
         loop {
             let frame = tokio::select! {
                 frame = frames.message() => frame.map_err(refused)?,

@@ -308,7 +308,7 @@ mod tests {
     fn nothing_overtakes_a_change_of_the_connection() {
         let mut held = HeldInputs::default();
         let link = LinkId(2);
-        assert!(held.hold(Input::LinkUp { link }).is_none());
+        assert!(held.hold(Input::LinkUp { link, led: None }).is_none());
         assert!(held.hold(ping()).is_none() && held.hold(kill()).is_none());
         while held.next().is_some() {}
         assert!(held.hold(Input::Tick).is_none());

@@ -3,6 +3,7 @@
 //! Entered through [`MasterCore::step`].
 
 use meseta_daemon::authentication::Caller;
+use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1::{agent_frame, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::time::{Moment, Now};
@@ -141,9 +142,14 @@ impl MasterCore {
         framework.terms.info.principal.clone()
     }
 
-    /// Remembers who opened a connection of an agent, until that is gone.
-    pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) {
+    /// Remembers who opened a connection of an agent, until that is gone. The agent is told with what this master leads
+    /// before it sends anything.
+    pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) -> LedEpoch {
         self.agent_callers.insert(connection, caller);
+        LedEpoch {
+            cluster_id: self.cluster_id.clone(),
+            epoch: self.epoch,
+        }
     }
 
     fn allocate_if_due(&mut self) {

@@ -6,10 +6,12 @@ use std::task::{Context, Poll};
 use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::agent_registry_server::AgentRegistry;
 use meseta_proto::meseta::v1::{AgentFrame, MasterFrame};
+use tokio::sync::oneshot;
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::closed::Closed;
 use crate::core::Input;
 use crate::events::{self, Source};
 use crate::handle::{Command, FRAMES_MAX, Handle};
@@ -40,10 +42,12 @@ impl AgentRegistry for Agents {
         let sink = sink.on(caller.connection.clone());
         let frames = frames.fenced(&self.handle.standing.fence);
         let unread = frames.clone();
+        let (answer, answered) = oneshot::channel();
         let connected = Command::AgentConnected {
             connection,
             frames: sink,
             caller,
+            answer,
         };
         self.handle.send(connected).await?;
         let handle = self.handle.clone();
@@ -73,7 +77,12 @@ impl AgentRegistry for Agents {
                 tracing::debug!(%connection, "agent stream ended after the core");
             }
         });
-        Ok(Response::new(Box::pin(Frames { frames, last: None })))
+        let frames: Self::ConnectStream = Box::pin(Frames { frames, last: None });
+        let mut response = Response::new(frames);
+        // Comes last: an agent that hangs up meanwhile is missed by the task above.
+        let led = answered.await.map_err(|_| Closed)?;
+        led.write(response.metadata_mut());
+        Ok(response)
     }
 }
 

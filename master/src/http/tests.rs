@@ -148,12 +148,15 @@ async fn join(
     let connection = handle.new_connection();
     let (sink, frames) = events::queue(handle.budgets.agent(), 1_024);
     let caller = Caller::default();
+    let (answer, answered) = tokio::sync::oneshot::channel();
     let connected = handle::Command::AgentConnected {
         connection,
         frames: sink,
         caller,
+        answer,
     };
     handle.send(connected).await.unwrap();
+    answered.await.unwrap();
     let message = agent_frame::Message::Register(register);
     handle.agent_frame(connection, message).await.unwrap();
     (connection, frames)

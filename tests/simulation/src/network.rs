@@ -7,9 +7,20 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use meseta_agent::core::LinkId;
+use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 
-/// A connection of an agent; `None` in a direction is its end, behind what was sent before.
+/// What comes to an agent on a connection.
+#[derive(Debug)]
+pub(crate) enum ToAgent {
+    /// The master has taken the connection, and leads with this.
+    Taken(LedEpoch),
+    Frame(Box<MasterFrame>),
+    /// Behind what was sent before.
+    End,
+}
+
+/// A connection of an agent; `None` on the way to the master is its end, behind what was sent before.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) agent: usize,
@@ -17,7 +28,9 @@ pub(crate) struct Connection {
     /// The process that it leads to.
     pub(crate) master: u64,
     pub(crate) to_master: VecDeque<Option<Box<agent_frame::Message>>>,
-    pub(crate) to_agent: VecDeque<Option<Box<MasterFrame>>>,
+    pub(crate) to_agent: VecDeque<ToAgent>,
+    /// The master has taken it: before that it knows nothing of it, and the agent sends nothing.
+    pub(crate) is_taken: bool,
     /// One of its ends is gone: nothing more can be sent on it.
     pub(crate) is_broken: bool,
     /// Nothing arrives at the master, or at the agent, until it breaks or goes on.
@@ -32,6 +45,7 @@ impl Connection {
             master,
             to_master: VecDeque::new(),
             to_agent: VecDeque::new(),
+            is_taken: false,
             is_broken: false,
             is_stalled: [false; 2],
         }
@@ -47,7 +61,7 @@ impl Connection {
         self.to_master.push_back(None);
         let kept = rng.usize(..=self.to_agent.len());
         self.to_agent.truncate(kept);
-        self.to_agent.push_back(None);
+        self.to_agent.push_back(ToAgent::End);
         self.is_stalled = [false; 2];
         self.is_broken = true;
     }
@@ -67,6 +81,17 @@ impl Connection {
     fn is_over(&self) -> bool {
         self.is_broken && self.to_master.is_empty() && self.to_agent.is_empty()
     }
+
+    /// Whether something can arrive at the master, or at the agent.
+    pub(crate) fn brings(&self, at_master: bool) -> bool {
+        match at_master {
+            true => {
+                let is_new = !self.is_taken && !self.is_broken;
+                !self.is_stalled[0] && (is_new || !self.to_master.is_empty())
+            }
+            false => !self.is_stalled[1] && !self.to_agent.is_empty(),
+        }
+    }
 }
 
 /// All connections, by number.
@@ -81,11 +106,10 @@ impl Network {
         self.connections.retain(|_, one| !one.is_over());
         let mut ready = Vec::new();
         for (id, one) in &self.connections {
-            if !one.is_stalled[0] && !one.to_master.is_empty() && hears(one, true) {
-                ready.push((*id, true));
-            }
-            if !one.is_stalled[1] && !one.to_agent.is_empty() && hears(one, false) {
-                ready.push((*id, false));
+            for at_master in [true, false] {
+                if one.brings(at_master) && hears(one, at_master) {
+                    ready.push((*id, at_master));
+                }
             }
         }
         ready

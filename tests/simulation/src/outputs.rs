@@ -1,6 +1,7 @@
 //! What outputs of a master do, and what connections bring.
 
-use meseta_agent::core::Input as AgentInput;
+use meseta_agent::core::{Input as AgentInput, LinkId};
+use meseta_daemon::authentication::Caller;
 use meseta_master::core::{Input, Output};
 use meseta_proto::meseta::v1::{MasterFrame, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
@@ -10,7 +11,7 @@ use crate::agent::{FRAME_BYTES_MAX, Wanted};
 use crate::checks::Broken;
 use crate::cluster::Cluster;
 use crate::names;
-use crate::network::Connection;
+use crate::network::{Connection, ToAgent};
 
 /// Events that may wait on a stream; a scheduler that is further behind loses it, as with the daemon's sinks.
 const EVENTS_MAX: usize = 3_000;
@@ -47,7 +48,7 @@ impl Cluster {
             Output::Frame { to, frame } => self.send_frame(to.0, frame),
             Output::CloseAgent { connection, .. } => {
                 if let Some(connection) = self.network.connections.get_mut(&connection.0) {
-                    connection.to_agent.push_back(None);
+                    connection.to_agent.push_back(ToAgent::End);
                     connection.is_broken = true;
                     connection.to_master.clear();
                     connection.to_master.push_back(None);
@@ -91,7 +92,7 @@ impl Cluster {
         if let Some(connection) = self.network.connections.get_mut(&to)
             && !connection.is_broken
         {
-            connection.to_agent.push_back(Some(frame));
+            connection.to_agent.push_back(ToAgent::Frame(frame));
         }
     }
 
@@ -142,6 +143,9 @@ impl Cluster {
             return;
         };
         let master = connection.master;
+        if !connection.is_taken && !connection.is_broken {
+            return self.take_connection(id, master);
+        }
         let Some(message) = connection.to_master.pop_front() else {
             return;
         };
@@ -168,26 +172,59 @@ impl Cluster {
         );
     }
 
+    /// A master takes a connection, and tells the agent with what it leads.
+    fn take_connection(&mut self, id: u64, number: u64) {
+        let Some(master) = self.master(number) else {
+            return;
+        };
+        let connection = Self::connection(id);
+        let led = master.core.agent_connected(connection, Caller::default());
+        if let Some(connection) = self.network.connections.get_mut(&id) {
+            connection.is_taken = true;
+            connection.to_agent.push_back(ToAgent::Taken(led));
+        }
+        self.story.note(("network", "taken"), [id, number], || {
+            format!("master {number} takes connection {id}")
+        });
+    }
+
     fn deliver_to_agent(&mut self, id: u64) {
         let Some(connection) = self.network.connections.get_mut(&id) else {
             return;
         };
         let (at, link) = (connection.agent, connection.link);
-        let Some(frame) = connection.to_agent.pop_front() else {
+        let Some(arrived) = connection.to_agent.pop_front() else {
             return;
         };
-        let message = frame.as_ref().map(|frame| frame.message.as_ref());
-        let name = message.map_or("end", names::of_master_frame);
+        let name = match &arrived {
+            ToAgent::Taken(_) => "taken",
+            ToAgent::Frame(frame) => names::of_master_frame(frame.message.as_ref()),
+            ToAgent::End => "end",
+        };
         self.story
             .note(("frame arrives", name), [id, at as u64], || {
-                format!("on {id} to agent {at}: {frame:?}")
+                format!("on {id} to agent {at}: {arrived:?}")
             });
+        match arrived {
+            ToAgent::Taken(led) => {
+                let epoch = led.epoch;
+                let led = Some(led);
+                let time = self.time;
+                self.agents[at].step(time, AgentInput::LinkUp { link, led });
+                self.note_epoch(at, epoch);
+            }
+            ToAgent::Frame(frame) => self.frame_arrives(at, link, frame),
+            ToAgent::End => {
+                let reason = "cut".to_owned();
+                let time = self.time;
+                self.agents[at].step(time, AgentInput::LinkDown { link, reason });
+            }
+        }
+    }
+
+    fn frame_arrives(&mut self, at: usize, link: LinkId, frame: Box<MasterFrame>) {
         let time = self.time;
         let agent = &mut self.agents[at];
-        let Some(frame) = frame else {
-            let reason = "cut".to_owned();
-            return agent.step(time, AgentInput::LinkDown { link, reason });
-        };
         let epoch = frame.epoch;
         let stale = epoch < agent.highest_epoch;
         let launches = matches!(
@@ -215,7 +252,12 @@ impl Cluster {
             );
             self.broken.push(Broken::new("I41", what));
         }
-        // Only what it took: a frame on an old connection is not heard at all.
+        self.note_epoch(at, epoch);
+    }
+
+    /// Only what the agent took: on an old connection nothing is heard at all.
+    fn note_epoch(&mut self, at: usize, epoch: u64) {
+        let agent = &mut self.agents[at];
         if epoch > agent.highest_epoch && agent.core.snapshot().master_epoch == Some(epoch) {
             agent.highest_epoch = epoch;
         }
@@ -249,8 +291,6 @@ impl Cluster {
                     });
                 let connection = Connection::new(agent, link, master);
                 self.network.connections.insert(id, connection);
-                let time = self.time;
-                self.agents[agent].step(time, AgentInput::LinkUp { link });
             }
             Wanted::Disconnect(link) => {
                 if let Some(connection) = self.network.of_link(agent, link) {

@@ -191,9 +191,8 @@ impl Cluster {
             reads || (one.is_subscribed() && (!one.calls.is_empty() || one.answers > 0))
         };
         let arrives = |one: &Connection| {
-            let at_master = !one.to_master.is_empty() && self.is_running(one.master);
-            let at_agent = !one.to_agent.is_empty() && self.agents[one.agent].is_up();
-            (at_master && !one.is_stalled[0]) || (at_agent && !one.is_stalled[1])
+            (one.brings(true) && self.is_running(one.master))
+                || (one.brings(false) && self.agents[one.agent].is_up())
         };
         self.frameworks.iter().any(waits)
             || self.network.connections.values().any(arrives)

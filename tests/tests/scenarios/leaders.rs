@@ -112,8 +112,9 @@ fn an_agent_that_knows_one_follower_finds_the_leader() {
         (connected_agents(&masters.all[leader].url).len() == 1).then_some(())
     });
     let log = agent.daemon.log_text();
-    let connected = format!("connected to the master master=\"{follower}\"");
-    assert!(log.contains(&connected), "{log}");
+    let (asked, leads) = (format!("{follower}: "), masters.all[leader].address());
+    let is_refusal = |line: &str| line.contains(&asked) && line.contains(&format!("{leads} leads"));
+    assert!(log.lines().any(is_refusal), "{log}");
 }
 
 fn meseta(arguments: &[&str]) -> Output {

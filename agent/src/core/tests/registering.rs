@@ -269,6 +269,52 @@ fn an_epoch_is_written_once_and_before_anything_of_it_happens() {
     assert_eq!(simulation.killed, [container]);
 }
 
+/// What it is sent may be read long after it was written: nothing may happen meanwhile that a lower epoch asks for.
+#[test]
+fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.epoch = 5;
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    let container = simulation.running(task("t"));
+    simulation.link_down();
+    simulation.quick_disk = false;
+    let frames = simulation.frames.len();
+    simulation.link_up_with("a", 6);
+    assert_eq!(simulation.unwritten_epochs(), [6]);
+    assert_eq!(simulation.frames.len(), frames, "sent before it is durable");
+    simulation.flush(usize::MAX);
+    assert_eq!(told_epoch(&simulation), Some(("a".to_owned(), 6, None)));
+    simulation.crash(false);
+    simulation.quick_disk = true;
+    simulation.link_up_with("a", 5);
+    let kill = wire::KillTask {
+        framework_id: framework_id(),
+        task_id: task_id("t"),
+        kill_policy: None,
+    };
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    simulation.tell_of(Some("a"), 5, ToAgent::KillTask(kill));
+    assert_eq!(simulation.core.state(), State::Disconnected);
+    assert!(simulation.machine.contains_key(&container));
+    assert!(simulation.killed.is_empty());
+}
+
+#[test]
+fn a_master_that_leads_with_less_is_told_what_was_obeyed() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    simulation.link_down();
+    let text = logged(|| simulation.link_up_with("a", 3));
+    assert_eq!(text, "");
+    let told = ("a".to_owned(), 5, Some("m5".to_owned()));
+    assert_eq!(told_epoch(&simulation), Some(told));
+    // Its registry was restored from an older copy; it has made its epoch a higher one.
+    simulation.tell_of(Some("a"), 6, registered_by("m6"));
+    assert_eq!(simulation.core.state(), State::Running);
+}
+
 /// A disk without room delays launches and updates; it is no reason to be taken for lost.
 #[test]
 fn signs_of_life_wait_for_no_disk() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use meseta_daemon::outbox::Outbox;
 use meseta_isolators::{BootId, Demand, ProcessIdentity};
+use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
@@ -170,7 +171,15 @@ impl Simulation {
 
     pub(super) fn link_up(&mut self) {
         let link = self.link.expect("the core wants a link");
-        self.step(Input::LinkUp { link });
+        self.step(Input::LinkUp { link, led: None });
+    }
+
+    /// Likewise, of a master that says with what it leads.
+    pub(super) fn link_up_with(&mut self, cluster_id: &str, epoch: u64) {
+        let link = self.link.expect("the core wants a link");
+        let cluster_id = Some(cluster_id.to_owned());
+        let led = Some(LedEpoch { cluster_id, epoch });
+        self.step(Input::LinkUp { link, led });
     }
 
     pub(super) fn link_down(&mut self) {
