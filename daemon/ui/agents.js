@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "./vendor/preact-htm.js";
 import { get, usePoll } from "./api.js";
 import * as format from "./format.js";
 import { mayOperate } from "./operate.js";
-import { Bar, Command, Facts, Filter, State, Table, Waiting, link } from "./parts.js";
+import { Bar, Command, Facts, Filter, Pages, State, Table, Waiting, link } from "./parts.js";
 import { useRights } from "./rights.js";
 
 /** What an agent is at, in one word. `kind` is the list of `/slaves` that it is in. */
@@ -57,7 +57,6 @@ function Found({ filter }) {
   const { value, error } = usePoll(() => get("slaves", { filter, offset, limit: PAGE }), [filter, offset], 10);
   if (!value) return html`<${Waiting} error=${error} />`;
   const rows = listed(value);
-  const turn = (label, to, isThere) => isThere && html`<button type="button" onClick=${() => setOffset(to)}>${label}</button> `;
   const columns = [
     { label: "Agent", value: addressOf, cell: (agent) => html`<a href=${link("agents", agent.id)}>${addressOf(agent)}</a>` },
     { label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
@@ -67,10 +66,7 @@ function Found({ filter }) {
     { label: "Id", value: (agent) => agent.id, cell: (agent) => html`<code title=${agent.id}>${format.shortId(agent.id)}</code>` },
   ];
   return html`
-    ${(offset > 0 || value.total > PAGE) && html`<nav aria-label="Pages of agents">
-      ${turn("Before", Math.max(0, offset - PAGE), offset > 0)}
-      ${offset + 1} to ${offset + rows.length} of ${format.number(value.total)}
-      ${turn("Next", offset + PAGE, offset + PAGE < value.total)}</nav>`}
+    <${Pages} of="agents" from=${offset} size=${PAGE} shown=${rows.length} total=${value.total} turn=${setOffset} />
     <${Table} caption="Agents" columns=${columns} rows=${rows} id=${(agent) => agent.id} sorted=${{ label: "Agent" }}
       empty=${filter ? "No agent fits." : "No agent is registered."} />`;
 }

@@ -4,7 +4,7 @@ import { html, useRef } from "./vendor/preact-htm.js";
 import { changed, get, send, usePoll } from "./api.js";
 import { Form, awaited } from "./form.js";
 import * as format from "./format.js";
-import { Command, Facts, Logs, State, Table, Waiting, link } from "./parts.js";
+import { Command, Facts, Logs, Pages, State, Table, Waiting, link } from "./parts.js";
 
 const word = format.shellWord;
 
@@ -46,7 +46,7 @@ export function Job({ name, subscription }) {
     ${job.obstacles?.length > 0 && html`<section><h2>What is in the way</h2><ul class="why">${job.obstacles.map((one) => html`<li>${one}</li>`)}</ul></section>`}
     ${faults.length > 0 && html`<section><h2>Last failures</h2>
       <${Events} caption="Last failures" events=${faults} subscription=${subscription} /></section>`}
-    <section><h2>Instances</h2><${Pages} from=${job.from} shown=${job.tasks.length} total=${job.tasks_total} turn=${turn} />
+    <section><h2>Instances</h2><${Pages} of="instances" from=${job.from} size=${PAGE} shown=${job.tasks.length} total=${job.tasks_total} turn=${turn} />
       <${Instances} tasks=${job.tasks} subscription=${subscription} /></section>
     ${volumesOf(job).length > 0 && html`<section><h2>Volumes</h2><${Volumes} volumes=${volumesOf(job)} subscription=${subscription} /></section>`}
     ${history && html`<section><h2>Versions</h2><${Versions} versions=${history.versions} /></section>`}
@@ -55,16 +55,6 @@ export function Job({ name, subscription }) {
     <section><h2>On the command line</h2>
       <${Command} text="meseta job status ${word(name)}" />
       <${Command} text="meseta job logs ${word(name)} --file=stderr --follow" /></section>`;
-}
-
-/** Which of the instances are shown, where these are too many for one page. */
-function Pages({ from, shown, total, turn }) {
-  if (from === 0 && !(total > PAGE)) return null;
-  const button = (label, to, isThere) => isThere && html`<button type="button" onClick=${() => turn(to)}>${label}</button> `;
-  return html`<nav aria-label="Pages of instances">
-    ${button("Before", Math.max(0, from - PAGE), from > 0)}
-    ${from + 1} to ${from + shown} of ${format.number(total)}
-    ${button("Next", from + PAGE, from + PAGE < total)}</nav>`;
 }
 
 /** Links to what a task wrote, by way of the master, which knows the address of its agent. */

@@ -205,6 +205,16 @@ function arrange(rows, columns, order) {
   });
 }
 
+/** Which rows of a longer list are shown, and buttons that turn to those before and after. */
+export function Pages({ of, from, size, shown, total, turn }) {
+  if (from === 0 && !(total > size)) return null;
+  const button = (label, to, isThere) => isThere && html`<button type="button" onClick=${() => turn(to)}>${label}</button> `;
+  return html`<nav aria-label="Pages of ${of}">
+    ${button("Before", Math.max(0, from - size), from > 0)}
+    ${from + 1} to ${from + shown} of ${format.number(total)}
+    ${button("Next", from + size, from + size < total)}</nav>`;
+}
+
 /** A field that narrows what is shown. */
 export function Filter({ label, value, onInput, hint }) {
   return html`<label class="filter">${label}
