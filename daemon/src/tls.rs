@@ -11,10 +11,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod either_name;
 mod principal_uri;
+mod shown_certificate;
 mod validity;
 
 use meseta_access::browser::HostPattern;
 pub use rustls::ClientConfig;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -22,6 +25,7 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
 pub use self::principal_uri::principal_uri;
+pub use self::shown_certificate::ShownCertificate;
 use super::error_chain::chain;
 use super::watched::Watched;
 
@@ -191,10 +195,34 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// What is served, all of it of one reading of the files.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    /// The hosts that the certificate names.
+    hosts: Arc<Vec<HostPattern>>,
+    /// When it ends, since 1970: of those that go with it others may be believed without an authority that has ended.
+    end: Option<Duration>,
+}
+
+impl Current {
+    fn read(files: &Files) -> Result<Self, TlsError> {
+        let (chain, key) = pair(&files.certificate, &files.key)?;
+        Ok(Self {
+            hosts: Arc::new(hosts_of(&chain)),
+            end: chain.first().and_then(|own| validity::end(own)),
+            config: server(files, chain, key)?,
+        })
+    }
+}
+
 /// What a daemon accepts connections with. With authorities, the other side may show a certificate of
 /// theirs, at each connection anew; a bad one ends the connection, none is the routes' affair.
-fn server(files: &Files) -> Result<Arc<ServerConfig>, TlsError> {
-    let (chain, key) = pair(&files.certificate, &files.key)?;
+fn server(
+    files: &Files,
+    chain: Chain,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<ServerConfig>, TlsError> {
     let failed = |source| TlsError::Pair {
         path: files.certificate.clone(),
         source,
@@ -242,23 +270,7 @@ pub fn client(
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
 ) -> Result<ClientConfig, TlsError> {
-    let roots = roots(trusted)?;
-    let path = identity.map_or_else(PathBuf::new, |(certificate, _)| certificate.to_owned());
-    let failed = |source| TlsError::Pair {
-        path: path.clone(),
-        source,
-    };
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(failed)?
-        .with_root_certificates(roots);
-    match identity {
-        None => Ok(builder.with_no_client_auth()),
-        Some((certificate, key)) => {
-            let (chain, key) = pair(certificate, key)?;
-            builder.with_client_auth_cert(chain, key).map_err(failed)
-        }
-    }
+    client_with(trusted, identity, |usual| usual)
 }
 
 /// The same, for servers that are known by another name too than the one they are called by: a certificate for either
@@ -268,22 +280,56 @@ pub fn client_of_either(
     identity: Option<(&Path, &Path)>,
     name: &str,
 ) -> Result<ClientConfig, TlsError> {
-    let mut config = client(trusted, identity)?;
     // What is no name of a host is on no certificate.
     let Ok(name) = ServerName::try_from(name.to_owned()) else {
-        return Ok(config);
+        return client(trusted, identity);
     };
-    let path = || trusted.map_or_else(PathBuf::new, Path::to_owned);
-    let verifier = either_name::EitherName::new(roots(trusted)?, name).map_err(|error| {
-        TlsError::Authorities {
-            path: path(),
-            source: error.into(),
-        }
+    client_with(trusted, identity, |usual| {
+        Arc::new(either_name::EitherName::new(usual, name))
+    })
+}
+
+/// A client as [`client`] gives it, and which certificate it was shown last, believed or not.
+pub fn client_that_records(
+    trusted: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<(ClientConfig, ShownCertificate), TlsError> {
+    let shown = ShownCertificate::default();
+    let recorded = shown.clone();
+    let config = client_with(trusted, identity, |usual| {
+        Arc::new(shown_certificate::Recording::new(usual, recorded))
     })?;
-    config
+    Ok((config, shown))
+}
+
+/// A client that judges servers by what `verifier` makes of the usual verifier.
+fn client_with(
+    trusted: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+    verifier: impl FnOnce(Arc<WebPkiServerVerifier>) -> Arc<dyn ServerCertVerifier>,
+) -> Result<ClientConfig, TlsError> {
+    let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(trusted)?), provider());
+    let usual = usual.build().map_err(|error| TlsError::Authorities {
+        path: trusted.map_or_else(PathBuf::new, Path::to_owned),
+        source: error.into(),
+    })?;
+    let path = identity.map_or_else(PathBuf::new, |(certificate, _)| certificate.to_owned());
+    let failed = |source| TlsError::Pair {
+        path: path.clone(),
+        source,
+    };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?
         .dangerous()
-        .set_certificate_verifier(Arc::new(verifier));
-    Ok(config)
+        .with_custom_certificate_verifier(verifier(usual));
+    match identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some((certificate, key)) => {
+            let (chain, key) = pair(certificate, key)?;
+            builder.with_client_auth_cert(chain, key).map_err(failed)
+        }
+    }
 }
 
 /// For clients that speak in the clear: no certificate will do.
@@ -295,17 +341,16 @@ pub fn trusting_no_server() -> ClientConfig {
         .with_no_client_auth()
 }
 
-/// The DNS names of the certificate in a file.
-fn hosts_of(files: &Files) -> Result<Vec<HostPattern>, TlsError> {
-    let (chain, _) = pair(&files.certificate, &files.key)?;
+/// The DNS names of the first of these certificates.
+fn hosts_of(chain: &[CertificateDer<'_>]) -> Vec<HostPattern> {
     let first = chain.first().map(webpki::EndEntityCert::try_from);
     let Some(Ok(certificate)) = first else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let names = certificate.valid_dns_names();
-    Ok(names
+    names
         .filter_map(|name| HostPattern::parse(name).ok())
-        .collect())
+        .collect()
 }
 
 /// When each of the certificates in a file ends, since 1970, in their order; `None` for what does not say it.
@@ -313,12 +358,7 @@ pub fn ends_of(path: &Path) -> Result<Vec<Option<Duration>>, TlsError> {
     let (_, bytes) = read(path)?;
     let chain: Result<Chain, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let chain = chain.map_err(|_| no_pem(path, "certificate"))?;
-    Ok(validity::ends(&chain))
-}
-
-/// That of the one that is shown: of those that go with it others may be believed without an authority that has ended.
-fn end_of(path: &Path) -> Result<Option<Duration>, TlsError> {
-    Ok(ends_of(path)?.first().copied().flatten())
+    Ok(chain.iter().map(|one| validity::end(one)).collect())
 }
 
 /// What is said at this time since 1970 of a certificate that ends at another; nothing while that is far.
@@ -338,11 +378,7 @@ fn warning(end: Duration, now: Duration) -> Option<String> {
 pub struct Served {
     files: Files,
     watched: Watched,
-    current: RwLock<Arc<ServerConfig>>,
-    /// The hosts that the certificate names.
-    hosts: RwLock<Arc<Vec<HostPattern>>>,
-    /// When it ends, since 1970.
-    end: RwLock<Option<Duration>>,
+    current: RwLock<Arc<Current>>,
 }
 
 impl Served {
@@ -353,49 +389,44 @@ impl Served {
             files.authorities.as_ref(),
         ];
         let watched = Watched::new(all.into_iter().flatten().cloned());
-        let current = RwLock::new(server(&files)?);
-        let hosts = RwLock::new(Arc::new(hosts_of(&files)?));
-        let end = RwLock::new(end_of(&files.certificate)?);
+        let current = RwLock::new(Arc::new(Current::read(&files)?));
         Ok(Arc::new(Self {
             files,
             watched,
             current,
-            hosts,
-            end,
         }))
+    }
+
+    fn current(&self) -> Arc<Current> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&current)
     }
 
     /// What accepts a connection, for HTTP/1 alone or for HTTP/2 as well.
     pub(super) fn acceptor(&self, http2: bool) -> tokio_rustls::TlsAcceptor {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        let current = Arc::clone(&current);
+        let config = Arc::clone(&self.current().config);
         if http2 {
-            return current.into();
+            return config.into();
         }
-        let mut config = ServerConfig::clone(&current);
+        let mut config = ServerConfig::clone(&config);
         config.alpn_protocols.retain(|protocol| protocol != HTTP2);
         Arc::new(config).into()
     }
 
     /// The names in the certificate as it is now.
     pub(super) fn hosts(&self) -> Arc<Vec<HostPattern>> {
-        let hosts = self.hosts.read().unwrap_or_else(PoisonError::into_inner);
-        hosts.clone()
+        Arc::clone(&self.current().hosts)
     }
 
     /// When the certificate as it is now ends, since 1970.
     pub fn end(&self) -> Option<Duration> {
-        *self.end.read().unwrap_or_else(PoisonError::into_inner)
+        self.current().end
     }
 
     /// Reads the files again; connections that stand are not touched.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let fresh = server(&self.files)?;
-        let hosts = hosts_of(&self.files)?;
-        let end = end_of(&self.files.certificate)?;
+        let fresh = Arc::new(Current::read(&self.files)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
-        *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(hosts);
-        *self.end.write().unwrap_or_else(PoisonError::into_inner) = end;
         Ok(())
     }
 

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 /// Takes a certificate for the name that was called, or for another one.
 #[derive(Debug)]
@@ -17,14 +17,8 @@ pub(super) struct EitherName {
 }
 
 impl EitherName {
-    pub(super) fn new(
-        roots: RootCertStore,
-        name: ServerName<'static>,
-    ) -> Result<Self, VerifierBuilderError> {
-        let roots = Arc::new(roots);
-        let inner =
-            WebPkiServerVerifier::builder_with_provider(roots, super::provider()).build()?;
-        Ok(Self { inner, name })
+    pub(super) const fn new(inner: Arc<WebPkiServerVerifier>, name: ServerName<'static>) -> Self {
+        Self { inner, name }
     }
 }
 

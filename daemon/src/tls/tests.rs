@@ -376,6 +376,68 @@ async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
     assert!(ask(&kept, &url).await.is_ok());
 }
 
+/// Read three times, a file that is exchanged meanwhile gave the certificate of one version, the names of another one
+/// and the end of a third.
+#[test]
+fn the_certificate_the_names_and_the_end_are_of_one_reading() {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    let dir = TempDir::new().unwrap();
+    let authority = Authority::new();
+    let link = dir.path().join("served");
+    // What stands in a pipe can be read once.
+    let put = |name: &str, host: &str, key: &Path| {
+        let (certificate, secret) = authority.sign(dir.path(), name, &[host], false);
+        std::fs::rename(secret, key).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer
+            .write_all(&std::fs::read(&certificate).unwrap())
+            .unwrap();
+        let _former = std::fs::remove_file(&link);
+        let of_pipe = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        std::os::unix::fs::symlink(of_pipe, &link).unwrap();
+        let end = ends_of(&certificate).unwrap()[0];
+        (reader, end)
+    };
+    let hosts = |served: &Served| {
+        let hosts = served.hosts();
+        let all = ["a.example", "b.example"].into_iter();
+        all.filter(|host| hosts.contains(&HostPattern::parse(host).unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let key = dir.path().join("key");
+    let (_first, end) = put("first", "a.example", &key);
+    let served = Served::load(files((link.clone(), key.clone()))).unwrap();
+    assert_eq!((hosts(&served), served.end()), (vec!["a.example"], end));
+    let (_second, end) = put("second", "b.example", &key);
+    served.reload().unwrap();
+    assert_eq!((hosts(&served), served.end()), (vec!["b.example"], end));
+}
+
+/// Also of one that is not believed: why it is not may be what it says.
+#[tokio::test]
+async fn the_certificate_that_a_server_shows_is_recorded() {
+    let dir = TempDir::new().unwrap();
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let ca = ours.write(dir.path(), "ca.pem");
+    for (name, authority, host, expired, believed) in [
+        ("good", &ours, "127.0.0.1", false, true),
+        ("old", &ours, "127.0.0.1", true, false),
+        ("elsewhere", &ours, "elsewhere.example", false, false),
+        ("foreign", &theirs, "127.0.0.1", false, false),
+    ] {
+        let signed = authority.sign(dir.path(), name, &[host], expired);
+        let end = ends_of(&signed.0).unwrap()[0];
+        let running = run(files(signed)).await;
+        let (config, shown) = client_that_records(Some(&ca), None).unwrap();
+        assert_eq!(shown.end(), None);
+        let client = Client::with(ClientOptions::default(), config, None);
+        let answer = ask(&client, &format!("https://{}/", running.address)).await;
+        assert_eq!(answer.is_ok(), believed, "{name}: {answer:?}");
+        assert!(end.is_some() && shown.end() == end, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn changed_files_are_noticed() {
     let dir = TempDir::new().unwrap();

@@ -4,21 +4,14 @@
 
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-
-/// When each of these ends, since 1970.
-pub(super) fn ends(certificates: &[CertificateDer<'_>]) -> Vec<Option<Duration>> {
-    certificates.iter().map(|one| end(one)).collect()
-}
-
 const SEQUENCE: u8 = 0x30;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 /// The version of a certificate, which those of the first version do not have.
 const VERSION: u8 = 0xa0;
 
-/// `notAfter` of RFC 5280, section 4.1.
-fn end(certificate: &[u8]) -> Option<Duration> {
+/// When a certificate ends, since 1970: `notAfter` of RFC 5280, section 4.1.
+pub(super) fn end(certificate: &[u8]) -> Option<Duration> {
     let (certificate, _) = element_of(SEQUENCE, certificate)?;
     let (mut rest, _) = element_of(SEQUENCE, certificate)?;
     if rest.first() == Some(&VERSION) {
@@ -97,6 +90,7 @@ fn days_to(year: u64, month: u64, day: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use rustls::pki_types::CertificateDer;
 
     use super::*;
     use crate::calendar::day_and_time;
