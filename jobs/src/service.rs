@@ -249,8 +249,8 @@ impl Service {
                 Some(told) = self.inbox.link.recv(), if acts => self.take(told, &mut inputs),
                 Some(command) = self.inbox.commands.recv() => self.command(command, &mut inputs),
                 _ = ticks.tick(), if acts => {
-                    let waiting = self.calls.as_ref().map_or(0, CallQueue::kills_waiting);
-                    inputs.extend([Input::KillsWaiting(waiting), Input::Tick]);
+                    let kills_waiting = self.calls.as_ref().map_or(0, CallQueue::kills_waiting);
+                    inputs.push(Input::Tick { kills_waiting });
                 }
                 Ok(()) = role.changed() => {}
             }
@@ -362,6 +362,7 @@ impl Service {
 pub(crate) mod tests {
     use meseta_etcd::leadership::Fence;
     use meseta_etcd::leadership::fence::BootTime;
+    use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
     use meseta_proto::reconciler::ReconcileIntervals;
     use meseta_resources::Resources;
 
@@ -464,11 +465,12 @@ pub(crate) mod tests {
         state
     }
 
-    /// A scheduler of so many tasks that is told to stop them, and what waits for the master behind so many calls of others.
-    async fn while_stopping(
+    /// A scheduler of so many tasks, the way to what it hears, and what waits for the master, which takes nothing, behind so
+    /// many calls of others.
+    async fn while_nothing_is_taken(
         tasks: u32,
         before: usize,
-        look: impl AsyncFnOnce(&Handle, &mut mpsc::Receiver<Call>),
+        look: impl AsyncFnOnce(&Handle, mpsc::Sender<FromLink>, &mut mpsc::Receiver<Call>),
     ) {
         let clock = Clock::new();
         let state = with_tasks(clock, tasks);
@@ -498,20 +500,24 @@ pub(crate) mod tests {
             assert_eq!(ends.handle.read(|_| ()).await, Ok(()));
         }
         tokio::time::resume();
-        let request = Request::Stop {
-            name: "array".to_owned(),
-            purge: false,
-        };
-        let answer = ends.handle.request(request).await.expect("it answers");
-        answer.expect("it stops");
-        look(&ends.handle, &mut waiting).await;
+        look(&ends.handle, ends.link, &mut waiting).await;
         stop.cancel();
         running.await.expect("it has ended");
     }
 
+    async fn stop(handle: &Handle) {
+        let request = Request::Stop {
+            name: "array".to_owned(),
+            purge: false,
+        };
+        let answer = handle.request(request).await.expect("it answers");
+        answer.expect("it stops");
+    }
+
     #[tokio::test]
     async fn the_core_answers_while_the_master_takes_no_kills() {
-        while_stopping(6_000, 0, async |handle, waiting| {
+        while_nothing_is_taken(6_000, 0, async |handle, _, waiting| {
+            stop(handle).await;
             // Beside the kills there is room for others.
             while waiting.len() < 500 {
                 assert!(handle.read(|_| ()).await.is_ok());
@@ -522,8 +528,33 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
+    async fn the_core_answers_while_the_master_takes_no_kills_of_tasks_that_it_does_not_know() {
+        while_nothing_is_taken(1, 0, async |handle, link, waiting| {
+            for index in 0..6_000 {
+                let status = TaskStatus {
+                    task_id: TaskId {
+                        value: format!("gone.1.1.{index}.1"),
+                    },
+                    state: TaskState::TaskRunning.into(),
+                    ..TaskStatus::default()
+                };
+                let told = FromLink::Input(Input::Update(Box::new(status)));
+                let in_time = tokio::time::timeout(Duration::from_secs(60), link.send(told)).await;
+                assert!(in_time.is_ok_and(|sent| sent.is_ok()), "update {index}");
+            }
+            while link.capacity() < link.max_capacity() {
+                assert!(handle.read(|_| ()).await.is_ok());
+            }
+            assert!(handle.read(|_| ()).await.is_ok());
+            assert!((500..600).contains(&waiting.len()), "{}", waiting.len());
+        })
+        .await;
+    }
+
+    #[tokio::test]
     async fn kills_leave_behind_more_calls_of_others_than_kills_may_wait() {
-        while_stopping(10, 600, async |handle, waiting| {
+        while_nothing_is_taken(10, 600, async |handle, _, waiting| {
+            stop(handle).await;
             // Nothing is taken: those of others stay before them.
             let all = async {
                 while waiting.len() < 610 {

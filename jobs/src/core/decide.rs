@@ -168,7 +168,7 @@ impl State {
         })
     }
 
-    pub(super) fn tick(&mut self) {
+    pub(super) fn tick(&mut self, kills_waiting: usize) {
         let at = self.clock.at;
         let mut given_up = Vec::new();
         let mut timed_out = Vec::new();
@@ -209,7 +209,7 @@ impl State {
                 self.follow_set_clock(name);
             }
         }
-        self.allow_kills();
+        self.allow_kills(kills_waiting);
         let mut firing = Firing::default();
         for name in &names {
             self.fire(name, &mut firing);

@@ -50,10 +50,11 @@ pub enum Input {
     OperationUpdate(Box<OperationStatus>),
     /// All writes up to this one are durable.
     Stored(u64),
-    /// So many kills wait for the master to take them: told before time has passed.
-    KillsWaiting(usize),
     /// Time has passed: what is due by now is done.
-    Tick,
+    Tick {
+        /// So many kills wait for the master to take them.
+        kills_waiting: usize,
+    },
 }
 
 /// What an ACCEPT named that the master has refused as a whole.

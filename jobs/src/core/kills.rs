@@ -1,25 +1,56 @@
 //! Which kills leave when: as many as the way to the master has room for, those of each role in turn.
 //!
-//! Invariant: the calls of others wait behind [`KILLS_MAX`] kills at most, however many tasks a job ends at once, and no
-//! job keeps those of another from leaving: neither by its own kills nor by what it launches.
+//! Invariant: the calls of others wait behind [`KILLS_MAX`] kills at most, however many tasks a job ends at once and however
+//! many run that nothing here knows, and no job keeps those of another from leaving: neither by its own kills nor by what it
+//! launches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use meseta_proto::reconciler;
+
 use super::input::Effect;
 use super::job::{Job, KILL_PAUSE, KillReason, Killing, Phase, Task};
 use super::state::State;
+use super::task_name::TaskName;
 
 /// Kills that may wait for the master, beside whatever other calls do: it takes them one by one, in a millisecond or two
 /// each.
 pub(super) const KILLS_MAX: usize = 500;
 /// The longest pause before a kill that was not answered is repeated.
 const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Tasks to be killed that nothing here knows; the master is asked for those beyond once these have left.
+const STRAYS_MAX: usize = 100_000;
+
+/// Tasks that run and that nothing here knows, of a job that is gone or given up: to be killed.
+#[derive(Debug, Default)]
+pub(super) struct Strays {
+    /// By id, with their agents.
+    waiting: BTreeMap<String, Option<String>>,
+    /// There were more than are remembered.
+    has_more: bool,
+}
+
+impl Strays {
+    pub(super) fn add(&mut self, id: &str, agent_id: Option<String>) {
+        if self.waiting.len() >= STRAYS_MAX && !self.waiting.contains_key(id) {
+            self.has_more = true;
+            return;
+        }
+        self.waiting.insert(id.to_owned(), agent_id);
+    }
+
+    /// It has ended.
+    pub(super) fn remove(&mut self, id: &str) {
+        self.waiting.remove(id);
+    }
+}
 
 /// A job with kills that are due.
 #[derive(Clone, Debug)]
 struct Due {
-    role: String,
+    /// None of the tasks that nothing here knows: they have a share as a role has.
+    role: Option<String>,
     job: String,
     kills: usize,
     /// When kills of it have left last.
@@ -42,9 +73,8 @@ impl State {
         self.dirty.insert(job);
     }
 
-    /// Lets kills leave anew, as many as there is room for.
-    pub(super) fn allow_kills(&mut self) {
-        let waiting = std::mem::take(&mut self.kills_waiting);
+    /// Lets kills leave anew, as many as there is room for beside those that wait.
+    pub(super) fn allow_kills(&mut self, waiting: usize) {
         self.kills_left = KILLS_MAX.saturating_sub(waiting);
     }
 
@@ -60,17 +90,44 @@ impl State {
             let job = self.jobs.get(&name)?;
             let kills = job.tasks.values().filter(|task| is_due(task, at)).count();
             (kills > 0).then(|| Due {
-                role: job.spec().map(|spec| spec.role.clone()).unwrap_or_default(),
+                role: job.spec().map(|spec| spec.role.clone()),
                 job: name,
                 kills,
                 pressed: job.pressed,
             })
         });
-        for (name, kills) in in_turn(due.collect(), self.kills_left) {
-            if let Some(job) = self.jobs.get_mut(&name) {
-                self.kills_left -= kills;
-                self.effects.extend(job.press(at, kills));
+        let mut due: Vec<_> = due.collect();
+        let strays = self.strays.waiting.len();
+        due.extend((strays > 0).then(|| Due {
+            role: None,
+            job: String::new(),
+            kills: strays,
+            pressed: Duration::ZERO,
+        }));
+        for (name, kills) in in_turn(due, self.kills_left) {
+            self.kills_left -= kills;
+            match self.jobs.get_mut(&name) {
+                Some(job) => self.effects.extend(job.press(at, kills)),
+                None => self.kill_strays(kills),
             }
+        }
+    }
+
+    fn kill_strays(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some((task_id, agent_id)) = self.strays.waiting.pop_first() else {
+                break;
+            };
+            if let Ok(name) = task_id.parse::<TaskName>() {
+                let text = "killed: it was replaced, or its job is gone";
+                self.event(&name.job, Some(&task_id), text);
+            }
+            self.totals.strays_killed += 1;
+            self.effects.push(Effect::Kill { task_id, agent_id });
+        }
+        if self.strays.waiting.is_empty() && std::mem::take(&mut self.strays.has_more) {
+            let all = Effect::Reconcile(reconciler::Request::Implicit);
+            self.effects.push(all);
         }
     }
 }
@@ -112,9 +169,9 @@ fn is_due(task: &Task, at: Duration) -> bool {
 /// within a role first those of the job that has waited for longest.
 fn in_turn(mut due: Vec<Due>, mut left: usize) -> Vec<(String, usize)> {
     due.sort_by(|one, other| (one.pressed, &one.job).cmp(&(other.pressed, &other.job)));
-    let roles: BTreeSet<&String> = due.iter().map(|one| &one.role).collect();
+    let roles: BTreeSet<&Option<String>> = due.iter().map(|one| &one.role).collect();
     let share = (left / roles.len().max(1)).max(1);
-    let mut of_roles: BTreeMap<&String, usize> = BTreeMap::new();
+    let mut of_roles: BTreeMap<&Option<String>, usize> = BTreeMap::new();
     let mut given = vec![0; due.len()];
     for most in [share, usize::MAX] {
         for (one, given) in due.iter().zip(&mut given) {
@@ -142,7 +199,7 @@ mod tests {
     #[test]
     fn the_kills_of_a_large_job_keep_neither_another_role_nor_another_job_waiting() {
         let due = |role: &str, job: &str, kills, pressed| Due {
-            role: role.to_owned(),
+            role: Some(role.to_owned()),
             job: job.to_owned(),
             kills,
             pressed: Duration::from_secs(pressed),

@@ -10,7 +10,7 @@ use super::clock::Clock;
 use super::commands::JOBS_MAX;
 use super::input::{Accept, Effect, Event, Input, Request};
 use super::job::{Job, Phase, Run, Task};
-use super::kills::KILLS_MAX;
+use super::kills::{KILLS_MAX, Strays};
 use super::outbox::{Deferred, Outbox};
 use super::plan::SEEN_MAX;
 use super::pool::{AcceptLimits, STEP_WORK_MAX};
@@ -56,9 +56,9 @@ pub struct State {
     pub(super) dirty: BTreeSet<String>,
     /// Jobs of which kills may be due.
     pub(super) pressing: BTreeSet<String>,
-    /// Kills that may leave until time has passed, and those before them that the master has not taken.
+    /// Kills that may leave until time has passed.
     pub(super) kills_left: usize,
-    pub(super) kills_waiting: usize,
+    pub(super) strays: Strays,
     pub(super) is_connected: bool,
     /// Of the master, which tasks stay in whose job says nothing of regions.
     master_region: Option<String>,
@@ -142,7 +142,7 @@ impl State {
             dirty: BTreeSet::new(),
             pressing: BTreeSet::new(),
             kills_left: KILLS_MAX,
-            kills_waiting: 0,
+            strays: Strays::default(),
             is_connected: false,
             master_region: None,
             is_fresh: true,
@@ -304,8 +304,7 @@ impl State {
             Input::Update(status) => self.update(*status),
             Input::OperationUpdate(status) => self.operation_update(*status),
             Input::Stored(id) => self.stored(id),
-            Input::KillsWaiting(kills) => self.kills_waiting = kills,
-            Input::Tick => self.tick(),
+            Input::Tick { kills_waiting } => self.tick(kills_waiting),
         }
     }
 
@@ -362,8 +361,7 @@ impl State {
         }
         self.ask_for_volumes_anew();
         // The calls of the stream before are gone.
-        self.kills_waiting = 0;
-        self.allow_kills();
+        self.allow_kills(0);
         self.dirty.extend(self.jobs.keys().cloned());
         self.pressing.extend(self.jobs.keys().cloned());
     }
@@ -382,6 +380,7 @@ impl State {
         self.disconnected();
         self.meta.framework_id = None;
         self.outbox.write(Key::Meta.put(&self.meta));
+        self.strays = Strays::default();
         let names: Vec<_> = self.jobs.keys().cloned().collect();
         for name in names {
             let tasks = self.jobs.get(&name).map(|job| job.tasks.keys().cloned());

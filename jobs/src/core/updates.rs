@@ -90,21 +90,11 @@ impl State {
         if state == TaskState::TaskFinished {
             self.credit(id);
         }
-        if !is_live {
-            return;
+        let agent_id = status.agent_id.clone().map(|agent| agent.value);
+        match is_live {
+            true => self.strays.add(id, agent_id),
+            false => self.strays.remove(id),
         }
-        if let Ok(name) = id.parse::<TaskName>() {
-            self.event(
-                &name.job,
-                Some(id),
-                "killed: it was replaced, or its job is gone",
-            );
-        }
-        self.totals.strays_killed += 1;
-        self.effects.push(Effect::Kill {
-            task_id: id.clone(),
-            agent_id: status.agent_id.clone().map(|agent| agent.value),
-        });
     }
 
     /// Counts the success of a batch's task that was given up, whose replacement has not succeeded: that one is killed.

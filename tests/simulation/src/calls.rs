@@ -82,7 +82,7 @@ impl Cluster {
                     jobs.flush(time);
                 }
                 _ if self.is_wild => jobs.act(time, &mut self.rng),
-                _ => jobs.step(time, meseta_jobs::core::Input::Tick),
+                _ => jobs.pass(time),
             }
             return self.take_jobs_calls(at);
         }

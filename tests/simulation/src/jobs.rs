@@ -246,6 +246,11 @@ impl Jobs {
         Ok(())
     }
 
+    /// Time passes; the master has taken all kills.
+    pub(crate) fn pass(&mut self, time: u64) {
+        self.step(time, Input::Tick { kills_waiting: 0 });
+    }
+
     /// A client asks for something, and time passes for it.
     pub(crate) fn act(&mut self, time: u64, rng: &mut fastrand::Rng) {
         let request = match (self.requests, rng.u32(..60)) {
@@ -262,7 +267,7 @@ impl Jobs {
             }),
             _ => None,
         };
-        self.step(time, Input::Tick);
+        self.pass(time);
         if let Some(request) = request {
             self.requests += 1;
             let id = self.requests;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
+
 use super::*;
 use crate::core::Refusal;
 use crate::core::discovery::GATHERED;
@@ -174,13 +176,51 @@ fn the_kills_of_a_large_job_leave_a_part_at_a_time_and_others_between_them() {
 }
 
 #[test]
+fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_them() {
+    let mut world = many_tasks(5);
+    for index in 0..1_200 {
+        let status = TaskStatus {
+            task_id: TaskId {
+                value: format!("gone.1.1.{index}.1"),
+            },
+            state: TaskState::TaskRunning.into(),
+            ..TaskStatus::default()
+        };
+        world.step(Input::Update(Box::new(status)));
+    }
+    assert_eq!(world.kills.len(), KILLS_MAX);
+    stop(&mut world, "web");
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.kills.len(), 2 * KILLS_MAX);
+    assert!(world.kills.iter().any(|id| id.starts_with("web.")));
+    // One that has ended meanwhile is not killed, and what waits outlives the stream.
+    let ended = TaskStatus {
+        task_id: TaskId {
+            value: "gone.1.1.999.1".to_owned(),
+        },
+        state: TaskState::TaskFailed.into(),
+        ..TaskStatus::default()
+    };
+    world.step(Input::Update(Box::new(ended)));
+    world.disconnect();
+    world.pass(Duration::from_millis(100));
+    let strays: BTreeSet<_> = world
+        .kills
+        .iter()
+        .filter(|id| id.starts_with("gone."))
+        .collect();
+    assert_eq!(strays.len(), 1_199);
+    assert_eq!(world.state.totals().strays_killed, 1_199);
+}
+
+#[test]
 fn no_kill_is_added_to_those_that_the_master_is_slow_to_take() {
     let mut world = many_tasks(5);
-    world.step(Input::KillsWaiting(KILLS_MAX + 7));
+    world.kills_waiting = KILLS_MAX + 7;
     world.pass(Duration::from_millis(100));
     stop(&mut world, "array");
     assert_eq!(world.kills.len(), 0);
-    world.step(Input::KillsWaiting(KILLS_MAX - 7));
+    world.kills_waiting = KILLS_MAX - 7;
     world.pass(Duration::from_millis(100));
     assert_eq!(world.kills.len(), 7);
     // A stream that is new has none before them.

@@ -564,12 +564,12 @@ fn a_volume_whose_launch_waits_for_a_slow_store_is_not_asked_for_before_it_has_l
         let first = task_of(&world, 0).expect("a task");
         // The store takes longer than what the master does not know is believed to be under way.
         world.sleep(Duration::from_secs(6));
-        world.step(Input::Tick);
+        world.step(Input::Tick { kills_waiting: 0 });
         while answers_come_first && world.deliver() {}
         world.sync();
         // The question would be in the queue of calls before the ACCEPT, and its answer behind it.
         while world.deliver() {}
-        world.step(Input::Tick);
+        world.step(Input::Tick { kills_waiting: 0 });
         while world.deliver() {}
         world.calm(20, None);
         assert_eq!(task_of(&world, 0), Some(first));

@@ -118,6 +118,8 @@ pub(super) struct World {
     /// Agents that were marked gone.
     pub(super) gone_agents: BTreeSet<String>,
     launched: BTreeSet<String>,
+    /// Kills that the master has not taken when time passes next.
+    pub(super) kills_waiting: usize,
     /// The tasks of all kills, in their order.
     pub(super) kills: Vec<String>,
     /// How often each index of each run has succeeded.
@@ -185,6 +187,7 @@ impl World {
             loses_accepts: false,
             gone_agents: BTreeSet::new(),
             launched: BTreeSet::new(),
+            kills_waiting: 0,
             kills: Vec::new(),
             successes: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -467,7 +470,8 @@ impl World {
     /// The process does nothing for a while; its inbox waits. The first that it hears of is the time.
     pub(super) fn stand_still(&mut self, time: Duration) {
         self.since += time;
-        self.step(Input::Tick);
+        let kills_waiting = std::mem::take(&mut self.kills_waiting);
+        self.step(Input::Tick { kills_waiting });
     }
 
     /// The machine's clock is set so far ahead of what it was at the start.
