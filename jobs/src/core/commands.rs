@@ -126,6 +126,7 @@ impl State {
             rollout: None,
             stop: None,
             held: true,
+            broken: false,
             next_run: 1,
             runs: BTreeMap::new(),
             over: Vec::new(),

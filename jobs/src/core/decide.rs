@@ -25,9 +25,13 @@ impl State {
             self.stop_tasks(name);
         } else if job.is_service() {
             self.check_volumes(name);
-            let Some(job) = self.jobs.get(name) else {
+            let Some(job) = self.jobs.get_mut(name) else {
                 return;
             };
+            if job.record.broken && job.tasks.is_empty() {
+                job.record.broken = false;
+                self.outbox.write_all(job.records());
+            }
             let plan = service::plan(job, self.clock.at);
             self.follow(name, plan);
         } else {

@@ -44,6 +44,9 @@ pub(super) struct JobRecord {
     /// Nothing of a service has been launched since it was submitted, or started after a stop.
     #[serde(default)]
     pub(super) held: bool,
+    /// A task of a service's gang has ended: the others end before all start anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) broken: bool,
     /// The number of the next run.
     pub(super) next_run: u64,
     pub(super) runs: BTreeMap<u64, RunRecord>,

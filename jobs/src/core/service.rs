@@ -52,6 +52,12 @@ pub(super) fn plan(job: &Job, at: Duration) -> Plan {
     let Kind::Service(service) = &spec.kind else {
         return Plan::default();
     };
+    if job.record.broken && !job.tasks.is_empty() {
+        return Plan {
+            kills: kills_of_gang(job),
+            ..Plan::default()
+        };
+    }
     let mut planner = Planner {
         job,
         at,
@@ -68,6 +74,12 @@ pub(super) fn plan(job: &Job, at: Duration) -> Plan {
     planner.fill();
     planner.replace();
     planner.plan
+}
+
+/// What is left of a gang of which a task has ended.
+fn kills_of_gang(job: &Job) -> Vec<(String, KillReason)> {
+    let left = job.tasks.iter().filter(|(_, task)| task.killing.is_none());
+    left.map(|(id, _)| (id.clone(), KillReason::Gang)).collect()
 }
 
 impl<'a> Planner<'a> {

@@ -270,8 +270,22 @@ impl State {
             is_repeated = killed.is_none() && slot.outcome == Outcome::Open;
         });
         self.totals.restarts += u64::from(is_repeated);
-        for other in gang.into_iter().flatten() {
-            self.ask_kill(&other, KillReason::Gang);
+        let others = gang.unwrap_or_default();
+        for other in &others {
+            self.ask_kill(other, KillReason::Gang);
+        }
+        if !others.is_empty() {
+            self.break_gang(&name.job);
+        }
+    }
+
+    /// Makes durable that the gang of a service ends. That of a batch is told by the slots of its run.
+    fn break_gang(&mut self, name: &str) {
+        let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_service()) else {
+            return;
+        };
+        if !std::mem::replace(&mut job.record.broken, true) {
+            self.outbox.write_all(job.records());
         }
     }
 

@@ -393,6 +393,9 @@ impl State {
         if !missing.is_empty() {
             return format!("it starts after {}", missing.join(", "));
         }
+        if job.record.broken && job.record.stop.is_none() {
+            return "a task of its gang has ended: the others end before all start anew".to_owned();
+        }
         if job.is_clearing() {
             return "it waits for the tasks of a run that was cancelled to end".to_owned();
         }

@@ -49,6 +49,44 @@ fn the_gang_of_a_service_waits_for_the_pause_of_the_one_that_failed() {
 }
 
 #[test]
+fn the_gang_of_a_service_starts_beside_nothing_that_is_left_of_it() {
+    for is_restarted in [false, true] {
+        let mut world = World::new(1, 3);
+        submit(&mut world, service_gang());
+        world.calm(20, None);
+        world.is_slow_to_end = true;
+        let tasks = tasks_of(&world, "web");
+        fail(&mut world, &tasks[0]);
+        if is_restarted {
+            world.crash();
+        }
+        // Longer than the pause of the one that has failed.
+        world.calm(20, None);
+        assert_eq!(tasks_of(&world, "web"), tasks[1..], "{is_restarted}");
+        let why = world.state.job("web").expect("a job").why;
+        assert!(why.contains("the others end"), "{why}");
+        world.is_slow_to_end = false;
+        if is_restarted {
+            world.crash();
+        }
+        world.calm(120, None);
+        let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+        assert_eq!((sizes, state_of(&world, "web")), (vec![3; 2], "healthy"));
+        // What is scaled then is no new start.
+        let (name, count, purge) = ("web".to_owned(), 4, false);
+        world.request(Request::Scale { name, count, purge });
+        world.sync();
+        world.crash();
+        world.calm(20, None);
+        assert_eq!(world.launches.len(), 3);
+        assert_eq!(
+            (state_of(&world, "web"), world.alive("web")),
+            ("healthy", 4)
+        );
+    }
+}
+
+#[test]
 fn the_gang_of_a_service_that_ends_during_an_update_starts_in_one_version() {
     let mut world = World::new(1, 3);
     let spec = service_gang();
