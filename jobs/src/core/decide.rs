@@ -44,6 +44,7 @@ impl State {
             return;
         };
         job.wanted.clear();
+        job.wanted_beyond = 0;
         let tasks: Vec<_> = job.tasks.keys().cloned().collect();
         for task in &tasks {
             self.ask_kill(task, KillReason::Stopped);
@@ -69,9 +70,9 @@ impl State {
             return;
         };
         let is_kept_waiting = job.is_before_its_start() && !may_start;
-        job.wanted = match is_kept_waiting {
-            true => Vec::new(),
-            false => plan.wanted,
+        (job.wanted, job.wanted_beyond) = match is_kept_waiting {
+            true => (Vec::new(), 0),
+            false => (plan.wanted, plan.wanted_beyond),
         };
         if plan.new_healthy > job.progress.healthy || plan.awaits_promotion {
             job.progress = Progress {

@@ -41,6 +41,8 @@ pub(super) struct Job {
     pub(super) volumes: BTreeMap<u32, Volume>,
     /// What is to be launched as soon as an offer fits.
     pub(super) wanted: Vec<Wanted>,
+    /// Instances of a service that are wanted beside them.
+    pub(super) wanted_beyond: usize,
     /// A batch that waits for the jobs that it starts after.
     pub(super) is_held: bool,
     /// Of a schedule: its version and the time dealt with last, and the time that follows, if there is one.
@@ -249,6 +251,7 @@ impl Job {
             tasks: BTreeMap::new(),
             volumes: BTreeMap::new(),
             wanted: Vec::new(),
+            wanted_beyond: 0,
             is_held: false,
             next_due: None,
             progress: Progress::default(),

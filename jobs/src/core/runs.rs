@@ -52,7 +52,7 @@ impl Job {
             }
             (first <= at).then_some(waiting.len())
         });
-        self.wanted.len() + if is_held { 0 } else { waiting.sum() }
+        self.wanted.len() + self.wanted_beyond + if is_held { 0 } else { waiting.sum() }
     }
 
     /// Of these, how many may start on any agent: the others return to their volumes.

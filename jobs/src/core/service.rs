@@ -2,19 +2,32 @@
 //!
 //! Entered through [`plan`]. Invariants, for what is known: tasks never exceed `count + max_surge`, and no healthy task
 //! is killed by an update while that would leave fewer than `count - max_unavailable` healthy ones. Of what has not been
-//! heard of since the scheduler started, nothing is known: an update kills none of it.
+//! heard of since the scheduler started, nothing is known: an update kills none of it. What a plan costs grows with the
+//! tasks and volumes that there are, and not with how many more are wanted than one step can launch.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use super::job::{Job, KillReason, Task, Wanted};
+use super::pool::PLACED_MAX;
 use crate::spec::{Kind, Update};
+
+/// Wanted instances that are told one by one: one step launches no more of a job.
+pub(super) const WANTED_MAX: usize = PLACED_MAX;
+
+#[cfg(test)]
+thread_local! {
+    /// How many instances were looked at that are to be launched.
+    pub(super) static LOOKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// What is to be done for a service now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) kills: Vec<(String, KillReason)>,
     pub(super) wanted: Vec<Wanted>,
+    /// Instances that are wanted beside them, those that pause after a failure included.
+    pub(super) wanted_beyond: usize,
     /// All instances are of the target and healthy.
     pub(super) is_done: bool,
     /// Healthy instances of the target.
@@ -35,7 +48,10 @@ struct Planner<'a> {
     at: Duration,
     update: Update,
     count: usize,
-    indexes: Vec<Index<'a>>,
+    /// So many wanted instances without a volume are told one by one.
+    most: usize,
+    /// Those with tasks, in order.
+    indexes: Vec<(u32, Index<'a>)>,
     /// Tasks that may still be launched without exceeding the most that may exist.
     room: usize,
     /// New instances that may still be started by the update; none without one.
@@ -46,6 +62,11 @@ struct Planner<'a> {
 
 /// Plans a service that is not being stopped.
 pub(super) fn plan(job: &Job, at: Duration) -> Plan {
+    plan_within(job, at, WANTED_MAX)
+}
+
+/// The same with about so many wanted instances that are told one by one.
+pub(super) fn plan_within(job: &Job, at: Duration, most: usize) -> Plan {
     let Some(spec) = job.spec() else {
         return Plan::default();
     };
@@ -63,6 +84,7 @@ pub(super) fn plan(job: &Job, at: Duration) -> Plan {
         at,
         update: service.update,
         count: spec.count as usize,
+        most,
         indexes: Vec::new(),
         room: 0,
         allowed: usize::MAX,
@@ -72,7 +94,8 @@ pub(super) fn plan(job: &Job, at: Duration) -> Plan {
     planner.sort();
     planner.limit();
     planner.fill();
-    planner.replace();
+    let beside = planner.fill_beside();
+    planner.replace(&beside);
     planner.plan
 }
 
@@ -92,28 +115,37 @@ impl<'a> Planner<'a> {
     /// kill was forgotten with a start of the scheduler.
     fn sort(&mut self) {
         let (target, is_updated) = (self.job.record.target, self.job.record.rollout.is_some());
-        let mut indexes: Vec<Index<'a>> = Vec::new();
-        indexes.resize_with(self.count, Index::default);
+        let mut tasks: Vec<&'a Task> = Vec::new();
         for (id, task) in &self.job.tasks {
-            let Some(index) = indexes.get_mut(task.name.index as usize) else {
+            if task.name.index as usize >= self.count {
                 self.kill(id, task, KillReason::Scaled);
                 continue;
-            };
+            }
             if self.is_healthy(task) {
                 self.healthy += 1;
             }
             if task.name.version != target && !is_updated {
                 self.kill(id, task, KillReason::Updated);
             }
-            if task.name.version == target && index.new.is_none() {
-                index.new = Some(task);
-            } else {
-                index.old.push(task);
-            }
+            tasks.push(task);
         }
-        let new = || indexes.iter().filter_map(|index| index.new);
+        tasks.sort_by_key(|task| task.name.index);
+        let mut indexes: Vec<(u32, Index<'a>)> = Vec::new();
+        for of_index in tasks.chunk_by(|one, next| one.name.index == next.name.index) {
+            let mut index = Index::default();
+            for task in of_index {
+                if task.name.version == target && index.new.is_none() {
+                    index.new = Some(task);
+                } else {
+                    index.old.push(task);
+                }
+            }
+            let number = of_index.first().map(|task| task.name.index);
+            indexes.extend(number.map(|number| (number, index)));
+        }
+        let new = || indexes.iter().filter_map(|(_, index)| index.new);
         self.plan.new_healthy = new().filter(|task| self.is_healthy(task)).count();
-        let is_old = indexes.iter().any(|index| !index.old.is_empty());
+        let is_old = indexes.iter().any(|(_, index)| !index.old.is_empty());
         self.plan.is_done = self.plan.new_healthy == self.count && !is_old;
         self.indexes = indexes;
     }
@@ -131,9 +163,9 @@ impl<'a> Planner<'a> {
         let new = self
             .indexes
             .iter()
-            .filter(|index| index.new.is_some())
+            .filter(|(_, index)| index.new.is_some())
             .count();
-        let old = self.indexes.iter().flat_map(|index| &index.old);
+        let old = self.indexes.iter().flat_map(|(_, index)| &index.old);
         let leaving = old.filter(|task| task.killing.is_some()).count();
         let budget = (surge + self.update.max_unavailable as usize).max(1);
         let in_flight = new - self.plan.new_healthy + leaving;
@@ -152,34 +184,70 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Launches where there is nothing, and beside what is old.
+    /// Launches where there is nothing: as many as are told one by one, then those with volumes; the others are counted.
     fn fill(&mut self) {
-        let from = self.job.record.rollout.as_ref().map(|rollout| rollout.from);
-        for index in 0..self.count {
-            let at = &self.indexes[index];
-            if at.new.is_none() && at.old.is_empty() && self.room > 0 {
-                // Outside of what the update may start, what was there before is kept up.
-                let version = match from {
-                    Some(from) if self.allowed == 0 => from,
-                    _ => self.job.record.target,
-                };
-                self.launch(index, version);
+        let count = u32::try_from(self.count).unwrap_or(u32::MAX);
+        let taken: Vec<u32> = self.indexes.iter().map(|(index, _)| *index).collect();
+        let is_free = |index: &u32| taken.binary_search(index).is_err();
+        let (mut looked, mut from) = (0, 0);
+        for index in (0..count).filter(is_free) {
+            if self.room == 0 {
+                return;
             }
-        }
-        if self.update.max_surge == 0 || from.is_none() {
-            return;
-        }
-        for index in 0..self.count {
-            let at = &self.indexes[index];
-            let is_old = at.new.is_none() && at.old.iter().any(|old| old.killing.is_none());
-            if is_old && self.room > 0 && self.allowed > 0 {
-                self.launch(index, self.job.record.target);
+            if self.plan.wanted.len() >= self.most {
+                break;
             }
+            self.fill_one(index);
+            (looked, from) = (looked + 1, index + 1);
+        }
+        let volumes = self.job.volumes.range(from..);
+        let volumes = volumes.map(|(index, _)| *index);
+        for index in volumes.filter(|index| *index < count && is_free(index)) {
+            if self.room == 0 {
+                return;
+            }
+            self.fill_one(index);
+            looked += 1;
+        }
+        let more = (self.count - taken.len() - looked).min(self.room);
+        self.plan.wanted_beyond = more;
+        self.room -= more;
+        if self.allowed != usize::MAX {
+            self.allowed = self.allowed.saturating_sub(more);
         }
     }
 
-    fn launch(&mut self, index: usize, version: u64) {
-        let index = u32::try_from(index).unwrap_or(u32::MAX);
+    fn fill_one(&mut self, index: u32) {
+        // Outside of what the update may start, what was there before is kept up.
+        let version = match &self.job.record.rollout {
+            Some(rollout) if self.allowed == 0 => rollout.from,
+            _ => self.job.record.target,
+        };
+        self.launch(index, version);
+    }
+
+    /// Launches beside what is old; gives where.
+    fn fill_beside(&mut self) -> HashSet<u32> {
+        if self.update.max_surge == 0 || self.job.record.rollout.is_none() {
+            return HashSet::new();
+        }
+        let is_old =
+            |at: &Index<'_>| at.new.is_none() && at.old.iter().any(|old| old.killing.is_none());
+        let old = self.indexes.iter().filter(|(_, at)| is_old(at));
+        let old: Vec<u32> = old.map(|(index, _)| *index).collect();
+        let before = self.plan.wanted.len();
+        for index in old {
+            if self.room > 0 && self.allowed > 0 {
+                self.launch(index, self.job.record.target);
+            }
+        }
+        let beside = self.plan.wanted.iter().skip(before);
+        beside.map(|wanted| wanted.index).collect()
+    }
+
+    fn launch(&mut self, index: u32, version: u64) {
+        #[cfg(test)]
+        LOOKED.set(LOOKED.get() + 1);
         self.room -= 1;
         if version == self.job.record.target && self.allowed != usize::MAX {
             self.allowed -= 1;
@@ -195,13 +263,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Kills what is old, as far as enough healthy ones are left.
-    fn replace(&mut self) {
+    /// Kills what is old, as far as enough healthy ones are left; beside some of it new ones wait to be launched.
+    fn replace(&mut self, waiting: &HashSet<u32>) {
         let minimum = self
             .count
             .saturating_sub(self.update.max_unavailable as usize);
         let indexes = std::mem::take(&mut self.indexes);
-        for index in &indexes {
+        for (_, index) in &indexes {
             let is_replaced = index.new.is_some_and(|new| self.is_healthy(new));
             // One of several at an index is enough.
             let spare = index.old.iter().skip(usize::from(index.new.is_none()));
@@ -213,10 +281,8 @@ impl<'a> Planner<'a> {
                 self.kill_old(old, minimum);
             }
         }
-        let waiting = self.plan.wanted.iter().map(|wanted| wanted.index);
-        let waiting: HashSet<u32> = waiting.collect();
         // Nothing is killed for a new one that may not be started.
-        for index in &indexes {
+        for (_, index) in &indexes {
             let [old] = index.old.as_slice() else {
                 continue;
             };

@@ -7,10 +7,11 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 use super::*;
 use crate::core::Refusal;
 use crate::core::discovery::GATHERED;
-use crate::core::job::SIZED;
+use crate::core::job::{SIZED, Wanted};
 use crate::core::kills::KILLS_MAX;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::pool::PLACED_MAX;
+use crate::core::service::{self as planner, LOOKED, WANTED_MAX};
 use crate::placement::{ROOMS, TAKEN};
 use crate::spec::pattern::COMPILED;
 use crate::spec::{Constraint, Rule};
@@ -244,6 +245,78 @@ fn too_large(name: &str) -> JobSpec {
     spec.name = name.to_owned();
     spec.task.requests.insert("cpus".to_owned(), 64.0);
     spec
+}
+
+#[test]
+fn a_service_of_a_million_that_fits_nowhere_costs_a_tick_as_much_as_one_step_may_launch() {
+    let mut world = World::new(1, 1);
+    let count = 1_000_000;
+    submit(
+        &mut world,
+        JobSpec {
+            count,
+            ..too_large("web")
+        },
+    );
+    launch(&mut world);
+    let look = |world: &mut World| {
+        LOOKED.set(0);
+        world.pass(Duration::from_millis(100));
+        let job = &world.state.jobs["web"];
+        (
+            LOOKED.get(),
+            job.wanted.len(),
+            job.demand(world.state.clock.at),
+        )
+    };
+    assert_eq!(look(&mut world), (WANTED_MAX, WANTED_MAX, 1_000_000));
+    let why = world.state.job("web").expect("a job").why;
+    assert_eq!(why, "1000000 tasks wait for offers that they fit");
+    // Nor does it cost more where some of them have found room.
+    let spec = service(count, 1, 1);
+    submit(&mut world, spec);
+    launch(&mut world);
+    assert_eq!(world.alive("web"), 4);
+    assert_eq!(look(&mut world), (WANTED_MAX, WANTED_MAX, 999_996));
+}
+
+/// Whether a plan that tells few of the wanted one by one decides as one that tells all.
+fn check_plans(world: &World, name: &str) {
+    let (job, at) = (&world.state.jobs[name], world.state.clock.at);
+    let all = planner::plan_within(job, at, usize::MAX);
+    let some = planner::plan_within(job, at, 2);
+    let decided = |plan: &planner::Plan| {
+        let awaits = (plan.is_done, plan.awaits_promotion);
+        (plan.kills.clone(), plan.new_healthy, awaits)
+    };
+    assert_eq!(decided(&all), decided(&some));
+    assert_eq!(all.wanted_beyond, 0);
+    let total = some.wanted.len() + some.wanted_beyond;
+    assert!(total >= all.wanted.len(), "{some:?} of {all:?}");
+    let run = job.runs.get(&0);
+    let pauses = |index| run.is_some_and(|run| run.slot(index).not_before > at);
+    if !(0..8).any(pauses) {
+        assert_eq!(total, all.wanted.len(), "{some:?} of {all:?}");
+        let is_first = |(one, other): (&Wanted, &Wanted)| one == other;
+        assert!(some.wanted.iter().zip(&all.wanted).take(2).all(is_first));
+    }
+}
+
+#[test]
+fn a_plan_that_tells_few_of_the_wanted_decides_as_one_that_tells_all() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed, 2);
+        let mut spec = service(8, 1, 1);
+        submit(&mut world, spec.clone());
+        for round in 0..4 {
+            for _ in 0..60 {
+                chaos(&mut world, 5, false);
+                check_plans(&world, "web");
+            }
+            spec = changed(&spec, &format!("version {round}"));
+            submit(&mut world, spec.clone());
+        }
+    }
 }
 
 #[test]
