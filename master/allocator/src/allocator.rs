@@ -14,7 +14,7 @@ use crate::bits::Bits;
 use crate::bundle::ClassKey;
 use crate::class::Classes;
 use crate::error::Error;
-use crate::filters::FilterIndex;
+use crate::filter_index::FilterIndex;
 use crate::framework::{Framework, FrameworkKey, Minimum, Slot};
 use crate::profile::Profiles;
 use crate::recovery::Recovery;

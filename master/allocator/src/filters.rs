@@ -6,23 +6,17 @@
 //! long as the agent's free resources are within `basis`. Clearing the filters of a framework gives it a
 //! new key, so the old entries die where they are and are dropped when passed by.
 
-use std::collections::BTreeSet;
-
 use meseta_resources::Moment;
 use smallvec::SmallVec;
 
 use crate::bits::Bits;
 use crate::bundle::{Bundle, ClassKey};
+use crate::filter_index::{FilterIndex, FilterKey};
 use crate::roles::{RoleKey, SlotKey};
-use crate::slab::{Key, KeyMap, Slab, at, key_of};
-
-/// A slot's filters share this key until they are cleared.
-pub(crate) type FilterKey = Key;
+use crate::slab::{Key, KeyMap, at, key_of};
 
 /// Entries of an agent that may be dead before they are looked for.
 const DEAD_ENTRIES_MAX: usize = 32;
-/// Agents with filters of one key that are listed; of a key with more all agents are looked at.
-const AGENTS_LISTED_MAX: usize = 16;
 /// Filters of one key on one agent. Of more, that which runs out first is dropped, which only brings an offer early:
 /// schedulers that decline what they are offered have one, and a few where they took a part.
 const ENTRIES_OF_KEY_MAX: usize = 64;
@@ -84,99 +78,10 @@ impl Default for AgentFilters {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Owner {
-    /// None once the filters were cleared.
-    slot: Option<SlotKey>,
-    role: RoleKey,
-    local: Key,
-    entries: usize,
-    /// Agents on which there are or were some, as far as they are listed.
-    agents: Vec<Key>,
-}
-
-impl Owner {
-    fn list(&mut self, agent: Key) {
-        if self.agents.len() <= AGENTS_LISTED_MAX && !self.agents.contains(&agent) {
-            self.agents.push(agent);
-        }
-    }
-}
-
-/// Who has filters, and which agents' filters run out when.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FilterIndex {
-    owners: Slab<Owner>,
-    expiries: BTreeSet<(Moment, Key)>,
-}
-
 /// What [`AgentFilters`] needs to know of a framework to tell what it could be offered.
 pub(crate) trait Visibility {
     /// Whether a framework could be offered something of the class on this agent.
     fn may_offer(&self, slot: SlotKey, class: ClassKey) -> bool;
-}
-
-impl FilterIndex {
-    pub(crate) fn new_owner(&mut self, slot: SlotKey, role: RoleKey, local: Key) -> FilterKey {
-        self.owners.insert(Owner {
-            slot: Some(slot),
-            role,
-            local,
-            entries: 0,
-            agents: Vec::new(),
-        })
-    }
-
-    /// How many filters a key has on all agents.
-    pub(crate) fn count(&self, key: FilterKey) -> usize {
-        self.owners[key].entries
-    }
-
-    /// The agents that have filters of a key; `None` if they are many.
-    pub(crate) fn agents(&self, key: FilterKey) -> Option<&[Key]> {
-        let agents = self.owners[key].agents.as_slice();
-        (agents.len() <= AGENTS_LISTED_MAX).then_some(agents)
-    }
-
-    /// The entries of the key are dead from now on.
-    pub(crate) fn retire(&mut self, key: FilterKey) {
-        self.owners[key].slot = None;
-        self.drop_if_done(key);
-    }
-
-    fn release(&mut self, key: FilterKey) {
-        self.owners[key].entries -= 1;
-        self.drop_if_done(key);
-    }
-
-    fn drop_if_done(&mut self, key: FilterKey) {
-        if self.owners[key].slot.is_none() && self.owners[key].entries == 0 {
-            self.owners.remove(key);
-        }
-    }
-
-    /// When the next filter runs out.
-    pub(crate) fn next_expiry(&self) -> Option<Moment> {
-        self.expiries.first().map(|entry| entry.0)
-    }
-
-    /// An agent with a filter that ran out before `now`; it must be told so.
-    pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<Key> {
-        let first = *self.expiries.first()?;
-        (first.0 < now).then(|| {
-            self.expiries.remove(&first);
-            first.1
-        })
-    }
-
-    fn reschedule(&mut self, agent: Key, before: Moment, after: Moment) {
-        if before != after {
-            self.expiries.remove(&(before, agent));
-            if after != Moment::NEVER {
-                self.expiries.insert((after, agent));
-            }
-        }
-    }
 }
 
 /// What of `free` is not among `refused`.
@@ -249,7 +154,7 @@ impl AgentFilters {
         visibility: &impl Visibility,
     ) {
         self.drop_dead(index, agent);
-        let owner = &index.owners[key];
+        let owner = index.owner(key);
         let (role, local, Some(slot)) = (owner.role, owner.local, owner.slot) else {
             return;
         };
@@ -259,9 +164,7 @@ impl AgentFilters {
             }
             self.make_room(index, key);
         }
-        let owner = &mut index.owners[key];
-        owner.entries += 1;
-        owner.list(agent);
+        index.add_entry(key, agent);
         let position = match self.roles.binary_search_by_key(&role, |entry| entry.0) {
             Ok(position) => position,
             Err(position) => {
@@ -316,7 +219,7 @@ impl AgentFilters {
         };
         let entry = self.entries.swap_remove(first);
         self.refused_sets[at(entry.refused_set)].drop_entry();
-        let owner = &index.owners[key];
+        let owner = index.owner(key);
         let (role, local) = (owner.role, owner.local);
         index.release(key);
         self.recount(index, role, local);
@@ -416,7 +319,7 @@ impl AgentFilters {
         let mut next = Moment::NEVER;
         let refused_sets = &mut self.refused_sets;
         self.entries.retain(|entry| {
-            let owner = &index.owners[entry.key];
+            let owner = index.owner(entry.key);
             let alive = owner.slot.is_some();
             if alive && keep(entry) {
                 next = next.min(entry.expiry);
@@ -444,7 +347,7 @@ impl AgentFilters {
     /// After an entry of a slot went: it may have others.
     fn recount(&mut self, index: &FilterIndex, role: RoleKey, local: Key) {
         let of_slot = |entry: &&Entry| {
-            let owner = &index.owners[entry.key];
+            let owner = index.owner(entry.key);
             (owner.role, owner.local) == (role, local)
         };
         let has_more = self.entries.iter().any(|entry| of_slot(&entry));
@@ -524,7 +427,7 @@ impl AgentFilters {
             .map(|refused_set| uncovered(free, &refused_set.resources))
             .collect();
         for entry in &self.entries {
-            let owner = &index.owners[entry.key];
+            let owner = index.owner(entry.key);
             let Some(slot) = owner.slot else { continue };
             let blocks = missing[at(entry.refused_set)]
                 .iter()
@@ -549,7 +452,7 @@ impl AgentFilters {
         index: &'a FilterIndex,
     ) -> impl Iterator<Item = (SlotKey, &'a Bundle, Moment)> {
         self.entries.iter().filter_map(|entry| {
-            let slot = index.owners[entry.key].slot?;
+            let slot = index.owner(entry.key).slot?;
             Some((
                 slot,
                 &self.refused_sets[at(entry.refused_set)].resources,
@@ -574,6 +477,7 @@ mod tests {
     use meseta_resources::{AgentId, Conversion, FrameworkId, Resources, Role};
 
     use super::*;
+    use crate::filter_index::ENTRIES_OF_FRAMEWORK_MAX;
     use crate::{AgentFacts, AgentSpec, Allocator, FrameworkSpec, Options};
 
     const NOW: Moment = Moment::ORIGIN;
@@ -669,6 +573,41 @@ mod tests {
         let hours = |hours: u32| NOW + hours * HOUR;
         assert_eq!(world.offers_at(hours(2)), 0);
         assert_eq!(world.offers_at(hours(3) + HOUR / 60), 1);
+    }
+
+    /// In a few roles each of its filters lasts as long as it asks.
+    #[test]
+    fn a_framework_with_very_many_filters_in_all_roles_gets_short_ones() {
+        let mut world = World::new();
+        let key = world.allocator.framework_key(&world.framework);
+        let key = key.expect("known");
+        let of_framework = |world: &World| world.allocator.filters.of_frameworks.get(&key).copied();
+        let seconds = Duration::from_secs;
+        world.decline("cpus:10", HOUR);
+        assert_eq!(of_framework(&world), Some(1));
+        let all = ENTRIES_OF_FRAMEWORK_MAX;
+        world.allocator.filters.of_frameworks.insert(key, all);
+        world.decline("cpus:20", HOUR);
+        world.decline("cpus:30", seconds(2));
+        let (filters, first, last) = world.filters();
+        assert_eq!(filters, 3);
+        assert_eq!((first, last), (Some(NOW + seconds(2)), Some(NOW + HOUR)));
+        assert_eq!(of_framework(&world), Some(all + 2));
+        world.offers_at(NOW + seconds(6));
+        assert_eq!(world.filters(), (1, last, last), "the short ones are over");
+        assert_eq!(of_framework(&world), Some(all));
+        // Those that are cleared, and those of an agent that is gone, are not its own any more.
+        world.allocator.filters.of_frameworks.insert(key, 1);
+        let roles = [role()].into();
+        let revived = world.allocator.revive(&world.framework, &roles);
+        revived.expect("known");
+        assert_eq!(of_framework(&world), None);
+        world.offers_at(NOW + HOUR / 2);
+        world.decline("cpus:40", HOUR);
+        assert_eq!(of_framework(&world), Some(1));
+        let removed = world.allocator.remove_agent(&world.agent);
+        removed.expect("known");
+        assert_eq!(of_framework(&world), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::agents::AgentKey;
 use crate::bits::Bits;
 use crate::class::Classes;
 use crate::constraints::OfferConstraints;
-use crate::filters::FilterKey;
+use crate::filter_index::FilterKey;
 use crate::profile::ProfileKey;
 use crate::roles::{RoleKey, SlotKey};
 use crate::slab::{Key, KeyMap};

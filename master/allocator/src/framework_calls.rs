@@ -327,7 +327,7 @@ impl Allocator {
         });
         self.roles[role_key].slots[local] = key;
         let node = self.sorter.add(own, name, key);
-        let filters = self.filters.new_owner(key, role_key, local);
+        let filters = self.filters.new_owner(key, framework, role_key, local);
         let slot = &mut self.slots[key];
         (slot.node, slot.filters) = (node, filters);
         let framework = &mut self.frameworks[framework];
@@ -466,7 +466,8 @@ impl Allocator {
         let mut everywhere: KeyMap<RoleKey, Bits> = KeyMap::default();
         for slot in slots {
             let entry = &self.slots[*slot];
-            let (role, local, old) = (entry.role, entry.local, entry.filters);
+            let (framework, role) = (entry.framework, entry.role);
+            let (local, old) = (entry.local, entry.filters);
             if self.filters.count(old) == 0 {
                 continue;
             }
@@ -481,7 +482,8 @@ impl Allocator {
             } else {
                 everywhere.entry(role).or_default().insert(local);
             }
-            self.slots[*slot].filters = self.filters.new_owner(*slot, role, local);
+            let filters = self.filters.new_owner(*slot, framework, role, local);
+            self.slots[*slot].filters = filters;
         }
         if !everywhere.is_empty() {
             for (_, agent) in self.agents.iter_mut() {

@@ -18,6 +18,7 @@ mod cycle;
 mod digest;
 mod error;
 mod explain;
+mod filter_index;
 mod filters;
 mod framework;
 mod framework_calls;

@@ -38,6 +38,8 @@ impl Allocator {
                 && self.frameworks[self.slots[slot].framework].active
                 && self.slots[slot].subscribed
             {
+                let framework = self.slots[slot].framework;
+                let refuse = self.filters.refuse_time(framework, refuse);
                 let expiry = self.filter_end(now, refuse);
                 let Self {
                     agents,

@@ -1,0 +1,165 @@
+//! Who has filters on which agents, how many, and which agents' filters run out when.
+//!
+//! The filters themselves are kept with the agents ([`crate::filters`]). Invariant: of each framework the filters of all keys that are
+//! not retired are counted.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use meseta_resources::Moment;
+
+use crate::framework::FrameworkKey;
+use crate::roles::{RoleKey, SlotKey};
+use crate::slab::{Key, KeyMap, Slab};
+
+/// A slot's filters share this key until they are cleared.
+pub(crate) type FilterKey = Key;
+
+/// Agents with filters of one key that are listed; of a key with more all agents are looked at.
+const AGENTS_LISTED_MAX: usize = 16;
+/// Filters of one framework in all roles on all agents that last as long as it asks. A framework that declines all of 10,000
+/// agents in 100 roles has as many; one that has more is in roles by the thousand.
+pub(crate) const ENTRIES_OF_FRAMEWORK_MAX: usize = 1_000_000;
+/// The longest that a filter above these lasts, as long as one of a framework that does not say: what is kept then
+/// grows with how much is declined in that time, and the framework is no more in the way of others than such a one.
+const REFUSE_ABOVE_MAX: Duration = Duration::from_secs(5);
+
+/// Whose filters a key stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    /// None once the filters were cleared.
+    pub(crate) slot: Option<SlotKey>,
+    framework: FrameworkKey,
+    pub(crate) role: RoleKey,
+    pub(crate) local: Key,
+    entries: usize,
+    /// Agents on which there are or were some, as far as they are listed.
+    agents: Vec<Key>,
+}
+
+impl Owner {
+    fn list(&mut self, agent: Key) {
+        if self.agents.len() <= AGENTS_LISTED_MAX && !self.agents.contains(&agent) {
+            self.agents.push(agent);
+        }
+    }
+}
+
+/// Who has filters, and which agents' filters run out when.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FilterIndex {
+    owners: Slab<Owner>,
+    /// How many filters that were not cleared a framework has, if any.
+    pub(crate) of_frameworks: KeyMap<FrameworkKey, usize>,
+    expiries: BTreeSet<(Moment, Key)>,
+}
+
+impl FilterIndex {
+    pub(crate) fn new_owner(
+        &mut self,
+        slot: SlotKey,
+        framework: FrameworkKey,
+        role: RoleKey,
+        local: Key,
+    ) -> FilterKey {
+        self.owners.insert(Owner {
+            slot: Some(slot),
+            framework,
+            role,
+            local,
+            entries: 0,
+            agents: Vec::new(),
+        })
+    }
+
+    /// How long a filter lasts for which a framework asks so long.
+    pub(crate) fn refuse_time(&self, framework: FrameworkKey, refuse: Duration) -> Duration {
+        match self.of_frameworks.get(&framework) {
+            Some(entries) if *entries >= ENTRIES_OF_FRAMEWORK_MAX => refuse.min(REFUSE_ABOVE_MAX),
+            _ => refuse,
+        }
+    }
+
+    /// A filter of the key was added on an agent.
+    pub(crate) fn add_entry(&mut self, key: FilterKey, agent: Key) {
+        let owner = &mut self.owners[key];
+        owner.entries += 1;
+        owner.list(agent);
+        *self.of_frameworks.entry(owner.framework).or_default() += 1;
+    }
+
+    fn remove_of_framework(&mut self, framework: FrameworkKey, number: usize) {
+        let left = self.of_frameworks.get_mut(&framework).map(|entries| {
+            *entries = entries.saturating_sub(number);
+            *entries
+        });
+        if left == Some(0) {
+            self.of_frameworks.remove(&framework);
+        }
+    }
+
+    pub(crate) fn owner(&self, key: FilterKey) -> &Owner {
+        &self.owners[key]
+    }
+
+    /// How many filters a key has on all agents.
+    pub(crate) fn count(&self, key: FilterKey) -> usize {
+        self.owners[key].entries
+    }
+
+    /// The agents that have filters of a key; `None` if they are many.
+    pub(crate) fn agents(&self, key: FilterKey) -> Option<&[Key]> {
+        let agents = self.owners[key].agents.as_slice();
+        (agents.len() <= AGENTS_LISTED_MAX).then_some(agents)
+    }
+
+    /// The entries of the key are dead from now on.
+    pub(crate) fn retire(&mut self, key: FilterKey) {
+        let owner = &mut self.owners[key];
+        owner.slot = None;
+        let (framework, entries) = (owner.framework, owner.entries);
+        self.remove_of_framework(framework, entries);
+        self.drop_if_done(key);
+    }
+
+    /// A filter of the key was dropped.
+    pub(crate) fn release(&mut self, key: FilterKey) {
+        let owner = &mut self.owners[key];
+        owner.entries -= 1;
+        if owner.slot.is_some() {
+            let framework = owner.framework;
+            self.remove_of_framework(framework, 1);
+        }
+        self.drop_if_done(key);
+    }
+
+    fn drop_if_done(&mut self, key: FilterKey) {
+        if self.owners[key].slot.is_none() && self.owners[key].entries == 0 {
+            self.owners.remove(key);
+        }
+    }
+
+    /// When the next filter runs out.
+    pub(crate) fn next_expiry(&self) -> Option<Moment> {
+        self.expiries.first().map(|entry| entry.0)
+    }
+
+    /// An agent with a filter that ran out before `now`; it must be told so.
+    pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<Key> {
+        let first = *self.expiries.first()?;
+        (first.0 < now).then(|| {
+            self.expiries.remove(&first);
+            first.1
+        })
+    }
+
+    /// The next filter of an agent to run out does so at another moment.
+    pub(crate) fn reschedule(&mut self, agent: Key, before: Moment, after: Moment) {
+        if before != after {
+            self.expiries.remove(&(before, agent));
+            if after != Moment::NEVER {
+                self.expiries.insert((after, agent));
+            }
+        }
+    }
+}
