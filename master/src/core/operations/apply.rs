@@ -22,6 +22,7 @@ use crate::core::effect::Output;
 use crate::core::ids::OperationUuid;
 use crate::core::master::MasterCore;
 use crate::core::offers::accept::AcceptedOffers;
+use crate::core::state::agent::Agent;
 use crate::core::state::offer::RefuseFilter;
 use crate::core::state::operation::{
     OperationRecord, RESOURCES_PER_AGENT_MAX, RESOURCES_SCANNED_MAX,
@@ -136,6 +137,23 @@ impl MasterCore {
         Ok(())
     }
 
+    /// Whether there is room for one more operation of a framework, or of an operator, on its agent and in all.
+    fn check_room(
+        &self,
+        agent: &Agent,
+        framework: Option<&FrameworkId>,
+        message: &Message,
+    ) -> Result<(), Invalid> {
+        let bytes = message.encoded_len();
+        let usage = &agent.operation_usage;
+        if let Some(many) = usage.refusal(agent.id(), framework, bytes) {
+            return Err(Invalid::of(many));
+        }
+        let max = self.config.memory.operations;
+        let checked = self.operation_memory.check(framework, bytes, max);
+        checked.map_err(Invalid::of)
+    }
+
     /// Whether an operation that wants to be told of can be.
     fn check_feedback(
         &self,
@@ -145,15 +163,8 @@ impl MasterCore {
     ) -> Result<(), Invalid> {
         let agent = self.agents.get(&accepted_offers.agent);
         let agent = agent.ok_or(AGENT_GONE)?;
-        let usage = &agent.operation_usage;
-        if let Some(many) = usage.refusal(agent.id(), Some(id), message.encoded_len()) {
-            return Err(invalid!("{many}; acknowledge some first"));
-        }
-        let max = self.config.memory.operations;
-        let memory = &self.operation_memory;
-        memory
-            .check(Some(id), message.encoded_len(), max)
-            .map_err(|refusal| invalid!("{refusal}; acknowledge some first"))?;
+        self.check_room(agent, Some(id), message)
+            .map_err(|invalid| invalid!("{invalid}; acknowledge some first"))?;
         let Some(operation_id) = &message.id else {
             return Ok(());
         };
@@ -358,14 +369,8 @@ impl MasterCore {
                 "Agent {agent_id} is disconnected; retry when it has reregistered"
             ));
         }
-        let usage = &agent.operation_usage;
-        if let Some(many) = usage.refusal(agent.id(), None, message.encoded_len()) {
-            return Answer::Conflict(format!("{many}; try again later"));
-        }
-        let max = self.config.memory.operations;
-        let memory = &self.operation_memory;
-        if let Err(refusal) = memory.check(None, message.encoded_len(), max) {
-            return Answer::Conflict(format!("{refusal}; try again later"));
+        if let Err(invalid) = self.check_room(agent, None, message) {
+            return Answer::Conflict(format!("{invalid}; try again later"));
         }
         let id = agent.id().clone();
         let instead = reserved_otherwise(&agent.profile.total, &operation);
