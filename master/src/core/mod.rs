@@ -77,7 +77,8 @@ pub use state::offer::Offer;
 pub(crate) use state::operation::roles_of;
 pub use state::operation::{OperationRecord, OperationTable};
 pub use state::persisted::{
-    AgentRecord, DeadlineRecord, FrameworkRecord, Mutation, Recovered, UnreachableRecord,
+    AgentRecord, DeadlineRecord, FrameworkRecord, Mutation, Recovered, RemovedRecord,
+    UnreachableRecord,
 };
 pub use state::task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
 pub use state::usage::Usage;

@@ -7,6 +7,7 @@ use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::time::Moment;
 use meseta_resources::{AgentId, FrameworkId};
 
+use super::frameworks::teardown::RemovalReason;
 use crate::core::config::{HEARTBEAT_INTERVAL, PENDING_MUTATIONS_MAX};
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
@@ -88,7 +89,7 @@ impl MasterCore {
         };
         let is_away = matches!(framework.link, Link::Disconnected | Link::Recovered);
         if is_away && framework.generation == generation {
-            self.remove_framework(id, "failover timeout");
+            self.remove_framework(id, RemovalReason::FailoverTimeout);
         }
     }
 

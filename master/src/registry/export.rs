@@ -38,6 +38,15 @@ pub(super) fn readable(recovered: &Recovered) -> Value {
             "absent_since": framework.absent.map(seconds),
         })
     });
+    let removed = recovered.removed_frameworks.iter().map(|framework| {
+        json!({
+            "id": framework.framework_id,
+            "since": seconds(framework.since),
+            "principal": framework.principal,
+            "user": framework.user,
+            "by_operator": framework.by_operator,
+        })
+    });
     let deadlines = recovered.deadlines.iter().map(
         |deadline| json!({ "id": deadline.framework_id, "deadline": seconds(deadline.deadline) }),
     );
@@ -67,7 +76,7 @@ pub(super) fn readable(recovered: &Recovered) -> Value {
         "deactivated_agents": deactivations.map(deactivated).collect::<Value>(),
         "frameworks": frameworks.collect::<Value>(),
         "framework_deadlines": deadlines.collect::<Value>(),
-        "removed_frameworks": named(&recovered.removed_frameworks),
+        "removed_frameworks": removed.collect::<Value>(),
         "quotas": quotas.collect::<Value>(),
         "weights": weights,
         "maintenance": {

@@ -14,7 +14,7 @@ use super::content::Content;
 use super::records::{FORMAT, META_KEY, Meta, read, writes};
 use crate::core::{
     AgentRecord, Deactivation, DeadlineRecord, Drain, FrameworkRecord, Maintenance, Mutation,
-    Recovered, UnreachableRecord,
+    Recovered, RemovedRecord, UnreachableRecord,
 };
 
 fn quota() -> Quota {
@@ -58,7 +58,11 @@ fn mutations() -> Vec<Mutation> {
         Mutation::PutFramework(framework("M-0000", Some("ops"), None)),
         Mutation::PutFramework(framework("M-0001", None, Some(1_000))),
         Mutation::EndFrameworks {
-            removed: vec![("M-0002".to_owned(), since)],
+            removed: vec![RemovedRecord {
+                framework_id: "M-0002".to_owned(),
+                since,
+                ..RemovedRecord::default()
+            }],
             forgotten: Vec::new(),
         },
         Mutation::PutDeadline(DeadlineRecord {

@@ -15,7 +15,7 @@ use prost::Message;
 use super::content::StoredContent;
 use crate::core::{
     AgentRecord, Deactivation, DeadlineRecord, Drain, FrameworkRecord, Maintenance, Mutation,
-    Recovered, UnreachableRecord,
+    Recovered, RemovedRecord, UnreachableRecord,
 };
 
 /// The version of the layout as a whole.
@@ -96,6 +96,20 @@ struct Ended {
     since_unix_ms: u64,
 }
 
+/// Whose a removed framework was is said since a version that shares out what is remembered by owners.
+#[derive(Clone, PartialEq, Message)]
+struct RemovedFramework {
+    #[prost(uint64, tag = "1")]
+    since_unix_ms: u64,
+    #[prost(string, optional, tag = "2")]
+    principal: Option<String>,
+    /// Of the master's machine, if no name was proven.
+    #[prost(uint32, optional, tag = "3")]
+    user: Option<u32>,
+    #[prost(bool, tag = "4")]
+    by_operator: bool,
+}
+
 #[derive(Clone, PartialEq, Message)]
 struct Framework {
     #[prost(string, tag = "1")]
@@ -105,14 +119,22 @@ struct Framework {
     /// Of the master's machine, if no name is proven.
     #[prost(uint32, optional, tag = "3")]
     user: Option<u32>,
+    /// Whether the user is the one that has the number [`OVERFLOW_USER`].
+    #[prost(bool, tag = "4")]
+    is_overflow_user: bool,
 }
+
+/// What the kernel says instead of any user to a master in a user namespace. Earlier masters, which their unit put into
+/// one, kept it as a user: nobody in particular.
+const OVERFLOW_USER: u32 = 65_534;
 
 impl Framework {
     fn record(&self, id: &str, principal: Option<String>) -> FrameworkRecord {
+        let user = self.user;
         FrameworkRecord {
             framework_id: id.to_owned(),
             principal,
-            user: self.user,
+            user: user.filter(|user| *user != OVERFLOW_USER || self.is_overflow_user),
             absent: self.absent_since_unix_ms.map(Duration::from_millis),
         }
     }
@@ -288,10 +310,9 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
             writes
         }
         Mutation::EndFrameworks { removed, forgotten } => {
-            let put = |(id, since): &(String, Duration)| {
-                let owner = |kind| Write::delete(format!("{kind}{id}"));
-                let ended = put_ended(format!("{REMOVED}{id}"), *since);
-                [owner(FRAMEWORK), owner(NAMELESS), ended]
+            let put = |record: &RemovedRecord| {
+                let owner = |kind| Write::delete(format!("{kind}{}", record.framework_id));
+                [owner(FRAMEWORK), owner(NAMELESS), put_removed(record)]
             };
             let mut writes: Vec<Write> = removed.iter().flat_map(put).collect();
             writes.extend(deletions(REMOVED, forgotten));
@@ -356,6 +377,16 @@ fn put_ended(key: String, since: Duration) -> Write {
     Write::put(key, &Ended { since_unix_ms })
 }
 
+fn put_removed(record: &RemovedRecord) -> Write {
+    let removed = RemovedFramework {
+        since_unix_ms: millis(record.since),
+        principal: record.principal.clone(),
+        user: record.user,
+        by_operator: record.by_operator,
+    };
+    Write::put(format!("{REMOVED}{}", record.framework_id), &removed)
+}
+
 fn put_unreachable(record: &UnreachableRecord) -> Write {
     let unreachable = Unreachable {
         since_unix_ms: millis(record.since),
@@ -369,6 +400,7 @@ fn put_framework(record: &FrameworkRecord) -> Write {
         principal: record.principal.clone().unwrap_or_default(),
         absent_since_unix_ms: record.absent.map(millis),
         user: record.user,
+        is_overflow_user: record.user == Some(OVERFLOW_USER),
     };
     let kind = match record.principal {
         Some(_) => FRAMEWORK,
@@ -433,10 +465,14 @@ pub(super) fn read(
             .frameworks
             .push(framework.record(framework_id, None));
     } else if let Some(framework_id) = key.strip_prefix(REMOVED) {
-        let removed = Ended::decode(value)?;
-        let since = Duration::from_millis(removed.since_unix_ms);
-        let entry = (framework_id.to_owned(), since);
-        recovered.removed_frameworks.push(entry);
+        let removed = RemovedFramework::decode(value)?;
+        recovered.removed_frameworks.push(RemovedRecord {
+            framework_id: framework_id.to_owned(),
+            since: Duration::from_millis(removed.since_unix_ms),
+            principal: removed.principal,
+            user: removed.user,
+            by_operator: removed.by_operator,
+        });
     } else if let Some(framework_id) = key.strip_prefix(DEADLINE) {
         let deadline = Deadline::decode(value)?;
         recovered.deadlines.push(DeadlineRecord {
@@ -471,4 +507,35 @@ pub(crate) fn read_back(mutations: &[Mutation]) -> Recovered {
         read(&mut recovered, key, value).expect("what was just written");
     }
     recovered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whose a framework is that an earlier master noted as that of nobody in particular is found out again.
+    #[test]
+    fn the_overflow_user_is_a_user_where_the_master_saw_it() {
+        let record = FrameworkRecord {
+            framework_id: "f".to_owned(),
+            principal: None,
+            user: Some(OVERFLOW_USER),
+            absent: None,
+        };
+        let stored = put_framework(&record);
+        let users = |value: &[u8]| {
+            let mut recovered = Recovered::default();
+            read(&mut recovered, &stored.key, value).expect("a record");
+            recovered.frameworks[0].user
+        };
+        assert_eq!(
+            users(stored.value.as_deref().expect("a value")),
+            record.user
+        );
+        let earlier = Framework {
+            user: record.user,
+            ..Framework::default()
+        };
+        assert_eq!(users(&earlier.encode_to_vec()), None);
+    }
 }

@@ -12,6 +12,7 @@ use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Role, TaskId};
 
+use super::teardown::RemovalReason;
 use crate::core::answer::Answer;
 use crate::core::authorization;
 use crate::core::ids::UUID_BYTES;
@@ -74,7 +75,7 @@ impl MasterCore {
         }
         match action {
             Action::Teardown => {
-                self.remove_framework(id, "teardown");
+                self.remove_framework(id, RemovalReason::OwnTeardown);
                 Answer::Accepted
             }
             Action::Accept(call) => self.accept(id, call),

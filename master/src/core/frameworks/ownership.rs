@@ -21,12 +21,9 @@ use crate::core::master::MasterCore;
 use crate::core::state::framework::{Framework, Link, Terms};
 use crate::core::state::ownership::{Identity, Owner, Subscription};
 use crate::core::state::pending::Pending;
-use crate::core::state::persisted::Mutation;
+use crate::core::state::persisted::{Mutation, RemovedRecord};
+use crate::core::state::removals::RemovalGroup;
 use crate::core::validation::call;
-
-/// Removed frameworks that are remembered. An agent that is away for longer than it takes to remove so many
-/// brings its framework back.
-const REMOVED_MAX: usize = 10_000;
 
 /// Each principal is kept in the registry; a longer one is a mistake.
 pub(super) const PRINCIPAL_BYTES_MAX: usize = 4_096;
@@ -276,23 +273,33 @@ impl MasterCore {
         }
     }
 
-    /// Remembers that a framework was removed: nobody gets its id again.
-    pub(in crate::core) fn note_removal(&mut self, id: &FrameworkId) {
-        self.ownership.unproven.remove(id);
-        self.ownership.owners.remove(id);
-        if !self.ownership.removed.insert(id.clone()) {
+    /// Remembers that a framework was removed: nobody gets its id again. It was that of `identity`, if the registry knows
+    /// of no other owner.
+    pub(in crate::core) fn note_removal(
+        &mut self,
+        id: &FrameworkId,
+        identity: Identity,
+        by_operator: bool,
+    ) {
+        let ownership = &mut self.ownership;
+        ownership.unproven.remove(id);
+        let owner = ownership.owners.remove(id);
+        if ownership.removals.contains(id) {
             return;
         }
-        let now = self.now.unix;
-        let ownership = &mut self.ownership;
-        ownership.removals.push_back(id.clone());
-        ownership.unwritten.push((id.to_string(), now));
-        while ownership.removals.len() > REMOVED_MAX {
-            if let Some(oldest) = ownership.removals.pop_front() {
-                ownership.removed.remove(&oldest);
-                ownership.forgotten.push(oldest.to_string());
-            }
-        }
+        let owner = owner.map_or(identity, |owner| owner.identity);
+        let record = RemovedRecord {
+            framework_id: id.to_string(),
+            since: self.now.unix,
+            principal: owner.principal,
+            user: owner.user,
+            by_operator,
+        };
+        let group = RemovalGroup::of(&record);
+        ownership.unwritten.push(record);
+        let forgotten = ownership.removals.insert(id.clone(), group);
+        let forgotten = forgotten.map(|forgotten| forgotten.to_string());
+        ownership.forgotten.extend(forgotten);
         if !ownership.is_writing {
             self.write_removals();
         }

@@ -13,10 +13,29 @@ use crate::core::effect::Output;
 use crate::core::ids::ReplyId;
 use crate::core::master::MasterCore;
 use crate::core::state::framework::Framework;
+use crate::core::state::ownership::Identity;
 use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::tasks::status::MasterTaskStatus;
 use crate::core::views::operator_event::OperatorEvent;
 use crate::core::views::snapshot::FrameworkView;
+
+/// Why a framework is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::core) enum RemovalReason {
+    /// Its own call TEARDOWN.
+    OwnTeardown,
+    OperatorTeardown,
+    FailoverTimeout,
+}
+
+impl RemovalReason {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::OwnTeardown | Self::OperatorTeardown => "teardown",
+            Self::FailoverTimeout => "failover timeout",
+        }
+    }
+}
 
 impl MasterCore {
     pub(in crate::core) fn operator_teardown(&mut self, reply: ReplyId, id: &str) {
@@ -25,16 +44,21 @@ impl MasterCore {
             let text = "No framework found with specified ID".to_owned();
             return self.reply(reply, Answer::BadRequest(text));
         };
-        self.remove_framework(&id, "teardown");
+        self.remove_framework(&id, RemovalReason::OperatorTeardown);
         self.reply_once_removed(reply, Answer::Done);
     }
 
     /// Ends everything a framework has and remembers that it was.
-    pub(in crate::core) fn remove_framework(&mut self, id: &FrameworkId, reason: &'static str) {
-        let Some(framework) = self.end_framework(id, reason) else {
+    pub(in crate::core) fn remove_framework(&mut self, id: &FrameworkId, reason: RemovalReason) {
+        let Some(framework) = self.end_framework(id, reason.as_str()) else {
             return;
         };
-        self.note_removal(id);
+        let identity = Identity {
+            principal: framework.terms.info.principal.clone(),
+            user: framework.user,
+        };
+        let by_operator = reason == RemovalReason::OperatorTeardown;
+        self.note_removal(id, identity, by_operator);
         self.keep_framework(FrameworkView::of(&framework, true));
     }
 

@@ -27,6 +27,7 @@
 //! - `persisted`: what the registry keeps
 //! - `reconciliations`: questions about tasks that are still to be answered
 //! - `rejection`: why an agent is sent away, and whether it may come again
+//! - `removals`: ids of frameworks that were removed
 //! - `resource_size`: how much resources may say of themselves, and what an agent's take
 //! - `task`: tasks and executors
 //! - `unknown_task_updates`: updates of tasks that the master does not know
@@ -59,6 +60,7 @@ pub(super) mod pending;
 pub(super) mod persisted;
 pub(super) mod reconciliations;
 pub(super) mod rejection;
+pub(super) mod removals;
 pub(super) mod resource_size;
 pub(super) mod task;
 pub(super) mod unknown_task_updates;

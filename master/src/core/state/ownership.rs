@@ -1,19 +1,16 @@
 //! What is known of framework ids: whose they are, and which were removed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meseta_daemon::authentication::{Caller, LocalUser};
 use meseta_resources::FrameworkId;
 
 use super::framework::Terms;
-use super::persisted::{FrameworkRecord, Recovered};
+use super::persisted::{FrameworkRecord, Recovered, RemovedRecord};
+use super::removals::{RemovalGroup, Removals};
 use crate::core::answer::Answer;
 use crate::core::ids::{ConnectionId, ReplyId};
-
-/// What the kernel said instead of any user to a master in a user namespace, as its unit once put it into: nobody in
-/// particular.
-const OVERFLOW_USER: u32 = 65_534;
 
 /// A subscription that has been understood.
 #[derive(Debug)]
@@ -26,7 +23,7 @@ pub(in crate::core) struct Subscription {
 }
 
 /// Who a scheduler is, as far as that is known: what its framework's id belongs to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Identity {
     pub(in crate::core) principal: Option<String>,
     /// The user of this machine, if there is no name that is proven.
@@ -80,11 +77,9 @@ impl Owner {
 pub(in crate::core) struct Ownership {
     /// As the registry has it once all that is on its way there has arrived.
     pub(in crate::core) owners: BTreeMap<FrameworkId, Owner>,
-    pub(in crate::core) removed: BTreeSet<FrameworkId>,
-    /// The same, oldest first.
-    pub(in crate::core) removals: VecDeque<FrameworkId>,
+    pub(in crate::core) removals: Removals,
     /// What of it the registry is still to be told, in one go.
-    pub(in crate::core) unwritten: Vec<(String, Duration)>,
+    pub(in crate::core) unwritten: Vec<RemovedRecord>,
     pub(in crate::core) forgotten: Vec<String>,
     /// Whether earlier removals are on their way to the registry.
     pub(in crate::core) is_writing: bool,
@@ -100,18 +95,21 @@ pub(in crate::core) struct Ownership {
 
 impl Ownership {
     pub(in crate::core) fn recovered(recovered: &Recovered) -> Self {
-        let mut removed = recovered.removed_frameworks.clone();
-        removed.sort_by_key(|(_, since)| *since);
-        let removals: VecDeque<_> = removed
-            .iter()
-            .filter_map(|(id, _)| FrameworkId::new(id).ok())
-            .collect();
+        let mut removed: Vec<_> = recovered.removed_frameworks.iter().collect();
+        removed.sort_by_key(|record| record.since);
+        let (mut removals, mut forgotten) = (Removals::default(), Vec::new());
+        for record in removed {
+            if let Ok(id) = FrameworkId::new(&record.framework_id) {
+                let other = removals.insert(id, RemovalGroup::of(record));
+                forgotten.extend(other.map(|other| other.to_string()));
+            }
+        }
         let owner = |record: &FrameworkRecord| {
             let id = FrameworkId::new(&record.framework_id).ok()?;
             let owner = Owner {
                 identity: Identity {
                     principal: record.principal.clone(),
-                    user: record.user.filter(|user| *user != OVERFLOW_USER),
+                    user: record.user,
                 },
                 absent: record.absent,
                 is_tentative: false,
@@ -120,15 +118,15 @@ impl Ownership {
         };
         Self {
             owners: recovered.frameworks.iter().filter_map(owner).collect(),
-            removed: removals.iter().cloned().collect(),
             removals,
+            forgotten,
             ..Self::default()
         }
     }
 
     /// Whether a framework has been removed, by this master or an earlier one.
     pub(in crate::core) fn is_removed(&self, id: &FrameworkId) -> bool {
-        self.removed.contains(id)
+        self.removals.contains(id)
     }
 
     /// Whom the registry has an id for.
@@ -143,7 +141,7 @@ impl Ownership {
 
     /// All ids that the registry knows.
     pub(in crate::core) fn known(&self) -> impl Iterator<Item = &FrameworkId> {
-        self.owners.keys().chain(&self.removed)
+        self.owners.keys().chain(self.removals.ids())
     }
 
     /// Drops a subscription that waits; its stream has ended, or it is decided on.

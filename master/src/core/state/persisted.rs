@@ -37,10 +37,10 @@ pub enum Mutation {
     PutFramework(FrameworkRecord),
     /// The owners of these framework ids are forgotten.
     RemoveFrameworks { framework_ids: Vec<String> },
-    /// These frameworks were removed, as time since the Unix epoch, and their ids are not given to anybody
-    /// again; of the removals before and among them, some are forgotten.
+    /// These frameworks were removed, and their ids are not given to anybody again; of the removals before and
+    /// among them, some are forgotten.
     EndFrameworks {
-        removed: Vec<(String, Duration)>,
+        removed: Vec<RemovedRecord>,
         forgotten: Vec<String>,
     },
     /// A framework is away, and is ended if it is not back in time.
@@ -89,6 +89,20 @@ pub struct FrameworkRecord {
     pub absent: Option<Duration>,
 }
 
+/// A framework that was removed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RemovedRecord {
+    pub framework_id: String,
+    /// Since when, as time since the Unix epoch.
+    pub since: Duration,
+    /// Whose it was; none if it had no principal, or if an older master wrote this.
+    pub principal: Option<String>,
+    /// The same of the user of the master's machine.
+    pub user: Option<u32>,
+    /// Whether an operator ended it.
+    pub by_operator: bool,
+}
+
 /// Until when a framework may be away.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeadlineRecord {
@@ -110,8 +124,7 @@ pub struct Recovered {
     pub gone: Vec<(String, Duration)>,
     /// Of frameworks that belong to somebody and were not removed.
     pub frameworks: Vec<FrameworkRecord>,
-    /// With the time since the Unix epoch.
-    pub removed_frameworks: Vec<(String, Duration)>,
+    pub removed_frameworks: Vec<RemovedRecord>,
     /// Of frameworks that were away when the last master ended.
     pub deadlines: Vec<DeadlineRecord>,
     /// `None` when no weights were ever written.
@@ -186,13 +199,16 @@ impl Recovered {
                 .frameworks
                 .retain(|known| !framework_ids.contains(&known.framework_id)),
             Mutation::EndFrameworks { removed, forgotten } => {
-                for (id, since) in removed {
-                    registry.frameworks.retain(|known| known.framework_id != id);
-                    registry.removed_frameworks.push((id, since));
+                for record in removed {
+                    let id = &record.framework_id;
+                    registry
+                        .frameworks
+                        .retain(|known| known.framework_id != *id);
+                    registry.removed_frameworks.push(record);
                 }
                 registry
                     .removed_frameworks
-                    .retain(|(id, _)| !forgotten.contains(id));
+                    .retain(|record| !forgotten.contains(&record.framework_id));
             }
             Mutation::PutDeadline(record) => registry.deadlines.push(record),
             Mutation::RemoveDeadlines { framework_ids } => registry

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::super::records::FORMAT;
 use super::*;
-use crate::core::{AgentRecord, DeadlineRecord, FrameworkRecord, UnreachableRecord};
+use crate::core::{AgentRecord, DeadlineRecord, FrameworkRecord, RemovedRecord, UnreachableRecord};
 
 /// Where a registry may be, until the folder is dropped.
 fn place() -> (TempDir, PathBuf) {
@@ -74,9 +74,19 @@ fn nameless(id: &str) -> Mutation {
     })
 }
 
+fn removed(id: &str) -> RemovedRecord {
+    RemovedRecord {
+        framework_id: id.to_owned(),
+        since: Duration::from_secs(9),
+        principal: Some(format!("owner of {id}")),
+        user: None,
+        by_operator: true,
+    }
+}
+
 fn removal(id: &str, forgotten: &[&str]) -> Mutation {
     Mutation::EndFrameworks {
-        removed: vec![(id.to_owned(), Duration::from_secs(9))],
+        removed: vec![removed(id)],
         forgotten: forgotten.iter().map(|id| (*id).to_owned()).collect(),
     }
 }
@@ -156,8 +166,7 @@ fn everything_reported_durable_is_there_after_reopening() {
         .map(Mutation::PutFramework)
         .collect();
     assert_eq!(known, [nameless("k"), framework("g", Some(3))]);
-    let removed = vec![("f".to_owned(), Duration::from_secs(9))];
-    assert_eq!(recovered.removed_frameworks, removed);
+    assert_eq!(recovered.removed_frameworks, [removed("f")]);
     assert_eq!(recovered.weights, Some(vec![("dev".to_owned(), 2.5)]));
     assert_eq!(recovered.deadlines.len(), 1);
     assert_eq!(recovered.deadlines[0].framework_id, "g");

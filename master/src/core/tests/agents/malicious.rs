@@ -58,7 +58,10 @@ fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
         unreachable: vec![lost("m-S5"), lost("other-S90")],
         gone: vec![("m-S4".to_owned(), Duration::from_secs(1_799_999_000))],
         frameworks: vec![owner("m-0006"), owner("other-0090")],
-        removed_frameworks: vec![("m-0007".to_owned(), Duration::from_secs(1_799_999_000))],
+        removed_frameworks: vec![RemovedRecord {
+            framework_id: "m-0007".to_owned(),
+            ..RemovedRecord::default()
+        }],
         ..Recovered::default()
     };
     let mut world = World::with(config(), recovered);

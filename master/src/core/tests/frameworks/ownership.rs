@@ -4,6 +4,7 @@ use meseta_daemon::authentication::LocalUser;
 
 use super::authorization::subscription_error;
 use super::*;
+use crate::core::state::ownership::Identity;
 
 const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
 
@@ -194,37 +195,22 @@ fn local(user: u32) -> Caller {
 }
 
 #[test]
-fn a_user_that_was_nobody_in_particular_keeps_no_framework_from_its_user() {
-    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
-    world.caller = local(65_534);
-    let scheduler = world.subscribe(plain());
-    assert_eq!(world.registry.frameworks[0].user, Some(65_534));
-    let mut world = world.restart();
-    world.caller = local(1_000);
-    let claimed = World::with_id(plain(), &scheduler.id);
-    assert_eq!(world.subscribe(claimed.clone()).id, scheduler.id);
-    world.caller = local(1_001);
-    let thief = world.try_subscribe(claimed);
-    assert!(subscription_error(&mut world, thief).contains("another user"));
-}
-
-#[test]
 fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
-    for principal in [None, Some("ada")] {
+    for (principal, user) in [(None, 1_000), (Some("ada"), 1_000), (None, 65_534)] {
         let (mut world, node) = World::with_agent("cpus:4;mem:1024");
         let info = v1::FrameworkInfo {
             principal: principal.map(str::to_owned),
             ..plain()
         };
-        world.caller = local(1_000);
+        world.caller = local(user);
         let scheduler = world.subscribe(info.clone());
         let claimed = World::with_id(info, &scheduler.id);
         let record = world.registry.frameworks[0].clone();
         assert_eq!(record.principal.as_deref(), principal);
-        assert_eq!(record.user, Some(1_000));
+        assert_eq!(record.user, Some(user));
         for is_told_of in [false, true] {
             world = world.restart();
-            world.caller = local(65_534);
+            world.caller = local(1_001);
             if is_told_of {
                 let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
                 let mut told = claimed.clone();
@@ -237,13 +223,13 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
             let thief = world.try_subscribe(claimed.clone());
             assert!(subscription_error(&mut world, thief).contains("another user"));
             // Root may take its place, and makes it nobody else's.
-            for user in [0, 1_000] {
-                world.caller = local(user);
+            for caller in [0, user] {
+                world.caller = local(caller);
                 assert_eq!(world.subscribe(claimed.clone()).id, scheduler.id);
                 assert_eq!(world.registry.frameworks, std::slice::from_ref(&record));
             }
         }
-        world.caller = local(1_000);
+        world.caller = local(user);
         let again = world.subscribe(claimed.clone());
         world.call_accepted(&again, Action::Teardown);
         assert!(world.registry.frameworks.is_empty());
@@ -274,16 +260,45 @@ fn the_user_of_a_framework_that_an_older_master_noted_without_is_added() {
 }
 
 #[test]
+fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
+    let mut world = World::new();
+    let gone = ["ada", "mallory"].map(|owner| {
+        let scheduler = world.subscribe(owned(owner));
+        let framework_id = scheduler.id.clone();
+        world.ask(Request::Teardown { framework_id });
+        (owner, scheduler.id)
+    });
+    // More than are remembered, half of them before the master is restarted.
+    for part in 0..2 {
+        for number in 0..6_000 {
+            let id = FrameworkId::new(&format!("f{part}-{number}")).unwrap();
+            let mallory = Identity {
+                principal: Some("mallory".to_owned()),
+                user: None,
+            };
+            world.core.note_removal(&id, mallory, false);
+        }
+        world.input(Input::Tick);
+        assert!(world.registry.removed_frameworks.len() <= 10_000);
+        world = world.restart();
+        for (owner, id) in &gone {
+            let back = world.try_subscribe(World::with_id(owned(owner), id));
+            assert!(subscription_error(&mut world, back).contains("removed"));
+        }
+    }
+}
+
+#[test]
 fn what_is_kept_of_frameworks_is_bounded() {
     let mut world = World::new();
     for number in 0..10_005 {
         let id = FrameworkId::new(&format!("f{number}")).unwrap();
-        world.core.note_removal(&id);
+        world.core.note_removal(&id, Identity::default(), false);
     }
     world.input(Input::Tick);
     let removed = &world.registry.removed_frameworks;
     assert_eq!(removed.len(), 10_000);
-    assert_eq!(removed[0].0, "f5", "the oldest are forgotten");
+    assert_eq!(removed[0].framework_id, "f5", "the oldest are forgotten");
     // An owner that nobody has heard of for long.
     let mut config = config();
     config.registry_gc_interval = 10 * SECOND;

@@ -1,0 +1,154 @@
+//! Ids of frameworks that were removed, which nobody gets again.
+//!
+//! So many are remembered. Of more, the oldest of the owner with most is forgotten, so that nobody's many frameworks push out
+//! another's; those that operators ended count apart from those that the same owner ended, which so cannot make its own
+//! forgotten. Invariant: each id is in one group, and the groups are exactly those of `by_size`.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use meseta_resources::FrameworkId;
+
+use super::ownership::Identity;
+use super::persisted::RemovedRecord;
+
+/// Removed frameworks that are remembered. An agent that is away for longer than it takes to remove so many
+/// brings its framework back.
+pub(in crate::core) const REMOVED_MAX: usize = 10_000;
+
+/// Removals that have their share of what is remembered together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::core) struct RemovalGroup {
+    /// Whose the frameworks were; nobody's in particular where that was not known.
+    pub(in crate::core) owner: Identity,
+    /// Whether operators ended them.
+    pub(in crate::core) by_operator: bool,
+}
+
+impl RemovalGroup {
+    pub(in crate::core) fn of(record: &RemovedRecord) -> Self {
+        Self {
+            owner: Identity {
+                principal: record.principal.clone(),
+                user: record.user,
+            },
+            by_operator: record.by_operator,
+        }
+    }
+}
+
+/// How many removals a group has, the oldest of them, and the group: the last of these is the one that loses its oldest.
+type Size = (usize, Reverse<u64>, Arc<RemovalGroup>);
+
+#[derive(Debug, Default)]
+pub(in crate::core) struct Removals {
+    ids: BTreeSet<FrameworkId>,
+    /// Oldest first, each with its number.
+    groups: BTreeMap<Arc<RemovalGroup>, VecDeque<(u64, FrameworkId)>>,
+    by_size: BTreeSet<Size>,
+    /// The number of the next removal.
+    next: u64,
+}
+
+impl Removals {
+    pub(in crate::core) fn contains(&self, id: &FrameworkId) -> bool {
+        self.ids.contains(id)
+    }
+
+    pub(in crate::core) fn ids(&self) -> impl Iterator<Item = &FrameworkId> {
+        self.ids.iter()
+    }
+
+    /// Remembers one that is not there yet, as the newest. Tells which one is forgotten for it.
+    pub(in crate::core) fn insert(
+        &mut self,
+        id: FrameworkId,
+        group: RemovalGroup,
+    ) -> Option<FrameworkId> {
+        if !self.ids.insert(id.clone()) {
+            return None;
+        }
+        let number = self.next;
+        self.next += 1;
+        self.change(&Arc::new(group), |members| members.push_back((number, id)));
+        if self.ids.len() <= REMOVED_MAX {
+            return None;
+        }
+        let (.., largest) = self.by_size.last().cloned()?;
+        let (_, forgotten) = self.change(&largest, VecDeque::pop_front)?;
+        self.ids.remove(&forgotten);
+        Some(forgotten)
+    }
+
+    fn change<T>(
+        &mut self,
+        group: &Arc<RemovalGroup>,
+        change: impl FnOnce(&mut VecDeque<(u64, FrameworkId)>) -> T,
+    ) -> T {
+        let known = self.groups.remove_entry(group);
+        let (group, mut members) = known.unwrap_or_else(|| (group.clone(), VecDeque::new()));
+        let size = |members: &VecDeque<(u64, FrameworkId)>| {
+            let (oldest, _) = members.front()?;
+            Some((members.len(), Reverse(*oldest), group.clone()))
+        };
+        if let Some(before) = size(&members) {
+            self.by_size.remove(&before);
+        }
+        let changed = change(&mut members);
+        if let Some(after) = size(&members) {
+            self.by_size.insert(after);
+            self.groups.insert(group, members);
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(principal: &str, by_operator: bool) -> RemovalGroup {
+        RemovalGroup {
+            owner: Identity {
+                principal: Some(principal.to_owned()),
+                user: None,
+            },
+            by_operator,
+        }
+    }
+
+    fn id(name: &str, number: usize) -> FrameworkId {
+        FrameworkId::new(&format!("{name}-{number}")).expect("an id")
+    }
+
+    #[test]
+    fn the_oldest_of_the_owner_with_most_is_forgotten() {
+        let mut removals = Removals::default();
+        let (ended, own) = (group("mallory", true), group("mallory", false));
+        removals.insert(id("ended", 0), ended);
+        removals.insert(id("ada", 0), group("ada", false));
+        for number in 0..3 * REMOVED_MAX {
+            let forgotten = removals.insert(id("own", number), own.clone());
+            let expected = number.checked_sub(REMOVED_MAX - 2);
+            assert_eq!(forgotten, expected.map(|oldest| id("own", oldest)));
+        }
+        assert!(removals.contains(&id("ended", 0)) && removals.contains(&id("ada", 0)));
+        assert_eq!(removals.ids().count(), REMOVED_MAX);
+        assert_eq!(removals.insert(id("ada", 0), own), None, "it is known");
+        assert!(removals.contains(&id("own", 2 * REMOVED_MAX + 2)));
+    }
+
+    #[test]
+    fn of_owners_with_as_many_the_one_with_the_oldest_loses_it() {
+        let mut removals = Removals::default();
+        for number in 0..=REMOVED_MAX {
+            // The names are in the other order.
+            let owner = group(&format!("{:05}", REMOVED_MAX - number), false);
+            let forgotten = removals.insert(id("f", number), owner);
+            assert_eq!(forgotten, (number == REMOVED_MAX).then(|| id("f", 0)));
+        }
+        assert_eq!(removals.groups.len(), REMOVED_MAX);
+        assert_eq!(removals.by_size.len(), REMOVED_MAX);
+    }
+}
