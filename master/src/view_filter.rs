@@ -112,6 +112,7 @@ pub(crate) fn policies(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
         frameworks: Arc::default(),
         completed_frameworks: Vec::new(),
         offers: Vec::new(),
+        inverse_offers: Arc::default(),
         weights: weights
             .filter(|(role, _)| may_view_role(approver, role))
             .map(|(role, weight)| (role.clone(), *weight))
@@ -144,6 +145,7 @@ fn whole(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
         frameworks: snapshot.frameworks.clone(),
         completed_frameworks: snapshot.completed_frameworks.clone(),
         offers: snapshot.offers.clone(),
+        inverse_offers: snapshot.inverse_offers.clone(),
         recovered_agents: snapshot.recovered_agents.clone(),
         unreachable_agents: snapshot.unreachable_agents.clone(),
         gone_agents: snapshot.gone_agents.clone(),
@@ -176,11 +178,15 @@ pub(crate) fn cluster(
     let agents = agents(&snapshot.agents, previous, &mut decisions, cost);
     let offers = snapshot.offers.iter();
     let offers = offers.filter(|offer| decisions.visible_frameworks.contains(&offer.framework_id));
+    let inverse_offers = snapshot.inverse_offers.iter();
+    let inverse_offers =
+        inverse_offers.filter(|offer| decisions.visible_frameworks.contains(&offer.framework_id));
     Snapshot {
         agents: Arc::new(agents),
         frameworks: Arc::new(frameworks),
         completed_frameworks,
         offers: offers.cloned().collect(),
+        inverse_offers: Arc::new(inverse_offers.cloned().collect()),
         recovered_agents: snapshot.recovered_agents.clone(),
         unreachable_agents: snapshot.unreachable_agents.clone(),
         gone_agents: snapshot.gone_agents.clone(),

@@ -79,6 +79,7 @@ impl MasterCore {
             .agents
             .views(|agent| view(agent, offers, deactivations));
         let offers: Vec<_> = self.offers.values().cloned().collect();
+        let inverse_offers = self.inverse_offers.view();
         let frameworks = self
             .frameworks
             .views(|framework| FrameworkView::of(framework, false));
@@ -101,10 +102,13 @@ impl MasterCore {
                 .collect(),
             frameworks,
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
-            derived: self
-                .cached_snapshots
-                .derived(self.agents.views_version(), &offers),
+            derived: self.cached_snapshots.derived(
+                self.agents.views_version(),
+                &offers,
+                &inverse_offers,
+            ),
             offers,
+            inverse_offers,
             ..self.take_policies()
         }
     }
@@ -125,6 +129,7 @@ impl MasterCore {
             frameworks: Arc::default(),
             completed_frameworks: Vec::new(),
             offers: Vec::new(),
+            inverse_offers: Arc::default(),
             weights: self.weights.clone(),
             quotas: self.operator.quotas.clone(),
             maintenance: self.operator.maintenance.maintenance().clone(),

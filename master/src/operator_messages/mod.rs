@@ -10,10 +10,13 @@ use meseta_access::Approver;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::master::response::{self, get_agents, get_executors, get_frameworks};
 use meseta_proto::mesos::v1::{self, ExecutorInfo, TimeInfo, value};
-use meseta_resources::{Resources, Role};
+use meseta_resources::{AgentId, Resources, Role};
 use prost::Message;
 
-use crate::core::{AgentView, Drain, Format, FrameworkView, Offer, Snapshot, TaskRecord, to_wire};
+use crate::core::{
+    AgentView, Drain, Format, FrameworkView, InverseOffer, Offer, Snapshot, TaskRecord,
+    inverse_offer_to_wire, to_wire,
+};
 use crate::view_filter;
 use crate::views;
 
@@ -158,6 +161,11 @@ pub(crate) fn framework(
             .iter()
             .map(|found| offer(snapshot, found))
             .collect(),
+        inverse_offers: entry
+            .map_or(&[][..], |entry| entry.inverse_offers.as_slice())
+            .iter()
+            .filter_map(|found| inverse_offer(snapshot, found))
+            .collect(),
         allocated_resources: to_wire(
             entry.map_or(&nothing, |entry| &entry.used),
             Format::Endpoint,
@@ -171,15 +179,21 @@ pub(crate) fn framework(
     }
 }
 
-/// An offer as its framework sees it, but for the maintenance that is planned.
-pub(crate) fn offer(snapshot: &Snapshot, offer: &Offer) -> v1::Offer {
+fn agent_of<'a>(snapshot: &'a Snapshot, id: &AgentId) -> Option<&'a AgentView> {
     // Agents are in the order of their ids.
-    let agent_index = snapshot
-        .agents
-        .binary_search_by(|agent| agent.id().cmp(&offer.agent_id));
-    let agent = agent_index
-        .ok()
-        .and_then(|agent_index| snapshot.agents.get(agent_index));
+    let index = snapshot.agents.binary_search_by(|agent| agent.id().cmp(id));
+    snapshot.agents.get(index.ok()?).map(|agent| &**agent)
+}
+
+/// An inverse offer as its framework sees it.
+fn inverse_offer(snapshot: &Snapshot, offer: &InverseOffer) -> Option<v1::InverseOffer> {
+    let agent = agent_of(snapshot, &offer.agent_id)?;
+    Some(inverse_offer_to_wire(offer, &agent.profile))
+}
+
+/// An offer as its framework sees it.
+pub(crate) fn offer(snapshot: &Snapshot, offer: &Offer) -> v1::Offer {
+    let agent = agent_of(snapshot, &offer.agent_id);
     let profile = agent.map(|agent| &agent.profile);
     let info = profile.map(|profile| &profile.info);
     let executors = agent.into_iter().flat_map(|agent| agent.executors.keys());
@@ -197,7 +211,7 @@ pub(crate) fn offer(snapshot: &Snapshot, offer: &Offer) -> v1::Offer {
         allocation_info: Some(v1::resource::AllocationInfo {
             role: Some(offer.role.to_string()),
         }),
-        ..v1::Offer::default()
+        unavailability: offer.unavailability,
     }
 }
 

@@ -6,6 +6,7 @@
 //! is asked between two ticks than schedulers that read can take.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_allocator::InverseAnswer;
@@ -65,13 +66,14 @@ impl MasterCore {
             self.timers.set(due, Timer::InverseOffer { offer })
         });
         let offer = InverseOffer {
+            id,
             framework_id: framework.clone(),
             agent_id: agent.clone(),
             unavailability,
             timer,
         };
-        let message = to_wire(&id, &offer, &profile);
-        self.inverse_offers.insert(id, offer);
+        let message = to_wire(&offer, &profile);
+        self.inverse_offers.insert(offer);
         Some(message)
     }
 
@@ -89,9 +91,9 @@ impl MasterCore {
             ));
         }
         for id in ids {
-            let known = self.inverse_offers.by_id.get_key_value(id.value.as_str());
-            let own = known.filter(|(_, offer)| offer.framework_id == *framework);
-            let Some(id) = own.map(|(id, _)| id.clone()) else {
+            let known = self.inverse_offers.get(&id.value);
+            let own = known.filter(|offer| offer.framework_id == *framework);
+            let Some(id) = own.map(|offer| offer.id.clone()) else {
                 tracing::info!(framework_id = %framework, inverse_offer_id = %id.value.escape_debug(), "answer to an inverse offer that is not valid any more");
                 continue;
             };
@@ -107,8 +109,9 @@ impl MasterCore {
             if let Some(agent) = self.agents.get_mut(&offer.agent_id) {
                 let answered = &mut self.inverse_offers.answered;
                 let of_framework = answered.entry(offer.framework_id.clone()).or_default();
-                of_framework.insert(offer.agent_id);
-                agent.inverse_replies.insert(offer.framework_id, reply);
+                of_framework.insert(offer.agent_id.clone());
+                let replies = &mut agent.inverse_replies;
+                replies.insert(offer.framework_id.clone(), reply);
             }
         }
         Answer::Accepted
@@ -137,7 +140,7 @@ impl MasterCore {
         }
     }
 
-    fn take_inverse_offer(&mut self, id: &OfferId) -> Option<InverseOffer> {
+    fn take_inverse_offer(&mut self, id: &OfferId) -> Option<Arc<InverseOffer>> {
         let offer = self.inverse_offers.remove(id)?;
         if let Some(timer) = offer.timer {
             self.timers.cancel(timer);
@@ -205,9 +208,10 @@ impl MasterCore {
     }
 }
 
-fn to_wire(id: &OfferId, offer: &InverseOffer, agent: &AgentProfile) -> v1::InverseOffer {
+/// An inverse offer as the framework sees it.
+pub(crate) fn to_wire(offer: &InverseOffer, agent: &AgentProfile) -> v1::InverseOffer {
     v1::InverseOffer {
-        id: id.into(),
+        id: (&offer.id).into(),
         url: Some(agent.url()),
         framework_id: (&offer.framework_id).into(),
         agent_id: Some((&offer.agent_id).into()),

@@ -119,10 +119,10 @@ impl MasterCore {
             agent_id,
             role,
             resources,
+            unavailability: self.operator.maintenance.of_agent(&agent.profile).copied(),
             timer: None,
         };
-        let mut message = to_wire(&offer, framework, agent);
-        message.unavailability = self.operator.maintenance.of_agent(&agent.profile).copied();
+        let message = to_wire(&offer, framework, agent);
         let bytes = message.encoded_len();
         let is_full = framework.offers.len() >= OFFERS_PER_FRAMEWORK_MAX;
         if let Some(wait) = self.must_wait(&offer, is_full, bytes, sent) {
@@ -314,7 +314,7 @@ pub(in crate::core) fn to_wire(offer: &Offer, framework: &Framework, agent: &Age
             .executors_of(&offer.framework_id)
             .map(|executor| (&executor.executor_id).into())
             .collect(),
-        unavailability: None,
+        unavailability: offer.unavailability,
         allocation_info: capabilities
             .multi_role
             .then(|| v1::resource::AllocationInfo {

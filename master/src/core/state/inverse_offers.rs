@@ -1,6 +1,7 @@
 //! Inverse offers that are outstanding, and what frameworks last answered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1;
@@ -10,10 +11,11 @@ use crate::core::timers::TimerKey;
 
 /// A framework is asked to leave an agent.
 #[derive(Debug)]
-pub(in crate::core) struct InverseOffer {
-    pub(in crate::core) framework_id: FrameworkId,
-    pub(in crate::core) agent_id: AgentId,
-    pub(in crate::core) unavailability: v1::Unavailability,
+pub struct InverseOffer {
+    pub id: OfferId,
+    pub framework_id: FrameworkId,
+    pub agent_id: AgentId,
+    pub unavailability: v1::Unavailability,
     /// Withdraws it, if it lives only so long.
     pub(in crate::core) timer: Option<TimerKey>,
 }
@@ -29,7 +31,9 @@ pub struct Reply {
 /// What is outstanding, and with whom.
 #[derive(Debug, Default)]
 pub(in crate::core) struct InverseOffers {
-    pub(in crate::core) by_id: BTreeMap<OfferId, InverseOffer>,
+    by_id: BTreeMap<OfferId, Arc<InverseOffer>>,
+    /// The same for readers, in the order of their ids, until one comes or goes.
+    view: Option<Arc<Vec<Arc<InverseOffer>>>>,
     pub(in crate::core) of_framework: BTreeMap<FrameworkId, BTreeSet<OfferId>>,
     pub(in crate::core) of_agent: BTreeMap<AgentId, BTreeSet<OfferId>>,
     /// The agents of which a framework has answered for good.
@@ -37,16 +41,33 @@ pub(in crate::core) struct InverseOffers {
 }
 
 impl InverseOffers {
-    pub(in crate::core) fn insert(&mut self, id: OfferId, offer: InverseOffer) {
+    pub(in crate::core) fn get(&self, id: &str) -> Option<&Arc<InverseOffer>> {
+        self.by_id.get(id)
+    }
+
+    pub(in crate::core) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<InverseOffer>> {
+        self.by_id.values()
+    }
+
+    /// All of them, for readers; the same object until one comes or goes.
+    pub(in crate::core) fn view(&mut self) -> Arc<Vec<Arc<InverseOffer>>> {
+        let all = || Arc::new(self.by_id.values().cloned().collect());
+        self.view.get_or_insert_with(all).clone()
+    }
+
+    pub(in crate::core) fn insert(&mut self, offer: InverseOffer) {
+        let id = &offer.id;
         let framework = self.of_framework.entry(offer.framework_id.clone());
         framework.or_default().insert(id.clone());
         let agent = self.of_agent.entry(offer.agent_id.clone());
         agent.or_default().insert(id.clone());
-        self.by_id.insert(id, offer);
+        self.view = None;
+        self.by_id.insert(id.clone(), Arc::new(offer));
     }
 
-    pub(in crate::core) fn remove(&mut self, id: &OfferId) -> Option<InverseOffer> {
+    pub(in crate::core) fn remove(&mut self, id: &OfferId) -> Option<Arc<InverseOffer>> {
         let offer = self.by_id.remove(id)?;
+        self.view = None;
         forget(&mut self.of_framework, &offer.framework_id, id);
         forget(&mut self.of_agent, &offer.agent_id, id);
         Some(offer)

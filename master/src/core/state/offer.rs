@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use meseta_allocator::Outstanding;
+use meseta_proto::mesos::v1::Unavailability;
 use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
 
 use crate::core::timers::TimerKey;
@@ -16,6 +17,8 @@ pub struct Offer {
     pub role: Role,
     /// Allocated to the role.
     pub resources: Resources,
+    /// The maintenance of its agent that was planned when it was made.
+    pub unavailability: Option<Unavailability>,
     /// Rescinds it, if it lives only so long.
     pub(in crate::core) timer: Option<TimerKey>,
 }

@@ -221,7 +221,7 @@ impl MasterCore {
     }
 
     pub(super) fn inverse_offers_are_empty(&self) -> bool {
-        self.inverse_offers.by_id.is_empty()
+        self.inverse_offers.iter().len() == 0
     }
 
     /// Whether its tables agree, and all that is outstanding is with somebody who is there.
@@ -235,7 +235,8 @@ impl MasterCore {
             }
         }
         assert_eq!(kept.answered, answered);
-        for (id, offer) in &kept.by_id {
+        for offer in kept.iter() {
+            let id = &offer.id;
             assert!(kept.of_framework[&offer.framework_id].contains(id));
             assert!(kept.of_agent[&offer.agent_id].contains(id));
             let framework = &self.frameworks[&offer.framework_id];
@@ -247,11 +248,11 @@ impl MasterCore {
         let count = |ids: &BTreeSet<OfferId>| ids.len();
         assert_eq!(
             kept.of_framework.values().map(count).sum::<usize>(),
-            kept.by_id.len()
+            kept.iter().len()
         );
         assert_eq!(
             kept.of_agent.values().map(count).sum::<usize>(),
-            kept.by_id.len()
+            kept.iter().len()
         );
     }
 }

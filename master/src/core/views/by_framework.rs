@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::TaskState;
 use meseta_resources::{AgentId, FrameworkId, Resources};
 
 use super::snapshot::{AgentView, Snapshot};
+use crate::core::state::inverse_offers::InverseOffer;
 use crate::core::state::offer::Offer;
 use crate::core::state::task::{ExecutorRecord, TaskRecord};
 
@@ -80,6 +81,7 @@ pub struct FrameworkEntities {
     pub states: StateCounts,
     pub executors: Vec<Arc<ExecutorRecord>>,
     pub offers: Vec<Arc<Offer>>,
+    pub inverse_offers: Vec<Arc<InverseOffer>>,
     pub used: Resources,
     pub offered: Resources,
 }
@@ -105,6 +107,10 @@ impl ByFramework {
             let entry = all.entry(&offer.framework_id);
             entry.offered += &offer.resources;
             entry.offers.push(offer.clone());
+        }
+        for offer in snapshot.inverse_offers.iter() {
+            let entry = all.entry(&offer.framework_id);
+            entry.inverse_offers.push(offer.clone());
         }
         all
     }

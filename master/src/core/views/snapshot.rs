@@ -24,7 +24,7 @@ use crate::core::state::counters::Counters;
 use crate::core::state::deactivation::{Deactivation, Deactivations};
 use crate::core::state::framework::{Capabilities, Framework, Link};
 use crate::core::state::framework_counters::FrameworkCounters;
-use crate::core::state::inverse_offers::Reply as InverseReply;
+use crate::core::state::inverse_offers::{InverseOffer, Reply as InverseReply};
 use crate::core::state::maintenance::Maintenance;
 use crate::core::state::offer::Offer;
 use crate::core::state::operation::OperationTable;
@@ -56,6 +56,8 @@ pub struct Snapshot {
     pub frameworks: Arc<Vec<Arc<FrameworkView>>>,
     pub completed_frameworks: Vec<Arc<FrameworkView>>,
     pub offers: Vec<Arc<Offer>>,
+    /// In the order of their ids.
+    pub inverse_offers: Arc<Vec<Arc<InverseOffer>>>,
     pub weights: BTreeMap<Role, f64>,
     pub quotas: Arc<BTreeMap<Role, Quota>>,
     pub maintenance: Arc<Maintenance>,
@@ -82,8 +84,16 @@ pub(in crate::core) struct CachedSnapshots {
     /// Without agents, frameworks and offers.
     pub(in crate::core) policies: Option<Arc<Snapshot>>,
     derived: Arc<DerivedViews>,
-    /// What that is derived from: the version of the agents' views, and the offers.
-    derived_from: (u64, Vec<Arc<Offer>>),
+    derived_from: DerivedFrom,
+}
+
+/// What [`DerivedViews`] are derived from.
+#[derive(Debug, Default)]
+struct DerivedFrom {
+    /// The version of the agents' views.
+    agents_version: u64,
+    offers: Vec<Arc<Offer>>,
+    inverse_offers: Arc<Vec<Arc<InverseOffer>>>,
 }
 
 impl CachedSnapshots {
@@ -92,22 +102,29 @@ impl CachedSnapshots {
         (self.full, self.policies) = (None, None);
     }
 
-    /// What was found out of the snapshot before, if neither agents nor offers have changed since.
+    /// What was found out of the snapshot before, if neither agents nor offers of either kind have changed since.
     pub(in crate::core) fn derived(
         &mut self,
         agents_version: u64,
         offers: &[Arc<Offer>],
+        inverse_offers: &Arc<Vec<Arc<InverseOffer>>>,
     ) -> Arc<DerivedViews> {
-        let (known_version, known_offers) = &self.derived_from;
-        let is_same = *known_version == agents_version
-            && known_offers.len() == offers.len()
-            && known_offers
+        let known = &self.derived_from;
+        let is_same = known.agents_version == agents_version
+            && Arc::ptr_eq(&known.inverse_offers, inverse_offers)
+            && known.offers.len() == offers.len()
+            && known
+                .offers
                 .iter()
                 .zip(offers)
                 .all(|(known, offer)| Arc::ptr_eq(known, offer));
         if !is_same {
             self.derived = Arc::default();
-            self.derived_from = (agents_version, offers.to_vec());
+            self.derived_from = DerivedFrom {
+                agents_version,
+                offers: offers.to_vec(),
+                inverse_offers: inverse_offers.clone(),
+            };
         }
         self.derived.clone()
     }

@@ -86,6 +86,9 @@ fn who_runs_something_there_is_asked_to_leave_in_the_shape_of_mesos() {
     let planned = window(vec![node_machine()]).unavailability;
     assert_eq!(asked.unavailability, planned);
     assert!(asked.resources.is_empty());
+    // So operators are shown it.
+    let shown = crate::operator_messages::frameworks(&world.core.snapshot());
+    assert_eq!(shown.frameworks[0].inverse_offers, [asked]);
     // Once is enough as long as it is not answered.
     world.live(Duration::from_secs(10), &[&node]);
     assert!(world.inverse_offers(&scheduler).is_empty());
@@ -104,6 +107,14 @@ fn who_holds_only_an_offer_is_asked_too_and_who_holds_nothing_is_not() {
     assert!(offered.unwrap().offers[0].unavailability.is_some());
     assert!(events.iter().any(|event| event.inverse_offers.is_some()));
     assert!(world.inverse_offers(&other).is_empty());
+    // Operators are shown both, the holder's only.
+    let snapshot = world.core.snapshot();
+    let shown = crate::operator_messages::frameworks(&snapshot).frameworks;
+    assert_eq!(shown[0].offers, offered.unwrap().offers);
+    assert_eq!(
+        (shown[0].inverse_offers.len(), shown[1].inverse_offers.len()),
+        (1, 0)
+    );
 }
 
 #[test]
@@ -284,5 +295,5 @@ fn however_many_agents_are_scheduled_so_much_is_asked_between_two_ticks() {
         }
         world.advance(SECOND);
     }
-    assert_eq!(world.core.inverse_offers.by_id.len(), AGENTS);
+    assert_eq!(world.core.inverse_offers.iter().len(), AGENTS);
 }
