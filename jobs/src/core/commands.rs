@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::dealt::Dealt;
 use super::input::{Accepted, Refusal, Request};
 use super::job::{Job, Progress, Run};
 use super::records::{JobRecord, Key, Rollout, RunRecord, Size, Stop, VersionRecord};
@@ -103,9 +104,6 @@ impl State {
             }
         }
         self.make_room(&spec)?;
-        if was_stopped {
-            self.job_mut(&name)?.record.last_due = now;
-        }
         self.replace(&name, spec);
         Ok(name)
     }
@@ -132,6 +130,7 @@ impl State {
             over: Vec::new(),
             sizes: BTreeMap::new(),
             last_due: self.clock.unix,
+            dealt: Dealt::default(),
         };
         let mut job = Job::new(&name, record);
         job.progress.at = self.clock.at;
@@ -164,8 +163,12 @@ impl State {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
-        job.record.last_due = now;
         let was_stopped = job.record.stop.take().is_some();
+        if job.is_cron() && !was_stopped {
+            // Nothing before is made up for, also where the clock is set back.
+            job.record.dealt.add(job.record.last_due, now);
+        }
+        job.record.last_due = now;
         job.record.held |= was_stopped;
         let from = std::mem::replace(&mut job.record.target, version);
         if job.is_service() {

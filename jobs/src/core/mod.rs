@@ -2,7 +2,7 @@
 //!
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable, of which
 //! [`versions`] can be large; [`commands`] takes requests as far as there is [`room`], [`updates`] the states of tasks, [`runs`] starts and ends batches,
-//! of which some indexes are [`waiting`], [`service`] plans services, [`decide`] carries that out, of which [`kills`] leave in
+//! of which some indexes are [`waiting`] and some times of a schedule are [`dealt`] with, [`service`] plans services, [`decide`] carries that out, of which [`kills`] leave in
 //! turn, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it, [`discovery`] where it is.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
 //! [`volume_updates`] what is told of that, and the release.
@@ -10,6 +10,7 @@
 
 mod clock;
 mod commands;
+mod dealt;
 mod decide;
 mod discovery;
 mod input;

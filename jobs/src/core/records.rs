@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::dealt::Dealt;
 use super::input::Record;
 use super::volume::VolumeRecord;
 use crate::spec::JobSpec;
@@ -52,8 +53,11 @@ pub(super) struct JobRecord {
     pub(super) runs: BTreeMap<u64, RunRecord>,
     /// Runs that are over, the oldest first.
     pub(super) over: Vec<RunSummary>,
-    /// The last time of a cron schedule that was dealt with, since 1970.
+    /// The last time of a cron schedule that was dealt with, since 1970; what follows is looked for from here on.
     pub(super) last_due: Duration,
+    /// All of its times that were dealt with, also those that lie ahead of a clock that was set back.
+    #[serde(default, skip_serializing_if = "Dealt::is_empty")]
+    pub(super) dealt: Dealt,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::dealt::Dealt;
 use super::job::{Job, KillReason, Run, Wanted};
 use super::records::{Outcome, RunSummary};
 use super::sizes::Sizes;
@@ -18,6 +19,9 @@ const SET_BACK_MIN: Duration = Duration::from_secs(60);
 pub(super) const TIMES_MAX: usize = 10_000;
 /// Missed times of a schedule that are counted.
 const MISSED_MAX: u32 = 100;
+/// Missed times before the last by less than this do not come again where the clock is set back. Of others it is not known
+/// whether they were missed, or the clock was ahead.
+const MISSED_SPAN: Duration = Duration::from_secs(3 * 3600);
 
 impl Job {
     /// Whether tasks of a cancelled run have not ended, so that none of another may start.
@@ -262,9 +266,15 @@ impl State {
         let Kind::Cron(cron) = &spec.kind else {
             return;
         };
-        let due = self.due(cron, first, now, &mut firing.times);
+        let dealt = &job.record.dealt;
+        let due = self.due((cron, dealt), first, now, &mut firing.times);
         let (active, job_size) = (job.active_runs().count(), job.size());
         if let Some(job) = self.jobs.get_mut(name) {
+            let after = match due.last.saturating_sub(first) > MISSED_SPAN {
+                true => due.last.saturating_sub(MISSED_SPAN),
+                false => job.record.last_due,
+            };
+            job.record.dealt.add(after, due.last);
             job.record.last_due = due.last;
         }
         self.save(name);
@@ -310,7 +320,8 @@ impl State {
         sizes.change(&spec.role, job_size, wanted);
     }
 
-    /// Where the clock was ahead and is set back, a schedule goes on from now, if a time of it would be left out.
+    /// Where the clock was ahead and is set back, a schedule goes on from now, if a time of it would be left out that was not
+    /// dealt with.
     pub(super) fn follow_set_clock(&mut self, name: &str) {
         let (now, next_time) = (self.clock.unix, self.options.next_time);
         let is_behind = |job: &&mut Job| {
@@ -319,14 +330,16 @@ impl State {
                 Some(Kind::Cron(cron)) if last_due > now.saturating_add(SET_BACK_MIN) => cron,
                 _ => return false,
             };
-            next_time(cron, now).is_some_and(|next| next < last_due)
+            let next = job.record.dealt.next(now, |after| next_time(cron, after));
+            next.is_some_and(|next| next < last_due)
         };
         let Some(job) = self.jobs.get_mut(name).filter(is_behind) else {
             return;
         };
         job.record.last_due = now;
         self.save(name);
-        let text = "the clock was set back: the schedule goes on from now";
+        let text =
+            "the clock was set back: the schedule goes on from now, but for times that it has had";
         self.event(name, None, text);
     }
 
@@ -344,7 +357,11 @@ impl State {
             return next;
         }
         let next = match &job.spec()?.kind {
-            Kind::Cron(cron) => next_time(cron, job.record.last_due),
+            Kind::Cron(cron) => {
+                let record = &job.record;
+                let next = |after| next_time(cron, after);
+                record.dealt.next(record.last_due, next)
+            }
             Kind::Service(_) | Kind::Batch(_) => None,
         };
         job.next_due = Some((key, next));
@@ -352,10 +369,19 @@ impl State {
     }
 
     /// The last time that is due, and how many from the first on were missed.
-    fn due(&self, cron: &Cron, first: Duration, now: Duration, times: &mut usize) -> Due {
+    fn due(
+        &self,
+        (cron, dealt): (&Cron, &Dealt),
+        first: Duration,
+        now: Duration,
+        times: &mut usize,
+    ) -> Due {
         let mut next = |after| {
-            *times = times.saturating_sub(1);
-            (self.options.next_time)(cron, after).filter(|due| *due <= now)
+            let next = |after| {
+                *times = times.saturating_sub(1);
+                (self.options.next_time)(cron, after)
+            };
+            dealt.next(after, next).filter(|due| *due <= now)
         };
         let (mut due, mut skipped) = (first, 0);
         let mut later = next(due);

@@ -146,6 +146,77 @@ fn a_time_that_has_been_run_is_not_run_again_where_the_clock_is_set_back_before_
     assert_eq!(started(&world), 2);
 }
 
+fn started(world: &World) -> u64 {
+    world.state.jobs["nightly"].record.next_run - 1
+}
+
+/// The machine's clock is set so far ahead of what it was at the start, and another scheduler goes on.
+fn set_and_fail_over(world: &mut World, ahead: u64) {
+    world.set_ahead(Duration::from_secs(ahead));
+    world.sync();
+    world.crash();
+}
+
+#[test]
+fn the_times_of_a_schedule_come_once_where_the_clock_is_set_back_by_more_than_its_period() {
+    for fails_over in [false, true] {
+        let mut world = World::new(1, 3);
+        world.success_in_ten = 10;
+        world.set_ahead(Duration::from_secs(3_600));
+        submit(&mut world, cron(Overlap::Skip));
+        // The origin is 20 s after a full minute.
+        world.calm(290, None);
+        assert_eq!(started(&world), 5);
+        // It is edited, which makes no time come again.
+        submit(&mut world, changed(&cron(Overlap::Skip), "another"));
+        match fails_over {
+            true => set_and_fail_over(&mut world, 3_300),
+            false => world.set_ahead(Duration::from_secs(3_300)),
+        }
+        // From 10 s before it was submitted on: until then nothing had been run.
+        world.calm(290, None);
+        assert_eq!(started(&world), 5);
+        world.calm(60, None);
+        assert_eq!(started(&world), 6);
+    }
+}
+
+#[test]
+fn the_times_that_a_clock_far_ahead_has_run_do_not_come_again() {
+    const AHEAD: u64 = 6_000_000;
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    set_and_fail_over(&mut world, AHEAD);
+    submit(&mut world, cron(Overlap::Skip));
+    world.calm(130, None);
+    assert_eq!(started(&world), 2);
+    // Right again: none of these times was run.
+    set_and_fail_over(&mut world, 0);
+    world.calm(130, None);
+    assert_eq!(started(&world), 4);
+    // The last full minute before now was not run, and those that follow were.
+    set_and_fail_over(&mut world, AHEAD - 260);
+    world.calm(130, None);
+    assert_eq!(started(&world), 5);
+    world.calm(60, None);
+    assert_eq!(started(&world), 6);
+}
+
+#[test]
+fn a_time_that_was_missed_lately_does_not_come_again() {
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    world.set_ahead(Duration::from_secs(7_200));
+    submit(&mut world, cron(Overlap::Skip));
+    world.sleep(Duration::from_secs(3_600));
+    world.crash();
+    world.calm(10, None);
+    let before = started(&world);
+    set_and_fail_over(&mut world, 7_200 - 1_800);
+    world.calm(300, None);
+    assert_eq!(started(&world), before);
+}
+
 #[test]
 fn what_many_schedules_have_missed_takes_a_few_short_steps_and_each_runs_once() {
     let mut world = World::new(1, 0);
