@@ -218,6 +218,49 @@ fn a_time_that_was_missed_lately_does_not_come_again() {
 }
 
 #[test]
+fn a_submission_for_which_there_is_no_room_leaves_a_stopped_schedule_as_it_was() {
+    let mut world = World::new(1, 2);
+    world.success_in_ten = 10;
+    let large = |letter: &str| changed(&cron(Overlap::Skip), &letter.repeat(100_000));
+    for letter in ["a", "b", "c", "d"] {
+        submit(&mut world, large(letter));
+    }
+    world.calm(60, None);
+    let (name, purge) = ("nightly".to_owned(), false);
+    world.request(Request::Stop { name, purge });
+    world.calm(60, None);
+    world.state.spec_bytes_max = 900_000;
+    let seen = |world: &World| {
+        let job = &world.state.jobs["nightly"];
+        let told = job.events.clone();
+        (job.record.clone(), told, world.disk.clone())
+    };
+    let before = seen(&world);
+    assert_eq!(before.0.versions.len(), 4);
+    world.written.clear();
+    for spec in [
+        large("e"),
+        JobSpec {
+            name: "nightly".to_owned(),
+            ..batch("array", 1)
+        },
+    ] {
+        let id = world.request(Request::Submit(Box::new(spec)));
+        world.sync();
+        assert!(world.answers[&id].is_err());
+        assert_eq!((seen(&world), world.written.len()), (before.clone(), 0));
+    }
+    world.calm(130, None);
+    assert_eq!(seen(&world), before);
+    assert_eq!(state_of(&world, "nightly"), "stopped");
+    // What is stored of it starts again as it is.
+    world.crash();
+    submit(&mut world, large("d"));
+    world.calm(60, None);
+    assert_eq!(started(&world), before.0.next_run);
+}
+
+#[test]
 fn what_many_schedules_have_missed_takes_a_few_short_steps_and_each_runs_once() {
     let mut world = World::new(1, 0);
     for number in 0..200 {
