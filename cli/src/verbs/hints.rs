@@ -128,8 +128,12 @@ pub(super) fn of_certificate(error: &(dyn std::error::Error + 'static)) -> Optio
         "call it as its certificate does, or give it one for this address too (`meseta tls` makes such ones)"
     } else if words.contains("xpired") {
         "its certificate has ended: give it a new one (`meseta tls renew`)"
-    } else {
+    } else if words.contains("not valid yet") || words.contains("NotValidYet") {
+        "its certificate is not valid before a later time: have both machines keep the time (`timedatectl set-ntp true`)"
+    } else if words.contains("UnknownIssuer") || words.contains("BadSignature") {
         "--ca (or MESETA_CA) names the authority that signed its certificate; it was not this one"
+    } else {
+        "give it a certificate that servers and clients may show (`meseta tls` makes such ones)"
     })
 }
 
@@ -144,6 +148,27 @@ mod tests {
             assert!(after(status, "").is_some(), "{code}");
         }
         assert_eq!(after(StatusCode::INTERNAL_SERVER_ERROR, ""), None);
+    }
+
+    /// Whatever was wrong but its name or its end was said to be the authority.
+    #[test]
+    fn what_is_wrong_with_a_certificate_is_told_apart() {
+        for (words, part) in [
+            ("certificate not valid for name \"a\"", "call it"),
+            ("certificate expired: verified at time 2", "has ended"),
+            (
+                "certificate not valid yet: verification time 1",
+                "keep the time",
+            ),
+            ("UnknownIssuer", "--ca"),
+            ("BadSignature", "--ca"),
+            ("InvalidPurpose", "servers and clients may show"),
+        ] {
+            let error = std::io::Error::other(format!("invalid peer certificate: {words}"));
+            let hint = of_certificate(&error).expect("a hint");
+            assert!(hint.contains(part), "{words}: {hint}");
+        }
+        assert_eq!(of_certificate(&std::io::Error::other("refused")), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, ValueHint};
 use http::HeaderValue;
 use meseta_access::Credential;
 use meseta_daemon::client::{Client, Options, connector};
-use meseta_daemon::tls;
+use meseta_daemon::tls::{self, ShownCertificate};
 use tonic::Request;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
@@ -62,6 +62,9 @@ impl IdentityFlags {
         self.principal.as_deref()
     }
 }
+
+/// What was being done when its files could not be used.
+const UNUSABLE: &str = "the certificates of --ca, --cert and --key cannot be used";
 
 static IDENTITY: OnceLock<IdentityFlags> = OnceLock::new();
 
@@ -133,15 +136,22 @@ pub(super) fn scheme_trusting(trusted: Option<&Path>) -> &'static str {
     if trusted.is_some() { "https" } else { scheme() }
 }
 
-/// A client as [`client`] gives it, which believes this authority where the verb was given no other.
+/// A client as [`client`] gives it, which believes this authority where the verb was given no other, and keeps the
+/// certificate that it is shown.
 pub(super) fn client_trusting(
     trusted: Option<&Path>,
     is_encrypted: bool,
-) -> anyhow::Result<Client> {
-    let mut flags = flags();
-    flags.ca = flags.ca.or(trusted.map(Path::to_owned));
+) -> anyhow::Result<(Client, ShownCertificate)> {
+    let flags = flags();
     let authorization = authorization(&flags)?;
-    client_with(&flags, is_encrypted, None, authorization)
+    if !is_encrypted {
+        return Ok((in_the_clear(authorization), ShownCertificate::default()));
+    }
+    let trusted = flags.ca.as_deref().or(trusted);
+    let (encryption, shown) =
+        tls::client_that_records(trusted, own_pair(&flags)).context(UNUSABLE)?;
+    let client = Client::with(Options::default(), encryption, authorization);
+    Ok((client, shown))
 }
 
 fn client_with(
@@ -154,10 +164,14 @@ fn client_with(
         let encryption = encryption(flags, also)?;
         return Ok(Client::with(Options::default(), encryption, authorization));
     }
-    Ok(match authorization {
+    Ok(in_the_clear(authorization))
+}
+
+fn in_the_clear(authorization: Option<HeaderValue>) -> Client {
+    match authorization {
         None => Client::default(),
         given => Client::plaintext(Options::default(), given),
-    })
+    }
 }
 
 /// How often a server that says nothing is asked whether it is there, and for how long it may leave that unanswered: some
@@ -198,13 +212,16 @@ fn flags() -> IdentityFlags {
 }
 
 fn encryption(flags: &IdentityFlags, also: Option<&str>) -> anyhow::Result<tls::ClientConfig> {
-    let own = flags.cert.as_deref().zip(flags.key.as_deref());
-    let trusted = flags.ca.as_deref();
+    let (trusted, own) = (flags.ca.as_deref(), own_pair(flags));
     match also {
         Some(name) => tls::client_of_either(trusted, own, name),
         None => tls::client(trusted, own),
     }
-    .context("the certificates of --ca, --cert and --key cannot be used")
+    .context(UNUSABLE)
+}
+
+fn own_pair(flags: &IdentityFlags) -> Option<(&Path, &Path)> {
+    flags.cert.as_deref().zip(flags.key.as_deref())
 }
 
 fn authorization(flags: &IdentityFlags) -> anyhow::Result<Option<HeaderValue>> {

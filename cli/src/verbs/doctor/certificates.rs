@@ -1,7 +1,8 @@
-//! How long certificates in files are valid, of this machine's agent and of who asks the masters.
+//! How long certificates are valid: those in files, of this machine's daemons and of who asks the masters, and those that
+//! masters show.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use meseta_agent::{Finding, Severity};
@@ -22,13 +23,22 @@ pub(super) enum Kind {
 }
 
 /// A finding of each file, once, at this time since 1970.
-pub(super) fn check<'a>(
-    files: impl Iterator<Item = (&'a Path, Kind)>,
+pub(super) fn check(
+    files: impl Iterator<Item = (PathBuf, Kind)>,
     now: Duration,
 ) -> impl Iterator<Item = Finding> {
-    let files: BTreeSet<(&Path, Kind)> = files.collect();
+    let files: BTreeSet<(PathBuf, Kind)> = files.collect();
     let each = files.into_iter();
-    each.map(move |(path, kind)| evaluate(path, kind, tls::ends_of(path), now))
+    each.map(move |(path, kind)| evaluate(&path, kind, tls::ends_of(&path), now))
+}
+
+/// A finding of the certificate that a master has shown, and that ends then.
+pub(super) fn of_master(address: &str, end: Duration, now: Duration) -> Finding {
+    judge(
+        &format!("the certificate that master {address} shows"),
+        end,
+        now,
+    )
 }
 
 fn evaluate(
@@ -87,16 +97,18 @@ fn judge(what: &str, end: Duration, now: Duration) -> Finding {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    /// A certificate that ends with that year, in PEM form.
-    fn ending(year: i32) -> String {
-        let mut params = rcgen::CertificateParams::new(vec!["n1".to_owned()]).expect("names");
+    /// A certificate of loopback that ends with that year, and its key, in PEM form.
+    pub(in super::super) fn ending(year: i32) -> (String, String) {
+        let mut params =
+            rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("names");
         params.not_before = rcgen::date_time_ymd(2020, 1, 1);
         params.not_after = rcgen::date_time_ymd(year + 1, 1, 1);
         let key = rcgen::KeyPair::generate().expect("a key");
-        params.self_signed(&key).expect("signed").pem()
+        let pem = params.self_signed(&key).expect("signed").pem();
+        (pem, key.serialize_pem())
     }
 
     /// An authority that had ended was a problem also beside the one that had come in its place.
@@ -104,12 +116,12 @@ mod tests {
     fn one_valid_authority_suffices() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("ca.pem");
-        std::fs::write(&path, ending(2024) + &ending(2026)).expect("written");
+        std::fs::write(&path, ending(2024).0 + &ending(2026).0).expect("written");
         let ends = tls::ends_of(&path).expect("read");
         let day = Duration::from_secs(24 * 60 * 60);
         let (first, last) = (ends[0].expect("an end"), ends[1].expect("an end"));
         let severity = |kind, now| {
-            let found: Vec<Finding> = check([(path.as_path(), kind)].into_iter(), now).collect();
+            let found: Vec<Finding> = check([(path.clone(), kind)].into_iter(), now).collect();
             assert_eq!(found.len(), 1);
             found[0].severity
         };
@@ -123,7 +135,7 @@ mod tests {
         }
         assert_eq!(severity(Kind::Shown, first + day), Severity::Problem);
         // The way to an authority that has ended is not the only one.
-        std::fs::write(&path, ending(2026) + &ending(2024)).expect("written");
+        std::fs::write(&path, ending(2026).0 + &ending(2024).0).expect("written");
         assert_eq!(severity(Kind::Shown, first - 31 * day), Severity::Fine);
         assert_eq!(severity(Kind::Shown, first + day), Severity::Warning);
         assert_eq!(severity(Kind::Shown, last + day), Severity::Problem);
@@ -133,7 +145,7 @@ mod tests {
     fn a_certificate_that_ends_soon_is_named() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("cert.pem");
-        std::fs::write(&path, ending(2026)).expect("written");
+        std::fs::write(&path, ending(2026).0).expect("written");
         let day = Duration::from_secs(24 * 60 * 60);
         let end = tls::ends_of(&path).expect("read")[0].expect("an end");
         for (now, severity, part) in [
@@ -142,14 +154,18 @@ mod tests {
             (end + day, Severity::Problem, "has ended on 2027-01-01"),
         ] {
             // Named twice, as that of an agent is which is also shown, it is looked at once.
-            let both = [(path.as_path(), Kind::Shown); 2].into_iter();
-            let found: Vec<Finding> = check(both, now).collect();
+            let both = [(path.clone(), Kind::Shown), (path.clone(), Kind::Shown)];
+            let mut found: Vec<Finding> = check(both.into_iter(), now).collect();
             assert_eq!(found.len(), 1);
+            found.push(of_master("m:5050", end, now));
+            assert!(found[1].what.contains("master m:5050 shows"));
+            assert_eq!(found[1].severity, severity);
+            assert!(found[1].what.contains(part), "{}", found[1]);
             assert_eq!(found[0].severity, severity, "{}", found[0]);
             assert!(found[0].what.contains(part), "{}", found[0]);
         }
         let missing = dir.path().join("none");
-        let missing = [(missing.as_path(), Kind::Authorities)].into_iter();
+        let missing = [(missing, Kind::Authorities)].into_iter();
         let found: Vec<Finding> = check(missing, end).collect();
         assert_eq!(found[0].severity, Severity::Warning);
     }

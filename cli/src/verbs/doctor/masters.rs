@@ -1,4 +1,5 @@
-//! What `meseta doctor` finds about one master: whether it answers, is believed, has the same time and a like version.
+//! What `meseta doctor` finds about one master: whether it answers, is believed, has the same time and a like version; and which
+//! certificate it shows.
 //!
 //! [`ask`] reads, [`evaluate`] decides and is pure.
 
@@ -18,6 +19,13 @@ const SKEW_WARNING: Duration = Duration::from_secs(5);
 const SKEW_PROBLEM: Duration = Duration::from_secs(300);
 /// The master tells its time in whole seconds.
 const DATE_PRECISION: Duration = Duration::from_secs(1);
+
+/// A master's answer, and what was seen on the way.
+pub(super) struct Asked {
+    pub(super) answer: Answer,
+    /// When the certificate ends that it has shown, believed or not, since 1970.
+    pub(super) certificate_end: Option<Duration>,
+}
 
 /// What came of asking a master.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,28 +69,42 @@ impl Skew {
 
 /// Asks a master for its version, which it tells to everybody. `trusted` is the authority that is believed unless the
 /// verb was given one.
-pub(super) async fn ask(address: &str, trusted: Option<&Path>) -> Answer {
+pub(super) async fn ask(address: &str, trusted: Option<&Path>) -> Asked {
     let scheme = identity::scheme_trusting(trusted);
     let address = match address.contains("://") {
         true => address.to_owned(),
         false => format!("{scheme}://{address}"),
     };
     let url = address::url(&address, "/version");
-    let client = match identity::client_trusting(trusted, url.starts_with("https://")) {
+    let client = identity::client_trusting(trusted, url.starts_with("https://"));
+    let (client, shown) = match client {
         Ok(client) => client,
-        Err(error) => return Answer::Unusable(format!("{error:#}")),
+        Err(error) => {
+            return Asked {
+                answer: Answer::Unusable(format!("{error:#}")),
+                certificate_end: None,
+            };
+        }
     };
     let asked = super::now();
-    match client.get(&url).await {
+    let answer = match client.get(&url).await {
         Ok(reply) => read(&reply, asked, super::now()),
-        Err(Error::Connect { source, .. }) => match hints::of_certificate(&source) {
-            Some(hint) => Answer::NotTrusted {
-                why: error_chain::chain(&source),
-                hint,
-            },
-            None => Answer::Silent(error_chain::chain(&source)),
-        },
-        Err(error) => Answer::Silent(error_chain::chain(&error)),
+        Err(error) => unanswered(&error),
+    };
+    Asked {
+        answer,
+        certificate_end: shown.end(),
+    }
+}
+
+fn unanswered(error: &Error) -> Answer {
+    let Error::Connect { source, .. } = error else {
+        return Answer::Silent(error_chain::chain(error));
+    };
+    let why = error_chain::chain(source);
+    match hints::of_certificate(source) {
+        Some(hint) => Answer::NotTrusted { why, hint },
+        None => Answer::Silent(why),
     }
 }
 
@@ -203,6 +225,9 @@ mod tests {
 
     use http::{HeaderMap, HeaderValue, StatusCode};
     use meseta_agent::Severity;
+    use meseta_daemon::server;
+    use meseta_daemon::tls::{Files, Served};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -306,6 +331,49 @@ mod tests {
             by: Duration::from_secs(9),
         };
         assert_eq!(skew(90), behind);
+    }
+
+    /// Nothing told of it but the master's own metric and log.
+    #[tokio::test]
+    async fn the_certificate_that_a_master_shows_is_seen_believed_or_not() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().expect("a folder");
+        let own = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+        let mut urls = Vec::new();
+        for year in [2020, 2400] {
+            let (pem, key) = super::super::certificates::tests::ending(year);
+            std::fs::write(&own.0, pem).expect("written");
+            std::fs::write(&own.1, key).expect("written");
+            let private = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(&own.1, private).expect("private");
+            let served = Served::load(Files {
+                certificate: own.0.clone(),
+                key: own.1.clone(),
+                authorities: None,
+            });
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+            let listener = listener.expect("a port");
+            let address = listener.local_addr().expect("its address");
+            urls.push(format!("https://{address}"));
+            tokio::spawn(server::serve_with(
+                listener,
+                Default::default(),
+                server::Options::default(),
+                Some(served.expect("served")),
+                CancellationToken::new(),
+            ));
+        }
+        // The last one is what is believed, and signs itself.
+        let ended = ask(&urls[0], Some(&own.0)).await;
+        assert!(matches!(ended.answer, Answer::NotTrusted { .. }));
+        // 2021-01-01.
+        let end = Duration::from_secs(1_609_459_200);
+        assert_eq!(ended.certificate_end, Some(end));
+        let valid = ask(&urls[1], Some(&own.0)).await;
+        assert!(matches!(valid.answer, Answer::Strange(_)), "no page");
+        assert!(valid.certificate_end > Some(end));
+        let unreadable = ask(&urls[1], Some(dir.path())).await;
+        assert!(matches!(unreadable.answer, Answer::Unusable(_)));
     }
 
     #[test]

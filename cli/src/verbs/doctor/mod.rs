@@ -24,6 +24,11 @@ use certificates::Kind;
 
 /// The configuration that a package installs.
 const CONFIG: &str = "/etc/meseta/agent.toml";
+/// That of the daemons that a machine may have beside an agent.
+const CONFIGS_OF_OTHERS: [(&str, &str); 2] = [
+    ("master", "/etc/meseta/master.toml"),
+    ("scheduler", "/etc/meseta/scheduler.toml"),
+];
 
 /// Flags of `meseta doctor`.
 #[derive(Debug, Args)]
@@ -54,10 +59,19 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if !options.client {
         findings.extend(meseta_agent::check_machine(&agent));
     }
-    findings.extend(certificates::check(
-        files(options, &agent),
-        now_since_1970(),
-    ));
+    let mut files = files(options, &agent);
+    if !options.client {
+        for (daemon, config) in CONFIGS_OF_OTHERS {
+            match files_of_daemon(daemon, Path::new(config)) {
+                Ok(of_daemon) => files.extend(of_daemon),
+                Err(error) => findings.push(Finding::warning(
+                    format!("certificates of meseta-{daemon} are not looked at: {error:#}"),
+                    format!("correct {config}, or remove it from a machine without this daemon"),
+                )),
+            }
+        }
+    }
+    findings.extend(certificates::check(files.into_iter(), now_since_1970()));
     let trusted = agent.access.ssl_ca_file.as_deref();
     findings.extend(check_masters(&agent.master, trusted)?);
     print(&findings, options.json)?;
@@ -69,11 +83,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The files of certificates that are used here.
-fn files<'a>(
-    options: &'a Options,
-    agent: &'a meseta_agent::Flags,
-) -> impl Iterator<Item = (&'a Path, Kind)> {
+/// The files of certificates of the agent, and of who asks.
+fn files(options: &Options, agent: &meseta_agent::Flags) -> Vec<(PathBuf, Kind)> {
     let access = &agent.access;
     let of_agent = [
         (access.ssl_cert_file.as_deref(), Kind::Shown),
@@ -85,7 +96,38 @@ fn files<'a>(
         (options.identity.authorities(), Kind::Authorities),
     ];
     let all = of_agent.chain(own);
-    all.filter_map(|(path, kind)| Some((path?, kind)))
+    all.filter_map(|(path, kind)| Some((path?.to_owned(), kind)))
+        .collect()
+}
+
+/// The files of certificates that a master or a scheduler of this configuration serves, shows to etcd or believes.
+fn files_of_daemon(daemon: &str, config: &Path) -> anyhow::Result<Vec<(PathBuf, Kind)>> {
+    if !config.exists() {
+        return Ok(Vec::new());
+    }
+    let line = ["meseta", daemon, "--config"].map(OsString::from);
+    let line = line.into_iter().chain([config.into()]).collect();
+    let (own, authorities, etcd) = match flags::parse(line)?.verb {
+        flags::Verb::Master(flags) => {
+            let access = flags.access;
+            (access.ssl_cert_file, access.ssl_ca_file, flags.etcd)
+        }
+        flags::Verb::Scheduler(flags) => {
+            let access = flags.access;
+            (access.ssl_cert_file, access.ssl_ca_file, flags.etcd)
+        }
+        _ => bail!("{daemon} is no daemon with such a configuration"),
+    };
+    let all = [
+        (own, Kind::Shown),
+        (authorities, Kind::Authorities),
+        (etcd.etcd_cert_file, Kind::Shown),
+        (etcd.etcd_ca_file, Kind::Authorities),
+    ];
+    let given = all.into_iter();
+    Ok(given
+        .filter_map(|(path, kind)| Some((path?, kind)))
+        .collect())
 }
 
 /// What an agent on this machine would be started with.
@@ -121,8 +163,11 @@ fn check_masters(masters: &str, trusted: Option<&Path>) -> anyhow::Result<Vec<Fi
     let asking = async {
         let mut findings = Vec::new();
         for address in masters.split(',') {
-            let answer = masters::ask(address.trim(), trusted).await;
-            findings.extend(masters::evaluate(address.trim(), &answer, own));
+            let address = address.trim();
+            let asked = masters::ask(address, trusted).await;
+            findings.extend(masters::evaluate(address, &asked.answer, own));
+            let end = asked.certificate_end;
+            findings.extend(end.map(|end| certificates::of_master(address, end, now_since_1970())));
         }
         findings
     };
@@ -166,4 +211,40 @@ fn now_since_1970() -> Duration {
 /// The time by this machine's clock.
 fn now() -> SystemTime {
     SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The certificate that is shown to etcd ended unseen, and with it all masters.
+    #[test]
+    fn certificates_of_masters_and_schedulers_are_looked_at() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("daemon.toml");
+        for (daemon, registry) in [
+            ("master", "registry = \"etcd\""),
+            ("scheduler", "store = \"etcd\""),
+        ] {
+            let text = format!(
+                "{registry}\nssl_cert_file = \"/c\"\nssl_key_file = \"/k\"\nssl_ca_file = \"/a\"\n\
+                 etcd_cert_file = \"/ec\"\netcd_key_file = \"/ek\"\netcd_ca_file = \"/ea\"\n"
+            );
+            let master = (daemon == "scheduler").then_some("master = \"m:5050\"\n");
+            std::fs::write(&path, text + master.unwrap_or_default()).expect("written");
+            let found = files_of_daemon(daemon, &path).expect("understood");
+            let expected = [
+                ("/c", Kind::Shown),
+                ("/a", Kind::Authorities),
+                ("/ec", Kind::Shown),
+                ("/ea", Kind::Authorities),
+            ];
+            assert_eq!(found, expected.map(|(path, kind)| (path.into(), kind)));
+        }
+        std::fs::write(&path, "nosuch = 1\n").expect("written");
+        let error = files_of_daemon("master", &path).expect_err("refused");
+        assert!(error.to_string().contains("nosuch"), "{error:#}");
+        let none = files_of_daemon("master", &dir.path().join("none"));
+        assert!(none.expect("nothing to look at").is_empty());
+    }
 }
