@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use meseta_access::{Acls, Action};
 use serde_json::{Map, Value, json};
 
+use super::file_names::ACLS;
 use super::names::{ADMIN, JOBS, NODE, PROMETHEUS, Principal};
 
 /// What a framework may do in its roles and in those below them.
@@ -93,7 +94,7 @@ fn allow_in(
         let list = rules.get(action.key());
         ensure!(
             list.is_none_or(Value::is_array),
-            "`{}` in acls.json is not a list",
+            "`{}` in {ACLS} is not a list",
             action.key()
         );
     }
@@ -123,8 +124,8 @@ fn push(rules: &mut Map<String, Value>, action: Action, principal: &str, objects
 
 /// Reads a file of rules, which may have been edited since.
 pub(super) fn parse(text: &str) -> anyhow::Result<Map<String, Value>> {
-    Acls::parse(text).context("acls.json cannot be used")?;
-    serde_json::from_str(text).context("acls.json is not JSON")
+    Acls::parse(text).with_context(|| format!("{ACLS} cannot be used"))?;
+    serde_json::from_str(text).with_context(|| format!("{ACLS} is not JSON"))
 }
 
 /// One list a line or more, as people read it.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 
+use super::file_names::{FLEET, MACHINES};
 use super::layout::{self, File, Fleet};
 
 const DIR_MODE: u32 = 0o700;
@@ -59,10 +60,10 @@ impl Folder {
         let place =
             std::path::absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
         ensure!(
-            place.join(layout::FLEET).is_file(),
+            place.join(FLEET).is_file(),
             "{} has no {}: give the folder that `meseta tls init` made",
             dir.display(),
-            layout::FLEET
+            FLEET
         );
         Ok(Self {
             path: place.clone(),
@@ -77,8 +78,8 @@ impl Folder {
     }
 
     pub(super) fn fleet(&self) -> anyhow::Result<Fleet> {
-        let path = self.place.join(layout::FLEET);
-        let fleet: Fleet = serde_json::from_str(&self.read(layout::FLEET)?)
+        let path = self.place.join(FLEET);
+        let fleet: Fleet = serde_json::from_str(&self.read(FLEET)?)
             .with_context(|| format!("{} cannot be understood", path.display()))?;
         ensure!(
             fleet.format == layout::FORMAT && !fleet.master.addresses.is_empty(),
@@ -88,7 +89,7 @@ impl Folder {
         Ok(fleet)
     }
 
-    pub(super) fn read(&self, path: &str) -> anyhow::Result<String> {
+    pub(super) fn read(&self, path: impl AsRef<Path>) -> anyhow::Result<String> {
         let path = self.path.join(path);
         std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
     }
@@ -113,7 +114,7 @@ impl Folder {
             .collect();
         for (depth, name) in parents.iter().enumerate() {
             made.push(name);
-            let is_machine = depth == 1 && file.starts_with("machines");
+            let is_machine = depth == 1 && file.starts_with(MACHINES);
             make_dir(&made, if is_machine { MACHINE_MODE } else { DIR_MODE })?;
         }
         Ok(())

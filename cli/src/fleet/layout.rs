@@ -19,26 +19,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::authority::{Pair, Validity};
+use super::file_names::{
+    self, ACLS, AGENT, AUTHORITY_KEY, CA, CERTIFICATE, CREDENTIAL, CREDENTIALS, ENV, ETC, FLEET,
+    KEY, MACHINES, MASTER, PRINCIPALS, SCHEDULER, SECRET, principal_dir,
+};
 use super::names::{ADMIN, JOBS, Machine, NODE, PROMETHEUS, Principal};
 
 /// Of `fleet.json`.
 pub(super) const FORMAT: u32 = 1;
-pub(super) const FLEET: &str = "fleet.json";
-pub(super) const ACLS: &str = "acls.json";
-pub(super) const CREDENTIALS: &str = "credentials";
-const CERTIFICATE: &str = "cert.pem";
-const KEY: &str = "key.pem";
-pub(super) const AUTHORITY: &str = "authority/ca.pem";
-pub(super) const AUTHORITY_KEY: &str = "authority/ca.key";
-pub(super) const NODE_SECRET: &str = "principals/node/secret";
-
-/// Daemons of a machine, and their folders.
-pub(super) const MASTER: &str = "master";
-pub(super) const AGENT: &str = "agent";
-pub(super) const SCHEDULER: &str = "scheduler";
-
-/// Where a machine's folder is copied to.
-const ETC: &str = "/etc/meseta";
 const MASTER_PORT: u16 = 5050;
 const AGENT_PORT: u16 = 5051;
 const SCHEDULER_PORT: u16 = 5070;
@@ -129,8 +117,11 @@ impl File {
     /// Who may read it: its owner alone, but for configuration, which holds no secret and is read by daemons of other
     /// users than root.
     pub(super) fn mode(&self) -> u32 {
-        let is_configuration = self.path.extension().is_some_and(|end| end == "toml");
-        if is_configuration { 0o644 } else { 0o600 }
+        if file_names::is_configuration(&self.path) {
+            0o644
+        } else {
+            0o600
+        }
     }
 }
 
@@ -142,7 +133,7 @@ pub(super) fn file(path: impl Into<PathBuf>, text: String) -> File {
 }
 
 fn machine_dir(machine: &Machine) -> PathBuf {
-    Path::new("machines").join(&machine.name)
+    file_names::machine_dir(&machine.name)
 }
 
 /// What `add` reads again, and what copies are made of.
@@ -153,10 +144,6 @@ pub(super) fn sources(fleet: &Fleet, shared: &Shared) -> anyhow::Result<Vec<File
         file(CREDENTIALS, shared.credentials.clone()),
         file(FLEET, text),
     ])
-}
-
-fn principal_dir(name: &str) -> PathBuf {
-    Path::new("principals").join(name)
 }
 
 /// The certificate of a principal.
@@ -175,27 +162,27 @@ pub(super) fn principal(
     place: &Path,
 ) -> Vec<File> {
     let dir = principal_dir(name);
-    let mut files = vec![file(dir.join("secret"), format!("{secret}\n"))];
+    let mut files = vec![file(file_names::secret(name), format!("{secret}\n"))];
     let Some(pair) = own else {
         return files;
     };
     files.extend(principal_pair(name, pair));
-    files.push(file(dir.join("ca.pem"), shared.authority.clone()));
+    files.push(file(dir.join(CA), shared.authority.clone()));
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
     let own = place.join(&dir);
     let lines = [
         "# For shells: `. FILE` makes verbs speak to this master, as this principal.".to_owned(),
         format!("export MESETA_MASTER={}", fleet.master_address()),
-        format!("export MESETA_CA={}", quoted(&own.join("ca.pem"))),
+        format!("export MESETA_CA={}", quoted(&own.join(CA))),
         format!("export MESETA_PRINCIPAL='{}'", name.replace('\'', r"'\''")),
-        format!("export MESETA_SECRET_FILE={}", quoted(&own.join("secret"))),
-        format!("export MESETA_CERT={}", quoted(&own.join("cert.pem"))),
-        format!("export MESETA_KEY={}", quoted(&own.join("key.pem"))),
+        format!("export MESETA_SECRET_FILE={}", quoted(&own.join(SECRET))),
+        format!("export MESETA_CERT={}", quoted(&own.join(CERTIFICATE))),
+        format!("export MESETA_KEY={}", quoted(&own.join(KEY))),
     ];
     let scheduler = fleet.scheduler_address();
     let scheduler = scheduler.map(|address| format!("export MESETA_SCHEDULER={address}"));
     let lines: Vec<_> = lines.into_iter().chain(scheduler).collect();
-    files.push(file(dir.join("env"), lines.join("\n") + "\n"));
+    files.push(file(dir.join(ENV), lines.join("\n") + "\n"));
     files
 }
 
@@ -215,9 +202,9 @@ fn pair_in(dir: &Path, pair: &Pair) -> Vec<File> {
 fn shared_files(machine: &Machine, daemon: &str, shared: &Shared) -> Vec<File> {
     let dir = machine_dir(machine).join(daemon);
     vec![
-        file(dir.join("ca.pem"), shared.authority.clone()),
-        file(dir.join("acls.json"), shared.acls.clone()),
-        file(dir.join("credentials"), shared.credentials.clone()),
+        file(dir.join(CA), shared.authority.clone()),
+        file(dir.join(ACLS), shared.acls.clone()),
+        file(dir.join(CREDENTIALS), shared.credentials.clone()),
     ]
 }
 
@@ -231,12 +218,15 @@ pub(super) fn master(fleet: &Fleet, own: &Pair, shared: &Shared) -> Vec<File> {
         machine,
         MASTER_PORT,
         &[
-            ("credentials", path_of(MASTER, "credentials")),
+            ("credentials", path_of(MASTER, CREDENTIALS)),
             ("authenticate_agents", "true".to_owned()),
             ("authenticate_http_frameworks", "true".to_owned()),
         ],
     );
-    files.push(file(machine_dir(machine).join("master.toml"), text));
+    files.push(file(
+        machine_dir(machine).join(file_names::configuration(MASTER)),
+        text,
+    ));
     files
 }
 
@@ -301,7 +291,7 @@ fn client_of_master(
 ) -> Vec<File> {
     let mut files = pair(machine, daemon, own);
     let dir = machine_dir(machine);
-    files.push(file(dir.join(daemon).join("credential"), credential));
+    files.push(file(dir.join(daemon).join(CREDENTIAL), credential));
     let text = configuration(
         daemon,
         machine,
@@ -309,11 +299,11 @@ fn client_of_master(
         &[
             ("master", quoted(&fleet.master_address().to_string())),
             setting,
-            ("credential", path_of(daemon, "credential")),
-            ("http_credentials", path_of(daemon, "credentials")),
+            ("credential", path_of(daemon, CREDENTIAL)),
+            ("http_credentials", path_of(daemon, CREDENTIALS)),
         ],
     );
-    files.push(file(dir.join(format!("{daemon}.toml")), text));
+    files.push(file(dir.join(file_names::configuration(daemon)), text));
     files
 }
 
@@ -344,15 +334,16 @@ fn configuration(
         ("authenticate_http_readonly", "true".to_owned()),
         ("authenticate_http_readwrite", "true".to_owned()),
         ("acls", quoted(&format!("file://{ETC}/{daemon}/{ACLS}"))),
-        ("ssl_ca_file", path_of(daemon, "ca.pem")),
-        ("ssl_cert_file", path_of(daemon, "cert.pem")),
-        ("ssl_key_file", path_of(daemon, "key.pem")),
+        ("ssl_ca_file", path_of(daemon, CA)),
+        ("ssl_cert_file", path_of(daemon, CERTIFICATE)),
+        ("ssl_key_file", path_of(daemon, KEY)),
     ];
     let lines = common.iter().chain(own).chain(&access);
     let lines: String = lines
         .map(|(key, value)| format!("{key} = {value}\n"))
         .collect();
-    format!("# {ETC}/{daemon}.toml: flags of `meseta {daemon}`, made by `meseta tls`.\n{lines}")
+    let name = file_names::configuration(daemon);
+    format!("# {ETC}/{name}: flags of `meseta {daemon}`, made by `meseta tls`.\n{lines}")
 }
 
 /// How scp(1) names a machine.
@@ -366,13 +357,14 @@ fn host(machine: &Machine) -> String {
 /// The line that takes the whole folder of a machine that has nothing yet to where it belongs.
 fn first_copy(dir: &str, machine: &Machine) -> String {
     let (name, host) = (&machine.name, host(machine));
-    format!("  scp -rp {dir}/machines/{name}/. {host}:{ETC}/\n")
+    format!("  scp -rp {dir}/{MACHINES}/{name}/. {host}:{ETC}/\n")
 }
 
 /// The same for one daemon that is new on a machine with others.
 fn first_copy_of(dir: &str, machine: &Machine, daemon: &str) -> String {
-    let (own, host) = (format!("{dir}/machines/{}", machine.name), host(machine));
-    format!("  scp -rp {own}/{daemon} {own}/{daemon}.toml {host}:{ETC}/\n")
+    let (own, host) = (format!("{dir}/{MACHINES}/{}", machine.name), host(machine));
+    let configuration = file_names::configuration(daemon);
+    format!("  scp -rp {own}/{daemon} {own}/{configuration} {host}:{ETC}/\n")
 }
 
 /// The lines that take these files of daemons of a machine to where their former ones are. Configuration is never
@@ -384,7 +376,7 @@ fn copies<'a>(
     names: &[&str],
 ) -> String {
     let line = |daemon| {
-        let own = format!("{dir}/machines/{}/{daemon}", machine.name);
+        let own = format!("{dir}/{MACHINES}/{}/{daemon}", machine.name);
         let files: String = names.iter().map(|name| format!("{own}/{name} ")).collect();
         format!("  scp -p {files}{}:{ETC}/{daemon}/\n", host(machine))
     };
@@ -438,7 +430,7 @@ pub(super) fn after_init(fleet: &Fleet, dir: &str, validity: Validity) -> String
     if let Some(machine) = &fleet.scheduler {
         text += &first_start(machine, SCHEDULER);
     }
-    text += &format!("  . {dir}/principals/{ADMIN}/env\n  meseta agents\n\n");
+    text += &format!("  . {dir}/{PRINCIPALS}/{ADMIN}/{ENV}\n  meseta agents\n\n");
     text += &handed_out(dir, &fleet.principals);
     text += &format!(
         "{dir}/{AUTHORITY_KEY} makes certificates that the whole fleet believes: keep it off these machines.\n"
@@ -450,7 +442,7 @@ fn handed_out(dir: &str, principals: &[Principal]) -> String {
     let mut text = String::new();
     for principal in principals {
         text += &format!(
-            "{dir}/principals/{} is for whoever runs that framework: its secret and certificate, and whom to believe.\n",
+            "{dir}/{PRINCIPALS}/{} is for whoever runs that framework: its secret and certificate, and whom to believe.\n",
             principal.name
         );
     }
@@ -538,7 +530,8 @@ pub(super) fn after_renew(
         text += "\nDaemons that run take them over within seconds.\n";
     }
     for name in principals {
-        text += &format!("{dir}/principals/{name} has a new certificate for whoever is {name}.\n");
+        text +=
+            &format!("{dir}/{PRINCIPALS}/{name} has a new certificate for whoever is {name}.\n");
     }
     text
 }

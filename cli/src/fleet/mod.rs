@@ -1,12 +1,13 @@
 //! `meseta tls`: the certificates, credentials, ACLs and configuration of a small fleet, in one folder.
 //!
 //! [`names`] reads who is in the fleet, [`authority`] signs, [`acls`] says who may do what, [`layout`] decides
-//! which files there are, [`folder`] reads and writes them. Invariant: nothing that exists is overwritten but by
+//! which files there are, [`file_names`] what they are called, [`folder`] reads and writes them. Invariant: nothing that exists is overwritten but by
 //! `renew` and by what `add` adds to; secrets and keys are in files that only their owner reads, and on no
 //! command line and in no output.
 
 mod acls;
 mod authority;
+mod file_names;
 mod folder;
 mod layout;
 mod names;
@@ -87,7 +88,7 @@ struct Added {
     scheduler: Option<Machine>,
     /// With --scheduler: a user that tasks of jobs may run as; may be repeated. The first is that of jobs which name none.
     #[arg(long = "job-user", alias = "job_user", value_name = "USER", default_value = "meseta",
-          value_parser = names::user)]
+          requires = "scheduler", value_parser = names::user)]
     job_users: Vec<String>,
     /// How long certificates are valid.
     #[arg(long, value_name = "DAYS", default_value_t = 365,
@@ -160,8 +161,8 @@ fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
     let (authority, key) = Authority::create(&fleet.authority, until)?;
     let folder = Folder::create(&options.dir)?;
     let mut files = vec![
-        layout::file(layout::AUTHORITY_KEY, key),
-        layout::file(layout::AUTHORITY, authority.pem().to_owned()),
+        layout::file(file_names::AUTHORITY_KEY, key),
+        layout::file(file_names::AUTHORITY, authority.pem().to_owned()),
     ];
     let mut shared = Shared {
         authority: authority.pem().to_owned(),
@@ -224,6 +225,7 @@ struct Grown<'a> {
 impl Grown<'_> {
     /// Puts the new ones into the fleet and gives the files that are theirs alone.
     fn apply(&self, fleet: &mut Fleet, shared: &mut Shared) -> anyhow::Result<Vec<layout::File>> {
+        self.check_addresses(fleet)?;
         self.check_names(fleet)?;
         let mut files = Vec::new();
         for agent in self.agents {
@@ -244,8 +246,9 @@ impl Grown<'_> {
                     .principals
                     .iter()
                     .all(|known| known.name != principal.name),
-                "there is a principal {} already; its rules are in acls.json",
-                principal.name
+                "there is a principal {} already; its rules are in {}",
+                principal.name,
+                file_names::ACLS
             );
             let (secret, line) = credential(&principal.name)?;
             shared.credentials += &line;
@@ -271,6 +274,38 @@ impl Grown<'_> {
             shared.acls = acls::pretty(&rules)?;
         }
         Ok(files)
+    }
+
+    /// Refuses a machine that is given addresses of which another line gives it none: it would have certificates for the
+    /// ones and be sent to the others.
+    fn check_addresses(&self, fleet: &Fleet) -> anyhow::Result<()> {
+        let agent = |one| (file_names::AGENT, one);
+        let scheduler = |one| (file_names::SCHEDULER, one);
+        let given = self.agents.iter().map(agent);
+        let given: Vec<_> = given.chain(self.scheduler.map(scheduler)).collect();
+        // `init` has put the one that is given there.
+        let known_scheduler = fleet.scheduler.as_ref();
+        let known_scheduler = known_scheduler.filter(|_| self.scheduler.is_none());
+        let known: Vec<_> = std::iter::once((file_names::MASTER, &fleet.master))
+            .chain(fleet.agents.iter().map(agent))
+            .chain(known_scheduler.map(scheduler))
+            .collect();
+        for (at, (daemon, machine)) in given.iter().enumerate() {
+            // That there is such an agent already is said elsewhere.
+            let known = known.iter().filter(|(other, _)| other != daemon);
+            let mut others = known.chain(&given[..at]);
+            let other = others.find(|(_, other)| {
+                let shares = |address| other.addresses.contains(address);
+                other.name == machine.name && !machine.addresses.iter().any(shares)
+            });
+            if let Some((daemon_of_other, other)) = other {
+                bail!(
+                    "{daemon_of_other} {other} and {daemon} {machine} are one machine by their name, and have no \
+                     address in common: give an address of that machine in both, or another name to one of them"
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a machine that is called as a principal is: a client that shows a certificate and no secret is
@@ -311,15 +346,15 @@ fn authority_of(folder: &Folder, fleet: &Fleet, now: Duration) -> anyhow::Result
         "the authority of {} is valid no more: make a new folder with `meseta tls init`",
         folder.final_path().display()
     );
-    let key = folder.read(layout::AUTHORITY_KEY).context(
+    let key = folder.read(file_names::AUTHORITY_KEY).context(
         "the authority's key is needed to sign; put it back while this runs if you keep it elsewhere",
     )?;
-    let pem = folder.read(layout::AUTHORITY)?;
+    let pem = folder.read(file_names::AUTHORITY)?;
     Authority::load(&fleet.authority, &pem, &key).with_context(|| {
         format!(
             "{} and {} of {} cannot be used",
-            layout::AUTHORITY,
-            layout::AUTHORITY_KEY,
+            file_names::AUTHORITY,
+            file_names::AUTHORITY_KEY,
             folder.final_path().display()
         )
     })
@@ -343,10 +378,10 @@ fn add(options: &AddOptions, now: Duration) -> anyhow::Result<String> {
     let authority = authority_of(&folder, &fleet, now)?;
     let mut shared = Shared {
         authority: authority.pem().to_owned(),
-        credentials: folder.read(layout::CREDENTIALS)?,
-        acls: folder.read(layout::ACLS)?,
+        credentials: folder.read(file_names::CREDENTIALS)?,
+        acls: folder.read(file_names::ACLS)?,
         node_secret: folder
-            .read(layout::NODE_SECRET)
+            .read(file_names::secret(names::NODE))
             .context("agents are given this secret")?
             .trim_end()
             .to_owned(),
@@ -398,15 +433,15 @@ fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
     let mut files = Vec::new();
     if is_meant(&&fleet.master) {
         let pair = authority.sign(&fleet.master, validity)?;
-        files.extend(layout::pair(&fleet.master, layout::MASTER, &pair));
+        files.extend(layout::pair(&fleet.master, file_names::MASTER, &pair));
     }
     for agent in fleet.agents.iter().filter(is_meant) {
         let pair = authority.sign(agent, validity)?;
-        files.extend(layout::pair(agent, layout::AGENT, &pair));
+        files.extend(layout::pair(agent, file_names::AGENT, &pair));
     }
     if let Some(machine) = fleet.scheduler.as_ref().filter(is_meant) {
         let pair = authority.sign(machine, validity)?;
-        files.extend(layout::pair(machine, layout::SCHEDULER, &pair));
+        files.extend(layout::pair(machine, file_names::SCHEDULER, &pair));
     }
     let is_meant_too = |name: &&str| is_every || options.principals.iter().any(|one| one == name);
     let renewed: Vec<_> = principals.into_iter().filter(is_meant_too).collect();

@@ -1,5 +1,6 @@
 //! Who is in a fleet, as the command line names them: machines and principals.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use meseta_access::credentials::is_principal;
@@ -35,6 +36,14 @@ impl Machine {
     pub(super) fn address(&self) -> IpAddr {
         let nowhere = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
         self.addresses.first().copied().unwrap_or(nowhere)
+    }
+}
+
+impl fmt::Display for Machine {
+    /// As [`machine`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
+        write!(f, "{}={}", self.name, addresses.join(","))
     }
 }
 
@@ -160,6 +169,7 @@ mod tests {
         assert_eq!(machine.name, "node1.example");
         assert_eq!(machine.address().to_string(), "10.0.0.7");
         assert_eq!(machine.addresses.len(), 2);
+        assert_eq!(machine.to_string(), "node1.example=10.0.0.7,fd00::7");
     }
 
     #[test]

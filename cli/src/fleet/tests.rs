@@ -505,6 +505,73 @@ fn a_scheduler_of_jobs_can_be_added_and_renewed() {
     assert!(said.contains("chown -R meseta-scheduler:"), "{said}");
 }
 
+/// Files were made for both addresses, and copied to one of them.
+#[test]
+fn a_machine_has_not_two_addresses() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    let init_with = |agents: &[&str], scheduler: &str| {
+        let mut options = InitOptions {
+            dir: dir.clone(),
+            master: names::machine("m=10.0.0.1,192.0.2.1").expect("a machine"),
+            agents: Vec::new(),
+            added: with_scheduler(scheduler, &["meseta"]),
+            authority_days: 3650,
+        };
+        let agents = agents.iter().map(|text| names::machine(text));
+        options.agents = agents.collect::<Result<_, _>>().expect("machines");
+        init(&options, NOW)
+    };
+    let said = |outcome: anyhow::Result<String>| outcome.expect_err("refused").to_string();
+    for (agents, scheduler, lines) in [
+        (
+            &["m=10.0.0.2"][..],
+            "n1=10.0.0.7",
+            "master m=10.0.0.1,192.0.2.1 and agent m=10.0.0.2 ",
+        ),
+        (
+            &["n1=10.0.0.7", "N1=10.0.0.8"],
+            "m=10.0.0.1",
+            "agent n1=10.0.0.7 and agent n1=10.0.0.8 ",
+        ),
+        (
+            &["n1=10.0.0.7"],
+            "n1=10.0.0.9,fd00::9",
+            "agent n1=10.0.0.7 and scheduler n1=10.0.0.9,fd00::9 ",
+        ),
+    ] {
+        let error = said(init_with(agents, scheduler));
+        assert!(error.contains(lines), "{error}");
+        assert!(!dir.exists(), "nothing is left");
+    }
+    // One of several addresses is the machine's too.
+    init_with(&["m=192.0.2.1", "n1=10.0.0.7"], "n1=10.0.0.8,10.0.0.7").expect("made");
+    let before = tree(&dir);
+    let error = said(add_to(&dir, &["m=10.0.0.3"], &[]));
+    assert!(error.contains("agent m=10.0.0.3 "), "{error}");
+    assert_eq!(tree(&dir), before);
+    add_to(&dir, &["n2=10.0.0.3"], &[]).expect("added");
+}
+
+/// The users were given to nobody, and nothing said so.
+#[test]
+fn users_of_jobs_need_the_scheduler() {
+    let parse = |line: &str| {
+        let line = line.split(' ').map(std::ffi::OsString::from).collect();
+        crate::flags::parse(line).map_err(|refusal| refusal.to_string())
+    };
+    for line in [
+        "meseta tls init --dir=d --master=m=10.0.0.1",
+        "meseta tls add --dir=d",
+    ] {
+        let error = parse(&format!("{line} --job-user=www-data")).expect_err("refused");
+        assert!(error.contains("--scheduler"), "{error}");
+        parse(line).expect("the default alone asks for nothing");
+        let with = format!("{line} --job-user=www-data --scheduler=m=10.0.0.1");
+        parse(&with).expect("understood");
+    }
+}
+
 #[test]
 fn nothing_outlives_its_authority() {
     let fleet = Fleet {

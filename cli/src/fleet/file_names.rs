@@ -1,0 +1,102 @@
+//! What the files and folders of a fleet are called, in its own folder and on its machines.
+//!
+//! Invariant: the names stand here alone; [`layout`](super::layout) says which of them there are, and what is in them.
+
+use std::path::{Path, PathBuf};
+
+/// Who is in the fleet, in its folder alone.
+pub(super) const FLEET: &str = "fleet.json";
+/// The rules, in the fleet's folder and in that of every daemon.
+pub(super) const ACLS: &str = "acls.json";
+/// Principals with the hashes of their secrets, likewise.
+pub(super) const CREDENTIALS: &str = "credentials";
+
+/// The authority's own folder, which goes to no machine.
+pub(super) const AUTHORITY: &str = "authority/ca.pem";
+pub(super) const AUTHORITY_KEY: &str = "authority/ca.key";
+
+/// Of daemons and principals: whom to believe, and their own certificate.
+pub(super) const CA: &str = "ca.pem";
+pub(super) const CERTIFICATE: &str = "cert.pem";
+pub(super) const KEY: &str = "key.pem";
+/// A principal and its secret, which a daemon shows the master.
+pub(super) const CREDENTIAL: &str = "credential";
+/// A principal's secret, and what makes a shell act as it.
+pub(super) const SECRET: &str = "secret";
+pub(super) const ENV: &str = "env";
+
+/// The folder of the machines' folders, and that of the principals'.
+pub(super) const MACHINES: &str = "machines";
+pub(super) const PRINCIPALS: &str = "principals";
+
+/// Daemons of a machine, and their folders.
+pub(super) const MASTER: &str = "master";
+pub(super) const AGENT: &str = "agent";
+pub(super) const SCHEDULER: &str = "scheduler";
+
+/// What a machine's folder becomes there.
+pub(super) const ETC: &str = "/etc/meseta";
+/// How the name of a file of configuration ends.
+const CONFIGURATION: &str = "toml";
+
+/// A daemon's configuration file.
+pub(super) fn configuration(daemon: &str) -> String {
+    format!("{daemon}.{CONFIGURATION}")
+}
+
+pub(super) fn is_configuration(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == CONFIGURATION)
+}
+
+/// What goes to [`ETC`] of this machine.
+pub(super) fn machine_dir(name: &str) -> PathBuf {
+    Path::new(MACHINES).join(name)
+}
+
+pub(super) fn principal_dir(name: &str) -> PathBuf {
+    Path::new(PRINCIPALS).join(name)
+}
+
+/// The file of a principal's secret.
+pub(super) fn secret(principal: &str) -> PathBuf {
+    principal_dir(principal).join(SECRET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They stood in four files, of which one wrote what another one named.
+    #[test]
+    fn names_of_files_stand_here_alone() {
+        // Those that are like no word of a flag or of a rule.
+        let names = [
+            FLEET,
+            ACLS,
+            AUTHORITY,
+            AUTHORITY_KEY,
+            CA,
+            CERTIFICATE,
+            KEY,
+            "machines/",
+            "principals/",
+            ".toml",
+            ETC,
+        ];
+        for (file, text) in [
+            ("acls.rs", include_str!("acls.rs")),
+            ("authority.rs", include_str!("authority.rs")),
+            ("folder.rs", include_str!("folder.rs")),
+            ("layout.rs", include_str!("layout.rs")),
+            ("mod.rs", include_str!("mod.rs")),
+            ("names.rs", include_str!("names.rs")),
+        ] {
+            let lines = text.lines();
+            let code = lines.filter(|line| !line.trim_start().starts_with("//"));
+            for line in code {
+                let named = names.iter().find(|name| line.contains(**name));
+                assert_eq!(named, None, "{file}: {line}");
+            }
+        }
+    }
+}
