@@ -13,19 +13,22 @@ use meseta_agent::{ConfigurationError, ModulesError, OversubscriptionError};
 use meseta_daemon::authentication::SettingsError;
 use meseta_daemon::flag_error::FlagError;
 
+use crate::flags;
+
 /// The convention for usage. `RestartPreventExitStatus=` of the units names it.
 pub(crate) const WRONG: u8 = 2;
 
-/// Flags that name files or devices, with which more can be wrong than their own words.
-const FLAGS_OF_FILES: [&str; 7] = [
+/// Flags that take no path, and that are about files or devices all the same: more can be wrong with these than the
+/// flags' own words.
+const ABOUT_FILES: [&str; 3] = [
     "allowed_devices",
     "allowed_host_paths",
-    "etcd_ca_file",
-    "etcd_password_file",
-    "seccomp_config_dir",
     "seccomp_profile_name",
-    "whitelist",
 ];
+
+/// Flags that take a path, and of which nothing is said but that they need another flag: what is wrong with their files is
+/// said of `etcd_ca_file`.
+const NEED_ANOTHER: [&str; 2] = ["etcd_cert_file", "etcd_key_file"];
 
 /// Of any verb; `further_files` says whether values were read from files.
 pub(crate) fn after(error: &anyhow::Error, further_files: bool) -> ExitCode {
@@ -87,13 +90,19 @@ fn is_of_agents_flags(error: &ConfigurationError) -> bool {
         ConfigurationError::Checkpointed { .. }
         | ConfigurationError::UnreadableRecord { .. }
         | ConfigurationError::File { .. } => false,
-        ConfigurationError::IsolationFlag { flag, .. } => !FLAGS_OF_FILES.contains(flag),
+        ConfigurationError::IsolationFlag { flag, .. } => !is_about_files(flag),
         _ => true,
     }
 }
 
 fn is_of_flag(error: &FlagError) -> bool {
-    !FLAGS_OF_FILES.contains(&error.flag)
+    !is_about_files(error.flag)
+}
+
+/// Whether what is wrong with this flag may be wrong with a file.
+fn is_about_files(flag: &str) -> bool {
+    let takes_path = flags::is_path_of_daemon(flag) && !NEED_ANOTHER.contains(&flag);
+    takes_path || ABOUT_FILES.contains(&flag)
 }
 
 fn is_of_authentication(error: &SettingsError) -> bool {
@@ -165,6 +174,38 @@ mod tests {
             assert_eq!(after(&error, false), ExitCode::from(2), "{error:#}");
             // An empty file of attributes took a node down for good.
             assert_eq!(after(&error, true), ExitCode::FAILURE, "{error:#}");
+        }
+    }
+
+    /// A list by hand had those that somebody had thought of.
+    #[test]
+    fn a_flag_that_takes_a_path_may_be_right_a_moment_later() {
+        for (flag, may_pass) in [
+            ("whitelist", true),
+            ("etcd_password_file", true),
+            ("etcd_ca_file", true),
+            ("seccomp_config_dir", true),
+            ("external_log_file", true),
+            ("seccomp_profile_name", true),
+            ("allowed_devices", true),
+            ("etcd_cert_file", false),
+            ("etcd_key_file", false),
+            ("weights", false),
+            ("memory_budget", false),
+        ] {
+            let error = meseta_master::RunError::from(FlagError::new(flag, "x", "why"));
+            let code = after(&error.into(), false);
+            let expected = if may_pass { 1 } else { 2 };
+            assert_eq!(code, ExitCode::from(expected), "{flag}");
+        }
+        for flag in ABOUT_FILES {
+            assert!(
+                !flags::is_path_of_daemon(flag),
+                "{flag} is known by its declaration"
+            );
+        }
+        for flag in NEED_ANOTHER {
+            assert!(flags::is_path_of_daemon(flag), "{flag}");
         }
     }
 

@@ -6,17 +6,18 @@
 //! the near one; nothing is read silently from anywhere else.
 
 mod completions;
+mod files;
 mod groups;
 mod man;
 mod refusal;
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use meseta_daemon::build_info::BuildInfo;
 
 use crate::estimate;
@@ -25,6 +26,7 @@ use crate::local;
 use crate::registry;
 use crate::verbs;
 
+pub(crate) use files::is_path_of_daemon;
 use refusal::Refusal;
 
 /// A cluster core for bare-metal fleets: agents, a master, fair shares.
@@ -216,18 +218,18 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
         known.map_or(arg, OsString::from)
     };
     let args = with_config(args.into_iter().map(plain).collect(), daemon)?;
-    let from_file = args.iter().any(|arg| is_from_file(arg, daemon));
+    let from_file = args.iter().any(|arg| files::is_text_of_file(arg, daemon));
     let args = args
         .into_iter()
         .map(|a| rewrite(a, daemon))
         .collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = flag_names(daemon);
     let name = daemon.get_name().to_owned();
-    let texts = texts(daemon);
+    let texts = files::texts(daemon);
     let matches = command.try_get_matches_from(args);
     let matches = matches.map_err(|error| Refusal::of_daemon(error, from_file))?;
     let of_daemon = matches.subcommand_matches(&name);
-    let further_files = from_file || of_daemon.is_some_and(|m| names_files(m, &texts));
+    let further_files = from_file || of_daemon.is_some_and(|m| files::are_read_later(m, &texts));
     let view = of_daemon.map(|m| view(m, &names)).unwrap_or_default();
     Ok(Parsed {
         verb: Cli::from_arg_matches(&matches)?.verb,
@@ -236,10 +238,13 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
     })
 }
 
+/// The verbs whose flags also come from the environment and from the file of `--config`.
+const DAEMONS: [&str; 3] = ["master", "agent", "scheduler"];
+
 /// The command with each daemon's flags given their environment names and `--config`.
 fn command() -> Command {
     let mut command = groups::grouped(Cli::command());
-    for daemon in ["master", "agent", "scheduler"] {
+    for daemon in DAEMONS {
         command = command.mut_subcommand(daemon, |sub| {
             let sub = ConfigFlag::augment_args(sub)
                 .next_line_help(true)
@@ -353,7 +358,7 @@ fn env_name(flag: &str) -> String {
 }
 
 fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Command> {
-    ["master", "agent", "scheduler"]
+    DAEMONS
         .contains(&name)
         .then(|| command.get_subcommands().find(|sub| sub.get_name() == name))
         .flatten()
@@ -366,8 +371,7 @@ fn flag_names(daemon: &Command) -> Vec<String> {
         .collect()
 }
 
-/// `--no-flag` becomes `--flag=false`; `--flag=file:///path` becomes the file's text, unless the daemon
-/// reads the file itself.
+/// `--no-flag` becomes `--flag=false`; of `--flag=file:///path` becomes what [`files`] says.
 fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
     let Some(text) = arg.to_str() else {
         return Ok(arg);
@@ -380,68 +384,8 @@ fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
             arg
         });
     }
-    let Some((flag, path)) = file_of(text) else {
-        return Ok(arg);
-    };
-    match hint(flag, daemon) {
-        // What is in such a file is not for the command line, nor for `/flags`.
-        Some(ValueHint::FilePath) => return Ok(format!("--{flag}={}", path.display()).into()),
-        // Read by the daemon itself, each time that the file changes.
-        Some(ValueHint::AnyPath) => return Ok(arg),
-        _ => {}
-    }
-    let value = std::fs::read_to_string(&path).map_err(|source| Refusal::ValueFile {
-        flag: flag.to_owned(),
-        path,
-        source,
-    })?;
-    Ok(format!("--{flag}={}", value.trim_end()).into())
-}
-
-/// `--flag=file:///path`, as the flag and the path.
-fn file_of(arg: &str) -> Option<(&str, PathBuf)> {
-    let (flag, path) = arg.strip_prefix("--")?.split_once("=file://")?;
-    Some((flag, PathBuf::from(path)))
-}
-
-/// The hint of a daemon's flag, if it is one.
-fn hint(flag: &str, daemon: &Command) -> Option<ValueHint> {
-    let is_named = |arg: &&clap::Arg| {
-        let aliases = arg.get_visible_aliases().unwrap_or_default();
-        arg.get_long() == Some(flag) || aliases.contains(&flag)
-    };
-    let named = daemon.get_arguments().find(is_named);
-    named.map(clap::Arg::get_value_hint)
-}
-
-/// Whether the value is the text of a file.
-fn is_from_file(arg: &OsStr, daemon: &Command) -> bool {
-    let file = arg.to_str().and_then(file_of);
-    let hint = file.and_then(|(flag, _)| hint(flag, daemon));
-    hint.is_some_and(|hint| !is_path(hint))
-}
-
-/// Whether a flag with this hint takes the path for what it is.
-fn is_path(hint: ValueHint) -> bool {
-    matches!(hint, ValueHint::FilePath | ValueHint::AnyPath)
-}
-
-/// The flags whose value is the text of a file, if it names one.
-fn texts(daemon: &Command) -> Vec<String> {
-    let texts = daemon.get_arguments();
-    let texts = texts.filter(|arg| !is_path(arg.get_value_hint()));
-    texts
-        .filter_map(|arg| arg.get_long().map(str::to_owned))
-        .collect()
-}
-
-/// Whether the daemon itself is to read configuration from files that it does not look at again.
-fn names_files(matches: &clap::ArgMatches, texts: &[String]) -> bool {
-    let raw = |flag: &str| matches.try_get_raw(flag).ok().flatten();
-    // A folder of such files.
-    let has_folder = raw("modules_dir").is_some();
-    let mut values = texts.iter().filter_map(|flag| raw(flag)).flatten();
-    has_folder || values.any(|value| value.to_string_lossy().starts_with("file://"))
+    let replaced = files::replaced(text, daemon)?;
+    Ok(replaced.map_or(arg, OsString::from))
 }
 
 /// `--work-dir=x` as `--work_dir=x`, where the latter is a flag and the former is none.
@@ -633,13 +577,13 @@ mod tests {
             "# Flags\n\nEvery flag of the daemons, as `--name=value`, as a key of the TOML file that \
              `--config` names, or from the\nenvironment as `MESETA_<NAME>`; the command line wins, \
              then the environment. Booleans also take `--no-name`. A\nvalue `file:///path` stands for \
-             the file's text; of `acls` and of flags for files of secrets it is the path, and the text\n\
+             the file's text; of `acls` and of flags for files and folders it is the path, and the text\n\
              is shown nowhere. Durations: `ns us ms secs mins hrs days weeks`; sizes: `B KB MB GB TB`.\n\n\
              This page is made from the declarations (`MESETA_BLESS=1 cargo test -p meseta`). How the \
              defaults differ from\nthose of Mesos, and why: [departures](departures.md).\n",
         );
         let command = command();
-        for daemon in ["master", "agent", "scheduler"] {
+        for daemon in DAEMONS {
             let sub = find(&command, daemon).expect("declared");
             page +=
                 &format!("\n## `meseta {daemon}`\n\n| flag | default | meaning |\n|---|---|---|\n");
