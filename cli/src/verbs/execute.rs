@@ -68,7 +68,6 @@ async fn execute(options: Options) -> anyhow::Result<ExitCode> {
         is_unread: false,
         is_quiet: options.quiet,
         is_left: false,
-        is_ending: false,
         kill_at: None,
     };
     job.reconciler.start(job.now());
@@ -132,9 +131,7 @@ struct Job {
     is_quiet: bool,
     /// The task runs, and goes on when this command has ended.
     is_left: bool,
-    /// The task's end has been asked for.
-    is_ending: bool,
-    /// When it is asked for again, since the agent may not have heard of it.
+    /// Once the task's end has been asked for: when it is asked for again, since the agent may not have heard of it.
     kill_at: Option<Instant>,
 }
 
@@ -218,7 +215,7 @@ impl Job {
         if self.launched.is_some() {
             self.scheduler.suppress().await;
         }
-        if self.is_ending {
+        if self.is_ending() {
             // The master that heard it may have told nobody.
             self.kill().await;
         }
@@ -244,14 +241,17 @@ impl Job {
     /// Asks for the task's end, again and again until it comes; false when there is no task yet.
     async fn kill(&mut self) -> bool {
         let Some(task) = &self.launched else {
-            self.kill_at = None;
             return false;
         };
         let is_taken = self.scheduler.kill(&task.id).await;
-        self.is_ending = true;
         let pause = if is_taken { KILL_REPEAT } else { KILL_PAUSE };
         self.kill_at = Some(Instant::now() + pause);
         true
+    }
+
+    /// Whether the task's end has been asked for.
+    const fn is_ending(&self) -> bool {
+        self.kill_at.is_some()
     }
 
     /// Of a task that is left behind the id alone is printed, for `$(meseta execute -d ...)`.
@@ -362,7 +362,7 @@ impl Job {
         let is_output_whole = !has_run || !self.shows_output() || self.show_the_rest().await;
         if status.reason() == mesos::task_status::Reason::InvalidOffers {
             // An operator's request was faster: nothing has run.
-            if self.is_ending {
+            if self.is_ending() {
                 return Ok(Some(EXIT_FAILED_ITSELF));
             }
             eprintln!("the offer was taken back before it could be used; waiting for another");
@@ -587,6 +587,43 @@ mod tests {
         });
         let code = execute(options(&master)).await.expect("a code");
         assert_eq!(code, ExitCode::from(3));
+    }
+
+    /// An offer that is taken back is waited for again, unless the task's end has been asked for: there is none to come.
+    #[tokio::test]
+    async fn an_offer_that_is_taken_back_ends_a_command_that_is_ending() {
+        let taken_back = || {
+            let mut event = update(mesos::TaskState::TaskLost, "");
+            let update = event.update.as_mut().expect("an update");
+            let reason = mesos::task_status::Reason::InvalidOffers;
+            update.status.reason = Some(reason.into());
+            event
+        };
+        let (mut accepts, mut revived) = (0, false);
+        let master = canned::master_of(start(), move |call: &Call| match call.r#type() {
+            call::Type::Accept => {
+                accepts += 1;
+                let first = if accepts == 1 {
+                    vec![taken_back()]
+                } else {
+                    vec![]
+                };
+                (202, first)
+            }
+            call::Type::Revive => {
+                revived = true;
+                (202, start().split_off(1))
+            }
+            call::Type::Kill => {
+                assert!(revived, "the first offer is waited for again");
+                (202, vec![taken_back()])
+            }
+            _ => (202, Vec::new()),
+        });
+        let mut options = options(&master);
+        options.timeout = Some(Duration::from_millis(500));
+        let code = execute(options).await.expect("a code");
+        assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
     /// While the master is restarted, for one, the command ended with 1 instead of 124.
