@@ -106,7 +106,7 @@ impl Epochs {
         }
     }
 
-    /// Whether a master is above all that was obeyed of its cluster, and would be obeyed now.
+    /// Whether a master is above all that was obeyed of its cluster, and not below the one that was obeyed last.
     pub(super) fn is_raised_by(&self, master: MasterEpoch<'_>) -> bool {
         let kept = self.kept.as_ref();
         let same = kept.filter(|kept| master.cluster_id == Some(kept.cluster_id.as_str()));

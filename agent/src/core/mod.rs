@@ -240,6 +240,10 @@ pub struct AgentCore {
     /// Whether checkpoints can be written; no task is taken while they cannot.
     disk: DiskCondition,
     lsn: Lsn,
+    /// The last write that is more than another epoch.
+    last_fact: Lsn,
+    /// An epoch that is to be durable, and since when, if it was not yet when it was looked at last.
+    rise: Option<(Lsn, Moment)>,
     /// How far everything is durable.
     durable: Lsn,
     sequence: u64,
@@ -277,6 +281,8 @@ impl AgentCore {
             draining: None,
             disk: DiskCondition::default(),
             lsn: Lsn::default(),
+            last_fact: Lsn::default(),
+            rise: None,
             durable: Lsn::default(),
             sequence: 0,
             effects: Vec::new(),
@@ -399,6 +405,7 @@ impl AgentCore {
 
     fn persist(&mut self, write: Write) {
         self.lsn = Lsn(self.lsn.0.saturating_add(1));
+        self.last_fact = self.lsn;
         self.effects.push(Effect::Persist {
             lsn: self.lsn,
             write,

@@ -15,7 +15,7 @@ use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{AgentId, FrameworkId, Now, TaskId};
+use meseta_resources::{AgentId, FrameworkId, Moment, Now, TaskId};
 use prost::Message as _;
 use tracing::{error, info, warn};
 
@@ -23,7 +23,7 @@ use super::epochs::{Decision, MasterEpoch};
 use super::reregistration::divide;
 use super::states::dropped_or_lost;
 use super::{
-    AgentCore, Destination, ExitReason, LinkAction, LinkId, Output, State, StreamKey, Timer,
+    AgentCore, Destination, ExitReason, LinkAction, LinkId, Lsn, Output, State, StreamKey, Timer,
 };
 use crate::checkpoint::{AgentRecord, Write};
 
@@ -48,7 +48,9 @@ pub(super) struct Link {
     /// The cluster of the master, if it has named it.
     cluster_id: Option<String>,
     ping_timeout: Duration,
-    pub(super) last_ping: meseta_resources::Moment,
+    /// What is to be durable before the registration is sent.
+    registration: Lsn,
+    pub(super) last_ping: Moment,
     /// Executors that have ended since a registration that names them was sent and before it was answered.
     exited: Vec<ExecutorExited>,
 }
@@ -96,14 +98,35 @@ impl AgentCore {
             now.moment + REGISTRATION_TIMEOUT,
             Timer::RegistrationTimeout(link),
         );
-        match self.registration_message() {
-            ToMaster::Reregister(whole) => {
-                for part in divide(whole) {
-                    self.send(part);
-                }
+        let is_stuck = self.is_epoch_stuck(now);
+        self.link.registration = match is_stuck {
+            true => Lsn::default(),
+            false => self.lsn,
+        };
+        let parts = match self.registration_message() {
+            ToMaster::Reregister(whole) => divide(whole),
+            registration_message => vec![registration_message],
+        };
+        for part in parts {
+            match is_stuck {
+                true => self.send_now(part),
+                false => self.send(part),
             }
-            registration_message => self.send(registration_message),
         }
+    }
+
+    /// Whether the disk has taken no epoch for so long that the registration does not wait for it: an agent is not to be
+    /// taken for lost because its disk hangs. In memory the epoch is obeyed, and nothing else waits to be written.
+    fn is_epoch_stuck(&self, now: Now) -> bool {
+        let is_late = |(lsn, since): (Lsn, Moment)| {
+            lsn > self.durable && now.moment.saturating_since(since) >= REGISTRATION_TIMEOUT
+        };
+        self.rise.is_some_and(is_late) && self.last_fact <= self.durable
+    }
+
+    fn send_now(&mut self, message: ToMaster) {
+        let (link, message) = (self.link.id, Box::new(message));
+        self.output_now(Destination::Liveness, LinkAction::Send { link, message });
     }
 
     /// A master leads with this. If it is to be obeyed, no lower epoch is obeyed before the master has read what it is sent
@@ -245,7 +268,14 @@ impl AgentCore {
 
     pub(super) fn registration_overdue(&mut self, now: Now, link: LinkId) {
         if link == self.link.id && self.link.phase == LinkPhase::Registering {
-            warn!("the master took the connection but did not answer the registration");
+            match self.link.registration > self.durable {
+                true => {
+                    warn!("the registration waits for the disk: what it tells is not durable yet")
+                }
+                false => {
+                    warn!("the master took the connection but did not answer the registration")
+                }
+            }
             let pause = self.backoff(BACKOFF_MAX);
             self.reconnect(now, Some(pause));
         }
@@ -325,7 +355,7 @@ impl AgentCore {
                     );
                 }
                 if has_changed {
-                    self.record_identity();
+                    self.record_epoch(now);
                 }
                 true
             }
@@ -399,8 +429,10 @@ impl AgentCore {
         let has_changed = self.epochs.keep(master);
         let is_new = self.agent_id.is_none();
         self.agent_id = Some(id);
-        if has_changed || is_new {
-            self.record_identity();
+        match is_new {
+            true => self.record_identity(),
+            false if has_changed => self.record_epoch(now),
+            false => {}
         }
         self.state = State::Running;
         self.link.phase = LinkPhase::Registered;
@@ -427,6 +459,16 @@ impl AgentCore {
         self.tell_total();
         for task in registered.unknown_tasks {
             self.answer_unknown(now, &task);
+        }
+    }
+
+    /// The same where the agent is known already.
+    fn record_epoch(&mut self, now: Now) {
+        let last_fact = self.last_fact;
+        self.record_identity();
+        self.last_fact = last_fact;
+        if self.rise.is_none_or(|(lsn, _)| lsn <= self.durable) {
+            self.rise = Some((self.lsn, now.moment));
         }
     }
 
@@ -473,13 +515,11 @@ impl AgentCore {
 
     fn ping(&mut self, now: Now, ping: wire::Ping) {
         self.link.last_ping = now.moment;
-        let message = Box::new(ToMaster::Pong(wire::Pong {
+        self.send_now(ToMaster::Pong(wire::Pong {
             sequence: ping.sequence,
             // Filled in as it is sent.
             usage: None,
         }));
-        let link = self.link.id;
-        self.output_now(Destination::Liveness, LinkAction::Send { link, message });
         if !ping.connected && self.link.phase == LinkPhase::Registered {
             warn!("the master holds this agent for disconnected; registering anew");
             self.reconnect(now, None);

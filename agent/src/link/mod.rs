@@ -253,6 +253,8 @@ impl Attempt {
             self.hint.note(&status);
             Failure::new(format!("{address}: {}", status_text(&status)))
         };
+        let silent =
+            |leader: &str| Failure::new(format!("{address}: it is silent, and {leader} leads"));
         let mut request = tonic::Request::new(queue);
         if let Some(authorization) = authorization {
             let value = tonic::metadata::AsciiMetadataValue::try_from(authorization.as_bytes());
@@ -262,14 +264,14 @@ impl Attempt {
             request.metadata_mut().insert("authorization", value);
         }
         // A master that stands still takes the connection later, which may be after another one led.
-        let taken = tokio::time::timeout(TAKEN_TIMEOUT, client.connect(request)).await;
-        let taken = taken.map_err(|_| {
-            let waited = TAKEN_TIMEOUT.as_secs();
-            Failure::new(format!(
-                "{address}: it does not take the connection within {waited} s"
-            ))
-        })?;
-        let response = taken.map_err(refused)?;
+        let response = tokio::select! {
+            response = client.connect(request) => response.map_err(refused)?,
+            leader = others.until_another_leads() => return Err(silent(&leader)),
+            () = tokio::time::sleep(TAKEN_TIMEOUT) => {
+                let waited = TAKEN_TIMEOUT.as_secs();
+                return Err(Failure::new(format!("{address}: it does not take the connection within {waited} s")));
+            }
+        };
         info!(master = address, "connected to the master");
         let link = self.link;
         let led = LedEpoch::read(response.metadata());
@@ -280,9 +282,7 @@ impl Attempt {
         loop {
             let frame = tokio::select! {
                 frame = frames.message() => frame.map_err(refused)?,
-                leader = others.until_another_leads() => {
-                    return Err(Failure::new(format!("{address}: it is silent, and {leader} leads")));
-                }
+                leader = others.until_another_leads() => return Err(silent(&leader)),
             };
             let Some(frame) = frame else {
                 return Ok(());

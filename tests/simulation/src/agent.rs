@@ -72,6 +72,8 @@ pub(crate) struct Agent {
     /// What it asked of its machine, where that is told.
     pub(crate) words: Vec<String>,
     pub(crate) is_told: bool,
+    /// It registers at once, as versions before did.
+    pub(crate) is_older: bool,
     /// The chance of this step that a container does not heed SIGTERM.
     pub(crate) is_stuck: bool,
 }
@@ -100,6 +102,7 @@ impl Agent {
             counted: Vec::new(),
             words: Vec::new(),
             is_told: false,
+            is_older: false,
             is_stuck: false,
         };
         agent.step(0, Input::Recovered(Box::default()));

@@ -110,6 +110,7 @@ impl Cluster {
             let clock = Clock::new(0, cluster.drift(number as u64));
             let mut agent = Agent::new(number, seed, clock)?;
             agent.is_told = cluster.plan.is_told;
+            agent.is_older = number == 0 && cluster.has(Feature::OlderAgents);
             agent.executors.talk = cluster.has(Feature::Messages);
             cluster.agents.push(agent);
         }
@@ -344,7 +345,8 @@ impl Cluster {
             None if agent.exit.is_some() => None,
             None => Some(agent.clock.true_time(agent.core.next_deadline()?)),
         });
-        masters.chain(agents).min().unwrap_or(u64::MAX)
+        let deadlines = masters.chain(agents).chain(self.next_giving_up());
+        deadlines.min().unwrap_or(u64::MAX)
     }
 
     /// Processes that were stopped go on.
@@ -376,6 +378,7 @@ impl Cluster {
         for number in due {
             self.step_master(number, Input::Tick);
         }
+        self.give_connections_up();
         for agent in self.agents.iter_mut().filter(|agent| agent.is_up()) {
             let deadline = agent.core.next_deadline();
             if deadline.is_some_and(|at| agent.clock.true_time(at) <= time) {

@@ -10,6 +10,9 @@ use meseta_agent::core::LinkId;
 use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 
+/// How long an agent waits until its connection is taken, as the daemon does.
+const TAKEN_TIMEOUT_NANOS: u64 = 30_000_000_000;
+
 /// What comes to an agent on a connection.
 #[derive(Debug)]
 pub(crate) enum ToAgent {
@@ -29,8 +32,10 @@ pub(crate) struct Connection {
     pub(crate) master: u64,
     pub(crate) to_master: VecDeque<Option<Box<agent_frame::Message>>>,
     pub(crate) to_agent: VecDeque<ToAgent>,
-    /// The master has taken it: before that it knows nothing of it, and the agent sends nothing.
+    /// The master has taken it: before that it knows nothing of it.
     pub(crate) is_taken: bool,
+    /// When it was opened, in true time.
+    opened: u64,
     /// One of its ends is gone: nothing more can be sent on it.
     pub(crate) is_broken: bool,
     /// Nothing arrives at the master, or at the agent, until it breaks or goes on.
@@ -38,7 +43,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(agent: usize, link: LinkId, master: u64) -> Self {
+    pub(crate) fn new(agent: usize, link: LinkId, master: u64, time: u64) -> Self {
         Self {
             agent,
             link,
@@ -46,6 +51,7 @@ impl Connection {
             to_master: VecDeque::new(),
             to_agent: VecDeque::new(),
             is_taken: false,
+            opened: time,
             is_broken: false,
             is_stalled: [false; 2],
         }
@@ -61,6 +67,20 @@ impl Connection {
         self.to_master.push_back(None);
         let kept = rng.usize(..=self.to_agent.len());
         self.to_agent.truncate(kept);
+        self.to_agent.push_back(ToAgent::End);
+        self.is_stalled = [false; 2];
+        self.is_broken = true;
+    }
+
+    /// When the agent gives it up, unless it is taken before.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        let waits = !self.is_taken && !self.is_broken;
+        waits.then_some(self.opened + TAKEN_TIMEOUT_NANOS)
+    }
+
+    /// The agent waits no longer; a master that stands still takes it all the same, later.
+    pub(crate) fn give_up(&mut self) {
+        self.to_master.push_back(None);
         self.to_agent.push_back(ToAgent::End);
         self.is_stalled = [false; 2];
         self.is_broken = true;

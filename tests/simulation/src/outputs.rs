@@ -7,7 +7,7 @@ use meseta_proto::meseta::v1::{MasterFrame, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use prost::Message as _;
 
-use crate::agent::{FRAME_BYTES_MAX, Wanted};
+use crate::agent::{Agent, FRAME_BYTES_MAX, Wanted};
 use crate::checks::Broken;
 use crate::cluster::Cluster;
 use crate::names;
@@ -15,6 +15,11 @@ use crate::network::{Connection, ToAgent};
 
 /// Events that may wait on a stream; a scheduler that is further behind loses it, as with the daemon's sinks.
 const EVENTS_MAX: usize = 3_000;
+
+/// Whether an agent waits until its connection is taken before it sends anything, and runs.
+fn waits_for_taking(agent: &Agent) -> bool {
+    agent.is_up() && !agent.is_older
+}
 
 impl Cluster {
     pub(crate) fn carry_out(&mut self, master: u64, output: Output) {
@@ -143,7 +148,7 @@ impl Cluster {
             return;
         };
         let master = connection.master;
-        if !connection.is_taken && !connection.is_broken {
+        if !connection.is_taken {
             return self.take_connection(id, master);
         }
         let Some(message) = connection.to_master.pop_front() else {
@@ -181,11 +186,18 @@ impl Cluster {
         let led = master.core.agent_connected(connection, Caller::default());
         if let Some(connection) = self.network.connections.get_mut(&id) {
             connection.is_taken = true;
-            connection.to_agent.push_back(ToAgent::Taken(led));
+            let name = match connection.is_broken {
+                true => "taken late",
+                false => "taken",
+            };
+            self.story.note(("network", name), [id, number], || {
+                format!("master {number} takes connection {id}: {name}")
+            });
+            // An older agent does not look, and may have sent what it has to say.
+            if !connection.is_broken && !self.agents[connection.agent].is_older {
+                connection.to_agent.push_back(ToAgent::Taken(led));
+            }
         }
-        self.story.note(("network", "taken"), [id, number], || {
-            format!("master {number} takes connection {id}")
-        });
     }
 
     fn deliver_to_agent(&mut self, id: u64) {
@@ -263,6 +275,31 @@ impl Cluster {
         }
     }
 
+    /// Agents give connections up that no master has taken for long.
+    pub(crate) fn give_connections_up(&mut self) {
+        let time = self.time;
+        let agents = &self.agents;
+        let waiting = self.network.connections.iter_mut();
+        let late = waiting.filter(|(_, one)| {
+            let is_late = one.deadline().is_some_and(|at| at <= time);
+            is_late && waits_for_taking(&agents[one.agent])
+        });
+        for (id, one) in late {
+            one.give_up();
+            let of = [*id, one.agent as u64];
+            self.story.note(("network", "given up"), of, || {
+                format!("agent {} gives connection {id} up", one.agent)
+            });
+        }
+    }
+
+    /// When the next agent does so.
+    pub(crate) fn next_giving_up(&self) -> Option<u64> {
+        let connections = self.network.connections.values();
+        let waiting = connections.filter(|one| waits_for_taking(&self.agents[one.agent]));
+        waiting.filter_map(Connection::deadline).min()
+    }
+
     /// Takes up what agents want of the network.
     pub(crate) fn carry(&mut self) {
         for number in 0..self.agents.len() {
@@ -289,8 +326,13 @@ impl Cluster {
                     .note(("network", "connect"), [id, agent as u64], || {
                         format!("agent {agent} connects on {id} to master {master}")
                     });
-                let connection = Connection::new(agent, link, master);
+                let time = self.time;
+                let connection = Connection::new(agent, link, master, time);
                 self.network.connections.insert(id, connection);
+                if self.agents[agent].is_older {
+                    let up = AgentInput::LinkUp { link, led: None };
+                    self.agents[agent].step(time, up);
+                }
             }
             Wanted::Disconnect(link) => {
                 if let Some(connection) = self.network.of_link(agent, link) {

@@ -60,11 +60,14 @@ pub enum Feature {
     Principals,
     /// Frameworks make calls twice.
     Repeats,
+    /// One agent registers without waiting for the master's epoch, as versions before did: of it a framework may, very
+    /// rarely, hear LOST after FINISHED (I18).
+    OlderAgents,
 }
 
 impl Feature {
     /// All of them, in the order in which they are declared.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::AgentCrash,
         Self::MasterCrash,
         Self::Takeover,
@@ -108,6 +111,7 @@ impl Feature {
         Self::Pruning,
         Self::Principals,
         Self::Repeats,
+        Self::OlderAgents,
     ];
 
     /// How many of a hundred seeds have it. What ends agents or frameworks for good leaves little for the rest.
@@ -115,7 +119,7 @@ impl Feature {
         match self {
             // What is slow is rare.
             Self::Crowd => 8,
-            Self::Rollback | Self::Gone | Self::Teardown => 15,
+            Self::OlderAgents | Self::Rollback | Self::Gone | Self::Teardown => 15,
             Self::Maintenance | Self::Takeover | Self::Reboot | Self::Pruning => 40,
             _ => 65,
         }

@@ -69,6 +69,8 @@ fn promises_hold_for_a_million_steps_whatever_breaks() {
         ("fault", "master crash"),
         ("frame arrives", "ShutdownExecutor"),
         ("mutation", "MarkUnreachable"),
+        ("network", "given up"),
+        ("network", "taken late"),
         ("operation of an operator", "OPERATION_FINISHED"),
     ] {
         assert!(sum.counts.contains_key(&what), "{what:?} never happened");

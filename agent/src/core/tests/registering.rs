@@ -300,6 +300,60 @@ fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
     assert!(simulation.killed.is_empty());
 }
 
+/// A disk that hangs is no reason to be taken for lost by the next master.
+#[test]
+fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.epoch = 5;
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    let container = simulation.running(task("t"));
+    simulation.link_down();
+    simulation.quick_disk = false;
+    let frames = simulation.frames.len();
+    simulation.link_up_with("a", 6);
+    let text = logged(|| simulation.advance(Duration::from_secs(31)));
+    assert!(text.contains("waits for the disk"), "{text}");
+    assert_eq!(simulation.frames.len(), frames, "sent too soon");
+    simulation.advance(Duration::from_secs(2));
+    simulation.link_up_with("a", 6);
+    assert_eq!(told_epoch(&simulation), Some(("a".to_owned(), 6, None)));
+    simulation.tell_of(Some("a"), 6, registered_by("m6"));
+    assert_eq!(simulation.core.state(), State::Running);
+    // Again, while the start of that master is not written either.
+    simulation.link_down();
+    let frames = simulation.frames.len();
+    simulation.link_up_with("a", 6);
+    assert!(simulation.frames.len() > frames, "not sent");
+    let kill = wire::KillTask {
+        framework_id: framework_id(),
+        task_id: task_id("t"),
+        kill_policy: None,
+    };
+    simulation.tell_of(Some("a"), 5, ToAgent::KillTask(kill));
+    assert!(simulation.killed.is_empty());
+    assert!(simulation.machine.contains_key(&container));
+}
+
+#[test]
+fn a_registration_waits_for_all_that_is_more_than_an_epoch() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.epoch = 5;
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    let container = simulation.running(task("t"));
+    simulation.link_down();
+    simulation.quick_disk = false;
+    simulation.link_up_with("a", 6);
+    simulation.end(&container, Exit::Code(0));
+    let frames = simulation.frames.len();
+    for _ in 0..4 {
+        simulation.advance(Duration::from_secs(33));
+        simulation.link_up_with("a", 6);
+    }
+    assert_eq!(simulation.frames.len(), frames, "an end is told too soon");
+}
+
 #[test]
 fn a_master_that_leads_with_less_is_told_what_was_obeyed() {
     let mut simulation = Simulation::new();
