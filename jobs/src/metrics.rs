@@ -14,26 +14,39 @@ use prometheus::proto::{
 };
 use prometheus::{Encoder as _, TextEncoder};
 
-use crate::core::{JobView, QUEUE_BOUNDS, Queue, State, Totals, VolumeView};
+use crate::core::{QUEUE_BOUNDS, Queue, State, Tally, Totals};
+use crate::service::{Handle, Unavailable};
 
 /// What is measured, as it is between two steps.
 #[derive(Debug)]
 pub(crate) struct Measures {
-    jobs: Vec<JobView>,
-    volumes: Vec<VolumeView>,
+    tally: Tally,
     totals: Totals,
     is_connected: bool,
     role: Role,
 }
 
 impl Measures {
-    pub(crate) fn of(state: &State, role: Role) -> Self {
-        Self {
-            jobs: state.jobs(),
-            volumes: state.volumes(),
-            totals: state.totals(),
-            is_connected: state.is_connected(),
-            role,
+    /// Looks at some of the jobs at a time.
+    pub(crate) async fn of(handle: &Handle) -> Result<Self, Unavailable> {
+        let role = handle.standing.now();
+        let (mut tally, mut last) = (Tally::default(), None);
+        loop {
+            let looked = move |state: &State| {
+                let (some, next) = state.tally_behind(last.as_deref());
+                (some, next, state.totals(), state.is_connected())
+            };
+            let (some, next, totals, is_connected) = handle.read(looked).await?;
+            tally.add(&some);
+            last = next;
+            if last.is_none() {
+                return Ok(Self {
+                    tally,
+                    totals,
+                    is_connected,
+                    role,
+                });
+            }
         }
     }
 }
@@ -93,19 +106,17 @@ fn families(measures: &Measures, process: Process) -> Vec<MetricFamily> {
 
 fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
     let Measures {
-        jobs,
-        volumes,
+        tally,
         totals,
         is_connected,
         role,
     } = measures;
     let leadership = Role::NAMES.map(|name| (Some(name), usize::from(name == role.name())));
-    let sum = |count: fn(&JobView) -> usize| one(jobs.iter().map(count).sum::<usize>());
     vec![
         gauge(
             "meseta_scheduler_jobs",
             "Jobs by state.",
-            by_state(jobs.iter().map(|job| job.state)),
+            by_state(&tally.jobs),
         ),
         gauge(
             "meseta_scheduler_leadership",
@@ -135,7 +146,7 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
         gauge(
             "meseta_scheduler_tasks_healthy",
             "Tasks of services that are healthy.",
-            sum(|job| job.healthy),
+            one(tally.healthy),
         ),
         counter(
             "meseta_scheduler_tasks_launched_total",
@@ -150,7 +161,7 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
         gauge(
             "meseta_scheduler_tasks_pending",
             "Tasks that wait to be launched.",
-            sum(|job| job.pending),
+            one(tally.pending),
         ),
         counter(
             "meseta_scheduler_tasks_restarts_total",
@@ -160,7 +171,7 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
         gauge(
             "meseta_scheduler_tasks_running",
             "Tasks that run.",
-            sum(|job| job.running),
+            one(tally.running),
         ),
         counter(
             "meseta_scheduler_tasks_started_total",
@@ -180,7 +191,7 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
         gauge(
             "meseta_scheduler_volumes",
             "Volumes of instances by state; those that are to be released wait for the offers of their agents.",
-            by_state(volumes.iter().map(|volume| volume.state)),
+            by_state(&tally.volumes),
         ),
     ]
 }
@@ -196,13 +207,11 @@ fn some(value: Option<u64>) -> Values {
     value.map_or_else(Vec::new, one)
 }
 
-fn by_state(states: impl Iterator<Item = &'static str>) -> Values {
-    let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
-    for state in states {
-        *counts.entry(state).or_default() += 1;
-    }
-    let counts = counts.into_iter();
-    counts.map(|(state, count)| (Some(state), count)).collect()
+fn by_state(counts: &BTreeMap<&'static str, usize>) -> Values {
+    let counts = counts.iter();
+    counts
+        .map(|(state, count)| (Some(*state), *count))
+        .collect()
 }
 
 fn gauge(name: &str, help: &str, values: Values) -> MetricFamily {
@@ -272,8 +281,7 @@ mod tests {
 
     fn measures(totals: Totals) -> Measures {
         Measures {
-            jobs: Vec::new(),
-            volumes: Vec::new(),
+            tally: Tally::default(),
             totals,
             is_connected: true,
             role: Role::Leading,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::job::Task;
+use super::job::{Job, Task};
 use super::state::State;
 use crate::spec::JobSpec;
 
@@ -28,30 +28,22 @@ pub struct Discovered {
 }
 
 impl State {
-    /// Running tasks with ports.
-    #[must_use]
-    pub fn discovered(&self) -> Vec<Discovered> {
-        let mut found = Vec::new();
-        for job in self.jobs.values() {
-            for (id, task) in &job.tasks {
-                if task.record.running.is_none() || task.killing.is_some() {
-                    continue;
-                }
-                let healthy_after = job.healthy_after(task.name.version);
-                for (name, port) in &task.record.ports {
-                    found.push(Discovered {
-                        job: job.name.clone(),
-                        role: job.spec().map(|spec| spec.role.clone()).unwrap_or_default(),
-                        task_id: id.clone(),
-                        hostname: task.record.hostname.clone(),
-                        port_name: name.clone(),
-                        port: *port,
-                        is_healthy: task.is_healthy(self.clock.at, healthy_after),
-                    });
-                }
-            }
+    /// The ports of a task, if it runs.
+    pub(super) fn discovered(&self, job: &Job, id: &str, task: &Task) -> Vec<Discovered> {
+        if task.record.running.is_none() || task.killing.is_some() {
+            return Vec::new();
         }
-        found
+        let healthy_after = job.healthy_after(task.name.version);
+        let ports = task.record.ports.iter().map(|(name, port)| Discovered {
+            job: job.name.clone(),
+            role: job.spec().map(|spec| spec.role.clone()).unwrap_or_default(),
+            task_id: id.to_owned(),
+            hostname: task.record.hostname.clone(),
+            port_name: name.clone(),
+            port: *port,
+            is_healthy: task.is_healthy(self.clock.at, healthy_after),
+        });
+        ports.collect()
     }
 
     /// Where the jobs are that a job starts after: `ADDRESSES_JOB_PORT`, with commas between those that are healthy, as

@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::TaskState;
 use super::input::{Event, Refusal};
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
 use super::task_name::TaskName;
+use super::tasks::Tasks;
 use super::versions::Written;
 use super::volume::Volume;
 use super::waiting::Waiting;
@@ -36,7 +37,7 @@ pub(super) struct Job {
     pub(super) written: BTreeMap<u64, Written>,
     pub(super) runs: BTreeMap<u64, Run>,
     /// Those not known to have ended, by task id.
-    pub(super) tasks: BTreeMap<String, Task>,
+    pub(super) tasks: Tasks,
     /// Those of its instances that have one, by index.
     pub(super) volumes: BTreeMap<u32, Volume>,
     /// What is to be launched as soon as an offer fits.
@@ -248,7 +249,7 @@ impl Job {
             record,
             written: BTreeMap::new(),
             runs: BTreeMap::new(),
-            tasks: BTreeMap::new(),
+            tasks: Tasks::default(),
             volumes: BTreeMap::new(),
             wanted: Vec::new(),
             wanted_beyond: 0,

@@ -3,7 +3,8 @@
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable, of which
 //! [`versions`] can be large; [`commands`] takes requests as far as there is [`room`], [`updates`] the states of tasks, [`runs`] starts and ends batches,
 //! of which some indexes are [`waiting`] and some times of a schedule are [`dealt`] with, [`service`] plans services, [`decide`] carries that out, of which [`kills`] leave in
-//! turn, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it, [`discovery`] where it is.
+//! turn, [`roles`] asks for offers, [`launch`] answers them out of a [`pool`], [`view`] shows it, [`lists`] a part of all jobs at a
+//! time, [`discovery`] where it is. The [`tasks`] of a job are in two orders.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
 //! [`volume_updates`] what is told of that, and the release.
 //! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
@@ -17,6 +18,7 @@ mod input;
 mod job;
 mod kills;
 mod launch;
+mod lists;
 mod outbox;
 mod plan;
 mod pool;
@@ -28,6 +30,7 @@ mod service;
 mod sizes;
 mod state;
 mod task_name;
+mod tasks;
 mod totals;
 mod updates;
 mod versions;
@@ -46,11 +49,11 @@ pub use input::{
     Accept, Accepted, Effect, Event, Input, Launch, NamedOperation, Record, Refusal, RefusedAccept,
     Request,
 };
+pub use lists::{DiscoveredPlace, Tally, VolumePlace};
 pub use plan::{PlaceView, PlanView};
 pub use records::RestoreError;
 pub use state::{Options, State};
 pub use task_name::TaskName;
+pub use tasks::{NoPlace, TaskOrder};
 pub use totals::{QUEUE_BOUNDS, Queue, Totals};
-pub use view::{
-    Authority, History, JobView, TaskOrder, TaskView, UpdateView, VersionView, VolumeView,
-};
+pub use view::{Authority, History, JobView, TaskView, UpdateView, VersionView, VolumeView};

@@ -1,7 +1,6 @@
 //! What readers see of jobs: the objects of the HTTP API.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,7 +8,7 @@ use serde::Serialize;
 use super::input::{Event, Refusal};
 use super::job::{Job, Phase, Task};
 use super::state::State;
-use super::task_name::TaskName;
+use super::tasks::TaskOrder;
 use super::totals::Totals;
 use super::volume::Volume;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
@@ -85,26 +84,6 @@ pub struct TaskView {
     pub message: String,
 }
 
-/// Where a task stands among those of its job, in the order in which they are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TaskOrder {
-    run: u64,
-    index: u32,
-    attempt: u32,
-    version: u64,
-}
-
-impl TaskOrder {
-    fn of(name: &TaskName) -> Self {
-        Self {
-            run: name.run,
-            index: name.index,
-            attempt: name.attempt,
-            version: name.version,
-        }
-    }
-}
-
 /// What a job was and what happened to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct History {
@@ -143,27 +122,11 @@ impl Authority {
 }
 
 impl State {
-    /// All jobs by name, without their tasks.
-    #[must_use]
-    pub fn jobs(&self) -> Vec<JobView> {
-        self.jobs.values().map(|job| self.view(job)).collect()
-    }
-
-    /// The same, those behind a name, up to a number.
-    #[must_use]
-    pub fn jobs_behind(&self, name: Option<&str>, most: usize) -> Vec<JobView> {
-        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
-        let jobs = self.jobs.range::<str, _>((from, Bound::Unbounded));
-        jobs.take(most).map(|(_, job)| self.view(job)).collect()
-    }
-
-    /// One job with its tasks.
+    /// One job with all of its tasks.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<JobView> {
-        let mut tasks = self.tasks_of(name);
-        tasks.sort_unstable();
         Some(JobView {
-            tasks: Some(self.task_views(name, &tasks)),
+            tasks: Some(self.task_views(name, None, usize::MAX).0),
             ..self.job_alone(name)?
         })
     }
@@ -178,41 +141,37 @@ impl State {
         })
     }
 
-    /// The tasks of a job, in no order.
+    /// How many tasks a job has.
     #[must_use]
-    pub fn tasks_of(&self, name: &str) -> Vec<TaskOrder> {
-        let job = self.jobs.get(name).into_iter();
-        let tasks = job.flat_map(|job| job.tasks.values());
-        tasks.map(|task| TaskOrder::of(&task.name)).collect()
+    pub fn task_count(&self, name: &str) -> usize {
+        self.jobs.get(name).map_or(0, |job| job.tasks.len())
     }
 
-    /// These tasks of a job, but for those that have ended.
+    /// The place of the last of its first so many tasks; nothing where they are none.
     #[must_use]
-    pub fn task_views(&self, name: &str, tasks: &[TaskOrder]) -> Vec<TaskView> {
+    pub fn task_place(&self, name: &str, most: usize) -> Option<TaskOrder> {
+        self.jobs.get(name)?.tasks.last_of(most)
+    }
+
+    /// Tasks of a job behind a place, up to a number, and the place of the last where there are more.
+    #[must_use]
+    pub fn task_views(
+        &self,
+        name: &str,
+        behind: Option<TaskOrder>,
+        most: usize,
+    ) -> (Vec<TaskView>, Option<TaskOrder>) {
         let Some(job) = self.jobs.get(name) else {
-            return Vec::new();
+            return (Vec::new(), None);
         };
-        let views = tasks.iter().filter_map(|order| {
-            let id = TaskName {
-                job: name.to_owned(),
-                version: order.version,
-                run: order.run,
-                index: order.index,
-                attempt: order.attempt,
-            };
-            let id = id.to_string();
-            Some(self.task_view(job, &id, job.tasks.get(&id)?))
+        let mut places = job.tasks.places_behind(behind);
+        let shown: Vec<TaskOrder> = places.by_ref().take(most).collect();
+        let last = shown.last().filter(|_| places.next().is_some()).copied();
+        let views = shown.into_iter().filter_map(|place| {
+            let (id, task) = job.tasks.at(name, place)?;
+            Some(self.task_view(job, id, task))
         });
-        views.collect()
-    }
-
-    /// The volumes of all jobs, and those that are to be released.
-    #[must_use]
-    pub fn volumes(&self) -> Vec<VolumeView> {
-        let kept = self.jobs.values().flat_map(volumes_of);
-        let releasing = self.releasing.values();
-        let releasing = releasing.map(|volume| view_of(volume, "releasing"));
-        kept.chain(releasing).collect()
+        (views.collect(), last)
     }
 
     /// One job as the list has it, and its volumes: of very many tasks it costs little.
@@ -288,10 +247,8 @@ impl State {
         self.jobs.len()
     }
 
-    fn view(&self, job: &Job) -> JobView {
+    pub(super) fn view(&self, job: &Job) -> JobView {
         let at = self.clock.at;
-        let running =
-            |task: &&Task| task.record.running.is_some() && task.record.unreachable.is_none();
         let (kind, role, count) = match job.spec() {
             Some(spec) => (kind_of(&spec.kind), spec.role.clone(), spec.count),
             None => ("", String::new(), 0),
@@ -307,20 +264,15 @@ impl State {
             .into_iter()
             .flatten()
             .filter(|slot| slot.failures > 0);
-        let waiting = job.runs.values().map(|run| run.waiting.len());
         JobView {
             name: job.name.clone(),
             kind,
             role,
             version: job.record.target,
             count,
-            running: job.tasks.values().filter(running).count(),
+            running: running_of(job),
             healthy: job.healthy(at),
-            pending: match job.is_service() {
-                _ if job.record.stop.is_some() => 0,
-                true => (count as usize).saturating_sub(job.tasks.len()),
-                false => waiting.sum(),
-            },
+            pending: pending_of(job),
             failed: match job.is_service() {
                 true => u32::try_from(failing.count()).unwrap_or(u32::MAX),
                 false => failed,
@@ -335,7 +287,7 @@ impl State {
         }
     }
 
-    fn state_of(&self, job: &Job) -> &'static str {
+    pub(super) fn state_of(&self, job: &Job) -> &'static str {
         if job.record.stop.is_some() {
             return if job.tasks.is_empty() {
                 "stopped"
@@ -448,27 +400,45 @@ impl State {
     }
 }
 
-fn volumes_of(job: &Job) -> Vec<VolumeView> {
-    if job.volumes.is_empty() {
-        return Vec::new();
-    }
-    let tasks = job.tasks.values();
-    let used: BTreeSet<&String> = tasks
-        .filter_map(|task| task.record.volume.as_ref())
-        .collect();
-    let volumes = job.volumes.values().map(|volume| {
-        let is_used = used.contains(&volume.id);
-        let state = match (volume.record.is_unsettled(), is_used) {
-            (true, _) => "creating",
-            (false, true) => "used",
-            (false, false) => "kept",
-        };
-        view_of(volume, state)
-    });
-    volumes.collect()
+/// Its tasks that run and whose agents are there.
+pub(super) fn running_of(job: &Job) -> usize {
+    let runs = |task: &&Task| task.record.running.is_some() && task.record.unreachable.is_none();
+    job.tasks.values().filter(runs).count()
 }
 
-fn view_of(volume: &Volume, state: &'static str) -> VolumeView {
+/// Its tasks that are to be launched.
+pub(super) fn pending_of(job: &Job) -> usize {
+    if !job.is_service() {
+        let waiting = job.runs.values().map(|run| run.waiting.len());
+        return if job.record.stop.is_some() {
+            0
+        } else {
+            waiting.sum()
+        };
+    }
+    let count = job.spec().filter(|_| job.record.stop.is_none());
+    let count = count.map_or(0, |spec| spec.count as usize);
+    count.saturating_sub(job.tasks.len())
+}
+
+fn volumes_of(job: &Job) -> Vec<VolumeView> {
+    let volumes = job.volumes.values();
+    let views = volumes.map(|volume| view_of(volume, volume_state(job, volume)));
+    views.collect()
+}
+
+/// The state of a volume of an instance, in a word.
+pub(super) fn volume_state(job: &Job, volume: &Volume) -> &'static str {
+    let mut tasks = job.tasks.of_index(&job.name, 0, volume.record.index);
+    let is_used = tasks.any(|task| task.record.volume.as_ref() == Some(&volume.id));
+    match (volume.record.is_unsettled(), is_used) {
+        (true, _) => "creating",
+        (false, true) => "used",
+        (false, false) => "kept",
+    }
+}
+
+pub(super) fn view_of(volume: &Volume, state: &'static str) -> VolumeView {
     let record = &volume.record;
     VolumeView {
         volume_id: volume.id.clone(),

@@ -227,6 +227,7 @@ mod tests {
         let mut shown = serde_json::to_value(&job).expect("JSON");
         shown["actions"] = json!(["stop"]);
         shown["tasks_total"] = json!(1);
+        shown["next"] = json!("0.0.1.1");
         check("Shown", &shown);
         check(
             "History",

@@ -13,13 +13,18 @@ use serde_json::json;
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use super::shown::ListWriter;
 use super::{Permitted, Reply, openapi, sees};
-use crate::core::{Event, State};
+use crate::core::{Discovered, Event, State};
 use crate::metrics::{self, Measures};
 use crate::service::Handle;
 
 /// Events that one reader may be behind before the stream waits for it.
 const STREAM_QUEUE_MAX: usize = 64;
+/// Tasks that are looked at for their ports between two steps of the core.
+const TASKS_PER_LOOK: usize = 5_000;
+/// What the text of a target takes, more or less.
+const TARGET_BYTES: usize = 320;
 /// Between two signs of life of a stream of events. Each is a space, with which the next line begins: JSON allows that, so
 /// that whoever reads line by line need not know of it.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -165,28 +170,41 @@ struct Target {
     labels: BTreeMap<&'static str, String>,
 }
 
+impl From<Discovered> for Target {
+    fn from(one: Discovered) -> Self {
+        Self {
+            targets: [format!("{}:{}", one.hostname, one.port)],
+            labels: BTreeMap::from([
+                ("__meta_meseta_job", one.job),
+                ("__meta_meseta_role", one.role),
+                ("__meta_meseta_task_id", one.task_id),
+                ("__meta_meseta_port", one.port_name),
+                ("__meta_meseta_healthy", one.is_healthy.to_string()),
+            ]),
+        }
+    }
+}
+
 pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;
     let turn = context.readers.turn(&permitted.caller).await?;
-    let (found, turn) = turn.look(&context.handle, State::discovered).await?;
-    let seen = found.into_iter().filter(|one| permitted.sees(&one.role));
-    let targets = seen.map(|one| Target {
-        targets: [format!("{}:{}", one.hostname, one.port)],
-        labels: BTreeMap::from([
-            ("__meta_meseta_job", one.job),
-            ("__meta_meseta_role", one.role),
-            ("__meta_meseta_task_id", one.task_id),
-            ("__meta_meseta_port", one.port_name),
-            ("__meta_meseta_healthy", one.is_healthy.to_string()),
-        ]),
-    });
-    turn.answer_with(targets.collect::<Vec<_>>()).await
+    let (ports, mut turn) = turn.look(&context.handle, State::port_count).await?;
+    turn.reserve(ports * TARGET_BYTES).await?;
+    let (mut json, mut last) = (ListWriter::alone(), None);
+    loop {
+        let looked = move |state: &State| state.discovered_behind(last.as_ref(), TASKS_PER_LOOK);
+        let ((found, next), then) = turn.look(&context.handle, looked).await?;
+        (turn, last) = (then, next);
+        let seen = found.into_iter().filter(|one| permitted.sees(&one.role));
+        json.add(&seen.map(Target::from).collect::<Vec<_>>())?;
+        if last.is_none() {
+            return turn.answer(json.end()).await;
+        }
+    }
 }
 
 pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
-    let handle = &permitted.context.handle;
-    let role = handle.standing.now();
-    let measures = handle.read(|state| Measures::of(state, role)).await?;
+    let measures = Measures::of(&permitted.context.handle).await?;
     let process = metrics::Process::read(permitted.context.authentication.certificate_end());
     match metrics::text(&measures, process) {
         Ok(text) => Ok(Reply::prometheus(text)),

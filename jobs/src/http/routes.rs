@@ -16,7 +16,7 @@ static LIST: &[Route] = &[
         "/v1/jobs",
         &[Method::GET, Method::POST],
         |permitted| Box::pin(jobs::answer(permitted)),
-        "jobs; below it `plan`, `NAME` (`tasks=false`, `limit`, `offset`), `NAME/history` and `NAME/ACTION` (scale, restart, stop, revert, promote, release)",
+        "jobs; below it `plan`, `NAME` (`tasks=false`, `limit`, `offset`, `after`), `NAME/history` and `NAME/ACTION` (scale, restart, stop, revert, promote, release)",
     )
     .filters_reads()
     .body(file::FILE_BYTES_MAX, Some(BodyType::Json)),

@@ -8,22 +8,22 @@ use meseta_daemon::query::Query;
 use serde::Serialize;
 
 use super::{Permitted, Reply, permission};
-use crate::core::{JobView, State, TaskOrder, VolumeView};
+use crate::core::{JobView, NoPlace, State, TaskOrder, VolumePlace};
 
-/// Jobs and tasks that are looked at between two steps of the core.
-const JOBS_PER_LOOK: usize = 200;
+/// Tasks and volumes that are looked at between two steps of the core.
 const TASKS_PER_LOOK: usize = 1_000;
-/// What the text of a task takes, more or less.
+const VOLUMES_PER_LOOK: usize = 1_000;
+/// What the text of a task or a volume takes, more or less.
 const TASK_BYTES: usize = 512;
+const VOLUME_BYTES: usize = 512;
+/// Tasks of a job that are shown where no number is asked for: as many as one step launches.
+const TASKS_DEFAULT: usize = 20_000;
+/// Tasks that are shown at most, whatever is asked for.
+const TASKS_MAX: usize = 100_000;
 
 #[derive(Serialize)]
 struct List {
     jobs: Vec<JobView>,
-}
-
-#[derive(Serialize)]
-struct Volumes {
-    volumes: Vec<VolumeView>,
 }
 
 /// One job, and what its reader may do to it.
@@ -37,10 +37,11 @@ struct Shown {
     tasks_total: Option<usize>,
 }
 
-/// Which of its tasks are asked for, in their order.
+/// Which of its tasks are asked for, in their order: behind so many, or behind the last of the page before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
     offset: usize,
+    after: Option<TaskOrder>,
     limit: usize,
 }
 
@@ -53,17 +54,25 @@ impl Page {
                 Reply::error(StatusCode::BAD_REQUEST, &text)
             }),
         };
+        let refused = |text: String| Reply::error(StatusCode::BAD_REQUEST, &text);
+        let (offset, after) = (number("offset")?, query.get("after"));
+        if offset.is_some() && after.is_some() {
+            return Err(refused("one of `offset` and `after` is enough".to_owned()));
+        }
+        let after = after.map(|text| {
+            let place: Result<TaskOrder, NoPlace> = text.parse();
+            place.map_err(|error| refused(format!("`after` is {text:?}: {error}")))
+        });
         Ok(Self {
-            offset: number("offset")?.unwrap_or_default(),
-            limit: number("limit")?.unwrap_or(usize::MAX),
+            offset: offset.unwrap_or_default(),
+            after: after.transpose()?,
+            limit: number("limit")?.unwrap_or(TASKS_DEFAULT).min(TASKS_MAX),
         })
     }
 
-    /// Those of the page.
-    fn cut(self, mut tasks: Vec<TaskOrder>) -> Vec<TaskOrder> {
-        tasks.sort_unstable();
-        let tasks = tasks.into_iter().skip(self.offset);
-        tasks.take(self.limit).collect()
+    /// The place behind which it begins.
+    fn place(self, state: &State, name: &str) -> Option<TaskOrder> {
+        self.after.or_else(|| state.task_place(name, self.offset))
     }
 }
 
@@ -72,7 +81,7 @@ pub(super) async fn list(permitted: Permitted) -> Result<Reply, Reply> {
     let mut turn = context.readers.turn(&permitted.caller).await?;
     let (mut jobs, mut last) = (Vec::new(), None);
     loop {
-        let looked = move |state: &State| state.jobs_behind(last.as_deref(), JOBS_PER_LOOK);
+        let looked = move |state: &State| state.jobs_behind(last.as_deref());
         let (some, next) = turn.look(&context.handle, looked).await?;
         turn = next;
         last = some.last().map(|job: &JobView| job.name.clone());
@@ -86,10 +95,19 @@ pub(super) async fn list(permitted: Permitted) -> Result<Reply, Reply> {
 pub(super) async fn volumes(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;
     let turn = context.readers.turn(&permitted.caller).await?;
-    let looked = turn.look(&context.handle, State::volumes);
-    let (mut volumes, turn) = looked.await?;
-    volumes.retain(|volume| permitted.sees(&volume.role));
-    turn.answer_with(Volumes { volumes }).await
+    let (total, mut turn) = turn.look(&context.handle, State::volume_count).await?;
+    turn.reserve(total * VOLUME_BYTES).await?;
+    let (mut json, mut last) = (ListWriter::of(&Nothing {}, "volumes")?, None);
+    loop {
+        let looked = move |state: &State| state.volumes_behind(last.as_ref(), VOLUMES_PER_LOOK);
+        let (mut volumes, next) = turn.look(&context.handle, looked).await?;
+        (turn, last) = (next, volumes.last().map(VolumePlace::of));
+        volumes.retain(|volume| permitted.sees(&volume.role));
+        json.add(&volumes)?;
+        if last.is_none() {
+            return turn.answer(json.end()).await;
+        }
+    }
 }
 
 pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
@@ -122,20 +140,26 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
         return turn.answer_with(shown).await;
     }
     let wanted = name.to_owned();
-    let looked = turn.look(&context.handle, move |state| state.tasks_of(&wanted));
-    let (tasks, turn) = looked.await?;
-    shown.tasks_total = Some(tasks.len());
-    let (tasks, mut turn) = turn.make(move || page.cut(tasks)).await?;
-    turn.reserve(tasks.len() * TASK_BYTES).await?;
-    let mut json = ListWriter::new(&shown, "tasks")?;
-    for some in tasks.chunks(TASKS_PER_LOOK) {
-        let (wanted, some) = (name.to_owned(), some.to_vec());
-        let looked = move |state: &State| state.task_views(&wanted, &some);
-        let (views, next) = turn.look(&context.handle, looked).await?;
-        turn = next;
+    let looked = move |state: &State| (state.task_count(&wanted), page.place(state, &wanted));
+    let ((total, mut behind), mut turn) = turn.look(&context.handle, looked).await?;
+    shown.tasks_total = Some(total);
+    turn.reserve(total.min(page.limit) * TASK_BYTES).await?;
+    let mut json = ListWriter::of(&shown, "tasks")?;
+    let mut left = page.limit;
+    while left > 0 {
+        let (wanted, most) = (name.to_owned(), left.min(TASKS_PER_LOOK));
+        let looked = move |state: &State| state.task_views(&wanted, behind, most);
+        let ((views, next), then) = turn.look(&context.handle, looked).await?;
+        (turn, behind) = (then, next);
+        left = left.saturating_sub(views.len());
         json.add(&views)?;
+        if behind.is_none() {
+            break;
+        }
     }
-    turn.answer(json.end()).await
+    // Of a page that was asked to be empty nothing follows.
+    let next = behind.filter(|_| page.limit > 0);
+    turn.answer(json.end_before(next)?).await
 }
 
 pub(super) async fn history(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
@@ -153,25 +177,40 @@ pub(super) async fn history(permitted: Permitted, name: &str) -> Result<Reply, R
     }
 }
 
-/// The text of an object with a list at its end, of which a part is there at a time.
-struct ListWriter {
+/// An object without other fields than a list.
+#[derive(Serialize)]
+struct Nothing {}
+
+/// The text of a list, alone or at the end of an object, of which a part is there at a time.
+pub(super) struct ListWriter {
     json: Vec<u8>,
     is_first: bool,
+    is_alone: bool,
 }
 
 impl ListWriter {
-    /// The object has other fields than the list.
-    fn new(object: &impl Serialize, list: &str) -> Result<Self, Reply> {
+    pub(super) fn alone() -> Self {
+        Self {
+            json: b"[".to_vec(),
+            is_first: true,
+            is_alone: true,
+        }
+    }
+
+    /// A list behind the other fields of an object.
+    fn of(object: &impl Serialize, list: &str) -> Result<Self, Reply> {
         let mut json = serde_json::to_vec(object).map_err(Reply::defect)?;
         json.pop();
-        json.extend_from_slice(format!(",\"{list}\":[").as_bytes());
+        let comma = if json.len() > 1 { "," } else { "" };
+        json.extend_from_slice(format!("{comma}\"{list}\":[").as_bytes());
         Ok(Self {
             json,
             is_first: true,
+            is_alone: false,
         })
     }
 
-    fn add<T: Serialize>(&mut self, items: &[T]) -> Result<(), Reply> {
+    pub(super) fn add<T: Serialize>(&mut self, items: &[T]) -> Result<(), Reply> {
         for item in items {
             if !std::mem::take(&mut self.is_first) {
                 self.json.push(b',');
@@ -181,30 +220,55 @@ impl ListWriter {
         Ok(())
     }
 
-    fn end(mut self) -> Vec<u8> {
-        self.json.extend_from_slice(b"]}");
+    pub(super) fn end(mut self) -> Vec<u8> {
+        let end: &[u8] = if self.is_alone { b"]" } else { b"]}" };
+        self.json.extend_from_slice(end);
         self.json
+    }
+
+    /// The same, with where to go on where there is more.
+    fn end_before(mut self, next: Option<TaskOrder>) -> Result<Vec<u8>, Reply> {
+        let Some(next) = next else {
+            return Ok(self.end());
+        };
+        self.json.extend_from_slice(b"],\"next\":");
+        serde_json::to_writer(&mut self.json, &next.to_string()).map_err(Reply::defect)?;
+        self.json.push(b'}');
+        Ok(self.json)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[test]
-    fn a_page_is_two_whole_numbers_or_everything() {
-        let all = Page {
-            offset: 0,
-            limit: usize::MAX,
+    fn a_page_is_a_place_and_a_bounded_number() {
+        let page = |offset, after: Option<&str>, limit| Page {
+            offset,
+            after: after.map(|text| text.parse().expect("a place")),
+            limit,
         };
-        let some = Page {
-            offset: 200,
-            limit: 100,
-        };
-        for (query, page) in [("x=1", all), ("offset=200&limit=100", some)] {
-            assert_eq!(Page::of(&Query::parse(query)).ok(), Some(page), "{query}");
+        for (query, expected) in [
+            ("x=1", page(0, None, TASKS_DEFAULT)),
+            ("offset=200&limit=100", page(200, None, 100)),
+            ("after=0.7.1.2&limit=100", page(0, Some("0.7.1.2"), 100)),
+            ("limit=1000000", page(0, None, TASKS_MAX)),
+        ] {
+            let read = Page::of(&Query::parse(query)).ok();
+            assert_eq!(read, Some(expected), "{query}");
         }
-        for query in ["limit=", "limit=-1", "offset=1.5", "offset=a"] {
+        for query in [
+            "limit=",
+            "limit=-1",
+            "offset=1.5",
+            "offset=a",
+            "after=",
+            "after=web.1.0.3.1",
+            "after=0.7.1.2&offset=1",
+        ] {
             let refused = Page::of(&Query::parse(query)).expect_err(query);
             assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{query}");
         }
@@ -213,13 +277,20 @@ mod tests {
     #[test]
     fn a_list_that_is_written_in_parts_is_one_list() {
         for parts in [vec![], vec![vec![1, 2], vec![], vec![3]]] {
-            let mut writer = ListWriter::new(&serde_json::json!({ "a": 1 }), "b").expect("JSON");
-            for part in &parts {
-                writer.add(part).expect("JSON");
-            }
-            let written: serde_json::Value = serde_json::from_slice(&writer.end()).expect("JSON");
-            let expected = serde_json::json!({ "a": 1, "b": parts.concat() });
-            assert_eq!(written, expected);
+            let all = parts.concat();
+            let written = |mut writer: ListWriter, next: Option<&str>| -> Value {
+                for part in &parts {
+                    writer.add(part).expect("JSON");
+                }
+                let next = next.map(|text| text.parse().expect("a place"));
+                let text = writer.end_before(next).expect("JSON");
+                serde_json::from_slice(&text).expect("JSON")
+            };
+            let of = |object: Value| ListWriter::of(&object, "b").expect("JSON");
+            assert_eq!(written(ListWriter::alone(), None), json!(all));
+            assert_eq!(written(of(json!({})), None), json!({ "b": all }));
+            let behind = json!({ "a": 1, "b": all, "next": "0.1.2.3" });
+            assert_eq!(written(of(json!({ "a": 1 })), Some("0.1.2.3")), behind);
         }
     }
 }

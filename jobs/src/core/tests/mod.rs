@@ -3,6 +3,7 @@
 mod beside;
 mod bounds;
 mod gangs;
+mod lists;
 mod schedules;
 mod stored;
 mod under_way;

@@ -93,7 +93,7 @@ fn instances_return_to_their_volumes_whatever_happens_and_a_purge_frees_everythi
         world.calm(100, None);
         assert_eq!(world.reserved(), [""; 0], "seed {seed}");
         assert!(world.state.job("web").is_none());
-        assert_eq!(world.state.volumes(), []);
+        assert_eq!(world.state.volumes_behind(None, usize::MAX), []);
         assert_eq!(world.destroyed.len(), 3, "{:?}", world.destroyed);
         // Nothing keeps offers coming any more.
         assert!(world.is_suppressed || world.state.roles().is_empty());
@@ -220,7 +220,10 @@ fn a_volume_of_an_agent_that_comes_back_later_is_released_then() {
     stop(&mut world, true);
     world.calm(100, None);
     assert!(world.state.job("web").is_none());
-    assert_eq!(world.state.volumes()[0].state, "releasing");
+    assert_eq!(
+        world.state.volumes_behind(None, usize::MAX)[0].state,
+        "releasing"
+    );
     world.crash();
     // The job is there anew meanwhile, with a volume of its own.
     submit(&mut world, database(1));
@@ -286,7 +289,7 @@ fn what_an_agent_cannot_make_is_given_back_and_tried_elsewhere() {
     world.calm(100, None);
     assert_eq!(state_of(&world, "web"), "healthy");
     // Of the failures nothing is left but the one that is used.
-    assert_eq!(world.state.volumes().len(), 1);
+    assert_eq!(world.state.volumes_behind(None, usize::MAX).len(), 1);
     stop(&mut world, true);
     world.calm(30, None);
     assert_eq!(world.reserved(), [""; 0]);
@@ -298,12 +301,15 @@ fn a_launch_that_did_not_arrive_leaves_no_volume_and_one_that_did_is_found() {
     submit(&mut world, database(1));
     world.loses_accepts = true;
     world.calm(4, None);
-    assert_eq!(world.state.volumes()[0].state, "creating");
+    assert_eq!(
+        world.state.volumes_behind(None, usize::MAX)[0].state,
+        "creating"
+    );
     world.loses_accepts = false;
     world.disconnect();
     world.calm(60, None);
     assert_eq!(state_of(&world, "web"), "healthy");
-    assert_eq!(world.state.volumes().len(), 1);
+    assert_eq!(world.state.volumes_behind(None, usize::MAX).len(), 1);
     // The framework is removed, and what it has told of its operations with it: the volume is found in an offer.
     let volume = volume_of(&world, 0);
     let task = task_of(&world, 0).unwrap();
@@ -525,7 +531,7 @@ fn what_an_operator_has_reserved_stays_reserved_when_a_volume_of_it_is_purged() 
     world.calm(60, None);
     assert_eq!(world.destroyed.len(), 2);
     assert_eq!(world.reserved(), [reserved.to_string()]);
-    assert_eq!(world.state.volumes(), []);
+    assert_eq!(world.state.volumes_behind(None, usize::MAX), []);
 }
 
 #[test]
@@ -579,7 +585,10 @@ fn a_volume_whose_launch_waits_for_a_slow_store_is_not_asked_for_before_it_has_l
         // Its record is durable.
         world.sync();
         world.crash();
-        assert_eq!(world.state.volumes()[0].volume_id, volume);
+        assert_eq!(
+            world.state.volumes_behind(None, usize::MAX)[0].volume_id,
+            volume
+        );
     }
 }
 

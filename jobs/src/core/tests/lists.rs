@@ -1,0 +1,122 @@
+//! What readers see of all jobs, a part at a time: together it is all that there is.
+
+use super::*;
+use crate::core::{Tally, VolumePlace};
+use crate::spec;
+
+/// Jobs of each kind, of which some have tasks with ports and volumes, one of which is to be released.
+fn world() -> World {
+    let mut world = World::new(1, 6);
+    for number in 0..3 {
+        let mut spec = service(3, 1, 1);
+        spec.name = format!("web{number}");
+        spec.task.ports = vec!["http".to_owned(), "admin".to_owned()];
+        for agent in world.agents() {
+            let ports = meseta_resources::Resources::parse(
+                &format!("ports:[{0}-{0}]", 31_000 + 10 * number),
+                &meseta_resources::Role::star(),
+            );
+            world.add_resources(&agent, &ports.expect("ports"));
+        }
+        submit(&mut world, spec);
+        let mut spec = service(2, 1, 0);
+        spec.name = format!("db{number}");
+        spec.volume = Some(spec::Volume {
+            size_mb: 10.0,
+            path: "data".to_owned(),
+        });
+        submit(&mut world, spec);
+        submit(&mut world, batch(&format!("array{number}"), 2));
+    }
+    world.calm(30, None);
+    let (name, purge) = ("db1".to_owned(), true);
+    world.request(Request::Stop { name, purge });
+    world.sync();
+    while world.deliver() {}
+    world.sync();
+    world
+}
+
+#[test]
+fn the_parts_of_the_volumes_are_all_of_them() {
+    let world = world();
+    let all = world.state.volumes_behind(None, usize::MAX);
+    assert_eq!(all.len(), 6);
+    assert_eq!(world.state.volume_count(), 6);
+    let releasing = all.iter().filter(|volume| volume.state == "releasing");
+    assert_eq!(releasing.count(), 2);
+    for most in 1..7 {
+        let (mut parts, mut last) = (Vec::new(), None);
+        loop {
+            let part = world.state.volumes_behind(last.as_ref(), most);
+            assert!(part.len() <= most);
+            last = part.last().map(VolumePlace::of);
+            parts.extend(part);
+            if last.is_none() {
+                break;
+            }
+        }
+        assert_eq!(parts, all, "{most} at a time");
+    }
+}
+
+#[test]
+fn the_parts_of_the_targets_are_all_of_them() {
+    let world = world();
+    let (all, next) = world.state.discovered_behind(None, usize::MAX);
+    assert_eq!((all.is_empty(), next), (false, None));
+    assert!(all.len() <= world.state.port_count());
+    for most in 1..9 {
+        let (mut parts, mut last) = (Vec::new(), None);
+        loop {
+            let (part, next) = world.state.discovered_behind(last.as_ref(), most);
+            parts.extend(part);
+            last = next;
+            if last.is_none() {
+                break;
+            }
+        }
+        assert_eq!(parts, all, "{most} at a time");
+    }
+}
+
+#[test]
+fn the_parts_of_the_jobs_are_bounded_and_are_measured_as_they_are_shown() {
+    let mut world = world();
+    for number in 0..500 {
+        submit(&mut world, batch(&format!("more{number}"), 1));
+    }
+    let (mut jobs, mut last, mut parts) = (Vec::new(), None::<String>, 0);
+    loop {
+        let part = world.state.jobs_behind(last.as_deref());
+        assert!(part.len() <= 201, "{} jobs", part.len());
+        let Some(job) = part.last() else {
+            break;
+        };
+        last = Some(job.name.clone());
+        jobs.extend(part);
+        parts += 1;
+    }
+    assert_eq!((jobs.len(), world.state.job_count()), (508, 508));
+    assert!(parts >= 3, "{parts}");
+    let (mut tally, mut last) = (Tally::default(), None::<String>);
+    loop {
+        let (part, next) = world.state.tally_behind(last.as_deref());
+        tally.add(&part);
+        last = next;
+        if last.is_none() {
+            break;
+        }
+    }
+    let mut expected = Tally::default();
+    for job in &jobs {
+        *expected.jobs.entry(job.state).or_default() += 1;
+        expected.running += job.running;
+        expected.healthy += job.healthy;
+        expected.pending += job.pending;
+    }
+    for volume in world.state.volumes_behind(None, usize::MAX) {
+        *expected.volumes.entry(volume.state).or_default() += 1;
+    }
+    assert_eq!(tally, expected);
+}
