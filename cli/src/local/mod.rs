@@ -53,7 +53,7 @@ pub(crate) struct Options {
     #[arg(long = "scheduler_port", alias = "scheduler-port")]
     scheduler_port: Option<u16>,
     /// Run no scheduler of jobs.
-    #[arg(long = "no-scheduler")]
+    #[arg(long = "no-scheduler", conflicts_with = "scheduler_port")]
     no_scheduler: bool,
     /// Directory for all state; kept. Unset: a fresh one in the temporary directory, removed at the
     /// end.
@@ -97,10 +97,7 @@ impl Options {
             masters: self.masters,
             agent: self.agent_port,
             agents: self.agents.unwrap_or(usual),
-            scheduler: match self.no_scheduler {
-                true => 0,
-                false => self.scheduler_port.unwrap_or(0),
-            },
+            scheduler: self.scheduler_port.unwrap_or(0),
         }
     }
 }
@@ -475,5 +472,24 @@ fn invoked_as() -> String {
     {
         Some(relative) => format!("./{}", relative.display()),
         None => exe.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    /// The port was ignored.
+    #[test]
+    fn a_port_is_for_a_scheduler_that_runs() {
+        let parse = |line: &str| {
+            let line = line.split(' ').map(OsString::from).collect();
+            crate::flags::parse(line).map_err(|refusal| refusal.to_string())
+        };
+        parse("meseta local --no-scheduler").expect("understood");
+        parse("meseta local --scheduler_port=5071").expect("understood");
+        let error =
+            parse("meseta local --no-scheduler --scheduler-port=5071").expect_err("refused");
+        assert!(error.contains("--scheduler_port"), "{error}");
     }
 }
