@@ -244,6 +244,13 @@ mod tests {
         std::fs::write(&path, "nosuch = 1\n").expect("written");
         let error = files_of_daemon("master", &path).expect_err("refused");
         assert!(error.to_string().contains("nosuch"), "{error:#}");
+        // A package installs these on every machine.
+        let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
+        for (daemon, config) in CONFIGS_OF_OTHERS {
+            let name = Path::new(config).file_name().expect("a name");
+            let found = files_of_daemon(daemon, &packaged.join(name)).expect("understood");
+            assert_eq!(found, [], "{daemon}");
+        }
         let none = files_of_daemon("master", &dir.path().join("none"));
         assert!(none.expect("nothing to look at").is_empty());
     }
