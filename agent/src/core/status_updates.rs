@@ -217,8 +217,13 @@ impl AgentCore {
                 return;
             }
         }
-        let log = task_ref.as_ref().map(|task_ref| task_ref.task.key.clone());
-        if let Some(key) = log.or_else(|| self.log_of_completed(stream)) {
+        let log = match &task_ref {
+            Some(task_ref) => Some(task_ref.task.key.clone()),
+            // Of a task that is over only another end was written.
+            None if outcome == Acknowledged::Closed => self.log_of_completed(stream),
+            None => None,
+        };
+        if let Some(key) = log {
             self.persist(Write::Log {
                 key,
                 entry: Box::new(LogEntry::Acknowledged(uuid.to_vec())),
