@@ -3,11 +3,12 @@
 //! A run's sandbox waits from its end; it goes once it is older than
 //! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is, of bytes or of inodes. Ages are
 //! kept over a restart ([`SandboxAges`]); what lies on the disk, belongs to no run and has none on record waits from then.
-//! A removal takes as long as tasks have made it take: it holds up those of its own framework alone, and no look at the
-//! disk. Invariant: the sandbox of a run that is not over is never touched, nothing mounted in one is followed, and no change
+//! A removal takes as long as tasks have made it take: frameworks take turns of some seconds, so that it holds up those of
+//! its own framework alone, and no look at the disk. Invariant: the sandbox of a run that is not over is never touched, nothing mounted in one is followed, and no change
 //! of the wall clock makes one go sooner.
 
 mod removal_queue;
+mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -28,6 +29,7 @@ use crate::checkpoint::{Image, Layout, SandboxAges};
 use crate::clock::uptime;
 use crate::folders::unless_gone;
 use removal_queue::RemovalQueue;
+use turn::Turn;
 
 /// Before a sandbox that could not be removed is tried again, the first time and at most; it doubles between. One error of a
 /// disk, or want of descriptors, is over soon.
@@ -36,6 +38,9 @@ const PAUSE_AFTER_FAILURE_MAX: Duration = Duration::from_secs(600);
 
 /// Ages are recorded when sandboxes come or go, and after so long in any case: a reboot costs no more.
 const AGES_INTERVAL_MAX: Duration = Duration::from_secs(3600);
+
+/// For so long a thread removes what is due of one framework while others may wait.
+const TURN: Duration = Duration::from_secs(10);
 
 /// The folder of an executor's sandboxes, and the link in it to the newest.
 const RUNS: &str = "runs";
@@ -66,6 +71,7 @@ pub(crate) struct Gc {
 struct Inner {
     options: Options,
     layout: Layout,
+    turn: Duration,
     sandboxes: Mutex<Known>,
     removed: AtomicU64,
     failed: AtomicU64,
@@ -87,21 +93,6 @@ struct Known {
     /// When their ages were recorded last.
     recorded: Duration,
     removals: RemovalQueue,
-}
-
-/// A thread's turn at the sandboxes of one framework, until it is dropped.
-#[derive(Debug)]
-struct Turn {
-    gc: Gc,
-    framework: PathBuf,
-    /// When they were found to be due.
-    now: Duration,
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.gc.known().removals.end(&self.framework);
-    }
 }
 
 /// For how long a sandbox has waited.
@@ -166,6 +157,7 @@ impl Gc {
             inner: Arc::new(Inner {
                 options,
                 layout,
+                turn: TURN,
                 sandboxes: Mutex::default(),
                 removed: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
@@ -364,12 +356,17 @@ impl Gc {
         due.map(|(path, _)| path.clone()).collect()
     }
 
-    fn prune_one(&self, path: &Path, now: Duration) {
+    /// Removes a sandbox for as long as `goes_on`.
+    fn prune_one(&self, path: &Path, now: Duration, goes_on: &dyn Fn() -> bool) {
         if !self.known().waiting.contains_key(path) {
             // Kept meanwhile.
             return;
         }
-        if let Err(error) = self.remove(path) {
+        let removed = self.remove(path, goes_on);
+        if let Ok(false) = removed {
+            return;
+        }
+        if let Err(error) = removed {
             warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
             self.inner.failed.fetch_add(1, Ordering::Relaxed);
             let mut known = self.known();
@@ -388,18 +385,22 @@ impl Gc {
         self.known().forget(path);
     }
 
-    fn remove(&self, sandbox: &Path) -> io::Result<()> {
+    /// Whether it was done with all.
+    fn remove(&self, sandbox: &Path, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
         detach_mounts(sandbox)?;
         match (sandbox.parent().map(Folder::open), sandbox.file_name()) {
-            (Some(Ok(runs)), Some(name)) => unless_gone(runs.remove(Path::new(name)))?,
+            (Some(Ok(runs)), Some(name)) => match runs.remove_while(Path::new(name), goes_on) {
+                Ok(false) => return Ok(false),
+                removed => unless_gone(removed.map(drop))?,
+            },
             (Some(Err(error)), _) if error.kind() != ErrorKind::NotFound => {
                 return Err(error);
             }
             _ => {}
         }
-        sandbox
-            .parent()
-            .map_or(Ok(()), |runs| self.remove_emptied(runs))
+        let runs = sandbox.parent();
+        runs.map_or(Ok(()), |runs| self.remove_emptied(runs))?;
+        Ok(true)
     }
 
     /// Removes a folder that held sandboxes, and those above it, as far as they hold nothing: what a run is about to be made
@@ -421,23 +422,6 @@ impl Gc {
             }
         }
         Ok(())
-    }
-}
-
-impl Turn {
-    /// Removes what is due of this framework, then of those that wait.
-    fn and_those_after(self) {
-        let gc = self.gc.clone();
-        let mut turn = Some(self);
-        while let Some(one) = turn {
-            for sandbox in gc.due_in(&one.framework, one.now) {
-                gc.prune_one(&sandbox, one.now);
-            }
-            drop(one);
-            turn = gc.next_turn();
-        }
-        // For what has become due meanwhile, and the ages of what is left.
-        gc.wake();
     }
 }
 
@@ -680,6 +664,51 @@ mod tests {
             failed: 0,
         };
         assert_eq!(gc.counts(), done);
+    }
+
+    /// Four frameworks with a sandbox each that took hours held up the removals of all others.
+    #[test]
+    fn frameworks_take_turns_of_a_length_whatever_their_sandboxes_hold() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = std::fs::canonicalize(dir.path()).expect("a path");
+        let mut gc = Gc::new(options(), Layout::new(&path));
+        // One entry each.
+        Arc::get_mut(&mut gc.inner).expect("alone").turn = Duration::ZERO;
+        let sandbox = |framework: &str| {
+            path.join(format!(
+                "slaves/S0/frameworks/{framework}/executors/e/runs/r"
+            ))
+        };
+        for (framework, files) in [("large", 5), ("small", 2)] {
+            let folder = sandbox(framework).join("folder");
+            std::fs::create_dir_all(&folder).expect("made");
+            for file in 0..files {
+                std::fs::write(folder.join(file.to_string()), "text").expect("written");
+            }
+            gc.discard(sandbox(framework));
+        }
+        let late = uptime() + WEEK + WEEK;
+        for framework in ["large", "small"] {
+            let framework = sandbox(framework)
+                .ancestors()
+                .nth(4)
+                .expect("above")
+                .to_owned();
+            gc.known().removals.add(&framework, late);
+        }
+        let mut turns = Vec::new();
+        while let Some(turn) = gc.next_turn() {
+            let name = turn.framework.file_name().expect("a name").to_owned();
+            turns.push(name.into_string().expect("text"));
+            turn.take();
+        }
+        assert_eq!(turns[..4], ["large", "small", "large", "small"]);
+        assert!(
+            turns.ends_with(&["large".to_owned(), "large".to_owned()]),
+            "{turns:?}"
+        );
+        assert!(!path.join("slaves/S0/frameworks").exists());
+        assert_eq!((gc.counts().removed, gc.counts().failed), (2, 0));
     }
 
     /// The walk may meet a sandbox that was made since it began, or before the run was heard to begin.

@@ -38,7 +38,7 @@ pub(crate) use hierarchies::narrow;
 use serving::context;
 
 use crate::checkpoint::writer;
-use crate::checkpoint::{self, Image, Layout, Removals, Store, Write};
+use crate::checkpoint::{self, Image, Layout, Store, VolumePlaces, Write};
 use crate::clock::Clock;
 use crate::configuration::flags::{Flags, Recover};
 use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
@@ -217,9 +217,9 @@ impl Node {
     ) -> Result<Ended, RunError> {
         let opened = open(&self.flags, &self.layout, &self.configuration).await?;
         let (runtime_dir, lock) = (opened.runtime_dir, opened.lock);
-        let removals = opened.store.removals().clone();
+        let places = opened.store.volume_places();
         let rights = (opened.rights, opened.privileged);
-        let containerizer = self.containerizer(opened.containers, rights, removals);
+        let containerizer = self.containerizer(opened.containers, rights, places);
         let clock = Clock::new();
         let boot_clock = clock.boot_clock(&opened.boot);
         let core = self.core(&opened.image, opened.enforceable, boot_clock)?;
@@ -311,7 +311,7 @@ impl Node {
         &self,
         containers: Containers,
         (rights, privileged): (TaskRights, bool),
-        removals: Removals,
+        places: VolumePlaces,
     ) -> Containerizer {
         let flags = &self.flags;
         let containerizer = Containerizer::new(
@@ -326,7 +326,7 @@ impl Node {
                     rights,
                     logs: self.configuration.logs,
                     mount_disks: self.configuration.mount_disks(self.layout.work_dir()),
-                    removals,
+                    places,
                 },
                 launches_at_once: flags.launches_at_once,
                 destroy_timeout: flags.cgroups_destroy_timeout,
@@ -379,6 +379,7 @@ impl Node {
             operations_bytes_max: budgets.operations(),
             frame_bytes_max: u64::try_from(budgets.frame_bytes_max()).unwrap_or(u64::MAX),
             check_updates_bytes_max: budgets.check_updates(),
+            executor_event_bytes_max: budgets.events(),
             container_ip: self.advertised.ip().to_string(),
             boot_clock,
             executor_registration_timeout: self.flags.executor_registration_timeout,

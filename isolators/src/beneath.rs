@@ -210,26 +210,33 @@ impl Folder {
     /// folders costs more than a few descriptors. What cannot be removed, is mounted in there, or comes anew all the
     /// time stays, and is an error once all else is gone.
     pub fn remove(&self, path: &Path) -> io::Result<()> {
+        self.remove_while(path, &|| true).map(drop)
+    }
+
+    /// The same for as long as `goes_on`, which is asked after each entry: one of them goes in any case. Whether it was done
+    /// with all.
+    pub fn remove_while(&self, path: &Path, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let parent = match self.folder(path.parent().unwrap_or(Path::new(""))) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             parent => parent?,
         };
         match unlinkat(&parent.fd, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+            Ok(()) | Err(Errno::ENOENT) => return Ok(true),
             Err(Errno::EISDIR | Errno::EPERM) => {}
             Err(error) => return Err(error.into()),
         }
         let top = match parent.step_into(name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             top => top?,
         };
-        let mut removal = Removal::new(&top, now);
+        let mut removal = Removal::new(&top, now, goes_on);
         loop {
             removal.empty_top()?;
             match unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir) {
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) if removal.is_stopped => return Ok(false),
                 Err(Errno::ENOTEMPTY | Errno::EEXIST) if removal.goes_on(0) => {}
-                removed => return removal.into_result(gone(removed)),
+                removed => return removal.into_result(gone(removed)).map(|()| true),
             }
         }
     }
@@ -239,7 +246,7 @@ impl Folder {
         let top = Self {
             fd: self.open_at(Path::new("."), LISTED)?,
         };
-        let mut removal = Removal::new(&top, now);
+        let mut removal = Removal::new(&top, now, &|| true);
         loop {
             removal.empty_top()?;
             if is_empty(&top.fd)? || !removal.goes_on(0) {
@@ -259,9 +266,11 @@ impl Folder {
 }
 
 /// A tree that is being removed.
-#[derive(Debug)]
 struct Removal<'a> {
     top: &'a Folder,
+    /// Asked after each entry, and whether it was answered with no.
+    may_go_on: &'a dyn Fn() -> bool,
+    is_stopped: bool,
     /// Folders too deep are moved up to the top, under numbers from here on.
     first: u64,
     next: u64,
@@ -278,12 +287,14 @@ struct Removal<'a> {
 }
 
 impl<'a> Removal<'a> {
-    fn new(top: &'a Folder, clock: fn() -> (i64, i64)) -> Self {
+    fn new(top: &'a Folder, clock: fn() -> (i64, i64), may_go_on: &'a dyn Fn() -> bool) -> Self {
         // Not to be guessed by somebody who wants to be in the way.
         let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
         let start = monotonic.map_or(0, |time| time.tv_nsec().unsigned_abs() << 24);
         Self {
             top,
+            may_go_on,
+            is_stopped: false,
             first: start,
             next: start,
             further_passes: FURTHER_PASSES_MAX,
@@ -320,7 +331,7 @@ impl<'a> Removal<'a> {
         let top = self.top;
         self.pass(top, 0)?;
         // What was too deep lies at the top now; one after the other, so that no depth takes more stack.
-        while self.first < self.next {
+        while self.first < self.next && !self.is_stopped {
             let name = moved_name(self.first);
             self.first += 1;
             self.try_remove(top, &name, 0);
@@ -340,6 +351,9 @@ impl<'a> Removal<'a> {
             }
             if !self.is_too_late(folder, name) {
                 self.try_remove(folder, name, depth);
+                if self.is_stopped {
+                    break;
+                }
             } else if self.late > LATE_MAX + PASSED_OVER_MAX {
                 break;
             }
@@ -395,6 +409,7 @@ impl<'a> Removal<'a> {
             self.left += 1;
             self.failure.get_or_insert(error);
         }
+        self.is_stopped = self.is_stopped || !(self.may_go_on)();
     }
 
     fn remove(&mut self, folder: &Folder, name: &CStr, depth: usize) -> io::Result<()> {
@@ -420,7 +435,9 @@ impl<'a> Removal<'a> {
             let left = self.left;
             self.pass(&inner, depth + 1)?;
             match unlinkat(&folder.fd, name, UnlinkatFlags::RemoveDir) {
-                Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.left > left => return Ok(()),
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.left > left || self.is_stopped => {
+                    return Ok(());
+                }
                 Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.goes_on(left) => {}
                 removed => return gone(removed),
             }

@@ -6,7 +6,8 @@
 //! read counts, and both are durable before anybody is told. The
 //! directories of volumes are made before the record that names them, and removed after the record
 //! that does not; [`super::Write::RestoreVolumes`] completes what a crash cut short. Volumes on disks of their own hold
-//! no checkpoint up: what fails there is done later ([`make_again`], [`super::removals`]).
+//! no checkpoint up: their directories are made and removed by other threads, and later where that fails
+//! ([`super::makings`], [`super::removals`], [`make_again`]).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -181,7 +182,13 @@ pub(super) fn is_on_own_disk(volume: &Resource) -> bool {
     volume.disk().is_some_and(|disk| disk.source.is_some())
 }
 
-/// Makes a volume's directory; an older one with its data is left as it is.
+/// The root of the disk that a volume has of its own.
+pub(super) fn disk_of(layout: &Layout, volume: &Resource) -> Option<PathBuf> {
+    let source = volume.disk()?.source.as_ref()?;
+    Some(layout.work_dir().join(source.root.as_deref()?))
+}
+
+/// Makes the directory of a volume on the work directory's own disk; an older one with its data is left as it is.
 pub(super) fn make_volume(
     layout: &Layout,
     volume: &Resource,
@@ -190,13 +197,19 @@ pub(super) fn make_volume(
     let Some(path) = volume_path(layout, volume) else {
         return Ok(());
     };
-    let changed = make_directory(&path, volume.is_disk_of(DiskSourceKind::Mount))?;
-    if is_on_own_disk(volume) {
-        return changed.iter().try_for_each(|folder| sync_folder(folder));
-    }
+    let changed = make_directory(&path, false)?;
     // Not before: what cannot be made has nothing to be synced.
     changed.iter().for_each(|folder| batch.touch_dir(folder));
     Ok(())
+}
+
+/// The same of one on a disk of its own. Its changes are durable when this returns, which may be never.
+pub(super) fn make_on_own_disk(layout: &Layout, volume: &Resource) -> Result<(), StoreError> {
+    let Some(path) = volume_path(layout, volume) else {
+        return Ok(());
+    };
+    let changed = make_directory(&path, volume.is_disk_of(DiskSourceKind::Mount))?;
+    changed.iter().try_for_each(|folder| sync_folder(folder))
 }
 
 /// Makes the directory of a volume on a disk of type PATH that could not be made when the volume was. One that is

@@ -19,6 +19,7 @@ mod holdings;
 mod janitor;
 mod layout;
 mod limitation;
+mod makings;
 pub(crate) mod pending_writes;
 mod read;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod sandbox_ages;
 mod store;
 #[cfg(test)]
 mod tests;
+mod volume_places;
 pub(crate) mod writer;
 
 pub use auxiliary::{AuxiliaryError, read_learned_profile, write_learned_profile};
@@ -51,7 +53,7 @@ pub use records::{
     AgentRecord, ExecutorRecord, FrameworkRecord, KillCause, KillRequested, LogEntry, LogRecord,
     Started, TaskRecord,
 };
-pub use removals::Removals;
 pub use repair::Repair;
 pub(crate) use sandbox_ages::SandboxAges;
 pub use store::{Commit, Store, Write};
+pub(crate) use volume_places::{NotReady, VolumePlaces};

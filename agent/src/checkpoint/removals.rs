@@ -14,7 +14,7 @@ use meseta_resources::{DiskSourceKind, Resource};
 use tokio::sync::Notify;
 use tracing::{error, warn};
 
-use super::holdings::{remove_from_disk, volume_path};
+use super::holdings::{disk_of, remove_from_disk, volume_path};
 use super::layout::Layout;
 
 /// What could not be removed is tried again after this.
@@ -25,7 +25,7 @@ const REMOVALS_MAX: usize = 1_024;
 
 /// The volumes whose data is to be removed; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Removals {
+pub(crate) struct Removals {
     shared: Arc<Shared>,
 }
 
@@ -127,12 +127,10 @@ impl Removals {
     pub(super) fn add<'a>(&self, layout: &Layout, volumes: impl IntoIterator<Item = &'a Resource>) {
         let mut state = self.state();
         for volume in volumes {
-            let source = volume.disk().and_then(|disk| disk.source.as_ref());
-            let root = source.and_then(|source| source.root.as_deref());
-            let (Some(path), Some(root)) = (volume_path(layout, volume), root) else {
+            let (Some(path), Some(disk)) = (volume_path(layout, volume), disk_of(layout, volume))
+            else {
                 continue;
             };
-            let disk = layout.work_dir().join(root);
             // What is there by now has had no user.
             state.removals.retain(|earlier| earlier.path != path);
             state.make_room();

@@ -20,12 +20,14 @@ use super::janitor::Janitor;
 use super::layout::{
     EXECUTOR_INFO, EXECUTOR_LOG, Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey,
 };
+use super::makings::Makings;
 use super::read::Image;
 use super::records::{
     AgentRecord, DrainRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
 };
 use super::removals::{RemovalThreads, Removals};
 use super::repair::Repair;
+use super::volume_places::VolumePlaces;
 
 /// One change to what is durable.
 #[derive(Clone, Debug)]
@@ -152,6 +154,7 @@ pub struct Store {
     layout: Layout,
     janitor: Janitor,
     removal: RemovalThreads,
+    makings: Makings,
     /// The number of the newest record of reservations and volumes.
     holdings_number: AtomicU64,
     /// That record, while data of volumes that it names as destroyed is to be removed.
@@ -166,6 +169,7 @@ impl Store {
             layout,
             janitor,
             removal: RemovalThreads::start(),
+            makings: Makings::default(),
             holdings_number: AtomicU64::new(0),
             holdings: Mutex::default(),
         }
@@ -183,6 +187,14 @@ impl Store {
     /// The volumes whose data is to be removed.
     pub(crate) fn removals(&self) -> &Removals {
         self.removal.removals()
+    }
+
+    /// What is under way at the places of volumes on disks of their own.
+    pub(crate) fn volume_places(&self) -> VolumePlaces {
+        VolumePlaces {
+            removals: self.removals().clone(),
+            makings: self.makings.clone(),
+        }
     }
 
     /// The paths that it writes to.
@@ -340,7 +352,7 @@ impl Store {
         let is_removing = !removing.waiting.is_empty() || !on_own_disks.is_empty();
         *self.newest_holdings() = is_removing.then_some(record);
         self.removals().forget(&removing.done);
-        self.removals().add(&self.layout, &on_own_disks);
+        self.remove_from_own_disks(&on_own_disks);
         others
             .iter()
             .try_for_each(|volume| unless_hopeless(self.move_volume_away(volume, batch)))
@@ -380,16 +392,24 @@ impl Store {
     }
 
     fn make_volumes(&self, volumes: &[Resource], batch: &mut Batch) -> Result<(), StoreError> {
-        volumes.iter().try_for_each(|volume| {
-            let made = holdings::make_volume(&self.layout, volume, batch);
-            match holdings::is_on_own_disk(volume) {
-                true => {
-                    unless_made(made);
-                    Ok(())
-                }
-                false => unless_hopeless(made),
-            }
-        })
+        volumes
+            .iter()
+            .try_for_each(|volume| unless_hopeless(self.make_volume(volume, batch)))
+    }
+
+    fn make_volume(&self, volume: &Resource, batch: &mut Batch) -> Result<(), StoreError> {
+        if holdings::is_on_own_disk(volume) {
+            self.makings.add(&self.layout, volume);
+            return Ok(());
+        }
+        holdings::make_volume(&self.layout, volume, batch)
+    }
+
+    fn remove_from_own_disks(&self, volumes: &[Resource]) {
+        for volume in volumes {
+            self.makings.cancel(&self.layout, volume);
+        }
+        self.removals().add(&self.layout, volumes);
     }
 
     /// Completes what a crash may have cut short: directories of volumes that were made, and those of
@@ -408,11 +428,7 @@ impl Store {
         };
         let volumes = holdings::volumes(&record.resources);
         for volume in &volumes {
-            let made = holdings::make_volume(&self.layout, volume, batch);
-            match holdings::is_on_own_disk(volume) {
-                true => unless_made(made),
-                false => unless_ill(made)?,
-            }
+            unless_ill(self.make_volume(volume, batch))?;
         }
         // One that is there at the place of one whose data was not gone has had no user.
         let (on_own_disks, others): (Vec<_>, Vec<_>) = holdings::volumes(&record.destroyed)
@@ -443,15 +459,6 @@ impl Store {
             .take_while(|folder| holds_one(folder))
             .last()
             .map_or(run.clone(), Path::to_owned)
-    }
-}
-
-/// A disk that is not the agent's holds up nothing but who has it: the directory is made when a task is to have the
-/// volume.
-fn unless_made(made: Result<(), StoreError>) {
-    if let Err(error) = made {
-        let source = std::error::Error::source(&error).map(ToString::to_string);
-        error!(%error, source, "the directory of a volume could not be made; it is tried again for each task that has it");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Semaphore for blocking work, fair between frameworks.
 //!
-//! Entered through [`FairSemaphore::take`]. Of those that wait the framework with the fewest places goes first, and
+//! Entered through [`FairSemaphore::take`] and [`FairSemaphore::try_take`]. Of those that wait the framework with the fewest places goes first, and
 //! among equals whoever has waited longest. Invariants: no framework ever holds more than its part, so that
 //! work which never ends leaves places to others; a framework that holds none gets one even when all are
 //! held, as far as there are spare ones.
@@ -72,9 +72,13 @@ impl<W> Table<W> {
         if queue.is_empty() {
             self.waiting.remove(&framework);
         }
+        self.hold(&framework);
+        Some((framework, waiter))
+    }
+
+    fn hold(&mut self, framework: &FrameworkId) {
         *self.held.entry(framework.clone()).or_default() += 1;
         self.held_by_all += 1;
-        Some((framework, waiter))
     }
 
     fn give_back(&mut self, framework: &FrameworkId) {
@@ -120,6 +124,19 @@ impl FairSemaphore {
         self.give_all();
         // The sender is dropped with the places only.
         permit.await.ok()
+    }
+
+    /// A place, if there is one now.
+    pub(crate) fn try_take(&self, framework: &FrameworkId) -> Option<FairPermit> {
+        let mut table = self.table();
+        if !table.may_have_one(framework) {
+            return None;
+        }
+        table.hold(framework);
+        Some(FairPermit {
+            semaphore: self.clone(),
+            framework: framework.clone(),
+        })
     }
 
     fn give_all(&self) {

@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::inspection_limits::InspectionLimits;
 use super::recover::has_own_limits;
-use super::state::{Applied, Entry, Inner, LiveContainer};
+use super::state::{Applied, Entry, LiveContainer};
 use super::{Containerizer, blocking};
 use crate::checkpoint::inside;
 use crate::core::{Input, LaunchPlan, Subject};
@@ -73,8 +73,8 @@ impl Containerizer {
                 .await;
         };
         let plan = Arc::new(plan);
-        let (inner, wanted) = (self.inner.clone(), plan.clone());
-        let launched = blocking(move || launch_now(&inner, &wanted, fetched)).await;
+        let (this, wanted) = (self.clone(), plan.clone());
+        let launched = blocking(move || launch_now(&this, &wanted, fetched)).await;
         drop(permit);
         match launched.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(launched) => self.running(&plan, launched).await,
@@ -176,11 +176,11 @@ impl Containerizer {
 }
 
 fn launch_now(
-    inner: &Inner,
+    containerizer: &Containerizer,
     plan: &LaunchPlan,
     fetched: Option<ContainerSpec>,
 ) -> Result<Launched, Failure> {
-    let settings = &inner.options.settings;
+    let settings = containerizer.settings();
     let logs = logs_of(settings, plan)?;
     let isolation = task_isolation(&settings.rights, plan)?;
     let isolation = TaskIsolation {
@@ -189,5 +189,8 @@ fn launch_now(
         ..isolation
     };
     let spec = fetched.map_or_else(|| container_spec(settings, plan), Ok)?;
-    Ok(inner.containers.launch(&isolated(spec, isolation))?)
+    let _inside = containerizer.launch_inside(plan);
+    Ok(containerizer
+        .containers()
+        .launch(&isolated(spec, isolation))?)
 }

@@ -14,7 +14,7 @@
 //! limitation_file.rs  the limit that ended it, on disk
 //! destroy.rs          kill, destroy, forget
 //! resize.rs           other limits and volumes
-//! throttle.rs         revocable containers: throttle, freeze
+//! throttle.rs         revocable containers: throttle, freeze, thaw for a launch
 //! probe.rs            checks and health checks
 //! limit_drift.rs      limits that others have changed
 //! inspection.rs       disk usage and listening ports

@@ -1,7 +1,15 @@
 //! Runs probes of tasks: by a command in the container, by HTTP, by TCP.
 //!
 //! Everything is looked at from where the task is: a command runs in its namespaces and groups, and the network is its
-//! own. A probe that times out is cancelled and leaves nothing.
+//! own. A probe that times out, or whose task ends, is cancelled and leaves nothing.
+//!
+//! ```text
+//! connection.rs  what is waited for, and the task's end
+//! http.rs        checks by HTTP
+//! ```
+
+mod connection;
+mod http;
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -12,9 +20,6 @@ use meseta_isolators::{
     ProcessIdentity, is_device_failure, is_shortage,
 };
 use tracing::warn;
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::time::Duration as UreqDuration;
-use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use super::state::Entry;
 use super::{Containerizer, blocking};
@@ -22,9 +27,8 @@ use crate::core::{Input, LaunchPlan, Probe, ProbeMethod, ProbeResult};
 use crate::failure::Failure;
 use crate::file_user::become_user;
 use crate::spec::{LaunchSettings, check_output, logs_of, spec_inside};
-
-/// How much of an answer is read; only its status counts.
-const REDIRECTS_MAX: u32 = 10;
+use connection::{NoLook, TaskLife, no_look};
+use http::{Lookups, by_http};
 
 impl Containerizer {
     pub(super) fn probe(&self, probe: Probe) {
@@ -39,14 +43,14 @@ impl Containerizer {
                 Some(live) => {
                     let permit = this.inner.probe_permits.take(&live.run.framework).await;
                     let supervisor = live.supervisor.clone();
+                    let lookups = Lookups {
+                        permits: this.inner.lookup_permits.clone(),
+                        framework: live.run.framework.clone(),
+                    };
                     let inner = this.inner.clone();
                     let probed_result = blocking(move || {
-                        run(
-                            &inner.containers,
-                            &inner.options.settings,
-                            &probe,
-                            &supervisor,
-                        )
+                        let settings = &inner.options.settings;
+                        run(&inner.containers, settings, &probe, &supervisor, lookups)
                     });
                     let probed_result = probed_result.await;
                     drop(permit);
@@ -70,6 +74,7 @@ fn run(
     settings: &LaunchSettings,
     probe: &Probe,
     supervisor: &ProcessIdentity,
+    lookups: Lookups,
 ) -> ProbeResult {
     let timeout = probe.timeout;
     match &probe.method {
@@ -79,17 +84,25 @@ fn run(
         }
         ProbeMethod::Http { url } => {
             let url = url.clone();
-            over_its_network(settings, probe, supervisor, move || by_http(&url, timeout))
+            over_its_network(settings, probe, supervisor, move |life| {
+                by_http(&url, timeout, life, lookups)
+            })
         }
         ProbeMethod::Tcp { address } => {
             let address = *address;
-            over_its_network(settings, probe, supervisor, move || {
-                match std::net::TcpStream::connect_timeout(&address, timeout) {
-                    Err(error) if is_shortage(&error) => ProbeResult::NotRun(error.to_string()),
-                    connected => ProbeResult::Connected(connected.is_ok()),
-                }
+            over_its_network(settings, probe, supervisor, move |life| {
+                by_tcp(address, timeout, life)
             })
         }
+    }
+}
+
+fn by_tcp(address: std::net::SocketAddr, timeout: Duration, life: &TaskLife) -> ProbeResult {
+    match life.connect_within(address, timeout) {
+        Err(error) if is_shortage(&error) || no_look(&error).is_some() => {
+            ProbeResult::NotRun(error.to_string())
+        }
+        connected => ProbeResult::Connected(connected.is_ok()),
     }
 }
 
@@ -194,13 +207,18 @@ fn over_its_network(
     settings: &LaunchSettings,
     probe: &Probe,
     supervisor: &ProcessIdentity,
-    run_probe: impl FnOnce() -> ProbeResult + Send + 'static,
+    run_probe: impl FnOnce(&TaskLife) -> ProbeResult + Send + 'static,
 ) -> ProbeResult {
     let user = settings
         .switch_user
         .then(|| Credentials::lookup(&probe.user));
+    let life = match supervisor.open() {
+        Ok(Some(pidfd)) => TaskLife::of(pidfd),
+        Ok(None) => return ProbeResult::NotRun(NoLook::TaskEnded.to_string()),
+        Err(error) => return ProbeResult::NotRun(format!("failed to find its task: {error}")),
+    };
     match user.transpose() {
-        Ok(user) => in_its_network(supervisor, user, run_probe),
+        Ok(user) => in_its_network(supervisor, life, user, run_probe),
         Err(error) => ProbeResult::NotRun(chain(&error)),
     }
 }
@@ -209,18 +227,19 @@ fn over_its_network(
 /// user's rights from then on: the kernel remembers them of each socket that it opens.
 fn in_its_network(
     supervisor: &ProcessIdentity,
+    life: TaskLife,
     user: Option<Credentials>,
-    run_probe: impl FnOnce() -> ProbeResult + Send + 'static,
+    run_probe: impl FnOnce(&TaskLife) -> ProbeResult + Send + 'static,
 ) -> ProbeResult {
-    let supervisor = supervisor.clone();
+    let pid = supervisor.pid;
     let thread = std::thread::Builder::new()
         .name("check".to_owned())
         .spawn(move || {
-            if let Err(error) = enter_network(&supervisor) {
+            if let Err(error) = enter_network(pid, &life) {
                 return ProbeResult::NotRun(format!("failed to enter its network: {error}"));
             }
             match become_user(user.as_ref()) {
-                Ok(()) => run_probe(),
+                Ok(()) => run_probe(&life),
                 Err(error) => ProbeResult::NotRun(format!("failed to become its user: {error}")),
             }
         });
@@ -231,8 +250,8 @@ fn in_its_network(
     }
 }
 
-fn enter_network(supervisor: &ProcessIdentity) -> std::io::Result<()> {
-    let theirs = format!("/proc/{}/ns/net", supervisor.pid);
+fn enter_network(pid: i32, life: &TaskLife) -> std::io::Result<()> {
+    let theirs = format!("/proc/{pid}/ns/net");
     let elsewhere = match (
         std::fs::read_link(&theirs),
         std::fs::read_link("/proc/thread-self/ns/net"),
@@ -244,86 +263,29 @@ fn enter_network(supervisor: &ProcessIdentity) -> std::io::Result<()> {
     if !elsewhere {
         return Ok(());
     }
-    let gone = || std::io::Error::from_raw_os_error(nix::libc::ESRCH);
-    let pidfd = supervisor.open()?.ok_or_else(gone)?;
     Ok(nix::sched::setns(
-        pidfd,
+        life.supervisor(),
         nix::sched::CloneFlags::CLONE_NEWNET,
     )?)
-}
-
-fn by_http(url: &str, timeout: Duration) -> ProbeResult {
-    // As Mesos, which asks curl not to look at certificates: the task is on this machine.
-    let tls = ureq::tls::TlsConfig::builder()
-        .disable_verification(true)
-        .build();
-    let config = ureq::Agent::config_builder()
-        .timeout_global(Some(timeout))
-        .max_redirects(REDIRECTS_MAX)
-        .http_status_as_error(false)
-        .tls_config(tls)
-        .proxy(None)
-        .build();
-    let connector = DefaultConnector::default();
-    let agent = ureq::Agent::with_parts(config, connector, AddressResolver::default());
-    match agent.get(url).call() {
-        Ok(answer) => ProbeResult::Status(answer.status().as_u16().into()),
-        Err(ureq::Error::Io(error)) if is_shortage(&error) => {
-            ProbeResult::NotRun(error.to_string())
-        }
-        Err(error) => ProbeResult::NoAnswer(error.to_string()),
-    }
-}
-
-/// Takes an address as it is; only a name, which an answer may lead to, is looked up by a thread that can be
-/// abandoned. Without memory for a thread ureq panics.
-#[derive(Debug, Default)]
-struct AddressResolver {
-    names: DefaultResolver,
-}
-
-impl Resolver for AddressResolver {
-    fn resolve(
-        &self,
-        uri: &ureq::http::Uri,
-        config: &ureq::config::Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let host = uri.host().unwrap_or_default();
-        let address = host.trim_start_matches('[').trim_end_matches(']');
-        let after = match address.parse::<std::net::IpAddr>() {
-            Ok(_) => UreqDuration::NotHappening,
-            Err(_) => timeout.after,
-        };
-        self.names
-            .resolve(uri, config, NextTimeout { after, ..timeout })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Found by ENOMEM at the clone of a thread: the check's thread panicked.
+    /// A connection that nobody takes held the check's place for up to its timeout.
     #[test]
-    fn no_thread_is_needed_to_look_up_an_address() {
-        let config = ureq::Agent::config_builder().build();
-        // No thread answers in no time at all.
-        let at_once = NextTimeout {
-            after: UreqDuration::Exact(Duration::ZERO),
-            ..NextTimeout::default()
-        };
-        let found = |url: &str| {
-            let uri = url.parse().expect("a URL");
-            let found = AddressResolver::default().resolve(&uri, &config, at_once);
-            found.map(|found| found.first().copied())
-        };
-        for (url, address) in [
-            ("http://127.0.0.1:81/x", "127.0.0.1:81"),
-            ("http://[::1]/", "[::1]:80"),
-        ] {
-            let address = address.parse().expect("an address");
-            assert_eq!(found(url).expect("an address"), Some(address), "{url}");
-        }
+    fn a_check_by_tcp_is_over_with_its_task() {
+        let (ended, ends) = std::io::pipe().expect("a pipe");
+        let life = TaskLife::of(ended.into());
+        drop(ends);
+        // Of a network for documentation: nobody answers, or nothing leads there.
+        let address = "192.0.2.1:9".parse().expect("an address");
+        let seen = by_tcp(address, Duration::from_secs(600), &life);
+        let ended = ProbeResult::NotRun(NoLook::TaskEnded.to_string());
+        assert!(
+            [ended, ProbeResult::Connected(false)].contains(&seen),
+            "{seen:?}"
+        );
     }
 }

@@ -37,6 +37,8 @@ const PROBES_AT_ONCE: PermitLimits = PermitLimits {
     each: 64,
     spare: 64,
 };
+/// Threads that look up names for checks, each of which may outlive its check: as many as there are of these.
+const LOOKUPS_AT_ONCE: PermitLimits = PROBES_AT_ONCE;
 
 /// How containers are run here.
 #[derive(Debug)]
@@ -140,6 +142,7 @@ pub(super) struct Inner {
     pub(super) measured: Measured,
     pub(super) fetch_permits: FairSemaphore,
     pub(super) probe_permits: FairSemaphore,
+    pub(super) lookup_permits: FairSemaphore,
     pub(super) fetches_succeeded: AtomicU64,
     pub(super) fetches_failed: AtomicU64,
     pub(super) destroy_errors: AtomicU64,
@@ -169,6 +172,7 @@ impl Inner {
             measured: Measured::default(),
             fetch_permits: FairSemaphore::new(FETCHES_AT_ONCE),
             probe_permits: FairSemaphore::new(PROBES_AT_ONCE),
+            lookup_permits: FairSemaphore::new(LOOKUPS_AT_ONCE),
             fetches_succeeded: AtomicU64::new(0),
             fetches_failed: AtomicU64::new(0),
             destroy_errors: AtomicU64::new(0),

@@ -1,9 +1,10 @@
 //! Throttles and freezes revocable containers.
 //!
 //! A part of [`Containerizer`]. The kernel's files take no time to speak of, but each is written from a thread that
-//! may block. Invariant: the newest request is written last.
+//! may block. Invariants: the newest request is written last; no container is frozen while something is launched in it,
+//! since what joins a frozen group never gets to its exec.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use meseta_resources::ContainerId;
 use tracing::{debug, warn};
 
 use super::Containerizer;
-use crate::core::Input;
+use crate::core::{Input, LaunchPlan};
 
 /// Between two attempts at a thaw.
 const THAW_AGAIN: Duration = Duration::from_secs(1);
@@ -25,12 +26,61 @@ struct PendingThrottle {
     frozen: BTreeMap<ContainerId, bool>,
     /// Thousandths of a processor and bytes for all revocable containers.
     limits: Option<(Option<u64>, Option<u64>)>,
+    /// Containers that were frozen when they were written last.
+    still: BTreeSet<ContainerId>,
+    /// How many launches are under way in a container. It is frozen once there are none.
+    launches: BTreeMap<ContainerId, usize>,
 }
 
 impl PendingThrottle {
     /// A thaw that failed is to be written again, unless something newer was asked for meanwhile.
     fn thaw_again(&mut self, container: &ContainerId) {
         self.frozen.entry(container.clone()).or_insert(false);
+    }
+
+    /// Takes what may be written now: a freeze waits for the launches in its container.
+    fn take_due(&mut self) -> BTreeMap<ContainerId, bool> {
+        let requested = std::mem::take(&mut self.frozen);
+        let is_put_off = |(container, frozen): &(ContainerId, bool)| {
+            *frozen && self.launches.contains_key(container)
+        };
+        let (put_off, due) = requested.into_iter().partition(is_put_off);
+        self.frozen = put_off;
+        due
+    }
+
+    /// Takes note of what was written.
+    fn note_written(&mut self, container: &ContainerId, frozen: bool) {
+        match frozen {
+            true => self.still.insert(container.clone()),
+            false => self.still.remove(container),
+        };
+    }
+
+    /// Whether the container has to be thawed for this launch.
+    fn begin_launch(&mut self, container: &ContainerId) -> bool {
+        *self.launches.entry(container.clone()).or_default() += 1;
+        self.still.contains(container)
+    }
+
+    /// The container was thawed for a launch, and is frozen again after it unless something newer was asked for.
+    fn thawed_for_launch(&mut self, container: &ContainerId) {
+        self.still.remove(container);
+        self.frozen.entry(container.clone()).or_insert(true);
+    }
+
+    /// Whether a freeze has waited for this launch.
+    fn end_launch(&mut self, container: &ContainerId) -> bool {
+        let launches = self.launches.get_mut(container);
+        let left = launches.map_or(0, |launches| {
+            *launches -= 1;
+            *launches
+        });
+        if left > 0 {
+            return false;
+        }
+        self.launches.remove(container);
+        self.frozen.get(container) == Some(&true)
     }
 }
 
@@ -77,7 +127,65 @@ struct Written {
     not_frozen: Vec<ContainerId>,
 }
 
+/// What came of one write to the freezer.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum FreezerWrite {
+    Done,
+    /// The container is gone by now: there is nothing to hold.
+    Gone,
+    Failed,
+}
+
+/// A launch in a container, which does not stand still until this is dropped.
+#[derive(Debug)]
+pub(crate) struct LaunchInside {
+    containerizer: Containerizer,
+    container: ContainerId,
+}
+
+impl Drop for LaunchInside {
+    fn drop(&mut self) {
+        let is_due = self
+            .containerizer
+            .throttle_writer()
+            .pending()
+            .end_launch(&self.container);
+        // Without a runtime the agent ends, and has thawed all that it had frozen.
+        if is_due && tokio::runtime::Handle::try_current().is_ok() {
+            self.containerizer.write_throttle();
+        }
+    }
+}
+
 impl Containerizer {
+    /// Begins the launch of a container in that of an executor, which goes on while that takes; none for the executor's own.
+    /// Blocking.
+    pub(crate) fn launch_inside(&self, plan: &LaunchPlan) -> Option<LaunchInside> {
+        let outer = &plan.run.container;
+        if plan.container == *outer {
+            return None;
+        }
+        let throttle_writer = self.throttle_writer();
+        // Whatever is being written was asked for before.
+        let _written = throttle_writer.retries();
+        let is_still = throttle_writer.pending().begin_launch(outer);
+        let launch = LaunchInside {
+            containerizer: self.clone(),
+            container: outer.clone(),
+        };
+        if is_still && self.freeze_now(outer, false) == FreezerWrite::Done {
+            throttle_writer.pending().thawed_for_launch(outer);
+        }
+        Some(launch)
+    }
+
+    /// A container is gone.
+    pub(super) fn forget_throttle(&self, container: &ContainerId) {
+        let mut pending = self.throttle_writer().pending();
+        pending.frozen.remove(container);
+        pending.still.remove(container);
+    }
+
     /// Stops a container where it is, or lets it go on.
     pub(super) fn freeze(&self, container: ContainerId, frozen: bool) {
         self.throttle_writer()
@@ -130,20 +238,23 @@ impl Containerizer {
         let throttle_writer = self.throttle_writer();
         // One after the other, each with the newest requests.
         let mut retries = throttle_writer.retries();
-        let pending = std::mem::take(&mut *throttle_writer.pending());
+        let (due, limits) = {
+            let mut pending = throttle_writer.pending();
+            (pending.take_due(), pending.limits.take())
+        };
         let (mut failed, mut not_frozen) = (false, Vec::new());
-        for (container, frozen) in pending.frozen {
-            if self.freeze_now(&container, frozen) {
-                continue;
-            }
-            if frozen {
-                not_frozen.push(container);
-            } else {
-                throttle_writer.pending().thaw_again(&container);
-                failed = true;
+        for (container, frozen) in due {
+            match self.freeze_now(&container, frozen) {
+                FreezerWrite::Done => throttle_writer.pending().note_written(&container, frozen),
+                FreezerWrite::Gone => {}
+                FreezerWrite::Failed if frozen => not_frozen.push(container),
+                FreezerWrite::Failed => {
+                    throttle_writer.pending().thaw_again(&container);
+                    failed = true;
+                }
             }
         }
-        if let Some((cpus_millis, memory_ceiling_bytes)) = pending.limits {
+        if let Some((cpus_millis, memory_ceiling_bytes)) = limits {
             self.throttle_revocable_now(cpus_millis, memory_ceiling_bytes);
         }
         Written {
@@ -152,28 +263,29 @@ impl Containerizer {
         }
     }
 
-    /// False if it should have been done, and was not.
-    fn freeze_now(&self, container: &ContainerId, frozen: bool) -> bool {
+    fn freeze_now(&self, container: &ContainerId, frozen: bool) -> FreezerWrite {
         let Ok(name) = ContainerName::new(container.as_str()) else {
-            return true;
+            return FreezerWrite::Gone;
         };
         match self.containers().freeze(&name, frozen) {
-            Ok(true) => debug!(container_id = %container, frozen, "freezer set"),
+            Ok(true) => {
+                debug!(container_id = %container, frozen, "freezer set");
+                FreezerWrite::Done
+            }
             Ok(false) if frozen => {
                 warn!(container_id = %container, "there is no freezer here");
-                return false;
+                FreezerWrite::Failed
             }
-            Ok(false) => {}
-            // It is gone by now: there is nothing to hold.
+            Ok(false) => FreezerWrite::Done,
             Err(error @ ContainerError::Unknown(_)) => {
                 debug!(container_id = %container, error = %chain(&error), "freezer not set");
+                FreezerWrite::Gone
             }
             Err(error) => {
                 warn!(container_id = %container, frozen, error = %chain(&error), "freezer not set");
-                return false;
+                FreezerWrite::Failed
             }
         }
-        true
     }
 
     fn throttle_revocable_now(&self, cpus_millis: Option<u64>, memory_ceiling_bytes: Option<u64>) {
@@ -215,6 +327,41 @@ mod tests {
         pending.thaw_again(&still);
         pending.thaw_again(&held);
         assert_eq!(pending.frozen, [(still, false), (held, true)].into());
+    }
+
+    /// A launch into a container that was frozen meanwhile hung until its time was up.
+    #[test]
+    fn a_container_is_frozen_once_nothing_is_launched_in_it() {
+        let container = ContainerId::new("c").unwrap();
+        let mut pending = PendingThrottle::default();
+        let written = |pending: &mut PendingThrottle| {
+            let due: Vec<_> = pending.take_due().into_iter().collect();
+            for (container, frozen) in &due {
+                pending.note_written(container, *frozen);
+            }
+            due.into_iter()
+                .map(|(_, frozen)| frozen)
+                .collect::<Vec<_>>()
+        };
+        pending.frozen.insert(container.clone(), true);
+        assert_eq!(written(&mut pending), [true]);
+        assert!(pending.begin_launch(&container), "it is thawed");
+        pending.thawed_for_launch(&container);
+        assert!(!pending.begin_launch(&container), "it runs");
+        assert!(written(&mut pending).is_empty());
+        assert!(!pending.end_launch(&container), "there is another");
+        assert!(pending.end_launch(&container));
+        assert_eq!(written(&mut pending), [true]);
+        // What is asked for during a launch waits for its end, and a thaw is newer than what the launch has put off.
+        assert!(pending.begin_launch(&container));
+        pending.thawed_for_launch(&container);
+        pending.frozen.insert(container.clone(), false);
+        assert_eq!(written(&mut pending), [false]);
+        pending.frozen.insert(container.clone(), true);
+        assert!(written(&mut pending).is_empty());
+        assert!(pending.end_launch(&container));
+        assert_eq!(written(&mut pending), [true]);
+        assert!(pending.launches.is_empty());
     }
 
     #[test]

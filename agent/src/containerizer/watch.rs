@@ -219,6 +219,7 @@ impl Containerizer {
         let ending = self.read_ending(&container, &name, demand, known).await;
         self.destroy_until_gone(&name, supervisor).await;
         self.inner.table().remove(&container);
+        self.forget_throttle(&container);
         debug!(container_id = %container, ?ending, "container ended");
         let input = Input::ContainerEnded { container, ending };
         self.inner.tell(input).await;

@@ -18,7 +18,10 @@ use super::demand::{combined, demand};
 use super::fields::{role_of, unix_ns, user_of};
 use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
-use super::rejection::{Rejection, check_command, check_container};
+use super::rejection::{
+    Rejection, check_command, check_container, check_launch_event, check_subscribed_event,
+    check_volumes,
+};
 use super::states::dropped_or_lost;
 use super::{AgentCore, ContainerOwner, StreamKey};
 use crate::checkpoint::{DiskCondition, ExecutorRecord, Lsn, RunKey, TaskKey, TaskRecord, Write};
@@ -166,6 +169,10 @@ impl AgentCore {
             check_container(container)?;
         }
         let resources = self.read_resources(&task.resources, "task", framework)?;
+        if has_command {
+            // Others have theirs in the container of their executor.
+            check_volumes("task", task.container.as_deref(), [&resources])?;
+        }
         let demand = demand(&resources, &task.limits, self.options.enforceable)
             .map_err(Rejection::invalid)?;
         Ok((resources, demand))
@@ -312,6 +319,9 @@ impl AgentCore {
             pb::executor_info::Type::Default => ExecutorKind::Default,
             _ => ExecutorKind::Custom,
         };
+        if kind == ExecutorKind::Custom {
+            check_launch_event(tasks, self.options.executor_event_bytes_max)?;
+        }
         let mut checked = Vec::with_capacity(tasks.len());
         for task in tasks {
             let id = framework.id.clone().unwrap_or_default();
@@ -336,7 +346,10 @@ impl AgentCore {
                     .iter()
                     .try_for_each(|one| executor.container.check_cpus(&one.demand));
                 placed.map_err(Rejection::invalid)?;
-                self.thaw(&executor.key.container);
+                if kind == ExecutorKind::Custom {
+                    // It has to hear of the task. What the agent launches in it is let in by the containerizer.
+                    self.thaw(&executor.key.container);
+                }
                 executor.key.clone()
             }
             (None, true) => self.take_executor(framework, kind, id, info, &checked)?,
@@ -390,13 +403,13 @@ impl AgentCore {
         info: pb::ExecutorInfo,
         tasks: &[Checked],
     ) -> Result<Arc<RunKey>, Rejection> {
-        if kind == ExecutorKind::Custom {
-            check_command(info.command.as_ref())?;
-        }
         if let Some(container) = &info.container {
             check_container(container)?;
         }
         let resources = self.read_resources(&info.resources, "executor", framework)?;
+        if kind == ExecutorKind::Custom {
+            self.check_custom(framework, &info, &resources, tasks)?;
+        }
         let own = demand(&resources, &Default::default(), self.options.enforceable)
             .map_err(Rejection::invalid)?;
         let demands = std::iter::once(own).chain(tasks.iter().map(|task| task.demand));
@@ -435,6 +448,22 @@ impl AgentCore {
         };
         self.insert_executor(executor, None);
         Ok(key)
+    }
+
+    /// What is run in the place of a framework's own executor, and what that is told and given at first.
+    fn check_custom(
+        &self,
+        framework: &pb::FrameworkInfo,
+        info: &pb::ExecutorInfo,
+        resources: &Resources,
+        tasks: &[Checked],
+    ) -> Result<(), Rejection> {
+        check_command(info.command.as_ref())?;
+        let of_tasks = tasks.iter().map(|task| &task.resources);
+        let all = std::iter::once(resources).chain(of_tasks);
+        check_volumes("executor", info.container.as_deref(), all)?;
+        let bytes_max = self.options.executor_event_bytes_max;
+        check_subscribed_event(info, framework, &self.options.info, bytes_max)
     }
 
     fn new_run(

@@ -114,6 +114,7 @@ use operation_updates::OperationUpdates;
 use probe::CheckKind;
 use registration::Link;
 pub(crate) use registration::stream_key;
+pub(crate) use rejection::VOLUMES_MAX;
 
 /// What the core is told once.
 #[derive(Clone, Debug)]
@@ -144,6 +145,8 @@ pub struct Options {
     pub frame_bytes_max: u64,
     /// Bytes of what checks have told that is not acknowledged.
     pub check_updates_bytes_max: usize,
+    /// Bytes of the largest event for an executor: of what may wait for all of them.
+    pub executor_event_bytes_max: usize,
     /// Address told in `TaskStatus.container_status`.
     pub container_ip: String,
     /// Tells the times that a restart remembers.

@@ -24,8 +24,8 @@ use super::{AgentCore, ContainerAction, Destination, State};
 use crate::checkpoint::KillCause;
 
 const MILLIS_PER_CPU: f64 = 1000.0;
-/// For so long a task that an executor was given keeps it from being frozen: whatever is fetched for it takes, it must not be for ever.
-const LAUNCHED_WITHIN: Duration = Duration::from_secs(30);
+/// For so long a task that a framework's own executor is given keeps it from being frozen: whether it takes the task or not.
+const GIVEN_WITHIN: Duration = Duration::from_secs(30);
 /// More than any machine has, and exact in a double.
 const THROTTLE_CPUS_MAX: f64 = 1e6;
 
@@ -423,7 +423,8 @@ fn check_revocable(executor: &Executor) -> Result<(), &'static str> {
 }
 
 /// Whether a container may stand still. One that is to end, or has a task that is, has to hear of it, and has its grace for
-/// what it is to do until then; one that was given a task just now has to let that in.
+/// what it is to do until then; one that was given a task just now has to hear of that. What the agent launches in a container
+/// needs no exemption: the containerizer lets that go on meanwhile.
 fn check_freezable(now: Now, executor: &Executor) -> Result<(), &'static str> {
     check_revocable(executor)?;
     let live = || executor.tasks.values().filter(|task| !task.is_terminal());
@@ -434,14 +435,11 @@ fn check_freezable(now: Now, executor: &Executor) -> Result<(), &'static str> {
     if executor.container.kill.is_some() || live().any(|task| is_ending(task)) {
         return Err("it, or a task of it, is ending");
     }
-    let is_launched = |task: &Task| match &task.nested {
-        Some(nested) => nested.phase == Phase::Launching,
-        None => executor.kind == ExecutorKind::Custom && !task.delivered,
-    };
     let given_at = executor.link.given_at;
-    let is_given = given_at.is_some_and(|at| now.moment.saturating_since(at) < LAUNCHED_WITHIN);
-    if is_given && live().any(|task| is_launched(task)) {
-        return Err("a task of it is being launched");
+    let is_given = given_at.is_some_and(|at| now.moment.saturating_since(at) < GIVEN_WITHIN);
+    let awaits_task = executor.kind == ExecutorKind::Custom && live().any(|task| !task.delivered);
+    if is_given && awaits_task {
+        return Err("it is being given a task");
     }
     Ok(())
 }

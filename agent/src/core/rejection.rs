@@ -2,6 +2,8 @@
 
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::{Resource, Resources};
+use prost::Message as _;
 
 /// Why a task will not be run.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -13,6 +15,13 @@ pub(super) struct Rejection {
 
 /// Characters of what a framework is told: its own texts may be quoted, and the agent keeps it until it is acknowledged.
 const MESSAGE_CHARS_MAX: usize = 1024;
+
+/// The most volumes of one container. Each costs steps of the launch while it holds one of few permits, and a mount.
+pub(crate) const VOLUMES_MAX: usize = 1024;
+
+/// What a message takes in an event beside its content, and what an event takes beside those, at most.
+const MESSAGE_FRAME_BYTES: usize = 16;
+const EVENT_FRAME_BYTES: usize = 64;
 
 impl Rejection {
     /// What the framework is told.
@@ -74,6 +83,58 @@ pub(super) fn check_container(container: &pb::ContainerInfo) -> Result<(), Rejec
     }
     if container.tty_info.is_some() {
         return refuse("terminals are");
+    }
+    Ok(())
+}
+
+/// Whether a container has no more volumes than it may: of those that it asks for, and the persistent ones among resources.
+pub(super) fn check_volumes<'a>(
+    whose: &str,
+    container: Option<&pb::ContainerInfo>,
+    resources: impl IntoIterator<Item = &'a Resources>,
+) -> Result<(), Rejection> {
+    let asked = container.map_or(0, |container| container.volumes.len());
+    let persistent = resources.into_iter().flat_map(Resources::iter);
+    let persistent = persistent.filter(|resource| Resource::is_persistent_volume(resource));
+    let count = asked + persistent.count();
+    if count > VOLUMES_MAX {
+        return Err(Rejection::invalid(format!(
+            "the {whose} has {count} volumes, and a container may have {VOLUMES_MAX} at most"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether an executor can ever be told of new tasks in one event.
+pub(super) fn check_launch_event(
+    tasks: &[pb::TaskInfo],
+    bytes_max: usize,
+) -> Result<(), Rejection> {
+    let sizes = tasks
+        .iter()
+        .map(|task| task.encoded_len() + MESSAGE_FRAME_BYTES);
+    check_event("tasks that it is given at once,", sizes.sum(), bytes_max)
+}
+
+/// The same of what an executor is told when it subscribes.
+pub(super) fn check_subscribed_event(
+    executor: &pb::ExecutorInfo,
+    framework: &pb::FrameworkInfo,
+    agent: &pb::AgentInfo,
+    bytes_max: usize,
+) -> Result<(), Rejection> {
+    let bytes = executor.encoded_len() + framework.encoded_len() + agent.encoded_len();
+    let bytes = bytes + 4 * MESSAGE_FRAME_BYTES;
+    check_event("description, with that of its framework,", bytes, bytes_max)
+}
+
+fn check_event(what: &str, bytes: usize, bytes_max: usize) -> Result<(), Rejection> {
+    let bytes = bytes.saturating_add(EVENT_FRAME_BYTES);
+    if bytes > bytes_max {
+        return Err(Rejection::invalid(format!(
+            "an executor's {what} would reach it in an event of {bytes} bytes, and this agent can keep {bytes_max} bytes of \
+             events for executors: give less, or the agent a larger --memory_budget"
+        )));
     }
     Ok(())
 }

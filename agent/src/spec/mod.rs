@@ -26,7 +26,7 @@ use meseta_isolators::{
 use meseta_proto::Invalid;
 use meseta_resources::ContainerId;
 
-use crate::checkpoint::{Layout, Removals, inside};
+use crate::checkpoint::{Layout, VolumePlaces, inside};
 use crate::configuration::isolation::TaskRights;
 use crate::configuration::log_flags::Logs;
 use crate::core::{LaunchPlan, Subject};
@@ -51,7 +51,7 @@ pub(crate) struct LaunchSettings {
     /// The roots of the disks of type MOUNT, each of which may be a volume.
     pub(crate) mount_disks: Arc<[PathBuf]>,
     /// The volumes whose data is to be removed, at whose places nobody is given another.
-    pub(crate) removals: Removals,
+    pub(crate) places: VolumePlaces,
 }
 
 /// What is launched for a plan, with its volumes mounted, or why nothing can be.

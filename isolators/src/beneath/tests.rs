@@ -256,13 +256,41 @@ fn what_is_dated_ahead_of_the_clock_is_removed_at_once() {
     }
     let folder = Folder::open(&inside).expect("opened");
     let top = folder.step_into(".").expect("opened");
-    let mut removal = Removal::new(&top, || {
+    let a_day_ago = || {
         let (seconds, nanoseconds) = now();
         (seconds - 86_400, nanoseconds)
-    });
+    };
+    let mut removal = Removal::new(&top, a_day_ago, &|| true);
     removal.empty_top().expect("read");
     removal.into_result(Ok(())).expect("nothing is left");
     assert_eq!(fs::read_dir(&inside).expect("there").count(), 0);
+}
+
+#[test]
+fn a_tree_can_be_removed_in_pieces() {
+    let (_dir, inside, _) = place();
+    let mut deep = inside.join("tree");
+    for level in 0..DEPTH_MAX + 8 {
+        deep.push(format!("d{level}"));
+        fs::create_dir_all(&deep).expect("made");
+        fs::write(deep.join("file"), "text").expect("written");
+    }
+    let folder = Folder::open(&inside).expect("opened");
+    let mut pieces = 0;
+    while !folder
+        .remove_while(Path::new("tree"), &|| false)
+        .expect("removed")
+    {
+        pieces += 1;
+        assert!(pieces < 1_000, "each takes something away");
+    }
+    assert!(pieces > DEPTH_MAX, "{pieces}");
+    assert!(!inside.join("tree").exists());
+    assert!(
+        folder
+            .remove_while(Path::new("tree"), &|| false)
+            .expect("nothing is there")
+    );
 }
 
 #[test]

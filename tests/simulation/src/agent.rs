@@ -546,6 +546,7 @@ fn options(number: usize, boot_clock: BootClock) -> Options {
         operations_bytes_max: 16 << 20,
         frame_bytes_max: FRAME_BYTES_MAX[number],
         check_updates_bytes_max: 1 << 20,
+        executor_event_bytes_max: 48 << 20,
         container_ip: "127.0.0.1".to_owned(),
         executor_registration_timeout: Duration::from_secs(60),
         executor_reregistration_timeout: Duration::from_secs(2),

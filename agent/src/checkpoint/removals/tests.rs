@@ -42,6 +42,7 @@ impl Fixture {
 
     fn create(&self, volume: &Resource) {
         self.commit(&[volume], &[volume], &[]);
+        self.store.volume_places().makings.wait_until_made();
     }
 
     fn destroy(&self, volume: &Resource) {
@@ -90,6 +91,7 @@ impl Fixture {
         let record = Box::new(image.holdings.clone().expect("a record"));
         let restored = self.store.commit(&[Write::RestoreVolumes { record }]);
         restored.expect("the work directory is well");
+        self.store.volume_places().makings.wait_until_made();
         image
     }
 }

@@ -7,11 +7,12 @@ use meseta_proto::convert;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskGone, TaskLost, TaskRunning};
+use meseta_proto::mesos::v1::executor::call;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 
-use super::custom::EXECUTOR;
+use super::custom::{EXECUTOR, custom};
 use super::simulation::{FRAMEWORK, Seen, Simulation, scalar, task};
 use crate::core::{Exit, Input, Report};
 
@@ -348,31 +349,43 @@ fn what_is_frozen_is_thawed_to_end() {
     assert!(frozen(&simulation).is_empty());
 }
 
-/// A launch into an executor that stood still failed after half a minute.
+/// What is launched in a container is let in by the containerizer, however long its files took to be fetched.
 #[test]
-fn a_frozen_executor_is_thawed_for_a_task_that_it_is_given() {
+fn a_group_may_be_frozen_while_what_it_was_given_is_fetched_and_launched() {
     let mut simulation = Simulation::registered();
     simulation.run_group_of(vec![oversubscribed("a", 1.0)], true);
     let outer = simulation.launches().remove(0);
     simulation.start(&outer);
-    // Its first task is still being launched.
-    simulation.correct(correction(Action::Freeze, EXECUTOR));
-    assert!(simulation.freezes().is_empty());
-    let first = simulation.launches().remove(0);
-    simulation.start(&first);
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     assert_eq!(simulation.freezes(), [true]);
+    let first = simulation.launches().remove(0);
+    simulation.start(&first);
     simulation.run_group_of(vec![oversubscribed("b", 1.0)], false);
+    simulation.resize(None);
+    assert_eq!(simulation.launches().len(), 1);
+    assert_eq!(simulation.freezes(), [true]);
+}
+
+/// It has to hear of the task; where it does not take it, not for ever.
+#[test]
+fn a_frozen_executor_of_a_framework_is_thawed_for_a_task_that_it_is_given() {
+    let given = |id: &str| pb::TaskInfo {
+        resources: oversubscribed(id, 1.0).resources,
+        ..custom(id)
+    };
+    let mut simulation = Simulation::registered();
+    simulation.started_custom(given("a"));
+    simulation.subscribe(1, call::Subscribe::default());
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    assert_eq!(simulation.freezes(), [true]);
+    simulation.run_in_executor(given("b"), false);
     assert_eq!(simulation.freezes(), [true, false]);
+    // It is delivered once the container has room for it.
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     assert_eq!(simulation.freezes(), [true, false]);
-    // What is fetched for it takes its time.
-    simulation.resize(None);
-    let second = simulation.launches().remove(0);
     simulation.advance(30 * SECOND);
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     assert_eq!(simulation.freezes(), [true, false, true]);
-    simulation.start(&second);
 }
 
 #[test]

@@ -109,6 +109,7 @@ fn options(configured: &str, boot_clock: BootClock) -> Options {
         operations_bytes_max: 16 << 20,
         frame_bytes_max: 64 << 20,
         check_updates_bytes_max: 1 << 20,
+        executor_event_bytes_max: 1 << 20,
         boot_clock,
         container_ip: "127.0.0.1".to_owned(),
         executor_registration_timeout: Duration::from_secs(60),

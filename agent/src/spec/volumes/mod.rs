@@ -28,7 +28,7 @@ use rustix::fs::{FileType, OFlags};
 use tracing::warn;
 
 use crate::checkpoint::{Layout, RunKey, StoreError, inside, volume_path};
-use crate::core::{LaunchPlan, Subject};
+use crate::core::{LaunchPlan, Subject, VOLUMES_MAX};
 use crate::failure::Failure;
 use crate::file_user;
 use crate::host_paths::HostPaths;
@@ -37,9 +37,6 @@ use placement::{Point, placed};
 use points::Kind;
 pub(crate) use readiness::{emptied, make_ready};
 pub(crate) use running::change;
-
-/// The most volumes of one container. Each costs steps of the launch while it holds one of few permits, and a mount.
-const VOLUMES_MAX: usize = 1024;
 
 /// Longest path that the kernel takes (`PATH_MAX` without its zero byte).
 const PATH_BYTES_MAX: usize = 4095;
@@ -71,6 +68,11 @@ pub(crate) enum VolumeError {
         "the data of a volume that was destroyed is still being removed from {path}; try again later"
     )]
     InUse { path: PathBuf },
+    /// Its disk has not answered yet.
+    #[error(
+        "the directory {path} of a volume is still being made: its disk does not answer; try again later"
+    )]
+    BeingMade { path: PathBuf },
     /// Its directory is missing and cannot be made.
     #[error("failed to make the directory of {volume}")]
     NotMade {

@@ -1,27 +1,35 @@
 //! Whether persistent volumes on disks of their own can be given to a container.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::Resource;
 
 use super::{VolumeError, persistent};
-use crate::checkpoint::{make_again, volume_path};
+use crate::checkpoint::{NotReady, make_again, volume_path};
 use crate::spec::LaunchSettings;
 
-/// How long a launch waits for the removal of what was destroyed at the place of its volume.
-const REMOVAL_WAIT: Duration = Duration::from_secs(5);
+/// How long a launch waits for the removal of what was destroyed at the place of its volume, and for its directory.
+const PLACE_WAIT: Duration = Duration::from_secs(5);
 
-/// Waits for a while until nothing is left of earlier volumes at the places of these. Nobody is given a place before that.
+fn not_ready(path: &Path, why: NotReady) -> VolumeError {
+    let path = path.to_owned();
+    match why {
+        NotReady::BeingEmptied => VolumeError::InUse { path },
+        NotReady::BeingMade => VolumeError::BeingMade { path },
+    }
+}
+
+/// Waits for a while until nothing is left of earlier volumes at the places of these, and nothing is made there. Nobody is
+/// given a place before that.
 pub(crate) async fn emptied(
     settings: &LaunchSettings,
     messages: &[pb::Resource],
 ) -> Result<(), VolumeError> {
     for (_, path) in placed(settings, messages) {
-        if !settings.removals.emptied(&path, REMOVAL_WAIT).await {
-            return Err(VolumeError::InUse { path });
-        }
+        let waited = settings.places.wait(&path, PLACE_WAIT).await;
+        waited.map_err(|why| not_ready(&path, why))?;
     }
     Ok(())
 }
@@ -33,9 +41,8 @@ pub(crate) fn make_ready(
     messages: &[pb::Resource],
 ) -> Result<(), VolumeError> {
     for (volume, path) in placed(settings, messages) {
-        if settings.removals.is_left(&path) {
-            return Err(VolumeError::InUse { path });
-        }
+        let checked = settings.places.check(&path);
+        checked.map_err(|why| not_ready(&path, why))?;
         make_again(&settings.layout, &volume).map_err(|source| VolumeError::NotMade {
             volume: volume.to_string(),
             source,

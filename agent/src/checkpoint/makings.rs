@@ -1,0 +1,260 @@
+//! The directories of volumes on disks of their own, made on threads of their own.
+//!
+//! No call to a disk that hangs ends: neither a checkpoint waits for one, nor do other disks, each of which has its thread. What
+//! could not be made, or found no room here, is made for the first task that has the volume ([`super::make_again`]).
+//! Invariant: of one disk one directory is made at a time, in the order in which their volumes were.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use meseta_resources::Resource;
+use tokio::sync::Notify;
+use tracing::{error, warn};
+
+use super::durable::StoreError;
+use super::holdings::{disk_of, make_on_own_disk, volume_path};
+use super::layout::Layout;
+
+/// Directories of one disk that may wait: more are made for the tasks that have their volumes.
+const MAKINGS_MAX: usize = 1_024;
+
+/// How a directory is made; another way in tests.
+type Make = fn(&Layout, &Resource) -> Result<(), StoreError>;
+
+/// The directories that are to be made; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Makings {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    make: Make,
+    /// By the root of the disk; each has a thread.
+    disks: Mutex<BTreeMap<PathBuf, Disk>>,
+    changed: Condvar,
+    /// The same for those that may not block.
+    told: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Disk {
+    waiting: VecDeque<Making>,
+    /// The place of the directory that is being made.
+    begun: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Making {
+    layout: Layout,
+    volume: Resource,
+    path: PathBuf,
+}
+
+impl Disk {
+    fn has(&self, path: &Path) -> bool {
+        self.begun.as_deref() == Some(path) || self.waiting.iter().any(|one| one.path == path)
+    }
+}
+
+impl Default for Makings {
+    fn default() -> Self {
+        Self::made_by(make_on_own_disk)
+    }
+}
+
+impl Makings {
+    fn made_by(make: Make) -> Self {
+        let shared = Shared {
+            make,
+            disks: Mutex::default(),
+            changed: Condvar::new(),
+            told: Notify::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    fn disks(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Disk>> {
+        let disks = self.shared.disks.lock();
+        disks.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the directory of a volume on a disk of its own made. Waits for no disk.
+    pub(super) fn add(&self, layout: &Layout, volume: &Resource) {
+        let (Some(path), Some(root)) = (volume_path(layout, volume), disk_of(layout, volume))
+        else {
+            return;
+        };
+        let mut disks = self.disks();
+        let has_thread = disks.contains_key(&root);
+        let disk = disks.entry(root.clone()).or_default();
+        if disk.has(&path) {
+            return;
+        }
+        if disk.waiting.len() >= MAKINGS_MAX {
+            return warn!(
+                path = %path.display(), max = MAKINGS_MAX,
+                "the disk does not answer, or has too much to do: the directory of a volume is made for its first task"
+            );
+        }
+        disk.waiting.push_back(Making {
+            layout: layout.clone(),
+            volume: volume.clone(),
+            path,
+        });
+        if has_thread {
+            return;
+        }
+        let (this, of_thread) = (self.clone(), root.clone());
+        let thread = std::thread::Builder::new().name("volume-making".to_owned());
+        if let Err(error) = thread.spawn(move || this.make_all(&of_thread)) {
+            disks.remove(&root);
+            warn!(
+                disk = %root.display(), %error,
+                "no thread to make the directory of a volume: it is made for its first task"
+            );
+        }
+    }
+
+    /// A volume was destroyed: its directory is not made any more, unless that has begun.
+    pub(super) fn cancel(&self, layout: &Layout, volume: &Resource) {
+        let (Some(path), Some(root)) = (volume_path(layout, volume), disk_of(layout, volume))
+        else {
+            return;
+        };
+        if let Some(disk) = self.disks().get_mut(&root) {
+            disk.waiting.retain(|one| one.path != path);
+        }
+    }
+
+    /// Whether the directory at this place is still to be made.
+    pub(crate) fn is_waiting(&self, path: &Path) -> bool {
+        self.disks().values().any(|disk| disk.has(path))
+    }
+
+    /// Waits until the directory at a place was made, or could not be; for `limit` at most. Whether it is so.
+    pub(crate) async fn made(&self, path: &Path, limit: Duration) -> bool {
+        let made = async {
+            loop {
+                let told = self.shared.told.notified();
+                if !self.is_waiting(path) {
+                    return;
+                }
+                told.await;
+            }
+        };
+        tokio::time::timeout(limit, made).await.is_ok()
+    }
+
+    /// The work of a disk's thread: returns when nothing is left to be made there.
+    fn make_all(&self, root: &Path) {
+        while let Some(making) = self.next(root) {
+            if let Err(error) = (self.shared.make)(&making.layout, &making.volume) {
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                error!(%error, source, "the directory of a volume could not be made; it is tried again for each task that has it");
+            }
+        }
+    }
+
+    /// The next one of a disk, once the one before is made; without any the disk has no thread any more.
+    fn next(&self, root: &Path) -> Option<Making> {
+        let mut disks = self.disks();
+        let disk = disks.get_mut(root)?;
+        let next = disk.waiting.pop_front();
+        disk.begun = next.as_ref().map(|making| making.path.clone());
+        if next.is_none() {
+            disks.remove(root);
+        }
+        drop(disks);
+        self.shared.changed.notify_all();
+        self.shared.told.notify_waiters();
+        next
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::super::holdings::tests::{Disk as Kind, volume_on};
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// What a disk of this name waits for at each call.
+    static HANGS: Mutex<Option<(Sender<()>, Receiver<()>)>> = Mutex::new(None);
+
+    /// As a disk of the name `hangs` does it: it tells that it was asked, and answers when it is let go.
+    fn make(layout: &Layout, volume: &Resource) -> Result<(), StoreError> {
+        let root = disk_of(layout, volume).expect("a disk");
+        if root.ends_with("hangs")
+            && let Some((asked, let_go)) = &*HANGS.lock().expect("no panic")
+        {
+            asked.send(()).expect("somebody waits");
+            let_go.recv_timeout(LIMIT).expect("let go");
+        }
+        make_on_own_disk(layout, volume)
+    }
+
+    impl Makings {
+        /// Waits until nothing is left to be made.
+        pub(in crate::checkpoint) fn wait_until_made(&self) {
+            let is_busy = |disks: &mut BTreeMap<PathBuf, Disk>| !disks.is_empty();
+            let changed = &self.shared.changed;
+            let waited = changed.wait_timeout_while(self.disks(), LIMIT, is_busy);
+            assert!(!waited.expect("no panic").1.timed_out(), "{self:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_keeps_no_directory_from_another() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(&dir.path().join("w"));
+        let [hangs, well] = ["hangs", "well"].map(|name| dir.path().join(name));
+        let [on_hanging, on_well] = [&hangs, &well].map(|root| {
+            std::fs::create_dir(root).expect("made");
+            volume_on(Kind::Path, root, "a")
+        });
+        let [hanging_path, well_path] =
+            [&on_hanging, &on_well].map(|volume| volume_path(&layout, volume).expect("a path"));
+        let (asked, is_asked) = channel();
+        let (go, let_go) = channel();
+        *HANGS.lock().expect("no panic") = Some((asked, let_go));
+        let makings = Makings::made_by(make);
+        makings.add(&layout, &on_hanging);
+        is_asked.recv_timeout(LIMIT).expect("asked");
+        let later = volume_on(Kind::Path, &hangs, "b");
+        makings.add(&layout, &later);
+        makings.add(&layout, &on_well);
+        assert!(makings.made(&well_path, LIMIT).await);
+        assert!(well_path.is_dir());
+        assert!(!makings.made(&hanging_path, Duration::ZERO).await);
+        // What was destroyed before its turn is not made any more.
+        makings.cancel(&layout, &later);
+        go.send(()).expect("it waits");
+        assert!(makings.made(&hanging_path, LIMIT).await);
+        makings.wait_until_made();
+        assert!(hanging_path.is_dir());
+        assert!(!volume_path(&layout, &later).expect("a path").exists());
+    }
+
+    #[test]
+    fn of_a_disk_that_hangs_so_many_directories_wait() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(dir.path());
+        let makings = Makings::default();
+        // As beside a thread that hangs.
+        let root = dir.path().join("disk");
+        makings.disks().insert(root.clone(), Disk::default());
+        for number in 0..MAKINGS_MAX + 2 {
+            let volume = volume_on(Kind::Path, &root, &format!("r{number}"));
+            makings.add(&layout, &volume);
+            makings.add(&layout, &volume);
+        }
+        assert_eq!(makings.disks()[&root].waiting.len(), MAKINGS_MAX);
+    }
+}

@@ -1,0 +1,388 @@
+//! A check by HTTP: a GET, of whose answer the status counts.
+//!
+//! Invariants: the check is over when its task is; names, which an answer may lead to, are looked up by threads of which
+//! there are so many, and each framework has its part of them.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use meseta_isolators::is_shortage;
+use meseta_resources::FrameworkId;
+use rustix::event::PollFlags;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::time::Duration as UreqDuration;
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, RustlsConnector, Transport,
+};
+
+use super::connection::{NoLook, TaskLife, no_look};
+use crate::containerizer::fair_semaphore::FairSemaphore;
+use crate::core::ProbeResult;
+
+/// Answers that lead elsewhere are followed so often, as curl does it for Mesos.
+const REDIRECTS_MAX: u32 = 10;
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 16;
+
+/// Where names are looked up for the checks of a framework.
+#[derive(Clone, Debug)]
+pub(super) struct Lookups {
+    pub(super) permits: FairSemaphore,
+    pub(super) framework: FrameworkId,
+}
+
+pub(super) fn by_http(
+    url: &str,
+    timeout: Duration,
+    life: &TaskLife,
+    lookups: Lookups,
+) -> ProbeResult {
+    // As Mesos, which asks curl not to look at certificates: the task is on this machine.
+    let tls = ureq::tls::TlsConfig::builder()
+        .disable_verification(true)
+        .build();
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .max_redirects(REDIRECTS_MAX)
+        .http_status_as_error(false)
+        .tls_config(tls)
+        .proxy(None)
+        .build();
+    let connector = TaskConnector { life: life.clone() };
+    let connector = connector.chain(RustlsConnector::default());
+    let resolver = TaskResolver {
+        names: DefaultResolver::default(),
+        life: life.clone(),
+        lookups,
+    };
+    let agent = ureq::Agent::with_parts(config, connector, resolver);
+    match agent.get(url).call() {
+        Ok(answer) => ProbeResult::Status(answer.status().as_u16().into()),
+        Err(ureq::Error::Io(error)) if is_shortage(&error) || no_look(&error).is_some() => {
+            ProbeResult::NotRun(error.to_string())
+        }
+        Err(error) => ProbeResult::NoAnswer(error.to_string()),
+    }
+}
+
+fn until(timeout: &NextTimeout) -> Option<Instant> {
+    match timeout.after {
+        UreqDuration::Exact(after) => Instant::now().checked_add(after),
+        UreqDuration::NotHappening => None,
+    }
+}
+
+/// Connects for as long as the task lives.
+#[derive(Debug)]
+struct TaskConnector {
+    life: TaskLife,
+}
+
+impl Connector for TaskConnector {
+    type Out = TaskTransport;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        _: Option<()>,
+    ) -> Result<Option<TaskTransport>, ureq::Error> {
+        let until = until(&details.timeout);
+        let mut last = ureq::Error::HostNotFound;
+        let mut addresses = details.addrs.iter();
+        while let Some(address) = addresses.next() {
+            // What is left is shared by those that are left.
+            let until = until.map(|until| {
+                let left = until.saturating_duration_since(Instant::now());
+                let addresses_left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+                Instant::now() + left / addresses_left.saturating_add(1)
+            });
+            match self.life.connect(*address, until) {
+                Ok(stream) => {
+                    let _ = stream.set_nodelay(true);
+                    let config = details.config;
+                    let (input, output) = (config.input_buffer_size(), config.output_buffer_size());
+                    return Ok(Some(TaskTransport {
+                        stream,
+                        buffers: LazyBuffers::new(input, output),
+                        life: self.life.clone(),
+                    }));
+                }
+                Err(error) if is_shortage(&error) || no_look(&error).is_some() => {
+                    return Err(error.into());
+                }
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    last = ureq::Error::Timeout(details.timeout.reason);
+                }
+                Err(error) => last = error.into(),
+            }
+        }
+        Err(last)
+    }
+}
+
+/// A connection that is over when the task is.
+#[derive(Debug)]
+struct TaskTransport {
+    stream: TcpStream,
+    buffers: LazyBuffers,
+    life: TaskLife,
+}
+
+impl TaskTransport {
+    fn wait(&self, ready: PollFlags, timeout: &NextTimeout) -> Result<(), ureq::Error> {
+        match self.life.wait(&self.stream, ready, until(timeout))? {
+            true => Ok(()),
+            false => Err(ureq::Error::Timeout(timeout.reason)),
+        }
+    }
+}
+
+impl Transport for TaskTransport {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
+        let timeout = timeout.for_write();
+        let mut sent = 0;
+        while sent < amount {
+            self.wait(PollFlags::OUT, &timeout)?;
+            let output = self.buffers.output().get(sent..amount).unwrap_or_default();
+            match self.stream.write(output) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(written) => sent += written,
+                Err(error) if is_to_be_repeated(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
+        let timeout = timeout.for_read();
+        loop {
+            self.wait(PollFlags::IN, &timeout)?;
+            match self.stream.read(self.buffers.input_append_buf()) {
+                Ok(read) => {
+                    self.buffers.input_appended(read);
+                    return Ok(read > 0);
+                }
+                Err(error) if is_to_be_repeated(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// It is not used again.
+    fn is_open(&mut self) -> bool {
+        false
+    }
+}
+
+fn is_to_be_repeated(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+/// Takes an address as it is; a name is looked up by a thread that can be abandoned, and counts until it ends. Without memory
+/// for a thread ureq would panic.
+#[derive(Debug)]
+struct TaskResolver {
+    names: DefaultResolver,
+    life: TaskLife,
+    lookups: Lookups,
+}
+
+impl Resolver for TaskResolver {
+    fn resolve(
+        &self,
+        uri: &ureq::http::Uri,
+        config: &ureq::config::Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let host = uri.host().unwrap_or_default();
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        if address.parse::<IpAddr>().is_ok() {
+            let never = NextTimeout {
+                after: UreqDuration::NotHappening,
+                ..timeout
+            };
+            return self.names.resolve(uri, config, never);
+        }
+        let named = uri.scheme().zip(uri.authority());
+        let named =
+            named.and_then(|(scheme, authority)| DefaultResolver::host_and_port(scheme, authority));
+        let named = named.ok_or(ureq::Error::HostNotFound)?;
+        let found = self.look_up(named, &timeout)?;
+        let mut addresses = self.names.empty();
+        for address in found.into_iter().take(ADDRESSES_MAX) {
+            addresses.push(address);
+        }
+        match addresses.is_empty() {
+            true => Err(ureq::Error::HostNotFound),
+            false => Ok(addresses),
+        }
+    }
+}
+
+impl TaskResolver {
+    fn look_up(
+        &self,
+        named: String,
+        timeout: &NextTimeout,
+    ) -> Result<Vec<SocketAddr>, ureq::Error> {
+        let permit = self.lookups.permits.try_take(&self.lookups.framework);
+        let permit = permit.ok_or_else(|| io::Error::other(NoLook::TooManyNames))?;
+        // Told by the end of it: the thread has nothing else to write.
+        let (ended, ends) = io::pipe()?;
+        let found = Arc::new(Mutex::new(None));
+        let of_thread = found.clone();
+        std::thread::Builder::new()
+            .name("lookup".to_owned())
+            .spawn(move || {
+                let _counts = (permit, ends);
+                let addresses = named.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+                *of_thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(addresses);
+            })?;
+        if !self.life.wait(&ended, PollFlags::IN, until(timeout))? {
+            return Err(ureq::Error::Timeout(timeout.reason));
+        }
+        let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(found.unwrap_or_else(|| Err(io::Error::other("the lookup panicked")))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+    use crate::containerizer::fair_semaphore::PermitLimits;
+
+    /// More than anything takes that does not hang.
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// A life that ends when the other end is dropped.
+    fn life() -> (TaskLife, io::PipeWriter) {
+        let (ended, ends) = io::pipe().expect("a pipe");
+        (TaskLife::of(OwnedFd::from(ended)), ends)
+    }
+
+    fn lookups(all: usize) -> Lookups {
+        let limits = PermitLimits {
+            all,
+            each: all,
+            spare: 0,
+        };
+        Lookups {
+            permits: FairSemaphore::new(limits),
+            framework: FrameworkId::new("f").expect("an id"),
+        }
+    }
+
+    fn listening() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        (listener, format!("http://127.0.0.1:{port}/"))
+    }
+
+    /// Takes one request and answers it.
+    fn answer(listener: &TcpListener, answer: &str) {
+        let (mut stream, _) = listener.accept().expect("a check");
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a request");
+            request.extend(byte);
+        }
+        stream.write_all(answer.as_bytes()).expect("answered");
+    }
+
+    #[test]
+    fn an_answer_is_followed_to_where_it_leads() {
+        let (listener, url) = listening();
+        let there = url.replace("127.0.0.1", "localhost");
+        let server = std::thread::spawn(move || {
+            answer(
+                &listener,
+                &format!("HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n"),
+            );
+            answer(&listener, "HTTP/1.1 204 No Content\r\n\r\n");
+        });
+        let (life, _lives) = life();
+        let seen = by_http(&url, LONG, &life, lookups(1));
+        assert_eq!(seen, ProbeResult::Status(204));
+        server.join().expect("no panic");
+    }
+
+    /// It held its place for up to its timeout.
+    #[test]
+    fn a_check_that_gets_no_answer_is_over_with_its_task() {
+        let (listener, url) = listening();
+        let (life, lives) = life();
+        let check = std::thread::spawn(move || by_http(&url, LONG, &life, lookups(1)));
+        let _connected = listener.accept().expect("a check");
+        drop(lives);
+        let ended = ProbeResult::NotRun(NoLook::TaskEnded.to_string());
+        assert_eq!(check.join().expect("no panic"), ended);
+    }
+
+    #[test]
+    fn a_check_that_gets_no_answer_in_time_is_told_so() {
+        let (_listener, url) = listening();
+        let (life, _lives) = life();
+        let seen = by_http(&url, Duration::from_millis(20), &life, lookups(1));
+        assert!(matches!(seen, ProbeResult::NoAnswer(_)), "{seen:?}");
+    }
+
+    /// Threads that look names up were abandoned without a bound.
+    #[test]
+    fn a_name_is_looked_up_where_there_is_room_for_that() {
+        let (listener, url) = listening();
+        let server = std::thread::spawn(move || {
+            let there = "http://localhost/";
+            answer(
+                &listener,
+                &format!("HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n"),
+            );
+        });
+        let (life, _lives) = life();
+        let seen = by_http(&url, LONG, &life, lookups(0));
+        let crowded = ProbeResult::NotRun(NoLook::TooManyNames.to_string());
+        assert_eq!(seen, crowded);
+        server.join().expect("no panic");
+    }
+
+    /// Found by ENOMEM at the clone of a thread: the check's thread panicked.
+    #[test]
+    fn no_thread_is_needed_to_look_up_an_address() {
+        let config = ureq::Agent::config_builder().build();
+        let resolver = TaskResolver {
+            names: DefaultResolver::default(),
+            life: life().0,
+            lookups: lookups(0),
+        };
+        // No thread answers in no time at all.
+        let at_once = NextTimeout {
+            after: UreqDuration::Exact(Duration::ZERO),
+            ..NextTimeout::default()
+        };
+        let found = |url: &str| {
+            let uri = url.parse().expect("a URL");
+            let found = resolver.resolve(&uri, &config, at_once);
+            found.map(|found| found.first().copied())
+        };
+        for (url, address) in [
+            ("http://127.0.0.1:81/x", "127.0.0.1:81"),
+            ("http://[::1]/", "[::1]:80"),
+        ] {
+            let address = address.parse().expect("an address");
+            assert_eq!(found(url).expect("an address"), Some(address), "{url}");
+        }
+    }
+}
