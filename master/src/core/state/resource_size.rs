@@ -94,9 +94,10 @@ fn length(text: Option<&str>) -> usize {
     text.map_or(0, str::len)
 }
 
-/// Keys and values together.
+/// Keys and values together; a label without either takes something too.
 fn labels_bytes(labels: &Labels) -> usize {
-    let one = |label: &meseta_resources::Label| label.key.len() + length(label.value.as_deref());
+    let text = |label: &meseta_resources::Label| label.key.len() + length(label.value.as_deref());
+    let one = |label| text(label).max(1);
     labels.iter().map(one).sum()
 }
 
@@ -294,6 +295,25 @@ mod tests {
         assert_eq!(check_growth(&operation, of(301), many), Ok(()));
         let operation = Operation::Unreserve(vec![labelled(0)]);
         assert_eq!(check_growth(&operation, few, many), Ok(()));
+    }
+
+    /// A label without a text took nothing of what one reservation may have, and sixteen bytes of each offer.
+    #[test]
+    fn labels_without_a_text_are_bounded_too() {
+        let labelled = |number: usize| {
+            let without_text = Label {
+                key: String::new(),
+                value: None,
+            };
+            let role = Role::new("dev").unwrap();
+            let mut reservation = Reservation::dynamic(role, None);
+            reservation.labels = Labels::new(vec![without_text.clone(); number]);
+            let cpus = Resource::cpus(Scalar::from_millis(1));
+            cpus.push_reservation(reservation).unwrap()
+        };
+        assert_eq!(check_texts([&labelled(LABELS_BYTES_MAX)]), Ok(()));
+        let text = check_texts([&labelled(LABELS_BYTES_MAX + 1)]).unwrap_err();
+        assert!(text.as_str().contains("labels"), "{text}");
     }
 
     #[test]
