@@ -45,6 +45,7 @@ impl InverseOffers {
         self.by_id.get(id)
     }
 
+    #[cfg(test)]
     pub(in crate::core) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<InverseOffer>> {
         self.by_id.values()
     }
