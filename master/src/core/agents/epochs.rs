@@ -70,13 +70,7 @@ impl MasterCore {
                     "the epoch was made a higher one just now for another agent",
                 ));
             }
-            tracing::warn!(
-                agent_id = %agent,
-                from = self.epoch,
-                to = needed,
-                "an agent has obeyed a higher epoch, so the registry was restored from an older copy: its epoch is made \
-                 a higher one"
-            );
+            self.log_rise(agent, needed, report.register.obeyed.as_ref());
             self.requested_epoch = needed;
             self.next_epoch_rise = self.now.moment + EPOCH_RISE_INTERVAL;
         }
@@ -91,6 +85,29 @@ impl MasterCore {
             },
         );
         Ok(())
+    }
+
+    /// Says why the epoch is made a higher one. An agent that this master had registered itself, and that has obeyed another
+    /// one since, tells that the other one runs, or ran a moment ago, on a copy of the registry. Agents are taken back
+    /// all the same: which of the two is the right one they cannot tell, and one that was started by mistake and stopped
+    /// again must not keep them.
+    fn log_rise(&self, agent: &AgentId, to: u64, obeyed: Option<&meseta::ObeyedEpoch>) {
+        let other = obeyed.and_then(|obeyed| obeyed.master_id.as_deref());
+        let other = other.unwrap_or_default().escape_debug();
+        let from = self.epoch;
+        if self.agents.contains_key(agent) {
+            tracing::error!(
+                agent_id = %agent, from, to, %other,
+                "an agent of this master has obeyed another one with a higher epoch since: another master runs on a copy \
+                 of this registry; stop one of the two. The epoch is made a higher one"
+            );
+        } else {
+            tracing::warn!(
+                agent_id = %agent, from, to, %other,
+                "an agent has obeyed a higher epoch, so the registry was restored from an older copy: its epoch is made \
+                 a higher one"
+            );
+        }
     }
 
     /// The epoch is durable; the agent that it was made for is answered.
