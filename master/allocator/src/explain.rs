@@ -3,6 +3,8 @@
 //! Uses the same composing as the cycle, so on any state an offer is possible exactly when no blocker is
 //! reported.
 
+use std::collections::BTreeSet;
+
 use meseta_resources::{
     AgentId, FrameworkId, Moment, ResourceName, ResourceQuantities, Resources, Role, Scalar,
 };
@@ -208,7 +210,8 @@ impl Allocator {
             .collect())
     }
 
-    /// The same for the frameworks of a role, in the order in which they would be offered to; no more than so many.
+    /// The same for the frameworks of a role, all or those of them that are `among` these, in the order in which they would
+    /// be offered to; no more than so many.
     ///
     /// # Errors
     /// For an unknown agent.
@@ -216,6 +219,7 @@ impl Allocator {
         &self,
         now: Moment,
         role: &Role,
+        among: Option<&BTreeSet<FrameworkId>>,
         agent: &AgentId,
         at_most: usize,
     ) -> Result<Vec<Explanation>, Error> {
@@ -223,11 +227,14 @@ impl Allocator {
         let Some(key) = self.roles.find(role) else {
             return Ok(Vec::new());
         };
-        let mut slots: Vec<SlotKey> = self.roles[key]
-            .slots
-            .iter()
-            .map(|(_, slot)| *slot)
-            .collect();
+        let slot_of = |id| self.slot_of(self.framework_key(id).ok()?, key);
+        let mut slots: Vec<SlotKey> = match among {
+            Some(frameworks) => frameworks.iter().filter_map(slot_of).collect(),
+            None => {
+                let all = self.roles[key].slots.iter();
+                all.map(|(_, slot)| *slot).collect()
+            }
+        };
         slots.retain(|slot| self.frameworks[self.slots[*slot].framework].added);
         slots.sort_by(|a, b| {
             let (left, right) = (self.slots[*a].node, self.slots[*b].node);

@@ -119,11 +119,18 @@ fn no_more_roles_and_frameworks_are_explained_than_are_asked_for() {
         counted(|| allocator.explain_framework(now, &framework(), &first, usize::MAX));
     assert_eq!(all.map(|all| all.len()), Ok(ROLES));
     assert!(looked_at * 2 < of_all, "{looked_at} of {of_all}");
-    let none = allocator.explain_role(now, &role(1), &first, 0);
+    let none = allocator.explain_role(now, &role(1), None, &first, 0);
     assert_eq!(none, Ok(Vec::new()));
     let one = allocator.explain(now, &framework(), &role(1), &first);
-    let of_role = allocator.explain_role(now, &role(1), &first, 5);
+    let of_role = allocator.explain_role(now, &role(1), None, &first, 5);
     assert_eq!(of_role, one.map(|one| vec![one]));
+    let among = |all: &[FrameworkId]| {
+        let among = all.iter().cloned().collect();
+        allocator.explain_role(now, &role(1), Some(&among), &first, 5)
+    };
+    assert_eq!(among(&[framework()]), of_role);
+    let other = FrameworkId::new("unknown").expect("a valid id");
+    assert_eq!(among(&[other]), Ok(Vec::new()));
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub use effect::{Effect, Output};
 pub use ids::{ConnectionId, Lsn, OperationUuid, ReplyId};
 pub use input::{Administration, Input, Request, SubscribeRequest};
 pub use master::MasterCore;
-pub use offers::explain::{EXPLANATIONS_MAX, Excluded, ExplainQuery};
+pub use offers::explain::{Excluded, ExplainQuery, Visible};
 pub(crate) use offers::inverse::to_wire as inverse_offer_to_wire;
 pub use state::agent::{AgentProfile, RecoveredAgent, UnreachableAgent};
 pub use state::constraints::Constraints;

@@ -90,6 +90,7 @@ impl Operators {
             framework_id: request.framework_id.map(|id| id.value),
             role: request.role,
             agent_id: request.agent_id.map(|id| id.value),
+            visible: None,
         };
         let turn = self
             .context

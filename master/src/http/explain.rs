@@ -17,6 +17,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
         framework_id: given("framework_id"),
         role: given("role"),
         agent_id: given("slave_id").or_else(|| given("agent_id")),
+        visible: None,
     };
     let (context, caller) = (&permitted.context, &permitted.caller);
     let turn = context.buffered_responses.acquire_moderate(caller).await;

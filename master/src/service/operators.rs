@@ -15,7 +15,9 @@ use meseta_proto::mesos::v1::offer::Operation;
 use meseta_resources::Role;
 
 use crate::closed::Closed;
-use crate::core::{Administration, Answer, EXPLANATIONS_MAX, ExplainQuery, Request, Snapshot};
+use crate::core::{
+    Administration, Answer, ExplainQuery, FrameworkView, Request, Snapshot, Visible,
+};
 use crate::handle::{Handle, Query};
 use crate::permission;
 use crate::view_cache::ViewScope;
@@ -105,52 +107,11 @@ impl Handle {
         caller: &Caller,
         question: ExplainQuery,
     ) -> Result<Result<Vec<Explanation>, Invalid>, Closed> {
-        let mut explanations = match self.explain_to_anybody(question.clone()).await? {
-            Ok(explanations) if !caller.approver.allows_everything() => explanations,
-            answer => return Ok(answer),
-        };
-        let seen = self.view(caller, ViewScope::Cluster).await?;
-        let frameworks: BTreeSet<_> = seen.frameworks.iter().map(|one| &one.id).collect();
-        let is_seen = |one: &Explanation| {
-            frameworks.contains(&one.framework) && seen.viewer_may_view_role(&one.role)
-        };
-        let is_cut = explanations.len() >= EXPLANATIONS_MAX && question.framework_id.is_none();
-        explanations.retain(is_seen);
-        let role = question.role.as_deref().map(Role::new).transpose();
-        let Ok(Some(role)) = role else {
-            return Ok(Ok(explanations));
-        };
-        if !is_cut || !seen.viewer_may_view_role(&role) {
-            return Ok(Ok(explanations));
+        let mut question = question;
+        if !caller.approver.allows_everything() {
+            let seen = self.view(caller, ViewScope::Cluster).await?;
+            question.visible = Some(visible(&seen, &question));
         }
-        // Frameworks that the caller may not see have taken the places of those that it may: each of these is asked about,
-        // and has something to be told.
-        explanations.clear();
-        let in_role = seen
-            .frameworks
-            .iter()
-            .filter(|one| one.roles.contains(&role));
-        for framework in in_role {
-            if explanations.len() >= EXPLANATIONS_MAX {
-                break;
-            }
-            let framework_id = Some(framework.id.to_string());
-            let about = ExplainQuery {
-                framework_id,
-                ..question.clone()
-            };
-            // One that has left meanwhile is not known any more.
-            let more = self.explain_to_anybody(about).await?.unwrap_or_default();
-            explanations.extend(more.into_iter().filter(is_seen));
-        }
-        explanations.truncate(EXPLANATIONS_MAX);
-        Ok(Ok(explanations))
-    }
-
-    async fn explain_to_anybody(
-        &self,
-        question: ExplainQuery,
-    ) -> Result<Result<Vec<Explanation>, Invalid>, Closed> {
         self.query(|answer| Query::Explain(question, answer)).await
     }
 
@@ -166,5 +127,33 @@ impl Handle {
         };
         let views = &self.views;
         views.view(snapshot, &caller.approver, view_scope).await
+    }
+}
+
+/// Whom and which roles, of those that a question is about, somebody may see.
+fn visible(seen: &Snapshot, question: &ExplainQuery) -> Visible {
+    let role = question
+        .role
+        .as_deref()
+        .and_then(|role| Role::new(role).ok());
+    let is_meant = |framework: &FrameworkView| match &question.framework_id {
+        Some(id) => framework.id.as_str() == id,
+        None => role
+            .as_ref()
+            .is_some_and(|role| framework.roles.contains(role)),
+    };
+    let frameworks = seen.frameworks.iter();
+    let frameworks = frameworks.filter(|framework| is_meant(framework));
+    let roles = match &role {
+        Some(role) => BTreeSet::from([role]),
+        None => frameworks.clone().flat_map(|one| &one.roles).collect(),
+    };
+    let roles = roles.into_iter();
+    Visible {
+        frameworks: frameworks.map(|framework| framework.id.clone()).collect(),
+        roles: roles
+            .filter(|role| seen.viewer_may_view_role(role))
+            .cloned()
+            .collect(),
     }
 }

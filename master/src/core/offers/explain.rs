@@ -1,6 +1,6 @@
 //! Why a framework or a role got no offer of an agent; whom offer constraints rule out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_allocator::Explanation;
 use meseta_proto::{Invalid, invalid};
@@ -10,7 +10,7 @@ use meseta_resources::{AgentId, FrameworkId, Role};
 use crate::core::master::MasterCore;
 
 /// Answers to one question; what is beyond is left out.
-pub const EXPLANATIONS_MAX: usize = 1_000;
+const EXPLANATIONS_MAX: usize = 1_000;
 
 /// Who asks about whom; what is not given means all.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,24 @@ pub struct ExplainQuery {
     pub framework_id: Option<String>,
     pub role: Option<String>,
     pub agent_id: Option<String>,
+    /// Of nobody else is anything said, and nobody else takes a place among the explanations.
+    pub visible: Option<Visible>,
+}
+
+/// The frameworks and roles of a question that whoever asks it may see.
+#[derive(Clone, Debug, Default)]
+pub struct Visible {
+    pub frameworks: BTreeSet<FrameworkId>,
+    pub roles: BTreeSet<Role>,
+}
+
+/// Whom a question is about.
+enum Subject<'a> {
+    One(FrameworkId, Role),
+    /// In all its roles, or in these.
+    Framework(FrameworkId, Option<Vec<&'a Role>>),
+    /// All its frameworks, or these.
+    Role(Role, Option<BTreeSet<FrameworkId>>),
 }
 
 /// Agents that are listed as excluded, of all frameworks together; what is beyond is left out.
@@ -36,15 +54,9 @@ impl MasterCore {
     /// # Errors
     /// When what the question names is not known, in words.
     pub fn explain(&self, now: Now, question: &ExplainQuery) -> Result<Vec<Explanation>, Invalid> {
-        let framework = question.framework_id.as_deref();
-        let framework = framework.map(|id| self.known_framework(id)).transpose()?;
-        let role = question.role.as_deref().map(Role::new).transpose();
-        let role = role.map_err(Invalid::of)?;
-        if framework.is_none() && role.is_none() {
-            return Err(invalid!(
-                "Name a framework ('framework_id'), a role ('role') or both"
-            ));
-        }
+        let Some(subject) = self.subject(question)? else {
+            return Ok(Vec::new());
+        };
         let agents: Vec<AgentId> = match &question.agent_id {
             Some(id) => match self.agents.get(id.as_str()) {
                 Some(agent) => vec![agent.id().clone()],
@@ -58,21 +70,79 @@ impl MasterCore {
             if left == 0 {
                 break;
             }
-            let moment = now.moment;
-            let of_agent = match (&framework, &role) {
-                (Some(framework), Some(role)) => {
-                    let answer = self.allocator.explain(moment, framework, role, &agent);
-                    answer.map(|answer| vec![answer])
-                }
-                (Some(framework), None) => self
-                    .allocator
-                    .explain_framework(moment, framework, &agent, left),
-                (None, Some(role)) => self.allocator.explain_role(moment, role, &agent, left),
-                (None, None) => Ok(Vec::new()),
-            };
-            answers.extend(of_agent.map_err(Invalid::of)?);
+            answers.extend(self.explain_on(&agent, now, &subject, left)?);
         }
         Ok(answers)
+    }
+
+    /// Whom a question is about; none that whoever asks may see.
+    fn subject<'a>(&self, question: &'a ExplainQuery) -> Result<Option<Subject<'a>>, Invalid> {
+        let framework = question.framework_id.as_deref();
+        let framework = framework.map(|id| self.known_framework(id)).transpose()?;
+        let role = question.role.as_deref().map(Role::new).transpose();
+        let role = role.map_err(Invalid::of)?;
+        let visible = question.visible.as_ref();
+        let sees_framework = |id| visible.is_none_or(|visible| visible.frameworks.contains(id));
+        let sees_role = |role| visible.is_none_or(|visible| visible.roles.contains(role));
+        let is_in = |id: &FrameworkId, role: &Role| {
+            let framework = self.frameworks.get(id);
+            framework.is_some_and(|framework| framework.terms.roles.contains(role))
+        };
+        if !framework.iter().all(sees_framework) || !role.iter().all(sees_role) {
+            return Ok(None);
+        }
+        Ok(match (framework, role) {
+            (Some(framework), Some(role)) => Some(Subject::One(framework, role)),
+            (Some(framework), None) => {
+                let roles = visible.map(|visible| {
+                    let roles = visible.roles.iter();
+                    roles.filter(|role| is_in(&framework, role)).collect()
+                });
+                Some(Subject::Framework(framework, roles))
+            }
+            (None, Some(role)) => {
+                let frameworks: Option<BTreeSet<_>> = visible.map(|visible| {
+                    let ids = visible.frameworks.iter();
+                    ids.filter(|id| is_in(id, &role)).cloned().collect()
+                });
+                let is_about_somebody = frameworks.as_ref().is_none_or(|all| !all.is_empty());
+                is_about_somebody.then_some(Subject::Role(role, frameworks))
+            }
+            (None, None) => {
+                return Err(invalid!(
+                    "Name a framework ('framework_id'), a role ('role') or both"
+                ));
+            }
+        })
+    }
+
+    /// At most so many explanations of one agent.
+    fn explain_on(
+        &self,
+        agent: &AgentId,
+        now: Now,
+        subject: &Subject<'_>,
+        at_most: usize,
+    ) -> Result<Vec<Explanation>, Invalid> {
+        let (allocator, now) = (&self.allocator, now.moment);
+        let answers = match subject {
+            Subject::One(framework, role) => {
+                let answer = allocator.explain(now, framework, role, agent);
+                answer.map(|answer| vec![answer])
+            }
+            Subject::Framework(framework, None) => {
+                allocator.explain_framework(now, framework, agent, at_most)
+            }
+            Subject::Framework(framework, Some(roles)) => roles
+                .iter()
+                .take(at_most)
+                .map(|role| allocator.explain(now, framework, role, agent))
+                .collect(),
+            Subject::Role(role, frameworks) => {
+                allocator.explain_role(now, role, frameworks.as_ref(), agent, at_most)
+            }
+        };
+        answers.map_err(Invalid::of)
     }
 
     /// What [`Excluded`] says, of every subscribed framework.

@@ -132,13 +132,43 @@ fn an_explanation_says_what_is_in_the_way() {
         agent_id: Some(node.id),
         ..ExplainQuery::default()
     };
-    let answers = ask(&world, of_framework).unwrap();
+    let answers = ask(&world, of_framework.clone()).unwrap();
     let reason = answers[0].blocker.as_ref().unwrap().to_string();
     assert_says(&reason, "the framework declined");
     let of_role = ExplainQuery {
         role: Some("dev".to_owned()),
         ..ExplainQuery::default()
     };
-    assert_eq!(ask(&world, of_role).unwrap(), answers);
+    assert_eq!(ask(&world, of_role.clone()).unwrap(), answers);
+    // Whoever may see only some hears of these alone.
+    let roles = |names: &[&str]| names.iter().map(|name| Role::new(name).unwrap()).collect();
+    let (own, dev) = (
+        [FrameworkId::new(&scheduler.id).unwrap()].into(),
+        roles(&["dev", "x"]),
+    );
+    for (frameworks, roles, number) in [
+        (own, dev, 1),
+        (BTreeSet::new(), roles(&["dev"]), 0),
+        (
+            [FrameworkId::new(&scheduler.id).unwrap()].into(),
+            roles(&["x"]),
+            0,
+        ),
+    ] {
+        for question in [of_framework.clone(), of_role.clone()] {
+            let visible = Some(Visible {
+                frameworks: frameworks.clone(),
+                roles: BTreeSet::clone(&roles),
+            });
+            let seen = ask(
+                &world,
+                ExplainQuery {
+                    visible,
+                    ..question
+                },
+            );
+            assert_eq!(seen.unwrap(), answers[..number]);
+        }
+    }
     assert!(ask(&world, ExplainQuery::default()).is_err());
 }
