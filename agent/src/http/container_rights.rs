@@ -11,15 +11,24 @@ use meseta_resources::ContainerId;
 use super::Reply;
 use crate::context::Context;
 use crate::core::Snapshot;
+use crate::nested::{Found, NestedError};
 use crate::permission;
 
-/// Whether somebody may do this to a container: by the user that it runs as, or else what is around it. Changes
-/// are put on record.
+/// The container of an id that was asked for over the API. It is looked up once for a call: another may have the id when that
+/// is authorized.
+pub(super) fn look_up(context: &Context, id: &pb::ContainerId) -> Result<Found, NestedError> {
+    let id = ContainerId::try_from(id).map_err(|_| NestedError::Unknown)?;
+    context.nested.look_up(&id)
+}
+
+/// Whether somebody may do this to a container, which was looked up: by the user that it runs as, or else what is around it.
+/// Changes are put on record.
 pub(super) async fn authorize(
     context: &Context,
     caller: &Caller,
     kind: Type,
     id: Option<&pb::ContainerId>,
+    found: Option<&Found>,
 ) -> Result<(), Reply> {
     let (nested, alone) = permission::container(kind);
     let decision = if caller.approver.allows_everything() {
@@ -27,7 +36,7 @@ pub(super) async fn authorize(
     } else {
         let snapshot = context.snapshot().await?;
         let outer = id.and_then(|id| executor_user(&snapshot, id));
-        let user = id.and_then(|id| nested_user(context, id));
+        let user = found.map(|found| found.user().to_owned());
         let user = user.or_else(|| outer.clone());
         let action = match id {
             Some(id) if id.parent.is_none() && user.is_none() => alone,
@@ -62,12 +71,6 @@ fn is_inside(caller: &Caller, id: &pb::ContainerId) -> bool {
         outer = parent;
     }
     caller.container.as_deref() == Some(outer.value.as_str())
-}
-
-/// The user of a container that was asked for over the API.
-fn nested_user(context: &Context, id: &pb::ContainerId) -> Option<String> {
-    let id = ContainerId::try_from(id).ok()?;
-    context.nested.user_of(&id)
 }
 
 /// The user of the executor around a container, whichever of its containers that is.

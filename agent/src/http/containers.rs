@@ -24,14 +24,14 @@ use meseta_resources::ContainerId;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::container_rights::{authorize, authorize_launch};
+use super::container_rights::{authorize, authorize_launch, look_up};
 use super::{Reply, undecodable};
 use crate::containerizer::Containerizer;
 use crate::context::{Context, Unavailable};
 use crate::core::{LaunchPlan, Snapshot, Subject, volumes_among};
 use crate::nested::output::{OutputReceiver, Stream};
 use crate::nested::terminal::WindowSize;
-use crate::nested::{Attached, NestedError, Reader};
+use crate::nested::{Attached, Found, NestedError, Reader};
 
 const SIGKILL: i32 = 9;
 /// Largest record of a stream of input, where calls may be as large.
@@ -201,6 +201,19 @@ fn plan_of(
     Ok((plan, parent_id))
 }
 
+/// The container of an id, to which somebody may do this.
+async fn looked_up(
+    context: &Context,
+    caller: &Caller,
+    kind: Type,
+    id: &pb::ContainerId,
+) -> Result<Found, Reply> {
+    let found = look_up(context, id);
+    authorize(context, caller, kind, Some(id), found.as_ref().ok()).await?;
+    checked(id)?;
+    found.map_err(|error| refuse(id, &error))
+}
+
 /// LAUNCH_CONTAINER, WAIT_CONTAINER, KILL_CONTAINER, REMOVE_CONTAINER and their older names.
 pub(super) async fn answer(
     context: &Arc<Context>,
@@ -243,8 +256,8 @@ pub(super) async fn answer(
                 false => call.wait_nested_container.map(|wait| wait.container_id),
             };
             let id = id.ok_or_else(missing)?;
-            authorize(context, caller, Type::WaitContainer, Some(&id)).await?;
-            let ended = nested.wait(&checked(&id)?).await;
+            let found = looked_up(context, caller, Type::WaitContainer, &id).await?;
+            let ended = found.wait().await;
             let exit_status = ended.map_err(|error| refuse(&id, &error))?;
             if is_new {
                 response.wait_container = Some(api::response::WaitContainer {
@@ -267,9 +280,8 @@ pub(super) async fn answer(
                 _ => call.kill_nested_container.map(older),
             };
             let (id, signal) = kill.ok_or_else(missing)?;
-            authorize(context, caller, Type::KillContainer, Some(&id)).await?;
-            let signal = signal.unwrap_or(SIGKILL);
-            let killed = nested.kill(containerizer, &checked(&id)?, signal).await;
+            let found = looked_up(context, caller, Type::KillContainer, &id).await?;
+            let killed = found.kill(containerizer, signal.unwrap_or(SIGKILL)).await;
             killed.map_err(|error| refuse(&id, &error))?;
             Ok(None)
         }
@@ -281,8 +293,8 @@ pub(super) async fn answer(
                     .map(|remove| remove.container_id),
             };
             let id = id.ok_or_else(missing)?;
-            authorize(context, caller, Type::RemoveContainer, Some(&id)).await?;
-            let removed = nested.remove(&checked(&id)?).await;
+            let found = looked_up(context, caller, Type::RemoveContainer, &id).await?;
+            let removed = nested.remove(found).await;
             removed.map_err(|error| refuse(&id, &error))?;
             Ok(None)
         }
@@ -304,12 +316,16 @@ pub(super) async fn attach_output(
     let id = call
         .attach_container_output
         .map(|attach| attach.container_id);
-    authorize(context, caller, Type::AttachContainerOutput, id.as_ref()).await?;
+    let found = id.as_ref().map(|id| look_up(context, id));
+    let looked_up = found.as_ref().and_then(|found| found.as_ref().ok());
+    let kind = Type::AttachContainerOutput;
+    authorize(context, caller, kind, id.as_ref(), looked_up).await?;
     let id = id.ok_or_else(|| {
         bad("Failed to validate agent::Call: Expecting 'attach_container_output' to be present")
     })?;
     let own = checked(&id)?;
-    match context.nested.attach_output(&own) {
+    let found = found.unwrap_or(Err(NestedError::Unknown));
+    match found.and_then(|found| found.attach_output()) {
         Ok(Some(chunks)) => Ok(stream(context, types, chunks, None)),
         Ok(None) => Err(no_switchboard()),
         Err(error @ NestedError::Crowded) => Err(refuse(&id, &error)),
@@ -489,9 +505,10 @@ pub(super) async fn attach_input(
                 input.ok_or_else(|| bad("Expecting 'attach_container_input' to be present"))?;
             match (&attached, input.container_id, input.process_io) {
                 (None, Some(id), _) => {
-                    let own = checked(&id)?;
-                    authorize(context, caller, Type::AttachContainerInput, Some(&id)).await?;
-                    let one = context.nested.attach_input(&own).await;
+                    checked(&id)?;
+                    let kind = Type::AttachContainerInput;
+                    let found = looked_up(context, caller, kind, &id).await?;
+                    let one = found.attach_input().await;
                     let one = one.map_err(|error| refuse(&id, &error))?;
                     attached = Some((id, one));
                 }

@@ -27,7 +27,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio_stream::StreamExt as _;
 
-use super::container_rights::authorize;
+use super::container_rights::{authorize, look_up};
 use super::*;
 use crate::budgets::Budgets;
 use crate::checkpoint::{DiskCondition, Layout, RunKey};
@@ -233,7 +233,8 @@ async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights
         for (name, expected) in [("own", own), ("operators", operators)] {
             let id = nested_id(name);
             let kind = Type::AttachContainerInput;
-            let allowed = authorize(&agent.context, &caller, kind, Some(&id)).await;
+            let found = look_up(&agent.context, &id).expect("it runs");
+            let allowed = authorize(&agent.context, &caller, kind, Some(&id), Some(&found)).await;
             assert_eq!(allowed.is_ok(), expected, "{caller:?}: {name}");
         }
     }

@@ -10,24 +10,23 @@
 //! terminal.rs         a session at a terminal
 //! output.rs           who reads what a container prints
 //! api_concurrency.rs  launches and removals at a time
+//! found.rs            what is done to one that was looked up
 //! ```
 
 mod api_concurrency;
+mod found;
 pub(crate) mod output;
 mod pipes;
 mod table;
 pub(crate) mod terminal;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::{
-    ContainerName, Destination, DestroyOptions, ExitCause, Inside, KillOutcome, KillRequest,
-    Launched, ProcessIdentity,
+    ContainerName, Destination, DestroyOptions, ExitCause, Inside, Launched, ProcessIdentity,
 };
 use meseta_resources::{ContainerId, FrameworkId};
-use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -39,13 +38,12 @@ use crate::spec::isolation::task_isolation;
 use crate::spec::sandbox::NestedSandbox;
 use crate::spec::{container_spec, isolated, spec_inside};
 use api_concurrency::ApiConcurrency;
+pub(crate) use found::{Attached, Found};
 use output::{Output, OutputReceiver, Stream};
 use pipes::{PipeFolder, Pipes, Source, pump};
 use table::NestedTable;
 use terminal::{Terminal, WindowSize};
 
-/// Between a signal that is not SIGKILL and SIGKILL: for ever, as far as anybody waits.
-const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 const SIGKILL: i32 = 9;
 
 /// Why a nested container cannot be had.
@@ -161,10 +159,13 @@ impl Drop for Reader {
         else {
             return;
         };
-        let (all, containerizer) = (self.all.clone(), self.containerizer.clone());
+        let Ok(found) = self.all.look_up(&id) else {
+            return;
+        };
+        let containerizer = self.containerizer.clone();
         runtime.spawn(async move {
             // Nobody is left who would read what it prints.
-            let _ = all.kill(&containerizer, &id, SIGKILL).await;
+            let _ = found.kill(&containerizer, SIGKILL).await;
         });
     }
 }
@@ -174,14 +175,14 @@ impl NestedContainers {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, id: &ContainerId) -> Result<Arc<Nested>, NestedError> {
-        let found = self.table().get(id).cloned();
-        found.ok_or(NestedError::Unknown)
-    }
-
-    /// Whom a container runs as.
-    pub(crate) fn user_of(&self, id: &ContainerId) -> Option<String> {
-        self.find(id).ok().map(|nested| nested.user.clone())
+    /// The container that has an id now.
+    pub(crate) fn look_up(&self, id: &ContainerId) -> Result<Found, NestedError> {
+        let nested = self.table().get(id).cloned();
+        let nested = nested.ok_or(NestedError::Unknown)?;
+        Ok(Found {
+            id: id.clone(),
+            nested,
+        })
     }
 
     /// Takes the id, so that nobody else launches under it.
@@ -221,6 +222,7 @@ impl NestedContainers {
                 let rights = &settings.rights;
                 let isolation = task_isolation(rights, &plan)?;
                 let spec = isolated(container_spec(settings, &plan)?, isolation);
+                let _inside = shared.launch_inside(&plan);
                 let launched = shared.containers().launch(&spec);
                 let launched = launched.inspect_err(|_| sandbox.undo())?;
                 Ok((sandbox, launched))
@@ -256,9 +258,12 @@ impl NestedContainers {
             let id = plan.container.clone();
             let reserved = this.reserve(&containerizer, &plan)?;
             let shared = containerizer.clone();
-            let launched = tokio::task::spawn_blocking(move || match terminal {
-                Some(size) => at_terminal(&shared, &plan, &parent, supervisor, size),
-                None => on_pipes(&shared, &plan, &parent, supervisor),
+            let launched = tokio::task::spawn_blocking(move || {
+                let _inside = shared.launch_inside(&plan);
+                match terminal {
+                    Some(size) => at_terminal(&shared, &plan, &parent, supervisor, size),
+                    None => on_pipes(&shared, &plan, &parent, supervisor),
+                }
             });
             let (ends, launched) = flatten(launched.await)?;
             let chunks = ends.output.attach();
@@ -272,15 +277,6 @@ impl NestedContainers {
             Ok(Session { chunks, reader })
         })
         .await
-    }
-
-    /// What it prints from now on.
-    pub(crate) fn attach_output(
-        &self,
-        id: &ContainerId,
-    ) -> Result<Option<OutputReceiver>, NestedError> {
-        let attached = self.find(id)?.output.attach();
-        attached.map_err(|_| NestedError::Crowded)
     }
 
     /// Remembers one that runs, and watches for its end.
@@ -338,49 +334,16 @@ impl NestedContainers {
         running.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Waits for its end.
-    pub(crate) async fn wait(&self, id: &ContainerId) -> Result<Ended, NestedError> {
-        let mut ended = self.find(id)?.ended.clone();
-        let seen = ended.wait_for(Option::is_some).await;
-        seen.map(|status| (*status).flatten())
-            .map_err(|_| NestedError::Failed("its exit is not watched any more".to_owned()))
-    }
-
-    /// Sends it a signal; SIGKILL ends all of it.
-    pub(crate) async fn kill(
-        &self,
-        containerizer: &Containerizer,
-        id: &ContainerId,
-        signal: i32,
-    ) -> Result<(), NestedError> {
-        let supervisor = self.find(id)?.supervisor.clone();
-        let grace = if signal == SIGKILL {
-            Duration::ZERO
-        } else {
-            NEVER
-        };
-        let shared = containerizer.clone();
-        let killed = tokio::task::spawn_blocking(move || {
-            let request = KillRequest { signal, grace };
-            shared.containers().kill(&supervisor, request)
-        });
-        match killed.await {
-            Ok(Ok(KillOutcome::Delivered | KillOutcome::AlreadyGone)) => Ok(()),
-            Ok(Err(error)) => Err(NestedError::Failed(error.to_string())),
-            Err(panic) => Err(NestedError::Failed(panic.to_string())),
-        }
-    }
-
     /// Forgets one that ended, with its sandbox. Once its turn has come it goes to its end, and its id is taken
     /// until then.
-    pub(crate) async fn remove(&self, id: &ContainerId) -> Result<(), NestedError> {
-        let nested = self.find(id)?;
+    pub(crate) async fn remove(&self, found: Found) -> Result<(), NestedError> {
+        let Found { id, nested } = found;
         if nested.ended.borrow().is_none() {
             return Err(NestedError::Running);
         }
         let removing = nested.removing.clone().lock_owned().await;
         let permit = self.api_concurrency.remove(&nested.framework).await;
-        let (this, id) = (self.clone(), id.clone());
+        let this = self.clone();
         to_its_end(async move {
             let _held = (removing, permit);
             // Another call may have removed it meanwhile, and its id may be a new one's.
@@ -404,64 +367,6 @@ impl NestedContainers {
         self.table()
             .get(id)
             .is_some_and(|one| Arc::ptr_eq(one, nested))
-    }
-
-    /// Attaches to its standard input, which one alone can be.
-    pub(crate) async fn attach_input(&self, id: &ContainerId) -> Result<Attached, NestedError> {
-        let nested = self.find(id)?;
-        if nested.input.lock().await.is_none() {
-            return Err(NestedError::NoInput);
-        }
-        let lock = nested.attached.clone().try_lock_owned();
-        let lock = lock.map_err(|_| NestedError::Taken)?;
-        Ok(Attached {
-            nested,
-            _lock: lock,
-        })
-    }
-}
-
-/// Somebody at the standard input of a container.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    nested: Arc<Nested>,
-    _lock: tokio::sync::OwnedMutexGuard<()>,
-}
-
-impl Attached {
-    /// Writes; nothing at all ends a pipe, and is nothing at a terminal, which has a key for it.
-    pub(crate) async fn write(&self, bytes: &[u8]) -> Result<(), NestedError> {
-        let mut input = self.nested.input.lock().await;
-        if bytes.is_empty() && matches!(*input, Some(Input::Pipe(_))) {
-            input.take();
-            return Ok(());
-        }
-        let mut ended = self.nested.ended.clone();
-        let writing = async {
-            match input.as_mut() {
-                Some(Input::Pipe(pipe)) => pipe.write_all(bytes).await,
-                Some(Input::Terminal(terminal)) => terminal.write(bytes).await,
-                None => Err(std::io::Error::other("its standard input is closed")),
-            }
-        };
-        tokio::select! {
-            written = writing => written.map_err(|error| NestedError::Failed(error.to_string())),
-            // Nobody reads any more.
-            _ = ended.wait_for(Option::is_some) => Ok(()),
-        }
-    }
-
-    /// Tells the command how large its terminal is.
-    pub(crate) async fn resize(&self, size: WindowSize) -> std::io::Result<()> {
-        match &*self.nested.input.lock().await {
-            Some(Input::Terminal(terminal)) => terminal.resize(size),
-            _ => Err(rustix::io::Errno::NOTTY.into()),
-        }
-    }
-
-    /// Completes when the container has ended.
-    pub(crate) async fn ended(&self) {
-        let _ = self.nested.ended.clone().wait_for(Option::is_some).await;
     }
 }
 
@@ -707,6 +612,11 @@ mod tests {
                 .insert((&self.plan.container, &self.plan.run), "nobody", ends)
         }
 
+        fn found(&self) -> Found {
+            let found = self.all.look_up(&self.plan.container);
+            found.expect("one of that id")
+        }
+
         fn launch_ended(&self) {
             self.launch().send(Some(Some(0))).expect("it is kept");
         }
@@ -728,20 +638,19 @@ mod tests {
             removals.launch_ended();
             let (go, going) = std::sync::mpsc::channel::<()>();
             let busy = tokio::task::spawn_blocking(move || going.recv());
-            let mut removal = Box::pin(removals.all.remove(&removals.plan.container));
+            let mut removal = Box::pin(removals.all.remove(removals.found()));
             assert!(is_pending(removal.as_mut()).await);
             drop(removal);
             // Of a framework there are two at a time.
             let _other = removals.take_permit().await;
             let mut next = Box::pin(removals.take_permit());
             assert!(is_pending(next.as_mut()).await, "its permit was given away");
-            let kept = removals.all.find(&removals.plan.container);
-            assert!(!kept.expect("its id is taken").is_over());
+            assert!(!removals.found().nested.is_over(), "its id is taken");
             go.send(()).expect("it is waited for");
             busy.await.expect("no panic").expect("told");
             next.await;
             assert!(!removals.sandbox().exists());
-            let gone = removals.all.find(&removals.plan.container);
+            let gone = removals.all.look_up(&removals.plan.container);
             assert!(matches!(gone, Err(NestedError::Unknown)));
         });
     }
@@ -751,19 +660,43 @@ mod tests {
         let removals = Removals::new();
         removals.launch_ended();
         let permits = (removals.take_permit().await, removals.take_permit().await);
-        let id = &removals.plan.container;
-        let mut first = Box::pin(removals.all.remove(id));
+        let mut first = Box::pin(removals.all.remove(removals.found()));
         assert!(is_pending(first.as_mut()).await);
-        let mut second = Box::pin(removals.all.remove(id));
+        let mut second = Box::pin(removals.all.remove(removals.found()));
         assert!(is_pending(second.as_mut()).await);
         drop(permits);
         first.await.expect("removed");
         assert!(!removals.sandbox().exists());
         let _running = removals.launch();
         assert!(matches!(second.await, Err(NestedError::Unknown)));
-        removals.all.find(id).expect("it runs");
+        assert!(!removals.found().nested.is_over(), "it runs");
         assert!(removals.sandbox().exists());
     }
+
+    /// Between the authorization of a call and what it did the id was looked up once more.
+    #[tokio::test]
+    async fn what_was_looked_up_is_no_other_that_has_its_id_later() {
+        let removals = Removals::new();
+        removals.launch_ended();
+        let found = removals.found();
+        removals
+            .all
+            .remove(removals.found())
+            .await
+            .expect("removed");
+        let (input, _read) = pipe::pipe().expect("a pipe");
+        let of_new = (&removals.plan.container, &*removals.plan.run);
+        let _running = removals.all.insert_running(of_new, "root", input);
+        assert_eq!((found.user(), removals.found().user()), ("nobody", "root"));
+        let attached = found.attach_input().await;
+        assert!(
+            matches!(attached, Err(NestedError::NoInput)),
+            "{attached:?}"
+        );
+        assert!(removals.found().attach_input().await.is_ok());
+        assert_eq!(found.wait().await.expect("it ended"), Some(0));
+    }
+
     /// A launch under the id of a task's container fails, and the sandbox is the task's.
     #[test]
     fn what_was_there_before_a_launch_stays_when_that_is_undone() {
