@@ -21,6 +21,8 @@ use tonic::transport::{Channel, Endpoint};
 
 /// From the sample to the answer.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// The largest question that servers take unless they are told otherwise.
+const QUESTION_BYTES_USUAL: usize = 4 << 20;
 /// The largest answer that is accepted.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Corrections in one answer; more are garbage.
@@ -65,7 +67,7 @@ impl Failure {
         }
     }
 
-    fn of(status: &tonic::Status) -> Self {
+    fn of(status: &tonic::Status, question: &Question) -> Self {
         let kind = match status.code() {
             tonic::Code::Unavailable => "unreachable",
             tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => "deadline",
@@ -76,10 +78,15 @@ impl Failure {
             }
             _ => "refused",
         };
-        Self {
-            kind,
-            why: format!("{}: {}", status.code(), status.message()),
+        let mut why = format!("{}: {}", status.code(), status.message());
+        let bytes = prost::Message::encoded_len(&*question.usage);
+        if bytes > QUESTION_BYTES_USUAL {
+            why.push_str(&format!(
+                " (there are so many executors that the question has {bytes} bytes: have the plug-in take messages of more than \
+                 {QUESTION_BYTES_USUAL})"
+            ));
         }
+        Self { kind, why }
     }
 
     fn late() -> Self {
@@ -175,7 +182,7 @@ async fn ask_estimator(
         let called = tokio::time::timeout(DEADLINE, client.estimate(request(&question))).await;
         let answer = match called {
             Err(_) => Err(Failure::late()),
-            Ok(Err(status)) => Err(Failure::of(&status)),
+            Ok(Err(status)) => Err(Failure::of(&status, &question)),
             Ok(Ok(response)) => estimate(&response.into_inner()),
         };
         let answer = answer.map(|estimate| (question.allocated, estimate));
@@ -199,7 +206,7 @@ async fn ask_controller(
         let called = tokio::time::timeout(DEADLINE, client.correct(request(&question))).await;
         let answer = match called {
             Err(_) => Err(Failure::late()),
-            Ok(Err(status)) => Err(Failure::of(&status)),
+            Ok(Err(status)) => Err(Failure::of(&status, &question)),
             Ok(Ok(response)) => assessment(response.into_inner()),
         };
         if answers
@@ -467,6 +474,36 @@ mod tests {
         let id = thaw.container.as_ref().map(ContainerId::as_str);
         assert_eq!(id, Some("c-cold"));
         assert!(thaw.why.to_string().contains("does not answer"));
+    }
+
+    #[test]
+    fn a_question_that_is_larger_than_usual_is_named() {
+        let refused = |executors: usize| {
+            let executor = pb::resource_usage::Executor {
+                container_id: pb::ContainerId {
+                    value: "c".repeat(1 << 20),
+                    parent: None,
+                },
+                ..pb::resource_usage::Executor::default()
+            };
+            let question = Question {
+                usage: Arc::new(wire::Usage {
+                    resources: pb::ResourceUsage {
+                        executors: vec![executor; executors],
+                        total: Vec::new(),
+                    },
+                    ..wire::Usage::default()
+                }),
+                allocated: Resources::new(),
+            };
+            Failure::of(&tonic::Status::out_of_range("too large"), &question).why
+        };
+        assert!(refused(3).ends_with("too large"));
+        assert!(
+            refused(4).contains("the question has 4194"),
+            "{}",
+            refused(4)
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Servers of gRPC take 4 MiB unless they are told otherwise. Invariant: however much frameworks say of their executors,
 //! tasks and reservations, each executor is named with how much it was allocated and what it uses; what it runs, and how,
-//! is left out.
+//! is left out. Of very many executors less is told of what they use.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +20,9 @@ use crate::monitor::statistics::resource_statistics;
 
 /// Of all executors in a message, with their tasks, names and labels: the rest of it is small.
 const EXECUTORS_BYTES_MAX: usize = 3 << 20;
+/// Of all executors with all of their statistics, which come before what the above leaves room for: with what the machine has less
+/// than a server takes. Of more the statistics are told that are about processors and memory in use.
+const STATISTICS_BYTES_MAX: usize = EXECUTORS_BYTES_MAX + (448 << 10);
 /// Of all that the machine has, with its reservations and volumes.
 const TOTAL_BYTES_MAX: usize = 512 << 10;
 /// What a field costs beside its content, at most.
@@ -63,6 +66,11 @@ fn executors(
         .iter()
         .map(|executor| described(executor, readings.get(&executor.key.container), enable_cfs))
         .collect();
+    if bytes_of(&described) > STATISTICS_BYTES_MAX {
+        for executor in &mut described {
+            executor.statistics = executor.statistics.as_ref().map(of_use);
+        }
+    }
     let mut room = EXECUTORS_BYTES_MAX.saturating_sub(bytes_of(&described));
     let mut with_tasks = Vec::new();
     for (index, executor) in live.iter().enumerate() {
@@ -238,6 +246,20 @@ fn described(
             parent: None,
         },
         tasks: Vec::new(),
+    }
+}
+
+/// What an executor may use of processors and memory, and does.
+fn of_use(all: &pb::ResourceStatistics) -> pb::ResourceStatistics {
+    pb::ResourceStatistics {
+        timestamp: all.timestamp,
+        cpus_user_time_secs: all.cpus_user_time_secs,
+        cpus_system_time_secs: all.cpus_system_time_secs,
+        cpus_limit: all.cpus_limit,
+        mem_total_bytes: all.mem_total_bytes,
+        mem_rss_bytes: all.mem_rss_bytes,
+        mem_limit_bytes: all.mem_limit_bytes,
+        ..pb::ResourceStatistics::default()
     }
 }
 
@@ -428,6 +450,45 @@ mod tests {
             "the small ones come first"
         );
         assert_eq!(last.tasks[0].labels, labelled(10));
+    }
+
+    /// Of 3,000 executors and more the question was larger than servers take, and never answered.
+    #[test]
+    fn of_very_many_executors_it_is_told_what_they_use_and_no_more() {
+        let told = |count: usize| {
+            let executors: Vec<_> = (0..count)
+                .map(|index| {
+                    let id = format!("instance-of-some-service-of-some-framework-{index:022}");
+                    with_task(executor(&id, 0, 10), &id, 10)
+                })
+                .collect();
+            let mut reading = crate::metrics::containers::tests::sample();
+            let usage = &mut reading.usage;
+            usage.cpu.user_secs = Some(1.0);
+            usage.memory.rss_bytes = Some(1 << 30);
+            usage.memory.cache_bytes = Some(1 << 30);
+            usage.io.reads = Some(1 << 40);
+            usage.io.writes = Some(1 << 40);
+            usage.io.read_bytes = Some(1 << 50);
+            usage.io.write_bytes = Some(1 << 50);
+            let readings = executors
+                .iter()
+                .map(|executor| (executor.key.container.clone(), reading.clone()));
+            super::executors(executors.iter().collect(), &readings.collect(), true)
+        };
+        for (count, is_whole) in [(1_000, true), (11_000, false)] {
+            let told = told(count);
+            let bytes = bytes_of(&told);
+            assert!(bytes + TOTAL_BYTES_MAX < 4 * MIB, "{count}: {bytes}");
+            assert_eq!(told.len(), count);
+            for one in &told {
+                let statistics = one.statistics.as_ref().expect("what it uses");
+                assert_eq!(statistics.mem_rss_bytes, Some(1 << 30));
+                assert_eq!(statistics.cpus_user_time_secs, Some(1.0));
+                assert_eq!(statistics.blkio_statistics.is_some(), is_whole);
+                assert_eq!(statistics.mem_cache_bytes.is_some(), is_whole);
+            }
+        }
     }
 
     /// `cpus:1`, reserved with a label.
