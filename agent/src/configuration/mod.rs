@@ -15,7 +15,7 @@ mod isolation_flags;
 pub(crate) mod log_flags;
 mod reconfiguration;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,6 +36,9 @@ use log_flags::Logs;
 pub use log_flags::{ContainerLogger, LogFlags};
 pub use reconfiguration::ReconfigurationPolicy;
 pub(crate) use reconfiguration::check_compatible;
+
+/// Kinds of resources that an agent may have. A master keeps each name, and looks at each kind when it allocates.
+const RESOURCE_NAMES_MAX: usize = 1_024;
 
 /// Names that a resource of Mesos's is given by mistake, and its own.
 const MISNAMED: [(&str, &str); 8] = [
@@ -165,7 +168,19 @@ fn read_resources(
     };
     validate_command_line_resources(&resources)
         .map_err(|error| ConfigurationError::Resources(error.to_string()))?;
+    check_names(&resources).map_err(ConfigurationError::Resources)?;
     Ok((resources, named))
+}
+
+fn check_names(resources: &Resources) -> Result<(), String> {
+    let names: BTreeSet<_> = resources.iter().map(|resource| resource.name()).collect();
+    match names.len() > RESOURCE_NAMES_MAX {
+        true => Err(format!(
+            "it names {} kinds of resources, and an agent may have {RESOURCE_NAMES_MAX}",
+            names.len()
+        )),
+        false => Ok(()),
+    }
 }
 
 fn text_names(text: &str) -> Vec<String> {
@@ -249,6 +264,24 @@ mod tests {
     struct Line {
         #[command(flatten)]
         flags: Flags,
+    }
+
+    /// Their number was bounded by the length of the flag alone.
+    #[test]
+    fn an_agent_has_so_many_kinds_of_resources() {
+        let read_with = |kinds: usize| {
+            let named = |number| format!("kind{number}:1");
+            let all: Vec<_> = (0..kinds).map(named).collect();
+            let given = format!("--resources={};kind0:1", all.join(";"));
+            let line = Line::try_parse_from(["agent", "--master=127.0.0.1:5050", &given]);
+            read(&line.expect("flags").flags)
+        };
+        read_with(RESOURCE_NAMES_MAX).expect("as many as there may be");
+        let refused = read_with(RESOURCE_NAMES_MAX + 1).expect_err("too many");
+        assert_eq!(
+            refused.to_string(),
+            "--resources is invalid: it names 1025 kinds of resources, and an agent may have 1024"
+        );
     }
 
     #[test]
