@@ -28,6 +28,10 @@ use crate::core::validation::call;
 /// Each principal is kept in the registry; a longer one is a mistake.
 pub(super) const PRINCIPAL_BYTES_MAX: usize = 4_096;
 
+/// So much of a principal says whose a removed framework was. Owners whose principals begin alike have one share of what
+/// is remembered.
+const REMOVED_PRINCIPAL_BYTES_MAX: usize = 255;
+
 const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
 
 const NOT_ITS_USER: &str = "The framework id is that of a framework of another user of this machine: \
@@ -41,6 +45,12 @@ fn is_its_user(owner: Option<u32>, caller: Option<LocalUser>) -> bool {
         (Some(_), Some(LocalUser::Unknown)) => false,
         (None, _) | (_, None) => true,
     }
+}
+
+fn beginning(principal: &str) -> String {
+    let mut ends = (0..=REMOVED_PRINCIPAL_BYTES_MAX).rev();
+    let end = ends.find(|end| principal.is_char_boundary(*end));
+    principal[..end.unwrap_or_default()].to_owned()
 }
 
 impl MasterCore {
@@ -291,14 +301,15 @@ impl MasterCore {
         let record = RemovedRecord {
             framework_id: id.to_string(),
             since: self.now.unix,
-            principal: owner.principal,
+            principal: owner.principal.as_deref().map(beginning),
             user: owner.user,
             by_operator,
         };
         let group = RemovalGroup::of(&record);
         ownership.unwritten.push(record);
+        // It may have been forgotten, and have come back, while earlier removals were on their way.
+        ownership.forgotten.remove(id);
         let forgotten = ownership.removals.insert(id.clone(), group);
-        let forgotten = forgotten.map(|forgotten| forgotten.to_string());
         ownership.forgotten.extend(forgotten);
         if !ownership.is_writing {
             self.write_removals();
@@ -335,9 +346,10 @@ impl MasterCore {
         if !ownership.is_writing {
             return;
         }
+        let forgotten = std::mem::take(&mut ownership.forgotten);
         let removals = Mutation::EndFrameworks {
             removed: std::mem::take(&mut ownership.unwritten),
-            forgotten: std::mem::take(&mut ownership.forgotten),
+            forgotten: forgotten.iter().map(ToString::to_string).collect(),
         };
         self.persist(removals, Pending::Removals);
     }

@@ -80,7 +80,7 @@ pub(in crate::core) struct Ownership {
     pub(in crate::core) removals: Removals,
     /// What of it the registry is still to be told, in one go.
     pub(in crate::core) unwritten: Vec<RemovedRecord>,
-    pub(in crate::core) forgotten: Vec<String>,
+    pub(in crate::core) forgotten: BTreeSet<FrameworkId>,
     /// Whether earlier removals are on their way to the registry.
     pub(in crate::core) is_writing: bool,
     /// What is answered once those that are on their way are durable.
@@ -97,11 +97,10 @@ impl Ownership {
     pub(in crate::core) fn recovered(recovered: &Recovered) -> Self {
         let mut removed: Vec<_> = recovered.removed_frameworks.iter().collect();
         removed.sort_by_key(|record| record.since);
-        let (mut removals, mut forgotten) = (Removals::default(), Vec::new());
+        let (mut removals, mut forgotten) = (Removals::default(), BTreeSet::new());
         for record in removed {
             if let Ok(id) = FrameworkId::new(&record.framework_id) {
-                let other = removals.insert(id, RemovalGroup::of(record));
-                forgotten.extend(other.map(|other| other.to_string()));
+                forgotten.extend(removals.insert(id, RemovalGroup::of(record)));
             }
         }
         let owner = |record: &FrameworkRecord| {

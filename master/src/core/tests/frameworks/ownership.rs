@@ -289,6 +289,19 @@ fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
 }
 
 #[test]
+fn a_long_principal_is_remembered_by_its_beginning() {
+    let mut world = World::new();
+    // The letter of two bytes is across the end of what is kept.
+    let scheduler = world.subscribe(owned(&format!("{}\u{e4}...", "x".repeat(254))));
+    world.call_accepted(&scheduler, Action::Teardown);
+    let removed = &world.registry.removed_frameworks[0];
+    assert_eq!(removed.principal, Some("x".repeat(254)));
+    let back = World::with_id(owned("x"), &scheduler.id);
+    let back = world.try_subscribe(back);
+    assert!(subscription_error(&mut world, back).contains("removed"));
+}
+
+#[test]
 fn what_is_kept_of_frameworks_is_bounded() {
     let mut world = World::new();
     for number in 0..10_005 {
