@@ -465,6 +465,15 @@ mod tests {
             let mut reading = crate::metrics::containers::tests::sample();
             let usage = &mut reading.usage;
             usage.cpu.user_secs = Some(1.0);
+            usage.cpu.system_secs = Some(1.0);
+            usage.cpu.nr_periods = Some(1 << 30);
+            usage.cpu.nr_throttled = Some(1 << 30);
+            usage.cpu.throttled_secs = Some(1.0);
+            usage.memory.total_memsw_bytes = Some(1 << 30);
+            usage.memory.swap_bytes = Some(1 << 30);
+            usage.memory.mapped_file_bytes = Some(1 << 30);
+            usage.memory.unevictable_bytes = Some(1 << 30);
+            usage.memory.kernel_bytes = Some(1 << 30);
             usage.memory.rss_bytes = Some(1 << 30);
             usage.memory.cache_bytes = Some(1 << 30);
             usage.io.reads = Some(1 << 40);
@@ -476,7 +485,7 @@ mod tests {
                 .map(|executor| (executor.key.container.clone(), reading.clone()));
             super::executors(executors.iter().collect(), &readings.collect(), true)
         };
-        for (count, is_whole) in [(1_000, true), (11_000, false)] {
+        for (count, is_whole) in [(1_000, true), (10_000, false)] {
             let told = told(count);
             let bytes = bytes_of(&told);
             assert!(bytes + TOTAL_BYTES_MAX < 4 * MIB, "{count}: {bytes}");

@@ -175,9 +175,10 @@ impl Transport for TaskTransport {
         }
     }
 
-    /// It is not used again.
+    /// Nothing is said without a question; an end is.
     fn is_open(&mut self) -> bool {
-        false
+        let peeked = self.stream.peek(&mut [0]);
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
@@ -294,6 +295,10 @@ mod tests {
     /// Takes one request and answers it.
     fn answer(listener: &TcpListener, answer: &str) {
         let (mut stream, _) = listener.accept().expect("a check");
+        reply(&mut stream, answer);
+    }
+
+    fn reply(stream: &mut TcpStream, answer: &str) {
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
@@ -316,6 +321,24 @@ mod tests {
         });
         let (life, _lives) = life();
         let seen = by_http(&url, LONG, &life, lookups(1));
+        assert_eq!(seen, ProbeResult::Status(204));
+        server.join().expect("no panic");
+    }
+
+    /// A server may serve one connection at a time.
+    #[test]
+    fn an_answer_that_leads_to_the_same_server_is_followed_on_the_same_connection() {
+        let (listener, url) = listening();
+        let there = format!("{url}there");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a check");
+            let moved =
+                format!("HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n");
+            reply(&mut stream, &moved);
+            reply(&mut stream, "HTTP/1.1 204 No Content\r\n\r\n");
+        });
+        let (life, _lives) = life();
+        let seen = by_http(&url, LONG, &life, lookups(0));
         assert_eq!(seen, ProbeResult::Status(204));
         server.join().expect("no panic");
     }
