@@ -164,13 +164,9 @@ impl State {
             return;
         };
         let was_stopped = job.record.stop.take().is_some();
-        if job.is_cron() && !was_stopped {
-            // Nothing before is made up for, also where the clock is set back.
-            job.record.dealt.add(job.record.last_due, now);
-        }
-        job.record.last_due = now;
         job.record.held |= was_stopped;
         let from = std::mem::replace(&mut job.record.target, version);
+        job.go_on_from(now, (from, was_stopped));
         if job.is_service() {
             let kept_up = job.record.rollout.take().map(|rollout| rollout.from);
             let from = replaced_by(job, version, (from, kept_up));

@@ -32,6 +32,27 @@ impl Job {
         })
     }
 
+    /// A schedule goes on from now, after a version that may have been stopped: nothing before is made up for, also where
+    /// the clock is set back a little.
+    pub(super) fn go_on_from(&mut self, now: Duration, (before, was_stopped): (u64, bool)) {
+        let schedule = |version| match &self.spec_of(version)?.kind {
+            Kind::Cron(cron) => Some((&cron.schedule, &cron.time_zone)),
+            Kind::Service(_) | Kind::Batch(_) => None,
+        };
+        let is_cron = self.is_cron();
+        let is_same = schedule(before) == schedule(self.record.target);
+        let record = &mut self.record;
+        let last_due = std::mem::replace(&mut record.last_due, now);
+        if !is_same {
+            // What another schedule has had says little of the times of this one.
+            record.dealt = Dealt::default();
+        }
+        if is_cron && !was_stopped {
+            let after = last_due.max(now.saturating_sub(MISSED_SPAN));
+            record.dealt.add(after, now);
+        }
+    }
+
     pub(super) fn cancel_runs(&mut self) {
         for run in self.record.runs.values_mut() {
             run.cancelled = true;

@@ -203,6 +203,39 @@ fn the_times_that_a_clock_far_ahead_has_run_do_not_come_again() {
 }
 
 #[test]
+fn what_a_schedule_has_had_keeps_no_other_one_waiting() {
+    let by_text = |cron: &Cron, after: Duration| {
+        let step = if cron.schedule == "0 * * * *" {
+            3_600
+        } else {
+            60
+        };
+        Some(Duration::from_secs((after.as_secs() / step + 1) * step))
+    };
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    world.options.next_time = by_text;
+    world.state.options.next_time = by_text;
+    let mut spec = cron(Overlap::Skip);
+    let Kind::Cron(kind) = &mut spec.kind else {
+        panic!("a schedule");
+    };
+    kind.schedule = "0 * * * *".to_owned();
+    world.set_ahead(Duration::from_secs(10 * 24 * 3_600));
+    submit(&mut world, spec);
+    for _ in 0..48 {
+        world.stand_still(Duration::from_secs(3_600));
+        world.calm(3, None);
+    }
+    submit(&mut world, cron(Overlap::Skip));
+    let before = started(&world);
+    // By more than is remembered of it as missed.
+    world.set_ahead(Duration::from_secs(9 * 24 * 3_600));
+    world.calm(130, None);
+    assert!(started(&world) >= before + 2);
+}
+
+#[test]
 fn a_time_that_was_missed_lately_does_not_come_again() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
