@@ -20,10 +20,10 @@ const RELEASING: &str = "releasing";
 /// How many there are of what is measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// By state.
+    /// How many jobs are in each state.
     pub jobs: BTreeMap<&'static str, usize>,
     pub volumes: BTreeMap<&'static str, usize>,
-    /// Of tasks.
+    /// How many tasks run.
     pub running: usize,
     pub healthy: usize,
     pub pending: usize,
@@ -132,11 +132,17 @@ impl State {
         kept.chain(releasing).take(most).collect()
     }
 
-    /// How many volumes there are.
+    /// How many volumes there are in each role.
     #[must_use]
-    pub fn volume_count(&self) -> usize {
-        let of_jobs = self.jobs.values().map(|job| job.volumes.len());
-        of_jobs.sum::<usize>() + self.releasing.len()
+    pub fn volume_counts(&self) -> BTreeMap<String, usize> {
+        // All volumes of a job are in one role.
+        let of_jobs = self.jobs.values().filter_map(|job| {
+            let (_, first) = job.volumes.first_key_value()?;
+            Some((&*first.record.role, job.volumes.len()))
+        });
+        let releasing = self.releasing.values();
+        let releasing = releasing.map(|volume| (&*volume.record.role, 1));
+        sums(of_jobs.chain(releasing))
     }
 
     /// Running tasks with ports, of so many behind a place, and where to go on.
@@ -162,15 +168,23 @@ impl State {
         (found, last.map(|(job, id)| (job.name.clone(), id.clone())))
     }
 
-    /// How many ports tasks have, at most.
+    /// How many ports the tasks of each role have, more or less.
     #[must_use]
-    pub fn port_count(&self) -> usize {
-        let ports = self.jobs.values().map(|job| {
-            let of_task = job.spec().map_or(0, |spec| spec.task.ports.len());
-            of_task * job.tasks.len()
+    pub fn port_counts(&self) -> BTreeMap<String, usize> {
+        let ports = self.jobs.values().filter_map(|job| {
+            let spec = job.spec()?;
+            Some((&*spec.role, spec.task.ports.len() * job.tasks.len()))
         });
-        ports.sum()
+        sums(ports)
     }
+}
+
+fn sums<'a>(counts: impl Iterator<Item = (&'a str, usize)>) -> BTreeMap<String, usize> {
+    let mut sums: BTreeMap<String, usize> = BTreeMap::new();
+    for (role, count) in counts {
+        *sums.entry(role.to_owned()).or_default() += count;
+    }
+    sums
 }
 
 /// What a look at a job costs.

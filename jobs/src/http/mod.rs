@@ -15,6 +15,7 @@ mod reply;
 mod routes;
 mod shown;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -73,6 +74,12 @@ impl Permitted {
     /// Whether the caller sees what is of a role.
     fn sees(&self, role: &str) -> bool {
         sees(&self.caller, role)
+    }
+
+    /// Of what is counted by role, how much the caller sees.
+    fn seen_of(&self, counts: &BTreeMap<String, usize>) -> usize {
+        let seen = counts.iter().filter(|(role, _)| self.sees(role));
+        seen.map(|(_, count)| count).sum()
     }
 }
 

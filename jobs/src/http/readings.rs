@@ -188,8 +188,9 @@ impl From<Discovered> for Target {
 pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;
     let turn = context.readers.turn(&permitted.caller).await?;
-    let (ports, mut turn) = turn.look(&context.handle, State::port_count).await?;
-    turn.reserve(ports * TARGET_BYTES).await?;
+    let (counts, mut turn) = turn.look(&context.handle, State::port_counts).await?;
+    turn.reserve(permitted.seen_of(&counts) * TARGET_BYTES)
+        .await?;
     let (mut json, mut last) = (ListWriter::alone(), None);
     loop {
         let looked = move |state: &State| state.discovered_behind(last.as_ref(), TASKS_PER_LOOK);

@@ -95,8 +95,9 @@ pub(super) async fn list(permitted: Permitted) -> Result<Reply, Reply> {
 pub(super) async fn volumes(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;
     let turn = context.readers.turn(&permitted.caller).await?;
-    let (total, mut turn) = turn.look(&context.handle, State::volume_count).await?;
-    turn.reserve(total * VOLUME_BYTES).await?;
+    let (counts, mut turn) = turn.look(&context.handle, State::volume_counts).await?;
+    turn.reserve(permitted.seen_of(&counts) * VOLUME_BYTES)
+        .await?;
     let (mut json, mut last) = (ListWriter::of(&Nothing {}, "volumes")?, None);
     loop {
         let looked = move |state: &State| state.volumes_behind(last.as_ref(), VOLUMES_PER_LOOK);

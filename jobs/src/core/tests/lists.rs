@@ -42,7 +42,10 @@ fn the_parts_of_the_volumes_are_all_of_them() {
     let world = world();
     let all = world.state.volumes_behind(None, usize::MAX);
     assert_eq!(all.len(), 6);
-    assert_eq!(world.state.volume_count(), 6);
+    assert_eq!(
+        world.state.volume_counts(),
+        BTreeMap::from([("r".to_owned(), 6)])
+    );
     let releasing = all.iter().filter(|volume| volume.state == "releasing");
     assert_eq!(releasing.count(), 2);
     for most in 1..7 {
@@ -65,7 +68,10 @@ fn the_parts_of_the_targets_are_all_of_them() {
     let world = world();
     let (all, next) = world.state.discovered_behind(None, usize::MAX);
     assert_eq!((all.is_empty(), next), (false, None));
-    assert!(all.len() <= world.state.port_count());
+    assert_eq!(
+        world.state.port_counts(),
+        BTreeMap::from([("r".to_owned(), all.len())])
+    );
     for most in 1..9 {
         let (mut parts, mut last) = (Vec::new(), None);
         loop {
