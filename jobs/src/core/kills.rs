@@ -40,7 +40,7 @@ impl Strays {
         self.waiting.insert(id.to_owned(), agent_id);
     }
 
-    /// It has ended.
+    /// A task has ended, and need not be killed.
     pub(super) fn remove(&mut self, id: &str) {
         self.waiting.remove(id);
     }

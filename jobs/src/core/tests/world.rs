@@ -640,20 +640,6 @@ impl World {
         self.inbox.push_back(Input::Rescinded(offer));
     }
 
-    /// No master answers for a while; the tasks go on.
-    pub(super) fn outage(&mut self, seconds: u64) {
-        self.step(Input::Disconnected);
-        for _ in 0..seconds {
-            self.pass(Duration::from_secs(1));
-        }
-        self.subscribe();
-    }
-
-    pub(super) fn disconnect(&mut self) {
-        self.step(Input::Disconnected);
-        self.subscribe();
-    }
-
     /// Time without faults in which every task runs and ends as it will.
     pub(super) fn calm(&mut self, seconds: u64, ill_version: Option<u64>) {
         for _ in 0..seconds {

@@ -1,13 +1,28 @@
-//! Agents that go away and come back, and what is told of their tasks.
+//! Agents and masters that go away and come back, and what is told of tasks then.
 
 use std::time::Duration;
 
 use meseta_proto::mesos::v1::TaskState;
 use meseta_proto::reconciler;
 
+use super::super::super::Input;
 use super::{Life, World};
 
 impl World {
+    /// No master answers for a while; the tasks go on.
+    pub(in crate::core::tests) fn outage(&mut self, seconds: u64) {
+        self.step(Input::Disconnected);
+        for _ in 0..seconds {
+            self.pass(Duration::from_secs(1));
+        }
+        self.subscribe();
+    }
+
+    pub(in crate::core::tests) fn disconnect(&mut self) {
+        self.step(Input::Disconnected);
+        self.subscribe();
+    }
+
     /// An agent goes away, or one that is away comes back with its tasks.
     pub(in crate::core::tests) fn toggle_agent(&mut self) {
         let chosen = self.dice.below(self.agents.len() as u64);
