@@ -1,13 +1,14 @@
-//! The order to run a task or a group of them: checked, made durable, on its way.
+//! The order to run a task or a group of them: checked ([`checks`]), made durable, on its way.
 //!
 //! What cannot be run is answered with a terminal update that says why; nothing is dropped in silence
 //! but a repetition of what runs already. Invariant: of a group all tasks are taken, or none.
+
+mod checks;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use meseta_isolators::Demand;
-use meseta_proto::convert;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
@@ -18,10 +19,7 @@ use super::demand::{combined, demand};
 use super::fields::{role_of, unix_ns, user_of};
 use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
-use super::rejection::{
-    Rejection, check_command, check_container, check_launch_event, check_subscribed_event,
-    check_volumes,
-};
+use super::rejection::{Rejection, check_container, check_launch_event};
 use super::states::dropped_or_lost;
 use super::{AgentCore, ContainerOwner, StreamKey};
 use crate::checkpoint::{DiskCondition, ExecutorRecord, Lsn, RunKey, TaskKey, TaskRecord, Write};
@@ -144,58 +142,6 @@ impl AgentCore {
             )));
         }
         self.check(&run.task, true, &run.framework)
-    }
-
-    /// Everything that can be told of a task without touching the machine.
-    fn check(
-        &self,
-        task: &pb::TaskInfo,
-        has_command: bool,
-        framework: &pb::FrameworkInfo,
-    ) -> Result<(Resources, Demand), Rejection> {
-        let ours = self.agent_id.as_ref().map(|id| id.as_str());
-        if ours != Some(task.agent_id.value.as_str()) {
-            return Err(Rejection::invalid(format!(
-                "the task is for agent '{}', and this is agent '{}'",
-                task.agent_id.value,
-                ours.unwrap_or_default()
-            )));
-        }
-        if has_command {
-            check_command(task.command.as_ref())?;
-        }
-        super::check_rules::validate(task).map_err(Rejection::invalid)?;
-        if let Some(container) = &task.container {
-            check_container(container)?;
-        }
-        let resources = self.read_resources(&task.resources, "task", framework)?;
-        if has_command {
-            // Others have theirs in the container of their executor.
-            check_volumes("task", task.container.as_deref(), [&resources])?;
-        }
-        let demand = demand(&resources, &task.limits, self.options.enforceable)
-            .map_err(Rejection::invalid)?;
-        Ok((resources, demand))
-    }
-
-    /// Resources that the agent has.
-    fn read_resources(
-        &self,
-        messages: &[pb::Resource],
-        whose: &str,
-        framework: &pb::FrameworkInfo,
-    ) -> Result<Resources, Rejection> {
-        let resources = convert::resources(messages).map_err(|error| {
-            Rejection::invalid(format!("the {whose}'s resources are invalid: {error}"))
-        })?;
-        match self.unknown_resource(&resources) {
-            Some(unknown) => Err(Rejection {
-                state: dropped_or_lost(is_partition_aware(framework)),
-                reason: Reason::ResourcesUnknown,
-                message: format!("the {whose}'s {unknown} is not on this agent"),
-            }),
-            None => Ok(resources),
-        }
     }
 
     /// A task without an executor: one is made up for it, and named after it.
@@ -448,22 +394,6 @@ impl AgentCore {
         };
         self.insert_executor(executor, None);
         Ok(key)
-    }
-
-    /// What is run in the place of a framework's own executor, and what that is told and given at first.
-    fn check_custom(
-        &self,
-        framework: &pb::FrameworkInfo,
-        info: &pb::ExecutorInfo,
-        resources: &Resources,
-        tasks: &[Checked],
-    ) -> Result<(), Rejection> {
-        check_command(info.command.as_ref())?;
-        let of_tasks = tasks.iter().map(|task| &task.resources);
-        let all = std::iter::once(resources).chain(of_tasks);
-        check_volumes("executor", info.container.as_deref(), all)?;
-        let bytes_max = self.options.executor_event_bytes_max;
-        check_subscribed_event(info, framework, &self.options.info, bytes_max)
     }
 
     fn new_run(

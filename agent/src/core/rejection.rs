@@ -113,7 +113,7 @@ pub(super) fn check_launch_event(
     let sizes = tasks
         .iter()
         .map(|task| task.encoded_len() + MESSAGE_FRAME_BYTES);
-    check_event("tasks that it is given at once,", sizes.sum(), bytes_max)
+    check_event("tasks that it is given at once", sizes.sum(), bytes_max)
 }
 
 /// The same of what an executor is told when it subscribes.

@@ -1,0 +1,85 @@
+//! What can be told of a task, or of an executor of a framework's own, without touching the machine.
+
+use meseta_isolators::Demand;
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::Resources;
+
+use super::super::demand::demand;
+use super::super::rejection::{
+    Rejection, check_command, check_container, check_subscribed_event, check_volumes,
+};
+use super::super::states::dropped_or_lost;
+use super::super::{AgentCore, check_rules};
+use super::{Checked, is_partition_aware};
+
+impl AgentCore {
+    /// Everything that can be told of a task without touching the machine.
+    pub(super) fn check(
+        &self,
+        task: &pb::TaskInfo,
+        has_command: bool,
+        framework: &pb::FrameworkInfo,
+    ) -> Result<(Resources, Demand), Rejection> {
+        let ours = self.agent_id.as_ref().map(|id| id.as_str());
+        if ours != Some(task.agent_id.value.as_str()) {
+            return Err(Rejection::invalid(format!(
+                "the task is for agent '{}', and this is agent '{}'",
+                task.agent_id.value,
+                ours.unwrap_or_default()
+            )));
+        }
+        if has_command {
+            check_command(task.command.as_ref())?;
+        }
+        check_rules::validate(task).map_err(Rejection::invalid)?;
+        if let Some(container) = &task.container {
+            check_container(container)?;
+        }
+        let resources = self.read_resources(&task.resources, "task", framework)?;
+        if has_command {
+            // Others have theirs in the container of their executor.
+            check_volumes("task", task.container.as_deref(), [&resources])?;
+        }
+        let demand = demand(&resources, &task.limits, self.options.enforceable)
+            .map_err(Rejection::invalid)?;
+        Ok((resources, demand))
+    }
+
+    /// Resources that the agent has.
+    pub(super) fn read_resources(
+        &self,
+        messages: &[pb::Resource],
+        whose: &str,
+        framework: &pb::FrameworkInfo,
+    ) -> Result<Resources, Rejection> {
+        let resources = convert::resources(messages).map_err(|error| {
+            Rejection::invalid(format!("the {whose}'s resources are invalid: {error}"))
+        })?;
+        match self.unknown_resource(&resources) {
+            Some(unknown) => Err(Rejection {
+                state: dropped_or_lost(is_partition_aware(framework)),
+                reason: Reason::ResourcesUnknown,
+                message: format!("the {whose}'s {unknown} is not on this agent"),
+            }),
+            None => Ok(resources),
+        }
+    }
+
+    /// What is run in the place of a framework's own executor, and what that is told and given at first.
+    pub(super) fn check_custom(
+        &self,
+        framework: &pb::FrameworkInfo,
+        info: &pb::ExecutorInfo,
+        resources: &Resources,
+        tasks: &[Checked],
+    ) -> Result<(), Rejection> {
+        check_command(info.command.as_ref())?;
+        let of_tasks = tasks.iter().map(|task| &task.resources);
+        let all = std::iter::once(resources).chain(of_tasks);
+        check_volumes("executor", info.container.as_deref(), all)?;
+        let bytes_max = self.options.executor_event_bytes_max;
+        check_subscribed_event(info, framework, &self.options.info, bytes_max)
+    }
+}
