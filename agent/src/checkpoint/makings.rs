@@ -44,6 +44,8 @@ struct Disk {
     waiting: VecDeque<Making>,
     /// The place of the directory that is being made.
     begun: Option<PathBuf>,
+    /// Whether it was said that too many wait.
+    is_crowded: bool,
 }
 
 #[derive(Debug)]
@@ -96,10 +98,13 @@ impl Makings {
             return;
         }
         if disk.waiting.len() >= MAKINGS_MAX {
-            return warn!(
-                path = %path.display(), max = MAKINGS_MAX,
-                "the disk does not answer, or has too much to do: the directory of a volume is made for its first task"
-            );
+            if !std::mem::replace(&mut disk.is_crowded, true) {
+                warn!(
+                    disk = %root.display(), max = MAKINGS_MAX,
+                    "a disk does not answer, or has much to do: directories of further volumes are made for their first tasks"
+                );
+            }
+            return;
         }
         disk.waiting.push_back(Making {
             layout: layout.clone(),
