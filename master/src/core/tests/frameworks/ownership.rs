@@ -302,6 +302,19 @@ fn a_long_principal_is_remembered_by_its_beginning() {
 }
 
 #[test]
+fn what_is_forgotten_and_removed_again_in_one_write_is_remembered() {
+    let mut world = World::new();
+    for number in (0..=10_000).chain([0]) {
+        let id = FrameworkId::new(&format!("f{number}")).unwrap();
+        world.core.note_removal(&id, Identity::default(), false);
+    }
+    world.input(Input::Tick);
+    let removed = &world.registry.removed_frameworks;
+    let is_known = |id: &str| removed.iter().any(|record| record.framework_id == id);
+    assert!(is_known("f0") && !is_known("f1"));
+}
+
+#[test]
 fn what_is_kept_of_frameworks_is_bounded() {
     let mut world = World::new();
     for number in 0..10_005 {
