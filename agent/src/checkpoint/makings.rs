@@ -185,7 +185,8 @@ impl Makings {
 pub(super) mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use super::super::holdings::tests::{Disk as Kind, volume_on};
+    use super::super::holdings::tests::{Disk as Kind, holdings_of, volume_on};
+    use super::super::{NotReady, Store, Write, read};
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
@@ -245,6 +246,39 @@ pub(super) mod tests {
         makings.wait_until_made();
         assert!(hanging_path.is_dir());
         assert!(!volume_path(&layout, &later).expect("a path").exists());
+    }
+
+    /// It held up all that was told on the machine, and its start.
+    #[tokio::test(start_paused = true)]
+    async fn no_checkpoint_waits_for_a_disk_that_hangs() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(&dir.path().join("w"));
+        let root = dir.path().join("disk");
+        std::fs::create_dir(&root).expect("made");
+        let volume = volume_on(Kind::Path, &root, "a");
+        let path = volume_path(&layout, &volume).expect("a path");
+        let write = holdings_of(&[&volume], &[&volume], &[]);
+        let start = || {
+            let store = Store::open(layout.clone());
+            // As beside a thread that hangs.
+            let disks = &store.volume_places().makings;
+            disks.disks().insert(root.clone(), Disk::default());
+            store
+        };
+        let created = start();
+        created.commit([&write]).expect("written");
+        let restored = start();
+        let image = read(&layout).expect("readable");
+        let record = Box::new(image.holdings.expect("a record"));
+        let restore = Write::RestoreVolumes { record };
+        restored.commit([&restore]).expect("written");
+        for store in [created, restored] {
+            let places = store.volume_places();
+            assert_eq!(places.check(&path), Err(NotReady::BeingMade));
+            let waited = places.wait(&path, LIMIT).await;
+            assert_eq!(waited, Err(NotReady::BeingMade));
+        }
+        assert!(!path.exists());
     }
 
     #[test]

@@ -298,7 +298,7 @@ mod tests {
         reply(&mut stream, answer);
     }
 
-    fn reply(stream: &mut TcpStream, answer: &str) {
+    fn reply(stream: &mut (impl io::Read + io::Write), answer: &str) {
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
@@ -340,6 +340,37 @@ mod tests {
         let (life, _lives) = life();
         let seen = by_http(&url, LONG, &life, lookups(0));
         assert_eq!(seen, ProbeResult::Status(204));
+        server.join().expect("no panic");
+    }
+
+    /// As Mesos, which looks at no certificate of a task.
+    #[test]
+    fn an_answer_over_tls_counts_whoever_has_signed_the_certificate() {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(Vec::new()).expect("sound");
+        let signed = params.self_signed(&key).expect("signed");
+        let secret = rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![signed.der().clone()], secret)
+            .expect("a certificate and its key");
+        let (listener, url) = listening();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a check");
+            let mut connection =
+                rustls::ServerConnection::new(Arc::new(config)).expect("a connection");
+            let mut stream = rustls::Stream::new(&mut connection, &mut stream);
+            reply(&mut stream, "HTTP/1.1 503 Service Unavailable\r\n\r\n");
+            stream.conn.send_close_notify();
+            stream.flush().expect("sent");
+        });
+        let (life, _lives) = life();
+        let url = url.replace("http:", "https:");
+        let seen = by_http(&url, LONG, &life, lookups(0));
+        assert_eq!(seen, ProbeResult::Status(503));
         server.join().expect("no panic");
     }
 
