@@ -1,21 +1,20 @@
 //! Drives the core: takes inputs from clients, the master, the store and the clock, and carries its effects out.
 //!
 //! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariants: inputs that wait are taken together, so
-//! that a burst is decided on, and written, once; a scheduler that may not act at the moment takes nothing in but
-//! questions, and no time passes for its core.
+//! that a burst is decided on, and written, once; a scheduler that may not act at the moment, or whose calls the master is
+//! slow to take, takes nothing in but questions, and no time passes for its core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use meseta_etcd::leadership::{Role, Standing, tell};
-use meseta_proto::mesos::v1::scheduler::Call;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::{Accepted, Effect, Event, Input, Refusal, Request, State};
-use crate::link::{CallQueue, Registration, calls};
+use crate::link::{CallQueue, Outgoing, Registration, calls};
 use crate::store::Store;
 use meseta_daemon::clock::Clock;
 
@@ -153,7 +152,9 @@ pub(crate) struct Service {
     store: Store,
     clock: Clock,
     inbox: Inbox,
-    calls: Option<CallQueue>,
+    outgoing: Outgoing,
+    /// Requests that came while calls wait for room, which is no time for more.
+    held: Vec<Input>,
     waiting: BTreeMap<u64, oneshot::Sender<Result<Accepted, Refusal>>>,
     next_request: u64,
 }
@@ -226,7 +227,8 @@ impl Service {
             store,
             clock,
             inbox,
-            calls: None,
+            outgoing: Outgoing::default(),
+            held: Vec::new(),
             waiting: BTreeMap::new(),
             next_request: 0,
         }
@@ -239,19 +241,25 @@ impl Service {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut role = self.inbox.standing.role.clone();
         loop {
-            let mut inputs = Vec::new();
-            let acts = self.inbox.standing.now() == Role::Leading;
+            let is_blocked = self.outgoing.is_blocked();
+            let acts = self.inbox.standing.now() == Role::Leading && !is_blocked;
+            let mut inputs = match acts {
+                true => std::mem::take(&mut self.held),
+                false => Vec::new(),
+            };
+            let has_room = self.held.len() < QUEUE_MAX;
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Ok(()) = durable.changed(), if acts => {
                     inputs.push(Input::Stored(*durable.borrow_and_update()));
                 }
                 Some(told) = self.inbox.link.recv(), if acts => self.take(told, &mut inputs),
-                Some(command) = self.inbox.commands.recv() => self.command(command, &mut inputs),
+                Some(command) = self.inbox.commands.recv(), if has_room => self.command(command, &mut inputs),
                 _ = ticks.tick(), if acts => {
-                    let kills_waiting = self.calls.as_ref().map_or(0, CallQueue::kills_waiting);
+                    let kills_waiting = self.outgoing.kills_waiting();
                     inputs.push(Input::Tick { kills_waiting });
                 }
+                () = self.outgoing.drain(), if is_blocked => {}
                 Ok(()) = role.changed() => {}
             }
             while acts
@@ -273,7 +281,7 @@ impl Service {
                 roles,
                 calls,
             } => {
-                self.calls = Some(calls);
+                self.outgoing.connect(calls);
                 inputs.push(Input::Subscribed {
                     framework_id,
                     roles,
@@ -289,7 +297,10 @@ impl Service {
                 self.next_request += 1;
                 let id = self.next_request;
                 self.waiting.insert(id, reply);
-                inputs.push(Input::Request { id, request });
+                match self.outgoing.is_blocked() {
+                    true => self.held.push(Input::Request { id, request }),
+                    false => inputs.push(Input::Request { id, request }),
+                }
             }
         }
     }
@@ -323,37 +334,35 @@ impl Service {
             }
             Effect::Accept(accept) => {
                 let call = calls::accept(&accept, &self.inbox.registration.borrow());
-                self.call(call).await;
+                self.outgoing.send(call);
             }
-            Effect::Decline { offers, refuse } => self.call(calls::decline(offers, refuse)).await,
-            Effect::Kill { task_id, agent_id } => self.call(calls::kill(task_id, agent_id)).await,
+            Effect::Decline { offers, refuse } => {
+                self.outgoing.send(calls::decline(offers, refuse));
+            }
+            Effect::Kill { task_id, agent_id } => {
+                self.outgoing.send(calls::kill(task_id, agent_id));
+            }
             Effect::Acknowledge(status) => {
-                if let (Some(call), Some(queue)) = (calls::acknowledge(&status), &self.calls) {
-                    queue.acknowledge(call).await;
+                if let Some(call) = calls::acknowledge(&status) {
+                    self.outgoing.send(call);
                 }
             }
-            Effect::Reconcile(request) => self.call(request.into_call()).await,
+            Effect::Reconcile(request) => self.outgoing.send(request.into_call()),
             Effect::AcknowledgeOperation(status) => {
                 if let Some(call) = calls::acknowledge_operation(&status) {
-                    self.call(call).await;
+                    self.outgoing.send(call);
                 }
             }
             Effect::ReconcileOperations(operations) => {
-                self.call(calls::reconcile_operations(operations)).await;
+                self.outgoing.send(calls::reconcile_operations(operations));
             }
-            Effect::Suppress(roles) => self.call(calls::suppress(roles)).await,
-            Effect::Revive(roles) => self.call(calls::revive(roles)).await,
+            Effect::Suppress(roles) => self.outgoing.send(calls::suppress(roles)),
+            Effect::Revive(roles) => self.outgoing.send(calls::revive(roles)),
             Effect::Roles(roles) => {
                 let present = self.inbox.registration.borrow().with(&self.state);
                 let registration = Registration { roles, ..present };
-                self.call(calls::update_framework(&registration)).await;
+                self.outgoing.send(calls::update_framework(&registration));
             }
-        }
-    }
-
-    async fn call(&self, call: Call) {
-        if let Some(queue) = &self.calls {
-            queue.send(call).await;
         }
     }
 }
@@ -362,6 +371,7 @@ impl Service {
 pub(crate) mod tests {
     use meseta_etcd::leadership::Fence;
     use meseta_etcd::leadership::fence::BootTime;
+    use meseta_proto::mesos::v1::scheduler::Call;
     use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
     use meseta_proto::reconciler::ReconcileIntervals;
     use meseta_resources::Resources;
@@ -483,8 +493,10 @@ pub(crate) mod tests {
         let stop = CancellationToken::new();
         let running = tokio::spawn(Service::new(state, store, clock, ends.inbox).run(stop.clone()));
         let (queue, mut waiting) = CallQueue::idle();
+        let mut outgoing = Outgoing::default();
+        outgoing.connect(queue.clone());
         for _ in 0..before {
-            queue.send(calls::decline(Vec::new(), TICK)).await;
+            outgoing.send(calls::decline(Vec::new(), TICK));
         }
         let subscribed = FromLink::Subscribed {
             framework_id: "f".to_owned(),
@@ -547,6 +559,58 @@ pub(crate) mod tests {
             }
             assert!(handle.read(|_| ()).await.is_ok());
             assert!((500..600).contains(&waiting.len()), "{}", waiting.len());
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn the_core_answers_while_calls_wait_for_room_and_they_leave_in_their_order() {
+        while_nothing_is_taken(1, 0, async |handle, link, waiting| {
+            let ids = (0..6_000).map(|number| format!("o{number}"));
+            let ids: Vec<String> = ids.collect();
+            let all = ids.clone();
+            let told = link.clone();
+            let telling = tokio::spawn(async move {
+                for id in all {
+                    let told = told.send(FromLink::Input(Input::UnreadableOffers(vec![id])));
+                    assert!(told.await.is_ok());
+                }
+            });
+            while waiting.len() < waiting.max_capacity() {
+                assert!(handle.read(|_| ()).await.is_ok());
+            }
+            // What is asked for meanwhile is done later.
+            let name = "none".to_owned();
+            let request = handle.request(Request::Restart { name });
+            let mut request = std::pin::pin!(request);
+            for _ in 0..100 {
+                assert!(handle.read(|_| ()).await.is_ok());
+                tokio::select! {
+                    biased;
+                    _ = &mut request => panic!("nothing more is decided"),
+                    () = std::future::ready(()) => {}
+                }
+            }
+            let mut declined = Vec::new();
+            while declined.len() < ids.len() {
+                let call = waiting.recv().await.expect("a call");
+                let offers = call.decline.map(|decline| decline.offer_ids);
+                declined.extend(offers.into_iter().flatten().map(|id| id.value));
+            }
+            assert_eq!(declined, ids);
+            telling.await.expect("all of it");
+            assert!(matches!(request.await, Ok(Err(Refusal::NotFound(_)))));
+            // What waits for a stream that has ended is gone with it.
+            let (queue, ended) = CallQueue::idle();
+            let mut outgoing = Outgoing::default();
+            outgoing.connect(queue);
+            for _ in 0..=ended.max_capacity() {
+                outgoing.send(calls::decline(Vec::new(), TICK));
+            }
+            assert!(outgoing.is_blocked());
+            drop(ended);
+            outgoing.drain().await;
+            assert!(!outgoing.is_blocked());
         })
         .await;
     }

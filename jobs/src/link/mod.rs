@@ -5,6 +5,7 @@
 //! tasks; of a call that the master refuses, the core is told.
 
 pub(crate) mod calls;
+mod outgoing;
 mod queue;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ use meseta_proto::mesos::v1::scheduler::{Event, event};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use outgoing::Outgoing;
 pub(crate) use queue::CallQueue;
 use queue::Stream;
 

@@ -18,7 +18,7 @@ use crate::core::{Input, RefusedAccept};
 use crate::service::FromLink;
 
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
-/// Calls that may wait; more hold the scheduler up until the master has taken some.
+/// Calls that may wait; while there are more the core is told nothing that makes others.
 const QUEUE_MAX: usize = 4_096;
 /// What is kept of the reason of a refusal.
 const REASON_CHARS_MAX: usize = 512;
@@ -68,12 +68,23 @@ impl CallQueue {
         }
     }
 
-    /// Queues a call. One of a stream that has ended is dropped: the core is told of the end.
-    pub(crate) async fn send(&self, call: Call) {
+    /// Notes a call that is to be sent.
+    pub(super) fn count(&self, call: &Call) {
         if call.r#type() == call::Type::Kill {
             self.kills.fetch_add(1, Ordering::Relaxed);
         }
-        let _ = self.ordered.send(call).await;
+    }
+
+    /// Where a call goes: all in one order, but for acknowledgements, of which those of one task keep theirs.
+    pub(super) fn lane(&self, call: &Call) -> &mpsc::Sender<Call> {
+        let Some(acknowledge) = &call.acknowledge else {
+            return &self.ordered;
+        };
+        let bytes = acknowledge.task_id.value.bytes();
+        let sum = bytes.fold(0_usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        &self.acknowledgements[sum % ACKNOWLEDGERS]
     }
 
     /// How many kills wait to be sent.
@@ -92,19 +103,6 @@ impl CallQueue {
             acknowledgements: acknowledgements.collect(),
         };
         (queue, waiting)
-    }
-
-    /// Queues an acknowledgement; those of one task keep their order.
-    pub(crate) async fn acknowledge(&self, call: Call) {
-        let task = call
-            .acknowledge
-            .as_ref()
-            .map(|acknowledge| &acknowledge.task_id.value);
-        let bytes = task.map(|task| task.bytes()).into_iter().flatten();
-        let sum = bytes.fold(0_usize, |sum, byte| {
-            sum.wrapping_mul(31).wrapping_add(byte.into())
-        });
-        let _ = self.acknowledgements[sum % ACKNOWLEDGERS].send(call).await;
     }
 }
 
@@ -223,7 +221,7 @@ impl Stream {
         self.tell(Input::AcceptRefused(refused));
     }
 
-    /// Beside the queue: the core, which takes this, may be waiting for room in it.
+    /// Beside the queue: the core, which takes this, does not while calls wait for room in it.
     fn tell(&self, input: Input) {
         let told = self.told.clone();
         tokio::spawn(async move {

@@ -1,0 +1,63 @@
+//! The calls of the core on their way to the queue of the present stream.
+//!
+//! Entered through [`Outgoing::send`]. Invariants: the core never waits for room in the queue; what finds none keeps its
+//! order, and the core takes no further step until it has left.
+
+use std::collections::VecDeque;
+
+use meseta_proto::mesos::v1::scheduler::Call;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::queue::CallQueue;
+
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    queue: Option<CallQueue>,
+    /// Those of one step, of which the next one comes when they have left.
+    backlog: VecDeque<Call>,
+}
+
+impl Outgoing {
+    /// Calls go to the queue of a new stream; what waited for the one before is gone with it.
+    pub(crate) fn connect(&mut self, queue: CallQueue) {
+        self.queue = Some(queue);
+        self.backlog.clear();
+    }
+
+    /// Queues a call behind those that wait. One of a stream that has ended is dropped: the core is told of the end.
+    pub(crate) fn send(&mut self, call: Call) {
+        let Some(queue) = &self.queue else {
+            return;
+        };
+        queue.count(&call);
+        if !self.backlog.is_empty() {
+            return self.backlog.push_back(call);
+        }
+        if let Err(TrySendError::Full(call)) = queue.lane(&call).try_send(call) {
+            self.backlog.push_back(call);
+        }
+    }
+
+    /// Whether calls wait for room.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// How many kills wait to be sent.
+    pub(crate) fn kills_waiting(&self) -> usize {
+        self.queue.as_ref().map_or(0, CallQueue::kills_waiting)
+    }
+
+    /// Queues what waits as there is room, until nothing does. It may be given up at any time.
+    pub(crate) async fn drain(&mut self) {
+        while let (Some(queue), Some(next)) = (&self.queue, self.backlog.front()) {
+            let Ok(room) = queue.lane(next).reserve().await else {
+                // The stream has ended.
+                return self.backlog.clear();
+            };
+            if let Some(call) = self.backlog.pop_front() {
+                room.send(call);
+            }
+        }
+    }
+}
