@@ -27,7 +27,7 @@ use crate::registry;
 use crate::verbs;
 
 pub(crate) use files::is_path_of_daemon;
-use refusal::Refusal;
+pub(crate) use refusal::Refusal;
 
 /// A cluster core for bare-metal fleets: agents, a master, fair shares.
 #[derive(Debug, Parser)]

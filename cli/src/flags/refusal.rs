@@ -9,11 +9,11 @@ use crate::exit_code;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// clap's own message, or a request for help or the version.
-    #[error("{0}")]
+    #[error(transparent)]
     CommandLine(#[from] clap::Error),
     /// clap's own message of a value, where values were read from files.
-    #[error("{0}")]
-    Value(#[source] clap::Error),
+    #[error(transparent)]
+    Value(clap::Error),
     #[error("failed to read {path}, the value of --{flag}")]
     ValueFile {
         flag: String,

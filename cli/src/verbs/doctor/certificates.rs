@@ -53,7 +53,7 @@ fn evaluate(
         Err(error) => {
             return Finding::warning(
                 format!("certificates are not looked at: {}", chain(&error)),
-                "run this as the user that the file belongs to",
+                "run this as root, or as the user that the file belongs to",
             );
         }
     };

@@ -59,16 +59,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if !options.client {
         findings.extend(meseta_agent::check_machine(&agent));
     }
-    let mut files = files(options, &agent);
+    let files = files(options, &agent);
     if !options.client {
         for (daemon, config) in CONFIGS_OF_OTHERS {
-            match files_of_daemon(daemon, Path::new(config)) {
-                Ok(of_daemon) => files.extend(of_daemon),
-                Err(error) => findings.push(Finding::warning(
-                    format!("certificates of meseta-{daemon} are not looked at: {error:#}"),
-                    format!("correct {config}, or remove it from a machine without this daemon"),
-                )),
-            }
+            findings.extend(check_daemon(daemon, Path::new(config), &files));
         }
     }
     findings.extend(certificates::check(files.into_iter(), now_since_1970()));
@@ -98,6 +92,50 @@ fn files(options: &Options, agent: &meseta_agent::Flags) -> Vec<(PathBuf, Kind)>
     let all = of_agent.chain(own);
     all.filter_map(|(path, kind)| Some((path?.to_owned(), kind)))
         .collect()
+}
+
+/// Looks at the certificates of a master or a scheduler of this configuration, without those that are `known` already.
+fn check_daemon(daemon: &str, config: &Path, known: &[(PathBuf, Kind)]) -> Vec<Finding> {
+    let files = match files_of_daemon(daemon, config) {
+        Ok(files) => files,
+        Err(error) => {
+            // clap explains itself in several lines.
+            let text = format!("{error:#}");
+            let text = text.lines().next().unwrap_or_default();
+            return vec![Finding::warning(
+                format!("certificates of meseta-{daemon} are not looked at: {text}"),
+                mend_of_config(&error, config),
+            )];
+        }
+    };
+    let unknown = files.into_iter().filter(|file| !known.contains(file));
+    let found = certificates::check(unknown, now_since_1970());
+    found
+        .map(|one| match one.severity {
+            Severity::Problem => Finding {
+                mend: format!("{}; {}", one.mend, removal_of(config)),
+                ..one
+            },
+            _ => one,
+        })
+        .collect()
+}
+
+/// What to do about a configuration that is not understood.
+fn mend_of_config(error: &anyhow::Error, config: &Path) -> String {
+    let is_denied = error.chain().any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::PermissionDenied)
+    });
+    match is_denied {
+        true => "run this as root".to_owned(),
+        false => format!("correct it; {}", removal_of(config)),
+    }
+}
+
+fn removal_of(config: &Path) -> String {
+    let config = config.display();
+    format!("on a machine without this daemon remove {config}")
 }
 
 /// The files of certificates that a master or a scheduler of this configuration serves, shows to etcd or believes.
@@ -216,6 +254,7 @@ fn now() -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flags::Refusal;
 
     /// The certificate that is shown to etcd ended unseen, and with it all masters.
     #[test]
@@ -252,6 +291,58 @@ mod tests {
             assert_eq!(found, [], "{daemon}");
         }
         let none = files_of_daemon("master", &dir.path().join("none"));
+        assert!(check_daemon("master", &dir.path().join("none"), &[]).is_empty());
         assert!(none.expect("nothing to look at").is_empty());
+    }
+
+    fn denied() -> std::io::Error {
+        std::io::ErrorKind::PermissionDenied.into()
+    }
+
+    /// An ordinary user was told to correct, or to remove, what is well.
+    #[test]
+    fn what_may_not_be_read_is_nobodys_mistake() {
+        let config = Path::new("/etc/meseta/master.toml");
+        let flag = "rate_limits".to_owned();
+        let path = PathBuf::from("/etc/meseta/master/limits.json");
+        let source = denied();
+        let error = Refusal::ValueFile { flag, path, source };
+        assert_eq!(mend_of_config(&error.into(), config), "run this as root");
+        let path = config.to_owned();
+        let source = denied();
+        let error = Refusal::ConfigUnreadable { path, source };
+        assert_eq!(mend_of_config(&error.into(), config), "run this as root");
+        let mend = mend_of_config(&anyhow::anyhow!("nonsense"), config);
+        assert!(mend.contains("correct it") && mend.contains("remove /etc/meseta/master.toml"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_configuration_is_said_once_and_in_a_line() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = dir.path().join("master.toml");
+        std::fs::write(&config, "ip = \"m.example\"\n").expect("written");
+        let found = check_daemon("master", &config, &[]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].what.matches("invalid value").count(), 1);
+        assert!(!found[0].what.contains('\n'), "{}", found[0].what);
+    }
+
+    /// It may be of a daemon that has moved to another machine.
+    #[test]
+    fn an_ended_certificate_of_another_daemon_names_its_configuration() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (config, shown) = (dir.path().join("master.toml"), dir.path().join("c.pem"));
+        let (pem, key) = certificates::tests::ending(2022);
+        std::fs::write(&shown, pem).expect("written");
+        std::fs::write(dir.path().join("k.pem"), key).expect("written");
+        let dir = dir.path().display();
+        let text = format!("ssl_cert_file = \"{dir}/c.pem\"\nssl_key_file = \"{dir}/k.pem\"\n");
+        std::fs::write(&config, text).expect("written");
+        let found = check_daemon("master", &config, &[]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].severity, Severity::Problem);
+        assert!(found[0].mend.contains("remove") && found[0].mend.contains("master.toml"));
+        let known = [(shown, Kind::Shown)];
+        assert!(check_daemon("master", &config, &known).is_empty());
     }
 }
