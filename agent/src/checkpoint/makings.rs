@@ -1,7 +1,8 @@
 //! The directories of volumes on disks of their own, made on threads of their own.
 //!
 //! No call to a disk that hangs ends: neither a checkpoint waits for one, nor do other disks, each of which has its thread. What
-//! could not be made, or found no room here, is made for the first task that has the volume ([`super::make_again`]).
+//! could not be made, or found no room here, is made for the first task that has the volume ([`super::make_again`]); whether the
+//! disk answers at all is found out here before that ([`Makings::look`]).
 //! Invariant: of one disk one directory is made at a time, in the order in which their volumes were.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,14 +15,14 @@ use tokio::sync::Notify;
 use tracing::{error, warn};
 
 use super::durable::StoreError;
-use super::holdings::{disk_of, make_on_own_disk, volume_path};
+use super::holdings::{disk_of, make_again, make_on_own_disk, volume_path};
 use super::layout::Layout;
 
 /// Directories of one disk that may wait: more are made for the tasks that have their volumes.
 const MAKINGS_MAX: usize = 1_024;
 
 /// How a directory is made; another way in tests.
-type Make = fn(&Layout, &Resource) -> Result<(), StoreError>;
+type Make = fn(&Making) -> Result<(), StoreError>;
 
 /// The directories that are to be made; cheap to clone.
 #[derive(Clone, Debug)]
@@ -53,6 +54,27 @@ struct Making {
     layout: Layout,
     volume: Resource,
     path: PathBuf,
+    /// Its volume is there for long: nothing is made where the disk itself is missing.
+    is_again: bool,
+}
+
+impl Making {
+    fn make(&self) -> Result<(), StoreError> {
+        match self.is_again {
+            true => make_again(&self.layout, &self.volume),
+            false => make_on_own_disk(&self.layout, &self.volume),
+        }
+    }
+}
+
+/// Whether there was room.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Queued {
+    Yes,
+    /// The disk has too much to do, or hangs.
+    Full,
+    /// There is nothing to be made, or nobody to do it.
+    No,
 }
 
 impl Disk {
@@ -63,7 +85,7 @@ impl Disk {
 
 impl Default for Makings {
     fn default() -> Self {
-        Self::made_by(make_on_own_disk)
+        Self::made_by(Making::make)
     }
 }
 
@@ -87,15 +109,19 @@ impl Makings {
 
     /// Has the directory of a volume on a disk of its own made. Waits for no disk.
     pub(super) fn add(&self, layout: &Layout, volume: &Resource) {
+        self.queue(layout, volume, false);
+    }
+
+    fn queue(&self, layout: &Layout, volume: &Resource, is_again: bool) -> Queued {
         let (Some(path), Some(root)) = (volume_path(layout, volume), disk_of(layout, volume))
         else {
-            return;
+            return Queued::No;
         };
         let mut disks = self.disks();
         let has_thread = disks.contains_key(&root);
         let disk = disks.entry(root.clone()).or_default();
         if disk.has(&path) {
-            return;
+            return Queued::Yes;
         }
         if disk.waiting.len() >= MAKINGS_MAX {
             if !std::mem::replace(&mut disk.is_crowded, true) {
@@ -104,15 +130,16 @@ impl Makings {
                     "a disk does not answer, or has much to do: directories of further volumes are made for their first tasks"
                 );
             }
-            return;
+            return Queued::Full;
         }
         disk.waiting.push_back(Making {
             layout: layout.clone(),
             volume: volume.clone(),
             path,
+            is_again,
         });
         if has_thread {
-            return;
+            return Queued::Yes;
         }
         let (this, of_thread) = (self.clone(), root.clone());
         let thread = std::thread::Builder::new().name("volume-making".to_owned());
@@ -122,7 +149,9 @@ impl Makings {
                 disk = %root.display(), %error,
                 "no thread to make the directory of a volume: it is made for its first task"
             );
+            return Queued::No;
         }
+        Queued::Yes
     }
 
     /// A volume was destroyed: its directory is not made any more, unless that has begun.
@@ -141,24 +170,33 @@ impl Makings {
         self.disks().values().any(|disk| disk.has(path))
     }
 
-    /// Waits until the directory at a place was made, or could not be; for `limit` at most. Whether it is so.
-    pub(crate) async fn made(&self, path: &Path, limit: Duration) -> bool {
-        let made = async {
-            loop {
-                let told = self.shared.told.notified();
-                if !self.is_waiting(path) {
-                    return;
-                }
-                told.await;
+    /// Has the place of a volume on a disk of its own looked at, and its directory made if that is missing; waits for `limit` at
+    /// most. Whether the disk has answered.
+    pub(crate) async fn look(&self, layout: &Layout, volume: &Resource, limit: Duration) -> bool {
+        let answered = async {
+            self.until(|| self.queue(layout, volume, true) != Queued::Full)
+                .await;
+            if let Some(path) = volume_path(layout, volume) {
+                self.until(|| !self.is_waiting(&path)).await;
             }
         };
-        tokio::time::timeout(limit, made).await.is_ok()
+        tokio::time::timeout(limit, answered).await.is_ok()
+    }
+
+    async fn until(&self, is_so: impl Fn() -> bool) {
+        loop {
+            let told = self.shared.told.notified();
+            if is_so() {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// The work of a disk's thread: returns when nothing is left to be made there.
     fn make_all(&self, root: &Path) {
         while let Some(making) = self.next(root) {
-            if let Err(error) = (self.shared.make)(&making.layout, &making.volume) {
+            if let Err(error) = (self.shared.make)(&making) {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 error!(%error, source, "the directory of a volume could not be made; it is tried again for each task that has it");
             }
@@ -186,7 +224,7 @@ pub(super) mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::super::holdings::tests::{Disk as Kind, holdings_of, volume_on};
-    use super::super::{NotReady, Store, Write, read};
+    use super::super::{NotReady, Store, VolumePlaces, Write, read};
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
@@ -195,15 +233,15 @@ pub(super) mod tests {
     static HANGS: Mutex<Option<(Sender<()>, Receiver<()>)>> = Mutex::new(None);
 
     /// As a disk of the name `hangs` does it: it tells that it was asked, and answers when it is let go.
-    fn make(layout: &Layout, volume: &Resource) -> Result<(), StoreError> {
-        let root = disk_of(layout, volume).expect("a disk");
+    fn make(making: &Making) -> Result<(), StoreError> {
+        let root = disk_of(&making.layout, &making.volume).expect("a disk");
         if root.ends_with("hangs")
             && let Some((asked, let_go)) = &*HANGS.lock().expect("no panic")
         {
             asked.send(()).expect("somebody waits");
             let_go.recv_timeout(LIMIT).expect("let go");
         }
-        make_on_own_disk(layout, volume)
+        making.make()
     }
 
     impl Makings {
@@ -236,13 +274,12 @@ pub(super) mod tests {
         let later = volume_on(Kind::Path, &hangs, "b");
         makings.add(&layout, &later);
         makings.add(&layout, &on_well);
-        assert!(makings.made(&well_path, LIMIT).await);
+        assert!(makings.look(&layout, &on_well, LIMIT).await);
         assert!(well_path.is_dir());
-        assert!(!makings.made(&hanging_path, Duration::ZERO).await);
+        assert!(!makings.look(&layout, &on_hanging, Duration::ZERO).await);
         // What was destroyed before its turn is not made any more.
         makings.cancel(&layout, &later);
         go.send(()).expect("it waits");
-        assert!(makings.made(&hanging_path, LIMIT).await);
         makings.wait_until_made();
         assert!(hanging_path.is_dir());
         assert!(!volume_path(&layout, &later).expect("a path").exists());
@@ -275,10 +312,50 @@ pub(super) mod tests {
         for store in [created, restored] {
             let places = store.volume_places();
             assert_eq!(places.check(&path), Err(NotReady::BeingMade));
-            let waited = places.wait(&path, LIMIT).await;
+            let waited = places.wait(&layout, &volume, LIMIT).await;
             assert_eq!(waited, Err(NotReady::BeingMade));
         }
         assert!(!path.exists());
+    }
+
+    /// A disk that began to hang after its volumes were made held the turns of launches.
+    #[tokio::test]
+    async fn a_disk_is_looked_at_before_a_launch_and_made_nowhere_but_on_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(&dir.path().join("w"));
+        let [there, missing] = ["there", "missing"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&there).expect("made");
+        let places = VolumePlaces::default();
+        for (kind, root) in [
+            (Kind::Path, &there),
+            (Kind::Path, &missing),
+            (Kind::Mount, &missing),
+        ] {
+            let volume = volume_on(kind, root, "a");
+            let waited = places.wait(&layout, &volume, LIMIT).await;
+            assert_eq!(waited, Ok(()));
+            let path = volume_path(&layout, &volume).expect("a path");
+            assert_eq!(path.is_dir(), *root == there);
+        }
+        // From here on as beside a thread that hangs.
+        let short = Duration::from_millis(1);
+        places
+            .makings
+            .disks()
+            .insert(there.clone(), Disk::default());
+        let volume = volume_on(Kind::Path, &there, "a");
+        let waited = places.wait(&layout, &volume, short).await;
+        assert_eq!(waited, Err(NotReady::BeingMade));
+        // Also where there is no room for one more.
+        for number in 0..MAKINGS_MAX {
+            places.makings.add(
+                &layout,
+                &volume_on(Kind::Path, &there, &format!("r{number}")),
+            );
+        }
+        let other = volume_on(Kind::Path, &there, "b");
+        let waited = places.wait(&layout, &other, short).await;
+        assert_eq!(waited, Err(NotReady::BeingMade));
     }
 
     #[test]

@@ -3,6 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use meseta_resources::Resource;
+
+use super::holdings::volume_path;
+use super::layout::Layout;
 use super::makings::Makings;
 use super::removals::Removals;
 
@@ -34,12 +38,20 @@ impl VolumePlaces {
         }
     }
 
-    /// Waits for that, for each of both for `limit` at most.
-    pub(crate) async fn wait(&self, path: &Path, limit: Duration) -> Result<(), NotReady> {
-        if !self.removals.emptied(path, limit).await {
+    /// Waits until the place of a volume is empty and its disk has answered, for each of both for `limit` at most.
+    pub(crate) async fn wait(
+        &self,
+        layout: &Layout,
+        volume: &Resource,
+        limit: Duration,
+    ) -> Result<(), NotReady> {
+        let path = volume_path(layout, volume);
+        if let Some(path) = path
+            && !self.removals.emptied(&path, limit).await
+        {
             return Err(NotReady::BeingEmptied);
         }
-        match self.makings.made(path, limit).await {
+        match self.makings.look(layout, volume, limit).await {
             true => Ok(()),
             false => Err(NotReady::BeingMade),
         }

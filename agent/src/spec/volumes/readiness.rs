@@ -21,14 +21,15 @@ fn not_ready(path: &Path, why: NotReady) -> VolumeError {
     }
 }
 
-/// Waits for a while until nothing is left of earlier volumes at the places of these, and nothing is made there. Nobody is
-/// given a place before that.
+/// Waits for a while until nothing is left of earlier volumes at the places of these, and their disks have answered. Nobody is
+/// given a place before that, nor takes a turn with which a disk that hangs would keep others from theirs.
 pub(crate) async fn emptied(
     settings: &LaunchSettings,
     messages: &[pb::Resource],
 ) -> Result<(), VolumeError> {
-    for (_, path) in placed(settings, messages) {
-        let waited = settings.places.wait(&path, PLACE_WAIT).await;
+    for (volume, path) in placed(settings, messages) {
+        let places = &settings.places;
+        let waited = places.wait(&settings.layout, &volume, PLACE_WAIT).await;
         waited.map_err(|why| not_ready(&path, why))?;
     }
     Ok(())
