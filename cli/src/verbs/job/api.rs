@@ -17,6 +17,10 @@ const SCHEDULER_PORT: u16 = 5070;
 /// Schedulers that a request is sent on to, one after the other.
 const REDIRECTIONS_MAX: usize = 3;
 
+/// Tasks on a page at most, and where an answer says what the page after it begins behind.
+const PAGE_MAX: usize = 100_000;
+const NEXT: &str = "next";
+
 /// Between two questions while no scheduler leads, and how long that is waited for.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const LEADER_PATIENCE: Duration = Duration::from_secs(20);
@@ -46,6 +50,14 @@ pub(super) fn path(name: &str) -> anyhow::Result<String> {
     Ok(format!("/v1/jobs/{name}"))
 }
 
+/// What the page after this one begins behind, which is taken out of it.
+fn next_page(answer: &mut Value) -> Option<String> {
+    match answer.as_object_mut()?.remove(NEXT)? {
+        Value::String(next) => Some(next),
+        _ => None,
+    }
+}
+
 impl Scheduler {
     /// `address` has one, or several with commas between.
     pub(super) fn at(address: &str) -> anyhow::Result<Self> {
@@ -60,6 +72,27 @@ impl Scheduler {
 
     pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.ask(path, true, Call::get)
+    }
+
+    /// A job with all of its tasks, which come in pages. They are as they were when each page was made.
+    pub(super) fn whole_job(&self, name: &str) -> anyhow::Result<Value> {
+        let path = path(name)?;
+        let mut job = self.get(&path)?;
+        while let Some(next) = next_page(&mut job) {
+            let mut page = self.get(&format!("{path}?limit={PAGE_MAX}&after={next}"))?;
+            let more = match page["tasks"].take() {
+                Value::Array(more) if !more.is_empty() => more,
+                _ => break,
+            };
+            if let (Some(next), Value::Object(job)) = (next_page(&mut page), &mut job) {
+                job.insert(NEXT.to_owned(), Value::String(next));
+            }
+            match &mut job["tasks"] {
+                Value::Array(tasks) => tasks.extend(more),
+                _ => break,
+            }
+        }
+        Ok(job)
     }
 
     pub(super) fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
@@ -221,6 +254,34 @@ mod tests {
         // It may do it once it goes on.
         let told = scheduler.post("/v1/jobs", &json!({})).unwrap_err();
         assert!(told.to_string().contains(&address.to_string()), "{told:#}");
+    }
+
+    /// Instances behind the first page were unknown to `job logs` and `job exec`.
+    #[test]
+    fn a_large_job_is_read_to_its_end() {
+        let task = |index: u32| json!({ "id": format!("web.{index}"), "index": index });
+        let (address, asked) = canned::server_with(&[
+            (
+                "GET /v1/jobs/web?limit=100000&after=0.1.0.1",
+                200,
+                json!({"name": "web", "tasks": [task(1), task(2)], "tasks_total": 4, "next": "0.2.0.1"}),
+            ),
+            (
+                "GET /v1/jobs/web?limit=100000&after=0.2.0.1",
+                200,
+                json!({"name": "web", "tasks": [task(3)], "tasks_total": 4}),
+            ),
+            (
+                "GET /v1/jobs/web",
+                200,
+                json!({"name": "web", "tasks": [task(0)], "tasks_total": 4, "next": "0.1.0.1"}),
+            ),
+        ]);
+        let scheduler = Scheduler::at(&address).expect("an address");
+        let job = scheduler.whole_job("web").expect("answered");
+        let all: Vec<Value> = (0..4).map(task).collect();
+        assert_eq!(job, json!({"name": "web", "tasks": all, "tasks_total": 4}));
+        assert_eq!(asked.iter().take(3).count(), 3);
     }
 
     #[test]

@@ -247,7 +247,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
     match &options.verb {
         JobVerb::Status { name, watch } => {
             let shown = watch.run(|| {
-                let job = scheduler.get(&api::path(name)?)?;
+                let job = scheduler.whole_job(name)?;
                 if options.json {
                     return table::print_json(&job);
                 }
@@ -271,7 +271,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             file,
             follow,
         } => {
-            let job = scheduler.get(&api::path(name)?)?;
+            let job = scheduler.whole_job(name)?;
             let history = || scheduler.get(&format!("{}/history", api::path(name)?));
             let task = task::newest(&job, *index, history)?;
             let options = super::logs::Options::of(&task, file, *follow, &options.master);
@@ -282,7 +282,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             index,
             arguments,
         } => {
-            let job = scheduler.get(&api::path(name)?)?;
+            let job = scheduler.whole_job(name)?;
             let task = task::running(&job, *index)?;
             super::exec::run(&super::exec::Options::of(&task, arguments, &options.master))
         }
