@@ -303,7 +303,10 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
                 }
             })
             .collect(),
-        Mutation::PutFramework(record) => vec![put_framework(record)],
+        Mutation::PutFramework(record) => vec![
+            put_framework(record),
+            Write::delete(format!("{REMOVED}{}", record.framework_id)),
+        ],
         Mutation::RemoveFrameworks { framework_ids } => {
             let mut writes = deletions(FRAMEWORK, framework_ids);
             writes.extend(deletions(NAMELESS, framework_ids));

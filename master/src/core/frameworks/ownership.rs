@@ -186,8 +186,12 @@ impl MasterCore {
             is_tentative: before.is_some_and(|owner| owner.is_tentative),
         };
         let record = owner.record(id);
-        self.ownership.owners.insert(id.clone(), owner);
-        self.ownership.unproven.remove(id);
+        let ownership = &mut self.ownership;
+        ownership.owners.insert(id.clone(), owner);
+        ownership.unproven.remove(id);
+        // If it was removed and is forgotten, what waits to be written of that would come after the owner, and delete it.
+        ownership.unwritten.remove(id);
+        ownership.forgotten.remove(id);
         self.persist(Mutation::PutFramework(record), then);
     }
 
@@ -306,7 +310,7 @@ impl MasterCore {
             by_operator,
         };
         let group = RemovalGroup::of(&record);
-        ownership.unwritten.push(record);
+        ownership.unwritten.insert(id.clone(), record);
         // It may have been forgotten, and have come back, while earlier removals were on their way.
         ownership.forgotten.remove(id);
         let forgotten = ownership.removals.insert(id.clone(), group);
@@ -346,9 +350,10 @@ impl MasterCore {
         if !ownership.is_writing {
             return;
         }
+        let removed = std::mem::take(&mut ownership.unwritten);
         let forgotten = std::mem::take(&mut ownership.forgotten);
         let removals = Mutation::EndFrameworks {
-            removed: std::mem::take(&mut ownership.unwritten),
+            removed: removed.into_values().collect(),
             forgotten: forgotten.iter().map(ToString::to_string).collect(),
         };
         self.persist(removals, Pending::Removals);

@@ -79,7 +79,7 @@ pub(in crate::core) struct Ownership {
     pub(in crate::core) owners: BTreeMap<FrameworkId, Owner>,
     pub(in crate::core) removals: Removals,
     /// What of it the registry is still to be told, in one go.
-    pub(in crate::core) unwritten: Vec<RemovedRecord>,
+    pub(in crate::core) unwritten: BTreeMap<FrameworkId, RemovedRecord>,
     pub(in crate::core) forgotten: BTreeSet<FrameworkId>,
     /// Whether earlier removals are on their way to the registry.
     pub(in crate::core) is_writing: bool,
@@ -95,14 +95,6 @@ pub(in crate::core) struct Ownership {
 
 impl Ownership {
     pub(in crate::core) fn recovered(recovered: &Recovered) -> Self {
-        let mut removed: Vec<_> = recovered.removed_frameworks.iter().collect();
-        removed.sort_by_key(|record| record.since);
-        let (mut removals, mut forgotten) = (Removals::default(), BTreeSet::new());
-        for record in removed {
-            if let Ok(id) = FrameworkId::new(&record.framework_id) {
-                forgotten.extend(removals.insert(id, RemovalGroup::of(record)));
-            }
-        }
         let owner = |record: &FrameworkRecord| {
             let id = FrameworkId::new(&record.framework_id).ok()?;
             let owner = Owner {
@@ -115,8 +107,19 @@ impl Ownership {
             };
             Some((id, owner))
         };
+        let owners: BTreeMap<_, _> = recovered.frameworks.iter().filter_map(owner).collect();
+        let mut removed: Vec<_> = recovered.removed_frameworks.iter().collect();
+        removed.sort_by_key(|record| record.since);
+        let (mut removals, mut forgotten) = (Removals::default(), BTreeSet::new());
+        for record in removed {
+            let id = FrameworkId::new(&record.framework_id).ok();
+            // A removal deletes the owner: where earlier masters left both, the framework was forgotten and came back.
+            if let Some(id) = id.filter(|id| !owners.contains_key(id)) {
+                forgotten.extend(removals.insert(id, RemovalGroup::of(record)));
+            }
+        }
         Self {
-            owners: recovered.frameworks.iter().filter_map(owner).collect(),
+            owners,
             removals,
             forgotten,
             ..Self::default()

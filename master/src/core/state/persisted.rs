@@ -4,6 +4,7 @@
 //! registry's affair. Agent descriptions stay encoded, so that fields this build does not know
 //! survive a restart.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ pub enum Mutation {
     PutWeights(Vec<(String, f64)>),
     /// Replaces the quotas of these roles; one without effect removes the role's.
     UpdateQuota(Vec<(Role, Quota)>),
-    /// A framework's id belongs to a principal, or to a user of the master's machine.
+    /// A framework's id belongs to a principal, or to a user of the master's machine; that it was removed once is
+    /// forgotten.
     PutFramework(FrameworkRecord),
     /// The owners of these framework ids are forgotten.
     RemoveFrameworks { framework_ids: Vec<String> },
@@ -193,28 +195,34 @@ impl Recovered {
             Mutation::PutFramework(record) => {
                 let id = record.framework_id.clone();
                 registry.frameworks.retain(|known| known.framework_id != id);
+                registry
+                    .removed_frameworks
+                    .retain(|removed| removed.framework_id != id);
                 registry.frameworks.push(record);
             }
             Mutation::RemoveFrameworks { framework_ids } => registry
                 .frameworks
                 .retain(|known| !framework_ids.contains(&known.framework_id)),
             Mutation::EndFrameworks { removed, forgotten } => {
-                for record in removed {
-                    let id = &record.framework_id;
-                    registry
-                        .frameworks
-                        .retain(|known| known.framework_id != *id);
-                    registry.removed_frameworks.push(record);
-                }
-                registry
-                    .removed_frameworks
-                    .retain(|record| !forgotten.contains(&record.framework_id));
+                registry.end_frameworks(removed, &forgotten);
             }
             Mutation::PutDeadline(record) => registry.deadlines.push(record),
             Mutation::RemoveDeadlines { framework_ids } => registry
                 .deadlines
                 .retain(|record| !framework_ids.contains(&record.framework_id)),
         }
+    }
+
+    fn end_frameworks(&mut self, removed: Vec<RemovedRecord>, forgotten: &[String]) {
+        let ended: BTreeSet<_> = removed.iter().map(|record| &record.framework_id).collect();
+        self.frameworks
+            .retain(|known| !ended.contains(&known.framework_id));
+        self.removed_frameworks
+            .retain(|known| !ended.contains(&known.framework_id));
+        self.removed_frameworks.extend(removed);
+        let forgotten: BTreeSet<_> = forgotten.iter().collect();
+        self.removed_frameworks
+            .retain(|record| !forgotten.contains(&record.framework_id));
     }
 
     /// The agent is neither known nor unreachable.

@@ -315,6 +315,61 @@ fn what_is_forgotten_and_removed_again_in_one_write_is_remembered() {
 }
 
 #[test]
+fn a_framework_that_comes_back_before_its_removal_is_written_stays_its_owners() {
+    let mut world = World::new();
+    // The first removal is on its way; the second and that it is forgotten wait for it.
+    for number in 0..=10_001 {
+        let id = FrameworkId::new(&format!("f{number}")).unwrap();
+        world.core.note_removal(&id, Identity::default(), false);
+    }
+    let back = World::with_id(owned("ada"), "f1");
+    assert_eq!(world.subscribe(back.clone()).id, "f1");
+    world.input(Input::Tick);
+    assert!(is_registered_to_ada(&world));
+    let removed = &world.registry.removed_frameworks;
+    let is_known = |id: &str| removed.iter().any(|record| record.framework_id == id);
+    assert!(!is_known("f0") && !is_known("f1") && is_known("f2"));
+    assert_eq!(removed.len(), 10_000);
+    let mut world = world.restart();
+    let thief = world.try_subscribe(World::with_id(owned("mallory"), "f1"));
+    assert_eq!(subscription_error(&mut world, thief), NOT_ITS_PRINCIPAL);
+    assert_eq!(world.subscribe(back).id, "f1");
+}
+
+/// Between the two a master may end.
+#[test]
+fn a_forgotten_framework_that_comes_back_is_not_among_the_removed_ones() {
+    let removal = Mutation::EndFrameworks {
+        removed: vec![RemovedRecord {
+            framework_id: "f".to_owned(),
+            ..RemovedRecord::default()
+        }],
+        forgotten: Vec::new(),
+    };
+    let put = Mutation::PutFramework(record_of_ada("f"));
+    let mut played = Recovered::default();
+    for mutation in [&removal, &removal, &put] {
+        played.apply(mutation.clone());
+    }
+    let stored = crate::registry::read_back(&[removal, put]);
+    for recovered in [&played, &stored] {
+        assert_eq!(recovered.removed_frameworks, []);
+        assert_eq!(recovered.frameworks, [record_of_ada("f")]);
+    }
+    // An earlier master left both records.
+    let left = Recovered {
+        removed_frameworks: vec![RemovedRecord {
+            framework_id: "f".to_owned(),
+            ..RemovedRecord::default()
+        }],
+        ..stored
+    };
+    let mut world = World::with(config(), left);
+    let back = World::with_id(owned("ada"), "f");
+    assert_eq!(world.subscribe(back).id, "f");
+}
+
+#[test]
 fn what_is_kept_of_frameworks_is_bounded() {
     let mut world = World::new();
     for number in 0..10_005 {
@@ -324,7 +379,11 @@ fn what_is_kept_of_frameworks_is_bounded() {
     world.input(Input::Tick);
     let removed = &world.registry.removed_frameworks;
     assert_eq!(removed.len(), 10_000);
-    assert_eq!(removed[0].framework_id, "f5", "the oldest are forgotten");
+    let is_known = |id: &str| removed.iter().any(|record| record.framework_id == id);
+    assert!(
+        !is_known("f4") && is_known("f5"),
+        "the oldest are forgotten"
+    );
     // An owner that nobody has heard of for long.
     let mut config = config();
     config.registry_gc_interval = 10 * SECOND;
