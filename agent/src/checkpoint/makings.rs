@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use meseta_resources::Resource;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tracing::{error, warn};
 
 use super::durable::StoreError;
@@ -36,18 +36,23 @@ struct Shared {
     /// By the root of the disk; each has a thread.
     disks: Mutex<BTreeMap<PathBuf, Disk>>,
     changed: Condvar,
-    /// The same for those that may not block.
-    told: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Disk {
     waiting: VecDeque<Making>,
-    /// The place of the directory that is being made.
-    begun: Option<PathBuf>,
+    /// The place of the directory that is being made, and who waits for that.
+    begun: Option<(PathBuf, Vec<Waiter>)>,
+    /// How many were begun.
+    turns: u64,
+    /// Told when the next is begun.
+    goes_on: Arc<Notify>,
     /// Whether it was said that too many wait.
     is_crowded: bool,
 }
+
+/// Dropped when a directory was made, or could not be.
+type Waiter = oneshot::Sender<()>;
 
 #[derive(Debug)]
 struct Making {
@@ -56,6 +61,7 @@ struct Making {
     path: PathBuf,
     /// Its volume is there for long: nothing is made where the disk itself is missing.
     is_again: bool,
+    waiters: Vec<Waiter>,
 }
 
 impl Making {
@@ -78,8 +84,15 @@ enum Queued {
 }
 
 impl Disk {
-    fn has(&self, path: &Path) -> bool {
-        self.begun.as_deref() == Some(path) || self.waiting.iter().any(|one| one.path == path)
+    /// Who waits for a directory that is here already.
+    fn waiters(&mut self, path: &Path) -> Option<&mut Vec<Waiter>> {
+        if let Some((begun, waiters)) = &mut self.begun
+            && begun == path
+        {
+            return Some(waiters);
+        }
+        let waiting = self.waiting.iter_mut().find(|one| one.path == path);
+        waiting.map(|one| &mut one.waiters)
     }
 }
 
@@ -95,7 +108,6 @@ impl Makings {
             make,
             disks: Mutex::default(),
             changed: Condvar::new(),
-            told: Notify::new(),
         };
         Self {
             shared: Arc::new(shared),
@@ -109,10 +121,11 @@ impl Makings {
 
     /// Has the directory of a volume on a disk of its own made. Waits for no disk.
     pub(super) fn add(&self, layout: &Layout, volume: &Resource) {
-        self.queue(layout, volume, false);
+        self.queue(layout, volume, None);
     }
 
-    fn queue(&self, layout: &Layout, volume: &Resource, is_again: bool) -> Queued {
+    /// With somebody who waits it is one that was there.
+    fn queue(&self, layout: &Layout, volume: &Resource, waiter: Option<Waiter>) -> Queued {
         let (Some(path), Some(root)) = (volume_path(layout, volume), disk_of(layout, volume))
         else {
             return Queued::No;
@@ -120,7 +133,9 @@ impl Makings {
         let mut disks = self.disks();
         let has_thread = disks.contains_key(&root);
         let disk = disks.entry(root.clone()).or_default();
-        if disk.has(&path) {
+        if let Some(waiters) = disk.waiters(&path) {
+            waiters.retain(|waiter| !waiter.is_closed());
+            waiters.extend(waiter);
             return Queued::Yes;
         }
         if disk.waiting.len() >= MAKINGS_MAX {
@@ -136,7 +151,8 @@ impl Makings {
             layout: layout.clone(),
             volume: volume.clone(),
             path,
-            is_again,
+            is_again: waiter.is_some(),
+            waiters: waiter.into_iter().collect(),
         });
         if has_thread {
             return Queued::Yes;
@@ -165,32 +181,40 @@ impl Makings {
         }
     }
 
-    /// Whether the directory at this place is still to be made.
-    pub(crate) fn is_waiting(&self, path: &Path) -> bool {
-        self.disks().values().any(|disk| disk.has(path))
-    }
-
-    /// Has the place of a volume on a disk of its own looked at, and its directory made if that is missing; waits for `limit` at
-    /// most. Whether the disk has answered.
-    pub(crate) async fn look(&self, layout: &Layout, volume: &Resource, limit: Duration) -> bool {
-        let answered = async {
-            self.until(|| self.queue(layout, volume, true) != Queued::Full)
-                .await;
-            if let Some(path) = volume_path(layout, volume) {
-                self.until(|| !self.is_waiting(&path)).await;
-            }
-        };
-        tokio::time::timeout(limit, answered).await.is_ok()
-    }
-
-    async fn until(&self, is_so: impl Fn() -> bool) {
+    /// Has the place of a volume on a disk of its own looked at, and its directory made if that is missing. Whether the disk has
+    /// answered: it has not once it was silent for `silence`, however much it has to do.
+    pub(crate) async fn look(&self, layout: &Layout, volume: &Resource, silence: Duration) -> bool {
+        let (waiter, mut made) = oneshot::channel();
+        let queued = self.queue(layout, volume, Some(waiter));
         loop {
-            let told = self.shared.told.notified();
-            if is_so() {
-                return;
+            let Some((turns, goes_on)) = self.turns_of(layout, volume) else {
+                return true;
+            };
+            let answered = async {
+                match queued {
+                    // Told by its end.
+                    Queued::Yes => drop((&mut made).await),
+                    // Whoever asked makes it.
+                    Queued::Full => goes_on.notified().await,
+                    Queued::No => {}
+                }
+            };
+            if tokio::time::timeout(silence, answered).await.is_ok() {
+                return true;
             }
-            told.await;
+            let now = self.turns_of(layout, volume);
+            if now.is_some_and(|(now, _)| now == turns) {
+                return false;
+            }
         }
+    }
+
+    /// How far a disk is; none without a thread.
+    fn turns_of(&self, layout: &Layout, volume: &Resource) -> Option<(u64, Arc<Notify>)> {
+        let root = disk_of(layout, volume)?;
+        let disks = self.disks();
+        let disk = disks.get(&root)?;
+        Some((disk.turns, disk.goes_on.clone()))
     }
 
     /// The work of a disk's thread: returns when nothing is left to be made there.
@@ -207,15 +231,20 @@ impl Makings {
     fn next(&self, root: &Path) -> Option<Making> {
         let mut disks = self.disks();
         let disk = disks.get_mut(root)?;
-        let next = disk.waiting.pop_front();
-        disk.begun = next.as_ref().map(|making| making.path.clone());
-        if next.is_none() {
+        disk.turns += 1;
+        disk.goes_on.notify_waiters();
+        let next = disk.waiting.pop_front().map(|mut making| {
+            let waiters = std::mem::take(&mut making.waiters);
+            (making.path.clone(), waiters, making)
+        });
+        let Some((path, waiters, making)) = next else {
             disks.remove(root);
-        }
-        drop(disks);
-        self.shared.changed.notify_all();
-        self.shared.told.notify_waiters();
-        next
+            drop(disks);
+            self.shared.changed.notify_all();
+            return None;
+        };
+        disk.begun = Some((path, waiters));
+        Some(making)
     }
 }
 
@@ -311,11 +340,42 @@ pub(super) mod tests {
         restored.commit([&restore]).expect("written");
         for store in [created, restored] {
             let places = store.volume_places();
-            assert_eq!(places.check(&path), Err(NotReady::BeingMade));
             let waited = places.wait(&layout, &volume, LIMIT).await;
-            assert_eq!(waited, Err(NotReady::BeingMade));
+            assert_eq!(waited, Err(NotReady::Silent));
         }
         assert!(!path.exists());
+    }
+
+    /// What others have to have made there is not held against it.
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_goes_on_is_waited_for_however_much_it_has_to_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(dir.path());
+        let root = dir.path().join("disk");
+        let makings = Makings::default();
+        makings.disks().insert(root.clone(), Disk::default());
+        let volume = volume_on(Kind::Path, &root, "a");
+        let other = volume_on(Kind::Path, &root, "b");
+        makings.add(&layout, &other);
+        let mut looking = Box::pin(makings.look(&layout, &volume, Duration::from_millis(20)));
+        for _ in 0..3 {
+            // As its thread does it.
+            let waited = tokio::time::timeout(Duration::from_millis(15), &mut looking).await;
+            assert!(waited.is_err(), "it goes on");
+            if let Some(disk) = makings.disks().get_mut(&root) {
+                disk.turns += 1;
+            }
+        }
+        assert!(makings.next(&root).is_some(), "the other's");
+        assert!(makings.next(&root).is_some(), "its own");
+        assert!(makings.next(&root).is_none());
+        assert!(looking.await);
+        // Who stopped waiting is not remembered.
+        makings.disks().insert(root.clone(), Disk::default());
+        for _ in 0..3 {
+            assert!(!makings.look(&layout, &volume, Duration::ZERO).await);
+        }
+        assert_eq!(makings.disks()[&root].waiting[0].waiters.len(), 1);
     }
 
     /// A disk that began to hang after its volumes were made held the turns of launches.
@@ -345,7 +405,7 @@ pub(super) mod tests {
             .insert(there.clone(), Disk::default());
         let volume = volume_on(Kind::Path, &there, "a");
         let waited = places.wait(&layout, &volume, short).await;
-        assert_eq!(waited, Err(NotReady::BeingMade));
+        assert_eq!(waited, Err(NotReady::Silent));
         // Also where there is no room for one more.
         for number in 0..MAKINGS_MAX {
             places.makings.add(
@@ -355,7 +415,7 @@ pub(super) mod tests {
         }
         let other = volume_on(Kind::Path, &there, "b");
         let waited = places.wait(&layout, &other, short).await;
-        assert_eq!(waited, Err(NotReady::BeingMade));
+        assert_eq!(waited, Err(NotReady::Silent));
     }
 
     #[test]

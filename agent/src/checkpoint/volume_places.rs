@@ -15,8 +15,8 @@ use super::removals::Removals;
 pub(crate) enum NotReady {
     /// Data of a volume that was destroyed may be there.
     BeingEmptied,
-    /// Its directory is being made.
-    BeingMade,
+    /// Its disk does not answer.
+    Silent,
 }
 
 /// What is under way at these places; cheap to clone.
@@ -27,18 +27,16 @@ pub(crate) struct VolumePlaces {
 }
 
 impl VolumePlaces {
-    /// Whether nothing is under way at a place.
+    /// Whether nothing is left at a place.
     pub(crate) fn check(&self, path: &Path) -> Result<(), NotReady> {
-        if self.removals.is_left(path) {
-            return Err(NotReady::BeingEmptied);
-        }
-        match self.makings.is_waiting(path) {
-            true => Err(NotReady::BeingMade),
+        match self.removals.is_left(path) {
+            true => Err(NotReady::BeingEmptied),
             false => Ok(()),
         }
     }
 
-    /// Waits until the place of a volume is empty and its disk has answered, for each of both for `limit` at most.
+    /// Waits until the place of a volume is empty, for `limit` at most, and its disk has answered, which may be silent for as
+    /// long.
     pub(crate) async fn wait(
         &self,
         layout: &Layout,
@@ -53,7 +51,7 @@ impl VolumePlaces {
         }
         match self.makings.look(layout, volume, limit).await {
             true => Ok(()),
-            false => Err(NotReady::BeingMade),
+            false => Err(NotReady::Silent),
         }
     }
 }

@@ -69,10 +69,8 @@ pub(crate) enum VolumeError {
     )]
     InUse { path: PathBuf },
     /// Its disk has not answered yet.
-    #[error(
-        "the directory {path} of a volume is still being made: its disk does not answer; try again later"
-    )]
-    BeingMade { path: PathBuf },
+    #[error("the disk with the directory {path} of a volume does not answer; try again later")]
+    Silent { path: PathBuf },
     /// Its directory is missing and cannot be made.
     #[error("failed to make the directory of {volume}")]
     NotMade {

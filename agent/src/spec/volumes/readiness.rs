@@ -17,7 +17,7 @@ fn not_ready(path: &Path, why: NotReady) -> VolumeError {
     let path = path.to_owned();
     match why {
         NotReady::BeingEmptied => VolumeError::InUse { path },
-        NotReady::BeingMade => VolumeError::BeingMade { path },
+        NotReady::Silent => VolumeError::Silent { path },
     }
 }
 
