@@ -53,9 +53,13 @@ impl MasterCore {
         let Some(framework) = self.end_framework(id, reason.as_str()) else {
             return;
         };
-        let identity = Identity {
-            principal: framework.terms.info.principal.clone(),
-            user: framework.user,
+        let identity = match framework.told_by {
+            // Agents that lie name as many principals as they like.
+            Some(_) => Identity::default(),
+            None => Identity {
+                principal: framework.terms.info.principal.clone(),
+                user: framework.user,
+            },
         };
         let by_operator = reason == RemovalReason::OperatorTeardown;
         self.note_removal(id, identity, by_operator);

@@ -2,7 +2,7 @@
 //!
 //! So many are remembered. Of more, the oldest of the owner with most is forgotten, so that nobody's many frameworks push out
 //! another's; those that operators ended count apart from those that the same owner ended, which so cannot make its own
-//! forgotten. Invariant: each id is in one group, and the groups are exactly those of `by_size`.
+//! forgotten. A local user is one owner, whatever principals it claims. Invariant: each id is in one group, and the groups are exactly those of `by_size`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,9 +28,12 @@ pub(in crate::core) struct RemovalGroup {
 
 impl RemovalGroup {
     pub(in crate::core) fn of(record: &RemovedRecord) -> Self {
+        // Where there is a user nobody has proven the principal: one user could have as many shares as it claims names.
+        let principal = record.principal.as_ref();
+        let principal = principal.filter(|_| record.user.is_none());
         Self {
             owner: Identity {
-                principal: record.principal.clone(),
+                principal: principal.cloned(),
                 user: record.user,
             },
             by_operator: record.by_operator,
@@ -137,6 +140,31 @@ mod tests {
         assert_eq!(removals.ids().count(), REMOVED_MAX);
         assert_eq!(removals.insert(id("ada", 0), own), None, "it is known");
         assert!(removals.contains(&id("own", 2 * REMOVED_MAX + 2)));
+    }
+
+    #[test]
+    fn a_local_user_has_one_share_whatever_principals_it_claims() {
+        let record = |user: u32, principal: String| RemovedRecord {
+            user: Some(user),
+            principal: Some(principal),
+            ..RemovedRecord::default()
+        };
+        let mut removals = Removals::default();
+        for number in 0..3 {
+            let group = RemovalGroup::of(&record(1_000, "ada".to_owned()));
+            removals.insert(id("ada", number), group);
+        }
+        for number in 0..REMOVED_MAX {
+            let group = RemovalGroup::of(&record(1_001, format!("claimed {number}")));
+            let forgotten = removals.insert(id("f", number), group);
+            let expected = number.checked_sub(REMOVED_MAX - 3);
+            assert_eq!(forgotten, expected.map(|oldest| id("f", oldest)));
+        }
+        let named = RemovedRecord {
+            principal: Some("ada".to_owned()),
+            ..RemovedRecord::default()
+        };
+        assert_eq!(RemovalGroup::of(&named), group("ada", false));
     }
 
     #[test]

@@ -289,6 +289,24 @@ fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
 }
 
 #[test]
+fn a_removed_framework_is_nobodys_where_only_an_agent_has_said_whose_it_is() {
+    for is_known in [false, true] {
+        let (world, node, scheduler) = begin();
+        let mut world = if is_known {
+            world.restart()
+        } else {
+            upgraded(world)
+        };
+        return_of(&mut world, &node, &scheduler);
+        world.advance(700 * SECOND);
+        let removed = &world.registry.removed_frameworks[0];
+        assert_eq!(removed.framework_id, scheduler.id);
+        let owner = is_known.then_some("ada");
+        assert_eq!(removed.principal.as_deref(), owner);
+    }
+}
+
+#[test]
 fn a_long_principal_is_remembered_by_its_beginning() {
     let mut world = World::new();
     // The letter of two bytes is across the end of what is kept.
