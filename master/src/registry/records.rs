@@ -303,10 +303,7 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
                 }
             })
             .collect(),
-        Mutation::PutFramework(record) => vec![
-            put_framework(record),
-            Write::delete(format!("{REMOVED}{}", record.framework_id)),
-        ],
+        Mutation::PutFramework(record) => put_framework(record).into(),
         Mutation::RemoveFrameworks { framework_ids } => {
             let mut writes = deletions(FRAMEWORK, framework_ids);
             writes.extend(deletions(NAMELESS, framework_ids));
@@ -398,7 +395,8 @@ fn put_unreachable(record: &UnreachableRecord) -> Write {
     Write::put(format!("{UNREACHABLE}{}", record.agent_id), &unreachable)
 }
 
-fn put_framework(record: &FrameworkRecord) -> Write {
+/// It is there, and not a removed one.
+fn put_framework(record: &FrameworkRecord) -> [Write; 2] {
     let framework = Framework {
         principal: record.principal.clone().unwrap_or_default(),
         absent_since_unix_ms: record.absent.map(millis),
@@ -409,7 +407,11 @@ fn put_framework(record: &FrameworkRecord) -> Write {
         Some(_) => FRAMEWORK,
         None => NAMELESS,
     };
-    Write::put(format!("{kind}{}", record.framework_id), &framework)
+    let id = &record.framework_id;
+    [
+        Write::put(format!("{kind}{id}"), &framework),
+        Write::delete(format!("{REMOVED}{id}")),
+    ]
 }
 
 /// The epoch that a record of [`EPOCH_KEY`] has.
@@ -525,7 +527,7 @@ mod tests {
             user: Some(OVERFLOW_USER),
             absent: None,
         };
-        let stored = put_framework(&record);
+        let [stored, _] = put_framework(&record);
         let users = |value: &[u8]| {
             let mut recovered = Recovered::default();
             read(&mut recovered, &stored.key, value).expect("a record");
