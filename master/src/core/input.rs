@@ -76,7 +76,10 @@ pub enum Request {
         approver: Approver,
     },
     /// An operator removes a framework.
-    Teardown { framework_id: String },
+    Teardown {
+        framework_id: String,
+        caller: Caller,
+    },
     /// An operator reserves, unreserves, or makes, destroys or resizes volumes.
     Operate {
         agent_id: String,

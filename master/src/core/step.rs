@@ -123,9 +123,10 @@ impl MasterCore {
                 administration,
                 approver,
             } => return self.administer(reply, *administration, &approver),
-            Request::Teardown { framework_id } => {
-                return self.operator_teardown(reply, &framework_id);
-            }
+            Request::Teardown {
+                framework_id,
+                caller,
+            } => return self.operator_teardown(reply, &framework_id, &caller),
             Request::Operate {
                 agent_id,
                 operation,

@@ -54,7 +54,10 @@ impl Handle {
             caller.check(Permission::TeardownFramework, Some(&principal))
         };
         let object = framework_id.clone();
-        let request = Request::Teardown { framework_id };
+        let request = Request::Teardown {
+            framework_id,
+            caller: caller.clone(),
+        };
         self.audited(caller, "TEARDOWN", &object, permitted, request)
             .await
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meseta_access::Approver;
+use meseta_daemon::authentication::Caller;
 use meseta_master::core::{Administration, Input, OperationUuid, ReplyId, Request};
 use meseta_proto::convert::{self, Format, to_resource};
 use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
@@ -261,7 +262,11 @@ impl Cluster {
         else {
             return;
         };
-        let request = Request::Teardown { framework_id };
+        let caller = Caller::default();
+        let request = Request::Teardown {
+            framework_id,
+            caller,
+        };
         self.request(leader, "teardown", request, Some(at));
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use meseta_daemon::authentication::Caller;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::TaskState;
 use meseta_proto::mesos::v1::task_status::Reason;
@@ -22,7 +23,7 @@ use crate::core::views::snapshot::FrameworkView;
 /// Why a framework is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::core) enum RemovalReason {
-    /// Its own call TEARDOWN.
+    /// Its own call TEARDOWN, or its owner's as an operator.
     OwnTeardown,
     OperatorTeardown,
     FailoverTimeout,
@@ -38,14 +39,32 @@ impl RemovalReason {
 }
 
 impl MasterCore {
-    pub(in crate::core) fn operator_teardown(&mut self, reply: ReplyId, id: &str) {
+    pub(in crate::core) fn operator_teardown(&mut self, reply: ReplyId, id: &str, caller: &Caller) {
         let id = FrameworkId::new(id).ok();
         let Some(id) = id.filter(|id| self.frameworks.contains_key(id)) else {
             let text = "No framework found with specified ID".to_owned();
             return self.reply(reply, Answer::BadRequest(text));
         };
-        self.remove_framework(&id, RemovalReason::OperatorTeardown);
+        let reason = if self.is_own(&id, caller) {
+            RemovalReason::OwnTeardown
+        } else {
+            RemovalReason::OperatorTeardown
+        };
+        self.remove_framework(&id, reason);
         self.reply_once_removed(reply, Answer::Done);
+    }
+
+    /// Whether a framework is the caller's own. Where it has a user of this machine its principal is only claimed, and
+    /// may be that of any operator.
+    fn is_own(&self, id: &FrameworkId, caller: &Caller) -> bool {
+        let Some(framework) = self.frameworks.get(id) else {
+            return false;
+        };
+        if let Some(user) = self.ownership.user_of(id).or(framework.user) {
+            return caller.uid == Some(user);
+        }
+        let principal = framework.terms.info.principal.as_deref();
+        principal.is_some() && caller.principal() == principal
     }
 
     /// Ends everything a framework has and remembers that it was.

@@ -101,7 +101,7 @@ pub struct RemovedRecord {
     pub principal: Option<String>,
     /// The same of the user of the master's machine.
     pub user: Option<u32>,
-    /// Whether an operator ended it.
+    /// Whether an operator ended it who is not its owner.
     pub by_operator: bool,
 }
 

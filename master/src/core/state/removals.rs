@@ -22,7 +22,7 @@ pub(in crate::core) const REMOVED_MAX: usize = 10_000;
 pub(in crate::core) struct RemovalGroup {
     /// Whose the frameworks were; nobody's in particular where that was not known.
     pub(in crate::core) owner: Identity,
-    /// Whether operators ended them.
+    /// Whether operators ended them who are not their owner.
     pub(in crate::core) by_operator: bool,
 }
 

@@ -1,5 +1,6 @@
 //! To whom framework ids belong, across restarts of the master.
 
+use meseta_access::{Acls, Authorizer};
 use meseta_daemon::authentication::LocalUser;
 
 use super::authorization::subscription_error;
@@ -265,7 +266,10 @@ fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
     let gone = ["ada", "mallory"].map(|owner| {
         let scheduler = world.subscribe(owned(owner));
         let framework_id = scheduler.id.clone();
-        world.ask(Request::Teardown { framework_id });
+        world.ask(Request::Teardown {
+            framework_id,
+            caller: Caller::default(),
+        });
         (owner, scheduler.id)
     });
     // More than are remembered, half of them before the master is restarted.
@@ -285,6 +289,50 @@ fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
             let back = world.try_subscribe(World::with_id(owned(owner), id));
             assert!(subscription_error(&mut world, back).contains("removed"));
         }
+    }
+}
+
+/// An owner may be allowed to call as an operator, and would make forgotten what others tore down of it.
+#[test]
+fn what_an_owner_tears_down_as_an_operator_is_its_own_teardown() {
+    let named = |principal: &str| Caller {
+        approver: Authorizer::new(Acls::default(), true).approver(Some(principal.to_owned())),
+        ..Caller::default()
+    };
+    let local = |user: u32| Caller {
+        user: Some(LocalUser::Id(user)),
+        uid: Some(user),
+        ..Caller::default()
+    };
+    let nobody = Caller::default;
+    for (principal, scheduler, operator, by_operator) in [
+        (Some("mallory"), named("mallory"), named("mallory"), false),
+        (Some("mallory"), named("mallory"), named("ops"), true),
+        (Some("mallory"), named("mallory"), nobody(), true),
+        (None, nobody(), nobody(), true),
+        (None, local(1_000), local(1_000), false),
+        (None, local(1_000), local(0), true),
+        // The principal is only claimed.
+        (Some("ops"), local(1_000), named("ops"), true),
+        (Some("ops"), local(1_000), local(1_000), false),
+    ] {
+        let mut world = World::new();
+        world.caller = scheduler;
+        let info = v1::FrameworkInfo {
+            principal: principal.map(str::to_owned),
+            ..plain()
+        };
+        let framework_id = world.subscribe(info).id;
+        let teardown = Request::Teardown {
+            framework_id,
+            caller: operator.clone(),
+        };
+        assert_eq!(world.ask(teardown), Answer::Done);
+        let removed = &world.registry.removed_frameworks[0];
+        assert_eq!(
+            removed.by_operator, by_operator,
+            "{principal:?} {operator:?}"
+        );
     }
 }
 

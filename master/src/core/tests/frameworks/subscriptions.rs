@@ -396,6 +396,7 @@ fn teardown_ends_everything_and_closes_the_stream() {
     assert_eq!(
         world.ask(Request::Teardown {
             framework_id: "nosuch".to_owned(),
+            caller: Caller::default(),
         }),
         Answer::BadRequest("No framework found with specified ID".to_owned())
     );
@@ -418,6 +419,7 @@ fn a_teardown_is_answered_once_the_registry_has_it() {
         } else {
             Request::Teardown {
                 framework_id: scheduler.id.clone(),
+                caller: Caller::default(),
             }
         };
         world.input(Input::Request { reply, request });
