@@ -245,7 +245,7 @@ pub struct AgentCore {
     lsn: Lsn,
     /// The last write that is more than another epoch.
     last_fact: Lsn,
-    /// An epoch that is to be durable, and since when, if it was not yet when it was looked at last.
+    /// An epoch that is on its way to the disk, or was, and since when.
     rise: Option<(Lsn, Moment)>,
     /// How far everything is durable.
     durable: Lsn,
