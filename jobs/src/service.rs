@@ -2,7 +2,8 @@
 //!
 //! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariants: inputs that wait are taken together, so
 //! that a burst is decided on, and written, once; a scheduler that may not act at the moment, or whose calls the master is
-//! slow to take, takes nothing in but questions, and no time passes for its core.
+//! slow to take, takes nothing in but questions, and no time passes for its core. Changes that are asked for meanwhile are
+//! held up to a number; however many there are, questions are answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,8 @@ use meseta_daemon::clock::Clock;
 
 /// Questions and requests of clients that may wait.
 const QUEUE_MAX: usize = 256;
+/// Changes that are held while calls wait for room.
+const HELD_MAX: usize = 256;
 /// What the link has read and the core has not taken.
 const LINK_QUEUE_MAX: usize = 1_024;
 /// Inputs that are taken in one step.
@@ -46,8 +49,11 @@ pub(crate) enum FromLink {
 
 type Reading = Box<dyn FnOnce(&State) + Send>;
 
+/// What becomes of a change that is asked for.
+type Answer = Result<Result<Accepted, Refusal>, Unavailable>;
+
 enum Command {
-    Request(Request, oneshot::Sender<Result<Accepted, Refusal>>),
+    Request(Request, oneshot::Sender<Answer>),
     Read(Reading),
 }
 
@@ -69,14 +75,15 @@ pub(crate) enum Unavailable {
     Suspended(String),
     #[error("this scheduler cannot act at the moment; whether the change is made is not known yet")]
     Unknown,
+    #[error(
+        "the master is slow to take the calls of this scheduler, and {HELD_MAX} changes wait for it: this one is not made; ask again"
+    )]
+    Busy,
 }
 
 impl Handle {
     /// Asks for a change; answered once it is durable.
-    pub(crate) async fn request(
-        &self,
-        request: Request,
-    ) -> Result<Result<Accepted, Refusal>, Unavailable> {
+    pub(crate) async fn request(&self, request: Request) -> Answer {
         if let Some(reason) = self.standing.suspended() {
             return Err(Unavailable::Suspended(reason));
         }
@@ -87,7 +94,7 @@ impl Handle {
         let until_suspended = role.wait_for(|role| matches!(role, Role::Suspended { .. }));
         tokio::select! {
             biased;
-            answer = answer => answer.map_err(|_| Unavailable::Ending),
+            answer = answer => answer.unwrap_or(Err(Unavailable::Ending)),
             Ok(_) = until_suspended => Err(Unavailable::Unknown),
         }
     }
@@ -154,8 +161,8 @@ pub(crate) struct Service {
     inbox: Inbox,
     outgoing: Outgoing,
     /// Requests that came while calls wait for room, which is no time for more.
-    held: Vec<Input>,
-    waiting: BTreeMap<u64, oneshot::Sender<Result<Accepted, Refusal>>>,
+    held: Vec<(Request, oneshot::Sender<Answer>)>,
+    waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
     next_request: u64,
 }
 
@@ -244,17 +251,16 @@ impl Service {
             let is_blocked = self.outgoing.is_blocked();
             let acts = self.inbox.standing.now() == Role::Leading && !is_blocked;
             let mut inputs = match acts {
-                true => std::mem::take(&mut self.held),
+                true => self.take_held(),
                 false => Vec::new(),
             };
-            let has_room = self.held.len() < QUEUE_MAX;
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Ok(()) = durable.changed(), if acts => {
                     inputs.push(Input::Stored(*durable.borrow_and_update()));
                 }
                 Some(told) = self.inbox.link.recv(), if acts => self.take(told, &mut inputs),
-                Some(command) = self.inbox.commands.recv(), if has_room => self.command(command, &mut inputs),
+                Some(command) = self.inbox.commands.recv() => self.command(command, &mut inputs),
                 _ = ticks.tick(), if acts => {
                     let kills_waiting = self.outgoing.kills_waiting();
                     inputs.push(Input::Tick { kills_waiting });
@@ -293,16 +299,38 @@ impl Service {
     fn command(&mut self, command: Command, inputs: &mut Vec<Input>) {
         match command {
             Command::Read(look) => self.inbox.busy.during(|| look(&self.state)),
-            Command::Request(request, reply) => {
-                self.next_request += 1;
-                let id = self.next_request;
-                self.waiting.insert(id, reply);
-                match self.outgoing.is_blocked() {
-                    true => self.held.push(Input::Request { id, request }),
-                    false => inputs.push(Input::Request { id, request }),
-                }
-            }
+            Command::Request(request, reply) => match self.outgoing.is_blocked() {
+                true => self.hold(request, reply),
+                false => inputs.push(self.asked(request, reply)),
+            },
         }
+    }
+
+    /// Holds a change until calls have left, or refuses it where as many are held for clients that still wait.
+    fn hold(&mut self, request: Request, reply: oneshot::Sender<Answer>) {
+        if self.held.len() >= HELD_MAX {
+            self.held.retain(|(_, reply)| !reply.is_closed());
+        }
+        if self.held.len() < HELD_MAX {
+            return self.held.push((request, reply));
+        }
+        // Whoever asked may have left.
+        let _ = reply.send(Err(Unavailable::Busy));
+    }
+
+    /// The changes that were held, but for those of clients that have left.
+    fn take_held(&mut self) -> Vec<Input> {
+        let held = std::mem::take(&mut self.held).into_iter();
+        let held = held.filter(|(_, reply)| !reply.is_closed());
+        held.map(|(request, reply)| self.asked(request, reply))
+            .collect()
+    }
+
+    fn asked(&mut self, request: Request, reply: oneshot::Sender<Answer>) -> Input {
+        self.next_request += 1;
+        let id = self.next_request;
+        self.waiting.insert(id, reply);
+        Input::Request { id, request }
     }
 
     async fn step(&mut self, inputs: Vec<Input>) {
@@ -324,7 +352,7 @@ impl Service {
             Effect::Answer { id, answer } => {
                 if let Some(reply) = self.waiting.remove(&id) {
                     // Whoever asked may have left.
-                    let _ = reply.send(answer);
+                    let _ = reply.send(Ok(answer));
                 }
             }
             Effect::Event(event) => {
@@ -611,6 +639,61 @@ pub(crate) mod tests {
             drop(ended);
             outgoing.drain().await;
             assert!(!outgoing.is_blocked());
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn questions_are_answered_while_more_changes_wait_than_are_held() {
+        while_nothing_is_taken(1, 0, async |handle, link, waiting| {
+            for number in 0..6_000 {
+                let told = FromLink::Input(Input::UnreadableOffers(vec![format!("o{number}")]));
+                let in_time = tokio::time::timeout(Duration::from_millis(200), link.send(told));
+                if in_time.await.is_err() {
+                    break;
+                }
+            }
+            assert_eq!(waiting.len(), waiting.max_capacity());
+            let ask = || {
+                let (handle, name) = (handle.clone(), "none".to_owned());
+                tokio::spawn(async move { handle.request(Request::Restart { name }).await })
+            };
+            let reads = async |count: usize| {
+                for _ in 0..count {
+                    let read = tokio::time::timeout(Duration::from_secs(20), handle.read(|_| ()));
+                    assert_eq!(read.await, Ok(Ok(())));
+                }
+            };
+            let asked: Vec<_> = (0..HELD_MAX + 44).map(|_| ask()).collect();
+            reads(1_000).await;
+            let (refused, held): (Vec<_>, Vec<_>) =
+                asked.into_iter().partition(|asked| asked.is_finished());
+            assert_eq!((refused.len(), held.len()), (44, HELD_MAX));
+            for refused in refused {
+                let answer = refused.await.expect("an answer");
+                assert_eq!(answer, Err(Unavailable::Busy));
+            }
+            // Those of clients that have left make room.
+            let mut held = held.into_iter();
+            for left in held.by_ref().take(10) {
+                left.abort();
+                assert!(left.await.is_err());
+            }
+            let more: Vec<_> = (0..10).map(|_| ask()).collect();
+            reads(100).await;
+            assert!(more.iter().all(|asked| !asked.is_finished()));
+            // What was held is done once the calls have left.
+            for asked in held.chain(more) {
+                while !asked.is_finished() {
+                    while waiting.try_recv().is_ok() {}
+                    reads(1).await;
+                }
+                let answer = asked.await.expect("an answer");
+                assert!(
+                    matches!(answer, Ok(Err(Refusal::NotFound(_)))),
+                    "{answer:?}"
+                );
+            }
         })
         .await;
     }

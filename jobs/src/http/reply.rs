@@ -127,7 +127,13 @@ impl From<Forbidden> for Reply {
 
 impl From<Unavailable> for Reply {
     fn from(unavailable: Unavailable) -> Self {
-        Self::error(StatusCode::SERVICE_UNAVAILABLE, &unavailable.to_string())
+        let text = unavailable.to_string();
+        match unavailable {
+            Unavailable::Busy => Self::later(&text),
+            Unavailable::Ending | Unavailable::Suspended(_) | Unavailable::Unknown => {
+                Self::error(StatusCode::SERVICE_UNAVAILABLE, &text)
+            }
+        }
     }
 }
 
