@@ -400,6 +400,14 @@ impl Job {
         self.record.runs.is_empty() && over.is_some_and(|run| run.failed == 0 && !run.cancelled)
     }
 
+    /// Whether each index of a service has a task. Of one that is updated that is not known: an index may have two.
+    pub(super) fn is_whole(&self) -> bool {
+        let count = self.spec().map_or(0, |spec| spec.count);
+        let indexes = self.tasks.values().map(|task| task.name.index);
+        let indexes: BTreeSet<u32> = indexes.filter(|index| *index < count).collect();
+        self.record.rollout.is_none() && indexes.len() == count as usize
+    }
+
     /// Goes on to kill what was being killed before the scheduler started: tasks of indexes that have succeeded, and of
     /// gangs of which one has ended.
     pub(super) fn resume_kills(&mut self, at: Duration) {

@@ -231,6 +231,9 @@ impl State {
             for (number, run) in &mut job.runs {
                 run.recount(busy.get(number).unwrap_or(&BTreeSet::new()));
             }
+            // A gang that ends lacks a task from the first on: all of this one run, launched by a version that knows nothing
+            // of it and leaves the record as it is.
+            job.record.broken = job.record.broken && !job.is_whole();
             job.resume_kills(self.clock.at);
         }
         Ok(())

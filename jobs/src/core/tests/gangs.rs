@@ -103,6 +103,35 @@ fn the_gang_of_a_service_that_ends_during_an_update_starts_in_one_version() {
 }
 
 #[test]
+fn the_gang_of_a_service_that_a_version_before_has_started_anew_runs_on() {
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    submit(&mut world, service_gang());
+    world.calm(20, None);
+    let tasks = tasks_of(&world, "web");
+    // A version that does not know what was told of it leaves it in the record.
+    let job = world.state.jobs.get_mut("web").expect("a job");
+    job.record.broken = true;
+    for record in job.records() {
+        world
+            .disk
+            .extend(record.value.map(|value| (record.key, value)));
+    }
+    for _ in 0..2 {
+        world.crash();
+        assert!(!world.state.jobs["web"].record.broken);
+        world.calm(60, None);
+        assert_eq!(tasks_of(&world, "web"), tasks);
+        assert_eq!(state_of(&world, "web"), "healthy");
+    }
+    // One that ends is followed by the others.
+    fail(&mut world, &tasks[0]);
+    world.calm(60, None);
+    let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+    assert_eq!((sizes, state_of(&world, "web")), (vec![3; 2], "healthy"));
+}
+
+#[test]
 fn a_gang_that_has_lost_a_member_starts_anew_also_when_the_scheduler_does() {
     let mut world = World::new(1, 3);
     let mut spec = gang("array", 2);
