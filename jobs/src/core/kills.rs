@@ -29,6 +29,8 @@ pub(super) struct Strays {
     waiting: BTreeMap<String, Option<String>>,
     /// There were more than are remembered.
     has_more: bool,
+    /// When kills of them have left last.
+    pressed: Duration,
 }
 
 impl Strays {
@@ -102,7 +104,7 @@ impl State {
             role: None,
             job: String::new(),
             kills: strays,
-            pressed: Duration::ZERO,
+            pressed: self.strays.pressed,
         }));
         for (name, kills) in in_turn(due, self.kills_left) {
             self.kills_left -= kills;
@@ -114,6 +116,7 @@ impl State {
     }
 
     fn kill_strays(&mut self, most: usize) {
+        self.strays.pressed = self.clock.at;
         for _ in 0..most {
             let Some((task_id, agent_id)) = self.strays.waiting.pop_first() else {
                 break;

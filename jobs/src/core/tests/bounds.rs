@@ -176,9 +176,8 @@ fn the_kills_of_a_large_job_leave_a_part_at_a_time_and_others_between_them() {
     assert_eq!((world.kills.len(), killed.len()), (2_001, 2_001));
 }
 
-#[test]
-fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_them() {
-    let mut world = many_tasks(5);
+/// 1,200 tasks run that nothing here knows.
+fn find_strays(world: &mut World) {
     for index in 0..1_200 {
         let status = TaskStatus {
             task_id: TaskId {
@@ -189,6 +188,30 @@ fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_
         };
         world.step(Input::Update(Box::new(status)));
     }
+}
+
+#[test]
+fn kills_of_tasks_that_nothing_here_knows_take_turns_with_those_of_jobs_one_by_one() {
+    let mut world = many_tasks(5);
+    find_strays(&mut world);
+    // No kill may leave, so that those of the job are due with the others.
+    world.kills_waiting = KILLS_MAX;
+    world.pass(Duration::from_millis(100));
+    stop(&mut world, "array");
+    let before = world.kills.len();
+    for _ in 0..20 {
+        world.kills_waiting = KILLS_MAX - 1;
+        world.pass(Duration::from_millis(100));
+    }
+    let left = &world.kills[before..];
+    let of_job = left.iter().filter(|id| id.starts_with("array."));
+    assert_eq!((left.len(), of_job.count()), (20, 10), "{left:?}");
+}
+
+#[test]
+fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_them() {
+    let mut world = many_tasks(5);
+    find_strays(&mut world);
     assert_eq!(world.kills.len(), KILLS_MAX);
     stop(&mut world, "web");
     world.pass(Duration::from_millis(100));
