@@ -134,6 +134,7 @@ impl State {
         };
         let mut job = Job::new(&name, record);
         job.progress.at = self.clock.at;
+        job.begin_dealt();
         self.jobs.insert(name.clone(), job);
         self.save(&name);
         self.event(&name, None, format!("version {target} submitted"));

@@ -32,6 +32,11 @@ impl Dealt {
         self.0.is_empty()
     }
 
+    /// A time was dealt with, whatever became of others.
+    pub(super) fn add_one(&mut self, time: Duration) {
+        self.add(time.saturating_sub(Duration::from_nanos(1)), time);
+    }
+
     /// All times after one moment up to another were dealt with.
     pub(super) fn add(&mut self, after: Duration, until: Duration) {
         if after >= until {

@@ -51,6 +51,14 @@ impl Job {
             let after = last_due.max(now.saturating_sub(MISSED_SPAN));
             record.dealt.add(after, now);
         }
+        self.begin_dealt();
+    }
+
+    /// What a schedule begins at, or the last time of which a version before has left a record, was dealt with.
+    pub(super) fn begin_dealt(&mut self) {
+        if self.is_cron() && self.record.dealt.is_empty() {
+            self.record.dealt.add_one(self.record.last_due);
+        }
     }
 
     pub(super) fn cancel_runs(&mut self) {
@@ -295,7 +303,10 @@ impl State {
                 true => due.last.saturating_sub(MISSED_SPAN),
                 false => job.record.last_due,
             };
-            job.record.dealt.add(after, due.last);
+            // Of what was missed longer ago it is not known whether the clock is ahead, and the time is still to come.
+            if due.is_startable || now.saturating_sub(due.last) <= MISSED_SPAN {
+                job.record.dealt.add(after, due.last);
+            }
             job.record.last_due = due.last;
         }
         self.save(name);
@@ -342,26 +353,31 @@ impl State {
     }
 
     /// Where the clock was ahead and is set back, a schedule goes on from now, if a time of it would be left out that was not
-    /// dealt with.
+    /// dealt with; else it waits, and says so.
     pub(super) fn follow_set_clock(&mut self, name: &str) {
         let (now, next_time) = (self.clock.unix, self.options.next_time);
-        let is_behind = |job: &&mut Job| {
-            let last_due = job.record.last_due;
-            let cron = match job.spec().map(|spec| &spec.kind) {
-                Some(Kind::Cron(cron)) if last_due > now.saturating_add(SET_BACK_MIN) => cron,
-                _ => return false,
-            };
-            let next = job.record.dealt.next(now, |after| next_time(cron, after));
-            next.is_some_and(|next| next < last_due)
-        };
-        let Some(job) = self.jobs.get_mut(name).filter(is_behind) else {
+        let is_ahead = |job: &&mut Job| job.record.last_due > now.saturating_add(SET_BACK_MIN);
+        let Some(job) = self.jobs.get_mut(name).filter(is_ahead) else {
             return;
         };
-        job.record.last_due = now;
-        self.save(name);
-        let text =
-            "the clock was set back: the schedule goes on from now, but for times that it has had";
-        self.event(name, None, text);
+        let Some(Kind::Cron(cron)) = job.spec().map(|spec| &spec.kind) else {
+            return;
+        };
+        let last_due = job.record.last_due;
+        let next = job.record.dealt.next(now, |after| next_time(cron, after));
+        if next.is_some_and(|next| next <= last_due) {
+            job.record.last_due = now;
+            self.save(name);
+            let text = "the clock was set back: the schedule goes on from now, but for times that it has had";
+            return self.event(name, None, text);
+        }
+        if job.record.stop.is_none() {
+            let until = utc(last_due);
+            let text = format!(
+                "the clock was set back: the schedule has had its times until {until}, and goes on after that"
+            );
+            self.event(name, None, text);
+        }
     }
 
     /// The next time of a schedule that is not stopped, found once for each time and version.
@@ -441,6 +457,13 @@ fn last_by(
         }
     }
     last
+}
+
+/// A time since 1970, for a reader.
+fn utc(time: Duration) -> String {
+    let seconds = i64::try_from(time.as_secs()).ok();
+    let time_stamp = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    time_stamp.map_or_else(|| format!("{time:?} after 1970"), |time| time.to_string())
 }
 
 /// Of the run of a gang: whether more are left than may start together.

@@ -234,6 +234,7 @@ impl State {
             // A gang that ends lacks a task from the first on: all of this one run, launched by a version that knows nothing
             // of it and leaves the record as it is.
             job.record.broken = job.record.broken && !job.is_whole();
+            job.begin_dealt();
             job.resume_kills(self.clock.at);
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Schedules: each of their times is run once, whatever becomes of the clock and the scheduler.
 
 use super::*;
+use crate::core::dealt::Dealt;
 use crate::core::runs::TIMES_MAX;
 
 #[test]
@@ -120,7 +121,88 @@ fn a_clock_that_was_ahead_and_is_set_back_while_it_runs_stops_no_schedule() {
 
 #[test]
 fn a_time_that_has_been_run_is_not_run_again_where_the_clock_is_set_back_before_it() {
-    const DAY: u64 = 24 * 3600;
+    for is_of_version_before in [false, true] {
+        let mut world = daily_schedule();
+        world.set_ahead(Duration::from_secs(DAY_END - 10));
+        world.calm(40, None);
+        assert_eq!(started(&world), 1);
+        if is_of_version_before {
+            let job = world.state.jobs.get_mut("nightly").expect("a job");
+            job.record.dealt = Dealt::default();
+            for record in job.records() {
+                let value = record.value.map(|value| (record.key, value));
+                world.disk.extend(value);
+            }
+            set_and_fail_over(&mut world, DAY_END - 130);
+        } else {
+            world.set_ahead(Duration::from_secs(DAY_END - 130));
+        }
+        world.calm(10, None);
+        world.crash();
+        world.calm(170, None);
+        assert_eq!(started(&world), 1);
+        // The next day it runs again.
+        world.set_ahead(Duration::from_secs(DAY_END + DAY - 230));
+        world.calm(40, None);
+        assert_eq!(started(&world), 2);
+    }
+}
+
+#[test]
+fn a_clock_that_was_ahead_by_one_time_or_more_leaves_out_none_of_them() {
+    for (days, fails_over) in [(1, false), (2, false), (2, true), (365, false), (365, true)] {
+        let mut world = daily_schedule();
+        world.calm(10, None);
+        world.set_ahead(Duration::from_secs(days * DAY));
+        world.calm(10, None);
+        world.sync();
+        assert_eq!(started(&world), 0, "{days} days");
+        world.set_ahead(Duration::ZERO);
+        if fails_over {
+            world.crash();
+        }
+        world.calm(10, None);
+        for day in 0..3 {
+            world.set_ahead(Duration::from_secs(DAY_END + day * DAY - 60 - 100 * day));
+            world.calm(100, None);
+            assert_eq!(started(&world), day + 1, "{days} days");
+        }
+    }
+}
+
+#[test]
+fn a_schedule_that_waits_for_a_clock_that_was_set_back_says_until_when() {
+    let mut world = World::new(1, 3);
+    world.success_in_ten = 10;
+    submit(&mut world, cron(Overlap::Skip));
+    world.calm(70, None);
+    world.set_ahead(Duration::from_secs(7_200));
+    world.calm(10, None);
+    world.set_ahead(Duration::ZERO);
+    world.calm(10, None);
+    let events = world.state.history("nightly").expect("a job").events;
+    let told = events.iter().filter(|one| one.text.contains("set back"));
+    let told: Vec<_> = told.map(|one| &*one.text).collect();
+    let text = "the clock was set back: the schedule has had its times until 2023-11-15T00:14:00Z, and goes on after that";
+    assert_eq!(told, [text]);
+    // Another text of it begins with its own times.
+    let before = started(&world);
+    let mut spec = cron(Overlap::Skip);
+    let Kind::Cron(kind) = &mut spec.kind else {
+        panic!("a schedule");
+    };
+    kind.schedule = "*/1 * * * *".to_owned();
+    submit(&mut world, spec);
+    world.calm(60, None);
+    assert_eq!(started(&world), before + 1);
+}
+
+const DAY: u64 = 24 * 3600;
+/// From the origin to the end of its day.
+const DAY_END: u64 = 6_400;
+
+/// A schedule of the end of each day.
+fn daily_schedule() -> World {
     let each_day = |_: &Cron, after: Duration| {
         let next = (after.as_secs() / DAY + 1) * DAY;
         Some(Duration::from_secs(next))
@@ -130,20 +212,7 @@ fn a_time_that_has_been_run_is_not_run_again_where_the_clock_is_set_back_before_
     world.options.next_time = each_day;
     world.state.options.next_time = each_day;
     submit(&mut world, cron(Overlap::Skip));
-    // The origin is 6400 s before the end of a day.
-    world.set_ahead(Duration::from_secs(6_400 - 10));
-    let started = |world: &World| world.state.jobs["nightly"].record.next_run - 1;
-    world.calm(40, None);
-    assert_eq!(started(&world), 1);
-    world.set_ahead(Duration::from_secs(6_400 - 130));
-    world.calm(10, None);
-    world.crash();
-    world.calm(170, None);
-    assert_eq!(started(&world), 1);
-    // The next day it runs again.
-    world.set_ahead(Duration::from_secs(6_400 + DAY - 230));
-    world.calm(40, None);
-    assert_eq!(started(&world), 2);
+    world
 }
 
 fn started(world: &World) -> u64 {
