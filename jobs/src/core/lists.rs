@@ -2,7 +2,7 @@
 //!
 //! Invariant: what one part looks at is bounded, but for one job alone, whatever that has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
 use super::discovery::Discovered;
@@ -53,12 +53,32 @@ pub enum VolumePlace {
 }
 
 impl VolumePlace {
-    #[must_use]
-    pub fn of(volume: &VolumeView) -> Self {
+    fn of(volume: &VolumeView) -> Self {
         match volume.state {
             RELEASING => Self::Releasing(volume.volume_id.clone()),
             _ => Self::OfJob(volume.job.clone(), volume.index),
         }
+    }
+}
+
+/// The parts of one list of volumes.
+#[derive(Debug, Default)]
+pub struct VolumeParts {
+    /// The ids of those that the parts before have: a volume that is released meanwhile comes again at the end.
+    listed: HashSet<String>,
+    /// Where the next part begins; nowhere before the first.
+    pub behind: Option<VolumePlace>,
+    pub is_over: bool,
+}
+
+impl VolumeParts {
+    /// Takes what was read behind the place, up to a number; gives those of it that no part before has.
+    #[must_use]
+    pub fn take(&mut self, mut part: Vec<VolumeView>, most: usize) -> Vec<VolumeView> {
+        self.is_over = part.len() < most;
+        self.behind = part.last().map(VolumePlace::of);
+        part.retain(|volume| self.listed.insert(volume.volume_id.clone()));
+        part
     }
 }
 

@@ -49,7 +49,7 @@ pub use input::{
     Accept, Accepted, Effect, Event, Input, Launch, NamedOperation, Record, Refusal, RefusedAccept,
     Request,
 };
-pub use lists::{DiscoveredPlace, Tally, VolumePlace};
+pub use lists::{DiscoveredPlace, Tally, VolumeParts, VolumePlace};
 pub use plan::{PlaceView, PlanView};
 pub use records::RestoreError;
 pub use state::{Options, State};

@@ -126,7 +126,7 @@ impl State {
     #[must_use]
     pub fn job(&self, name: &str) -> Option<JobView> {
         Some(JobView {
-            tasks: Some(self.task_views(name, None, usize::MAX).0),
+            tasks: Some(self.task_views((name, None), None, usize::MAX).0),
             ..self.job_alone(name)?
         })
     }
@@ -153,15 +153,18 @@ impl State {
         self.jobs.get(name)?.tasks.last_of(most)
     }
 
-    /// Tasks of a job behind a place, up to a number, and the place of the last where there are more.
+    /// Tasks of a job behind a place, up to a number, and the place of the last where there are more. Those of a job of this
+    /// name in another role than the one that is asked for are none of it.
     #[must_use]
     pub fn task_views(
         &self,
-        name: &str,
+        (name, role): (&str, Option<&str>),
         behind: Option<TaskOrder>,
         most: usize,
     ) -> (Vec<TaskView>, Option<TaskOrder>) {
-        let Some(job) = self.jobs.get(name) else {
+        let is_asked_for =
+            |job: &&Job| role.is_none_or(|role| job.spec().is_some_and(|spec| spec.role == role));
+        let Some(job) = self.jobs.get(name).filter(is_asked_for) else {
             return (Vec::new(), None);
         };
         let mut places = job.tasks.places_behind(behind);

@@ -1,14 +1,14 @@
 //! What is read of jobs: their list, one of them, what it was, and the volumes of all.
 //!
-//! Each takes its turn among the readers. Invariant: what is made of very many jobs or tasks is looked at a part at a time,
-//! so that what the core has to decide comes between.
+//! Each takes its turn among the readers. Invariants: what is made of very many jobs or tasks is looked at a part at a time,
+//! so that what the core has to decide comes between; a reader sees nothing of another role in any part.
 
 use http::StatusCode;
 use meseta_daemon::query::Query;
 use serde::Serialize;
 
 use super::{Permitted, Reply, permission};
-use crate::core::{JobView, NoPlace, State, TaskOrder, VolumePlace};
+use crate::core::{JobView, NoPlace, State, TaskOrder, VolumeParts};
 
 /// Tasks and volumes that are looked at between two steps of the core.
 const TASKS_PER_LOOK: usize = 1_000;
@@ -98,14 +98,17 @@ pub(super) async fn volumes(permitted: Permitted) -> Result<Reply, Reply> {
     let (counts, mut turn) = turn.look(&context.handle, State::volume_counts).await?;
     turn.reserve(permitted.seen_of(&counts) * VOLUME_BYTES)
         .await?;
-    let (mut json, mut last) = (ListWriter::of(&Nothing {}, "volumes")?, None);
+    let mut json = ListWriter::of(&Nothing {}, "volumes")?;
+    let mut parts = VolumeParts::default();
     loop {
-        let looked = move |state: &State| state.volumes_behind(last.as_ref(), VOLUMES_PER_LOOK);
-        let (mut volumes, next) = turn.look(&context.handle, looked).await?;
-        (turn, last) = (next, volumes.last().map(VolumePlace::of));
+        let behind = parts.behind.take();
+        let looked = move |state: &State| state.volumes_behind(behind.as_ref(), VOLUMES_PER_LOOK);
+        let (part, next) = turn.look(&context.handle, looked).await?;
+        turn = next;
+        let mut volumes = parts.take(part, VOLUMES_PER_LOOK);
         volumes.retain(|volume| permitted.sees(&volume.role));
         json.add(&volumes)?;
-        if last.is_none() {
+        if parts.is_over {
             return turn.answer(json.end()).await;
         }
     }
@@ -127,11 +130,12 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
             true => state.summary(&wanted),
             false => state.job_alone(&wanted),
         };
-        Some((job?, state.authority_of(&wanted)?))
+        let tasks = (state.task_count(&wanted), page.place(state, &wanted));
+        Some((job?, state.authority_of(&wanted)?, tasks))
     };
-    let (found, turn) = turn.look(&context.handle, looked).await?;
-    let seen = found.filter(|(job, _)| permitted.sees(&job.role));
-    let (job, authority) = seen.ok_or_else(|| Reply::no_job(name))?;
+    let (found, mut turn) = turn.look(&context.handle, looked).await?;
+    let seen = found.filter(|(job, ..)| permitted.sees(&job.role));
+    let (job, authority, (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
     let mut shown = Shown {
         job,
         actions: permission::actions(&caller.approver, &authority, &context.user),
@@ -140,16 +144,14 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     if is_brief {
         return turn.answer_with(shown).await;
     }
-    let wanted = name.to_owned();
-    let looked = move |state: &State| (state.task_count(&wanted), page.place(state, &wanted));
-    let ((total, mut behind), mut turn) = turn.look(&context.handle, looked).await?;
     shown.tasks_total = Some(total);
     turn.reserve(total.min(page.limit) * TASK_BYTES).await?;
     let mut json = ListWriter::of(&shown, "tasks")?;
     let mut left = page.limit;
     while left > 0 {
         let (wanted, most) = (name.to_owned(), left.min(TASKS_PER_LOOK));
-        let looked = move |state: &State| state.task_views(&wanted, behind, most);
+        let role = shown.job.role.clone();
+        let looked = move |state: &State| state.task_views((&wanted, Some(&role)), behind, most);
         let ((views, next), then) = turn.look(&context.handle, looked).await?;
         (turn, behind) = (then, next);
         left = left.saturating_sub(views.len());

@@ -1,7 +1,8 @@
 //! What readers see of all jobs, a part at a time: together it is all that there is.
 
 use super::*;
-use crate::core::{Tally, VolumePlace};
+use crate::core::view::VolumeView;
+use crate::core::{Tally, VolumeParts};
 use crate::spec;
 
 /// Jobs of each kind, of which some have tasks with ports and volumes, one of which is to be released.
@@ -49,18 +50,64 @@ fn the_parts_of_the_volumes_are_all_of_them() {
     let releasing = all.iter().filter(|volume| volume.state == "releasing");
     assert_eq!(releasing.count(), 2);
     for most in 1..7 {
-        let (mut parts, mut last) = (Vec::new(), None);
-        loop {
-            let part = world.state.volumes_behind(last.as_ref(), most);
+        let (mut parts, mut list) = (Vec::new(), VolumeParts::default());
+        while !list.is_over {
+            let part = world.state.volumes_behind(list.behind.as_ref(), most);
             assert!(part.len() <= most);
-            last = part.last().map(VolumePlace::of);
-            parts.extend(part);
-            if last.is_none() {
-                break;
-            }
+            parts.extend(list.take(part, most));
         }
         assert_eq!(parts, all, "{most} at a time");
     }
+}
+
+#[test]
+fn a_volume_that_is_released_between_two_parts_is_listed_once() {
+    let mut world = world();
+    let mut list = VolumeParts::default();
+    let mut listed = Vec::new();
+    let read = |world: &World, list: &VolumeParts, most| {
+        world.state.volumes_behind(list.behind.as_ref(), most)
+    };
+    listed.extend(list.take(read(&world, &list, 3), 3));
+    let (name, purge) = (listed[0].job.clone(), true);
+    world.request(Request::Stop { name, purge });
+    world.sync();
+    while world.deliver() {}
+    world.sync();
+    let all = world.state.volumes_behind(None, usize::MAX);
+    let released = all.iter().find(|one| one.volume_id == listed[0].volume_id);
+    assert_eq!(released.map(|one| one.state), Some("releasing"));
+    while !list.is_over {
+        listed.extend(list.take(read(&world, &list, 3), 3));
+    }
+    let ids = |volumes: &[VolumeView]| {
+        let mut ids: Vec<_> = volumes.iter().map(|one| one.volume_id.clone()).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids(&listed), ids(&all));
+}
+
+#[test]
+fn a_part_has_no_task_of_a_job_that_is_submitted_in_another_role_meanwhile() {
+    let mut world = world();
+    let seen = |world: &World, role| {
+        let (tasks, _) = world.state.task_views(("web0", Some(role)), None, 10);
+        tasks.len()
+    };
+    assert_eq!((seen(&world, "r"), seen(&world, "s")), (3, 0));
+    let (name, purge) = ("web0".to_owned(), true);
+    world.request(Request::Stop { name, purge });
+    world.calm(10, None);
+    assert_eq!(seen(&world, "r"), 0);
+    let mut spec = service(2, 1, 1);
+    (spec.name, spec.role) = ("web0".to_owned(), "s".to_owned());
+    submit(&mut world, spec);
+    while world.deliver() {}
+    world.offer_in("s", "a0", 2);
+    while world.deliver() {}
+    world.sync();
+    assert_eq!((seen(&world, "r"), seen(&world, "s")), (0, 2));
 }
 
 #[test]
