@@ -72,12 +72,17 @@ pub struct VolumeParts {
 }
 
 impl VolumeParts {
-    /// Takes what was read behind the place, up to a number; gives those of it that no part before has.
+    /// Takes what was read behind the place, up to a number; gives those of it that are listed, and that no part before has.
     #[must_use]
-    pub fn take(&mut self, mut part: Vec<VolumeView>, most: usize) -> Vec<VolumeView> {
+    pub fn take(
+        &mut self,
+        mut part: Vec<VolumeView>,
+        most: usize,
+        is_listed: impl Fn(&VolumeView) -> bool,
+    ) -> Vec<VolumeView> {
         self.is_over = part.len() < most;
         self.behind = part.last().map(VolumePlace::of);
-        part.retain(|volume| self.listed.insert(volume.volume_id.clone()));
+        part.retain(|volume| is_listed(volume) && self.listed.insert(volume.volume_id.clone()));
         part
     }
 }

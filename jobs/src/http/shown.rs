@@ -8,7 +8,7 @@ use meseta_daemon::query::Query;
 use serde::Serialize;
 
 use super::{Permitted, Reply, permission};
-use crate::core::{JobView, NoPlace, State, TaskOrder, VolumeParts};
+use crate::core::{JobView, NoPlace, State, TaskOrder, VolumeParts, VolumeView};
 
 /// Tasks and volumes that are looked at between two steps of the core.
 const TASKS_PER_LOOK: usize = 1_000;
@@ -105,9 +105,8 @@ pub(super) async fn volumes(permitted: Permitted) -> Result<Reply, Reply> {
         let looked = move |state: &State| state.volumes_behind(behind.as_ref(), VOLUMES_PER_LOOK);
         let (part, next) = turn.look(&context.handle, looked).await?;
         turn = next;
-        let mut volumes = parts.take(part, VOLUMES_PER_LOOK);
-        volumes.retain(|volume| permitted.sees(&volume.role));
-        json.add(&volumes)?;
+        let is_seen = |volume: &VolumeView| permitted.sees(&volume.role);
+        json.add(&parts.take(part, VOLUMES_PER_LOOK, is_seen))?;
         if parts.is_over {
             return turn.answer(json.end()).await;
         }

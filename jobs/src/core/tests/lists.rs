@@ -54,7 +54,7 @@ fn the_parts_of_the_volumes_are_all_of_them() {
         while !list.is_over {
             let part = world.state.volumes_behind(list.behind.as_ref(), most);
             assert!(part.len() <= most);
-            parts.extend(list.take(part, most));
+            parts.extend(list.take(part, most, |_| true));
         }
         assert_eq!(parts, all, "{most} at a time");
     }
@@ -68,7 +68,7 @@ fn a_volume_that_is_released_between_two_parts_is_listed_once() {
     let read = |world: &World, list: &VolumeParts, most| {
         world.state.volumes_behind(list.behind.as_ref(), most)
     };
-    listed.extend(list.take(read(&world, &list, 3), 3));
+    listed.extend(list.take(read(&world, &list, 3), 3, |_| true));
     let (name, purge) = (listed[0].job.clone(), true);
     world.request(Request::Stop { name, purge });
     world.sync();
@@ -78,7 +78,7 @@ fn a_volume_that_is_released_between_two_parts_is_listed_once() {
     let released = all.iter().find(|one| one.volume_id == listed[0].volume_id);
     assert_eq!(released.map(|one| one.state), Some("releasing"));
     while !list.is_over {
-        listed.extend(list.take(read(&world, &list, 3), 3));
+        listed.extend(list.take(read(&world, &list, 3), 3, |_| true));
     }
     let ids = |volumes: &[VolumeView]| {
         let mut ids: Vec<_> = volumes.iter().map(|one| one.volume_id.clone()).collect();
