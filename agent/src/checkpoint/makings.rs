@@ -252,6 +252,9 @@ impl Makings {
 pub(super) mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
+    use meseta_proto::convert;
+    use meseta_proto::mesos::v1 as pb;
+
     use super::super::holdings::tests::{Disk as Kind, holdings_of, volume_on};
     use super::super::{NotReady, Store, VolumePlaces, Write, read};
     use super::*;
@@ -280,6 +283,29 @@ pub(super) mod tests {
             let changed = &self.shared.changed;
             let waited = changed.wait_timeout_while(self.disks(), LIMIT, is_busy);
             assert!(!waited.expect("no panic").1.timed_out(), "{self:?}");
+        }
+    }
+
+    /// As beside a thread that hangs on a disk; with volumes of these roles there.
+    pub(crate) fn silent_disk<const N: usize>(
+        root: &Path,
+        roles: [&str; N],
+    ) -> (VolumePlaces, [pb::Resource; N]) {
+        let places = VolumePlaces::default();
+        let mut disks = places.makings.disks();
+        disks.insert(root.to_owned(), Disk::default());
+        drop(disks);
+        let volume = |role| {
+            let volume = volume_on(Kind::Path, root, role);
+            convert::to_resource(&volume, convert::Format::PostRefinement).expect("a message")
+        };
+        (places, roles.map(volume))
+    }
+
+    /// Such a disk goes on with something.
+    pub(crate) fn go_on(places: &VolumePlaces, root: &Path) {
+        if let Some(disk) = places.makings.disks().get_mut(root) {
+            disk.turns += 1;
         }
     }
 

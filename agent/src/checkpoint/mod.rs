@@ -45,6 +45,8 @@ pub(crate) use holdings::{check_place, make_again};
 pub use layout::{Layout, RunKey, TaskKey, inside};
 pub use limitation::Limitation;
 pub(crate) use limitation::{decode_limitation, encode_limitation};
+#[cfg(test)]
+pub(crate) use makings::tests::{go_on, silent_disk};
 pub use pending_writes::Lsn;
 pub use read::{
     AgentImage, Damage, ExecutorImage, FrameworkImage, Image, ReadError, RunImage, TaskImage, read,

@@ -40,7 +40,9 @@ impl Containerizer {
     async fn launch_in_turn(self, plan: LaunchPlan, cancelled: CancellationToken) {
         let container = plan.container.clone();
         // Before a turn is taken, which others wait for.
-        if let Err(cause) = self.volumes_emptied(&plan).await {
+        let (settings, wanted) = (self.settings(), volumes_of(&plan));
+        let emptied = volumes::emptied(&settings.places, &settings.layout, &wanted);
+        if let Err(cause) = unless_killed(&cancelled, emptied).await {
             return self.not_launched(container, cause.into()).await;
         }
         let has_uris = |command: &pb::CommandInfo| !command.uris.is_empty();
@@ -80,12 +82,6 @@ impl Containerizer {
             Ok(launched) => self.running(&plan, launched).await,
             Err(cause) => self.not_launched(container, cause.into()).await,
         }
-    }
-
-    async fn volumes_emptied(&self, plan: &LaunchPlan) -> Result<(), Failure> {
-        let settings = &self.inner.options.settings;
-        volumes::emptied(settings, &plan.volumes).await?;
-        Ok(volumes::emptied(settings, &plan.parent_volumes).await?)
     }
 
     /// Makes the sandbox and fetches into it what the command names.
@@ -159,7 +155,7 @@ impl Containerizer {
             },
             inspection_limits: InspectionLimits::of_plan(plan, self.layout()),
             volumes: None,
-            change_lock: Applied::at_first(plan.demand),
+            change_lock: Applied::at_first(plan.demand, &plan.volumes),
         });
         self.inner
             .table()
@@ -172,6 +168,23 @@ impl Containerizer {
         self.inner.tell(started).await;
         // A task of its own: this one holds all that a launch needs, and would for the container's life.
         tokio::spawn(async move { self.watch(live).await });
+    }
+}
+
+/// The persistent volumes that a container is launched with.
+pub(crate) fn volumes_of(plan: &LaunchPlan) -> Vec<pb::Resource> {
+    let all = plan.volumes.iter().chain(&plan.parent_volumes);
+    all.cloned().collect()
+}
+
+/// What something that a launch waits for gives; a kill is not held up by it.
+async fn unless_killed<E: Into<Failure>>(
+    cancelled: &CancellationToken,
+    waited_for: impl Future<Output = Result<(), E>>,
+) -> Result<(), Failure> {
+    match cancelled.run_until_cancelled(waited_for).await {
+        Some(waited) => waited.map_err(Into::into),
+        None => Err(Failure::new(KILLED_BEFORE_LAUNCH)),
     }
 }
 
@@ -193,4 +206,31 @@ fn launch_now(
     Ok(containerizer
         .containers()
         .launch(&isolated(spec, isolation))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::checkpoint::{Layout, silent_disk};
+
+    /// The kill had an effect once the disk had done all that others waited for.
+    #[tokio::test(start_paused = true)]
+    async fn a_launch_that_waits_for_a_disk_is_killed_at_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(&dir.path().join("w"));
+        let (places, [volume]) = silent_disk(&dir.path().join("disk"), ["a"]);
+        let volumes = [volume];
+        let cancelled = CancellationToken::new();
+        let began = tokio::time::Instant::now();
+        let emptied = volumes::emptied(&places, &layout, &volumes);
+        let mut launch = Box::pin(unless_killed(&cancelled, emptied));
+        let waited = tokio::time::timeout(Duration::from_secs(1), &mut launch).await;
+        assert!(waited.is_err(), "it waits");
+        cancelled.cancel();
+        let killed = launch.await.map_err(String::from);
+        assert_eq!(killed, Err(KILLED_BEFORE_LAUNCH.to_owned()));
+        assert_eq!(began.elapsed(), Duration::from_secs(1));
+    }
 }

@@ -249,7 +249,7 @@ fn settle(
                 own_limits: expected.own_limits,
                 inspection_limits: inspection_limits_of(run, expected, containerizer),
                 volumes: None,
-                change_lock: Applied::at_first(demand),
+                change_lock: Applied::at_first(demand, &[]),
             };
             let name = ContainerName::new(container.as_str()).ok();
             let limitation = name.and_then(|name| {
@@ -468,7 +468,7 @@ mod tests {
             own_limits: true,
             inspection_limits: InspectionLimits::default(),
             volumes: None,
-            change_lock: Applied::at_first(demand(96)),
+            change_lock: Applied::at_first(demand(96), &[]),
         };
         let gone = ContainerId::new("gone").expect("an id");
         let name = ContainerName::new("orphan").expect("a name");

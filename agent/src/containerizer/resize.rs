@@ -2,7 +2,7 @@
 //!
 //! Invariant: of several resizes the newest holds in the end; a hard memory limit is lowered once what runs fits below it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use meseta_daemon::error_chain::chain;
 use meseta_isolators::{ContainerError, ContainerName, Demand, Shrink, note_repeated};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{ContainerId, Resources};
+use prost::Message as _;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -57,11 +58,11 @@ impl Containerizer {
     }
 
     /// Waits for as long as data of destroyed volumes is left at the places of those that a container that runs is to
-    /// have: what runs in it already is not to end for that.
+    /// have further, or their disks do not answer: what runs in it already is not to end for that.
     async fn wait_for_volumes(&self, container: &ContainerId) {
         let settings = &self.inner.options.settings;
-        while let Some(wanted) = self.volumes_of(container) {
-            match volumes::emptied(settings, &wanted).await {
+        while let Some(further) = self.further_volumes_of(container).await {
+            match volumes::emptied(&settings.places, &settings.layout, &further).await {
                 Ok(()) => return,
                 Err(error) => {
                     warn!(container_id = %container, error = %chain(&error), "a container waits for the place of a volume");
@@ -70,12 +71,14 @@ impl Containerizer {
         }
     }
 
-    /// The volumes that a container that runs is to have.
-    fn volumes_of(&self, container: &ContainerId) -> Option<Vec<pb::Resource>> {
-        match self.inner.table().get(container) {
-            Some(Entry::Running(live)) => live.volumes.clone(),
-            _ => None,
-        }
+    /// The volumes that a container that runs is to have and has not yet.
+    async fn further_volumes_of(&self, container: &ContainerId) -> Option<Vec<pb::Resource>> {
+        let live = match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => live.clone(),
+            _ => return None,
+        };
+        let wanted = live.volumes.as_ref()?;
+        Some(further(wanted, &live.change_lock.lock().await.volumes))
     }
 
     /// Brings a container to what it is to have by now: of several resizes at once each finds what the
@@ -96,6 +99,11 @@ impl Containerizer {
         let volumes_requested = live.volumes.clone().unwrap_or_default();
         let with_volumes = applied.may_have_volumes || !volumes_requested.is_empty();
         let has_some = !volumes_requested.is_empty();
+        let further = further(&volumes_requested, &applied.volumes);
+        let still = kept(&applied.volumes, &volumes_requested);
+        // If this fails it has these for certain: no step concerns them.
+        applied.volumes = still;
+        let given = volumes_requested.clone();
         let demand = live.demand;
         let asked = name.clone();
         let updated = blocking(move || {
@@ -107,7 +115,7 @@ impl Containerizer {
             let settings = &inner.options.settings;
             let layout = &settings.layout;
             let context = volumes::VolumeContext::new(settings, &live.run, &live.container);
-            volumes::make_ready(settings, &volumes_requested)?;
+            volumes::make_ready(settings, &further)?;
             let volumes_requested = volumes::of_resources(layout, &volumes_requested)?;
             let owner = volumes::owner(&context, settings.switch_user)?;
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());
@@ -125,6 +133,7 @@ impl Containerizer {
         *applied = Applied {
             demand,
             may_have_volumes: has_some,
+            volumes: given,
         };
         let attempted = self.shrink(container.clone(), name, demand);
         // The end of a task is not held up for as long as the kernel may need to write pages back.
@@ -200,6 +209,22 @@ impl Containerizer {
     }
 }
 
+/// Those of the wanted volumes that a container has not: the disks of the others need not answer for it.
+fn further(wanted: &[pb::Resource], had: &[pb::Resource]) -> Vec<pb::Resource> {
+    let had: BTreeSet<_> = had.iter().map(pb::Resource::encode_to_vec).collect();
+    let wanted = wanted.iter();
+    let further = wanted.filter(|one| !had.contains(&one.encode_to_vec()));
+    further.cloned().collect()
+}
+
+/// Those of the volumes that a container has which it is to keep.
+fn kept(had: &[pb::Resource], wanted: &[pb::Resource]) -> Vec<pb::Resource> {
+    let wanted: BTreeSet<_> = wanted.iter().map(pb::Resource::encode_to_vec).collect();
+    let had = had.iter();
+    let kept = had.filter(|one| wanted.contains(&one.encode_to_vec()));
+    kept.cloned().collect()
+}
+
 /// Takes up what a container is to have from now on.
 pub(super) fn note_request(
     table: &mut BTreeMap<ContainerId, Entry>,
@@ -236,6 +261,27 @@ async fn tried_again<F: Future<Output = Result<(), Failure>>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::{Layout, silent_disk};
+
+    /// It waited for ever, with the ends of its tasks, once the disk of a volume that it had hung.
+    #[tokio::test(start_paused = true)]
+    async fn a_container_waits_for_the_disks_of_further_volumes_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(&dir.path().join("w"));
+        let (places, [had, new]) = silent_disk(&dir.path().join("disk"), ["a", "b"]);
+        let resized = async |wanted: &[pb::Resource], had: &[pb::Resource]| {
+            let further = further(wanted, had);
+            volumes::emptied(&places, &layout, &further).await.is_ok()
+        };
+        let (had, both) = (vec![had.clone()], [had, new]);
+        assert!(resized(&had, &had).await);
+        assert!(resized(&[], &had).await);
+        assert!(!resized(&both, &had).await);
+        // Nothing is known of one that was found.
+        assert!(!resized(&had, &[]).await);
+        assert_eq!(further(&both, &had), both[1..]);
+        assert_eq!(kept(&both, &had), had);
+    }
 
     /// Attempts made, and how it ended, where so many of them fail; and how long that took.
     async fn tried(failing: u32) -> (u32, Result<(), String>, Duration) {

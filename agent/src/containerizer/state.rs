@@ -75,20 +75,26 @@ pub(crate) struct LiveContainer {
 }
 
 /// What a container was given last.
-#[derive(Copy, Clone, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Applied {
     /// The demand that its limits were last set to.
     pub(crate) demand: Demand,
     /// Whether volumes may be mounted in it.
     pub(crate) may_have_volumes: bool,
+    /// The persistent volumes that it has for certain: none of a container that was found.
+    pub(crate) volumes: Vec<pb::Resource>,
 }
 
 impl Applied {
-    /// Those of a container that was launched or found with this demand.
-    pub(super) fn at_first(demand: Demand) -> Arc<tokio::sync::Mutex<Self>> {
+    /// Those of a container that was launched with this demand and these volumes, or found.
+    pub(super) fn at_first(
+        demand: Demand,
+        volumes: &[pb::Resource],
+    ) -> Arc<tokio::sync::Mutex<Self>> {
         Arc::new(tokio::sync::Mutex::new(Self {
             demand,
             may_have_volumes: true,
+            volumes: volumes.to_vec(),
         }))
     }
 }
