@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::BootId;
-use meseta_isolators::beneath::Folder;
+use meseta_isolators::beneath::{Folder, RemovalProgress};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -363,34 +363,46 @@ impl Gc {
             return;
         }
         let removed = self.remove(path, goes_on);
-        if let Ok(false) = removed {
-            return;
-        }
-        if let Err(error) = removed {
-            warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
-            self.inner.failed.fetch_add(1, Ordering::Relaxed);
-            let mut known = self.known();
-            if known.waiting.contains_key(path) {
-                let before = known.again.get(path).map(|again| again.pause * 2);
-                let pause = before.unwrap_or(PAUSE_AFTER_FAILURE);
-                let pause = pause.min(PAUSE_AFTER_FAILURE_MAX);
-                // A removal may have taken longer than the pause.
-                let at = now.max(uptime()) + pause;
-                known.again.insert(path.to_owned(), Again { at, pause });
-            }
-            return;
-        }
-        info!(path = %path.display(), "removed an old sandbox");
-        self.inner.removed.fetch_add(1, Ordering::Relaxed);
-        self.known().forget(path);
+        self.note_removal(path, now, removed);
     }
 
-    /// Whether it was done with all.
-    fn remove(&self, sandbox: &Path, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+    /// Takes up how far a removal came.
+    fn note_removal(&self, path: &Path, now: Duration, removed: io::Result<RemovalProgress>) {
+        match removed {
+            Ok(RemovalProgress::Done) => {
+                info!(path = %path.display(), "removed an old sandbox");
+                self.inner.removed.fetch_add(1, Ordering::Relaxed);
+                self.known().forget(path);
+            }
+            Ok(RemovalProgress::Stopped(None)) => {}
+            // Others of its framework have their turn in the pause, which stays short: more of it may go.
+            Ok(RemovalProgress::Stopped(Some(error))) => self.try_later(path, now, &error, 1),
+            Err(error) => self.try_later(path, now, &error, 2),
+        }
+    }
+
+    /// Has a sandbox tried again after a pause, which is so many times that before.
+    fn try_later(&self, path: &Path, now: Duration, error: &io::Error, factor: u32) {
+        warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
+        self.inner.failed.fetch_add(1, Ordering::Relaxed);
+        let mut known = self.known();
+        if known.waiting.contains_key(path) {
+            let before = known.again.get(path).map(|again| again.pause * factor);
+            let pause = before.unwrap_or(PAUSE_AFTER_FAILURE);
+            let pause = pause.min(PAUSE_AFTER_FAILURE_MAX);
+            // A removal may have taken longer than the pause.
+            let at = now.max(uptime()) + pause;
+            known.again.insert(path.to_owned(), Again { at, pause });
+        }
+    }
+
+    fn remove(&self, sandbox: &Path, goes_on: &dyn Fn() -> bool) -> io::Result<RemovalProgress> {
         detach_mounts(sandbox)?;
         match (sandbox.parent().map(Folder::open), sandbox.file_name()) {
             (Some(Ok(runs)), Some(name)) => match runs.remove_while(Path::new(name), goes_on) {
-                Ok(false) => return Ok(false),
+                Ok(RemovalProgress::Stopped(failure)) => {
+                    return Ok(RemovalProgress::Stopped(failure));
+                }
                 removed => unless_gone(removed.map(drop))?,
             },
             (Some(Err(error)), _) if error.kind() != ErrorKind::NotFound => {
@@ -400,7 +412,7 @@ impl Gc {
         }
         let runs = sandbox.parent();
         runs.map_or(Ok(()), |runs| self.remove_emptied(runs))?;
-        Ok(true)
+        Ok(RemovalProgress::Done)
     }
 
     /// Removes a folder that held sandboxes, and those above it, as far as they hold nothing: what a run is about to be made
@@ -709,6 +721,35 @@ mod tests {
         );
         assert!(!path.join("slaves/S0/frameworks").exists());
         assert_eq!((gc.counts().removed, gc.counts().failed), (2, 0));
+    }
+
+    /// It was tried in every turn, in silence, and the others of its framework never.
+    #[test]
+    fn a_sandbox_of_which_something_is_left_starves_no_other_of_its_framework() {
+        let (_dir, mut gc, runs) = site();
+        Arc::get_mut(&mut gc.inner).expect("alone").turn = Duration::ZERO;
+        // By name the one that cannot be removed has its turn first.
+        std::fs::rename(runs.join("old"), runs.join("a")).expect("renamed");
+        gc.discard(runs.join("a"));
+        gc.discard(runs.join("new"));
+        let framework = runs.ancestors().nth(3).expect("above").to_owned();
+        let late = uptime() + WEEK + WEEK;
+        let left = || RemovalProgress::Stopped(Some(ErrorKind::PermissionDenied.into()));
+        gc.note_removal(&runs.join("a"), late, Ok(left()));
+        assert_eq!(gc.counts().failed, 1);
+        gc.known().removals.add(&framework, late);
+        let mut turns = 0;
+        while let Some(turn) = gc.next_turn() {
+            turn.take();
+            turns += 1;
+            assert!(turns < 10, "it ends");
+        }
+        assert!(!runs.join("new").exists());
+        assert!(runs.join("a").exists());
+        // The pause stays as it is.
+        gc.note_removal(&runs.join("a"), late, Ok(left()));
+        let again = gc.known().again[&runs.join("a")];
+        assert_eq!(again.pause, PAUSE_AFTER_FAILURE);
     }
 
     /// The walk may meet a sandbox that was made since it began, or before the run was heard to begin.

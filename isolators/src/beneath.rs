@@ -68,6 +68,15 @@ impl AsFd for Folder {
     }
 }
 
+/// How far a removal came that may be stopped.
+#[derive(Debug)]
+pub enum RemovalProgress {
+    /// Nothing is left.
+    Done,
+    /// It was stopped before it was done; with why something that it came by could not be removed.
+    Stopped(Option<io::Error>),
+}
+
 /// A file that output goes to.
 #[derive(Debug)]
 pub struct OutputFile {
@@ -213,30 +222,42 @@ impl Folder {
         self.remove_while(path, &|| true).map(drop)
     }
 
-    /// The same for as long as `goes_on`, which is asked after each entry: one of them goes in any case. Whether it was done
-    /// with all.
-    pub fn remove_while(&self, path: &Path, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+    /// The same for as long as `goes_on`, which is asked after each entry: one of them is tried in any case.
+    pub fn remove_while(
+        &self,
+        path: &Path,
+        goes_on: &dyn Fn() -> bool,
+    ) -> io::Result<RemovalProgress> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let parent = match self.folder(path.parent().unwrap_or(Path::new(""))) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(RemovalProgress::Done);
+            }
             parent => parent?,
         };
         match unlinkat(&parent.fd, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => return Ok(true),
+            Ok(()) | Err(Errno::ENOENT) => return Ok(RemovalProgress::Done),
             Err(Errno::EISDIR | Errno::EPERM) => {}
             Err(error) => return Err(error.into()),
         }
         let top = match parent.step_into(name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(RemovalProgress::Done);
+            }
             top => top?,
         };
         let mut removal = Removal::new(&top, now, goes_on);
         loop {
             removal.empty_top()?;
             match unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir) {
-                Err(Errno::ENOTEMPTY | Errno::EEXIST) if removal.is_stopped => return Ok(false),
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) if removal.is_stopped => {
+                    return Ok(removal.stopped());
+                }
                 Err(Errno::ENOTEMPTY | Errno::EEXIST) if removal.goes_on(0) => {}
-                removed => return removal.into_result(gone(removed)).map(|()| true),
+                removed => {
+                    let removed = removal.into_result(gone(removed));
+                    return removed.map(|()| RemovalProgress::Done);
+                }
             }
         }
     }
@@ -325,6 +346,11 @@ impl<'a> Removal<'a> {
         }
         let text = format!("{} entries are left: {failure}", self.left);
         Err(io::Error::new(failure.kind(), text))
+    }
+
+    /// As it was stopped.
+    fn stopped(self) -> RemovalProgress {
+        RemovalProgress::Stopped(self.into_result(Ok(())).err())
     }
 
     fn empty_top(&mut self) -> io::Result<()> {

@@ -277,20 +277,32 @@ fn a_tree_can_be_removed_in_pieces() {
     }
     let folder = Folder::open(&inside).expect("opened");
     let mut pieces = 0;
-    while !folder
-        .remove_while(Path::new("tree"), &|| false)
-        .expect("removed")
-    {
+    let one_piece = || {
+        let progress = folder.remove_while(Path::new("tree"), &|| false);
+        progress.expect("removed")
+    };
+    while let RemovalProgress::Stopped(failure) = one_piece() {
+        assert!(failure.is_none(), "{failure:?}");
         pieces += 1;
         assert!(pieces < 1_000, "each takes something away");
     }
     assert!(pieces > DEPTH_MAX, "{pieces}");
     assert!(!inside.join("tree").exists());
-    assert!(
-        folder
-            .remove_while(Path::new("tree"), &|| false)
-            .expect("nothing is there")
-    );
+    assert!(matches!(one_piece(), RemovalProgress::Done));
+}
+
+/// It was forgotten, and tried again at once.
+#[test]
+fn a_removal_that_is_stopped_tells_what_could_not_be_removed() {
+    let (_dir, inside, _) = place();
+    let folder = Folder::open(&inside).expect("opened");
+    let mut removal = Removal::new(&folder, now, &|| false);
+    removal.left = 1;
+    removal.failure = Some(Errno::EIO.into());
+    let RemovalProgress::Stopped(Some(failure)) = removal.stopped() else {
+        panic!("it was stopped, and something is left");
+    };
+    assert!(failure.to_string().starts_with("1 entries are left"));
 }
 
 #[test]
