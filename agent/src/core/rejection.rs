@@ -1,8 +1,10 @@
 //! Why a task that came is not run, as its framework is told.
 
+use std::collections::BTreeSet;
+
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_resources::{Resource, Resources};
+use meseta_resources::{Resource, Resources, VolumeMode};
 use prost::Message as _;
 
 /// Why a task will not be run.
@@ -94,15 +96,30 @@ pub(super) fn check_volumes<'a>(
     resources: impl IntoIterator<Item = &'a Resources>,
 ) -> Result<(), Rejection> {
     let asked = container.map_or(0, |container| container.volumes.len());
-    let persistent = resources.into_iter().flat_map(Resources::iter);
-    let persistent = persistent.filter(|resource| Resource::is_persistent_volume(resource));
-    let count = asked + persistent.count();
+    let all = resources.into_iter().flat_map(Resources::iter);
+    // One that several tasks share at one place is mounted once.
+    let persistent: BTreeSet<_> = all.filter_map(mounted_as).collect();
+    let count = asked + persistent.len();
     if count > VOLUMES_MAX {
         return Err(Rejection::invalid(format!(
             "the {whose} has {count} volumes, and a container may have {VOLUMES_MAX} at most"
         )));
     }
     Ok(())
+}
+
+/// What tells persistent volumes of one container apart.
+fn mounted_as(resource: &Resource) -> Option<impl Ord> {
+    let disk = resource.disk()?;
+    let persistence = disk.persistence.as_ref()?;
+    let mount = disk.volume.as_ref();
+    Some((
+        resource.reservation_role(),
+        &disk.source,
+        &persistence.id,
+        mount.map(|mount| (&mount.container_path, mount.mode == VolumeMode::ReadOnly)),
+        resource.is_shared(),
+    ))
 }
 
 /// Whether an executor can ever be told of new tasks in one event.
@@ -137,4 +154,39 @@ fn check_event(what: &str, bytes: usize, bytes_max: usize) -> Result<(), Rejecti
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::convert;
+
+    use super::*;
+    use crate::checkpoint::silent_disk;
+
+    /// A group was refused whose tasks share a volume, since each of them counted.
+    #[test]
+    fn a_volume_that_tasks_share_is_one_of_their_container() {
+        let (_, [volume]) = silent_disk(std::path::Path::new("/disk"), ["a"]);
+        let at = |number: usize| {
+            let mut volume = volume.clone();
+            volume.shared = Some(pb::resource::SharedInfo::default());
+            if let Some(disk) = &mut volume.disk {
+                disk.volume = Some(pb::Volume {
+                    container_path: format!("v{number}"),
+                    mode: pb::volume::Mode::Rw.into(),
+                    ..pb::Volume::default()
+                });
+            }
+            convert::resources(&[volume]).expect("sound")
+        };
+        let shared: Vec<_> = (0..=VOLUMES_MAX).map(|_| at(0)).collect();
+        assert_eq!(check_volumes("executor", None, &shared), Ok(()));
+        let others: Vec<_> = (0..=VOLUMES_MAX).map(at).collect();
+        let refused = check_volumes("executor", None, &others).expect_err("too many");
+        assert!(
+            refused.message.contains("1025 volumes"),
+            "{}",
+            refused.message
+        );
+    }
 }
