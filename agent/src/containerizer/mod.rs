@@ -53,6 +53,7 @@ use tracing::warn;
 
 use crate::core::{ContainerAction, Input};
 use crate::failure::Failure;
+pub(crate) use launch::volumes_of;
 use state::Inner;
 pub(crate) use state::{LiveContainer, Options};
 

@@ -31,12 +31,12 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::containerizer::{Containerizer, supervision};
+use crate::containerizer::{Containerizer, supervision, volumes_of};
 use crate::core::LaunchPlan;
 use crate::failure::Failure;
 use crate::spec::isolation::task_isolation;
 use crate::spec::sandbox::NestedSandbox;
-use crate::spec::{container_spec, isolated, spec_inside};
+use crate::spec::{container_spec, isolated, spec_inside, volumes};
 use api_concurrency::ApiConcurrency;
 pub(crate) use found::{Attached, Found};
 use output::{Output, OutputReceiver, Stream};
@@ -141,25 +141,22 @@ pub(crate) struct Session {
 /// Whoever a session runs for: without one its container is killed.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    all: NestedContainers,
     containerizer: Containerizer,
-    id: Option<ContainerId>,
+    /// Its container, and no other that has its id by then.
+    found: Option<Found>,
 }
 
 impl Reader {
     /// All was read: the container ends by itself.
     pub(crate) fn has_read_all(mut self) {
-        self.id.take();
+        self.found.take();
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current())
-        else {
-            return;
-        };
-        let Ok(found) = self.all.look_up(&id) else {
+        let runtime = tokio::runtime::Handle::try_current();
+        let (Some(found), Ok(runtime)) = (self.found.take(), runtime) else {
             return;
         };
         let containerizer = self.containerizer.clone();
@@ -210,6 +207,10 @@ impl NestedContainers {
         containerizer: &Containerizer,
         plan: LaunchPlan,
     ) -> Result<(), NestedError> {
+        // Before a turn is taken, which others wait for.
+        let (settings, wanted) = (containerizer.settings(), volumes_of(&plan));
+        let emptied = volumes::emptied(&settings.places, &settings.layout, &wanted).await;
+        emptied.map_err(|error| NestedError::Failed(Failure::from(error).into()))?;
         let permit = self.api_concurrency.launch(&plan.run.framework).await;
         let (this, containerizer) = (self.clone(), containerizer.clone());
         to_its_end(async move {
@@ -255,7 +256,6 @@ impl NestedContainers {
         let parent = parent.clone();
         to_its_end(async move {
             let _permit = permit;
-            let id = plan.container.clone();
             let reserved = this.reserve(&containerizer, &plan)?;
             let shared = containerizer.clone();
             let launched = tokio::task::spawn_blocking(move || {
@@ -267,11 +267,9 @@ impl NestedContainers {
             });
             let (ends, launched) = flatten(launched.await)?;
             let chunks = ends.output.attach();
-            this.keep(&containerizer, reserved, launched, ends);
             let reader = Reader {
-                all: this,
+                found: this.keep(&containerizer, reserved, launched, ends),
                 containerizer,
-                id: Some(id),
             };
             let chunks = chunks.ok().flatten().ok_or(NestedError::Unknown)?;
             Ok(Session { chunks, reader })
@@ -286,10 +284,8 @@ impl NestedContainers {
         mut reserved: Reserved,
         launched: Launched,
         ends: NestedIo,
-    ) {
-        let Some(id) = reserved.id.take() else {
-            return;
-        };
+    ) -> Option<Found> {
+        let id = reserved.id.take()?;
         let (told, ended) = watch::channel(None);
         let nested = Arc::new(Nested {
             framework: reserved.framework.clone(),
@@ -304,6 +300,10 @@ impl NestedContainers {
         });
         info!(container_id = %id, "a nested container runs");
         self.table().keep(&id, nested.clone());
+        let kept = Found {
+            id: id.clone(),
+            nested: nested.clone(),
+        };
         let output = ends.output;
         let pumps: Vec<_> = ends
             .sources
@@ -325,6 +325,7 @@ impl NestedContainers {
             }
             output.close();
         });
+        Some(kept)
     }
 
     /// The containers that are running.
