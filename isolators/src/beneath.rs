@@ -71,7 +71,7 @@ impl AsFd for Folder {
 /// How far a removal came that may be stopped.
 #[derive(Debug)]
 pub enum RemovalProgress {
-    /// Nothing is left.
+    /// Nothing of it is left.
     Done,
     /// It was stopped before it was done; with why something that it came by could not be removed.
     Stopped(Option<io::Error>),
