@@ -351,7 +351,7 @@ impl Node {
         let work_dir = self.layout.work_dir();
         let resources = self
             .configuration
-            .resources_of_machine(work_dir, image.agent.as_ref());
+            .resources_of_machine(work_dir, image.agent.as_ref())?;
         let info = agent_info(
             &self.flags,
             &self.configuration,

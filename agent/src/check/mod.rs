@@ -330,12 +330,19 @@ fn evaluate_flags(flags: &Flags) -> Vec<Finding> {
     let misnamed: Vec<_> = misnamed
         .map(|text| Finding::warning(text, "correct the name, or leave it"))
         .collect();
+    let kinds = configuration.as_ref().ok();
+    let kinds = kinds.and_then(|configuration| configuration.check_kinds(0).err());
+    let kinds = kinds.map(|error| {
+        let remedy = "name fewer; only an agent that had as many before starts with them";
+        Finding::warning(chain(&error), remedy)
+    });
     let read = configuration.err().map(|error| chain(&error));
     let oversubscription = Configured::read(flags).err().map(|error| chain(&error));
     let wrong = [master, read, oversubscription].into_iter().flatten();
     wrong
         .map(|text| Finding::problem(text, "see `meseta agent --help`"))
         .chain(misnamed)
+        .chain(kinds)
         .collect()
 }
 

@@ -84,19 +84,37 @@ impl Configuration {
         roots.map(|root| work_dir.join(root)).collect()
     }
 
-    /// What was given, completed by what the machine has.
+    /// What was given, completed by what the machine has. Refused are more kinds than an agent may have, but those of one that
+    /// has had as many before.
     pub(crate) fn resources_of_machine(
         &self,
         work_dir: &Path,
         before: Option<&AgentImage>,
-    ) -> Resources {
+    ) -> Result<Resources, ConfigurationError> {
         let (named, role) = (&self.named, &self.default_role);
         let detected = complete(self.resources.clone(), named, Machine::read(work_dir), role);
         let record = before.and_then(|image| image.record.as_ref());
         let before = record.map(|record| convert::resources(&record.info.resources));
         match before {
-            Some(Ok(before)) => keep_detected(detected, named, &before, role),
-            _ => detected,
+            Some(Ok(before)) => {
+                self.check_kinds(kinds(&before))?;
+                Ok(keep_detected(detected, named, &before, role))
+            }
+            _ => {
+                self.check_kinds(0)?;
+                Ok(detected)
+            }
+        }
+    }
+
+    /// Refuses more kinds of resources than an agent may have that had so many before.
+    pub(crate) fn check_kinds(&self, before: usize) -> Result<(), ConfigurationError> {
+        let given = kinds(&self.resources);
+        match given > RESOURCE_NAMES_MAX.max(before) {
+            true => Err(ConfigurationError::Resources(format!(
+                "it names {given} kinds of resources, and an agent may have {RESOURCE_NAMES_MAX}"
+            ))),
+            false => Ok(()),
         }
     }
 
@@ -168,19 +186,12 @@ fn read_resources(
     };
     validate_command_line_resources(&resources)
         .map_err(|error| ConfigurationError::Resources(error.to_string()))?;
-    check_names(&resources).map_err(ConfigurationError::Resources)?;
     Ok((resources, named))
 }
 
-fn check_names(resources: &Resources) -> Result<(), String> {
+fn kinds(resources: &Resources) -> usize {
     let names: BTreeSet<_> = resources.iter().map(|resource| resource.name()).collect();
-    match names.len() > RESOURCE_NAMES_MAX {
-        true => Err(format!(
-            "it names {} kinds of resources, and an agent may have {RESOURCE_NAMES_MAX}",
-            names.len()
-        )),
-        false => Ok(()),
-    }
+    names.len()
 }
 
 fn text_names(text: &str) -> Vec<String> {
@@ -274,10 +285,18 @@ mod tests {
             let all: Vec<_> = (0..kinds).map(named).collect();
             let given = format!("--resources={};kind0:1", all.join(";"));
             let line = Line::try_parse_from(["agent", "--master=127.0.0.1:5050", &given]);
-            read(&line.expect("flags").flags)
+            read(&line.expect("flags").flags).expect("sound")
         };
-        read_with(RESOURCE_NAMES_MAX).expect("as many as there may be");
-        let refused = read_with(RESOURCE_NAMES_MAX + 1).expect_err("too many");
+        let most = read_with(RESOURCE_NAMES_MAX);
+        most.check_kinds(0).expect("as many as there may be");
+        let more = read_with(RESOURCE_NAMES_MAX + 1);
+        let folder = tempfile::tempdir().expect("a folder");
+        let started = more.resources_of_machine(folder.path(), None);
+        let refused = started.expect_err("too many");
+        // One that has them already can be started again and upgraded.
+        more.check_kinds(RESOURCE_NAMES_MAX + 1)
+            .expect("no more than before");
+        assert!(more.check_kinds(RESOURCE_NAMES_MAX).is_err());
         assert_eq!(
             refused.to_string(),
             "--resources is invalid: it names 1025 kinds of resources, and an agent may have 1024"
@@ -293,6 +312,7 @@ mod tests {
             let line = Line::try_parse_from(usual.iter().chain(given)).expect("flags");
             let configuration = read(&line.flags).expect("sound");
             let all = configuration.resources_of_machine(folder.path(), None);
+            let all = all.expect("few kinds");
             for resource in all.iter() {
                 let is_ads = resource.reservation_role() == Some(&ads);
                 let is_named = resource.name().as_str() == "disk" && !given.is_empty();
