@@ -9,15 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-mod either_name;
 mod principal_uri;
-mod shown_certificate;
+mod server_verifier;
 mod validity;
 
 use meseta_access::browser::HostPattern;
 pub use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -25,7 +23,8 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
 pub use self::principal_uri::principal_uri;
-pub use self::shown_certificate::ShownCertificate;
+use self::server_verifier::ServerVerifier;
+pub use self::server_verifier::ShownCertificate;
 use super::error_chain::chain;
 use super::watched::Watched;
 
@@ -270,7 +269,7 @@ pub fn client(
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
 ) -> Result<ClientConfig, TlsError> {
-    client_with(trusted, identity, |usual| usual)
+    client_with(trusted, identity, None, None)
 }
 
 /// The same, for servers that are known by another name too than the one they are called by: a certificate for either
@@ -284,9 +283,7 @@ pub fn client_of_either(
     let Ok(name) = ServerName::try_from(name.to_owned()) else {
         return client(trusted, identity);
     };
-    client_with(trusted, identity, |usual| {
-        Arc::new(either_name::EitherName::new(usual, name))
-    })
+    client_with(trusted, identity, Some(name), None)
 }
 
 /// A client as [`client`] gives it, and which certificate it was shown last, believed or not.
@@ -295,24 +292,27 @@ pub fn client_that_records(
     identity: Option<(&Path, &Path)>,
 ) -> Result<(ClientConfig, ShownCertificate), TlsError> {
     let shown = ShownCertificate::default();
-    let recorded = shown.clone();
-    let config = client_with(trusted, identity, |usual| {
-        Arc::new(shown_certificate::Recording::new(usual, recorded))
-    })?;
+    let config = client_with(trusted, identity, None, Some(shown.clone()))?;
     Ok((config, shown))
 }
 
-/// A client that judges servers by what `verifier` makes of the usual verifier.
+/// A client that takes another name of a server too, and keeps what it is shown.
 fn client_with(
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
-    verifier: impl FnOnce(Arc<WebPkiServerVerifier>) -> Arc<dyn ServerCertVerifier>,
+    other_name: Option<ServerName<'static>>,
+    shown: Option<ShownCertificate>,
 ) -> Result<ClientConfig, TlsError> {
     let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(trusted)?), provider());
     let usual = usual.build().map_err(|error| TlsError::Authorities {
         path: trusted.map_or_else(PathBuf::new, Path::to_owned),
         source: error.into(),
     })?;
+    let verifier = Arc::new(ServerVerifier {
+        usual,
+        other_name,
+        shown,
+    });
     let path = identity.map_or_else(PathBuf::new, |(certificate, _)| certificate.to_owned());
     let failed = |source| TlsError::Pair {
         path: path.clone(),
@@ -322,7 +322,7 @@ fn client_with(
         .with_safe_default_protocol_versions()
         .map_err(failed)?
         .dangerous()
-        .with_custom_certificate_verifier(verifier(usual));
+        .with_custom_certificate_verifier(verifier);
     match identity {
         None => Ok(builder.with_no_client_auth()),
         Some((certificate, key)) => {

@@ -9,7 +9,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskDropped, TaskLost, TaskRunning};
 use meseta_proto::mesos::v1::task_status::Reason;
 
-use meseta_resources::{ExecutorId, FrameworkId};
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
 
 use super::simulation::{PING_TIMEOUT, Seen, Simulation, framework_id, registered, task, task_id};
 use crate::core::{Exit, ExitReason, Input, State};
@@ -182,6 +182,24 @@ fn registered_by(master_id: &str) -> ToAgent {
     })
 }
 
+/// An agent that obeys epoch 5 of the cluster `a`, with the container of its task `t`.
+fn obeying_five() -> (Simulation, ContainerId) {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.epoch = 5;
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    let container = simulation.running(task("t"));
+    (simulation, container)
+}
+
+fn kill_of_t() -> ToAgent {
+    ToAgent::KillTask(wire::KillTask {
+        framework_id: framework_id(),
+        task_id: task_id("t"),
+        kill_policy: None,
+    })
+}
+
 #[test]
 fn no_lower_epoch_of_the_same_cluster_is_obeyed_after_a_restart_either() {
     let mut simulation = Simulation::new();
@@ -239,11 +257,7 @@ fn a_refused_master_is_named_once_with_the_cure() {
 
 #[test]
 fn an_epoch_is_written_once_and_before_anything_of_it_happens() {
-    let mut simulation = Simulation::new();
-    simulation.link_up();
-    simulation.epoch = 5;
-    simulation.tell_of(Some("a"), 5, registered_by("m5"));
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = obeying_five();
     simulation.quick_disk = false;
     for sequence in 0..3 {
         let ping = wire::Ping {
@@ -253,12 +267,7 @@ fn an_epoch_is_written_once_and_before_anything_of_it_happens() {
         simulation.tell_of(None, 6, ToAgent::Ping(ping));
     }
     assert_eq!(simulation.unwritten_epochs(), [6]);
-    let kill = wire::KillTask {
-        framework_id: framework_id(),
-        task_id: task_id("t"),
-        kill_policy: None,
-    };
-    simulation.tell_of(None, 7, ToAgent::KillTask(kill));
+    simulation.tell_of(None, 7, kill_of_t());
     assert_eq!(simulation.unwritten_epochs(), [6, 7]);
     assert!(simulation.killed.is_empty());
     simulation.flush(1);
@@ -272,11 +281,7 @@ fn an_epoch_is_written_once_and_before_anything_of_it_happens() {
 /// What it is sent may be read long after it was written: nothing may happen meanwhile that a lower epoch asks for.
 #[test]
 fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
-    let mut simulation = Simulation::new();
-    simulation.link_up();
-    simulation.epoch = 5;
-    simulation.tell_of(Some("a"), 5, registered_by("m5"));
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = obeying_five();
     simulation.link_down();
     simulation.quick_disk = false;
     let frames = simulation.frames.len();
@@ -288,13 +293,8 @@ fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
     simulation.crash(false);
     simulation.quick_disk = true;
     simulation.link_up_with("a", 5);
-    let kill = wire::KillTask {
-        framework_id: framework_id(),
-        task_id: task_id("t"),
-        kill_policy: None,
-    };
     simulation.tell_of(Some("a"), 5, registered_by("m5"));
-    simulation.tell_of(Some("a"), 5, ToAgent::KillTask(kill));
+    simulation.tell_of(Some("a"), 5, kill_of_t());
     assert_eq!(simulation.core.state(), State::Disconnected);
     assert!(simulation.machine.contains_key(&container));
     assert!(simulation.killed.is_empty());
@@ -303,11 +303,7 @@ fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
 /// A disk that hangs is no reason to be taken for lost by the next master.
 #[test]
 fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
-    let mut simulation = Simulation::new();
-    simulation.link_up();
-    simulation.epoch = 5;
-    simulation.tell_of(Some("a"), 5, registered_by("m5"));
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = obeying_five();
     simulation.link_down();
     simulation.quick_disk = false;
     let frames = simulation.frames.len();
@@ -325,23 +321,14 @@ fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
     let frames = simulation.frames.len();
     simulation.link_up_with("a", 6);
     assert!(simulation.frames.len() > frames, "not sent");
-    let kill = wire::KillTask {
-        framework_id: framework_id(),
-        task_id: task_id("t"),
-        kill_policy: None,
-    };
-    simulation.tell_of(Some("a"), 5, ToAgent::KillTask(kill));
+    simulation.tell_of(Some("a"), 5, kill_of_t());
     assert!(simulation.killed.is_empty());
     assert!(simulation.machine.contains_key(&container));
 }
 
 #[test]
 fn a_registration_waits_for_all_that_is_more_than_an_epoch() {
-    let mut simulation = Simulation::new();
-    simulation.link_up();
-    simulation.epoch = 5;
-    simulation.tell_of(Some("a"), 5, registered_by("m5"));
-    let container = simulation.running(task("t"));
+    let (mut simulation, container) = obeying_five();
     simulation.link_down();
     simulation.quick_disk = false;
     simulation.link_up_with("a", 6);

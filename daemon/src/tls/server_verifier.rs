@@ -1,6 +1,7 @@
-//! The certificate that a server shows, kept to be looked at whether or not it is believed.
+//! What a client judges servers by: rustls's own judgement, for one more name, and with what was shown kept.
 //!
-//! Invariant: what is believed is rustls's own judgement alone.
+//! A server may be known by two names, as an agent is by its address and by its host name. Invariant: all else that makes a
+//! certificate good is rustls's judgement alone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::validity;
 
@@ -30,20 +31,17 @@ impl ShownCertificate {
     }
 }
 
-/// Keeps each certificate before it is verified.
+/// Judges the certificates of servers.
 #[derive(Debug)]
-pub(super) struct Recording {
-    inner: Arc<WebPkiServerVerifier>,
-    shown: ShownCertificate,
+pub(super) struct ServerVerifier {
+    pub(super) usual: Arc<WebPkiServerVerifier>,
+    /// A certificate for this name will do, as for the one that was called.
+    pub(super) other_name: Option<ServerName<'static>>,
+    /// Where each certificate is kept, believed or not.
+    pub(super) shown: Option<ShownCertificate>,
 }
 
-impl Recording {
-    pub(super) const fn new(inner: Arc<WebPkiServerVerifier>, shown: ShownCertificate) -> Self {
-        Self { inner, shown }
-    }
-}
-
-impl ServerCertVerifier for Recording {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -52,9 +50,23 @@ impl ServerCertVerifier for Recording {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.shown.set(end_entity);
-        self.inner
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        if let Some(shown) = &self.shown {
+            shown.set(end_entity);
+        }
+        let verify = |name: &ServerName<'_>| {
+            self.usual
+                .verify_server_cert(end_entity, intermediates, name, ocsp_response, now)
+        };
+        match (verify(server_name), &self.other_name) {
+            (
+                Err(Error::InvalidCertificate(
+                    CertificateError::NotValidForName
+                    | CertificateError::NotValidForNameContext { .. },
+                )),
+                Some(other),
+            ) => verify(other),
+            (result, _) => result,
+        }
     }
 
     fn verify_tls12_signature(
@@ -63,7 +75,7 @@ impl ServerCertVerifier for Recording {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls12_signature(message, cert, dss)
+        self.usual.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -72,10 +84,10 @@ impl ServerCertVerifier for Recording {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls13_signature(message, cert, dss)
+        self.usual.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
+        self.usual.supported_verify_schemes()
     }
 }
