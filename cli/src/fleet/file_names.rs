@@ -1,6 +1,6 @@
 //! What the files and folders of a fleet are called, in its own folder and on its machines.
 //!
-//! Invariant: the names stand here alone; [`layout`](super::layout) says which of them there are, and what is in them.
+//! Invariant: in this module the names stand here alone; [`layout`](super::layout) says which of them there are, and what is in them.
 
 use std::path::{Path, PathBuf};
 

@@ -17,10 +17,6 @@ const SCHEDULER_PORT: u16 = 5070;
 /// Schedulers that a request is sent on to, one after the other.
 const REDIRECTIONS_MAX: usize = 3;
 
-/// Tasks on a page at most, and where an answer says what the page after it begins behind.
-const PAGE_MAX: usize = 100_000;
-const NEXT: &str = "next";
-
 /// Between two questions while no scheduler leads, and how long that is waited for.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const LEADER_PATIENCE: Duration = Duration::from_secs(20);
@@ -52,10 +48,14 @@ pub(super) fn path(name: &str) -> anyhow::Result<String> {
 
 /// What the page after this one begins behind, which is taken out of it.
 fn next_page(answer: &mut Value) -> Option<String> {
-    match answer.as_object_mut()?.remove(NEXT)? {
+    match answer.as_object_mut()?.remove("next")? {
         Value::String(next) => Some(next),
         _ => None,
     }
+}
+
+fn tasks_of(answer: &mut Value) -> Option<&mut Vec<Value>> {
+    answer.get_mut("tasks")?.as_array_mut()
 }
 
 impl Scheduler {
@@ -78,17 +78,12 @@ impl Scheduler {
     pub(super) fn whole_job(&self, name: &str) -> anyhow::Result<Value> {
         let path = path(name)?;
         let mut job = self.get(&path)?;
-        while let Some(next) = next_page(&mut job) {
-            let mut page = self.get(&format!("{path}?limit={PAGE_MAX}&after={next}"))?;
-            let more = match page["tasks"].take() {
-                Value::Array(more) if !more.is_empty() => more,
-                _ => break,
-            };
-            if let (Some(next), Value::Object(job)) = (next_page(&mut page), &mut job) {
-                job.insert(NEXT.to_owned(), Value::String(next));
-            }
-            match &mut job["tasks"] {
-                Value::Array(tasks) => tasks.extend(more),
+        let mut next = next_page(&mut job);
+        while let Some(after) = next {
+            let mut page = self.get(&format!("{path}?after={after}"))?;
+            next = next_page(&mut page).filter(|next| *next != after);
+            match (tasks_of(&mut job), tasks_of(&mut page)) {
+                (Some(all), Some(more)) if !more.is_empty() => all.append(more),
                 _ => break,
             }
         }
@@ -262,12 +257,12 @@ mod tests {
         let task = |index: u32| json!({ "id": format!("web.{index}"), "index": index });
         let (address, asked) = canned::server_with(&[
             (
-                "GET /v1/jobs/web?limit=100000&after=0.1.0.1",
+                "GET /v1/jobs/web?after=0.1.0.1",
                 200,
                 json!({"name": "web", "tasks": [task(1), task(2)], "tasks_total": 4, "next": "0.2.0.1"}),
             ),
             (
-                "GET /v1/jobs/web?limit=100000&after=0.2.0.1",
+                "GET /v1/jobs/web?after=0.2.0.1",
                 200,
                 json!({"name": "web", "tasks": [task(3)], "tasks_total": 4}),
             ),

@@ -48,9 +48,7 @@ fn is_its_user(owner: Option<u32>, caller: Option<LocalUser>) -> bool {
 }
 
 fn beginning(principal: &str) -> String {
-    let mut ends = (0..=REMOVED_PRINCIPAL_BYTES_MAX).rev();
-    let end = ends.find(|end| principal.is_char_boundary(*end));
-    principal[..end.unwrap_or_default()].to_owned()
+    principal[..principal.floor_char_boundary(REMOVED_PRINCIPAL_BYTES_MAX)].to_owned()
 }
 
 impl MasterCore {

@@ -28,6 +28,7 @@ impl World {
                 uncounted(&snapshot.frameworks),
                 uncounted(&snapshot.completed_frameworks),
                 &snapshot.offers,
+                &snapshot.inverse_offers,
                 &snapshot.weights,
                 &snapshot.quotas,
                 &snapshot.maintenance,
