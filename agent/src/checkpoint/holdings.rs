@@ -216,14 +216,14 @@ pub(super) fn make_on_own_disk(layout: &Layout, volume: &Resource) -> Result<(),
 /// there stays as it is, and nothing is made where the disk itself is missing.
 pub(crate) fn make_again(layout: &Layout, volume: &Resource) -> Result<(), StoreError> {
     let path = volume_path(layout, volume).filter(|path| !path.is_dir());
-    let Some(path) = path.filter(|_| volume.is_disk_of(DiskSourceKind::Path)) else {
-        return Ok(());
-    };
-    if path.ancestors().nth(VOLUME_DEPTH).is_some_and(Path::is_dir) {
-        let changed = make_directory(&path, false)?;
-        return changed.iter().try_for_each(|folder| sync_folder(folder));
+    let path = path.filter(|_| volume.is_disk_of(DiskSourceKind::Path));
+    let disk = path
+        .as_deref()
+        .and_then(|path| path.ancestors().nth(VOLUME_DEPTH));
+    match disk.is_some_and(Path::is_dir) {
+        true => make_on_own_disk(layout, volume),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// The folders that were changed for it.

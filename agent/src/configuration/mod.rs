@@ -15,7 +15,7 @@ mod isolation_flags;
 pub(crate) mod log_flags;
 mod reconfiguration;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -190,8 +190,7 @@ fn read_resources(
 }
 
 fn kinds(resources: &Resources) -> usize {
-    let names: BTreeSet<_> = resources.iter().map(|resource| resource.name()).collect();
-    names.len()
+    resources.names().len()
 }
 
 fn text_names(text: &str) -> Vec<String> {

@@ -1,8 +1,9 @@
 //! Throttles and freezes revocable containers.
 //!
 //! A part of [`Containerizer`]. The kernel's files take no time to speak of, but each is written from a thread that
-//! may block. Invariants: the newest request is written last; no container is frozen while something is launched in it,
-//! since what joins a frozen group never gets to its exec.
+//! may block. Invariants: the newest request is written last; no container is frozen while a task, a nested container or
+//! a session is launched in it, since what joins a frozen group never gets to its exec. The command of a check is not waited
+//! for: what it tells of a container that stood still counts for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

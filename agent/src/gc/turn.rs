@@ -38,8 +38,7 @@ impl Turn {
         let (gc, framework, now) = (self.gc.clone(), self.framework.clone(), self.now);
         let began = Instant::now();
         let goes_on = || began.elapsed() < gc.inner.turn;
-        let mut due = gc.due_in(&framework, now).into_iter();
-        for sandbox in due.by_ref() {
+        for sandbox in gc.due_in(&framework, now) {
             gc.prune_one(&sandbox, now, &goes_on);
             if !goes_on() {
                 break;

@@ -1,6 +1,6 @@
 //! Times of a schedule that were dealt with: run, skipped, or counted as missed.
 //!
-//! Invariant: none of them comes again, whatever becomes of the clock and of the scheduler.
+//! Invariant: none of the last [`SPANS_MAX`] spans of them comes again, whatever becomes of the clock and of the scheduler.
 
 use std::time::Duration;
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use meseta_daemon::calendar::utc;
+
 use super::dealt::Dealt;
 use super::job::{Job, KillReason, Run, Wanted};
 use super::records::{Outcome, RunSummary};
@@ -372,7 +374,7 @@ impl State {
             return self.event(name, None, text);
         }
         if job.record.stop.is_none() {
-            let until = utc(last_due);
+            let until = utc(last_due.as_secs_f64());
             let text = format!(
                 "the clock was set back: the schedule has had its times until {until}, and goes on after that"
             );
@@ -457,13 +459,6 @@ fn last_by(
         }
     }
     last
-}
-
-/// A time since 1970, for a reader.
-fn utc(time: Duration) -> String {
-    let seconds = i64::try_from(time.as_secs()).ok();
-    let time_stamp = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-    time_stamp.map_or_else(|| format!("{time:?} after 1970"), |time| time.to_string())
 }
 
 /// Of the run of a gang: whether more are left than may start together.

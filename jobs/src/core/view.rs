@@ -411,16 +411,13 @@ pub(super) fn running_of(job: &Job) -> usize {
 
 /// Its tasks that are to be launched.
 pub(super) fn pending_of(job: &Job) -> usize {
-    if !job.is_service() {
-        let waiting = job.runs.values().map(|run| run.waiting.len());
-        return if job.record.stop.is_some() {
-            0
-        } else {
-            waiting.sum()
-        };
+    if job.record.stop.is_some() {
+        return 0;
     }
-    let count = job.spec().filter(|_| job.record.stop.is_none());
-    let count = count.map_or(0, |spec| spec.count as usize);
+    if !job.is_service() {
+        return job.runs.values().map(|run| run.waiting.len()).sum();
+    }
+    let count = job.spec().map_or(0, |spec| spec.count as usize);
     count.saturating_sub(job.tasks.len())
 }
 

@@ -64,9 +64,14 @@ impl Connection {
         }
         let kept = rng.usize(..=self.to_master.len());
         self.to_master.truncate(kept);
-        self.to_master.push_back(None);
         let kept = rng.usize(..=self.to_agent.len());
         self.to_agent.truncate(kept);
+        self.end();
+    }
+
+    /// Both ends hear of it behind what was sent before; a master that has not taken it does so all the same, later.
+    pub(crate) fn end(&mut self) {
+        self.to_master.push_back(None);
         self.to_agent.push_back(ToAgent::End);
         self.is_stalled = [false; 2];
         self.is_broken = true;
@@ -76,14 +81,6 @@ impl Connection {
     pub(crate) fn deadline(&self) -> Option<u64> {
         let waits = !self.is_taken && !self.is_broken;
         waits.then_some(self.opened + TAKEN_TIMEOUT_NANOS)
-    }
-
-    /// The agent waits no longer; a master that stands still takes it all the same, later.
-    pub(crate) fn give_up(&mut self) {
-        self.to_master.push_back(None);
-        self.to_agent.push_back(ToAgent::End);
-        self.is_stalled = [false; 2];
-        self.is_broken = true;
     }
 
     /// The process at the master's end is gone, with what it has not read.

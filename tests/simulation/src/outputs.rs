@@ -285,7 +285,7 @@ impl Cluster {
             is_late && waits_for_taking(&agents[one.agent])
         });
         for (id, one) in late {
-            one.give_up();
+            one.end();
             let of = [*id, one.agent as u64];
             self.story.note(("network", "given up"), of, || {
                 format!("agent {} gives connection {id} up", one.agent)

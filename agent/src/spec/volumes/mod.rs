@@ -68,8 +68,10 @@ pub(crate) enum VolumeError {
         "the data of a volume that was destroyed is still being removed from {path}; try again later"
     )]
     InUse { path: PathBuf },
-    /// Its disk has not answered yet.
-    #[error("the disk with the directory {path} of a volume does not answer; try again later")]
+    /// Its disk has not answered, or has had too much to do.
+    #[error(
+        "the directory {path} of a volume was not ready in time: its disk does not answer, or has much to do; try again later"
+    )]
     Silent { path: PathBuf },
     /// Its directory is missing and cannot be made.
     #[error("failed to make the directory of {volume}")]
