@@ -27,7 +27,7 @@ use crate::core::{Input, LaunchPlan, Probe, ProbeMethod, ProbeResult};
 use crate::failure::Failure;
 use crate::file_user::become_user;
 use crate::spec::{LaunchSettings, check_output, logs_of, spec_inside};
-use connection::{NoLook, TaskLife, no_look};
+use connection::{NoLook, TaskLife, is_no_look};
 use http::{Lookups, by_http};
 
 impl Containerizer {
@@ -99,9 +99,7 @@ fn run(
 
 fn by_tcp(address: std::net::SocketAddr, timeout: Duration, life: &TaskLife) -> ProbeResult {
     match life.connect_within(address, timeout) {
-        Err(error) if is_shortage(&error) || no_look(&error).is_some() => {
-            ProbeResult::NotRun(error.to_string())
-        }
+        Err(error) if is_no_look(&error) => ProbeResult::NotRun(error.to_string()),
         connected => ProbeResult::Connected(connected.is_ok()),
     }
 }

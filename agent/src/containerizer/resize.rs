@@ -78,7 +78,7 @@ impl Containerizer {
             _ => return None,
         };
         let wanted = live.volumes.as_ref()?;
-        Some(further(wanted, &live.change_lock.lock().await.volumes))
+        Some(beyond(&live.change_lock.lock().await.volumes, wanted))
     }
 
     /// Brings a container to what it is to have by now: of several resizes at once each finds what the
@@ -99,10 +99,10 @@ impl Containerizer {
         let volumes_requested = live.volumes.clone().unwrap_or_default();
         let with_volumes = applied.may_have_volumes || !volumes_requested.is_empty();
         let has_some = !volumes_requested.is_empty();
-        let further = further(&volumes_requested, &applied.volumes);
-        let still = kept(&applied.volumes, &volumes_requested);
-        // If this fails it has these for certain: no step concerns them.
-        applied.volumes = still;
+        let further = beyond(&applied.volumes, &volumes_requested);
+        let taken = beyond(&volumes_requested, &applied.volumes);
+        // If this fails it has the others for certain: no step concerns them.
+        applied.volumes = beyond(&taken, &applied.volumes);
         let given = volumes_requested.clone();
         let demand = live.demand;
         let asked = name.clone();
@@ -209,20 +209,12 @@ impl Containerizer {
     }
 }
 
-/// Those of the wanted volumes that a container has not: the disks of the others need not answer for it.
-fn further(wanted: &[pb::Resource], had: &[pb::Resource]) -> Vec<pb::Resource> {
-    let had: BTreeSet<_> = had.iter().map(pb::Resource::encode_to_vec).collect();
-    let wanted = wanted.iter();
-    let further = wanted.filter(|one| !had.contains(&one.encode_to_vec()));
-    further.cloned().collect()
-}
-
-/// Those of the volumes that a container has which it is to keep.
-fn kept(had: &[pb::Resource], wanted: &[pb::Resource]) -> Vec<pb::Resource> {
-    let wanted: BTreeSet<_> = wanted.iter().map(pb::Resource::encode_to_vec).collect();
-    let had = had.iter();
-    let kept = had.filter(|one| wanted.contains(&one.encode_to_vec()));
-    kept.cloned().collect()
+/// Those of the second volumes that are not among the first.
+fn beyond(first: &[pb::Resource], second: &[pb::Resource]) -> Vec<pb::Resource> {
+    let first: BTreeSet<_> = first.iter().map(pb::Resource::encode_to_vec).collect();
+    let second = second.iter();
+    let beyond = second.filter(|one| !first.contains(&one.encode_to_vec()));
+    beyond.cloned().collect()
 }
 
 /// Takes up what a container is to have from now on.
@@ -270,7 +262,7 @@ mod tests {
         let layout = Layout::new(&dir.path().join("w"));
         let (places, [had, new]) = silent_disk(&dir.path().join("disk"), ["a", "b"]);
         let resized = async |wanted: &[pb::Resource], had: &[pb::Resource]| {
-            let further = further(wanted, had);
+            let further = beyond(had, wanted);
             volumes::emptied(&places, &layout, &further).await.is_ok()
         };
         let (had, both) = (vec![had.clone()], [had, new]);
@@ -279,8 +271,8 @@ mod tests {
         assert!(!resized(&both, &had).await);
         // Nothing is known of one that was found.
         assert!(!resized(&had, &[]).await);
-        assert_eq!(further(&both, &had), both[1..]);
-        assert_eq!(kept(&both, &had), had);
+        assert_eq!(beyond(&had, &both), both[1..]);
+        assert_eq!(beyond(&both, &had), []);
     }
 
     /// Attempts made, and how it ended, where so many of them fail; and how long that took.

@@ -231,8 +231,7 @@ impl State {
             let text = format!("a gang has {GANG_MAX} instances at most");
             return Err(Refusal::Invalid(text));
         }
-        let role = job.spec().map(|spec| spec.role.clone());
-        let role = role.unwrap_or_default();
+        let role = job.role().to_owned();
         self.check_size(&self.sizes(), (name, &role), u64::from(count))?;
         let job = self.job_mut(name)?;
         set_count(job, count);

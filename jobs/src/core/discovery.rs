@@ -36,7 +36,7 @@ impl State {
         let healthy_after = job.healthy_after(task.name.version);
         let ports = task.record.ports.iter().map(|(name, port)| Discovered {
             job: job.name.clone(),
-            role: job.spec().map(|spec| spec.role.clone()).unwrap_or_default(),
+            role: job.role().to_owned(),
             task_id: id.to_owned(),
             hostname: task.record.hostname.clone(),
             port_name: name.clone(),

@@ -279,6 +279,11 @@ impl Job {
         self.spec_of(self.record.target)
     }
 
+    /// The role that its tasks are to run in.
+    pub(super) fn role(&self) -> &str {
+        self.spec().map(|spec| &*spec.role).unwrap_or_default()
+    }
+
     pub(super) fn is_service(&self) -> bool {
         self.spec()
             .is_some_and(|spec| matches!(spec.kind, Kind::Service(_)))

@@ -92,7 +92,7 @@ impl State {
             let job = self.jobs.get(&name)?;
             let kills = job.tasks.values().filter(|task| is_due(task, at)).count();
             (kills > 0).then(|| Due {
-                role: job.spec().map(|spec| spec.role.clone()),
+                role: Some(job.role().to_owned()),
                 job: name,
                 kills,
                 pressed: job.pressed,

@@ -62,7 +62,7 @@ impl State {
             return None;
         }
         let role = &spec.role;
-        let in_role = |job: &&Job| job.spec().is_some_and(|spec| spec.role == *role);
+        let in_role = |job: &&Job| job.role() == role;
         let of_role = self.jobs.values().filter(in_role).count();
         let of_others = self.jobs.len() - of_role;
         let most = self.jobs_max.saturating_sub(of_others) / 2;
@@ -79,7 +79,7 @@ impl State {
 
     /// How many bytes too many the specifications of its role have with a new one, and why they may have no more.
     fn bytes_beyond(&self, spec: &JobSpec) -> Option<(usize, String)> {
-        let is_in_role = |job: &Job| job.spec().is_some_and(|one| one.role == spec.role);
+        let is_in_role = |job: &Job| job.role() == spec.role;
         let (mut of_role, mut of_others) = (spec.stored_bytes(), 0);
         for (name, job) in &self.jobs {
             let is_own = *name == spec.name;

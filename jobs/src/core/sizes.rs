@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use super::input::Refusal;
-use super::job::Job;
 use super::state::State;
 
 /// Tasks of all jobs together: each takes memory from when its run starts, also where nothing fits.
@@ -36,7 +35,7 @@ impl State {
     pub(super) fn sizes(&self) -> Sizes {
         let mut sizes = Sizes::default();
         for job in self.jobs.values() {
-            sizes.change(role_of(job), 0, job.size());
+            sizes.change(job.role(), 0, job.size());
         }
         sizes
     }
@@ -49,7 +48,7 @@ impl State {
         tasks: u64,
     ) -> Result<(), Refusal> {
         let present = self.jobs.get(name);
-        let (its_role, its_size) = present.map_or((role, 0), |job| (role_of(job), job.size()));
+        let (its_role, its_size) = present.map_or((role, 0), |job| (job.role(), job.size()));
         let is_in_role = its_role == role;
         if present.is_some() && is_in_role && tasks <= its_size {
             return Ok(());
@@ -70,8 +69,4 @@ impl State {
              what other roles leave of {TASKS_MAX}; lower `count`, or stop other jobs of the role"
         )))
     }
-}
-
-fn role_of(job: &Job) -> &str {
-    job.spec().map(|spec| &*spec.role).unwrap_or_default()
 }

@@ -162,8 +162,7 @@ impl State {
         behind: Option<TaskOrder>,
         most: usize,
     ) -> (Vec<TaskView>, Option<TaskOrder>) {
-        let is_asked_for =
-            |job: &&Job| role.is_none_or(|role| job.spec().is_some_and(|spec| spec.role == role));
+        let is_asked_for = |job: &&Job| role.is_none_or(|role| job.role() == role);
         let Some(job) = self.jobs.get(name).filter(is_asked_for) else {
             return (Vec::new(), None);
         };
@@ -190,8 +189,7 @@ impl State {
     /// The role of a job, which says who may see and change it.
     #[must_use]
     pub fn role_of(&self, name: &str) -> Option<&str> {
-        let spec = self.jobs.get(name)?.spec()?;
-        Some(&spec.role)
+        self.jobs.get(name).map(Job::role)
     }
 
     /// What the present version of a job runs as.
@@ -364,7 +362,7 @@ impl State {
         }
         let demand = job.demand(at);
         if demand > 0 {
-            let role = job.spec().map(|spec| &*spec.role).unwrap_or_default();
+            let role = job.role();
             if let Some(refused) = self.refused_text(role).filter(|_| self.is_connected) {
                 return refused;
             }

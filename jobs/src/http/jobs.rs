@@ -48,9 +48,10 @@ struct Revert {
     version: Option<u64>,
 }
 
-#[derive(Deserialize, Default)]
+/// An object without fields.
+#[derive(Deserialize, Default, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+pub(super) struct Nothing {}
 
 pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
     let path = permitted.request.uri().path().trim_matches('/').to_owned();

@@ -7,6 +7,7 @@ use http::StatusCode;
 use meseta_daemon::query::Query;
 use serde::Serialize;
 
+use super::jobs::Nothing;
 use super::{Permitted, Reply, permission};
 use crate::core::{JobView, NoPlace, State, TaskOrder, VolumeParts, VolumeView};
 
@@ -178,10 +179,6 @@ pub(super) async fn history(permitted: Permitted, name: &str) -> Result<Reply, R
         None => Err(Reply::no_job(name)),
     }
 }
-
-/// An object without other fields than a list.
-#[derive(Serialize)]
-struct Nothing {}
 
 /// The text of a list, alone or at the end of an object, of which a part is there at a time.
 pub(super) struct ListWriter {

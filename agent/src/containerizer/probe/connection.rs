@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use meseta_isolators::is_shortage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
@@ -19,9 +20,9 @@ pub(super) enum NoLook {
     TooManyNames,
 }
 
-/// Whether an error of a connection is one of these.
-pub(super) fn no_look(error: &io::Error) -> Option<NoLook> {
-    error.get_ref()?.downcast_ref().copied()
+/// Whether an error of a connection says nothing of the task: it is one of these, or the agent was short of something.
+pub(super) fn is_no_look(error: &io::Error) -> bool {
+    is_shortage(error) || error.get_ref().is_some_and(|inner| inner.is::<NoLook>())
 }
 
 /// The life of a task, by the pidfd of its supervisor.

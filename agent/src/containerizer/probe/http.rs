@@ -8,7 +8,6 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use meseta_isolators::is_shortage;
 use meseta_resources::FrameworkId;
 use rustix::event::PollFlags;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
@@ -17,7 +16,7 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, RustlsConnector, Transport,
 };
 
-use super::connection::{NoLook, TaskLife, no_look};
+use super::connection::{NoLook, TaskLife, is_no_look};
 use crate::containerizer::fair_semaphore::FairSemaphore;
 use crate::core::ProbeResult;
 
@@ -60,9 +59,7 @@ pub(super) fn by_http(
     let agent = ureq::Agent::with_parts(config, connector, resolver);
     match agent.get(url).call() {
         Ok(answer) => ProbeResult::Status(answer.status().as_u16().into()),
-        Err(ureq::Error::Io(error)) if is_shortage(&error) || no_look(&error).is_some() => {
-            ProbeResult::NotRun(error.to_string())
-        }
+        Err(ureq::Error::Io(error)) if is_no_look(&error) => ProbeResult::NotRun(error.to_string()),
         Err(error) => ProbeResult::NoAnswer(error.to_string()),
     }
 }
@@ -109,7 +106,7 @@ impl Connector for TaskConnector {
                         life: self.life.clone(),
                     }));
                 }
-                Err(error) if is_shortage(&error) || no_look(&error).is_some() => {
+                Err(error) if is_no_look(&error) => {
                     return Err(error.into());
                 }
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
