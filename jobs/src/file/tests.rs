@@ -132,6 +132,21 @@ fn json_says_the_same() {
     assert_eq!(from_text(&to_toml(&spec)), Ok(spec));
 }
 
+/// What the command line sends of it says that it is unpacked too, and was refused.
+#[test]
+fn a_file_is_made_executable_instead_of_unpacked() {
+    let text = |fields| {
+        format!(
+            "name = \"a\"\n[task]\ncommand = \"b\"\nuris = [{{ uri = \"/bin/b\", {fields} }}]\n"
+        )
+    };
+    let spec = from_toml(&text("executable = true")).expect("a job");
+    assert!(spec.task.uris[0].executable && !spec.task.uris[0].extract);
+    assert_eq!(from_json(&to_json(&spec).to_string()), Ok(spec));
+    let both = from_toml(&text("executable = true, extract = true")).expect_err("a mistake");
+    assert!(both.to_string().contains("write `extract = false`"));
+}
+
 #[test]
 fn mistakes_of_json_have_their_places() {
     let text =

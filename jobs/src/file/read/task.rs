@@ -95,21 +95,26 @@ fn env(task: &View<'_>, ports: &[String], mistakes: &mut Collector) -> BTreeMap<
 }
 
 fn uris(task: &View<'_>, mistakes: &mut Collector) -> Vec<Uri> {
-    let uris = task.sections("uris").into_iter().map(|view| Uri {
-        uri: view
-            .short()
-            .map_or_else(|| view.text("uri").unwrap_or_default(), str::to_owned),
-        extract: view.flag("extract"),
-        executable: view.flag("executable"),
-        cache: view.flag("cache"),
-        output_file: view.text("output_file"),
+    let uris = task.sections("uris").into_iter().map(|view| {
+        let executable = view.flag("executable");
+        // What is made executable is not unpacked, unless both are asked for, which is a mistake.
+        let may_be_unpacked = !executable || view.has("extract");
+        Uri {
+            uri: view
+                .short()
+                .map_or_else(|| view.text("uri").unwrap_or_default(), str::to_owned),
+            extract: may_be_unpacked && view.flag("extract"),
+            executable,
+            cache: view.flag("cache"),
+            output_file: view.text("output_file"),
+        }
     });
     let uris: Vec<Uri> = uris.collect();
     for (uri, view) in uris.iter().zip(task.sections("uris")) {
         if uri.uri.is_empty() {
             mistakes.add(view.at(), "a URI is empty", "write where the file is");
         }
-        if uri.executable && view.has("extract") && uri.extract {
+        if uri.executable && uri.extract {
             let message = "a file cannot be both unpacked and made executable";
             mistakes.add(view.place("extract"), message, "write `extract = false`");
         }
