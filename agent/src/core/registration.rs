@@ -426,13 +426,12 @@ impl AgentCore {
             epoch,
             master_id: registered.master_info.as_ref().map(|info| info.id.as_str()),
         };
-        let has_changed = self.epochs.keep(master);
-        let is_new = self.agent_id.is_none();
+        let has_epoch_changed = self.epochs.keep(master);
         self.agent_id = Some(id);
-        match is_new {
-            true => self.record_identity(),
-            false if has_changed => self.record_epoch(now),
-            false => {}
+        match (self.take_up_info(), has_epoch_changed) {
+            (true, _) => self.record_identity(),
+            (false, true) => self.record_epoch(now),
+            (false, false) => {}
         }
         self.state = State::Running;
         self.link.phase = LinkPhase::Registered;
@@ -472,20 +471,33 @@ impl AgentCore {
         }
     }
 
+    /// A master took the agent as it is configured by now: from then on it may not become less. Whether that is
+    /// something else than what is on record.
+    fn take_up_info(&mut self) -> bool {
+        let info = self.configured_info();
+        let is_other = self.recorded_info.as_deref() != Some(&info);
+        self.recorded_info = Some(Box::new(info));
+        is_other
+    }
+
+    fn configured_info(&self) -> pb::AgentInfo {
+        let id = self.agent_id.as_ref();
+        pb::AgentInfo {
+            id: id.map(|id| pb::AgentId {
+                value: id.to_string(),
+            }),
+            ..self.options.info.clone()
+        }
+    }
+
     /// Writes who the agent is and which epoch it obeys; all that follows in effect waits for it.
     fn record_identity(&mut self) {
         let Some(agent) = self.agent_id.clone() else {
             return;
         };
-        let info = self.recorded_info.get_or_insert_with(|| {
-            let mut info = Box::new(self.options.info.clone());
-            info.id = Some(pb::AgentId {
-                value: agent.to_string(),
-            });
-            info
-        });
+        let recorded = self.recorded_info.as_deref().cloned();
         let record = AgentRecord {
-            info: (**info).clone(),
+            info: recorded.unwrap_or_else(|| self.configured_info()),
             obeyed: self.epochs.kept().cloned(),
         };
         self.persist(Write::Agent {

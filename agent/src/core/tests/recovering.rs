@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_proto::convert;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
@@ -10,10 +11,10 @@ use meseta_proto::mesos::v1::TaskState::{
 };
 use meseta_proto::mesos::v1::executor::call;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_resources::TaskId;
+use meseta_resources::{Resources, Role, TaskId};
 
 use super::custom::status;
-use super::simulation::{Seen, Simulation, duration, identity, states, task};
+use super::simulation::{Seen, Simulation, duration, identity, registered, states, task};
 use crate::checkpoint::{LogEntry, TaskKey, Write};
 use crate::core::{Exit, Input};
 
@@ -245,6 +246,28 @@ fn a_kill_that_only_its_supervisor_recorded_is_told_as_one() {
         let told = simulation.acknowledge_all();
         assert_eq!(states(&told), [state], "{exit:?} {kill_requested:?}");
     }
+}
+
+/// It was compared with what it had registered with first, and could come back with less than its tasks had.
+#[test]
+fn an_agent_is_compared_with_what_a_master_took_last() {
+    const GROWN: &str = "cpus:8;mem:1024;disk:100";
+    let recorded = |simulation: &Simulation| {
+        let record = simulation.image().agent.and_then(|agent| agent.record);
+        let info = record.expect("a record").info;
+        let resources: Resources = convert::resources(&info.resources).expect("resources");
+        resources.to_string()
+    };
+    let mut simulation = Simulation::registered();
+    let before = recorded(&simulation);
+    simulation.configured = GROWN;
+    simulation.crash(false);
+    simulation.link_up();
+    // A master that does not take it changes nothing.
+    assert_eq!(recorded(&simulation), before);
+    simulation.tell(registered());
+    let grown = Resources::parse(GROWN, &Role::star()).expect("resources");
+    assert_eq!(recorded(&simulation), grown.to_string());
 }
 
 /// The kill was written, no signal was sent, and the task came to its own end before anybody was back.

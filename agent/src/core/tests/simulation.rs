@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use meseta_daemon::outbox::Outbox;
 use meseta_isolators::{BootId, Demand, ProcessIdentity};
+use meseta_proto::convert::{Format, to_resources};
 use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
@@ -89,12 +90,14 @@ pub(super) struct Simulation {
 const CONFIGURED: &str = "cpus:4;mem:1024;disk:100";
 
 fn options(configured: &str, boot_clock: BootClock) -> Options {
+    let resources = Resources::parse(configured, &Role::star()).expect("resources");
     Options {
         info: pb::AgentInfo {
             hostname: "host".to_owned(),
+            resources: to_resources(&resources, Format::PostRefinement).expect("written"),
             ..pb::AgentInfo::default()
         },
-        resources: Resources::parse(configured, &Role::star()).expect("resources"),
+        resources,
         address: pb::Address::default(),
         version: "1.0.0".to_owned(),
         capabilities: Vec::new(),
