@@ -131,11 +131,11 @@ fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
         "meseta_agent_container_destroy_errors_total",
         destroy_errors,
     );
-    let restored = context
-        .containerizer
-        .get()
-        .map(|c| number(c.limits_restored()));
+    let containerizer = context.containerizer.get();
+    let restored = containerizer.map(|c| number(c.limits_restored()));
     builder.one("meseta_agent_limits_restored_total", restored);
+    let lost = containerizer.map(|c| number(c.limits_lost()));
+    builder.one("meseta_agent_limits_lost_total", lost);
     let repeated = number(meseta_isolators::repeated());
     builder.one("meseta_agent_looks_repeated_total", repeated);
     let dropped = "meseta_agent_framework_messages_dropped_total";

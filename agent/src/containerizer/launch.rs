@@ -155,7 +155,7 @@ impl Containerizer {
             },
             inspection_limits: InspectionLimits::of_plan(plan, self.layout()),
             volumes: None,
-            change_lock: Applied::at_first(plan.demand, &plan.volumes),
+            change_lock: Applied::at_first(plan.demand, &plan.volumes).shared(),
         });
         self.inner
             .table()

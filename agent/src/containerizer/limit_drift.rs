@@ -1,7 +1,7 @@
 //! Compares the limits in force with those that were asked for, and sets them again.
 //!
 //! Limits are a function of the demand, whoever else writes to the groups: all are compared when the agent comes back,
-//! and every [`PERIOD`]. What is nested and shares the groups around it has none of its own. Blocking. Invariant: a container
+//! and every [`PERIOD`]; those whose group is gone are said to be, and the others held all the same. What is nested and shares the groups around it has none of its own. Blocking. Invariant: a container
 //! that is being changed is left to that, and a memory limit that waits for memory to be given back is no difference.
 
 use std::sync::atomic::Ordering;
@@ -12,6 +12,7 @@ use meseta_isolators::{ContainerError, ContainerName, Demand, Drift, DriftKind, 
 use meseta_resources::ContainerId;
 use tracing::{debug, info, warn};
 
+use super::state::Applied;
 use super::{Containerizer, LiveContainer};
 
 /// Between two looks at the limits of a container that runs.
@@ -19,43 +20,43 @@ pub(super) const PERIOD: Duration = Duration::from_secs(30);
 
 /// Compares the limits of a container that runs, unless they are just being changed.
 pub(super) fn compare(containerizer: &Containerizer, live: &LiveContainer) {
-    let Ok(applied) = live.change_lock.try_lock() else {
+    let Ok(mut applied) = live.change_lock.try_lock() else {
         return;
     };
     // Others may have been asked for, and are about to be set.
     if containerizer.demand_of(&live.container) == Some(applied.demand) {
-        compare_with(containerizer, &live.container, &applied.demand, false);
+        compare_with(containerizer, &live.container, &mut applied, false);
     }
 }
 
 /// Compares the limits of a container of before the agent's start with what its checkpoint asks for.
-pub(super) fn restore(containerizer: &Containerizer, container: &ContainerId, demand: &Demand) {
-    compare_with(containerizer, container, demand, true);
+pub(super) fn restore(
+    containerizer: &Containerizer,
+    container: &ContainerId,
+    applied: &mut Applied,
+) {
+    compare_with(containerizer, container, applied, true);
 }
 
 fn compare_with(
     containerizer: &Containerizer,
     container: &ContainerId,
-    demand: &Demand,
+    applied: &mut Applied,
     is_first: bool,
 ) {
     let Ok(name) = ContainerName::new(container.as_str()) else {
         return;
     };
+    let demand = &applied.demand;
     match containerizer.containers().verify(&name, demand) {
-        Ok(drifts) if drifts.is_empty() => {}
-        // It began under other isolators, and has no group where these would write.
-        Ok(drifts) if drifts.iter().any(|drift| drift.kind == DriftKind::Missing) => {
-            let files: Vec<_> = drifts.iter().map(|drift| drift.file).collect();
-            if is_first {
-                info!(container_id = %container, ?files, "limits of a container of other isolators stay as they are");
-            }
-        }
         Ok(drifts) => {
-            if let Err(error) = set(containerizer, &name, demand, &drifts) {
+            let missing = missing_of(&drifts);
+            if let Err(error) = set(containerizer, &name, demand, (&drifts, &missing)) {
                 let found = text_of(&drifts);
                 warn!(container_id = %container, found, error = %chain(&error), "limits are not what was asked for, and cannot be set");
             }
+            note_missing(containerizer, container, &applied.missing_limits, &missing);
+            applied.missing_limits = missing;
         }
         // It has just ended, and the core will hear of it.
         Err(ContainerError::Unknown(_)) if !is_first => {
@@ -73,11 +74,11 @@ fn set(
     containerizer: &Containerizer,
     name: &ContainerName,
     demand: &Demand,
-    drifts: &[Drift],
+    (drifts, missing): (&[Drift], &[&'static str]),
 ) -> Result<(), ContainerError> {
     let containers = containerizer.containers();
     if drifts.iter().any(|drift| drift.kind == DriftKind::Differs) {
-        containers.update(name, demand)?;
+        containers.update_without(name, demand, missing)?;
         let found = text_of(drifts);
         warn!(container_id = %name, found, "limits were not what was asked for, and were set again");
         let restored = &containerizer.inner.limits_restored;
@@ -89,6 +90,32 @@ fn set(
         info!(container_id = %name, limit_bytes, "lowered a memory limit to what was asked for");
     }
     Ok(())
+}
+
+/// The files that are not there: somebody removed their group, or the container began under other isolators.
+fn missing_of(drifts: &[Drift]) -> Vec<&'static str> {
+    let missing = drifts
+        .iter()
+        .filter(|drift| drift.kind == DriftKind::Missing);
+    missing.map(|drift| drift.file).collect()
+}
+
+/// Says once what is missing further.
+fn note_missing(
+    containerizer: &Containerizer,
+    container: &ContainerId,
+    known: &[&'static str],
+    missing: &[&'static str],
+) {
+    if missing.iter().all(|file| known.contains(file)) {
+        return;
+    }
+    warn!(
+        container_id = %container, files = ?missing,
+        "limits of a container have no group, which somebody removed or it began without: they are not enforced until it is launched again"
+    );
+    let lost = &containerizer.inner.limits_lost;
+    lost.fetch_add(1, Ordering::Relaxed);
 }
 
 fn text_of(drifts: &[Drift]) -> String {

@@ -238,8 +238,9 @@ fn settle(
     match alive(&container, on_record, recorded, containerizer) {
         Some(supervisor) => {
             restore_note(&container, &supervisor, containerizer);
+            let mut applied = Applied::at_first(demand, &[]);
             if expected.own_limits {
-                limit_drift::restore(containerizer, &container, &demand);
+                limit_drift::restore(containerizer, &container, &mut applied);
             }
             let live = LiveContainer {
                 run: Arc::new(run.key.clone()),
@@ -249,7 +250,7 @@ fn settle(
                 own_limits: expected.own_limits,
                 inspection_limits: inspection_limits_of(run, expected, containerizer),
                 volumes: None,
-                change_lock: Applied::at_first(demand, &[]),
+                change_lock: applied.shared(),
             };
             let name = ContainerName::new(container.as_str()).ok();
             let limitation = name.and_then(|name| {
@@ -468,7 +469,7 @@ mod tests {
             own_limits: true,
             inspection_limits: InspectionLimits::default(),
             volumes: None,
-            change_lock: Applied::at_first(demand(96), &[]),
+            change_lock: Applied::at_first(demand(96), &[]).shared(),
         };
         let gone = ContainerId::new("gone").expect("an id");
         let name = ContainerName::new("orphan").expect("a name");

@@ -131,6 +131,7 @@ impl Containerizer {
         let updated = updated.await;
         updated.unwrap_or_else(|panic| Err(panic.into()))?;
         *applied = Applied {
+            missing_limits: std::mem::take(&mut applied.missing_limits),
             demand,
             may_have_volumes: has_some,
             volumes: given,

@@ -83,19 +83,23 @@ pub(crate) struct Applied {
     pub(crate) may_have_volumes: bool,
     /// The persistent volumes that it has for certain: none of a container that was found.
     pub(crate) volumes: Vec<pb::Resource>,
+    /// Files of limits that were not there when it was last looked at: nothing enforces those.
+    pub(crate) missing_limits: Vec<&'static str>,
 }
 
 impl Applied {
     /// Those of a container that was launched with this demand and these volumes, or found.
-    pub(super) fn at_first(
-        demand: Demand,
-        volumes: &[pb::Resource],
-    ) -> Arc<tokio::sync::Mutex<Self>> {
-        Arc::new(tokio::sync::Mutex::new(Self {
+    pub(super) fn at_first(demand: Demand, volumes: &[pb::Resource]) -> Self {
+        Self {
             demand,
             may_have_volumes: true,
             volumes: volumes.to_vec(),
-        }))
+            missing_limits: Vec::new(),
+        }
+    }
+
+    pub(super) fn shared(self) -> Arc<tokio::sync::Mutex<Self>> {
+        Arc::new(tokio::sync::Mutex::new(self))
     }
 }
 
@@ -153,6 +157,7 @@ pub(super) struct Inner {
     pub(super) fetches_failed: AtomicU64,
     pub(super) destroy_errors: AtomicU64,
     pub(super) limits_restored: AtomicU64,
+    pub(super) limits_lost: AtomicU64,
     pub(super) throttle_writer: ThrottleWriter,
 }
 
@@ -183,6 +188,7 @@ impl Inner {
             fetches_failed: AtomicU64::new(0),
             destroy_errors: AtomicU64::new(0),
             limits_restored: AtomicU64::new(0),
+            limits_lost: AtomicU64::new(0),
             throttle_writer: ThrottleWriter::default(),
         }
     }
@@ -232,6 +238,11 @@ impl Containerizer {
     /// How often limits of a container were not what was asked for, and were set again.
     pub(crate) fn limits_restored(&self) -> u64 {
         self.inner.limits_restored.load(Ordering::Relaxed)
+    }
+
+    /// How often limits of a container were found to be gone with their group.
+    pub(crate) fn limits_lost(&self) -> u64 {
+        self.inner.limits_lost.load(Ordering::Relaxed)
     }
 
     /// Whether nothing runs, begins or ends.

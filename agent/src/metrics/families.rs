@@ -18,6 +18,7 @@ meseta_agent_tasks_ended_total Tasks that ended, by their last state.
 meseta_agent_status_updates_total Status updates, by whether they were accepted.
 meseta_agent_container_launch_errors_total Containers that could not be launched.
 meseta_agent_container_destroy_errors_total Failed attempts to destroy a container.
+meseta_agent_limits_lost_total Times that limits of a container were found to be gone with their group: nothing enforces them any more.
 meseta_agent_limits_restored_total Times that limits of a container were not what was asked for, and were set again.
 meseta_agent_looks_repeated_total Looks at a container, its record or a checkpoint that failed for want of descriptors or memory or because a device failed, and were made again.
 meseta_agent_framework_messages_dropped_total Messages between frameworks and executors that were dropped because they were not read, by receiver.

@@ -182,6 +182,17 @@ impl Containers {
     }
 
     pub fn update(&self, name: &ContainerName, demand: &Demand) -> Result<(), ContainerError> {
+        self.update_without(name, demand, &[])
+    }
+
+    /// The same but for these files, which [`Containers::verify`] found missing: somebody removed their group, or the
+    /// container began under other isolators. The others are set.
+    pub fn update_without(
+        &self,
+        name: &ContainerName,
+        demand: &Demand,
+        missing: &[&str],
+    ) -> Result<(), ContainerError> {
         let groups = self.groups(name);
         if groups.dirs.is_empty() {
             // Nothing is enforced here, so there is nothing to change.
@@ -198,8 +209,10 @@ impl Containers {
             isolator.observe(&groups, &mut observed);
         }
         for isolator in self.limiting(name) {
+            let mut plan = isolator.plan(demand, &groups, &observed);
+            plan.retain(|write| !missing.contains(&write.file));
             isolator
-                .apply(&groups, &isolator.plan(demand, &groups, &observed))
+                .apply(&groups, &plan)
                 .map_err(|source| ContainerError::Knob {
                     name: name.clone(),
                     source,

@@ -11,7 +11,8 @@ meseta_tests::scenarios! {
     unless_root:
         limits_stand_beside_requests,
         limits_that_make_no_sense_are_refused,
-        limits_that_others_change_are_set_again;
+        limits_that_others_change_are_set_again,
+        limits_whose_group_is_removed_are_told_and_others_held;
 }
 
 const MB: u64 = 1 << 20;
@@ -40,6 +41,20 @@ impl ContainerLimits {
             .flat_map(|group| files.iter().map(|file| group.join(file)));
         let path = paths.into_iter().find(|path| path.exists());
         std::fs::write(path.expect("the file"), value).expect("written");
+    }
+
+    /// Moves what runs in the group that has this file to the one around it, and removes the group. Whether there is one.
+    fn remove_group_of(&self, file: &str) -> bool {
+        let Some(group) = self.groups.iter().find(|group| group.join(file).exists()) else {
+            return false;
+        };
+        let parent = group.parent().expect("a group around it");
+        let processes = std::fs::read_to_string(group.join("cgroup.procs")).expect("the processes");
+        for process in processes.lines() {
+            std::fs::write(parent.join("cgroup.procs"), process).expect("moved");
+        }
+        std::fs::remove_dir(group).expect("removed");
+        true
     }
 
     /// The first of these files that the container's groups have, as a number; `None` is no limit.
@@ -192,5 +207,30 @@ fn limits_that_others_change_are_set_again() {
     wait::eventually("one container's limits were set again", LIMIT, || {
         let page = http::get(&format!("{}/metrics", cluster.agent().url));
         page.text().contains(restored).then_some(())
+    });
+}
+
+/// All limits of the container were left to whoever had changed them, without a word.
+fn limits_whose_group_is_removed_are_told_and_others_held() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let status = framework.run_task(&offer, "t", "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
+    let container = status["container_status"]["container_id"]["value"].as_str();
+    let limits = ContainerLimits::of(&cluster, container.expect("a container id"));
+    if !limits.remove_group_of("cpu.shares") {
+        // On cgroup v2 a container has one group, which ends with it.
+        return;
+    }
+    limits.write(&["memory.limit_in_bytes"], "134217728");
+    wait::eventually("the other limit is set again", LIMIT, || {
+        (limits.hard_memory() == Some(64 * MB)).then_some(())
+    });
+    wait::eventually("what is lost is counted", LIMIT, || {
+        let page = http::get(&format!("{}/metrics", cluster.agent().url));
+        page.text()
+            .contains("meseta_agent_limits_lost_total 1\n")
+            .then_some(())
     });
 }
