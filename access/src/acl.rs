@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Objects, PATHS};
+use crate::unique_keys;
 
 /// Entries of one list; a file that long is a mistake.
 const ENTRIES_MAX: usize = 10_000;
@@ -39,6 +40,8 @@ pub struct Acls {
 pub enum AclError {
     #[error("the ACLs are not JSON: {0}")]
     Syntax(String),
+    #[error("the ACLs: {0}; put what it says into one, or remove one of them")]
+    Twice(String),
     #[error("{location}: expected {expected}")]
     Shape {
         location: String,
@@ -68,8 +71,10 @@ pub enum AclError {
 impl Acls {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<Self, AclError> {
-        let value: Value =
-            serde_json::from_str(text).map_err(|error| AclError::Syntax(error.to_string()))?;
+        let value = unique_keys::parse(text).map_err(|error| match error.is_data() {
+            true => AclError::Twice(error.to_string()),
+            false => AclError::Syntax(error.to_string()),
+        })?;
         let root = object(&value, "the ACLs")?;
         let mut acls = Self::default();
         for (key, value) in root {
@@ -313,6 +318,34 @@ mod tests {
             let error = error(text);
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    /// The last one alone was taken, so that what the first one denied was allowed.
+    #[test]
+    fn a_key_that_is_there_twice_is_refused_by_its_name() {
+        let list = |kind: &str| {
+            format!(
+                r#""run_tasks":[{{"principals":{{"type":"ANY"}},"users":{{"type":"{kind}"}}}}]"#
+            )
+        };
+        for (text, key) in [
+            (format!("{{{},{}}}", list("NONE"), list("ANY")), "run_tasks"),
+            (
+                r#"{"permissive":false,"permissive":true}"#.to_owned(),
+                "permissive",
+            ),
+            (
+                r#"{"run_tasks":[{"principals":{"type":"ANY"},"users":{"type":"NONE","type":"ANY"}}]}"#
+                    .to_owned(),
+                "type",
+            ),
+        ] {
+            let error = error(&text);
+            assert!(error.contains(&format!("`{key}` is there twice")), "{error}");
+        }
+        // In two objects it is not twice.
+        let once = format!("{{{}}}", list("ANY"));
+        assert_eq!(Acls::parse(&once).unwrap().of(Action::RunTask).len(), 1);
     }
 
     #[test]

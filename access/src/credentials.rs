@@ -17,6 +17,10 @@ use crate::basic::Claim;
 const PRINCIPALS_MAX: usize = 100_000;
 /// The longest name of a principal, in bytes.
 const PRINCIPAL_BYTES_MAX: usize = 255;
+/// How a line begins that is none of a principal.
+const COMMENT: char = '#';
+/// How a file of JSON begins.
+const JSON: char = '{';
 /// The most memory that checking one secret may take, in KiB.
 const MEMORY_KIB_MAX: u32 = 256 * 1024;
 /// Most passes over that memory.
@@ -101,6 +105,14 @@ pub enum CredentialError {
     Principal { number: usize },
     #[error("'{0}' is there twice")]
     Twice(String),
+    #[error(
+        "`{key}` is there twice in one object (line {line}, column {column}): leave one of them"
+    )]
+    KeyTwice {
+        key: &'static str,
+        line: usize,
+        column: usize,
+    },
     #[error("nobody is in it: make a line with `meseta credential`")]
     Empty,
     #[error("more than {PRINCIPALS_MAX} principals are in it")]
@@ -126,11 +138,12 @@ struct Pair {
 impl Credentials {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<Self, CredentialError> {
-        let pairs = if text.trim_start().starts_with('{') {
-            // serde's own text repeats what it met, which may be a secret.
+        let pairs = if text.trim_start().starts_with(JSON) {
             let file = serde_json::from_str::<File>(text).map_err(|error| {
                 let (line, column) = (error.line(), error.column());
-                CredentialError::Syntax(format!(" (line {line}, column {column})"))
+                key_twice(&error).unwrap_or_else(|| {
+                    CredentialError::Syntax(format!(" (line {line}, column {column})"))
+                })
             })?;
             file.credentials
         } else {
@@ -190,6 +203,12 @@ pub fn is_principal(name: &str) -> bool {
     !name.is_empty() && name.len() <= PRINCIPAL_BYTES_MAX && name.chars().all(is_plain)
 }
 
+/// Whether a line of a file of credentials may begin with this principal: after these it is a comment, or JSON.
+#[must_use]
+pub fn may_begin_line(principal: &str) -> bool {
+    !principal.starts_with([COMMENT, JSON])
+}
+
 /// What a claim that was checked once is remembered by: neither the secret nor a guess can be had from it
 /// without `key`, which is never stored.
 #[must_use]
@@ -202,9 +221,22 @@ pub fn fingerprint(key: &[u8; 32], claim: &Claim) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// The refusal of an object that has one of these keys twice. serde's own text is not passed on: it repeats what it met, which
+/// may be a secret.
+fn key_twice(error: &serde_json::Error) -> Option<CredentialError> {
+    let text = error.to_string();
+    let mut keys = ["credentials", "principal", "secret"].into_iter();
+    let key = keys.find(|key| text.starts_with(&format!("duplicate field `{key}`")))?;
+    Some(CredentialError::KeyTwice {
+        key,
+        line: error.line(),
+        column: error.column(),
+    })
+}
+
 fn lines(text: &str) -> Result<Vec<Pair>, CredentialError> {
     let lines = text.lines().map(str::trim).enumerate();
-    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(COMMENT));
     lines
         .map(|(index, line)| {
             let mut words = line.split_whitespace();
@@ -237,9 +269,12 @@ impl fmt::Debug for Credential {
 impl Credential {
     /// Reads `{"principal": ..., "secret": ...}` or one line of `principal secret`.
     pub fn parse(text: &str) -> Result<Self, CredentialError> {
-        let pair = if text.trim_start().starts_with('{') {
-            serde_json::from_str::<Pair>(text)
-                .map_err(|_| CredentialError::Syntax(" (one pair is expected here)".to_owned()))?
+        let pair = if text.trim_start().starts_with(JSON) {
+            serde_json::from_str::<Pair>(text).map_err(|error| {
+                key_twice(&error).unwrap_or_else(|| {
+                    CredentialError::Syntax(" (one pair is expected here)".to_owned())
+                })
+            })?
         } else {
             let mut pairs = lines(text)?.into_iter();
             match (pairs.next(), pairs.next()) {
@@ -332,6 +367,36 @@ mod tests {
             Credentials::parse(&colon),
             Err(CredentialError::Principal { number: 1 })
         ));
+    }
+
+    /// Which of the two was meant was said by nothing.
+    #[test]
+    fn a_key_that_is_there_twice_is_named() {
+        let pair = r#"{"principal":"ada","secret":"CANARY","secret":"b"}"#;
+        let file = format!(r#"{{"credentials":[{pair}]}}"#);
+        let file = Credentials::parse(&file).unwrap_err();
+        let pair = Credential::parse(pair).unwrap_err();
+        for error in [file.to_string(), pair.to_string()] {
+            assert!(error.contains("`secret` is there twice"), "{error}");
+            assert!(!error.contains("CANARY"), "{error}");
+        }
+        let lists = r#"{"credentials":[],"credentials":[]}"#;
+        let error = Credentials::parse(lists).unwrap_err().to_string();
+        assert!(error.contains("`credentials` is there twice"), "{error}");
+    }
+
+    #[test]
+    fn a_line_that_would_be_a_comment_or_json_is_of_no_principal() {
+        let hash = hash("x");
+        for principal in ["#x", "{x"] {
+            let text = format!("{principal} {hash}\n");
+            assert!(!may_begin_line(principal) && is_principal(principal));
+            assert!(Credentials::parse(&text).is_err());
+            let json =
+                format!(r#"{{"credentials":[{{"principal":"{principal}","secret":"{hash}"}}]}}"#);
+            assert!(Credentials::parse(&json).unwrap().find(principal).is_some());
+        }
+        assert!(may_begin_line("x#{"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod credentials;
 pub mod executor_token;
 pub mod exposure;
 pub mod rate_limits;
+mod unique_keys;
 
 pub use acl::{AclError, Acls};
 pub use action::{Action, PATHS};

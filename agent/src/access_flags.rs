@@ -138,8 +138,11 @@ impl AccessFlags {
         files.into_iter().flatten().cloned().collect()
     }
 
-    /// How the master is spoken to; refused now if it could not be.
-    pub(crate) fn identity(&self) -> Result<ClientIdentity, SettingsError> {
+    /// How the master is spoken to.
+    ///
+    /// # Errors
+    /// A file cannot be read or makes no sense.
+    pub fn identity(&self) -> Result<ClientIdentity, SettingsError> {
         let own = self.ssl_cert_file.clone().zip(self.ssl_key_file.clone());
         ClientIdentity::new(self.ssl_ca_file.clone(), own, self.credential.clone())
     }

@@ -115,13 +115,58 @@ fn lock(layout: &Layout) -> Result<File, DirectoryError> {
 
 /// The same of the containers: an agent on a copy of a work directory would take those of the other for its own. None
 /// where there is no room for the file.
-pub(crate) fn lock_instance(runtime_dir: &Path) -> Result<Option<File>, DirectoryError> {
+fn lock_instance(runtime_dir: &Path) -> Result<Option<File>, DirectoryError> {
     match lock_file(runtime_dir.join(INSTANCE_LOCK), "runtime_dir") {
         Err(DirectoryError::Unusable { path, source, .. }) if is_disk_full(&source) => {
             warn!(path = %path.display(), error = %source, "there is no room for a lock; going on without it");
             Ok(None)
         }
         locked => locked.map(Some),
+    }
+}
+
+/// The folder of this agent's containers, and the lock that says whose it is.
+#[derive(Debug)]
+pub(crate) struct RuntimeFolder {
+    path: PathBuf,
+    lock: Option<File>,
+}
+
+impl RuntimeFolder {
+    /// Makes it, and takes it for this agent alone.
+    pub(crate) fn take(path: PathBuf) -> Result<Self, DirectoryError> {
+        create_runtime_dir(&path)?;
+        let lock = lock_instance(&path)?;
+        Ok(Self { path, lock })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes and takes it again if others have removed it, or its lock, beside the running agent; whether they had.
+    pub(crate) fn restore(&mut self) -> Result<bool, DirectoryError> {
+        if self.is_held() {
+            return Ok(false);
+        }
+        *self = Self::take(self.path.clone())?;
+        Ok(true)
+    }
+
+    /// Whether the lock in the folder is the one that is held; what cannot be looked at is taken for it.
+    fn is_held(&self) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let Some(held) = &self.lock else {
+            // There was no room for one.
+            return self.path.is_dir();
+        };
+        let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
+        match std::fs::symlink_metadata(self.path.join(INSTANCE_LOCK)) {
+            Ok(found) => held
+                .metadata()
+                .is_ok_and(|held| identity(held) == identity(found)),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 }
 
@@ -234,7 +279,7 @@ pub(crate) fn runtime_dir(flags: &Flags, layout: &Layout, privileged: bool) -> P
 }
 
 /// Creates the runtime directory.
-pub(crate) fn create_runtime_dir(runtime_dir: &Path) -> Result<(), DirectoryError> {
+fn create_runtime_dir(runtime_dir: &Path) -> Result<(), DirectoryError> {
     make_missing(runtime_dir, PASSAGE_MODE).map_err(|source| DirectoryError::Unusable {
         doing: "create",
         path: runtime_dir.to_owned(),
@@ -336,6 +381,42 @@ mod tests {
         remove_empty(dir.path());
         assert!(!dir.path().exists());
         std::fs::create_dir(dir.path()).expect("made");
+    }
+
+    /// A cleaner of `/run` or `/tmp`: every launch failed until the agent was started again.
+    #[test]
+    fn a_runtime_folder_that_others_remove_is_made_and_held_again() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("run/agent");
+        let mut folder = RuntimeFolder::take(path.clone()).expect("taken");
+        assert!(!folder.restore().expect("held"), "nothing was removed");
+        type Removed = fn(&Path);
+        let removed: [Removed; 3] = [
+            |path| std::fs::remove_dir_all(path.parent().expect("above")).expect("removed"),
+            |path| std::fs::remove_file(path.join(INSTANCE_LOCK)).expect("removed"),
+            |path| {
+                std::fs::remove_file(path.join(INSTANCE_LOCK)).expect("removed");
+                std::fs::write(path.join(INSTANCE_LOCK), "").expect("another");
+            },
+        ];
+        for remove in removed {
+            remove(&path);
+            assert!(folder.restore().expect("made"));
+            assert!(!folder.restore().expect("held"));
+            let other = RuntimeFolder::take(path.clone());
+            assert!(
+                matches!(other, Err(DirectoryError::InUse { .. })),
+                "{other:?}"
+            );
+        }
+        // Whoever has it by then keeps it.
+        std::fs::remove_file(path.join(INSTANCE_LOCK)).expect("removed");
+        let _theirs = RuntimeFolder::take(path).expect("taken");
+        let refused = folder.restore();
+        assert!(
+            matches!(refused, Err(DirectoryError::InUse { .. })),
+            "{refused:?}"
+        );
     }
 
     #[test]

@@ -10,7 +10,6 @@ mod hierarchies;
 pub(crate) mod serving;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -32,6 +31,7 @@ use tracing::{info, warn};
 
 use address::{advertised, bind, local_address};
 use description::{CAPABILITIES, agent_info};
+pub(crate) use description::hostname_of;
 pub use error::RunError;
 use hierarchies::cgroups_root;
 pub(crate) use hierarchies::narrow;
@@ -50,8 +50,8 @@ use crate::context::Context;
 use crate::core::{AgentCore, BootClock, Enforceable, ExitReason, Input, Options};
 use crate::descriptors;
 use crate::directories::{
-    create_runtime_dir, endpoint_path, instance_of, lock_instance, publish_endpoint, remove_empty,
-    runtime_dir, take_work_dir,
+    RuntimeFolder, endpoint_path, instance_of, publish_endpoint, remove_empty, runtime_dir,
+    take_work_dir,
 };
 use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};
@@ -79,6 +79,8 @@ pub struct RunEnv {
     pub started: Option<oneshot::Sender<Health>>,
     /// Cancelled when the agent is to end.
     pub shutdown: CancellationToken,
+    /// Cancelled when it is to leave its cluster: its tasks end, it unregisters, and ends.
+    pub unregister: CancellationToken,
 }
 
 /// Runs an agent until it is told to end.
@@ -166,7 +168,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         start,
     };
     let close = node.flags.shutdown_tasks_on_exit || node.flags.recover == Recover::Cleanup;
-    let outcome = node.live(mailbox, master, env.shutdown).await;
+    let stop = (env.shutdown, env.unregister);
+    let outcome = node.live(mailbox, master, stop).await;
     http_shutdown.cancel();
     let _ = serving.await;
     let ended = outcome?;
@@ -178,7 +181,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         remove_empty(&ended.runtime_dir);
     }
     match ended.outcome? {
-        ExitReason::Stopped | ExitReason::Shutdown(_) => Ok(()),
+        ExitReason::Stopped | ExitReason::Unregistered | ExitReason::Shutdown(_) => Ok(()),
         ExitReason::Refused(why) => Err(RunError::Refused(why)),
     }
 }
@@ -188,7 +191,6 @@ struct Ended {
     outcome: Result<ExitReason, RunError>,
     containerizer: Containerizer,
     runtime_dir: PathBuf,
-    _lock: Option<File>,
 }
 
 /// An agent that listens, between its start and its end.
@@ -213,13 +215,14 @@ impl Node {
         mut self,
         mailbox: Mailbox,
         master: MasterAddress,
-        shutdown: CancellationToken,
+        stop: (CancellationToken, CancellationToken),
     ) -> Result<Ended, RunError> {
         let opened = open(&self.flags, &self.layout, &self.configuration).await?;
-        let (runtime_dir, lock) = (opened.runtime_dir, opened.lock);
+        let runtime_dir = opened.runtime_folder.path().to_owned();
         let places = opened.store.volume_places();
         let rights = (opened.rights, opened.privileged);
-        let containerizer = self.containerizer(opened.containers, rights, places);
+        let containers = (opened.containers, opened.runtime_folder);
+        let containerizer = self.containerizer(containers, rights, places);
         let clock = Clock::new();
         let boot_clock = clock.boot_clock(&opened.boot);
         let core = self.core(&opened.image, opened.enforceable, boot_clock)?;
@@ -279,7 +282,7 @@ impl Node {
             self.flags.monitor_interval,
         ));
         let inspecting = tokio::spawn(inspection::run(containerizer.clone(), opened.watch));
-        let stopping = self.stop_when(shutdown);
+        let stopping = self.stop_when(stop);
         let endpoint = endpoint_path(self.layout.work_dir());
         let oversubscription = self.start_oversubscription();
         let reason = driving
@@ -303,13 +306,12 @@ impl Node {
                 .map_err(|failure| RunError::Containers(failure.into())),
             containerizer,
             runtime_dir,
-            _lock: lock,
         })
     }
 
     fn containerizer(
         &self,
-        containers: Containers,
+        (containers, runtime_folder): (Containers, RuntimeFolder),
         (rights, privileged): (TaskRights, bool),
         places: VolumePlaces,
     ) -> Containerizer {
@@ -331,8 +333,10 @@ impl Node {
                 launches_at_once: flags.launches_at_once,
                 destroy_timeout: flags.cgroups_destroy_timeout,
                 fetcher_stall_timeout: flags.fetcher_stall_timeout,
+                enforce_disk: flags.isolation.enforce_container_disk_quota,
             },
             containers,
+            runtime_folder,
             self.handle.inputs(),
         );
         let _ = self.context.containerizer.set(containerizer.clone());
@@ -431,11 +435,22 @@ impl Node {
         })
     }
 
-    fn stop_when(&self, shutdown: CancellationToken) -> tokio::task::JoinHandle<()> {
+    /// One that is leaving its cluster can be told to end at once.
+    fn stop_when(
+        &self,
+        (shutdown, unregister): (CancellationToken, CancellationToken),
+    ) -> tokio::task::JoinHandle<()> {
         let handle = self.handle.clone();
         let kill_tasks = self.flags.shutdown_tasks_on_exit;
         tokio::spawn(async move {
-            shutdown.cancelled().await;
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => {}
+                () = unregister.cancelled() => {
+                    handle.tell(Input::Unregister).await;
+                    shutdown.cancelled().await;
+                }
+            }
             handle.tell(Input::Stop { kill_tasks }).await;
         })
     }
@@ -477,13 +492,12 @@ struct Opened {
     store: Store,
     /// What is to be made durable before anything else.
     first: Vec<Write>,
-    /// That of the containers; held until they are done with.
-    lock: Option<File>,
+    /// Held until the containers are done with.
+    runtime_folder: RuntimeFolder,
     boot: BootId,
     containers: Containers,
     enforceable: Enforceable,
     privileged: bool,
-    runtime_dir: PathBuf,
     rights: TaskRights,
     watch: InspectionSettings,
 }
@@ -538,14 +552,12 @@ fn open_blocking(
     let runtime_dir = runtime_dir(flags, layout, privileged);
     let mut own = flags.access.files();
     own.extend([layout.work_dir().to_owned(), runtime_dir.clone()]);
-    let runtime_dir = runtime_dir.join(&instance);
-    create_runtime_dir(&runtime_dir)?;
-    let lock = lock_instance(&runtime_dir)?;
+    let runtime_folder = RuntimeFolder::take(runtime_dir.join(&instance))?;
     let (rights, watch) = (settings.rights(&isolation, own), settings.watch(&isolation));
     let containers = Containers::open_with(
         host,
         meseta_isolators::Options {
-            runtime_dir: runtime_dir.clone(),
+            runtime_dir: runtime_folder.path().to_owned(),
             cgroups_root,
             instance: name,
             isolation,
@@ -566,12 +578,11 @@ fn open_blocking(
         image,
         store,
         first,
-        lock,
+        runtime_folder,
         boot,
         containers,
         enforceable,
         privileged,
-        runtime_dir,
         rights,
         watch,
     })

@@ -136,12 +136,22 @@ pub(crate) struct Sandboxes {
     agent: Option<AgentId>,
     /// By whose rights what is on disk is read, by its owners; none if that was found otherwise, or all is allowed.
     reader: Option<Approver>,
+    /// Whose the sandbox that is asked for will be, which may not be there yet; none if nothing is known of it.
+    launched_as: Option<String>,
+}
+
+/// The run that a path names, which may have no sandbox yet.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct NamedRun {
+    pub(crate) framework: FrameworkId,
+    pub(crate) executor: ExecutorId,
+    /// The newest one if absent.
+    pub(crate) container: Option<ContainerId>,
 }
 
 /// A path, split into the sandbox and what is beneath it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Located {
-    run: RunKey,
     sandbox: PathBuf,
     beneath: PathBuf,
 }
@@ -152,21 +162,29 @@ impl Sandboxes {
             layout,
             agent,
             reader: None,
+            launched_as: None,
         }
     }
 
     /// The same for a reader who may read what is of certain users: of each thing that is opened, and of each
-    /// folder on the way to it, the owner counts.
-    pub(crate) fn read_by(self, reader: Approver) -> Self {
+    /// folder on the way to it, the owner counts. Of a sandbox that is not there, the user counts that its run was
+    /// launched as, if that is known.
+    pub(crate) fn read_by(self, reader: Approver, launched_as: Option<String>) -> Self {
         Self {
             reader: Some(reader),
+            launched_as,
             ..self
         }
     }
 
     /// The run that a path's sandbox is of.
-    pub(crate) fn run(&self, path: &str) -> Option<RunKey> {
-        Some(self.locate(path).ok()?.run)
+    pub(crate) fn run(&self, path: &str) -> Option<NamedRun> {
+        let (agent, rest) = self.split_agent(path).ok()?;
+        let (mut named, _) = split_run(&rest)?;
+        if named.container.is_none() {
+            named.container = self.latest(&agent, &named).ok();
+        }
+        Some(named)
     }
 
     /// Where a path leads, if the reader may read the sandbox that it is in.
@@ -175,19 +193,25 @@ impl Sandboxes {
         if self.reader.is_some() {
             let folder = located.as_ref().ok().map(open_sandbox);
             let owner = folder.and_then(|folder| rustix::fs::fstat(folder.ok()?).ok());
-            self.allow(owner.map(|stat| stat.st_uid))?;
+            match owner {
+                Some(owner) => self.allow_owner(owner.st_uid)?,
+                None => self.allow(self.launched_as.as_deref())?,
+            }
         }
         located
     }
 
     /// Refuses what is a user's whose sandboxes the reader may not read.
-    fn allow(&self, owner: Option<u32>) -> Result<(), FilesError> {
+    fn allow(&self, user: Option<&str>) -> Result<(), FilesError> {
         let Some(reader) = &self.reader else {
             return Ok(());
         };
-        let name = owner.map(user_name);
-        let allowed = reader.check(Action::AccessSandbox, name.as_deref());
+        let allowed = reader.check(Action::AccessSandbox, user);
         allowed.map_err(FilesError::Forbidden)
+    }
+
+    fn allow_owner(&self, owner: u32) -> Result<(), FilesError> {
+        self.allow(Some(&user_name(owner)))
     }
 
     /// Refuses what was opened if it, or a folder on the way to it, is somebody's whose sandboxes the reader may
@@ -213,7 +237,7 @@ impl Sandboxes {
             owners.extend(owner_of(&folder)?);
         }
         owners.extend(owner_of(opened)?);
-        owners.into_iter().try_for_each(|uid| self.allow(Some(uid)))
+        owners.into_iter().try_for_each(|uid| self.allow_owner(uid))
     }
 
     /// What a folder holds.
@@ -292,58 +316,83 @@ impl Sandboxes {
     }
 
     fn locate(&self, path: &str) -> Result<Located, FilesError> {
+        let (agent, rest) = self.split_agent(path)?;
+        let (named, beneath) = split_run(&rest).ok_or(FilesError::NotFound)?;
+        let container = match &named.container {
+            Some(container) => container.clone(),
+            None => self.latest(&agent, &named)?,
+        };
+        let run = RunKey {
+            agent,
+            framework: named.framework,
+            executor: named.executor,
+            container,
+        };
+        Ok(Located {
+            sandbox: self.layout.sandbox(&run),
+            beneath,
+        })
+    }
+
+    /// The agent that a path is of, and what follows its id.
+    fn split_agent(&self, path: &str) -> Result<(AgentId, String), FilesError> {
         let real = self.layout.work_dir().join("slaves");
-        let (agent, rest) = match Path::new(path).strip_prefix(&real) {
+        match Path::new(path).strip_prefix(&real) {
             Ok(rest) => {
                 let mut parts = rest.to_str().ok_or(FilesError::NotFound)?.splitn(2, '/');
                 let agent = parts.next().unwrap_or_default();
                 let agent = AgentId::new(agent).map_err(|_| FilesError::NotFound)?;
-                (agent, parts.next().unwrap_or_default().to_owned())
+                Ok((agent, parts.next().unwrap_or_default().to_owned()))
             }
             Err(_) => {
                 let agent = self.agent.clone().ok_or(FilesError::NotFound)?;
-                (agent, path.trim_start_matches('/').to_owned())
+                Ok((agent, path.trim_start_matches('/').to_owned()))
             }
-        };
-        self.locate_run(agent, &rest).ok_or(FilesError::NotFound)
+        }
     }
 
-    /// `frameworks/F/executors/E/runs/R/...`, or the older `framework/F/executor/E/latest/...`.
-    fn locate_run(&self, agent: AgentId, path: &str) -> Option<Located> {
-        let mut parts = path.split('/').filter(|part| !part.is_empty());
-        let plural = match parts.next()? {
-            "frameworks" => true,
-            "framework" => false,
-            _ => return None,
+    /// The newest run of an executor, by the link to it.
+    fn latest(&self, agent: &AgentId, named: &NamedRun) -> Result<ContainerId, FilesError> {
+        let not_found = |_| FilesError::NotFound;
+        let key = RunKey {
+            agent: agent.clone(),
+            framework: named.framework.clone(),
+            executor: named.executor.clone(),
+            // Any will do to find the folder of all runs.
+            container: ContainerId::new("x").map_err(not_found)?,
         };
-        let framework = FrameworkId::new(parts.next()?).ok()?;
-        if parts.next()? != if plural { "executors" } else { "executor" } {
-            return None;
-        }
-        let executor = ExecutorId::new(parts.next()?).ok()?;
-        if plural && parts.next()? != "runs" {
-            return None;
-        }
-        let run = parts.next()?;
-        // Any container id will do to find the folder of all runs.
-        let container = ContainerId::new(if run == "latest" { "x" } else { run }).ok()?;
-        let mut key = RunKey {
-            agent,
-            framework,
-            executor,
-            container,
-        };
-        if run == "latest" {
-            let link = self.layout.sandbox_runs(&key).join("latest");
-            let target = std::fs::read_link(link).ok()?;
-            key.container = ContainerId::new(target.to_str()?).ok()?;
-        }
-        Some(Located {
-            sandbox: self.layout.sandbox(&key),
-            beneath: parts.collect(),
-            run: key,
-        })
+        let link = self.layout.sandbox_runs(&key).join("latest");
+        let target = std::fs::read_link(link).map_err(|_| FilesError::NotFound)?;
+        ContainerId::new(target.to_str().unwrap_or_default()).map_err(not_found)
     }
+}
+
+/// `frameworks/F/executors/E/runs/R/...`, or the older `framework/F/executor/E/latest/...`.
+fn split_run(path: &str) -> Option<(NamedRun, PathBuf)> {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    let plural = match parts.next()? {
+        "frameworks" => true,
+        "framework" => false,
+        _ => return None,
+    };
+    let framework = FrameworkId::new(parts.next()?).ok()?;
+    if parts.next()? != if plural { "executors" } else { "executor" } {
+        return None;
+    }
+    let executor = ExecutorId::new(parts.next()?).ok()?;
+    if plural && parts.next()? != "runs" {
+        return None;
+    }
+    let container = match parts.next()? {
+        "latest" => None,
+        run => Some(ContainerId::new(run).ok()?),
+    };
+    let named = NamedRun {
+        framework,
+        executor,
+        container,
+    };
+    Some((named, parts.collect()))
 }
 
 fn open_sandbox(located: &Located) -> Result<OwnedFd, FilesError> {

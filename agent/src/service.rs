@@ -198,6 +198,9 @@ impl Service {
                 self.step(input);
             }
             if let Some(reason) = self.release() {
+                if reason == ExitReason::Unregistered {
+                    self.links.ended_by_master().await;
+                }
                 return reason;
             }
             let is_behind = self.is_behind();

@@ -37,7 +37,7 @@ pub(crate) fn master(
     })
 }
 
-/// Runs the agent until it is told to stop; its tasks go on without it.
+/// Runs the agent until it is told to stop; its tasks go on without it, unless SIGUSR1 has it leave its cluster.
 pub(crate) fn agent(
     flags: meseta_agent::Flags,
     flags_view: BTreeMap<String, String>,
@@ -58,6 +58,7 @@ pub(crate) fn agent(
             ))),
             started: service_manager::notify_when_started(),
             shutdown,
+            unregister: unregister_requested()?,
         };
         meseta_agent::run(flags, env).await?;
         Ok(ExitCode::SUCCESS)
@@ -213,6 +214,19 @@ pub(crate) fn end_with_parent() -> anyhow::Result<()> {
         "`meseta local` has ended already"
     );
     Ok(())
+}
+
+/// Cancelled at the first SIGUSR1, by which agents of Mesos are told to leave their cluster.
+fn unregister_requested() -> anyhow::Result<CancellationToken> {
+    let mut requested = signal(SignalKind::user_defined1()).context("failed to watch SIGUSR1")?;
+    let token = CancellationToken::new();
+    let told = token.clone();
+    tokio::spawn(async move {
+        requested.recv().await;
+        // systemd is not told: the tasks that end first may take longer than it lets a service stop.
+        told.cancel();
+    });
+    Ok(token)
 }
 
 /// Cancelled at the first SIGTERM or SIGINT.

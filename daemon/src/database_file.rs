@@ -1,11 +1,12 @@
 //! The file of an embedded database, which is read as a whole in a copy before a byte of it is changed: repairing it may drop
 //! what is damaged.
 //!
-//! Entered through [`inspect`] and [`open`]. Invariant: a file that is damaged or in use is a [`Fault`], also where the
-//! database panics on it, and nothing of it has been changed then.
+//! Entered through [`is_blank`], [`inspect`] and [`open`]. Invariants: a file that is damaged or in use is a [`Fault`], also
+//! where the database panics on it, and nothing of it has been changed then; a file that may hold a record is never begun
+//! anew.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -14,12 +15,18 @@ use redb::{Database, DatabaseError, StorageBackend as _};
 
 use crate::work_dir;
 
+/// What the file of a database begins with. The database writes it last of all when it makes a file.
+const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
+
+/// The header that the magic number is the beginning of, in bytes; records are behind it.
+const HEADER_BYTES: usize = 320;
+
 /// Why a file cannot be used.
 #[derive(Debug)]
 pub enum Fault {
     /// Another process has it open.
     InUse,
-    /// The file system does not give it.
+    /// The system does not open, read or write it, which says nothing of what is in it: [`cure`] has what to do.
     File(io::Error),
     /// The database does not open it.
     Open(Box<redb::Error>),
@@ -31,7 +38,78 @@ impl From<DatabaseError> for Fault {
     fn from(error: DatabaseError) -> Self {
         match error {
             DatabaseError::DatabaseAlreadyOpen => Self::InUse,
-            error => Self::Open(Box::new(error.into())),
+            error => redb::Error::from(error).into(),
+        }
+    }
+}
+
+impl From<redb::Error> for Fault {
+    fn from(error: redb::Error) -> Self {
+        match error {
+            redb::Error::DatabaseAlreadyOpen => Self::InUse,
+            // What the database itself finds wrong with a file has no number of the system.
+            redb::Error::Io(error)
+                if error.raw_os_error().is_some() || error.kind() == ErrorKind::WriteZero =>
+            {
+                Self::File(error)
+            }
+            redb::Error::PreviousIo => Self::File(io::Error::other("an earlier write failed")),
+            error => Self::Open(Box::new(error)),
+        }
+    }
+}
+
+/// What to do about a file that the system does not open, read or write.
+#[must_use]
+pub fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::PermissionDenied => "the user that this daemon runs as must own it",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "make room where it lies and start again: what is in it is kept"
+        }
+        ErrorKind::ReadOnlyFilesystem => {
+            "its file system must be writable, and may have become read-only by a failure that the system's log tells \
+             of; what is in it is kept"
+        }
+        _ => {
+            "that is no damage of what is in it: see what the system's log (`dmesg`) says of its disk, and start again"
+        }
+    }
+}
+
+/// Whether there is nothing in a file, so that a database may be begun in it: it is not there, or empty, or was left by a
+/// database that did not come to the end of making it, which a full disk or a crash keeps it from.
+///
+/// # Errors
+/// [`Fault::File`].
+pub fn is_blank(path: &Path) -> Result<bool, Fault> {
+    match File::open(path) {
+        Ok(file) => holds_nothing(&file).map_err(Fault::File),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(Fault::File(error)),
+    }
+}
+
+/// Whether a file has neither a magic number nor anything behind its header. Reads it from where it stands.
+fn holds_nothing(file: &File) -> io::Result<bool> {
+    const CHUNK_BYTES: usize = 64 * 1024;
+    // A device has no end.
+    let mut left = file.take(file.metadata()?.len());
+    let mut header = Vec::with_capacity(HEADER_BYTES);
+    left.by_ref()
+        .take(HEADER_BYTES as u64)
+        .read_to_end(&mut header)?;
+    if header.iter().take(MAGIC.len()).any(|byte| *byte != 0) {
+        return Ok(false);
+    }
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let length = left.read(&mut chunk)?;
+        if length == 0 {
+            return Ok(true);
+        }
+        if chunk.iter().take(length).any(|byte| *byte != 0) {
+            return Ok(false);
         }
     }
 }
@@ -55,12 +133,24 @@ pub fn inspect<T, E>(
     })
 }
 
-/// Opens or makes the file, which nobody but its owner reads from now on.
+/// Opens or makes the file, which nobody but its owner reads from now on. One that [`is_blank`] is made anew: whoever knows
+/// that there was something in it asks before.
 ///
 /// # Errors
 /// Every [`Fault`] but [`Fault::Unreadable`].
 pub fn open(path: &Path, cache_bytes: usize) -> Result<Database, Fault> {
     let file = work_dir::create_file(path).map_err(Fault::File)?;
+    // The database keeps this lock. Before it is had, another process may be making the file.
+    locked(file.try_lock())?;
+    let length = file.metadata().map_err(Fault::File)?.len();
+    if length > 0 && holds_nothing(&file).map_err(Fault::File)? {
+        tracing::warn!(
+            path = %path.display(),
+            length,
+            "nothing was written to this file after it was made, as on a full disk or in a crash: it is made anew"
+        );
+        file.set_len(0).map_err(Fault::File)?;
+    }
     let mut builder = Database::builder();
     builder.set_cache_size(cache_bytes);
     Ok(builder.create_file(file)?)
@@ -82,14 +172,17 @@ pub fn unless_damaged<T, E>(
 /// All of a file that no other process has open.
 fn bytes(path: &Path) -> Result<Vec<u8>, Fault> {
     let mut file = File::open(path).map_err(Fault::File)?;
-    match file.try_lock_shared() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(Fault::InUse),
-        Err(TryLockError::Error(error)) => return Err(Fault::File(error)),
-    }
+    locked(file.try_lock_shared())?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(Fault::File)?;
     Ok(bytes)
+}
+
+fn locked(locked: Result<(), TryLockError>) -> Result<(), Fault> {
+    locked.map_err(|error| match error {
+        TryLockError::WouldBlock => Fault::InUse,
+        TryLockError::Error(error) => Fault::File(error),
+    })
 }
 
 fn copy(bytes: &[u8]) -> Result<Database, Fault> {
@@ -99,3 +192,6 @@ fn copy(bytes: &[u8]) -> Result<Database, Fault> {
     filled.map_err(Fault::File)?;
     Ok(Database::builder().create_with_backend(copy)?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -361,6 +361,15 @@ pub fn ends_of(path: &Path) -> Result<Vec<Option<Duration>>, TlsError> {
     Ok(chain.iter().map(|one| validity::end(one)).collect())
 }
 
+/// Whether the certificate that a file shows is one for this host, by name or by address.
+pub fn is_for(path: &Path, host: &str) -> Result<bool, TlsError> {
+    let (_, bytes) = read(path)?;
+    let first = CertificateDer::pem_slice_iter(&bytes).next();
+    let first = first.and_then(Result::ok);
+    let first = first.ok_or_else(|| no_pem(path, "certificate"))?;
+    Ok(PeerCertificate(first).is_for(host))
+}
+
 /// What is said at this time since 1970 of a certificate that ends at another; nothing while that is far.
 fn warning(end: Duration, now: Duration) -> Option<String> {
     match end.checked_sub(now) {

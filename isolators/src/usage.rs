@@ -134,6 +134,73 @@ impl ContainerUsage {
         check(&mut pressure.io_full_secs, was.io_full_secs);
         checked
     }
+
+    /// Adds the local figures of a container nested in this one, see [`crate::Isolator::local_usage`].
+    pub(crate) fn add_local(&mut self, nested: &Self) {
+        self.merge_local(nested, sum, sum_secs);
+        let (pids, within) = (&mut self.pids, &nested.pids);
+        pids.processes = sum(pids.processes, within.processes);
+        pids.threads = sum(pids.threads, within.threads);
+    }
+
+    /// Takes the local counters of another reading, with those of what is nested in them.
+    pub(crate) fn take_local(&mut self, other: &Self) {
+        self.merge_local(other, |_, other| other, |_, other| other);
+    }
+
+    /// Of each local counter what is further: one of the two readings may lack some.
+    pub(crate) fn raise_local(&mut self, other: &Self) {
+        self.merge_local(other, further, further);
+    }
+
+    /// Whether a local counter says that anything happened.
+    pub(crate) fn has_local(&self) -> bool {
+        let counts = self.clone().local_counts_mut().map(|count| *count);
+        counts.into_iter().flatten().any(|count| count > 0)
+    }
+
+    fn merge_local(
+        &mut self,
+        other: &Self,
+        counts: fn(Option<u64>, Option<u64>) -> Option<u64>,
+        secs: fn(Option<f64>, Option<f64>) -> Option<f64>,
+    ) {
+        let own = self.local_counts_mut().into_iter();
+        for (own, other) in own.zip(other.clone().local_counts_mut()) {
+            *own = counts(*own, *other);
+        }
+        self.cpu.throttled_secs = secs(self.cpu.throttled_secs, other.cpu.throttled_secs);
+    }
+
+    /// All local counters but the one of time, [`CpuUsage::throttled_secs`]; their order is that of the stored form.
+    pub(crate) fn local_counts_mut(&mut self) -> [&mut Option<u64>; LOCAL_COUNTS] {
+        let (cpu, io) = (&mut self.cpu, &mut self.io);
+        [
+            &mut io.read_bytes,
+            &mut io.write_bytes,
+            &mut io.reads,
+            &mut io.writes,
+            &mut self.pids.refused,
+            &mut self.memory.oom_kills,
+            &mut cpu.nr_periods,
+            &mut cpu.nr_throttled,
+        ]
+    }
+}
+
+pub(crate) const LOCAL_COUNTS: usize = 8;
+
+/// Of two figures the sum; what only one of the two is known of is that.
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.map_or(other, |one| Some(one.saturating_add(other.unwrap_or(0))))
+}
+
+fn sum_secs(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.map_or(other, |one| Some(one + other.unwrap_or(0.0)))
+}
+
+fn further<T: PartialOrd>(one: Option<T>, other: Option<T>) -> Option<T> {
+    if one < other { other } else { one }
 }
 
 #[cfg(test)]
@@ -201,5 +268,38 @@ mod tests {
         let (before, after) = (reading(8, 2.0), reading(7, 1.0));
         assert_eq!(after.without_setbacks(&before), ContainerUsage::default());
         assert_eq!(before.without_setbacks(&after), before);
+    }
+
+    #[test]
+    fn local_figures_are_added_and_no_others() {
+        let reading = |count: u64| {
+            let mut reading = ContainerUsage::default();
+            for counter in reading.local_counts_mut() {
+                *counter = Some(count);
+            }
+            reading.cpu.throttled_secs = Some(0.5);
+            reading.pids.processes = Some(count);
+            reading.memory.total_bytes = Some(count);
+            reading
+        };
+        let mut outer = reading(1);
+        outer.io.reads = None;
+        outer.add_local(&reading(2));
+        let mut expected = reading(3);
+        expected.io.reads = Some(2);
+        expected.cpu.throttled_secs = Some(1.0);
+        expected.memory.total_bytes = Some(1);
+        assert_eq!(outer, expected);
+        // Where neither says anything there is no figure.
+        let mut none = ContainerUsage::default();
+        none.add_local(&ContainerUsage::default());
+        assert_eq!(none, ContainerUsage::default());
+        let mut noted = reading(5);
+        noted.raise_local(&reading(4));
+        assert_eq!(noted.io.reads, Some(5));
+        noted.io.reads = None;
+        noted.raise_local(&reading(4));
+        assert_eq!(noted.io.reads, Some(4));
+        assert!(noted.has_local() && !none.has_local());
     }
 }

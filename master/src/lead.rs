@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use meseta_etcd::leadership::election::{Candidate, Elected, Lost};
 use meseta_etcd::leadership::{Fence, Role};
-use meseta_etcd::store::{Cluster, Keys, StoreError, keep_role};
+use meseta_etcd::store::{Cluster, Keys, StoreError, keep_role, until_another_cluster};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -56,15 +56,18 @@ pub(crate) struct Lead {
 }
 
 impl Lead {
-    /// Follows until this master is elected, then leads until `shutdown` or until it leads no more.
+    /// Follows until this master is elected, then leads until `shutdown` or until it leads no more. One of another cluster
+    /// does not follow: it could not lead where it is needed.
     pub(crate) async fn run(
         self,
         mut inbox: Inbox,
         start: impl FnOnce(Start) -> Service,
         shutdown: CancellationToken,
     ) -> Result<(), LeadError> {
+        let client = &self.candidate.client;
         let elected = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
+            another = until_another_cluster(client, &self.keys, &self.cluster) => return Err(another.into()),
             () = stand_by(&mut inbox.queries, &self.nothing) => return Ok(()),
             elected = self.candidate.campaign(&self.role) => elected,
         };
@@ -140,5 +143,77 @@ fn answer(query: Query, nothing: &Arc<Snapshot>) {
         }
         // Nobody gets that far: their answers are dropped, which says that the master ends.
         Query::Explain(..) | Query::Watch { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser as _;
+    use meseta_daemon::clock::Clock;
+    use meseta_etcd::leadership::election::LeaseTimes;
+    use meseta_etcd::leadership::fence::BootTime;
+    use meseta_etcd::leadership::{Leader, Standing};
+    use meseta_etcd::store::Meta;
+    use meseta_etcd::testing::FakeEtcd;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::Flags;
+    use crate::budgets::Budgets;
+    use crate::core::MasterCore;
+    use crate::handle::Handle;
+
+    #[derive(Debug, clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    /// Found by giving one of three masters another `--cluster`: it ended when the other two were gone.
+    #[tokio::test(start_paused = true)]
+    async fn a_master_of_another_cluster_ends_while_one_leads() {
+        let etcd = FakeEtcd::start();
+        let keys = Keys::new("/m");
+        let meta = Meta {
+            name: "berlin".to_owned(),
+            ..Meta::default()
+        };
+        etcd.put(&keys.meta(), meta.encode_to_vec());
+        etcd.put(&keys.leader(), "another master");
+        let flags = Command::try_parse_from(["master"]).unwrap().flags;
+        let identity = crate::run::identity(&flags, "127.0.0.1:5050".parse().unwrap());
+        let options = flags.options().unwrap();
+        let budgets = Budgets::of(options.memory_budget);
+        let config = crate::run::config(&flags, options, identity);
+        let nothing = MasterCore::new(config, Recovered::default(), Clock::new().now()).snapshot();
+        let ttl = Duration::from_secs(8);
+        let (role, told) = watch::channel(Role::Following(None));
+        let lead = Lead {
+            candidate: Candidate {
+                client: etcd.client(ttl),
+                key: keys.leader(),
+                me: Leader::default(),
+                times: LeaseTimes { ttl },
+                clock: BootTime::of_runtime,
+            },
+            keys,
+            cluster: Cluster {
+                name: "paris".to_owned(),
+                new_id: String::new(),
+            },
+            role,
+            nothing,
+        };
+        let standing = Standing {
+            role: told,
+            fence: Fence::closed(),
+        };
+        let (_handle, inbox) = Handle::new(budgets, standing);
+        let led = lead.run(inbox, |_| panic!("it leads"), CancellationToken::new());
+        let led = tokio::time::timeout(Duration::from_secs(60), led).await;
+        let error = led.expect("it follows for ever").unwrap_err();
+        assert!(error.to_string().contains("\"berlin\""), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Entered through [`Facts::read`]. Nothing is changed: a port is bound for a moment, files are only looked at.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::configuration::flags::Flags;
@@ -40,8 +41,8 @@ pub(super) struct Facts {
     pub(super) runtime_dir: Option<Folder>,
     /// An agent that uses this work directory says that it listens on the port.
     pub(super) runs_already: bool,
-    /// Why the port cannot be listened on.
-    pub(super) port_taken: Option<String>,
+    /// Why the address cannot be listened on, in kind and in words.
+    pub(super) listen_error: Option<(io::ErrorKind, String)>,
 }
 
 /// Room on a filesystem for somebody without privileges.
@@ -101,9 +102,9 @@ impl Facts {
             runtime_dir: runtime_dir.as_deref().map(Folder::at),
             runs_already: std::fs::read_to_string(flags.work_dir.join("endpoint"))
                 .is_ok_and(|text| text.trim().ends_with(&format!(":{}", flags.port))),
-            port_taken: std::net::TcpListener::bind(listen)
+            listen_error: std::net::TcpListener::bind(listen)
                 .err()
-                .map(|error| error.to_string()),
+                .map(|error| (error.kind(), error.to_string())),
         }
     }
 }

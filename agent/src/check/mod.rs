@@ -10,10 +10,12 @@ mod cgroups;
 mod facts;
 
 use std::fmt;
+use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
+use meseta_daemon::tls;
 use meseta_isolators::Host;
 
 use crate::configuration::flags::Flags;
@@ -21,7 +23,7 @@ use crate::configuration::{self, Configuration};
 use crate::failure::Failure;
 use crate::link::MasterAddress;
 use crate::oversubscription::Configured;
-use crate::run::narrow;
+use crate::run::{hostname_of, narrow};
 use cgroups::{CgroupFacts, evaluate_host};
 use facts::{CAPABILITIES, Facts, Folder, Room};
 
@@ -124,6 +126,7 @@ pub fn check_machine(flags: &Flags) -> Vec<Finding> {
         )),
     }
     findings.extend(evaluate_access(flags));
+    findings.extend(evaluate_certificate(flags));
     findings.extend(evaluate_flags(flags));
     findings
 }
@@ -183,32 +186,69 @@ fn evaluate(facts: &Facts, flags: &Flags) -> Vec<Finding> {
     if let Some(folder) = &facts.runtime_dir {
         findings.extend(evaluate_folder("runtime_dir", folder, false));
     }
-    let address = std::net::SocketAddr::new(flags.ip, flags.port);
-    findings.push(match &facts.port_taken {
-        None => Finding::fine(format!("{address} is free")),
-        Some(_) if facts.runs_already => Finding::fine(format!(
-            "{address}: the agent of this work directory listens"
-        )),
-        Some(why) => Finding::warning(
-            format!("{address} cannot be listened on: {why}"),
-            "end what uses it (an agent that runs already?), or give --ip and --port",
-        ),
-    });
+    findings.push(evaluate_address(
+        facts,
+        SocketAddr::new(flags.ip, flags.port),
+    ));
     findings
 }
 
-/// Authentication flags, validated as at start-up.
+fn evaluate_address(facts: &Facts, address: SocketAddr) -> Finding {
+    match &facts.listen_error {
+        None => Finding::fine(format!("{address} is free")),
+        // No other process can have it.
+        Some((io::ErrorKind::AddrNotAvailable, _)) => Finding::problem(
+            format!(
+                "no interface of this machine has --ip={}: the agent would not start",
+                address.ip()
+            ),
+            "give --ip an address of this machine (`ip -brief address` lists them)",
+        ),
+        Some(_) if facts.runs_already => Finding::fine(format!(
+            "{address}: the agent of this work directory listens"
+        )),
+        Some((_, why)) => Finding::warning(
+            format!("{address} cannot be listened on: {why}"),
+            "end what uses it (an agent that runs already?), or give --ip and --port",
+        ),
+    }
+}
+
+/// Flags of authentication and of the credentials towards the master, validated as at start-up.
 fn evaluate_access(flags: &Flags) -> Option<Finding> {
     let settings = flags
         .access
         .settings(flags.ip, flags.insecure, flags.hostname.clone());
-    let error = settings.build().err()?;
+    let settings = settings.build().err();
+    let error = settings.or_else(|| flags.access.identity().err())?;
     let mend = if flags.ip.is_loopback() {
         "see docs/security.md"
     } else {
         "`meseta tls init` makes certificates, credentials and the flags that name them; see docs/security.md"
     };
     Some(Finding::problem(chain(&error), mend))
+}
+
+/// Whether the agent's certificate is for the name that the agent registers with.
+fn evaluate_certificate(flags: &Flags) -> Option<Finding> {
+    let path = flags.access.ssl_cert_file.as_deref()?;
+    let hostname = hostname_of(flags, flags.advertise_ip.unwrap_or(flags.ip));
+    // Of one that cannot be read the flags of authentication tell.
+    if tls::is_for(path, &hostname).ok()? {
+        return None;
+    }
+    let what = format!(
+        "the certificate in {} is not one for {hostname:?}, the name that this agent registers with",
+        path.display()
+    );
+    let mend = "give --hostname the name that the certificate is for, or the agent a certificate for this name";
+    Some(match flags.access.ssl_ca_file {
+        Some(_) => {
+            let what = format!("{what}: a master that asks agents for certificates refuses it");
+            Finding::problem(what, mend)
+        }
+        None => Finding::warning(what, mend),
+    })
 }
 
 /// Whether the master can be found: an unresolvable name is a problem, one that does not answer may be starting.
@@ -410,7 +450,7 @@ mod tests {
     #[test]
     fn each_trouble_says_what_to_do() {
         type Trouble = fn(&mut Facts);
-        let troubles: [(Trouble, Severity, &str); 10] = [
+        let troubles: [(Trouble, Severity, &str); 11] = [
             (
                 |f| f.kernel = Some((4, 19)),
                 Severity::Problem,
@@ -449,9 +489,14 @@ mod tests {
                 "1 MB are free",
             ),
             (
-                |f| f.port_taken = Some("Address already in use".to_owned()),
+                |f| f.listen_error = Some(in_use()),
                 Severity::Warning,
                 "give --ip and --port",
+            ),
+            (
+                |f| f.listen_error = Some((io::ErrorKind::AddrNotAvailable, String::new())),
+                Severity::Problem,
+                "ip -brief address",
             ),
         ];
         for (trouble, severity, mend) in troubles {
@@ -461,6 +506,13 @@ mod tests {
             assert_eq!(found, severity, "{text}");
             assert!(text.contains(mend), "{text}");
         }
+    }
+
+    fn in_use() -> (io::ErrorKind, String) {
+        (
+            io::ErrorKind::AddrInUse,
+            "Address already in use".to_owned(),
+        )
     }
 
     fn room(free_mb: u64, total_mb: u64) -> Room {
@@ -494,7 +546,7 @@ mod tests {
     fn the_port_of_an_agent_that_runs_is_no_trouble() {
         let facts = Facts {
             runs_already: true,
-            port_taken: Some("Address already in use".to_owned()),
+            listen_error: Some(in_use()),
             ..good()
         };
         assert_eq!(worst(&facts).0, Severity::Fine);
@@ -527,6 +579,47 @@ mod tests {
         assert!(finding.what.contains("--credentials=FILE"), "{finding}");
         assert!(finding.mend.contains("meseta tls init"), "{finding}");
         assert!(!finding.mend.contains("--insecure"), "{finding}");
+    }
+
+    /// The agent would end at once, and nothing was found.
+    #[test]
+    fn a_credential_that_cannot_be_read_is_a_problem() {
+        let finding = evaluate_access(&flags(&["--credential=/no/such/file"])).expect("a problem");
+        assert_eq!(finding.severity, Severity::Problem);
+        assert!(finding.what.contains("--credential"), "{finding}");
+    }
+
+    /// The master refused it for ever, and nothing was found.
+    #[test]
+    fn a_certificate_of_another_host_is_a_problem() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("cert.pem");
+        let names = vec!["node1.test".to_owned(), "127.0.0.1".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        std::fs::write(&path, made.cert.pem()).expect("written");
+        let certificate = format!("--ssl_cert_file={}", path.display());
+        let key = format!("--ssl_key_file={}", path.display());
+        let authority = format!("--ssl_ca_file={}", path.display());
+        let found = |more: &[&str]| {
+            let all = [certificate.as_str(), &key]
+                .into_iter()
+                .chain(more.iter().copied());
+            evaluate_certificate(&flags(&all.collect::<Vec<_>>()))
+        };
+        for good in [
+            "--hostname=node1.test",
+            "--hostname=127.0.0.1",
+            "--ip=127.0.0.1",
+        ] {
+            assert_eq!(found(&[good, &authority]), None, "{good}");
+        }
+        for bad in ["--hostname=node2.test", "--ip=127.0.0.2"] {
+            let finding = found(&[bad, &authority]).expect("a problem");
+            assert_eq!(finding.severity, Severity::Problem, "{finding}");
+            assert!(finding.mend.contains("--hostname"), "{finding}");
+            let finding = found(&[bad]).expect("a warning");
+            assert_eq!(finding.severity, Severity::Warning, "{finding}");
+        }
     }
 
     #[test]

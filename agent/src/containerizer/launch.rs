@@ -87,6 +87,7 @@ impl Containerizer {
     /// Makes the sandbox and fetches into it what the command names.
     async fn fetch(&self, plan: LaunchPlan, cancel: Arc<Cancel>) -> Result<ContainerSpec, Failure> {
         let inner = self.inner.clone();
+        let disk = self.enforced_disk_bytes(&plan);
         let fetched = blocking(move || {
             let settings = &inner.options.settings;
             let spec = container_spec(settings, &plan)?;
@@ -97,6 +98,7 @@ impl Containerizer {
                 sandbox: inside(&plan.container),
                 owner: spec.credentials.clone(),
                 limits: fetch::Limits {
+                    disk,
                     stall: inner.options.fetcher_stall_timeout,
                     ..fetch::Limits::default()
                 },
@@ -113,6 +115,21 @@ impl Containerizer {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         fetched
+    }
+
+    /// What the sandbox of a container may hold, where that is enforced; what is nested shares that of the container
+    /// around it.
+    fn enforced_disk_bytes(&self, plan: &LaunchPlan) -> Option<u64> {
+        if !self.inner.options.enforce_disk {
+            return None;
+        }
+        match plan.subject {
+            Subject::Nested(_) => match self.inner.table().get(&plan.run.container) {
+                Some(Entry::Running(outer)) => outer.inspection_limits.sandbox_bytes,
+                _ => None,
+            },
+            _ => InspectionLimits::of_plan(plan, self.layout()).sandbox_bytes,
+        }
     }
 
     async fn not_launched(&self, container: ContainerId, cause: String) {
@@ -203,6 +220,7 @@ fn launch_now(
     };
     let spec = fetched.map_or_else(|| container_spec(settings, plan), Ok)?;
     let _inside = containerizer.launch_inside(plan);
+    containerizer.restore_runtime_folder()?;
     Ok(containerizer
         .containers()
         .launch(&isolated(spec, isolation))?)

@@ -52,6 +52,7 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::core::{ContainerAction, Input};
+use crate::directories::RuntimeFolder;
 use crate::failure::Failure;
 pub(crate) use launch::volumes_of;
 use state::Inner;
@@ -74,9 +75,10 @@ impl Containerizer {
     pub(crate) fn new(
         options: Options,
         containers: Containers,
+        runtime_folder: RuntimeFolder,
         inputs: mpsc::Sender<Input>,
     ) -> Self {
-        let inner = Arc::new(Inner::new(options, containers, inputs));
+        let inner = Arc::new(Inner::new(options, containers, runtime_folder, inputs));
         Self { inner }
     }
 

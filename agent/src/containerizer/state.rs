@@ -10,6 +10,7 @@ use meseta_isolators::{Containers, Demand, DiskUsage, ProcessIdentity};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tracing::warn;
 
 use super::Containerizer;
 use super::fair_semaphore::{FairSemaphore, PermitLimits};
@@ -18,6 +19,8 @@ use super::throttle::ThrottleWriter;
 use crate::checkpoint::{Layout, Limitation, RunKey};
 use crate::core::Input;
 use crate::descriptors::DescriptorShares;
+use crate::directories::RuntimeFolder;
+use crate::failure::Failure;
 use crate::fetch::Cancel;
 use crate::spec::LaunchSettings;
 
@@ -51,6 +54,8 @@ pub(crate) struct Options {
     pub(crate) destroy_timeout: Duration,
     /// The value of `--fetcher_stall_timeout`.
     pub(crate) fetcher_stall_timeout: Duration,
+    /// Whether a container's share of the disk is enforced, also while it is fetched for.
+    pub(crate) enforce_disk: bool,
 }
 
 /// A container as the monitor and the operators see it.
@@ -143,6 +148,8 @@ pub(super) enum Entry {
 pub(super) struct Inner {
     pub(super) options: Options,
     pub(super) containers: Containers,
+    /// Where the containers are noted; locked while it is made anew.
+    runtime_folder: Mutex<RuntimeFolder>,
     pub(super) inputs: mpsc::Sender<Input>,
     pub(super) launch_permits: Semaphore,
     pub(super) destroy_permits: Semaphore,
@@ -165,12 +172,14 @@ impl Inner {
     pub(super) fn new(
         options: Options,
         containers: Containers,
+        runtime_folder: RuntimeFolder,
         inputs: mpsc::Sender<Input>,
     ) -> Self {
         let launch_permits = Semaphore::new(options.launches_at_once.max(1));
         Self {
             options,
             containers,
+            runtime_folder: Mutex::new(runtime_folder),
             inputs,
             launch_permits,
             destroy_permits: Semaphore::new(ENDINGS_AT_ONCE),
@@ -198,6 +207,24 @@ impl Inner {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Before anything is launched: a runtime folder that others have removed beside the running agent is made anew.
+    /// Blocking.
+    pub(super) fn restore_runtime_folder(&self) -> Result<(), Failure> {
+        let mut folder = self
+            .runtime_folder
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_anew = folder.restore()?;
+        if is_anew || !self.containers.has_runtime_dir() {
+            self.containers.restore_runtime_dir()?;
+            warn!(
+                path = %folder.path().display(),
+                "the runtime folder was removed beside the running agent, and is made anew: how containers that run now exit is lost"
+            );
+        }
+        Ok(())
+    }
+
     pub(super) async fn tell(&self, input: Input) {
         // The core is gone only when the process is about to be.
         let _ = self.inputs.send(input).await;
@@ -208,6 +235,11 @@ impl Containerizer {
     /// The kernel side, for recovery and sampling.
     pub(crate) fn containers(&self) -> &Containers {
         &self.inner.containers
+    }
+
+    /// See [`Inner::restore_runtime_folder`].
+    pub(crate) fn restore_runtime_folder(&self) -> Result<(), Failure> {
+        self.inner.restore_runtime_folder()
     }
 
     /// What containers' folders hold.

@@ -202,6 +202,8 @@ impl QueuedSize for Output {
 pub enum ExitReason {
     /// It was asked to.
     Stopped,
+    /// It was asked to leave its cluster, and has told the master if there was one.
+    Unregistered,
     /// The master asked for it.
     Shutdown(String),
     /// The master will not have it, for good.

@@ -127,6 +127,8 @@ pub enum Input {
         /// Whether its tasks end with it.
         kill_tasks: bool,
     },
+    /// The agent is asked to leave its cluster: its tasks end, then it unregisters and ends.
+    Unregister,
 }
 
 /// What was found after a start.

@@ -397,6 +397,13 @@ impl AgentCore {
         }
     }
 
+    /// What runs here ends first, so that each end is told while the master still knows the agent.
+    pub(super) fn unregister(&mut self, now: Now) {
+        info!("asked to unregister: tasks end, and the agent after them");
+        self.kill_everything(now, KillCause::AgentExit);
+        self.begin_exit(ExitReason::Unregistered);
+    }
+
     fn kill_everything(&mut self, now: Now, cause: KillCause) {
         let executors: Vec<_> = self.all_executors().collect();
         for executor in executors {
@@ -417,6 +424,9 @@ impl AgentCore {
             return;
         }
         if let Some(reason) = self.exit.take() {
+            if reason == ExitReason::Unregistered {
+                self.send_unregister();
+            }
             self.output(Destination::Agent, Output::Exit(reason));
         }
     }

@@ -343,6 +343,7 @@ impl AgentCore {
             Input::Paused { lasted } => self.paused(now, lasted),
             Input::Tick => {}
             Input::Stop { kill_tasks } => self.stop(now, kill_tasks),
+            Input::Unregister => self.unregister(now),
         }
         self.fire_timers(now);
         self.end_draining();

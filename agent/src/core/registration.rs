@@ -210,6 +210,7 @@ impl AgentCore {
         let was_registered = self.link.phase == LinkPhase::Registered;
         self.lose_master();
         if self.state == State::Terminating {
+            self.link.phase = LinkPhase::Down;
             return;
         }
         let next = self.next_link();
@@ -552,6 +553,15 @@ impl AgentCore {
             let pause = self.backoff(REFUSED_BACKOFF_MAX);
             self.reconnect(now, Some(pause));
         }
+    }
+
+    /// The last that a master is told; to one that the agent is not registered with it says nothing.
+    pub(super) fn send_unregister(&mut self) {
+        if self.link.phase != LinkPhase::Registered {
+            return warn!("there is no master to unregister from: it will take the agent for unreachable");
+        }
+        let reason = "the agent was asked to".to_owned();
+        self.send(ToMaster::Unregister(wire::Unregister { reason }));
     }
 
     /// Ends the process, and nothing else.

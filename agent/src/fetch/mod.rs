@@ -90,6 +90,9 @@ impl Cancel {
 pub(crate) struct Limits {
     /// Bytes of files that are fetched and of what is in archives, also where that is only skipped.
     pub(crate) bytes: u64,
+    /// What is written to the sandbox, in bytes, where a container's share of the disk is enforced: a file that takes
+    /// another's place counts as well.
+    pub(crate) disk: Option<u64>,
     /// Files, folders and links out of archives.
     pub(crate) entries: u64,
     /// How long a source may send nothing.
@@ -100,6 +103,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             bytes: 16 << 30,
+            disk: None,
             entries: 1_000_000,
             stall: Duration::from_mins(1),
         }
@@ -131,6 +135,8 @@ pub(crate) type Step<T> = Result<T, StepError>;
 #[derive(Debug)]
 struct Budget {
     limits: Limits,
+    /// What of the disk there was.
+    disk: Option<u64>,
     cancel: Arc<Cancel>,
 }
 
@@ -140,6 +146,22 @@ impl Budget {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let left = self.limits.bytes.checked_sub(bytes);
         self.limits.bytes = left.ok_or("it is larger than a container may fetch")?;
+        Ok(())
+    }
+
+    /// Before so much is written.
+    fn spend_disk(&mut self, bytes: usize) -> Step<()> {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let (Some(left), Some(all)) = (self.limits.disk, self.disk) else {
+            return Ok(());
+        };
+        let left = left.checked_sub(bytes);
+        let why = || {
+            format!(
+                "what is fetched is more than the disk of its container, {all} bytes (--enforce_container_disk_quota)"
+            )
+        };
+        self.limits.disk = Some(left.ok_or_else(why)?);
         Ok(())
     }
 
@@ -164,6 +186,7 @@ pub(crate) fn fetch(request: Request) -> Result<(), FetchError> {
             become_user(request.owner.as_ref()).map_err(|error| failed(error.to_string()))?;
             let mut budget = Budget {
                 limits: request.limits,
+                disk: request.limits.disk,
                 cancel: request.cancel.clone(),
             };
             let source = Source::new(&request);

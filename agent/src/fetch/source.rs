@@ -1,6 +1,6 @@
 //! Where files come from: `http://`, `https://`, `file://` and plain paths.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::io::{Read, Write as _};
 use std::os::fd::OwnedFd;
@@ -64,7 +64,7 @@ impl Source {
                     return Err(format!("the server answered {}", answer.status()).into());
                 }
                 let mut body = answer.into_body().into_reader();
-                let spend = |count| budget.spend(count);
+                let spend = |count| budget.spend(count).and_then(|()| budget.spend_disk(count));
                 copy_with(&mut body, to, spend, |error| self.of_body(error))
             }
             Some("file") => {
@@ -156,12 +156,18 @@ impl Source {
 
 /// Copies all of a reader, as far as the budget goes.
 pub(super) fn copy(from: &mut impl Read, to: &mut File, budget: &mut Budget) -> Step<()> {
-    copy_with(from, to, |count| budget.spend(count), ToString::to_string)
+    let spend = |count| budget.spend(count).and_then(|()| budget.spend_disk(count));
+    copy_with(from, to, spend, ToString::to_string)
 }
 
-/// Copies all of a reader that spends the budget itself.
-pub(super) fn copy_paid(from: &mut impl Read, to: &mut File) -> Step<()> {
-    copy_with(from, to, |_| Ok(()), ToString::to_string)
+/// Copies all of a reader that pays for itself out of the same budget.
+pub(super) fn copy_paid(
+    from: &mut impl Read,
+    to: &mut File,
+    budget: &RefCell<&mut Budget>,
+) -> Step<()> {
+    let spend = |count| budget.borrow_mut().spend_disk(count);
+    copy_with(from, to, spend, ToString::to_string)
 }
 
 fn copy_with(

@@ -289,6 +289,49 @@ fn bombs_end_at_their_limits() {
     assert!(error.expect_err("refused").contains("too long"));
 }
 
+/// A source without an end filled the node's disk, whatever disk the task had.
+#[test]
+fn what_is_written_ends_at_the_containers_disk() {
+    let limits = Limits {
+        disk: Some(1 << 20),
+        ..Limits::default()
+    };
+    let zeros = vec![0; 3 << 19];
+    let packed = tar_of(&[(Regular, "f", &"x".repeat(3 << 19))]);
+    for (name, bytes, written) in [
+        ("plain", zeros.as_slice(), "plain"),
+        ("bomb.gz", &gz(&zeros), "bomb"),
+        ("bomb.tgz", &gz(&packed), "f"),
+    ] {
+        let fixture = Fixture::new();
+        let error = fixture.fetch_within(fixture.give(name, bytes), limits);
+        let error = error.expect_err("refused");
+        let expected = "the disk of its container, 1048576 bytes (--enforce_container_disk_quota)";
+        assert!(error.contains(expected), "{error}");
+        let file = std::fs::metadata(fixture.sandbox().join(written)).expect("begun");
+        assert!(file.len() <= 1 << 20, "{}", file.len());
+    }
+    // What is skipped in an archive is not on the disk, and each URI counts.
+    let fixture = Fixture::new();
+    let mut header = header(tar::EntryType::XGlobalHeader, "skipped", 8 << 20);
+    header.set_cksum();
+    let skipped = [header.as_bytes().as_slice(), &vec![0; 8 << 20]].concat();
+    let uri = fixture.give("skipped.tgz", &gz(&skipped));
+    assert_eq!(fixture.fetch_within(uri, limits), Ok(()));
+    let half = fixture.give("half", &vec![0; 600 << 10]);
+    let again = Uri {
+        output_file: Some("again".to_owned()),
+        ..half.clone()
+    };
+    let request = Request {
+        uris: vec![half, again],
+        limits,
+        ..fixture.request(Uri::default())
+    };
+    let error = fetch(request).expect_err("refused").to_string();
+    assert!(error.contains("the disk of its container"), "{error}");
+}
+
 /// Found by reading: what the library skips was neither counted nor cut off when the container was killed.
 #[test]
 fn bombs_in_what_is_skipped_end_at_their_limits() {
@@ -339,6 +382,7 @@ fn a_kill_ends_what_is_skipped_too() {
     let fixture = Fixture::new();
     let header = header(tar::EntryType::XGlobalHeader, "skipped", 1 << 50);
     let mut budget = super::Budget {
+        disk: None,
         limits: Limits::default(),
         cancel: Arc::default(),
     };
@@ -361,6 +405,7 @@ fn a_kill_ends_what_yields_nothing_too() {
     let file = std::fs::File::open(nothing.value).expect("opened");
     for name in ["a.gz", "a.tgz"] {
         let mut budget = super::Budget {
+            disk: None,
             limits: Limits::default(),
             cancel: Arc::default(),
         };

@@ -134,7 +134,7 @@ pub(super) fn unpack_tar(reader: impl Read, sandbox: &Folder, budget: &mut Budge
             }
             (Kind::Regular | Kind::Continuous, _) => {
                 let mut to = sandbox.create(&name, mode)?;
-                copy_paid(&mut entry, &mut to)?;
+                copy_paid(&mut entry, &mut to, &budget)?;
             }
             (other, _) => {
                 return Err(

@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 use super::Reply;
 use super::reply::List;
 use super::routes::Permitted;
-use crate::checkpoint::RunKey;
 use crate::context::Context;
 use crate::core::Snapshot;
-use crate::sandbox_files::{Entry, FilesError, Sandboxes};
+use crate::sandbox_files::{Entry, FilesError, NamedRun, Sandboxes};
 use meseta_daemon::query::Query;
 
 impl From<FilesError> for Reply {
@@ -49,13 +48,13 @@ async fn on_disk<T: Send + 'static>(
     let snapshot = context.snapshot().await?;
     let mut sandboxes = Sandboxes::new(context.layout.clone(), snapshot.agent_id.clone());
     if !caller.approver.allows_everything() {
+        let run = sandboxes.run(path);
+        let user = run.and_then(|run| user_of(&snapshot, &run));
         let containerizer = context.containerizer.get();
         if containerizer.is_some_and(|containerizer| containerizer.settings().switch_user) {
-            sandboxes = sandboxes.read_by(caller.approver.clone());
+            sandboxes = sandboxes.read_by(caller.approver.clone(), user);
         } else {
             // All files are the agent's own: what is known is as whom they were made.
-            let run = sandboxes.run(path);
-            let user = run.and_then(|run| user_of(&snapshot, &run));
             caller.check(Action::AccessSandbox, user.as_deref())?;
         }
     }
@@ -67,13 +66,19 @@ fn crowded(crowded: TooManyReads) -> Reply {
     Reply::text(StatusCode::SERVICE_UNAVAILABLE, &crowded.to_string())
 }
 
-/// As whom an executor ran in this very run, as long as that is remembered.
-fn user_of(snapshot: &Snapshot, run: &RunKey) -> Option<String> {
+/// As whom an executor ran in this very run, as long as that is remembered; one whose newest run has no sandbox yet, in
+/// the run that it is in now.
+fn user_of(snapshot: &Snapshot, run: &NamedRun) -> Option<String> {
     let over = snapshot.completed_frameworks.iter();
     let found = snapshot.frameworks.get(&run.framework);
     let found = found.or_else(|| over.rev().find(|one| one.id == run.framework))?;
-    let mut runs = found.executors.values().chain(&found.completed);
-    let executor = runs.find(|one| one.key.container == run.container)?;
+    let executor = match &run.container {
+        Some(container) => {
+            let mut runs = found.executors.values().chain(&found.completed);
+            runs.find(|one| one.key.container == *container)
+        }
+        None => found.executors.get(run.executor.as_str()),
+    }?;
     Some(executor.user.clone())
 }
 

@@ -240,6 +240,41 @@ async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights
     }
 }
 
+/// One that may read the sandboxes of this user.
+fn sandbox_reader(user: &str) -> Caller {
+    let acls = format!(
+        r#"{{"access_sandboxes": [
+            {{"principals": {{"type": "ANY"}}, "users": {{"values": ["{user}"]}}}}]}}"#
+    );
+    let authorizer = Authorizer::new(Acls::parse(&acls).expect("ACLs"), false);
+    Caller {
+        approver: authorizer.approver(Some("reader".to_owned())),
+        ..Caller::default()
+    }
+}
+
+/// Its executor is known, and nothing is on disk.
+#[tokio::test]
+async fn the_file_of_a_run_whose_sandbox_is_not_made_yet_is_not_found() {
+    let agent = TestAgent::exposed();
+    for (user, run, expected) in [
+        ("nobody", "latest", StatusCode::NOT_FOUND),
+        ("nobody", "outer", StatusCode::NOT_FOUND),
+        ("other", "latest", StatusCode::FORBIDDEN),
+        ("nobody", "another", StatusCode::FORBIDDEN),
+    ] {
+        let read = api::call::ReadFile {
+            path: format!("/frameworks/f/executors/e/runs/{run}/stdout"),
+            ..api::call::ReadFile::default()
+        };
+        let caller = sandbox_reader(user);
+        let answer = files::read_for_api(&agent.context, &caller, read).await;
+        let refused = answer.expect_err("there is no file");
+        let answered = refused.into_response().status();
+        assert_eq!(answered, expected, "{user}: {run}");
+    }
+}
+
 /// A record of what is typed, and the call that it is.
 fn typed(data: Vec<u8>) -> Bytes {
     attach_record(AttachContainerInput {

@@ -27,7 +27,7 @@ use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tonic::transport::Endpoint;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::budgets::Budgets;
 use crate::core::{Input, LinkAction, LinkId};
@@ -38,6 +38,8 @@ pub(crate) use address::MasterAddress;
 pub use address::MasterAddressError;
 use outgoing::{Dropped, Outgoing, Queue, outgoing};
 
+/// Time for the master to act on what it was sent last, and to end the connection.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the connection to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the master to say that it leads.
@@ -173,6 +175,17 @@ impl Links {
             tokio::spawn(async move {
                 let _ = inputs.send(Input::LinkDown { link, reason }).await;
             });
+        }
+    }
+
+    /// Waits until the master has ended the connection, as it does to an agent that has unregistered, or for long enough.
+    pub(crate) async fn ended_by_master(&mut self) {
+        let Some(mut current) = self.current.take() else {
+            return;
+        };
+        if tokio::time::timeout(END_TIMEOUT, &mut current.task).await.is_err() {
+            warn!("the master has not confirmed in time that the agent unregistered");
+            current.task.abort();
         }
     }
 

@@ -224,7 +224,10 @@ impl NestedContainers {
                 let isolation = task_isolation(rights, &plan)?;
                 let spec = isolated(container_spec(settings, &plan)?, isolation);
                 let _inside = shared.launch_inside(&plan);
-                let launched = shared.containers().launch(&spec);
+                let launched = shared.restore_runtime_folder().and_then(|()| {
+                    let launched = shared.containers().launch(&spec);
+                    Ok(launched?)
+                });
                 let launched = launched.inspect_err(|_| sandbox.undo())?;
                 Ok((sandbox, launched))
             });
@@ -260,6 +263,7 @@ impl NestedContainers {
             let shared = containerizer.clone();
             let launched = tokio::task::spawn_blocking(move || {
                 let _inside = shared.launch_inside(&plan);
+                shared.restore_runtime_folder()?;
                 match terminal {
                     Some(size) => at_terminal(&shared, &plan, &parent, supervisor, size),
                     None => on_pipes(&shared, &plan, &parent, supervisor),

@@ -1,6 +1,6 @@
 //! What the agent tells the master of itself: who it is, and what it can do.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use meseta_daemon::hostname;
 use meseta_proto::convert::{self, Format};
@@ -22,6 +22,12 @@ pub(super) const CAPABILITIES: &[Capability] = &[
     Capability::TaskResourceLimits,
 ];
 
+/// The name that an agent with these flags is told to others by.
+pub(crate) fn hostname_of(flags: &Flags, advertised: IpAddr) -> String {
+    let given = flags.hostname.clone();
+    given.unwrap_or_else(|| hostname::of(advertised))
+}
+
 /// The agent as it registers, without an id.
 pub(super) fn agent_info(
     flags: &Flags,
@@ -30,10 +36,7 @@ pub(super) fn agent_info(
     advertised: SocketAddr,
 ) -> pb::AgentInfo {
     pb::AgentInfo {
-        hostname: flags
-            .hostname
-            .clone()
-            .unwrap_or_else(|| hostname::of(advertised.ip())),
+        hostname: hostname_of(flags, advertised.ip()),
         port: Some(i32::from(advertised.port())),
         resources: convert::to_resources(resources, Format::PostRefinement).unwrap_or_default(),
         attributes: configuration.attributes.clone(),

@@ -27,9 +27,7 @@ pub enum RunError {
     #[error(transparent)]
     Tokens(#[from] crate::executor_tokens::TokenError),
     /// Nobody may listen there.
-    #[error(
-        "failed to listen on {address}: is another agent running? (--port=0 takes a free port)"
-    )]
+    #[error("failed to listen on {address}{}", listen_hint(source))]
     Listen {
         address: SocketAddr,
         #[source]
@@ -64,4 +62,15 @@ pub enum RunError {
     /// The master will not have this agent.
     #[error("refused: {0}")]
     Refused(String),
+}
+
+/// What to do where nobody can listen; the cause is told beside it.
+fn listen_hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::AddrInUse => ": is another agent running? (--port=0 takes a free port)",
+        std::io::ErrorKind::AddrNotAvailable => {
+            ": give --ip an address of this machine (`ip -brief address` lists them)"
+        }
+        _ => "",
+    }
 }

@@ -268,7 +268,7 @@ fn files_are_read_by_whose_they_are() {
         own(&world.sandbox.join(theirs));
     }
     symlink("containers/roots/open", world.sandbox.join("short")).expect("a link");
-    let by = |users: &[&str]| world.sandboxes.clone().read_by(reader_of(users));
+    let by = |users: &[&str]| world.sandboxes.clone().read_by(reader_of(users), None);
     let path = |beneath: &str| format!("{VIRTUAL}/{beneath}");
     let allowed = |users: &[&str], beneath: &str| match by(users).read(&path(beneath), 0, None) {
         Ok(_) => true,
@@ -300,6 +300,33 @@ fn files_are_read_by_whose_they_are() {
     // Whoever may not read the sandbox does not learn what is in it, or whether there is one.
     for missing in [path("nosuch"), VIRTUAL.replace("latest", "nosuch")] {
         let refused = by(&["root"]).read(&missing, 0, None);
+        assert!(
+            matches!(refused, Err(FilesError::Forbidden(_))),
+            "{refused:?}"
+        );
+    }
+}
+
+/// A client that reads before the launch has made the sandbox was told that it may not, which it may.
+#[test]
+fn a_sandbox_that_is_not_there_yet_is_of_whom_its_run_is_launched_as() {
+    let world = world();
+    let of_nobody = |users: &[&str]| {
+        let sandboxes = world.sandboxes.clone();
+        sandboxes.read_by(reader_of(users), Some("nobody".to_owned()))
+    };
+    for path in [VIRTUAL.replace("latest", "c2"), VIRTUAL.replace('E', "E2")] {
+        let absent = of_nobody(&["nobody"]).read(&format!("{path}/stdout"), 0, None);
+        assert!(matches!(absent, Err(FilesError::NotFound)), "{absent:?}");
+        let refused = of_nobody(&["other"]).read(&format!("{path}/stdout"), 0, None);
+        assert!(
+            matches!(refused, Err(FilesError::Forbidden(_))),
+            "{refused:?}"
+        );
+    }
+    if rustix::process::geteuid().is_root() {
+        // Of one that is there, its owner counts alone.
+        let refused = of_nobody(&["nobody"]).read(&format!("{VIRTUAL}/stdout"), 0, None);
         assert!(
             matches!(refused, Err(FilesError::Forbidden(_))),
             "{refused:?}"

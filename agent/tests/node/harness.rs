@@ -52,14 +52,9 @@ pub(crate) fn agent_main(args: impl Iterator<Item = OsString>) -> ExitCode {
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome = runtime.block_on(async {
-        let shutdown = meseta_agent::CancellationToken::new();
-        let stop = shutdown.clone();
-        tokio::spawn(async move {
-            let kind = tokio::signal::unix::SignalKind::terminate();
-            let mut signal = tokio::signal::unix::signal(kind).expect("a signal handler");
-            signal.recv().await;
-            stop.cancel();
-        });
+        use tokio::signal::unix::SignalKind;
+        let shutdown = cancelled_by(SignalKind::terminate());
+        let unregister = cancelled_by(SignalKind::user_defined1());
         let env = meseta_agent::RunEnv {
             build: Default::default(),
             flags_view: std::collections::BTreeMap::new(),
@@ -67,6 +62,7 @@ pub(crate) fn agent_main(args: impl Iterator<Item = OsString>) -> ExitCode {
             ready: None,
             started: None,
             shutdown,
+            unregister,
         };
         meseta_agent::run(cli.flags, env).await
     });
@@ -83,6 +79,17 @@ pub(crate) fn agent_main(args: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn cancelled_by(kind: tokio::signal::unix::SignalKind) -> meseta_agent::CancellationToken {
+    let token = meseta_agent::CancellationToken::new();
+    let cancelled = token.clone();
+    let mut signal = tokio::signal::unix::signal(kind).expect("a signal handler");
+    tokio::spawn(async move {
+        signal.recv().await;
+        cancelled.cancel();
+    });
+    token
 }
 
 type Frames =

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use meseta_proto::mesos::v1::TaskState::{TaskKilled, TaskRunning, TaskStarting};
+use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskKilled, TaskRunning, TaskStarting};
 use meseta_tests::kernel;
 use rustix::process::Signal;
 
@@ -12,7 +12,9 @@ use crate::harness::{World, container_of, groups_named, pid_of, shell, tasks_of,
 
 pub(crate) const TESTS: &[Test] = tests![
     a_task_goes_on_when_the_runtime_directory_was_wiped,
+    a_launch_makes_a_runtime_directory_anew_that_was_removed,
     the_agent_stops_without_touching_tasks,
+    an_agent_told_to_leave_ends_its_tasks_and_unregisters,
     root(the_agent_takes_its_tasks_along_if_told_to),
     a_lost_master_is_found_again,
     two_agents_do_not_share_a_work_directory,
@@ -29,6 +31,37 @@ fn a_task_goes_on_when_the_runtime_directory_was_wiped() {
     assert_eq!(tasks_of(&told)[0].state(), TaskRunning);
     world.kill(&link, "stays", Some(Duration::ZERO));
     assert_eq!(world.until_terminal(&mut link).0, [TaskKilled]);
+}
+
+/// Every launch failed for ever, while the agent went on to be offered.
+fn a_launch_makes_a_runtime_directory_anew_that_was_removed() {
+    let (mut world, mut link) = World::registered(&[]);
+    world.running(&mut link, shell("stays", "sleep 1000"));
+    let run = world.dir.path().join("run");
+    std::fs::remove_dir_all(&run).expect("it is removed");
+    world.run_to(&mut link, shell("next", "exit 0"), TaskFinished);
+    assert!(world.log().contains("the runtime folder was removed"));
+    world.kill(&link, "stays", None);
+    world.until_terminal(&mut link);
+    // The launcher is one that an agent on the new folder would wait for.
+    let instance = std::fs::read_dir(&run).expect("it is there").next();
+    let instance = instance.expect("one").expect("readable").path();
+    assert!(instance.join("launcher.lock").exists());
+    assert!(instance.join("agent.lock").exists());
+}
+
+fn an_agent_told_to_leave_ends_its_tasks_and_unregisters() {
+    let (mut world, mut link) = World::registered(&[]);
+    let pid = pid_of(&world.running(&mut link, shell("goes", "sleep 1000")));
+    world.send_signal(Signal::USR1);
+    assert_eq!(world.until_terminal(&mut link).0, [TaskKilled]);
+    world.expect_unregister(&mut link);
+    // As a master does.
+    drop(link);
+    let status = world.until_ended();
+    assert!(status.success(), "{status}");
+    assert!(kernel::start_time(pid).is_none());
+    assert!(!world.log().contains("has not confirmed"));
 }
 
 fn the_agent_stops_without_touching_tasks() {

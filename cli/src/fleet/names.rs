@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use meseta_access::credentials::is_principal;
+use meseta_access::credentials::{is_principal, may_begin_line};
 use meseta_resources::Role;
 use serde::{Deserialize, Serialize};
 
@@ -122,9 +122,10 @@ pub(super) fn principal(text: &str) -> Result<Principal, String> {
     let mut parts = text.split(':');
     let name = parts.next().unwrap_or_default();
     // It becomes the name of a folder too.
-    if !is_principal(name) || name.contains('/') || name.starts_with('.') {
+    let is_file = !name.contains('/') && !name.starts_with('.');
+    if !is_principal(name) || !is_file || !may_begin_line(name) {
         return Err(format!(
-            "{name:?} is no principal: up to 255 bytes without colons, slashes and spaces"
+            "{name:?} is no principal: up to 255 bytes without colons, slashes and spaces, that begin with none of . # {{"
         ));
     }
     if BUILT_IN.contains(&name) {
@@ -205,6 +206,8 @@ mod tests {
             ("admin:role=a:user=b", "in any case"),
             ("..:role=a:user=b", "no principal"),
             ("a/b:role=a:user=b", "no principal"),
+            ("#a:role=a:user=b", "no principal"),
+            ("{a:role=a:user=b", "no principal"),
         ] {
             let error = principal(text).expect_err(text);
             assert!(error.contains(word), "{text}: {error}");

@@ -506,6 +506,41 @@ fn a_scheduler_of_jobs_can_be_added_and_renewed() {
 }
 
 /// Files were made for both addresses, and copied to one of them.
+/// What was printed to be copied to the new machine replaced the files of the other one.
+#[test]
+fn an_address_is_of_one_agent() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    let machines = |all: &[&str]| -> Vec<_> {
+        let machines = all.iter().map(|text| names::machine(text));
+        machines.collect::<Result<_, _>>().expect("machines")
+    };
+    let init_with = |agents: &[&str]| {
+        let options = InitOptions {
+            dir: dir.clone(),
+            master: names::machine("m=10.0.0.1").expect("a machine"),
+            agents: machines(agents),
+            added: with_scheduler("s=10.0.0.7", &["meseta"]),
+            authority_days: 3650,
+        };
+        init(&options, NOW)
+    };
+    let said = |outcome: anyhow::Result<String>| outcome.expect_err("refused").to_string();
+    let error = said(init_with(&["n1=10.0.0.7", "n2=10.0.0.8,10.0.0.7"]));
+    assert!(
+        error.contains("10.0.0.7 is an address of agent n1"),
+        "{error}"
+    );
+    assert!(!dir.exists(), "nothing is left");
+    // A master and a scheduler have folders of their own on a machine, under whatever name.
+    init_with(&["n0=10.0.0.1", "n1=10.0.0.7"]).expect("made");
+    let before = tree(&dir);
+    let error = said(add_to(&dir, &["n9=10.0.0.7"], &[]));
+    assert!(error.contains("for n9 would take its place"), "{error}");
+    assert_eq!(tree(&dir), before);
+    add_to(&dir, &["n9=10.0.0.9"], &[]).expect("added");
+}
+
 #[test]
 fn a_machine_has_not_two_addresses() {
     let dir = tempfile::tempdir().expect("a folder");

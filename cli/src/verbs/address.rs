@@ -13,6 +13,14 @@ pub(super) fn url(address: &str, path: &str) -> String {
     format!("{scheme}://{address}{path}")
 }
 
+/// The same, by this scheme if the address names none.
+pub(super) fn url_with(scheme: &str, address: &str, path: &str) -> String {
+    match address.contains("://") {
+        true => url(address, path),
+        false => url(&format!("{scheme}://{address}"), path),
+    }
+}
+
 /// The scheme, and the host with its port, of an address that was typed.
 pub(super) fn base(address: &str) -> (&str, String) {
     let address = address.trim().trim_end_matches('/');
@@ -25,6 +33,45 @@ pub(super) fn base(address: &str) -> (&str, String) {
     match rest.parse::<std::net::Ipv6Addr>() {
         Ok(bare) => (scheme, format!("[{bare}]:{MASTER_PORT}")),
         Err(_) => (scheme, format!("{rest}:{MASTER_PORT}")),
+    }
+}
+
+/// Refuses what cannot be the address of a master, with what is wrong with it.
+pub(super) fn check(address: &str) -> Result<(), String> {
+    let address = address.trim();
+    let rest = match address.split_once("://") {
+        Some(("http" | "https", rest)) => rest,
+        Some((scheme, _)) => {
+            return Err(format!(
+                "{scheme:?} is no scheme of masters: give HOST:PORT or https://HOST:PORT"
+            ));
+        }
+        None => address,
+    };
+    let rest = rest.trim_end_matches('/');
+    if rest.parse::<std::net::Ipv6Addr>().is_ok() {
+        return Ok(());
+    }
+    let (host, port) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
+        None => match rest.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (rest, None),
+        },
+    };
+    let is_odd = |letter: char| letter.is_whitespace() || "/?#@[]".contains(letter);
+    if host.is_empty() || host.contains(is_odd) {
+        return Err(format!(
+            "{address:?} names no host: give HOST:PORT or https://HOST:PORT"
+        ));
+    }
+    match port.map(str::parse::<std::num::NonZeroU16>) {
+        Some(Err(_)) => Err(format!(
+            "{:?} is no port, which is a number from 1 to 65535",
+            port.unwrap_or_default()
+        )),
+        Some(Ok(_)) | None => Ok(()),
     }
 }
 

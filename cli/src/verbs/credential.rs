@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueHint};
 use meseta_access::SecretHash;
-use meseta_access::credentials::is_principal;
+use meseta_access::credentials::{is_principal, may_begin_line};
 
 /// The longest secret, in bytes.
 const SECRET_BYTES_MAX: usize = 4_096;
@@ -31,6 +31,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         is_principal(&options.principal),
         "--principal={:?}: a principal is up to 255 bytes without colons, spaces and control \
          characters",
+        options.principal
+    );
+    ensure!(
+        options.json || may_begin_line(&options.principal),
+        "--principal={:?}: a line that begins so is a comment, or JSON, and is of no principal; give --json, which makes a \
+         whole file, or another principal",
         options.principal
     );
     let text = match &options.secret_file {
@@ -63,4 +69,29 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     };
     writeln!(std::io::stdout(), "{text}").context("failed to print")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The daemon took the line for a comment, or the whole file for damaged.
+    #[test]
+    fn a_line_that_no_file_takes_is_not_made() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "x").expect("written");
+        let run = |principal: &str, json| {
+            run(&Options {
+                principal: principal.to_owned(),
+                secret_file: Some(secret.clone()),
+                json,
+            })
+        };
+        for principal in ["#x", "{x"] {
+            let error = run(principal, false).expect_err("refused").to_string();
+            assert!(error.contains("give --json"), "{error}");
+            run(principal, true).expect("made");
+        }
+    }
 }

@@ -58,6 +58,11 @@ impl IdentityFlags {
         self.ca.as_deref()
     }
 
+    /// Whether it says who this is.
+    pub(super) fn is_given(&self) -> bool {
+        self.principal.is_some() || self.cert.is_some()
+    }
+
     pub(super) fn principal(&self) -> Option<&str> {
         self.principal.as_deref()
     }

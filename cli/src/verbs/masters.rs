@@ -108,6 +108,7 @@ pub(super) fn parse(text: &str) -> Result<String, String> {
     if is_list && text.split(',').any(|one| one.trim().is_empty()) {
         return Err("a master of the list is empty".to_owned());
     }
+    text.split(',').try_for_each(address::check)?;
     Ok(text.to_owned())
 }
 
@@ -252,7 +253,33 @@ mod tests {
             assert!(said.contains("master1:5050,master2:5050"), "{said}");
         }
         assert!(parse("a:5050,,b:5050").is_err());
-        for good in ["a", "a:5050", "a:5050,b:5050", "https://a:5050,https://b"] {
+        // The port was taken for a part of the name.
+        for (bad, part) in [
+            ("127.0.0.1:99999", "\"99999\" is no port"),
+            ("a:5050,b:0", "\"0\" is no port"),
+            ("a:", "\"\" is no port"),
+            ("a:5050:5051", "\"5050:5051\" is no port"),
+            ("[::1]5050x", "\"5050x\" is no port"),
+            ("", "names no host"),
+            (":5050", "names no host"),
+            ("https://", "names no host"),
+            ("http://a/b", "names no host"),
+            ("file:///masters", "no scheme of masters"),
+        ] {
+            let said = parse(bad).expect_err("no master");
+            assert!(said.contains(part), "{bad}: {said}");
+        }
+        for good in [
+            "a",
+            "a:5050",
+            "a:5050,b:5050",
+            "a:5050, b:5050",
+            "https://a:5050,https://b",
+            "http://a:5050/",
+            "::1",
+            "[::1]",
+            "[::1]:5060",
+        ] {
             assert_eq!(parse(good).as_deref(), Ok(good));
         }
     }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::outcome::exit_code_in;
 use super::sandbox::Tail;
 use super::server::AgentAddress;
-use super::tasks::{Standing, age, key, statuses};
-use super::{MasterFlag, amount, ids, items, server, table, text, top};
+use super::tasks::{Standing, age, both, key, statuses};
+use super::{MasterFlag, ids, items, server, table, text, top};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -33,7 +33,33 @@ pub(crate) struct Options {
 struct OnAgent {
     use_now: Option<Value>,
     output: Vec<(&'static str, String)>,
-    trouble: Option<String>,
+    /// Why what it uses is not known, and why its output is not.
+    use_trouble: Option<String>,
+    output_trouble: Option<String>,
+}
+
+impl OnAgent {
+    /// Nothing, for this reason.
+    fn unknown(why: &str) -> Self {
+        Self {
+            use_trouble: Some(why.to_owned()),
+            output_trouble: Some(why.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// What could not be read, each reason once.
+    fn troubles(&self) -> Vec<String> {
+        let line = |what, why: &String| format!("--- {what} cannot be read: {why}");
+        match (&self.output_trouble, &self.use_trouble) {
+            (Some(output), Some(used)) if output == used => vec![line("its output and use", used)],
+            (output, used) => {
+                let output = output.iter().map(|why| line("its output", why));
+                let used = used.iter().map(|why| line("what it uses", why));
+                output.chain(used).collect()
+            }
+        }
+    }
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
@@ -50,10 +76,7 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
         .iter()
         .find(|agent| text(agent, "id") == text(&task, "slave_id"));
     let on_agent = match agent.and_then(AgentAddress::of) {
-        None => OnAgent {
-            trouble: Some("its agent is not registered now".to_owned()),
-            ..OnAgent::default()
-        },
+        None => OnAgent::unknown("its agent is not registered now"),
         Some(address) => ask_agent(&address, &task, options.lines),
     };
     if options.json {
@@ -89,7 +112,7 @@ fn ask_agent(address: &AgentAddress, task: &Value, lines: u16) -> OnAgent {
     let (framework, executor) = (text(task, "framework_id"), executor_of(task));
     let mut found = OnAgent::default();
     match address.get_json("/monitor/statistics") {
-        Err(error) => found.trouble = Some(format!("{error:#}")),
+        Err(error) => found.use_trouble = Some(format!("{error:#}")),
         Ok(all) => found.use_now = top::statistics(&all, &framework, &executor),
     }
     for file in ["stdout", "stderr"] {
@@ -98,7 +121,7 @@ fn ask_agent(address: &AgentAddress, task: &Value, lines: u16) -> OnAgent {
         match read {
             Ok(Some(bytes)) => found.output.push((file, last_lines(&bytes, lines))),
             Ok(None) => {}
-            Err(error) => found.trouble = Some(format!("{error:#}")),
+            Err(error) => found.output_trouble = Some(format!("{error:#}")),
         }
     }
     found
@@ -144,9 +167,9 @@ fn describe(
         "allocated",
         format!(
             "{} cpus, {} MB of memory, {} MB of disk",
-            amount(task, "resources", "cpus"),
-            amount(task, "resources", "mem"),
-            amount(task, "resources", "disk")
+            both(task, "cpus"),
+            both(task, "mem"),
+            both(task, "disk")
         ),
     );
     if let Some(used) = &on_agent.use_now {
@@ -179,9 +202,7 @@ fn describe(
             lines.extend(text.lines().map(str::to_owned));
         }
     }
-    if let Some(trouble) = &on_agent.trouble {
-        lines.push(format!("--- its output and use cannot be read: {trouble}"));
-    }
+    lines.extend(on_agent.troubles());
     Ok(lines)
 }
 
@@ -226,6 +247,47 @@ mod tests {
         assert_eq!(exit_code(&task("TASK_FINISHED"), &standings), Some(0));
         assert_eq!(exit_code(&task("TASK_RUNNING"), &standings), None);
         assert_eq!(exit_code(&task("TASK_FAILED"), &[]), None);
+    }
+
+    /// Output that stood right above was said not to be readable, since what the task uses was not.
+    #[test]
+    fn what_cannot_be_read_is_told_apart() {
+        let lines = |use_trouble: Option<&str>, output_trouble: Option<&str>| {
+            let on_agent = OnAgent {
+                use_trouble: use_trouble.map(str::to_owned),
+                output_trouble: output_trouble.map(str::to_owned),
+                ..OnAgent::default()
+            };
+            on_agent.troubles()
+        };
+        assert!(lines(None, None).is_empty());
+        assert_eq!(
+            lines(Some("403"), None),
+            ["--- what it uses cannot be read: 403"]
+        );
+        assert_eq!(
+            lines(Some("403"), Some("404")),
+            [
+                "--- its output cannot be read: 404",
+                "--- what it uses cannot be read: 403"
+            ]
+        );
+        assert_eq!(
+            OnAgent::unknown("gone").troubles(),
+            ["--- its output and use cannot be read: gone"]
+        );
+    }
+
+    #[test]
+    fn what_is_oversubscribed_is_allocated_too() {
+        let task = json!({"resources": {"cpus": 0.0, "cpus_revocable": 3.0, "mem": 64.0}});
+        let lines = describe(&task, None, &[], &OnAgent::default()).expect("lines");
+        let allocated = lines.iter().find(|line| line.starts_with("allocated"));
+        let allocated = allocated.expect("a line");
+        assert!(
+            allocated.contains("3 cpus, 64 MB of memory, 0 MB"),
+            "{allocated}"
+        );
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Options {
 }
 
 /// What a task has of a resource, whether it is its own or oversubscribed.
-fn both(task: &Value, name: &str) -> String {
+pub(super) fn both(task: &Value, name: &str) -> String {
     let oversubscribed = number(task, "resources", &format!("{name}_revocable"));
     (number(task, "resources", name) + oversubscribed.max(0.0)).to_string()
 }

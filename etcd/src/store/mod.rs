@@ -32,7 +32,7 @@ use crate::{Client, Error};
 
 pub use keep_role::keep_role;
 pub use keys::Keys;
-pub use reading::Meta;
+pub use reading::{Meta, check_name, until_another_cluster};
 
 /// One record to write, or to delete when there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]

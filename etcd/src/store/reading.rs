@@ -1,6 +1,7 @@
 //! Reading records in etcd as of one revision, and taking them over: a new epoch, then all as they were at it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use prost::Message;
 
@@ -217,14 +218,48 @@ pub(crate) fn check_format(keys: &Keys, layout: &Layout, found: &Meta) -> Result
 
 fn check(keys: &Keys, layout: &Layout, cluster: &Cluster, found: &Meta) -> Result<(), StoreError> {
     check_format(keys, layout, found)?;
-    if found.name != cluster.name {
-        return Err(StoreError::AnotherCluster {
-            prefix: keys.prefix().to_owned(),
-            found: found.name.clone(),
-            given: cluster.name.clone(),
-        });
+    check_name(keys, &cluster.name, &found.name)
+}
+
+/// Refuses the records of another cluster. Names are empty where a cluster has none.
+///
+/// # Errors
+/// [`StoreError::AnotherCluster`].
+pub fn check_name(keys: &Keys, given: &str, found: &str) -> Result<(), StoreError> {
+    if found == given {
+        return Ok(());
     }
-    Ok(())
+    Err(StoreError::AnotherCluster {
+        prefix: keys.prefix().to_owned(),
+        found: found.to_owned(),
+        given: given.to_owned(),
+    })
+}
+
+/// Between two looks at a prefix that no daemon has led below yet, or that cannot be read.
+const NAME_CHECK: Duration = Duration::from_secs(10);
+
+/// Returns when the records turn out to be another cluster's, which may be before a daemon that follows is elected; never
+/// if they are of this one. What else is wrong with them, or with etcd, is for whoever is elected, and for the election.
+pub async fn until_another_cluster(client: &Client, keys: &Keys, cluster: &Cluster) -> StoreError {
+    loop {
+        if let Ok(Some(found)) = read_meta(client, keys).await {
+            match check_name(keys, &cluster.name, &found.name) {
+                Err(error) => return error,
+                Ok(()) => std::future::pending().await,
+            }
+        }
+        tokio::time::sleep(NAME_CHECK).await;
+    }
+}
+
+async fn read_meta(client: &Client, keys: &Keys) -> Result<Option<Meta>, StoreError> {
+    let range = RangeRequest {
+        key: keys.meta().into(),
+        ..RangeRequest::default()
+    };
+    let found = client.range(range).await?.kvs.into_iter().next();
+    found.map(|found| decode_meta(keys, &found)).transpose()
 }
 
 pub(crate) fn number(keys: &Keys, found: Option<&KeyValue>) -> Result<u64, StoreError> {
@@ -359,6 +394,42 @@ mod tests {
     use meseta_tests::recorded_bytes::{recorded, with_unknown_fields};
 
     use super::*;
+    use crate::testing::{Call, FakeEtcd, Fault};
+
+    /// Found by giving one of three masters another `--cluster`: it followed without a word, and ended when it was elected.
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_learns_that_the_records_are_another_clusters() {
+        let named = |name: &str| Meta {
+            format: 99,
+            name: name.to_owned(),
+            ..Meta::default()
+        };
+        let keys = Keys::new("/m");
+        for (found, given, is_another) in [
+            ("berlin", "berlin", false),
+            ("berlin", "paris", true),
+            ("berlin", "", true),
+            ("", "", false),
+            ("", "berlin", true),
+        ] {
+            let etcd = FakeEtcd::start();
+            let client = etcd.client(Duration::from_secs(2));
+            let cluster = Cluster {
+                name: given.to_owned(),
+                new_id: String::new(),
+            };
+            let noticed = until_another_cluster(&client, &keys, &cluster);
+            tokio::pin!(noticed);
+            let early = tokio::time::timeout(10 * NAME_CHECK, &mut noticed).await;
+            assert!(early.is_err(), "nobody has led below the prefix yet");
+            etcd.inject(Call::Range, Fault::LostBefore, 0, 1);
+            etcd.put(&keys.meta(), named(found).encode_to_vec());
+            let noticed = tokio::time::timeout(10 * NAME_CHECK, noticed).await;
+            assert_eq!(noticed.is_ok(), is_another, "{found:?}, {given:?}");
+            let told = noticed.map_or_else(|_| String::new(), |error| error.to_string());
+            assert!(!is_another || told.contains(given), "{told}");
+        }
+    }
 
     /// Written by earlier versions (`tests/recorded/registry-etcd.txt`), or with what later ones add.
     #[test]

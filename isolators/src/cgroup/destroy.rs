@@ -40,6 +40,9 @@ const NAMED_MAX: usize = 8;
 pub(crate) enum Progress {
     /// Come again after this.
     Wait(Duration),
+    /// Nothing runs in the groups any more, and they are about to be removed: come again when that may be. This comes
+    /// again where a process was put into one meanwhile.
+    Emptied,
     /// Nothing is left to do.
     Done,
     /// A deadline passed; this is left.
@@ -53,6 +56,7 @@ enum Stage {
     Kill,
     Empty,
     Supervisor,
+    Emptied,
     Remove,
 }
 
@@ -119,6 +123,10 @@ impl Destroy {
                 Stage::Kill => self.kill(now),
                 Stage::Empty => self.empty(now),
                 Stage::Supervisor => self.await_supervisor(now),
+                Stage::Emptied => {
+                    self.enter(Stage::Remove, now);
+                    Some(Progress::Emptied)
+                }
                 Stage::Remove => self.remove(now),
             };
             match progress {
@@ -154,7 +162,7 @@ impl Destroy {
 
     fn inspect(&mut self, now: Duration) -> Option<Progress> {
         if self.pids().is_empty() && !self.supervisor_lives() {
-            return self.enter(Stage::Remove, now);
+            return self.enter(Stage::Emptied, now);
         }
         self.killing_since = Some(now);
         let can_freeze = self.freezer().is_some() && self.kill_file().is_none();
@@ -221,7 +229,7 @@ impl Destroy {
 
     fn await_supervisor(&mut self, now: Duration) -> Option<Progress> {
         if !self.supervisor_lives() {
-            return self.enter(Stage::Remove, now);
+            return self.enter(Stage::Emptied, now);
         }
         let overdue = now >= self.since + SUPERVISOR_GRACE;
         if overdue && let Some(pidfd) = self.open_supervisor() {
@@ -366,6 +374,7 @@ mod tests {
                     assert!(!pause.is_zero());
                     now += pause;
                 }
+                Progress::Emptied => assert!(destroy.pids().is_empty()),
                 answer => return (answer, now - Duration::from_secs(100)),
             }
         }
@@ -387,6 +396,7 @@ mod tests {
     fn a_container_that_never_was_is_done() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut destroy = destroy(&dir.path().join("never"), Version::V1);
+        assert_eq!(destroy.step(Duration::ZERO), Progress::Emptied);
         assert_eq!(destroy.step(Duration::ZERO), Progress::Done);
     }
 

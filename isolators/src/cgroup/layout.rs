@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::host::Host;
-use super::{Controller, KnobError, KnobWrite, Version, knob, v1, v2};
+use super::{Controller, KnobError, KnobWrite, Version, knob, subgroups, v1, v2};
 use crate::identity::ContainerName;
 
 /// Folder of the launcher and the supervisors. No container's name can begin with a dot.
@@ -21,6 +21,9 @@ const REVOCABLE: &str = ".revocable";
 /// Begins the folder of a nested container, inside that of the one around it: no knob of the kernel
 /// begins so.
 const NESTED: char = '+';
+
+/// Most containers in one other that are looked at: a task can make folders of such names too.
+const NESTED_MAX: usize = 4096;
 
 /// Folder of a container's processes on v2.
 const LEAF: &str = "leaf";
@@ -231,6 +234,17 @@ impl Layout {
     }
 }
 
+impl GroupDir {
+    /// The folder that the container's own processes are in: on v2 its leaf, since a group that divides its controllers
+    /// holds nobody.
+    pub fn tasks(&self) -> Arc<Path> {
+        match self.version {
+            Version::V1 => self.dir.clone(),
+            Version::V2 => self.dir.join(LEAF).into(),
+        }
+    }
+}
+
 impl Groups {
     /// The folder that a controller's knobs are in, and its version.
     pub fn of(&self, controller: Controller) -> Option<&GroupDir> {
@@ -269,6 +283,30 @@ impl Groups {
         Self {
             dirs: self.dirs.iter().map(inside).collect(),
         }
+    }
+
+    /// The containers nested in this one whose folders are there, each with its own name; no more than
+    /// [`NESTED_MAX`].
+    pub fn within(&self) -> Vec<(String, Self)> {
+        let Some(group) = self.unified().or(self.dirs.first()) else {
+            return Vec::new();
+        };
+        // Most containers have none in them, and a listing would cost many times as much as this.
+        let links =
+            std::fs::metadata(&group.dir).map(|dir| std::os::unix::fs::MetadataExt::nlink(&dir));
+        let links_of_none = match group.version {
+            Version::V1 => 2,
+            Version::V2 => 3,
+        };
+        if links.map_or(true, |links| links == links_of_none) {
+            return Vec::new();
+        }
+        let nested = subgroups(&group.dir).filter_map(|folder| {
+            let name = folder.file_name().into_string().ok()?;
+            let name = name.strip_prefix(NESTED)?;
+            Some((name.to_owned(), self.nested(name)))
+        });
+        nested.take(NESTED_MAX).collect()
     }
 
     /// Lets what is nested in this container have limits of its own. Nothing to be done on v1.

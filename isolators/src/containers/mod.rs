@@ -6,6 +6,7 @@
 //! container are the caller's to order. Invariant: nothing is kept in memory that a restarted agent
 //! could not read back from the runtime folder and the kernel.
 
+mod ended;
 mod launching;
 mod limits;
 mod nested;
@@ -20,6 +21,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
 use procfs::Current;
@@ -68,6 +70,8 @@ pub struct Containers {
     isolators: Vec<Box<dyn Isolator>>,
     protection: Protection,
     launcher: Launcher,
+    /// Held alone by who changes what is noted of nested containers that end, shared by who adds it up.
+    ended: RwLock<()>,
 }
 
 impl Containers {
@@ -116,14 +120,7 @@ impl Containers {
         } else {
             Layout::none()
         };
-        let folder = options.runtime_dir.join(CONTAINERS_DIR);
-        std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), FOLDER_MODE)
-            .recursive(true)
-            .create(&folder)
-            .map_err(|source| OpenError::RuntimeDir {
-                path: folder,
-                source,
-            })?;
+        make_containers_dir(&options.runtime_dir)?;
         layout.create_instance().map_err(OpenError::Groups)?;
         revocable::prepare(&layout, settings.revocable_cpu_low_priority)
             .map_err(OpenError::Groups)?;
@@ -145,6 +142,7 @@ impl Containers {
                 isolators,
                 protection,
                 launcher,
+                ended: RwLock::default(),
             }),
             Err(error) => {
                 remove_instance(&layout);
@@ -156,6 +154,19 @@ impl Containers {
     /// Waits until containers can be launched.
     pub fn ready(&self) -> Result<(), OpenError> {
         self.launcher.ready().map_err(OpenError::Launcher)
+    }
+
+    /// Whether the folder that each container has its own in is there: others may remove it beside the running agent.
+    pub fn has_runtime_dir(&self) -> bool {
+        self.runtime_dir.join(CONTAINERS_DIR).is_dir()
+    }
+
+    /// Makes in the runtime folder, which is there again, what launches need. The launcher is another from then on: the
+    /// lock that it holds, for a later agent to wait for, is that of the new folder.
+    pub fn restore_runtime_dir(&self) -> Result<(), OpenError> {
+        make_containers_dir(&self.runtime_dir)?;
+        self.launcher.stop();
+        Ok(())
     }
 
     /// The launcher process, while there is one.
@@ -346,8 +357,10 @@ impl Containers {
                     });
                 }
                 Progress::Wait(pause) => std::thread::sleep(pause),
+                Progress::Emptied => self.note_ending(name, &groups),
             }
         }
+        self.note_gone(name);
         for isolator in self.isolators.iter().rev() {
             isolator.cleanup(&groups);
         }
@@ -378,6 +391,17 @@ impl Drop for Containers {
         remove_instance(&self.layout);
         remove_runtime(&self.runtime_dir);
     }
+}
+
+fn make_containers_dir(runtime_dir: &Path) -> Result<(), OpenError> {
+    let folder = runtime_dir.join(CONTAINERS_DIR);
+    std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), FOLDER_MODE)
+        .recursive(true)
+        .create(&folder)
+        .map_err(|source| OpenError::RuntimeDir {
+            path: folder,
+            source,
+        })
 }
 
 /// Of a nested container only processor and memory are limited apart.

@@ -7,19 +7,22 @@
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use meseta_resources::NESTING;
 
+use super::ended::Ended;
 use super::{Containers, SESSIONS_DIR};
 use crate::cgroup::{
-    Controller, DestroyOptions, Groups, Version, control_text, flat_value, limit_in_force,
+    Controller, DestroyOptions, Files, Groups, Version, control_text, flat_value, limit_in_force,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::isolator::{ContainerSpec, Inside, TaskIsolation};
+use crate::isolator::{ContainerSpec, Inside, TaskIsolation, UsageSource};
 use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, MountStep};
 use crate::sys;
+use crate::usage::ContainerUsage;
 
 /// What the process is called that changes a container's mounts; nobody else's name begins with a dot.
 const MOUNTER: &str = ".mounts";
@@ -119,6 +122,97 @@ impl Containers {
             .split_ascii_whitespace()
             .any(|one| one == Controller::Memory.v2_name());
         Ok(has_limits_within && flat_value(&text("memory.events.local")?, "oom") == Some(0))
+    }
+
+    /// Adds what is nested in this container, or was, to those of its figures that the kernel counts for each group
+    /// alone. Whether there is or was anything.
+    pub(super) fn add_nested(
+        &self,
+        name: &ContainerName,
+        groups: &Groups,
+        usage: &mut ContainerUsage,
+    ) -> bool {
+        let _noted = self.ended.read().unwrap_or_else(PoisonError::into_inner);
+        let nested = self.nested_usage(name, groups);
+        if let Some(nested) = &nested {
+            usage.add_local(nested);
+        }
+        nested.is_some()
+    }
+
+    /// The local figures of all that is nested in a container, or was; `None` if nothing is known to be. The caller
+    /// holds `ended`.
+    fn nested_usage(&self, name: &ContainerName, groups: &Groups) -> Option<ContainerUsage> {
+        let mut ended = Ended::read(&self.runtime_dir(name));
+        let within = groups.within();
+        if within.is_empty() && ended.is_empty() {
+            return None;
+        }
+        let mut sum = ended.gone;
+        for (inner, groups) in within {
+            let Ok(nested) = ContainerName::new(&format!("{name}{NESTING}{inner}")) else {
+                continue;
+            };
+            let mut usage = self.local_usage(&nested, &groups);
+            if let Some(noted) = ended.ending.remove(&inner) {
+                usage.raise_local(&noted);
+            }
+            sum.add_local(&usage);
+        }
+        for noted in ended.ending.values() {
+            sum.add_local(noted);
+        }
+        Some(sum)
+    }
+
+    /// The local figures of a nested container and of all within. The caller holds `ended`.
+    fn local_usage(&self, name: &ContainerName, groups: &Groups) -> ContainerUsage {
+        let mut usage = ContainerUsage::default();
+        let source = UsageSource {
+            groups,
+            supervisor: None,
+            proc: &self.host.proc,
+            // Nothing is kept open of them: most end soon.
+            files: &Files::passing(),
+            all: true,
+        };
+        for isolator in &self.isolators {
+            isolator.local_usage(&source, &mut usage);
+        }
+        if let Some(within) = self.nested_usage(name, groups) {
+            usage.add_local(&within);
+        }
+        usage
+    }
+
+    /// Notes what a nested container has counted: nothing runs in its groups any more, and they are about to be removed.
+    pub(super) fn note_ending(&self, name: &ContainerName, groups: &Groups) {
+        let Some((outer, inner)) = name.nesting().filter(|_| groups.exist()) else {
+            return;
+        };
+        let _alone = self.ended.write().unwrap_or_else(PoisonError::into_inner);
+        let usage = self.local_usage(name, groups);
+        if usage.has_local() {
+            let dir = self.runtime_dir(&outer);
+            let mut ended = Ended::read(&dir);
+            ended.note(inner, &usage);
+            // Without a folder the container around is gone, and nobody asks. Else its figures are absent until they are
+            // further than they were.
+            let _ = ended.write(&dir);
+        }
+    }
+
+    /// Counts what was noted of a nested container to those that are gone, as its groups are.
+    pub(super) fn note_gone(&self, name: &ContainerName) {
+        let Some((outer, inner)) = name.nesting() else {
+            return;
+        };
+        let _alone = self.ended.write().unwrap_or_else(PoisonError::into_inner);
+        let dir = self.runtime_dir(&outer);
+        let mut ended = Ended::read(&dir);
+        if ended.settle(inner) {
+            let _ = ended.write(&dir);
+        }
     }
 
     pub(super) fn groups_to_nest_in(&self, spec: &ContainerSpec) -> Result<Groups, LaunchError> {

@@ -17,7 +17,8 @@ use crate::isolator::UsageSource;
 use crate::usage::ContainerUsage;
 
 /// Sweeps from one full reading of a container to the next: `memory.stat`, pressure, block devices,
-/// limits and process counts are at most this many sweeps old.
+/// limits and process counts are at most this many sweeps old, and where others are nested in it what is added
+/// up of them.
 pub const SLOW_EVERY: u32 = 5;
 
 /// Reads what containers use; see the module.
@@ -35,6 +36,8 @@ pub struct Sampler {
 struct Watched {
     groups: Groups,
     files: Files,
+    /// Whether containers are nested in it, or were: their local figures are added up when all is read.
+    has_nested: bool,
     /// The sweep, modulo [`SLOW_EVERY`], in which all is read.
     turn: u32,
     /// As it was read; `None` before the first time and after a failure.
@@ -80,6 +83,7 @@ impl Sampler {
             Watched {
                 groups: containers.groups(name),
                 files: Files::keeping(budget.clone(), anchors.clone()),
+                has_nested: false,
                 turn,
                 last: None,
                 seen: self.sweep,
@@ -102,6 +106,16 @@ impl Sampler {
         };
         watched.files.begin(all, std::mem::take(&mut self.buffer));
         containers.read_usage(&source, &mut usage);
+        match &before {
+            Some(before) if !all => {
+                if watched.has_nested {
+                    usage.take_local(before);
+                }
+            }
+            Some(_) | None => {
+                watched.has_nested = containers.add_nested(name, &watched.groups, &mut usage);
+            }
+        }
         let (buffer, any) = watched.files.end();
         self.buffer = buffer;
         let is_there = any
@@ -145,6 +159,7 @@ impl Containers {
             },
             &mut usage,
         );
+        self.add_nested(name, &groups, &mut usage);
         Ok(usage)
     }
 

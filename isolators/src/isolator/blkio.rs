@@ -2,10 +2,12 @@
 //!
 //! v1 counts in `blkio.throttle.io_{service_bytes,serviced}`, but only on devices that are throttled in
 //! some group (seen on 6.18), else in the files of the bfq scheduler; where it counts nowhere there is no
-//! figure. v2 always counts, in `io.stat`. The sums over all devices are the same figures.
+//! figure. v2 always counts, in `io.stat`. The sums over all devices are the same figures. v1 counts each group alone,
+//! and its files `*_recursive` forget what was counted in a group that is gone: those of nested containers are
+//! added up by us.
 
 use super::{Isolator, UsageSource};
-use crate::cgroup::{Controller, Version};
+use crate::cgroup::{Controller, GroupDir, Version};
 use crate::usage::{ContainerUsage, IoUsage};
 
 #[derive(Debug)]
@@ -25,28 +27,7 @@ impl Isolator for Blkio {
             return;
         };
         usage.io = match group.version {
-            Version::V1 => {
-                let sums = |text: &str| match (sum_v1(text, "Read"), sum_v1(text, "Write")) {
-                    (None, _) => None,
-                    both => Some(both),
-                };
-                let counted = |throttle, bfq| {
-                    let counted = source.read(group, throttle, sums);
-                    let counted = counted.or_else(|| source.read(group, bfq, sums));
-                    counted.unwrap_or((None, None))
-                };
-                let bytes = counted(
-                    "blkio.throttle.io_service_bytes",
-                    "blkio.bfq.io_service_bytes",
-                );
-                let operations = counted("blkio.throttle.io_serviced", "blkio.bfq.io_serviced");
-                IoUsage {
-                    read_bytes: bytes.0,
-                    write_bytes: bytes.1,
-                    reads: operations.0,
-                    writes: operations.1,
-                }
-            }
+            Version::V1 => io_v1(source, group),
             Version::V2 => {
                 let keys = ["rbytes", "wbytes", "rios", "wios"];
                 let sums = source.read(group, "io.stat", |text| {
@@ -61,6 +42,37 @@ impl Isolator for Blkio {
                 }
             }
         };
+    }
+
+    fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let group = source.groups.of(Controller::Blkio);
+        let group = group.filter(|group| source.all && group.version == Version::V1);
+        if let Some(group) = group {
+            usage.io = io_v1(source, group);
+        }
+    }
+}
+
+fn io_v1(source: &UsageSource<'_>, group: &GroupDir) -> IoUsage {
+    let sums = |text: &str| match (sum_v1(text, "Read"), sum_v1(text, "Write")) {
+        (None, _) => None,
+        both => Some(both),
+    };
+    let counted = |throttle, bfq| {
+        let counted = source.read(group, throttle, sums);
+        let counted = counted.or_else(|| source.read(group, bfq, sums));
+        counted.unwrap_or((None, None))
+    };
+    let bytes = counted(
+        "blkio.throttle.io_service_bytes",
+        "blkio.bfq.io_service_bytes",
+    );
+    let operations = counted("blkio.throttle.io_serviced", "blkio.bfq.io_serviced");
+    IoUsage {
+        read_bytes: bytes.0,
+        write_bytes: bytes.1,
+        reads: operations.0,
+        writes: operations.1,
     }
 }
 

@@ -104,6 +104,25 @@ impl Cpu {
         };
         Some((PERIOD_US.saturating_mul(millis) / 1000).clamp(QUOTA_MIN_US, QUOTA_MAX_US))
     }
+
+    /// Processes and threads in the group itself, where asked; `cgroups/pids`, which comes later, knows better.
+    fn count(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let group = source.groups.of(Controller::Cpu);
+        let Some(group) = group.filter(|_| self.counts && source.all) else {
+            return;
+        };
+        let dir = group.tasks();
+        let threads = match group.version {
+            Version::V1 => "tasks",
+            Version::V2 => "cgroup.threads",
+        };
+        let lines = |file| {
+            let count = |text: &str| u64::try_from(text.lines().count()).ok();
+            source.files.read(&dir, file, count)
+        };
+        usage.pids.processes = lines("cgroup.procs");
+        usage.pids.threads = lines(threads);
+    }
 }
 
 impl Isolator for Cpu {
@@ -157,9 +176,7 @@ impl Isolator for Cpu {
         let groups = source.groups;
         times(source, groups.of(Controller::Cpuacct), usage);
         throttling(source, groups.of(Controller::Cpu), usage);
-        if let Some(group) = groups.of(Controller::Cpu).filter(|_| self.counts) {
-            count(source, group, usage);
-        }
+        self.count(source, usage);
         if source.all {
             usage.cpu.limit_cpus = groups.of(Controller::Cpu).and_then(|group| {
                 let text = |file| source.read(group, file, |text| Some(text.to_owned()));
@@ -169,6 +186,12 @@ impl Isolator for Cpu {
                 .unified()
                 .map_or_else(PressureUsage::default, |group| pressure(source, group));
         }
+    }
+
+    /// Time is counted in the groups around too; throttling, of either version, where the quota is.
+    fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        throttling(source, source.groups.of(Controller::Cpu), usage);
+        self.count(source, usage);
     }
 }
 
@@ -188,20 +211,6 @@ fn times(source: &UsageSource<'_>, group: Option<&GroupDir>, usage: &mut Contain
     let (counts, per_sec) = group.and_then(read).unwrap_or(([None; 2], 1.0));
     let [user, system] = counts.map(|count| count.map(|count| seconds(count, per_sec)));
     (usage.cpu.user_secs, usage.cpu.system_secs) = (user, system);
-}
-
-/// Processes and threads in the group itself; `cgroups/pids`, which comes later, knows better.
-fn count(source: &UsageSource<'_>, group: &GroupDir, usage: &mut ContainerUsage) {
-    let (dir, threads) = match group.version {
-        Version::V1 => (group.dir.clone(), "tasks"),
-        Version::V2 => (group.dir.join("leaf").into(), "cgroup.threads"),
-    };
-    let lines = |file| {
-        let count = |text: &str| u64::try_from(text.lines().count()).ok();
-        source.files.read(&dir, file, count)
-    };
-    usage.pids.processes = lines("cgroup.procs");
-    usage.pids.threads = lines(threads);
 }
 
 fn throttling(source: &UsageSource<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {

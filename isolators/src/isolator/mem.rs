@@ -199,6 +199,14 @@ impl Isolator for Memory {
             Version::V2 => usage_v2(source, group, &mut usage.memory),
         }
     }
+
+    /// v1 counts a kill in the group of who was killed alone.
+    fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let group = source.groups.of(Controller::Memory);
+        if let Some(group) = group.filter(|group| group.version == Version::V1) {
+            usage.memory.oom_kills = oom_kills_v1(source, group);
+        }
+    }
 }
 
 /// v1: an eventfd that the kernel signals on every out-of-memory condition in the group.
@@ -219,11 +227,15 @@ fn watch_v2(group: &GroupDir) -> io::Result<OwnedFd> {
     Ok(inotify.into())
 }
 
+fn oom_kills_v1(source: &UsageSource<'_>, group: &GroupDir) -> Option<u64> {
+    source.read(group, "memory.oom_control", |text| {
+        flat_value(text, "oom_kill")
+    })
+}
+
 fn usage_v1(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
     memory.total_bytes = source.number(group, "memory.usage_in_bytes");
-    memory.oom_kills = source.read(group, "memory.oom_control", |text| {
-        flat_value(text, "oom_kill")
-    });
+    memory.oom_kills = oom_kills_v1(source, group);
     if !source.all {
         return;
     }

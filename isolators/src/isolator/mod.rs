@@ -146,6 +146,10 @@ pub trait Isolator: fmt::Debug + Send + Sync {
     /// Fills in what it measures; a missing figure becomes `None`.
     fn usage(&self, _source: &UsageSource<'_>, _usage: &mut ContainerUsage) {}
 
+    /// Fills in, for a container inside another, those of its figures that the kernel leaves out of the figures of the
+    /// groups around: they are added to those of the container that it is in. None unless it says so.
+    fn local_usage(&self, _source: &UsageSource<'_>, _usage: &mut ContainerUsage) {}
+
     /// A descriptor that becomes readable (or reports an error) when the container may have run into
     /// one of this isolator's limits. To be armed anew for a container of an earlier agent.
     fn watch(&self, _groups: &Groups) -> io::Result<Option<OwnedFd>> {

@@ -1,12 +1,10 @@
 //! cgroups/pids: a ceiling on processes and threads, so that a fork bomb stays in its container.
 //!
-//! Mesos only counts here; the ceiling is ours, from the demand or the agent's default.
-
-use std::path::Path;
-use std::sync::Arc;
+//! Mesos only counts here; the ceiling is ours, from the demand or the agent's default. A refused fork is counted in
+//! the group of the process that forked by v1, and by v2 before Linux 6.11; since then in all around the limit.
 
 use super::{Isolator, IsolatorOptions, Observed, UsageSource};
-use crate::cgroup::{Controller, Groups, KnobWrite, Version, flat_value};
+use crate::cgroup::{Controller, GroupDir, Groups, KnobWrite, Version, flat_value};
 use crate::demand::{Demand, Limit};
 use crate::usage::ContainerUsage;
 
@@ -52,20 +50,38 @@ impl Isolator for Pids {
             return;
         };
         usage.pids.threads = source.number(group, "pids.current");
-        usage.pids.refused = source.read(group, "pids.events", |text| flat_value(text, "max"));
+        usage.pids.refused = refused(source, group);
         if source.all {
             usage.pids.limit = source.number(group, "pids.max");
-            usage.pids.processes = match group.version {
-                Version::V1 => processes(source, &group.dir),
-                // The tasks' own folder; a group that divides its controllers holds nobody.
-                Version::V2 => processes(source, &group.dir.join("leaf").into()),
-            };
+            usage.pids.processes = processes(source, group);
+        }
+    }
+
+    fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let Some(group) = source.groups.of(Controller::Pids) else {
+            return;
+        };
+        if is_refusal_local(source, group) {
+            usage.pids.refused = refused(source, group);
+        }
+        if source.all {
+            usage.pids.processes = processes(source, group);
         }
     }
 }
 
-fn processes(source: &UsageSource<'_>, dir: &Arc<Path>) -> Option<u64> {
-    source.files.read(dir, "cgroup.procs", |text| {
+fn refused(source: &UsageSource<'_>, group: &GroupDir) -> Option<u64> {
+    source.read(group, "pids.events", |text| flat_value(text, "max"))
+}
+
+/// Whether the groups around this one do not count the forks that were refused in it.
+fn is_refusal_local(source: &UsageSource<'_>, group: &GroupDir) -> bool {
+    let tells_both = |group| source.read(group, "pids.events.local", |_| Some(()));
+    group.version == Version::V1 || tells_both(group).is_none()
+}
+
+fn processes(source: &UsageSource<'_>, group: &GroupDir) -> Option<u64> {
+    source.files.read(&group.tasks(), "cgroup.procs", |text| {
         let is_pid = |line: &str| line.trim_ascii().parse::<u32>().is_ok();
         let count = u64::try_from(text.lines().count()).ok();
         count.filter(|_| text.lines().all(is_pid))
@@ -76,6 +92,7 @@ fn processes(source: &UsageSource<'_>, dir: &Arc<Path>) -> Option<u64> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
 
     fn groups(dir: &Path) -> Groups {
         super::super::testing::group_at(Version::V2, dir, &[Controller::Pids, Controller::Freezer])
@@ -126,5 +143,28 @@ mod tests {
         assert_eq!(usage.pids.threads, Some(7));
         assert_eq!(usage.pids.limit, Some(64));
         assert_eq!(usage.pids.refused, Some(3));
+    }
+
+    /// Version 2 of today counts a refusal in the groups around, where it would be counted twice.
+    #[test]
+    fn what_a_nested_container_was_refused_is_added_where_the_kernel_does_not() {
+        for (version, tells_both, expected) in [
+            (Version::V1, false, Some(3)),
+            (Version::V2, false, Some(3)),
+            (Version::V2, true, None),
+        ] {
+            let dir = super::super::testing::folder_of(&[
+                ("pids.events", "max 3\n"),
+                ("pids.current", "7\n"),
+            ]);
+            if tells_both {
+                fs::write(dir.path().join("pids.events.local"), "max 3\n").expect("written");
+            }
+            let groups = super::super::testing::group_at(version, dir.path(), &[Controller::Pids]);
+            let isolator = Pids::new(IsolatorOptions::default());
+            let usage = super::super::testing::local_usage_of(&isolator, &groups);
+            assert_eq!(usage.pids.refused, expected, "{version:?} {tells_both}");
+            assert_eq!(usage.pids.threads, None, "counted around it already");
+        }
     }
 }

@@ -9,6 +9,18 @@ use crate::usage::ContainerUsage;
 
 /// What one reading of all files gives.
 pub(super) fn usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsage {
+    read_all(groups, |source, usage| isolator.usage(source, usage))
+}
+
+/// What is added of a nested container to the one around it.
+pub(super) fn local_usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsage {
+    read_all(groups, |source, usage| isolator.local_usage(source, usage))
+}
+
+fn read_all(
+    groups: &Groups,
+    read: impl FnOnce(&UsageSource<'_>, &mut ContainerUsage),
+) -> ContainerUsage {
     let mut usage = ContainerUsage::default();
     let source = UsageSource {
         groups,
@@ -17,7 +29,7 @@ pub(super) fn usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsa
         files: &Files::passing(),
         all: true,
     };
-    isolator.usage(&source, &mut usage);
+    read(&source, &mut usage);
     usage
 }
 

@@ -398,17 +398,24 @@ fn is_denial(state: TaskState) -> bool {
     )
 }
 
+/// Whether the master answers a question, which may have been asked before a launch was sent: what an agent says of a task
+/// that it never had comes under the same reason, and is to be acknowledged.
 fn is_answer(status: &TaskStatus) -> bool {
-    status.reason == Some(Reason::Reconciliation.into())
+    status.reason == Some(Reason::Reconciliation.into()) && status.uuid.is_none()
 }
 
 fn end_of(state: TaskState, status: &TaskStatus) -> Option<End> {
     match state {
         TaskState::TaskFinished => Some(End::Succeeded),
         TaskState::TaskFailed | TaskState::TaskKilled | TaskState::TaskError => {
-            let is_taken_away = [Reason::ContainerPreempted, Reason::AgentDraining]
-                .into_iter()
-                .any(|reason| status.reason == Some(reason.into()));
+            // Of one that its agent's restart kept from being launched nothing ever ran.
+            let is_taken_away = [
+                Reason::ContainerPreempted,
+                Reason::AgentDraining,
+                Reason::AgentRestarted,
+            ]
+            .into_iter()
+            .any(|reason| status.reason == Some(reason.into()));
             Some(if is_taken_away {
                 End::Lost
             } else {
@@ -485,6 +492,7 @@ mod tests {
         };
         assert_eq!(end(Some(Reason::AgentDraining)), Some(End::Lost));
         assert_eq!(end(Some(Reason::ContainerPreempted)), Some(End::Lost));
+        assert_eq!(end(Some(Reason::AgentRestarted)), Some(End::Lost));
         assert_eq!(
             end(Some(Reason::ContainerLimitationMemory)),
             Some(End::Failed)

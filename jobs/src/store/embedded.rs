@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use meseta_daemon::database_file;
 use redb::{Database, Durability, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
@@ -36,7 +37,7 @@ pub enum StoreError {
         "another process has the store {path} open: is another scheduler running with this --work_dir?"
     )]
     InUse { path: PathBuf },
-    #[error("failed to open or make the store {path}: the scheduler's user must own it")]
+    #[error("failed to open, read or write the store {path}: {cure}", cure = database_file::cure(source))]
     File {
         path: PathBuf,
         #[source]
@@ -293,6 +294,39 @@ mod tests {
         let (records, store) = open(&path, Duration::ZERO).await.unwrap();
         assert_eq!(records, []);
         store.close().await;
+    }
+
+    /// Found by starting a scheduler on a full disk: the file was of zeros, no marker was beside it, and none started again.
+    #[tokio::test]
+    async fn a_store_that_was_not_made_to_the_end_is_begun_where_there_was_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.redb");
+        let zeros = vec![0; 1 << 20];
+        std::fs::write(&path, &zeros).unwrap();
+        filled(&path).await;
+        // Killed before it wrote the marker.
+        std::fs::remove_file(path.with_extension("marker")).unwrap();
+        let (records, store) = open(&path, Duration::ZERO).await.unwrap();
+        assert_eq!(records.len(), 59);
+        store.close().await;
+        std::fs::write(&path, &zeros).unwrap();
+        let error = open(&path, Duration::ZERO).await.unwrap_err();
+        assert!(matches!(error, StoreError::Lost { .. }), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), zeros, "left as it is");
+    }
+
+    /// Found on a full disk: a sound store was to be moved away.
+    #[test]
+    fn a_disk_that_is_full_or_fails_is_no_damage_of_a_store() {
+        for (number, expected) in [(28, "make room"), (5, "dmesg")] {
+            let error = redb::Error::Io(std::io::Error::from_raw_os_error(number));
+            let told = opening::read_error(Path::new("jobs.redb"), error).to_string();
+            assert!(told.contains(expected), "{told}");
+            assert!(
+                !told.contains("away") && !told.contains("put a copy"),
+                "{told}"
+            );
+        }
     }
 
     /// As after a kill: the file says that it is open, and is repaired.

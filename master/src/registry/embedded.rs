@@ -65,6 +65,11 @@ impl Embedded {
 
 pub(super) use filling::fill;
 
+/// Whether there is no registry in a file, and none is known to have been.
+pub(super) fn is_absent(path: &Path) -> Result<bool, OpenError> {
+    opening::is_absent(path)
+}
+
 /// Reads a registry that no master has open, and changes nothing. With it comes why a master would not start with it,
 /// if all of it could be read.
 pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {

@@ -20,6 +20,8 @@ mod tools;
 
 use std::path::{Path, PathBuf};
 
+use meseta_daemon::database_file;
+
 use crate::core::{Lsn, Mutation, Recovered};
 
 pub use embedded::Embedded;
@@ -59,8 +61,8 @@ pub enum OpenError {
         "the registry {path} is in use by another process: give this master another --work_dir"
     )]
     InUse { path: PathBuf },
-    #[error("failed to open or make the registry {path}: the master's user must own it")]
-    Create {
+    #[error("failed to open, read or write the registry {path}: {cure}", cure = database_file::cure(source))]
+    File {
         path: PathBuf,
         #[source]
         source: std::io::Error,

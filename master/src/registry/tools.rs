@@ -28,7 +28,7 @@ pub struct EtcdStore {
     client: Client,
     keys: Keys,
     times: LeaseTimes,
-    /// The name that a registry gets whose image has none.
+    /// The name of its masters' cluster, where it was given: what is imported gets it.
     cluster: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct Inspected {
     /// Records that no master could read.
     pub damaged: Vec<DamagedRecord>,
     /// Why a master would not start with it, if all of it could be read.
-    pub damage: Option<OpenError>,
+    pub damage: Option<ToolError>,
     /// Who leads at the moment, where the store knows.
     pub leader: Option<String>,
     /// What an interrupted leader has left, and what will become of it.
@@ -129,7 +129,7 @@ impl Store {
         match self {
             Self::Embedded { work_dir } => {
                 let path = registry_path(work_dir);
-                if !path.exists() && !path.with_extension("id").exists() {
+                if embedded::is_absent(&path)? {
                     return Err(ToolError::Absent {
                         place: work_dir.display().to_string(),
                         flag: "--work_dir=DIR",
@@ -139,12 +139,14 @@ impl Store {
                 Ok(Inspected {
                     damaged: image.recovered().1,
                     image,
-                    damage,
+                    damage: damage.map(ToolError::from),
                     leader: None,
                     unfinished: None,
                 })
             }
-            Self::Etcd(EtcdStore { client, keys, .. }) => copying::inspect(client, keys).await,
+            Self::Etcd(store) => {
+                copying::inspect(&store.client, &store.keys, store.cluster.as_deref()).await
+            }
         }
     }
 

@@ -331,6 +331,7 @@ impl Cluster {
 fn exit_name(reason: &ExitReason) -> &'static str {
     match reason {
         ExitReason::Stopped => "stopped",
+        ExitReason::Unregistered => "unregistered",
         ExitReason::Shutdown(_) => "shut down",
         ExitReason::Refused(_) => "refused",
     }

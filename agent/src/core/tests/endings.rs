@@ -478,6 +478,72 @@ fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
     assert_eq!(simulation_with.core.state(), State::Terminating);
 }
 
+/// What SIGUSR1 is to an agent of Mesos; before, the signal ended the process and left the tasks to themselves.
+#[test]
+fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
+    let unregistered = |simulation: &Simulation| {
+        let sent = simulation.frames.iter();
+        sent.filter(|frame| matches!(frame, FromAgent::Unregister(_)))
+            .count()
+    };
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.step(Input::Unregister);
+    assert_eq!(simulation.kills().len(), 1);
+    assert_eq!(unregistered(&simulation), 0);
+    assert!(!simulation.saw(|seen| matches!(seen, Seen::Exit(_))));
+    simulation.frames.clear();
+    simulation.end(&container, Exit::Signal(15));
+    // Its end first, which the master hears only of agents that it knows.
+    assert!(matches!(
+        &simulation.frames[..],
+        [
+            FromAgent::StatusUpdate(_),
+            ..,
+            FromAgent::Unregister(_)
+        ]
+    ));
+    assert!(matches!(
+        simulation.seen.last(),
+        Some(Seen::Exit(ExitReason::Unregistered))
+    ));
+
+    // Nothing runs, and there is no master: it ends as well.
+    for is_connected in [true, false] {
+        let mut idle = Simulation::registered();
+        if !is_connected {
+            idle.link_down();
+        }
+        idle.step(Input::Unregister);
+        assert_eq!(unregistered(&idle), usize::from(is_connected));
+        assert!(matches!(
+            idle.seen.last(),
+            Some(Seen::Exit(ExitReason::Unregistered))
+        ));
+    }
+
+    // The master goes while tasks end.
+    let (mut cut, container) = Simulation::with_task();
+    cut.step(Input::Unregister);
+    cut.link_down();
+    cut.end(&container, Exit::Signal(15));
+    assert_eq!(unregistered(&cut), 0);
+    assert!(matches!(
+        cut.seen.last(),
+        Some(Seen::Exit(ExitReason::Unregistered))
+    ));
+
+    // Whoever cannot wait for that ends it.
+    let (mut impatient, _) = Simulation::with_task();
+    impatient.step(Input::Unregister);
+    impatient.step(Input::Stop { kill_tasks: false });
+    assert!(matches!(
+        impatient.seen.last(),
+        Some(Seen::Exit(ExitReason::Stopped))
+    ));
+    assert_eq!(unregistered(&impatient), 0);
+}
+
 #[test]
 fn completed_executors_are_kept_within_a_bound_in_bytes() {
     let mut simulation = Simulation::registered();

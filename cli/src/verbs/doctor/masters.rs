@@ -20,6 +20,9 @@ const SKEW_PROBLEM: Duration = Duration::from_secs(300);
 /// The master tells its time in whole seconds.
 const DATE_PRECISION: Duration = Duration::from_secs(1);
 
+/// What to do where something else answers.
+pub(super) const NO_MASTER: &str = "give the address of a master with --master; they listen on port 5050 unless they are told otherwise";
+
 /// A master's answer, and what was seen on the way.
 pub(super) struct Asked {
     pub(super) answer: Answer,
@@ -43,6 +46,16 @@ pub(super) enum Answer {
     Strange(String),
     /// The certificates or the secret that this side should use cannot be read.
     Unusable(String),
+}
+
+impl Answer {
+    /// Whether a daemon of Meseta has answered.
+    pub(super) const fn is_of_meseta(&self) -> bool {
+        let Self::Answered { version, .. } = self else {
+            return false;
+        };
+        version.is_some()
+    }
 }
 
 /// How far the master's clock is ahead of ours, or behind.
@@ -70,12 +83,7 @@ impl Skew {
 /// Asks a master for its version, which it tells to everybody. `trusted` is the authority that is believed unless the
 /// verb was given one.
 pub(super) async fn ask(address: &str, trusted: Option<&Path>) -> Asked {
-    let scheme = identity::scheme_trusting(trusted);
-    let address = match address.contains("://") {
-        true => address.to_owned(),
-        false => format!("{scheme}://{address}"),
-    };
-    let url = address::url(&address, "/version");
+    let url = address::url_with(identity::scheme_trusting(trusted), address, "/version");
     let client = identity::client_trusting(trusted, url.starts_with("https://"));
     let (client, shown) = match client {
         Ok(client) => client,
@@ -151,7 +159,7 @@ pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding
         Answer::Strange(what) => {
             return vec![Finding::problem(
                 format!("{address} answers, and is no master: {what}"),
-                "give the address of a master with --master; they listen on port 5050 unless they are told otherwise",
+                NO_MASTER,
             )];
         }
         Answer::Unusable(why) => {

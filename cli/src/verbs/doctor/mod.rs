@@ -1,10 +1,11 @@
 //! `meseta doctor`: what keeps this machine from being a node, and what is wrong with the way to the masters.
 //!
 //! The machine is judged by what `meseta agent --check` finds ([`meseta_agent::check_machine`]), the masters by
-//! [`masters`], certificates by [`certificates`]. Invariant: nothing is changed, and each finding that is not well says what to do.
+//! [`masters`], certificates by [`certificates`], and whether masters accept the agent and who asks by [`rights`]. Invariant: nothing is changed, and each finding that is not well says what to do.
 
 mod certificates;
 mod masters;
+mod rights;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use super::{server, table};
 use crate::flags;
 
 use certificates::Kind;
+use rights::Asker;
 
 /// The configuration that a package installs.
 const CONFIG: &str = "/etc/meseta/agent.toml";
@@ -66,8 +68,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
     }
     findings.extend(certificates::check(files.into_iter(), now_since_1970()));
-    let trusted = agent.access.ssl_ca_file.as_deref();
-    findings.extend(check_masters(&agent.master, trusted)?);
+    findings.extend(check_masters(options, &agent)?);
     print(&findings, options.json)?;
     let is_well = findings.iter().all(|one| one.severity < Severity::Problem);
     Ok(if is_well {
@@ -190,22 +191,44 @@ fn agent_flags(options: &Options) -> anyhow::Result<meseta_agent::Flags> {
 }
 
 /// Asks each of the masters. One that only a file or a name service knows is left to the agent.
-fn check_masters(masters: &str, trusted: Option<&Path>) -> anyhow::Result<Vec<Finding>> {
+fn check_masters(options: &Options, agent: &meseta_agent::Flags) -> anyhow::Result<Vec<Finding>> {
+    let masters = &agent.master;
     if let Err(why) = super::masters::parse(masters) {
         return Ok(vec![Finding::warning(
             format!("--master={masters} is not asked: {why}"),
             "give --master=HOST:PORT to have it looked at",
         )]);
     }
+    let trusted = agent.access.ssl_ca_file.as_deref();
+    // One that cannot be read is judged with the machine.
+    let identity = agent.access.identity().ok();
+    let identity = identity.as_ref().filter(|_| !options.client);
+    let client = Asker::Client(trusted);
+    let client = Some(client).filter(|_| options.client || options.identity.is_given());
+    let askers: Vec<Asker<'_>> = identity
+        .map(Asker::Agent)
+        .into_iter()
+        .chain(client)
+        .collect();
     let own = flags::build().version;
     let asking = async {
         let mut findings = Vec::new();
+        let mut answers = Vec::new();
         for address in masters.split(',') {
             let address = address.trim();
             let asked = masters::ask(address, trusted).await;
             findings.extend(masters::evaluate(address, &asked.answer, own));
             let end = asked.certificate_end;
             findings.extend(end.map(|end| certificates::of_master(address, end, now_since_1970())));
+            for asker in askers.iter().filter(|_| asked.answer.is_of_meseta()) {
+                let answer = rights::ask(address, asker).await;
+                findings.extend(rights::evaluate(address, asker, &answer));
+                answers.push(answer);
+            }
+        }
+        let is_elsewhere = |answer| matches!(answer, &rights::Answer::Elsewhere);
+        if !answers.is_empty() && answers.iter().all(is_elsewhere) {
+            findings.push(rights::nobody_leads(masters));
         }
         findings
     };

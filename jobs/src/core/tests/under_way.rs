@@ -82,6 +82,32 @@ fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
     assert_eq!(ids(&world), [] as [String; 0]);
 }
 
+/// Tasks whose launch never came to an agent that was restarted stayed staging for the quarter of an hour to the next
+/// questions.
+#[test]
+fn what_an_agent_says_of_a_task_that_never_came_is_believed_at_once() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, batch("array", 1));
+    world.make_offers();
+    while world.deliver() {}
+    world.sync();
+    let tasks = world.state.job("array").unwrap().tasks.unwrap();
+    let [task] = &tasks[..] else {
+        panic!("a task that is launched");
+    };
+    world.step(Input::Update(Box::new(TaskStatus {
+        task_id: TaskId {
+            value: task.task_id.clone(),
+        },
+        state: TaskState::TaskDropped.into(),
+        reason: Some(Reason::Reconciliation.into()),
+        uuid: Some(vec![1; 16]),
+        ..TaskStatus::default()
+    })));
+    let view = world.state.job("array").unwrap();
+    assert_eq!(view.tasks.unwrap().len(), 0);
+}
+
 /// The only task of the service, and the same with a state that it is told to be in.
 fn tell(world: &mut World, state: TaskState, healthy: Option<bool>) -> String {
     let tasks = world.state.job("web").unwrap().tasks.unwrap();

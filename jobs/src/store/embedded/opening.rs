@@ -3,7 +3,6 @@
 //! Invariant: what is opened is whole. A file that is damaged, cut, empty or gone where there was one is refused, and the
 //! refusal says what to do; nothing of it has been changed then.
 
-use std::io;
 use std::path::Path;
 
 use meseta_daemon::database_file::{self, Fault, unless_damaged};
@@ -25,12 +24,7 @@ pub(super) fn open(path: &Path) -> Result<(Database, Records), StoreError> {
         source,
     };
     let is_marked = marker.try_exists().map_err(marker_error)?;
-    let length = match std::fs::metadata(path) {
-        Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-        Err(error) => return Err(failed(path)(Fault::File(error))),
-    };
-    if length > 0 {
+    if !database_file::is_blank(path).map_err(failed(path))? {
         // Before a byte of it is changed: repairing it may drop what is damaged.
         inspect(path)?;
     } else if is_marked {
@@ -89,9 +83,6 @@ fn failed(path: &Path) -> impl Fn(Fault) -> StoreError {
     }
 }
 
-fn read_error(path: &Path, source: redb::Error) -> StoreError {
-    StoreError::Read {
-        path: path.to_owned(),
-        source: Box::new(source),
-    }
+pub(super) fn read_error(path: &Path, error: redb::Error) -> StoreError {
+    failed(path)(error.into())
 }

@@ -21,7 +21,7 @@ pub(in crate::registry) fn fill(path: &Path, image: &Image) -> Result<(), OpenEr
     let not_empty = || OpenError::NotEmpty {
         path: path.to_owned(),
     };
-    let create_error = |source| OpenError::Create {
+    let file_error = |source| OpenError::File {
         path: path.to_owned(),
         source,
     };
@@ -29,23 +29,27 @@ pub(in crate::registry) fn fill(path: &Path, image: &Image) -> Result<(), OpenEr
     if marker.id.is_some() || path.exists() {
         return Err(not_empty());
     }
-    // A name that no other process uses at the time.
+    // A name that no other process uses at the time; one that was killed may have left something there.
     let fresh = path.with_extension(format!("redb.{}", std::process::id()));
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(error)),
+        _ => {}
+    }
     let new_id = || uuid::Uuid::new_v4().to_string();
     let id = image.id.clone().unwrap_or_else(new_id);
     let written = write(&fresh, image, &id).and_then(|()| {
         // Unlike renaming, this replaces nothing.
         std::fs::hard_link(&fresh, path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => not_empty(),
-            _ => create_error(error),
+            _ => file_error(error),
         })
     });
     let removed = std::fs::remove_file(&fresh);
     written?;
-    removed.map_err(create_error)?;
+    removed.map_err(file_error)?;
     if let Some(dir) = path.parent() {
         let synced = File::open(dir).and_then(|dir| dir.sync_all());
-        synced.map_err(create_error)?;
+        synced.map_err(file_error)?;
     }
     marker.write(&id)
 }

@@ -32,15 +32,6 @@ impl Marker {
         Ok(Self { path, id })
     }
 
-    /// A file that is gone or empty is never taken for a new one where there was one.
-    pub(super) fn refuse_loss(&self, registry: &Path) -> Result<(), OpenError> {
-        let length = std::fs::metadata(registry).map_or(0, |metadata| metadata.len());
-        if self.id.is_some() && length == 0 {
-            return Err(self.lost(registry));
-        }
-        Ok(())
-    }
-
     pub(super) fn lost(&self, registry: &Path) -> OpenError {
         OpenError::Lost {
             path: registry.to_owned(),

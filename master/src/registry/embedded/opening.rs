@@ -39,9 +39,8 @@ type Take<'a> = dyn FnMut(&str, &[u8]) -> Result<(), prost::DecodeError> + 'a;
 /// Opens or creates the file, reads all that is in it and makes this start's epoch durable.
 pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let marker = Marker::beside(path)?;
-    marker.refuse_loss(path)?;
     // The whole file is read before a byte of it is changed: repairing it may drop what is damaged.
-    if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0) {
+    if is_there(path, &marker)? {
         let mut recovered = Recovered::default();
         let take = &mut |key: &str, value: &[u8]| records::read(&mut recovered, key, value);
         let found = inspect_file(path, take)?;
@@ -61,10 +60,24 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     Ok(opened)
 }
 
+/// Whether there is a registry in the file. A file with nothing in it is never taken for a new one where there was one.
+fn is_there(path: &Path, marker: &Marker) -> Result<bool, OpenError> {
+    let is_blank = database_file::is_blank(path).map_err(failed(path))?;
+    if is_blank && marker.id.is_some() {
+        return Err(marker.lost(path));
+    }
+    Ok(!is_blank)
+}
+
+/// Whether there is no registry, and none is known to have been.
+pub(super) fn is_absent(path: &Path) -> Result<bool, OpenError> {
+    Ok(!is_there(path, &Marker::beside(path)?)?)
+}
+
 /// Reads a registry that no master has open, and changes nothing. A record that is damaged is taken like others.
 pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
     let marker = Marker::beside(path)?;
-    marker.refuse_loss(path)?;
+    is_there(path, &marker)?;
     let mut records = BTreeMap::new();
     let take = &mut |key: &str, value: &[u8]| {
         records.insert(key.to_owned(), value.to_vec());
@@ -214,16 +227,19 @@ fn failed(path: &Path) -> impl Fn(Fault) -> OpenError {
         let path = path.clone();
         match fault {
             Fault::InUse => OpenError::InUse { path },
-            Fault::File(source) => OpenError::Create { path, source },
+            Fault::File(source) => OpenError::File { path, source },
             Fault::Open(source) => OpenError::Open { path, source },
             Fault::Unreadable => OpenError::Unreadable { path },
         }
     }
 }
 
-pub(super) fn read_error(path: &Path, source: redb::Error) -> OpenError {
-    OpenError::Read {
-        path: path.to_owned(),
-        source: Box::new(source),
+pub(super) fn read_error(path: &Path, error: redb::Error) -> OpenError {
+    match error.into() {
+        Fault::Open(source) => OpenError::Read {
+            path: path.to_owned(),
+            source,
+        },
+        fault => failed(path)(fault),
     }
 }

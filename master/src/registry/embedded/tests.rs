@@ -404,6 +404,48 @@ fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
     registry.close();
 }
 
+/// Found by starting a master on a full disk: the file was of zeros, no marker was beside it, and none started again.
+#[test]
+fn a_registry_that_was_not_made_to_the_end_is_begun_where_there_was_none() {
+    let (_dir, path) = place();
+    let zeros = vec![0; 1 << 20];
+    std::fs::write(&path, &zeros).unwrap();
+    assert!(is_absent(&path).unwrap(), "there is nothing to be checked");
+    for epoch in [1, 2] {
+        let (recovered, registry, _persisted) = open(&path);
+        assert_eq!(recovered.epoch, epoch);
+        registry.close();
+        assert!(!is_absent(&path).unwrap());
+    }
+    // Killed before it wrote the marker.
+    let id = id_of(&path);
+    std::fs::remove_file(path.with_extension("id")).unwrap();
+    let (recovered, registry, _persisted) = open(&path);
+    assert_eq!((recovered.epoch, recovered.cluster_id), (3, id));
+    registry.close();
+    std::fs::write(&path, &zeros).unwrap();
+    for error in [refusal(&path), is_absent(&path).unwrap_err()] {
+        assert!(matches!(error, OpenError::Lost { .. }), "{error}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), zeros, "left as it is");
+}
+
+/// Found on a full disk: a sound registry was to be moved away.
+#[test]
+fn a_disk_that_is_full_or_fails_is_no_damage_of_a_registry() {
+    let (_dir, path) = place();
+    for (number, expected) in [(28, "make room"), (30, "writable"), (5, "dmesg")] {
+        let error = std::io::Error::from_raw_os_error(number);
+        let told = told(&opening::read_error(&path, redb::Error::Io(error)));
+        assert!(told.contains(expected), "{told}");
+        assert!(told.contains(&format!("os error {number}")), "{told}");
+        assert!(
+            !told.contains("away") && !told.contains("put a copy"),
+            "{told}"
+        );
+    }
+}
+
 /// Records without the sum that counts them are less than there were.
 #[test]
 fn a_record_that_is_missing_is_noticed() {

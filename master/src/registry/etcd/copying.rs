@@ -6,17 +6,19 @@ use meseta_etcd::leadership::Leader;
 use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
 use meseta_etcd::leadership::fence::BootTime;
 use meseta_etcd::store::copying::{self, FillError, Found, Staged};
-use meseta_etcd::store::{Keys, Meta, Write};
+use meseta_etcd::store::{Keys, Meta, Write, check_name};
 
 use super::LAYOUT;
 use crate::registry::Image;
 use crate::registry::records::FORMAT;
 use crate::registry::tools::{Inspected, ToolError};
 
-/// What a registry holds; a change that a leader has left pointed to is part of it.
+/// What a registry holds; a change that a leader has left pointed to is part of it. No master of another cluster than the
+/// given one starts with it.
 pub(in crate::registry) async fn inspect(
     client: &Client,
     keys: &Keys,
+    given: Option<&str>,
 ) -> Result<Inspected, ToolError> {
     let found = copying::find(client, keys, &LAYOUT).await?;
     let is_empty = found.is_empty();
@@ -26,6 +28,8 @@ pub(in crate::registry) async fn inspect(
         contents,
         ..
     } = found;
+    let named = meta.as_ref().map(|meta| meta.name.as_str()).zip(given);
+    let another = named.and_then(|(found, given)| check_name(keys, given, found).err());
     let Some(meta) = meta.or_else(|| (!is_empty).then(Meta::default)) else {
         return Err(ToolError::Absent {
             place: format!("{} in etcd", keys.prefix()),
@@ -51,7 +55,7 @@ pub(in crate::registry) async fn inspect(
     Ok(Inspected {
         damaged: image.recovered().1,
         image,
-        damage: None,
+        damage: another.map(ToolError::from),
         leader: leader.as_ref().map(name_of),
         unfinished,
     })

@@ -6,7 +6,12 @@ use crate::registry::{Image, Inspected};
 
 /// Of a member that answers.
 async fn inspect(etcd: &FakeEtcd) -> Result<Inspected, ToolError> {
-    crate::registry::etcd::copying::inspect(&etcd.client(CALL_TIMEOUT), &keys()).await
+    inspect_as(etcd, None).await
+}
+
+async fn inspect_as(etcd: &FakeEtcd, cluster: Option<&str>) -> Result<Inspected, ToolError> {
+    let client = etcd.client(CALL_TIMEOUT);
+    crate::registry::etcd::copying::inspect(&client, &keys(), cluster).await
 }
 
 async fn fill(etcd: &FakeEtcd, image: &Image) -> Result<(), ToolError> {
@@ -47,6 +52,21 @@ async fn what_is_exported_fills_an_empty_registry_and_is_exported_again() {
     let next = lead(&to, "3").await.unwrap();
     recovered.epoch += 1;
     assert!(next.recovered == recovered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_is_not_sound_for_a_master_of_another_cluster() {
+    let (etcd, _) = written().await;
+    for (given, is_sound) in [
+        (None, true),
+        (Some("c"), true),
+        (Some("paris"), false),
+        (Some(""), false),
+    ] {
+        let found = inspect_as(&etcd, given).await.unwrap();
+        assert_eq!(found.damage.is_none(), is_sound, "{given:?}");
+        assert_eq!(found.image.cluster.as_deref(), Some("c"));
+    }
 }
 
 #[tokio::test(start_paused = true)]
