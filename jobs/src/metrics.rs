@@ -140,7 +140,7 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
         ),
         counter(
             "meseta_scheduler_tasks_failed_total",
-            "Tasks that failed or were killed.",
+            "Tasks that failed, or were killed because their run took too long.",
             totals.failed,
         ),
         gauge(

@@ -65,20 +65,13 @@ impl State {
 
     fn submit(&mut self, spec: JobSpec) -> Result<String, Refusal> {
         let name = spec.name.clone();
-        self.check_same_volume(&spec).map_err(Refusal::Conflict)?;
+        self.check_submission(&spec)?;
         let now = self.clock.unix;
         let Some(job) = self.jobs.get_mut(&name) else {
             return self.create(spec);
         };
-        if same_kind(job, &spec).is_none() {
-            return Err(Refusal::Conflict(format!(
-                "{name:?} is of another kind: stop it with purge first, or take another name"
-            )));
-        }
         let was_stopped = job.record.stop.is_some();
         let has_run = !job.is_service() && job.active_runs().next().is_none();
-        self.check_count(&spec)?;
-        let job = self.job_mut(&name)?;
         if let Some(present) = job.spec().cloned() {
             let is_same = *present == spec;
             if is_same || (job.is_service() && same_but_size(&present, &spec)) {
@@ -108,8 +101,21 @@ impl State {
         Ok(name)
     }
 
+    /// # Errors
+    /// Why a specification is not taken, whatever room is made for it.
+    pub(super) fn check_submission(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        self.check_same_volume(spec).map_err(Refusal::Conflict)?;
+        let present = self.jobs.get(&spec.name);
+        if present.is_some_and(|job| same_kind(job, spec).is_none()) {
+            return Err(Refusal::Conflict(format!(
+                "{:?} is of another kind: stop it with purge first, or take another name",
+                spec.name
+            )));
+        }
+        self.check_count(spec)
+    }
+
     fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
-        self.check_count(&spec)?;
         self.make_room(&spec)?;
         let name = spec.name.clone();
         let target = self.meta.first_version.max(1);

@@ -463,7 +463,12 @@ impl Job {
 
     pub(super) fn remember(&mut self, event: Event) {
         if self.events.len() == EVENTS_MAX {
-            self.events.pop_front();
+            // Those of very many tasks leave room for what the job itself did.
+            let of_job = self.events.iter().filter(|old| old.task_id.is_none());
+            let is_job_to_go = of_job.count() > EVENTS_MAX / 2;
+            let mut events = self.events.iter();
+            let oldest = events.position(|old| old.task_id.is_none() == is_job_to_go);
+            self.events.remove(oldest.unwrap_or_default());
         }
         self.events.push_back(event);
     }

@@ -1,6 +1,6 @@
 //! What submitting a job would change, where its tasks would fit, and what is in the way of those that wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -49,6 +49,21 @@ impl State {
     /// Plans a job without changing anything.
     #[must_use]
     pub fn plan(&self, spec: &JobSpec) -> PlanView {
+        match self.check_submission(spec) {
+            Ok(()) => self.plan_taken(spec),
+            Err(refusal) => PlanView {
+                changes: self.changes(spec),
+                fits: 0,
+                wants: spec.count as usize,
+                runs: 0,
+                places: Vec::new(),
+                obstacles: vec![format!("it is refused: {refusal}")],
+            },
+        }
+    }
+
+    /// The same of a job that would be taken.
+    fn plan_taken(&self, spec: &JobSpec) -> PlanView {
         let mut offers = self.seen_in(&spec.role);
         let placed = self.staying(spec);
         let wants = (spec.count as usize).saturating_sub(placed.len());
@@ -74,11 +89,15 @@ impl State {
             fit(&offer.hostname, &offer.agent_id);
         }
         let fits = places.values().sum();
-        let obstacles = match fits < wants {
+        let mut obstacles = match fits < wants {
             true if is_partial => vec![format!("a plan places {most} tasks at most: more may fit")],
             true => self.in_the_way(spec, &placed, &offers),
             false => Vec::new(),
         };
+        let present = self.jobs.get(&spec.name);
+        if present.is_none_or(Job::is_before_its_start) {
+            obstacles.extend(self.waits_for(spec));
+        }
         let places = places.into_iter();
         let places = places.map(|((hostname, agent_id), tasks)| PlaceView {
             hostname,
@@ -155,6 +174,36 @@ impl State {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// For which jobs one waits before it starts, if there are any.
+    pub(super) fn waits_for(&self, spec: &JobSpec) -> Option<String> {
+        let is_satisfied = |job: &&Job| job.is_satisfied(self.clock.at);
+        let missing = spec.after.iter();
+        let missing = missing.filter(|name| self.jobs.get(*name).filter(is_satisfied).is_none());
+        let missing = missing.map(|name| match self.jobs.get(name) {
+            None => format!("{name}, of which there is no job yet"),
+            Some(_) if self.is_after(name, &spec.name) => {
+                format!("{name}, which itself starts after {}", spec.name)
+            }
+            Some(_) => name.clone(),
+        });
+        let missing: Vec<String> = missing.collect();
+        (!missing.is_empty()).then(|| format!("it starts after {}", missing.join(", ")))
+    }
+
+    /// Whether a job starts after another one, or after one that does.
+    fn is_after(&self, name: &str, other: &str) -> bool {
+        let (mut found, mut open) = (BTreeSet::new(), vec![name]);
+        while let Some(name) = open.pop() {
+            if name == other {
+                return true;
+            }
+            let spec = self.jobs.get(name).and_then(Job::spec);
+            let after = spec.into_iter().flat_map(|spec| &spec.after);
+            open.extend(after.map(String::as_str).filter(|name| found.insert(*name)));
+        }
+        false
     }
 
     fn seen_in(&self, role: &str) -> Vec<Offer> {

@@ -10,6 +10,7 @@ pub struct Totals {
     /// Tasks that came to run.
     pub started: u64,
     pub succeeded: u64,
+    /// By themselves, or because their run took too long.
     pub failed: u64,
     pub lost: u64,
     /// Tasks that ended or were lost unasked, and that are started again.

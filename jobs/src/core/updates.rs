@@ -251,7 +251,7 @@ impl State {
         let gang = (breaks_gang && rules.is_gang).then(|| others_of(job, name));
         match end {
             End::Succeeded => self.totals.succeeded += 1,
-            End::Failed => self.totals.failed += 1,
+            End::Failed => self.totals.failed += u64::from(is_fault),
             End::Lost => self.totals.lost += 1,
         }
         self.event(&name.job, Some(&id), text);

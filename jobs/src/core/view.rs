@@ -329,22 +329,9 @@ impl State {
         {
             return format!("the update was given up: {why}");
         }
-        let missing: Vec<_> = match job.spec() {
-            Some(spec) if job.is_before_its_start() => spec
-                .after
-                .iter()
-                .filter(|name| {
-                    !self
-                        .jobs
-                        .get(*name)
-                        .is_some_and(|other| other.is_satisfied(at))
-                })
-                .cloned()
-                .collect(),
-            _ => Vec::new(),
-        };
-        if !missing.is_empty() {
-            return format!("it starts after {}", missing.join(", "));
+        let spec = job.spec().filter(|_| job.is_before_its_start());
+        if let Some(waits) = spec.and_then(|spec| self.waits_for(spec)) {
+            return waits;
         }
         if job.record.broken && job.record.stop.is_none() {
             return "a task of its gang has ended: the others end before all start anew".to_owned();

@@ -465,10 +465,10 @@ fn a_plan_places_no_more_tasks_than_a_step() {
     submit(&mut world, too_large("a"));
     world.make_offers();
     while world.deliver() {}
-    let mut spec = batch("array", 1_000_000);
+    let mut spec = batch("array", 400_000);
     spec.task.requests.insert("cpus".to_owned(), 0.001);
     let plan = world.state.plan(&spec);
-    assert_eq!((plan.fits, plan.wants), (PLACED_MAX, 1_000_000));
+    assert_eq!((plan.fits, plan.wants), (PLACED_MAX, 400_000));
     assert_eq!(
         plan.obstacles,
         ["a plan places 20000 tasks at most: more may fit"]

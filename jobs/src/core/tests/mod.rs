@@ -308,7 +308,7 @@ fn a_job_starts_after_those_that_it_names() {
     assert_eq!(state_of(&world, "later"), "pending");
     assert_eq!(
         world.state.job("later").unwrap().why,
-        "it starts after sooner"
+        "it starts after sooner, of which there is no job yet"
     );
     submit(&mut world, batch("sooner", 2));
     world.calm(60, None);

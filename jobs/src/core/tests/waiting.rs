@@ -1,6 +1,7 @@
 //! Why jobs wait: agents without room, and roles that the master does not take.
 
 use super::*;
+use crate::core::job::EVENTS_MAX;
 
 #[test]
 fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() {
@@ -49,6 +50,70 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
     assert!(world.is_suppressed);
     let plan = world.state.plan(&other);
     assert_eq!((plan.wants, plan.fits), (3, 3), "{plan:?}");
+}
+
+/// A plan said that all was well, and the job waited for ever.
+#[test]
+fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
+    let mut world = World::new(1, 1);
+    let after = |name: &str, other: &str| JobSpec {
+        after: vec![other.to_owned()],
+        ..batch(name, 1)
+    };
+    let plan = world.state.plan(&after("a", "nope"));
+    let unknown = "it starts after nope, of which there is no job yet";
+    assert_eq!(plan.obstacles.last().map(String::as_str), Some(unknown));
+    submit(&mut world, after("a", "b"));
+    submit(&mut world, after("b", "c"));
+    submit(&mut world, after("c", "a"));
+    for (name, other) in [("a", "b"), ("b", "c"), ("c", "a")] {
+        let why = format!("it starts after {other}, which itself starts after {name}");
+        assert_eq!(world.state.job(name).expect("a job").why, why);
+    }
+    submit(&mut world, after("d", "a"));
+    let job = world.state.job("d").expect("a job");
+    assert_eq!(job.why, "it starts after a");
+}
+
+/// A plan counted on tasks that could not be submitted.
+#[test]
+fn a_plan_of_what_is_refused_says_so() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, batch("a", 1));
+    let plan = world.state.plan(&job("a", 1, service(1, 1, 1).kind));
+    assert_eq!((plan.wants, plan.fits), (1, 0));
+    let obstacle = "it is refused: \"a\" is of another kind";
+    assert!(plan.obstacles[0].starts_with(obstacle), "{plan:?}");
+}
+
+/// The history of a job of many instances had lost why its update went back.
+#[test]
+fn what_a_job_did_is_remembered_beside_what_its_tasks_did() {
+    let mut world = World::new(1, 4);
+    submit(&mut world, service(2, 1, 0));
+    world.calm(20, None);
+    for number in 0..300 {
+        world
+            .state
+            .event("web", Some("t"), format!("task {number}"));
+        if number % 100 == 0 {
+            world.state.event("web", None, format!("job {number}"));
+        }
+    }
+    let history = world.state.history("web").expect("a history");
+    let texts: Vec<&str> = history.events.iter().map(|one| &*one.text).collect();
+    assert_eq!(texts.len(), EVENTS_MAX);
+    assert!(texts.contains(&"version 1 submitted"), "{texts:?}");
+    for text in ["job 0", "job 100", "job 200", "task 299"] {
+        assert!(texts.contains(&text), "{text}: {texts:?}");
+    }
+    for number in 0..300 {
+        world.state.event("web", None, format!("job {number}"));
+    }
+    let history = world.state.history("web").expect("a history");
+    let of_tasks = history.events.iter().filter(|one| one.task_id.is_some());
+    assert!(of_tasks.count() >= EVENTS_MAX / 2 - 1);
+    assert_eq!(history.events.len(), EVENTS_MAX);
 }
 
 #[test]
