@@ -457,6 +457,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_nested_is_found_by_its_folders() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for (trees, unified) in [(&["pids", "freezer"][..], None), (&[][..], Some("pids"))] {
+            let kind = dir.path().join(format!("{}", trees.len()));
+            std::fs::create_dir(&kind).expect("made");
+            let host = fixture(&kind, trees, unified);
+            let needed = [Controller::Pids, Controller::Freezer];
+            let layout = Layout::new(&host, Path::new("meseta"), &name("i1"), &needed);
+            let layout = layout.expect("placed");
+            layout.create_instance().expect("made");
+            let outer = layout.container(&name("c"));
+            assert_eq!(outer.within(), []);
+            outer.create().expect("made");
+            assert_eq!(outer.within(), []);
+            let (one, two) = (outer.nested("one"), outer.nested("two"));
+            for groups in [&one, &two] {
+                groups.create().expect("made");
+            }
+            let mut within = outer.within();
+            within.sort_by(|a, b| a.0.cmp(&b.0));
+            assert_eq!(within, [("one".to_owned(), one), ("two".to_owned(), two)]);
+        }
+    }
+
+    #[test]
     fn roots_outside_and_missing_controllers_are_refused() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let host = fixture(dir.path(), &["cpu", "cpuacct", "freezer"], None);

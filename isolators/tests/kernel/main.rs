@@ -25,6 +25,7 @@ mod hostile;
 mod launching;
 mod limits;
 mod nested;
+mod nested_usage;
 mod posix;
 mod probe;
 mod resources;
@@ -55,6 +56,7 @@ enum Trees {
 /// Run with every kind of trees.
 const ALL: &[&[(&str, Test)]] = &[
     nested::TESTS,
+    nested_usage::TESTS,
     revocable::TESTS,
     launching::TESTS,
     limits::TESTS,

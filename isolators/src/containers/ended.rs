@@ -1,0 +1,179 @@
+//! What nested containers counted that have ended: the kernel forgets it with their groups, and the container around them
+//! goes on.
+//!
+//! Kept in the runtime folder of the container around, so that an agent that is started again knows it: a line for all
+//! that are gone, and one for each whose groups are about to be removed. Invariant: what one counted is in the
+//! sum once, whenever an agent stops: until its groups are gone it has a line of its own, which counts only as far
+//! as its groups cannot be read.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::usage::{ContainerUsage, LOCAL_COUNTS};
+
+/// File name in the runtime folder of the container around them.
+const FILE: &str = "ended";
+/// Longest file that is read: some thousand lines.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Begins the line of those that are gone; another container's begins with its folder's `+`.
+const GONE: &str = "gone";
+const ENDING: char = '+';
+/// A figure that there is none of.
+const NONE: &str = "-";
+
+/// The local figures of nested containers, as they are noted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Ended {
+    /// Of all whose groups are gone.
+    pub(super) gone: ContainerUsage,
+    /// Of those whose groups are being removed, by their own names.
+    pub(super) ending: BTreeMap<String, ContainerUsage>,
+}
+
+impl Ended {
+    /// What is noted in a container's folder; nothing where that cannot be read.
+    pub(super) fn read(dir: &Path) -> Self {
+        let read = || {
+            let file = fs::File::open(dir.join(FILE))?;
+            io::read_to_string(io::Read::take(file, FILE_BYTES_MAX))
+        };
+        read().map_or_else(
+            |_: io::Error| Self::default(),
+            |text| Self::from_text(&text),
+        )
+    }
+
+    pub(super) fn write(&self, dir: &Path) -> io::Result<()> {
+        let new = dir.join("ended.new");
+        fs::write(&new, self.to_text())?;
+        fs::rename(new, dir.join(FILE))
+    }
+
+    /// Whether nothing is noted.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Notes what one counted whose groups are about to be removed. It may have been noted before, when only some of
+    /// its groups could be removed.
+    pub(super) fn note(&mut self, name: &str, usage: &ContainerUsage) {
+        let noted = self.ending.entry(name.to_owned()).or_default();
+        noted.raise_local(usage);
+    }
+
+    /// The groups of this one are gone. Whether it was noted.
+    pub(super) fn settle(&mut self, name: &str) -> bool {
+        let noted = self.ending.remove(name);
+        if let Some(usage) = &noted {
+            self.gone.add_local(usage);
+        }
+        noted.is_some()
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        write_line(&mut text, GONE, &self.gone);
+        for (name, usage) in &self.ending {
+            write_line(&mut text, &format!("{ENDING}{name}"), usage);
+        }
+        text
+    }
+
+    /// A line that makes no sense is left out.
+    fn from_text(text: &str) -> Self {
+        let mut all = Self::default();
+        for line in text.lines() {
+            let Some((who, usage)) = parse_line(line) else {
+                continue;
+            };
+            match who.strip_prefix(ENDING) {
+                Some(name) => all.note(name, &usage),
+                None if who == GONE => all.gone = usage,
+                None => {}
+            }
+        }
+        all
+    }
+}
+
+/// Who, the local counters in their order, and the time throttled in seconds.
+fn write_line(text: &mut String, who: &str, usage: &ContainerUsage) {
+    text.push_str(who);
+    for count in usage.clone().local_counts_mut() {
+        let _ = match count {
+            Some(count) => write!(text, " {count}"),
+            None => write!(text, " {NONE}"),
+        };
+    }
+    let _ = match usage.cpu.throttled_secs {
+        Some(secs) => writeln!(text, " {secs}"),
+        None => writeln!(text, " {NONE}"),
+    };
+}
+
+fn parse_line(line: &str) -> Option<(&str, ContainerUsage)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let (who, rest) = words.split_first()?;
+    let (secs, counts) = rest.split_last()?;
+    if counts.len() != LOCAL_COUNTS {
+        return None;
+    }
+    let mut usage = ContainerUsage::default();
+    for (count, word) in usage.local_counts_mut().into_iter().zip(counts) {
+        *count = (*word != NONE).then(|| word.parse()).transpose().ok()?;
+    }
+    let secs: Option<f64> = (*secs != NONE).then(|| secs.parse()).transpose().ok()?;
+    usage.cpu.throttled_secs = secs.filter(|secs| secs.is_finite());
+    Some((who, usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(reads: u64, secs: f64) -> ContainerUsage {
+        let mut usage = ContainerUsage::default();
+        usage.io.reads = Some(reads);
+        usage.cpu.throttled_secs = Some(secs);
+        usage
+    }
+
+    #[test]
+    fn what_is_noted_is_read_back_and_counts_once() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        assert!(Ended::read(dir.path()).is_empty());
+        let mut ended = Ended::default();
+        ended.note("one", &usage(3, 0.1));
+        // Some of its groups were gone when it was noted again.
+        ended.note("one", &ContainerUsage::default());
+        ended.note("two", &usage(5, 0.25));
+        assert!(ended.settle("two") && !ended.settle("three"));
+        ended.write(dir.path()).expect("written");
+        let mut read = Ended::read(dir.path());
+        assert_eq!(read, ended);
+        assert_eq!(read.gone, usage(5, 0.25));
+        assert!(read.settle("one") && !read.settle("one"));
+        assert_eq!(read.gone.io.reads, Some(8));
+        assert_eq!(read.gone.io.writes, None);
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_nothing() {
+        let line = "gone 1 2 3 4 5 6 7 8 0.5";
+        assert_eq!(Ended::from_text(line).gone.memory.oom_kills, Some(6));
+        for text in [
+            "",
+            "gone",
+            "gone 1 2",
+            "else 1 2 3 4 5 6 7 8 0.5",
+            "gone - - - - - - - - NaN",
+        ] {
+            assert!(Ended::from_text(text).is_empty(), "{text}");
+        }
+        let spoilt = line.replace('6', "many");
+        assert!(Ended::from_text(&spoilt).is_empty());
+    }
+}

@@ -1,0 +1,202 @@
+//! Figures of a container with others nested in it: what those do counts as its own, also once they are gone.
+
+use std::cell::RefCell;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use libtest_mimic::Failed;
+use meseta_isolators::cgroup::Version;
+use meseta_isolators::{
+    ContainerSpec, ContainerUsage, Controller, DestroyOptions, Limit, NodeOptions, SLOW_EVERY,
+    Sampler, TaskIsolation,
+};
+
+use crate::Test;
+use crate::test_node::{TestNode, same};
+
+pub(crate) const TESTS: &[(&str, Test)] = tests![
+    nested_work_counts_for_the_outer_one,
+    nested_throttling_counts_for_the_outer_one,
+    nested_kills_count_for_the_outer_one,
+    what_a_crash_left_noted_counts_once,
+];
+
+const MB: u64 = 1 << 20;
+const OUTER: &str = "exec sleep 1000";
+
+/// Writes past the page cache, and has forks refused.
+const WORK: &str = "dd if=/dev/zero of=file bs=1M count=4 oflag=direct 2>/dev/null; \
+    (while :; do sleep 1000 & done) 2>/dev/null; echo worked; exec sleep 1000";
+
+/// Has v1 count the operations on the device of a folder: it does so only where something is throttled.
+fn count_io(test_node: &TestNode, spec: &ContainerSpec, dir: &Path) -> Result<(), Failed> {
+    let groups = test_node.groups(&spec.name);
+    let group = groups.of(Controller::Blkio).ok_or("no group")?;
+    if group.version == Version::V1 {
+        let device = fs::metadata(dir)?.dev();
+        let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+        let rule = format!("{major}:{minor} 1073741824");
+        fs::write(group.dir.join("blkio.throttle.write_bps_device"), rule)?;
+    }
+    Ok(())
+}
+
+/// The counters that are added up, none of which may be missing.
+fn counted(usage: &ContainerUsage) -> Result<[u64; 3], Failed> {
+    let counts = (usage.io.write_bytes, usage.io.writes, usage.pids.refused);
+    match counts {
+        (Some(bytes), Some(writes), Some(refused)) => Ok([bytes, writes, refused]),
+        _ => Err(format!("a counter is missing: {usage:?}").into()),
+    }
+}
+
+/// All that was known counts, and nothing of it twice. Version 2 also counts what is written back later.
+fn counts_once(usage: &ContainerUsage, known: [u64; 3]) -> Result<(), Failed> {
+    let now = counted(usage)?;
+    let is_known = now[0] >= known[0] && now[0] < known[0] + 4 * MB && now[1] >= known[1];
+    check!(is_known, "{now:?} after {known:?}");
+    same(now[2], known[2])
+}
+
+/// Samples until all has been read again; each one says at least what was known before.
+fn sampled(
+    test_node: &TestNode,
+    sampler: &RefCell<Sampler>,
+    spec: &ContainerSpec,
+    known: [u64; 3],
+) -> Result<ContainerUsage, Failed> {
+    let mut last = None;
+    for _ in 0..SLOW_EVERY {
+        let mut sampler = sampler.borrow_mut();
+        sampler.begin_sweep();
+        let sample = test_node
+            .with(|containers| sampler.sample(containers, &spec.name, None, Duration::ZERO))?;
+        let now = counted(&sample)?;
+        let went_on = now.iter().zip(&known).all(|(now, known)| now >= known);
+        check!(went_on, "{now:?} after {known:?}");
+        last = Some(sample);
+    }
+    last.ok_or_else(|| "no sample".into())
+}
+
+fn nested_work_counts_for_the_outer_one(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("cgroups/blkio", &NodeOptions::default())?;
+    let mut outer_spec = test_node.spec("outer", OUTER);
+    outer_spec.demand.pids_limit = Some(Limit::At(16));
+    let outer = test_node.launch(&outer_spec)?;
+    count_io(test_node, &outer_spec, &test_node.sandbox())?;
+    let task_spec = test_node.spec("outer+task", OUTER);
+    let task = test_node.launch(&task_spec)?;
+    let sampler = RefCell::new(Sampler::new(64));
+    let mut known = [0; 3];
+    // A session in the task, then a second one.
+    for name in ["outer+task+one", "outer+task+two"] {
+        let before = test_node.usage(&outer_spec)?.io.write_bytes.unwrap_or(0);
+        let spec = test_node.spec(name, WORK);
+        let launched = test_node.launch(&spec)?;
+        test_node.wait_output(&spec, "worked")?;
+        test_node.eventually("as many processes as threads", || {
+            let pids = test_node.usage(&outer_spec).map(|usage| usage.pids);
+            pids.is_ok_and(|pids| pids.processes == pids.threads && pids.processes > Some(8))
+        })?;
+        let sample = sampled(test_node, &sampler, &outer_spec, known)?;
+        let now = counted(&sample)?;
+        check!(now[0] >= before + 4 * MB, "{now:?} after {before}");
+        check!(
+            now[1] > known[1] && now[2] > known[2],
+            "{now:?} after {known:?}"
+        );
+        same(sample.pids.processes, sample.pids.threads)?;
+        // What is in the task is the task's too, where the kernel counts that apart.
+        let of_task = test_node.usage(&task_spec)?.io.write_bytes;
+        check!(of_task.is_none_or(|bytes| bytes >= 4 * MB), "{of_task:?}");
+        known = now;
+        test_node.destroy(&spec, &launched)?;
+        test_node.forget(&spec)?;
+        let sample = sampled(test_node, &sampler, &outer_spec, known)?;
+        counts_once(&sample, known)?;
+        same(sample.pids.processes, Some(2))?;
+    }
+    test_node.destroy(&task_spec, &task)?;
+    counts_once(&test_node.usage(&outer_spec)?, known)?;
+    // An agent that is started again knows it too.
+    test_node.open_more("cgroups/blkio", &NodeOptions::default())?;
+    counts_once(&test_node.usage(&outer_spec)?, known)?;
+    test_node.forget(&task_spec)?;
+    test_node.destroy(&outer_spec, &outer)
+}
+
+fn nested_throttling_counts_for_the_outer_one(test_node: &TestNode) -> Result<(), Failed> {
+    let outer_spec = test_node.spec("outer", OUTER);
+    let outer = test_node.launch(&outer_spec)?;
+    let mut spec = test_node.spec("outer+busy", "while :; do :; done");
+    spec.demand.cpus_limit = Some(Limit::At(50));
+    let own = TaskIsolation {
+        own_limits: true,
+        ..TaskIsolation::default()
+    };
+    let launched = test_node.launch_with(&spec, &own)?;
+    let throttled = || {
+        let usage = test_node.usage(&outer_spec);
+        let cpu = usage.map(|usage| usage.cpu).unwrap_or_default();
+        (
+            cpu.nr_throttled.unwrap_or(0),
+            cpu.throttled_secs.unwrap_or(0.0),
+        )
+    };
+    test_node.eventually("it is throttled", || throttled().0 >= 3)?;
+    let before = throttled();
+    check!(before.1 > 0.0, "{before:?}");
+    test_node.destroy(&spec, &launched)?;
+    let after = throttled();
+    check!(
+        after.0 >= before.0 && after.1 >= before.1,
+        "{after:?} after {before:?}"
+    );
+    test_node.forget(&spec)?;
+    test_node.destroy(&outer_spec, &outer)
+}
+
+fn nested_kills_count_for_the_outer_one(test_node: &TestNode) -> Result<(), Failed> {
+    let outer_spec = test_node.spec("outer", OUTER);
+    let outer = test_node.launch(&outer_spec)?;
+    let hog = "head -c 209715200 /dev/zero | tail >/dev/null; exit $?";
+    let spec = test_node.spec("outer+hog", hog);
+    let inner = test_node.launch(&spec)?;
+    test_node.wait_end(&spec, &inner)?;
+    let kills = || {
+        let usage = test_node.usage(&outer_spec);
+        usage.ok().and_then(|usage| usage.memory.oom_kills)
+    };
+    test_node.eventually("a kill", || kills() > Some(0))?;
+    let before = kills();
+    test_node.destroy(&spec, &inner)?;
+    check!(kills() >= before, "{:?} after {before:?}", kills());
+    test_node.forget(&spec)?;
+    test_node.destroy(&outer_spec, &outer)
+}
+
+/// An agent that was killed between the note of what a nested container counted and the end of its groups.
+fn what_a_crash_left_noted_counts_once(test_node: &TestNode) -> Result<(), Failed> {
+    let (outer_spec, outer) = test_node.sleeper("outer")?;
+    let (task_spec, task) = test_node.sleeper("outer+task")?;
+    let noted = test_node.with(|containers| containers.runtime_dir(&outer_spec.name));
+    let text = "gone 1 - - - - - - - -\n+task 4 - - - - - - - -\n+other 16 - - - - - - - -\n";
+    fs::write(noted.join("ended"), text)?;
+    let read_bytes = || Ok::<_, Failed>(test_node.usage(&outer_spec)?.io.read_bytes);
+    same(read_bytes()?, Some(21))?;
+    test_node.destroy(&task_spec, &task)?;
+    same(read_bytes()?, Some(21))?;
+    // Once more, as an agent that is started again does it.
+    test_node.with(|containers| {
+        let options = DestroyOptions::default();
+        containers.destroy(&task_spec.name, None, options)
+    })?;
+    same(read_bytes()?, Some(21))?;
+    let text = fs::read_to_string(noted.join("ended"))?;
+    check!(!text.contains("+task") && text.contains("+other"), "{text}");
+    test_node.forget(&task_spec)?;
+    test_node.destroy(&outer_spec, &outer)
+}
