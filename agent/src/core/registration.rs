@@ -558,7 +558,9 @@ impl AgentCore {
     /// The last that a master is told; to one that the agent is not registered with it says nothing.
     pub(super) fn send_unregister(&mut self) {
         if self.link.phase != LinkPhase::Registered {
-            return warn!("there is no master to unregister from: it will take the agent for unreachable");
+            return warn!(
+                "there is no master to unregister from: it will take the agent for unreachable"
+            );
         }
         let reason = "the agent was asked to".to_owned();
         self.send(ToMaster::Unregister(wire::Unregister { reason }));

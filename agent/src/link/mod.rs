@@ -183,7 +183,10 @@ impl Links {
         let Some(mut current) = self.current.take() else {
             return;
         };
-        if tokio::time::timeout(END_TIMEOUT, &mut current.task).await.is_err() {
+        if tokio::time::timeout(END_TIMEOUT, &mut current.task)
+            .await
+            .is_err()
+        {
             warn!("the master has not confirmed in time that the agent unregistered");
             current.task.abort();
         }

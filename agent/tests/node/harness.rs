@@ -252,6 +252,11 @@ impl World {
 
     pub(crate) fn signal_agent(&mut self, signal: Signal) -> std::process::ExitStatus {
         self.send_signal(signal);
+        self.wait_for_agent()
+    }
+
+    /// Waits until the agent has ended by itself.
+    pub(crate) fn wait_for_agent(&mut self) -> std::process::ExitStatus {
         let mut child = self.agent.take().expect("an agent");
         child.wait().expect("it ends")
     }

@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskKilled, TaskRunning, TaskStarting};
 use meseta_tests::kernel;
 use rustix::process::Signal;
@@ -41,13 +42,17 @@ fn a_launch_makes_a_runtime_directory_anew_that_was_removed() {
     std::fs::remove_dir_all(&run).expect("it is removed");
     world.run_to(&mut link, shell("next", "exit 0"), TaskFinished);
     assert!(world.log().contains("the runtime folder was removed"));
-    world.kill(&link, "stays", None);
-    world.until_terminal(&mut link);
     // The launcher is one that an agent on the new folder would wait for.
     let instance = std::fs::read_dir(&run).expect("it is there").next();
     let instance = instance.expect("one").expect("readable").path();
     assert!(instance.join("launcher.lock").exists());
     assert!(instance.join("agent.lock").exists());
+    // What ran before is noted nowhere any more, and goes on all the same.
+    world.signal_agent(Signal::KILL);
+    let (mut link, told) = world.start_again();
+    assert_eq!(tasks_of(&told)[0].state(), TaskRunning);
+    world.kill(&link, "stays", None);
+    world.until_terminal(&mut link);
 }
 
 fn an_agent_told_to_leave_ends_its_tasks_and_unregisters() {
@@ -55,10 +60,11 @@ fn an_agent_told_to_leave_ends_its_tasks_and_unregisters() {
     let pid = pid_of(&world.running(&mut link, shell("goes", "sleep 1000")));
     world.send_signal(Signal::USR1);
     assert_eq!(world.until_terminal(&mut link).0, [TaskKilled]);
-    world.expect_unregister(&mut link);
+    let last = world.next(&mut link);
+    assert!(matches!(last, FromAgent::Unregister(_)), "{last:?}");
     // As a master does.
     drop(link);
-    let status = world.until_ended();
+    let status = world.wait_for_agent();
     assert!(status.success(), "{status}");
     assert!(kernel::start_time(pid).is_none());
     assert!(!world.log().contains("has not confirmed"));

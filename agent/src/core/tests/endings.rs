@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use meseta_isolators::Limit;
 use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
@@ -497,11 +498,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     // Its end first, which the master hears only of agents that it knows.
     assert!(matches!(
         &simulation.frames[..],
-        [
-            FromAgent::StatusUpdate(_),
-            ..,
-            FromAgent::Unregister(_)
-        ]
+        [FromAgent::StatusUpdate(_), .., FromAgent::Unregister(_)]
     ));
     assert!(matches!(
         simulation.seen.last(),
