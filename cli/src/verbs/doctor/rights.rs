@@ -1,0 +1,328 @@
+//! What `meseta doctor` finds about who this side is to a master: whether its credentials are accepted, and whether the agent
+//! may register.
+//!
+//! [`ask`] reads, [`evaluate`] decides and is pure.
+
+use std::path::Path;
+
+use http::StatusCode;
+use meseta_agent::Finding;
+use meseta_daemon::authentication::ClientIdentity;
+use meseta_daemon::client::{Client, Error, Options, Reply};
+use meseta_daemon::error_chain::chain;
+use serde_json::Value;
+
+use crate::verbs::{address, hints, identity};
+
+/// What every master tells those whom it knows.
+const PATH: &str = "/rights";
+
+/// Who asks a master.
+pub(super) enum Asker<'a> {
+    /// The agent of this machine, as it would register.
+    Agent(&'a ClientIdentity),
+    /// Whoever runs this; the authority is believed unless the verb was given one.
+    Client(Option<&'a Path>),
+}
+
+impl Asker<'_> {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Agent(_) => "this agent",
+            Self::Client(_) => "whoever runs this",
+        }
+    }
+
+    /// What has to be given for the master to accept it.
+    fn remedy(&self) -> String {
+        match self {
+            Self::Client(_) => {
+                "give --principal=NAME and --secret-file=FILE as the master's --credentials have them, or --cert=FILE and \
+                 --key=FILE"
+                    .to_owned()
+            }
+            Self::Agent(identity) => match identity.principal().ok().flatten() {
+                Some(name) => format!(
+                    "the master's --credentials must hold {name:?} with the hash of this secret (`meseta credential` makes \
+                     it); else give the agent another --credential"
+                ),
+                None => {
+                    "give the agent --credential=FILE with a principal and its secret that the master's --credentials \
+                     hold, as `meseta tls init` does"
+                        .to_owned()
+                }
+            },
+        }
+    }
+}
+
+/// What a master has said to one who asked it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It was answered, as this principal; none where the master asks nobody.
+    Accepted {
+        principal: Option<String>,
+        may_register: bool,
+    },
+    /// Another master leads, which alone can say it.
+    Elsewhere,
+    Refused {
+        status: StatusCode,
+        words: String,
+    },
+    Unanswered {
+        why: String,
+        hint: Option<&'static str>,
+    },
+}
+
+pub(super) async fn ask(address: &str, asker: &Asker<'_>) -> Answer {
+    let asked = match asker {
+        Asker::Agent(identity) => of_agent(address, identity),
+        Asker::Client(trusted) => of_client(address, *trusted),
+    };
+    let (client, url) = match asked {
+        Ok(asked) => asked,
+        Err(why) => return Answer::Unanswered { why, hint: None },
+    };
+    match client.get(&url).await {
+        Ok(reply) => read(&reply),
+        Err(error) => Answer::Unanswered {
+            hint: match &error {
+                Error::Connect { source, .. } => hints::of_certificate(source),
+                _ => None,
+            },
+            why: chain(&error),
+        },
+    }
+}
+
+/// With what the agent shows the master, in the way that it connects.
+fn of_agent(address: &str, identity: &ClientIdentity) -> Result<(Client, String), String> {
+    let encryption = identity.encryption().map_err(|error| chain(&error))?;
+    let authorization = identity.authorization().map_err(|error| chain(&error))?;
+    let scheme = match &encryption {
+        Some(_) => "https",
+        None => "http",
+    };
+    let client = match encryption {
+        Some(encryption) => Client::with(Options::default(), encryption, authorization),
+        None => Client::plaintext(Options::default(), authorization),
+    };
+    Ok((client, address::url_with(scheme, address, PATH)))
+}
+
+fn of_client(address: &str, trusted: Option<&Path>) -> Result<(Client, String), String> {
+    let url = address::url_with(identity::scheme_trusting(trusted), address, PATH);
+    let client = identity::client_trusting(trusted, url.starts_with("https://"));
+    let (client, _shown) = client.map_err(|error| format!("{error:#}"))?;
+    Ok((client, url))
+}
+
+fn read(reply: &Reply) -> Answer {
+    let is_early =
+        reply.status == StatusCode::SERVICE_UNAVAILABLE && reply.header("retry-after").is_some();
+    if is_early || reply.status == StatusCode::TEMPORARY_REDIRECT {
+        return Answer::Elsewhere;
+    }
+    let words = reply.text().trim().to_owned();
+    let status = reply.status;
+    let page = serde_json::from_slice::<Value>(&reply.body).ok();
+    let actions = page.as_ref().and_then(|page| page.get("actions"));
+    let (true, Some(actions)) = (status.is_success(), actions) else {
+        return Answer::Refused { status, words };
+    };
+    // An agent is no object that an entry could name.
+    let register = actions.pointer("/register_agents/others");
+    let principal = page.as_ref().and_then(|page| page.get("principal"));
+    Answer::Accepted {
+        principal: principal.and_then(Value::as_str).map(str::to_owned),
+        may_register: register.and_then(Value::as_bool).unwrap_or(true),
+    }
+}
+
+/// Judges an answer of a master that is there.
+pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Option<Finding> {
+    let who = asker.name();
+    let (status, words) = match answer {
+        Answer::Elsewhere => return None,
+        Answer::Accepted {
+            principal,
+            may_register,
+        } => {
+            // A master that does not ask readers who they are may well ask agents.
+            let name = principal.as_deref()?;
+            let is_refused = matches!(asker, Asker::Agent(_)) && !may_register;
+            return Some(if is_refused {
+                Finding::problem(
+                    format!(
+                        "master {address} knows {who} as {name:?}, who may not register agents"
+                    ),
+                    format!(
+                        "give the agent the --credential of a principal that may (`meseta tls init` makes such a one), or \
+                         allow {name:?} `register_agents` in the master's --acls"
+                    ),
+                )
+            } else {
+                Finding::fine(format!("master {address} knows {who} as {name:?}"))
+            });
+        }
+        Answer::Unanswered { why, hint } => {
+            return Some(Finding::problem(
+                format!("master {address} does not answer {who}: {why}"),
+                hint.unwrap_or(
+                    "the certificate that is shown to it, its key and the secret must be of this cluster",
+                ),
+            ));
+        }
+        Answer::Refused { status, words } => (*status, words),
+    };
+    let what = format!("master {address} refuses {who}: {status} {words}");
+    Some(match status {
+        StatusCode::UNAUTHORIZED => Finding::problem(
+            format!("master {address} does not accept the credentials of {who}: {status}"),
+            asker.remedy(),
+        ),
+        StatusCode::FORBIDDEN if words.ends_with("is disabled") => Finding::warning(
+            format!(
+                "the credentials of {who} are not looked at: the --firewall_rules of master {address} disable {PATH}"
+            ),
+            "enable it for the while",
+        ),
+        StatusCode::FORBIDDEN if words.contains("speaks TLS") => Finding::problem(
+            what,
+            match asker {
+                Asker::Agent(_) => {
+                    "give the agent --ssl_ca_file, --ssl_cert_file and --ssl_key_file, as `meseta tls init` does"
+                }
+                Asker::Client(_) => hints::after(status, words).unwrap_or_default(),
+            },
+        ),
+        StatusCode::FORBIDDEN => Finding::problem(what, asker.remedy()),
+        status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
+            Finding::problem(
+                format!("{address} answers, and is no master: {PATH} is {status} there"),
+                super::masters::NO_MASTER,
+            )
+        }
+        _ => Finding::warning(
+            format!(
+                "the credentials of {who} are not looked at: master {address} answers {status} {words}"
+            ),
+            "try again in a moment",
+        ),
+    })
+}
+
+/// What is said where none of the masters that were asked could tell.
+pub(super) fn nobody_leads(masters: &str) -> Finding {
+    Finding::warning(
+        format!("credentials are not looked at: none of the masters {masters} leads"),
+        "name all masters of the cluster with --master, or try again in a moment",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_agent::Severity;
+    use serde_json::json;
+
+    use super::*;
+    use crate::verbs::canned;
+
+    fn refused(status: u16, words: &str) -> Answer {
+        Answer::Refused {
+            status: StatusCode::from_u16(status).expect("a status"),
+            words: words.to_owned(),
+        }
+    }
+
+    fn accepted(principal: Option<&str>, may_register: bool) -> Answer {
+        Answer::Accepted {
+            principal: principal.map(str::to_owned),
+            may_register,
+        }
+    }
+
+    /// Each of these was no problem, and neither verbs nor the agent could do anything.
+    #[test]
+    fn who_a_master_does_not_accept_is_told_what_to_give() {
+        let identity = ClientIdentity::default();
+        let (agent, client) = (Asker::Agent(&identity), Asker::Client(None));
+        let unanswered = Answer::Unanswered {
+            why: "bad certificate".to_owned(),
+            hint: None,
+        };
+        for (asker, answer, severity, part) in [
+            (&agent, refused(401, ""), Severity::Problem, "--credential"),
+            (
+                &client,
+                refused(401, ""),
+                Severity::Problem,
+                "--secret-file",
+            ),
+            (
+                &client,
+                refused(403, "no"),
+                Severity::Problem,
+                "--principal",
+            ),
+            (&client, refused(404, ""), Severity::Problem, "port 5050"),
+            (
+                &agent,
+                refused(403, "This port speaks TLS: use https://"),
+                Severity::Problem,
+                "--ssl_ca_file",
+            ),
+            (&client, refused(429, ""), Severity::Warning, "a moment"),
+            (
+                &client,
+                refused(403, "Endpoint '/rights' is disabled"),
+                Severity::Warning,
+                "--firewall_rules",
+            ),
+            (
+                &agent,
+                accepted(Some("node1"), false),
+                Severity::Problem,
+                "register_agents",
+            ),
+            (&agent, accepted(Some("node"), true), Severity::Fine, "node"),
+            (&client, accepted(Some("ada"), false), Severity::Fine, "ada"),
+            (&agent, unanswered, Severity::Problem, "bad certificate"),
+        ] {
+            let found = evaluate("m:5050", asker, &answer).expect("a finding");
+            assert_eq!(found.severity, severity, "{found}");
+            assert_eq!(severity == Severity::Fine, found.mend.is_empty());
+            assert!(found.to_string().contains(part), "{found}");
+        }
+        // Without authentication there is nothing to accept, and a follower cannot tell.
+        assert_eq!(evaluate("m", &agent, &accepted(None, false)), None);
+        assert_eq!(evaluate("m", &agent, &Answer::Elsewhere), None);
+    }
+
+    #[tokio::test]
+    async fn a_master_is_asked_as_the_agent_would_be_seen() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("credential");
+        std::fs::write(&path, "node secret").expect("written");
+        let open: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, open).expect("set");
+        let identity = ClientIdentity::new(None, None, Some(path)).expect("read");
+        let agent = Asker::Agent(&identity);
+        let rights = json!({
+            "principal": "node",
+            "actions": {"register_agents": {"others": false, "named": []}},
+        });
+        let (master, _asked) = canned::server_with(&[("GET /rights", 200, rights)]);
+        assert_eq!(ask(&master, &agent).await, accepted(Some("node"), false));
+        // An agent, or a scheduler of jobs, has no such page.
+        let (other, _asked) = canned::server_with(&[]);
+        assert_eq!(ask(&other, &agent).await, refused(404, "{}"));
+        let elsewhere = json!({"location": "//next:5050/rights"});
+        let (follower, _asked) = canned::server_with(&[("GET /rights", 307, elsewhere)]);
+        assert_eq!(ask(&follower, &agent).await, Answer::Elsewhere);
+        let remedy = agent.remedy();
+        assert!(remedy.contains("\"node\""), "{remedy}");
+    }
+}
