@@ -42,4 +42,5 @@ pub use access_flags::AccessFlags;
 pub use flags::Flags;
 pub use health::Health;
 pub use meseta_etcd::EtcdFlags;
+pub use meseta_etcd::leadership::STALE_HEADER;
 pub use run::{RunEnv, RunError, run};

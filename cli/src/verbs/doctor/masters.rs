@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use meseta_agent::Finding;
 use meseta_daemon::client::{Error, Reply};
 use meseta_daemon::error_chain;
+use meseta_master::STALE_HEADER;
 use serde_json::Value;
 
 use crate::verbs::{address, hints, identity};
@@ -37,6 +38,8 @@ pub(super) enum Answer {
     Answered {
         version: Option<String>,
         skew: Option<Skew>,
+        /// Why it may not act, if it leads and may not.
+        suspended: Option<String>,
     },
     /// Nothing listens, or nothing came back.
     Silent(String),
@@ -136,13 +139,18 @@ fn read(reply: &Reply, asked: SystemTime, answered: SystemTime) -> Answer {
     Answer::Answered {
         version: version.map(str::to_owned),
         skew: told.map(|told| Skew::between(told, asked, answered)),
+        suspended: reply.header(STALE_HEADER).map(str::to_owned),
     }
 }
 
 /// Judges an answer; `own` is the version of this program.
 pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding> {
-    let (version, skew) = match answer {
-        Answer::Answered { version, skew } => (version, skew),
+    let (version, skew, suspended) = match answer {
+        Answer::Answered {
+            version,
+            skew,
+            suspended,
+        } => (version, skew, suspended),
         Answer::Silent(why) => {
             return vec![Finding::problem(
                 format!("master {address} does not answer: {why}"),
@@ -172,6 +180,12 @@ pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding
     let mut findings = vec![Finding::fine(format!("master {address} answers"))];
     findings.push(evaluate_version(address, version.as_deref(), own));
     findings.extend(skew.map(|skew| evaluate_skew(address, skew)));
+    findings.extend(suspended.iter().map(|why| {
+        Finding::problem(
+            format!("master {address} leads and may change nothing: {why}"),
+            "see to etcd (`etcdctl endpoint health`, `etcdctl alarm list`): the master goes on once it can write there again",
+        )
+    }));
     findings
 }
 
@@ -248,6 +262,7 @@ mod tests {
                 is_ahead,
                 by: Duration::from_secs(by),
             }),
+            suspended: None,
         }
     }
 
@@ -385,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_read_with_its_date() {
+    fn a_page_is_read_with_its_date_and_with_what_keeps_the_master_from_acting() {
         let reply = |status: StatusCode, body: &'static str| Reply {
             status,
             headers: HeaderMap::from_iter([(
@@ -398,6 +413,13 @@ mod tests {
         let read = |status, body| read(&reply(status, body), at, at);
         let well = read(StatusCode::OK, r#"{"meseta_version": "0.1.0"}"#);
         assert_eq!(well, answered(Some("0.1.0"), true, 10));
+        let mut stale = reply(StatusCode::OK, r#"{"meseta_version": "0.3.1"}"#);
+        let why = HeaderValue::from_static("its lease is not renewed");
+        stale.headers.insert(STALE_HEADER, why);
+        let suspended = super::read(&stale, at, at);
+        let (severity, text) = worst(&suspended);
+        assert_eq!(severity, Severity::Problem, "{text}");
+        assert!(text.contains("lease is not renewed"), "{text}");
         let page = read(StatusCode::OK, "<html>");
         assert!(matches!(page, Answer::Strange(_)), "{page:?}");
         let gone = read(StatusCode::NOT_FOUND, "");
