@@ -66,12 +66,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         parent: Some(Box::new(parent)),
     };
     let command = CommandInfo {
-        value: Some(quoted(&options.arguments)),
+        value: Some(without_input(&options.arguments)),
         shell: Some(true),
         ..CommandInfo::default()
     };
     let code = server::runtime()?.block_on(session(&agent, container_id, command))?;
     Ok(ExitCode::from(code))
+}
+
+/// The line by which a shell runs these words with nothing to read: the input of a session stays open as long as the session
+/// does.
+fn without_input(words: &[String]) -> String {
+    format!("{} </dev/null", quoted(words))
 }
 
 /// The container that a task has told of last.
@@ -171,6 +177,26 @@ mod tests {
         for (status, code) in [(0, 0), (3 << 8, 3), (255 << 8, 255), (9, 137), (15, 143)] {
             assert_eq!(exit_code(status), code, "{status}");
         }
+    }
+
+    /// `meseta exec TASK -- cat` never came back.
+    #[test]
+    fn a_command_that_reads_its_input_finds_its_end() {
+        use std::process::{Command, Stdio};
+        use std::sync::mpsc;
+        use std::time::Duration;
+        let mut shell = Command::new("sh")
+            .args(["-c", &without_input(&["cat".to_owned()])])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        // Whoever waits for a child closes its input.
+        let input = shell.stdin.take();
+        let (told, ended) = mpsc::channel();
+        std::thread::spawn(move || told.send(shell.wait().is_ok_and(|status| status.success())));
+        let is_well = ended.recv_timeout(Duration::from_secs(60));
+        drop(input);
+        assert_eq!(is_well, Ok(true));
     }
 
     #[test]
