@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use meseta_etcd::leadership::election::{Candidate, Elected, Lost};
 use meseta_etcd::leadership::{Fence, Role};
-use meseta_etcd::store::{Cluster, Keys, StoreError, keep_role, until_another_cluster};
+use meseta_etcd::store::{
+    Cluster, Keys, StoreError, is_of_cluster, keep_role, until_another_cluster,
+};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -64,18 +66,30 @@ impl Lead {
         start: impl FnOnce(Start) -> Service,
         shutdown: CancellationToken,
     ) -> Result<(), LeadError> {
-        let client = &self.candidate.client;
         let elected = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            another = until_another_cluster(client, &self.keys, &self.cluster) => return Err(another.into()),
             () = stand_by(&mut inbox.queries, &self.nothing) => return Ok(()),
-            elected = self.candidate.campaign(&self.role) => elected,
+            elected = self.campaign() => elected?,
         };
         let fence = inbox.fence.clone();
         let leading = self.lead(&elected, &fence, inbox, start, shutdown);
         self.candidate
             .act(&elected, &self.role, &fence, leading)
             .await
+    }
+
+    /// Follows until this master is elected, or is found to be of another cluster: before it stands for election, where
+    /// etcd answers and has a name already.
+    async fn campaign(&self) -> Result<Elected, StoreError> {
+        let (client, keys, cluster) = (&self.candidate.client, &self.keys, &self.cluster);
+        let first = is_of_cluster(client, keys, cluster).await;
+        if let Err(another @ StoreError::AnotherCluster { .. }) = first {
+            return Err(another);
+        }
+        tokio::select! {
+            another = until_another_cluster(client, keys, cluster) => Err(another),
+            elected = self.candidate.campaign(&self.role) => Ok(elected),
+        }
     }
 
     async fn lead(
@@ -171,24 +185,15 @@ mod tests {
         flags: Flags,
     }
 
-    /// Found by giving one of three masters another `--cluster`: it ended when the other two were gone.
-    #[tokio::test(start_paused = true)]
-    async fn a_master_of_another_cluster_ends_while_one_leads() {
-        let etcd = FakeEtcd::start();
-        let keys = Keys::new("/m");
-        let meta = Meta {
-            name: "berlin".to_owned(),
-            ..Meta::default()
-        };
-        etcd.put(&keys.meta(), meta.encode_to_vec());
-        etcd.put(&keys.leader(), "another master");
+    /// A follower of this cluster on an etcd of its own.
+    fn lead(etcd: &FakeEtcd, cluster: &str) -> (Lead, Handle, Inbox) {
         let flags = Command::try_parse_from(["master"]).unwrap().flags;
         let identity = crate::run::identity(&flags, "127.0.0.1:5050".parse().unwrap());
         let options = flags.options().unwrap();
         let budgets = Budgets::of(options.memory_budget);
         let config = crate::run::config(&flags, options, identity);
-        let nothing = MasterCore::new(config, Recovered::default(), Clock::new().now()).snapshot();
-        let ttl = Duration::from_secs(8);
+        let mut core = MasterCore::new(config, Recovered::default(), Clock::new().now());
+        let (ttl, keys) = (Duration::from_secs(8), Keys::new("/m"));
         let (role, told) = watch::channel(Role::Following(None));
         let lead = Lead {
             candidate: Candidate {
@@ -200,20 +205,39 @@ mod tests {
             },
             keys,
             cluster: Cluster {
-                name: "paris".to_owned(),
+                name: cluster.to_owned(),
                 new_id: String::new(),
             },
             role,
-            nothing,
+            nothing: core.snapshot(),
         };
         let standing = Standing {
             role: told,
             fence: Fence::closed(),
         };
-        let (_handle, inbox) = Handle::new(budgets, standing);
-        let led = lead.run(inbox, |_| panic!("it leads"), CancellationToken::new());
-        let led = tokio::time::timeout(Duration::from_secs(60), led).await;
-        let error = led.expect("it follows for ever").unwrap_err();
-        assert!(error.to_string().contains("\"berlin\""), "{error}");
+        let (handle, inbox) = Handle::new(budgets, standing);
+        (lead, handle, inbox)
+    }
+
+    /// Found by giving one of three masters another `--cluster`: it ended when the other two were gone.
+    #[tokio::test(start_paused = true)]
+    async fn a_master_of_another_cluster_ends_before_it_is_elected() {
+        for is_led in [true, false] {
+            let etcd = FakeEtcd::start();
+            let (lead, _handle, inbox) = lead(&etcd, "paris");
+            let meta = Meta {
+                name: "berlin".to_owned(),
+                ..Meta::default()
+            };
+            etcd.put(&lead.keys.meta(), meta.encode_to_vec());
+            if is_led {
+                etcd.put(&lead.keys.leader(), "another master");
+            }
+            let led = lead.run(inbox, |_| panic!("it leads"), CancellationToken::new());
+            let led = tokio::time::timeout(Duration::from_secs(60), led).await;
+            let error = led.expect("it follows for ever").unwrap_err();
+            assert!(error.to_string().contains("\"berlin\""), "{error}");
+            assert_eq!(etcd.transactions().len(), 0, "it stood for election");
+        }
     }
 }

@@ -239,17 +239,30 @@ pub fn check_name(keys: &Keys, given: &str, found: &str) -> Result<(), StoreErro
 /// Between two looks at a prefix that no daemon has led below yet, or that cannot be read.
 const NAME_CHECK: Duration = Duration::from_secs(10);
 
+/// Whether the records are of this cluster; false if no daemon has led below the prefix yet.
+///
+/// # Errors
+/// [`StoreError::AnotherCluster`], or they cannot be read.
+pub async fn is_of_cluster(
+    client: &Client,
+    keys: &Keys,
+    cluster: &Cluster,
+) -> Result<bool, StoreError> {
+    match read_meta(client, keys).await? {
+        Some(found) => check_name(keys, &cluster.name, &found.name).map(|()| true),
+        None => Ok(false),
+    }
+}
+
 /// Returns when the records turn out to be another cluster's, which may be before a daemon that follows is elected; never
 /// if they are of this one. What else is wrong with them, or with etcd, is for whoever is elected, and for the election.
 pub async fn until_another_cluster(client: &Client, keys: &Keys, cluster: &Cluster) -> StoreError {
     loop {
-        if let Ok(Some(found)) = read_meta(client, keys).await {
-            match check_name(keys, &cluster.name, &found.name) {
-                Err(error) => return error,
-                Ok(()) => std::future::pending().await,
-            }
+        match is_of_cluster(client, keys, cluster).await {
+            Ok(true) => std::future::pending().await,
+            Err(error @ StoreError::AnotherCluster { .. }) => return error,
+            Ok(false) | Err(_) => tokio::time::sleep(NAME_CHECK).await,
         }
-        tokio::time::sleep(NAME_CHECK).await;
     }
 }
 
