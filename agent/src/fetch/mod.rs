@@ -8,7 +8,9 @@
 
 mod beneath;
 mod metered;
+mod pax;
 mod source;
+mod tar_entries;
 #[cfg(test)]
 mod tests;
 mod unpack;

@@ -9,15 +9,15 @@ use std::io::{self, BufReader, Read, Seek};
 use std::sync::Arc;
 
 use super::beneath::Folder;
-use super::metered::Paid;
 use super::source::{copy, copy_paid};
+use super::tar_entries::{TarEntries, TarEntry, not_unpacked};
 use super::zip_directory::{Allowance, Bounded, check};
 use super::{Budget, Cancel, Step, StepError};
 
 /// What decompressing may take, in KiB; xz's largest preset takes 65 MB.
 const XZ_MEMORY_KIB: u32 = 128 * 1024;
 /// A name longer than this is nobody's.
-const NAME_BYTES_MAX: u64 = 64 * 1024;
+pub(super) const NAME_BYTES_MAX: u64 = 64 * 1024;
 
 /// Unpacks a file if its name is that of an archive.
 pub(super) fn unpack(name: &str, file: &File, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
@@ -72,15 +72,8 @@ impl Seek for Stoppable {
     }
 }
 
-/// Names too long for a header, which come before their entry.
-#[derive(Default)]
-struct Long {
-    name: Option<String>,
-    link: Option<String>,
-}
-
 /// Why an archive cannot be read on: a limit, or that it is damaged.
-fn broken(error: io::Error) -> StepError {
+pub(super) fn broken(error: io::Error) -> StepError {
     match error.downcast() {
         Ok(limit) => limit,
         Err(error) => format!("the archive is damaged: {error}").into(),
@@ -90,41 +83,14 @@ fn broken(error: io::Error) -> StepError {
 pub(super) fn unpack_tar(reader: impl Read, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
     use tar::EntryType as Kind;
     let budget = RefCell::new(budget);
-    // Paid for here, so that what is skipped costs the same as what is written.
-    let mut archive = tar::Archive::new(Paid::new(reader, &budget));
-    let mut long = Long::default();
-    // Raw, so that a long name is read by us, and to a limit.
-    for entry in archive.entries().map_err(broken)?.raw(true) {
-        let mut entry = entry.map_err(broken)?;
-        budget.borrow_mut().spend_entry()?;
-        let kind = entry.header().entry_type();
-        match kind {
-            Kind::GNULongName => {
-                long.name = Some(read_name(&mut entry)?);
-                continue;
-            }
-            Kind::GNULongLink => {
-                long.link = Some(read_name(&mut entry)?);
-                continue;
-            }
-            Kind::XHeader => {
-                read_pax(&read_name(&mut entry)?, &mut long);
-                continue;
-            }
-            Kind::XGlobalHeader => continue,
-            _ => {}
-        }
-        let Long { name, link } = std::mem::take(&mut long);
-        let name = match name {
-            Some(name) => name,
-            None => text(&entry.header().path_bytes())?,
-        };
-        let link = match (link, entry.header().link_name_bytes()) {
-            (Some(link), _) => Some(link),
-            (None, Some(bytes)) => Some(text(&bytes)?),
-            (None, None) => None,
-        };
-        let mode = entry.header().mode().unwrap_or(0o644);
+    let mut entries = TarEntries::new(reader, &budget);
+    while let Some(TarEntry {
+        kind,
+        name,
+        link,
+        mode,
+    }) = entries.next_entry()?
+    {
         match (kind, link) {
             (Kind::Directory, _) => sandbox.make_folder(&name)?,
             (Kind::Symlink, Some(target)) => sandbox.symlink(&name, &target)?,
@@ -134,24 +100,20 @@ pub(super) fn unpack_tar(reader: impl Read, sandbox: &Folder, budget: &mut Budge
             }
             (Kind::Regular | Kind::Continuous, _) => {
                 let mut to = sandbox.create(&name, mode)?;
-                copy_paid(&mut entry, &mut to, &budget)?;
+                copy_paid(&mut entries, &mut to, &budget)?;
             }
-            (other, _) => {
-                return Err(
-                    format!("{name:?} is of a kind that is not unpacked: {other:?}").into(),
-                );
-            }
+            (other, _) => return Err(not_unpacked(&name, other)),
         }
     }
     Ok(())
 }
 
-fn text(bytes: &[u8]) -> Step<String> {
+pub(super) fn text(bytes: &[u8]) -> Step<String> {
     let text = str::from_utf8(bytes).map_err(|_| "a name in the archive is not UTF-8");
     Ok(text?.trim_end_matches('\0').to_owned())
 }
 
-fn read_name(entry: &mut impl Read) -> Step<String> {
+pub(super) fn read_name(entry: &mut impl Read) -> Step<String> {
     let mut bytes = Vec::new();
     let mut limited = entry.take(NAME_BYTES_MAX + 1);
     limited.read_to_end(&mut bytes).map_err(broken)?;
@@ -159,26 +121,6 @@ fn read_name(entry: &mut impl Read) -> Step<String> {
         return Err("a name in the archive is too long".into());
     }
     text(&bytes)
-}
-
-/// `<length> <key>=<value>\n`, again and again.
-fn read_pax(records: &str, long: &mut Long) {
-    let mut rest = records;
-    while let Some((length, _)) = rest.split_once(' ') {
-        let length = length.parse().unwrap_or(0);
-        let Some(record) = rest.get(..length).filter(|_| length > 0) else {
-            return;
-        };
-        rest = rest.get(length..).unwrap_or_default();
-        let pair = record
-            .split_once(' ')
-            .and_then(|(_, pair)| pair.split_once('='));
-        match pair.map(|(key, value)| (key, value.trim_end_matches('\n'))) {
-            Some(("path", value)) => long.name = Some(value.to_owned()),
-            Some(("linkpath", value)) => long.link = Some(value.to_owned()),
-            _ => {}
-        }
-    }
 }
 
 const KIND_BITS: u32 = 0o170_000;

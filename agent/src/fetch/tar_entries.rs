@@ -1,0 +1,153 @@
+//! The entries of a tar archive in their order, each with what the extended headers before it say.
+//!
+//! The library reads the fields of a header. Which bytes are whose is decided here, because an extended header may be the
+//! only one that tells the size of an entry. Invariant: memory does not grow with what an extended header holds.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+
+use tar::{EntryType as Kind, Header};
+
+use super::metered::Paid;
+use super::pax::Extended;
+use super::unpack::{broken, read_name, text};
+use super::{Budget, Step, StepError};
+
+const BLOCK_BYTES: u64 = 512;
+
+/// One of them; its data is read from [`TarEntries`].
+#[derive(Debug)]
+pub(super) struct TarEntry {
+    pub(super) kind: Kind,
+    pub(super) name: String,
+    /// Where a link leads.
+    pub(super) link: Option<String>,
+    pub(super) mode: u32,
+}
+
+/// An archive, of which every byte is paid for, so that what is skipped costs the same as what is written. As a reader it
+/// gives the data of the present entry.
+pub(super) struct TarEntries<'cell, 'budget, R> {
+    reader: Paid<'cell, 'budget, R>,
+    budget: &'cell RefCell<&'budget mut Budget>,
+    /// Bytes of the present entry that are not read yet.
+    data: u64,
+    /// What follows them until the next header.
+    padding: u64,
+}
+
+impl<'cell, 'budget, R: Read> TarEntries<'cell, 'budget, R> {
+    pub(super) fn new(reader: R, budget: &'cell RefCell<&'budget mut Budget>) -> Self {
+        Self {
+            reader: Paid::new(reader, budget),
+            budget,
+            data: 0,
+            padding: 0,
+        }
+    }
+
+    /// The next entry, whatever is left of the data of the present one; none at the end.
+    pub(super) fn next_entry(&mut self) -> Step<Option<TarEntry>> {
+        let mut extended = Extended::default();
+        while let Some(header) = self.next_header()? {
+            self.budget.borrow_mut().spend_entry()?;
+            let kind = header.entry_type();
+            let is_extension = matches!(
+                kind,
+                Kind::GNULongName | Kind::GNULongLink | Kind::XHeader | Kind::XGlobalHeader
+            );
+            let size = match extended.size.filter(|_| !is_extension) {
+                Some(size) => size,
+                None => header.entry_size().map_err(broken)?,
+            };
+            self.data = size;
+            self.padding = size.wrapping_neg() % BLOCK_BYTES;
+            match kind {
+                Kind::GNULongName => extended.name = Some(read_name(self)?),
+                Kind::GNULongLink => extended.link = Some(read_name(self)?),
+                Kind::XHeader => extended.read(&mut *self)?,
+                Kind::XGlobalHeader => {}
+                kind => return entry_of(&header, kind, extended).map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_header(&mut self) -> Step<Option<Header>> {
+        let unread = self.data.saturating_add(self.padding);
+        let mut rest = self.reader.by_ref().take(unread);
+        if io::copy(&mut rest, &mut io::sink()).map_err(broken)? < unread {
+            return Err(ends_early().into());
+        }
+        (self.data, self.padding) = (0, 0);
+        let mut header = Header::new_old();
+        let mut block = Vec::with_capacity(header.as_bytes().len());
+        let mut next = self.reader.by_ref().take(BLOCK_BYTES);
+        next.read_to_end(&mut block).map_err(broken)?;
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        if block.len() < header.as_bytes().len() {
+            return Err(ends_early().into());
+        }
+        header.as_mut_bytes().copy_from_slice(&block);
+        // The sum was made with blanks in its own place.
+        let own = 148..156;
+        let bytes = (0..).zip(&block).map(|(at, byte)| match own.contains(&at) {
+            true => u32::from(b' '),
+            false => u32::from(*byte),
+        });
+        match header.cksum().map_err(broken)? == bytes.sum::<u32>() {
+            true => Ok(Some(header)),
+            false => Err("the archive is damaged: the sum of a header is wrong".into()),
+        }
+    }
+}
+
+fn entry_of(header: &Header, kind: Kind, extended: Extended) -> Step<TarEntry> {
+    let name = match extended.name {
+        Some(name) => name,
+        None => text(&header.path_bytes())?,
+    };
+    if extended.is_sparse {
+        return Err(not_unpacked(&name, Kind::GNUSparse));
+    }
+    let link = match (extended.link, header.link_name_bytes()) {
+        (Some(link), _) => Some(link),
+        (None, Some(bytes)) => Some(text(&bytes)?),
+        (None, None) => None,
+    };
+    Ok(TarEntry {
+        kind,
+        name,
+        link,
+        mode: header.mode().unwrap_or(0o644),
+    })
+}
+
+pub(super) fn not_unpacked(name: &str, kind: Kind) -> StepError {
+    format!("{name:?} is of a kind that is not unpacked: {kind:?}").into()
+}
+
+fn ends_early() -> &'static str {
+    "the archive is damaged: it ends within an entry"
+}
+
+impl<R: Read> Read for TarEntries<'_, '_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.data == 0 || buffer.is_empty() {
+            return Ok(0);
+        }
+        let count = self.reader.by_ref().take(self.data).read(buffer)?;
+        if count == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the archive ends within it",
+            ));
+        }
+        self.data = self
+            .data
+            .saturating_sub(u64::try_from(count).unwrap_or(u64::MAX));
+        Ok(count)
+    }
+}
