@@ -31,6 +31,8 @@ pub(crate) enum Stage {
 pub(crate) struct Composed {
     /// A limit or the headroom made it smaller.
     pub(crate) reduction: Option<Reduction>,
+    /// Nothing was left of the kind that this speaks of.
+    gives_nothing: bool,
     /// Something of it counts toward a guarantee.
     pub(crate) serves_guarantee: bool,
 }
@@ -280,7 +282,10 @@ impl Allocator {
         offered.guaranteed += guaranteed;
         offered.burst += burst;
         offered.of += amount;
-        if burst < rest {
+        // What leaves nothing of a kind is in the way, whatever is left of the kinds after it.
+        let gives_nothing = guaranteed + burst == 0;
+        if burst < rest && (gives_nothing || !composed.gives_nothing) {
+            composed.gives_nothing = gives_nothing;
             composed.reduction = Some(match share {
                 _ if slack - guaranteed <= surplus.min(part) => Reduction::Limit(kind),
                 Some(share) if part < surplus => share.reduction(),
