@@ -459,11 +459,11 @@ mod tests {
     #[test]
     fn what_is_nested_is_found_by_its_folders() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        for (trees, unified) in [(&["pids", "freezer"][..], None), (&[][..], Some("pids"))] {
+        for (trees, unified) in [(&["freezer"][..], None), (&[][..], Some(""))] {
             let kind = dir.path().join(format!("{}", trees.len()));
             std::fs::create_dir(&kind).expect("made");
             let host = fixture(&kind, trees, unified);
-            let needed = [Controller::Pids, Controller::Freezer];
+            let needed = [Controller::Freezer];
             let layout = Layout::new(&host, Path::new("meseta"), &name("i1"), &needed);
             let layout = layout.expect("placed");
             layout.create_instance().expect("made");

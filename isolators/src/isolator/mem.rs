@@ -263,10 +263,22 @@ fn usage_v1(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage
         memory.swap_bytes,
         memory.unevictable_bytes,
     ] = stat.unwrap_or([None; 5]);
+    pressure_v1(source, group, memory);
+}
+
+/// Events of pressure, as far as the group is there: its end is told like an event of each level.
+fn pressure_v1(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
     let events = |level| source.files.pressure_events(&group.dir, level);
     memory.low_pressure = events("low");
     memory.medium_pressure = events("medium");
     memory.critical_pressure = events("critical");
+    // Asked after them: the files of a group go before that is told.
+    if source.number(group, "memory.usage_in_bytes").is_none() {
+        source.files.forget_events(&group.dir);
+        memory.low_pressure = None;
+        memory.medium_pressure = None;
+        memory.critical_pressure = None;
+    }
     // One that comes between two readings is in the second only, and counts in the first too.
     memory.medium_pressure = memory.medium_pressure.max(memory.critical_pressure);
     memory.low_pressure = memory.low_pressure.max(memory.medium_pressure);

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use libtest_mimic::Failed;
-use meseta_isolators::{ContainerError, SLOW_EVERY, Sampler};
+use meseta_isolators::{ContainerError, Controller, SLOW_EVERY, Sampler};
 
 use crate::Test;
 use crate::test_node::{TestNode, same};
@@ -12,6 +12,7 @@ use crate::test_node::{TestNode, same};
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     samples_are_the_kernels_figures,
     pressure_on_memory_is_counted_by_level,
+    the_end_of_a_memory_group_is_no_pressure,
     a_container_that_ends_disturbs_no_other,
 ];
 
@@ -97,6 +98,41 @@ fn pressure_on_memory_is_counted_by_level(test_node: &TestNode) -> Result<(), Fa
         }
         test_node.close();
         test_node.open(|_| ())?;
+    }
+    test_node.destroy(&spec, &launched)
+}
+
+/// Somebody moved what ran in it out and removed it: version 1 tells that like an event of each level.
+fn the_end_of_a_memory_group_is_no_pressure(test_node: &TestNode) -> Result<(), Failed> {
+    let (spec, launched) = test_node.sleeper("c")?;
+    let groups = test_node.groups(&spec.name);
+    let group = groups.of(Controller::Memory).ok_or("no group")?;
+    let mut sampler = Sampler::new(DESCRIPTORS);
+    let mut levels = || {
+        let mut last = [None; 3];
+        for _ in 0..=SLOW_EVERY {
+            sampler.begin_sweep();
+            let memory = test_node
+                .with(|containers| sampler.sample(containers, &spec.name, None, Duration::ZERO))?
+                .memory;
+            last = [
+                memory.low_pressure,
+                memory.medium_pressure,
+                memory.critical_pressure,
+            ];
+        }
+        Ok::<_, Failed>(last)
+    };
+    if group.dir.join("memory.pressure_level").exists() {
+        same(levels()?, [Some(0); 3])?;
+        let around = group.dir.parent().ok_or("nothing around it")?;
+        for pid in fs::read_to_string(group.dir.join("cgroup.procs"))?.lines() {
+            fs::write(around.join("cgroup.procs"), pid)?;
+        }
+        fs::remove_dir(&group.dir)?;
+        same(levels()?, [None; 3])?;
+        fs::create_dir(&group.dir)?;
+        same(levels()?, [Some(0); 3])?;
     }
     test_node.destroy(&spec, &launched)
 }

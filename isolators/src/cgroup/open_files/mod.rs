@@ -138,6 +138,20 @@ impl Files {
         inner.kept.last_mut().and_then(|kept| kept.state.events())
     }
 
+    /// The group is gone, and what it told with it: one that is made in its place is watched from its beginning.
+    pub(crate) fn forget_events(&self, dir: &Arc<Path>) {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let before = inner.kept.len();
+        inner.kept.retain(|kept| {
+            let is_event = matches!(kept.state, State::Events(..));
+            !is_event || !kept.is_in(dir)
+        });
+        if let Some(budget) = &inner.budget {
+            (inner.kept.len()..before).for_each(|_| budget.give_back());
+        }
+    }
+
     /// How many files are open.
     #[cfg(test)]
     fn open(&self) -> usize {
