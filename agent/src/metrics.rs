@@ -13,7 +13,7 @@ mod text;
 use std::collections::BTreeMap;
 
 use meseta_daemon::descriptors;
-use meseta_resources::Resources;
+use meseta_resources::{Resources, Role};
 
 use crate::checkpoint::DiskCondition;
 use crate::context::Context;
@@ -231,24 +231,42 @@ fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
             updates,
         );
     }
-    for (role, tasks) in counters.tasks_out_of_memory.iter() {
-        let role = role.as_ref().map(|role| role.as_str()).unwrap_or_default();
-        builder.add(
-            "meseta_agent_tasks_out_of_memory_total",
-            &[("role", role)],
-            number(*tasks),
-        );
-    }
+    let roles = snapshot.executors().map(|executor| &executor.role);
+    out_of_memory(builder, &counters.tasks_out_of_memory, roles);
     let errors = number(counters.container_launch_errors);
     builder.one("meseta_agent_container_launch_errors_total", errors);
     let errors = count(counters.recovery_errors);
     builder.one("meseta_agent_recovery_errors_total", errors);
-    let allocated = snapshot.allocated();
+    resources(builder, &snapshot.resources, &snapshot.allocated());
+}
+
+/// Also roles of executors whose tasks have not run out of memory: of a counter that begins with its first event nobody
+/// sees an increase.
+fn out_of_memory<'a>(
+    builder: &mut MetricsBuilder,
+    counts: &BTreeMap<Option<Role>, u64>,
+    roles: impl Iterator<Item = &'a Option<Role>>,
+) {
+    let mut all: BTreeMap<_, _> = roles.map(|role| (role, 0)).collect();
+    all.extend(counts.iter().map(|(role, tasks)| (role, *tasks)));
+    for (role, tasks) in all {
+        let role = role.as_ref().map(Role::as_str).unwrap_or_default();
+        builder.add(
+            "meseta_agent_tasks_out_of_memory_total",
+            &[("role", role)],
+            number(tasks),
+        );
+    }
+}
+
+/// Of what is not oversubscribed: that is no part of the agent's resources, see [`revocable`].
+fn resources(builder: &mut MetricsBuilder, total: &Resources, allocated: &Resources) {
+    let (total, allocated) = (total.unrevocable(), allocated.unrevocable());
     for name in ["cpus", "mem", "disk", "gpus"] {
-        let of = |resources: &Resources| scalar(resources, name);
         let labels = [("name", name)];
-        builder.add("meseta_agent_resources", &labels, of(&snapshot.resources));
-        builder.add("meseta_agent_resources_allocated", &labels, of(&allocated));
+        let (total, allocated) = (scalar(&total, name), scalar(&allocated, name));
+        builder.add("meseta_agent_resources", &labels, total);
+        builder.add("meseta_agent_resources_allocated", &labels, allocated);
     }
 }
 
@@ -302,5 +320,45 @@ mod tests {
             text.contains("meseta_agent_tasks{state=\"running\"} 3\n"),
             "{text}"
         );
+    }
+
+    fn lines(builder: MetricsBuilder) -> Vec<String> {
+        let text = builder.into_text();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect()
+    }
+
+    /// An agent of four CPUs had allocated seven of them.
+    #[test]
+    fn what_is_oversubscribed_is_not_allocated_of_the_agents_resources() {
+        let parse = |text| Resources::parse(text, &Role::star()).expect("resources");
+        let mut allocated = parse("cpus:4;mem:64");
+        for resource in parse("cpus:3").with_revocable(true).iter() {
+            allocated.insert(resource.clone());
+        }
+        let mut builder = MetricsBuilder::default();
+        resources(&mut builder, &parse("cpus:4;mem:512"), &allocated);
+        let lines = lines(builder);
+        for line in [
+            "meseta_agent_resources{name=\"cpus\"} 4",
+            "meseta_agent_resources_allocated{name=\"cpus\"} 4",
+            "meseta_agent_resources_allocated{name=\"mem\"} 64",
+        ] {
+            assert!(lines.iter().any(|one| one == line), "{line}: {lines:?}");
+        }
+    }
+
+    /// The first task of a role that ran out of memory was no increase of anything.
+    #[test]
+    fn tasks_out_of_memory_are_counted_from_zero_on() {
+        let role = |name: &str| Some(Role::new(name).expect("a role"));
+        let counts = BTreeMap::from([(role("gone"), 2), (role("eng"), 1)]);
+        let roles = [role("eng"), role("ads"), None, role("ads")];
+        let mut builder = MetricsBuilder::default();
+        out_of_memory(&mut builder, &counts, roles.iter());
+        let expected = [("", 0), ("ads", 0), ("eng", 1), ("gone", 2)].map(|(role, tasks)| {
+            format!("meseta_agent_tasks_out_of_memory_total{{role=\"{role}\"}} {tasks}")
+        });
+        assert_eq!(lines(builder), expected);
     }
 }

@@ -24,7 +24,7 @@ meseta_agent_looks_repeated_total Looks at a container, its record or a checkpoi
 meseta_agent_framework_messages_dropped_total Messages between frameworks and executors that were dropped because they were not read, by receiver.
 meseta_agent_executor_streams_ended_total Streams to executors that were ended because they were not read.
 meseta_agent_resources The agent's resources, by name (MB for mem and disk).
-meseta_agent_resources_allocated What live tasks hold of them.
+meseta_agent_resources_allocated What live tasks hold of them, without what is oversubscribed.
 meseta_agent_container_cpu_user_seconds_total CPU time in user mode.
 meseta_agent_container_cpu_system_seconds_total CPU time in the kernel.
 meseta_agent_container_cpus_requested CPUs that were requested.
@@ -53,7 +53,7 @@ meseta_agent_host_pressure_ratio Share of the last ten seconds that the machine 
 meseta_agent_host_cpus Processors online.
 meseta_agent_host_load Load average, by minutes.
 meseta_agent_host_memory_bytes The machine's memory, by kind.
-meseta_agent_tasks_out_of_memory_total Tasks that ended at a limit of memory, by the role of their executor.
+meseta_agent_tasks_out_of_memory_total Tasks that ended at a limit of memory, by the role of their executor; 0 of roles at work here.
 process_cpu_seconds_total CPU time of the agent itself.
 process_resident_memory_bytes Resident memory of the agent itself.
 process_open_fds Open file descriptors of the agent itself.
@@ -108,5 +108,22 @@ mod tests {
             shown += 1;
         }
         assert!(shown > 20, "{shown}");
+    }
+
+    /// Series of a container end with it, and a kill for want of memory ends most containers: panels showed none.
+    #[test]
+    fn panels_on_memory_that_ran_out_know_of_containers_that_are_gone() {
+        let text = include_str!("../../../docs/grafana/nodes.json");
+        let page: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let panels = page["panels"].as_array().expect("panels");
+        let mut found = 0;
+        for panel in panels.iter().map(serde_json::Value::to_string) {
+            if panel.contains("meseta_agent_container_oom_kills_total") {
+                found += 1;
+                let of_tasks = panel.contains("meseta_agent_tasks_out_of_memory_total");
+                assert!(of_tasks, "{panel}");
+            }
+        }
+        assert!(found > 0);
     }
 }

@@ -7,23 +7,22 @@ use meseta_estimators::Level;
 use super::{MetricsBuilder, count, number, scalar};
 use crate::context::Context;
 use crate::core::Snapshot;
-use crate::oversubscription::Role;
+use crate::oversubscription::{FAILURE_KINDS, PLUGIN_DETECTOR, Role};
 
 /// Kinds of resources that can be oversubscribed.
 const NAMES: [&str; 4] = ["cpus", "mem", "disk", "gpus"];
-/// Corrections that are shown also before the first of them.
-const CORRECTIONS: [(&str, &str); 5] = [
+/// Corrections that are shown also before the first of them, whose increase nobody would see: all evictions.
+const CORRECTIONS: [(&str, &str); 10] = [
     ("load-5min", "kill"),
     ("load-15min", "kill"),
     ("cpu-util", "throttle"),
     ("cpu-util", "kill"),
+    ("psi-cpu", "kill"),
+    ("psi-mem-some", "kill"),
+    ("psi-mem-full", "kill"),
     ("mem-watermark", "kill"),
-];
-
-/// Failures of plug-ins, the same.
-const PLUGINS: [(Role, &str); 2] = [
-    (Role::Estimator, "deadline"),
-    (Role::Controller, "deadline"),
+    ("be-satisfaction", "kill"),
+    (PLUGIN_DETECTOR, "kill"),
 ];
 
 /// Those of oversubscription, in the same form as [`super::FAMILIES`].
@@ -92,7 +91,9 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
     corrections(builder, snapshot);
     let preempted = number(snapshot.counters.executors_preempted);
     builder.one("meseta_agent_executors_preempted_total", preempted);
-    let mut failures: BTreeMap<_, _> = PLUGINS.iter().map(|key| (*key, 0)).collect();
+    let roles = [Role::Estimator, Role::Controller];
+    let kinds = roles.map(|role| FAILURE_KINDS.map(|kind| ((role, kind), 0)));
+    let mut failures: BTreeMap<_, _> = kinds.into_iter().flatten().collect();
     failures.extend(context.plugin_failures.counts());
     for ((plugin, kind), failures) in failures {
         let labels = [("plugin", plugin.as_str()), ("kind", kind)];

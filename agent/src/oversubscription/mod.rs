@@ -37,7 +37,7 @@ use deprived::{Deprived, Stalls};
 use health::Health;
 use host::HostReader;
 pub use modules::ModulesError;
-pub(crate) use plugin::Role;
+pub(crate) use plugin::{DETECTOR as PLUGIN_DETECTOR, FAILURE_KINDS, Role};
 use plugin::{Answer, Failure, Plugin, Question};
 use sample::Clocks;
 

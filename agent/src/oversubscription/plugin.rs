@@ -31,6 +31,8 @@ const CORRECTIONS_MAX: usize = 4096;
 const REASON_CHARS_MAX: usize = 512;
 /// The detector that corrections of plug-ins are counted under.
 pub(crate) const DETECTOR: &str = "plugin";
+/// The kinds of [`Failure`].
+pub(crate) const FAILURE_KINDS: [&str; 4] = ["deadline", "garbage", "refused", "unreachable"];
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub(crate) enum Role {
@@ -53,7 +55,7 @@ impl Role {
 /// Why there is no answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Failure {
-    /// The kind, for a metric's label.
+    /// The kind, for a metric's label: one of [`FAILURE_KINDS`].
     pub(crate) kind: &'static str,
     /// The reason, as a text.
     pub(crate) why: String,
@@ -350,6 +352,20 @@ mod tests {
         estimate(&wire::Oversubscribable {
             resources: vec![resource],
         })
+    }
+
+    #[test]
+    fn every_failure_is_of_a_kind_that_is_counted_from_zero_on() {
+        let question = Question {
+            usage: Arc::default(),
+            allocated: Resources::default(),
+        };
+        let of = |code| Failure::of(&tonic::Status::new(tonic::Code::from(code), ""), &question);
+        let mut all: Vec<_> = (0..17).map(of).collect();
+        all.extend([Failure::garbage(""), Failure::late()]);
+        for failure in all {
+            assert!(FAILURE_KINDS.contains(&failure.kind), "{failure:?}");
+        }
     }
 
     #[test]
