@@ -481,7 +481,13 @@ fn removal_interval(text: &str) -> Result<Duration, FlagError> {
         .filter(|count| *count > 0)
         .ok_or_else(|| error("COUNT must be a whole number above 0".to_owned()))?;
     let duration = parse_duration(duration.trim()).map_err(|reason| error(reason.to_string()))?;
-    Ok(duration.min(INTERVAL_MAX) / count)
+    let interval = duration.min(INTERVAL_MAX) / count;
+    if interval.is_zero() {
+        // No time between two is what `none` stands for.
+        let reason = "leaves no time between two agents; give `none` for no limit";
+        return Err(error(reason.to_owned()));
+    }
+    Ok(interval)
 }
 
 fn roles(text: &str) -> Result<BTreeSet<Role>, FlagError> {
@@ -634,6 +640,16 @@ mod tests {
                 .is_zero()
         );
         assert_eq!(options.allocator.min_allocatable.len(), 2);
+    }
+
+    /// It was taken, and meant no limit at all.
+    #[test]
+    fn a_rate_of_removal_without_time_is_refused() {
+        for rate in ["1/0secs", "1000000000/1ns"] {
+            let given = flags(&[&format!("--agent_removal_rate_limit={rate}")]);
+            let error = given.options().expect_err(rate).to_string();
+            assert!(error.contains("`none`"), "{error}");
+        }
     }
 
     #[test]
