@@ -2,13 +2,14 @@
 //!
 //! The daemons declare their flags once, with clap; here they get the environment names
 //! (`MESETA_<FLAG>`), the Mesos spellings (`--no-flag`, `--flag=file:///path`) and the TOML file of
-//! `--config`; [`refusal`] says why they are not understood. Invariant: an unknown flag or key is an error that names
+//! `--config`; [`refusal`] says why they are not understood, and [`origin`] where a refused value stands. Invariant: an unknown flag or key is an error that names
 //! the near one; nothing is read silently from anywhere else.
 
 mod completions;
 mod files;
 mod groups;
 mod man;
+mod origin;
 mod refusal;
 
 use std::collections::BTreeMap;
@@ -217,17 +218,21 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
         let known = arg.to_str().and_then(|text| with_underscores(text, daemon));
         known.map_or(arg, OsString::from)
     };
-    let args = with_config(args.into_iter().map(plain).collect(), daemon)?;
-    let from_file = args.iter().any(|arg| files::is_text_of_file(arg, daemon));
-    let args = args
-        .into_iter()
-        .map(|a| rewrite(a, daemon))
+    let typed: Vec<OsString> = args.into_iter().map(plain).collect();
+    let merged = with_config(typed.clone(), daemon)?;
+    let from_file = merged.iter().any(|arg| files::is_text_of_file(arg, daemon));
+    let args = merged
+        .iter()
+        .map(|arg| rewrite(arg.clone(), daemon))
         .collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = flag_names(daemon);
     let name = daemon.get_name().to_owned();
     let texts = files::texts(daemon);
     let matches = command.try_get_matches_from(args);
-    let matches = matches.map_err(|error| Refusal::of_daemon(error, from_file))?;
+    let matches = matches.map_err(|error| {
+        let place = origin::place(&error, &name, &typed, &merged);
+        Refusal::of_daemon(error, place, from_file)
+    })?;
     let of_daemon = matches.subcommand_matches(&name);
     let further_files = from_file || of_daemon.is_some_and(|m| files::are_read_later(m, &texts));
     let view = of_daemon.map(|m| view(m, &names)).unwrap_or_default();
@@ -422,7 +427,10 @@ fn with_config(args: Vec<OsString>, daemon: &Command) -> Result<Vec<OsString>, R
     let names = flag_names(daemon);
     let mut extra = Vec::new();
     for (key, value) in &table {
-        if !names.contains(key) || key == "config" {
+        if key == "config" {
+            return Err(Refusal::ConfigItself { path });
+        }
+        if !names.contains(key) {
             return Err(Refusal::ConfigKey {
                 path,
                 key: key.clone(),
@@ -620,6 +628,29 @@ mod tests {
             "| `{long}` | {} | {help} |\n",
             default.replace('|', "\\|")
         ))
+    }
+
+    /// clap names the flag as it would be typed, and nobody had typed it.
+    #[test]
+    fn a_refused_value_is_told_with_the_place_where_it_stands() {
+        let (file, flag) = config("authenticate_http_readonly = 1\n");
+        let told = |flags: &[&str]| {
+            let line = ["meseta", "agent", "--master=h:1", "--work_dir=/x"];
+            let refusal = parse(args(&[&line[..], flags].concat())).expect_err("refused");
+            refusal.to_string()
+        };
+        let place = format!("`authenticate_http_readonly` in {}", file.path().display());
+        assert!(told(&[&flag]).contains(&place), "{}", told(&[&flag]));
+        let typed = told(&["--authenticate-http-readonly=1"]);
+        assert!(typed.contains("invalid value '1'"), "{typed}");
+        assert!(!typed.contains("the value is"), "{typed}");
+    }
+
+    #[test]
+    fn a_file_does_not_name_itself() {
+        let (_file, flag) = config("config = \"x\"\n");
+        let told = refusal(&flag);
+        assert!(told.contains("on the command line"), "{told}");
     }
 
     #[test]

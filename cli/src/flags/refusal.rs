@@ -11,9 +11,15 @@ pub(crate) enum Refusal {
     /// clap's own message, or a request for help or the version.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
-    /// clap's own message of a value, where values were read from files.
-    #[error(transparent)]
-    Value(clap::Error),
+    /// clap's own message of a value that is not on the command line, or where values were read from files.
+    #[error("{error}{}", note(.place.as_deref()))]
+    Value {
+        error: clap::Error,
+        /// Where it stands, if that is elsewhere.
+        place: Option<String>,
+        /// Values were read from files, which may be others a moment later.
+        is_from_file: bool,
+    },
     #[error("failed to read {path}, the value of --{flag}")]
     ValueFile {
         flag: String,
@@ -33,6 +39,10 @@ pub(crate) enum Refusal {
         #[source]
         source: Box<toml::de::Error>,
     },
+    #[error(
+        "{path}: `config` cannot be in the file that it names: give it on the command line, or as MESETA_CONFIG in the environment"
+    )]
+    ConfigItself { path: PathBuf },
     #[error("{path}: `{key}` is not a flag of `meseta {daemon}`{hint}")]
     ConfigKey {
         path: PathBuf,
@@ -51,12 +61,19 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// What clap says of a daemon's flags, of which `is_from_file` tells whether values were read from files.
-    pub(super) fn of_daemon(error: clap::Error, is_from_file: bool) -> Self {
+    /// What clap says of a daemon's flags: `place` is where the value stands that it is about, and `is_from_file` tells
+    /// whether values were read from files.
+    pub(super) fn of_daemon(error: clap::Error, place: Option<String>, is_from_file: bool) -> Self {
         use clap::error::ErrorKind;
         match error.kind() {
-            ErrorKind::InvalidValue | ErrorKind::ValueValidation if is_from_file => {
-                Self::Value(error)
+            ErrorKind::InvalidValue | ErrorKind::ValueValidation
+                if is_from_file || place.is_some() =>
+            {
+                Self::Value {
+                    error,
+                    place,
+                    is_from_file,
+                }
             }
             _ => Self::CommandLine(error),
         }
@@ -69,9 +86,18 @@ impl Refusal {
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
-        if let Self::Value(error) = self {
+        if let Self::Value {
+            error,
+            place,
+            is_from_file,
+        } = self
+        {
             let _ = error.print();
-            return ExitCode::FAILURE;
+            eprint!("{}", note(place.as_deref()));
+            return match is_from_file {
+                true => ExitCode::FAILURE,
+                false => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
+            };
         }
         let code = if self.may_pass() {
             ExitCode::FAILURE
@@ -85,12 +111,21 @@ impl Refusal {
     /// Whether the same may be understood a moment later: a file system may not be mounted yet.
     fn may_pass(&self) -> bool {
         match self {
-            Self::ValueFile { .. } | Self::Value(_) => true,
+            Self::ValueFile { .. } => true,
+            Self::Value { is_from_file, .. } => *is_from_file,
             Self::ConfigUnreadable { source, .. } => !exit_code::is_lasting(source),
             Self::CommandLine(_)
             | Self::ConfigSyntax { .. }
+            | Self::ConfigItself { .. }
             | Self::ConfigKey { .. }
             | Self::ConfigValue { .. } => false,
         }
     }
+}
+
+/// What is said after clap's own lines.
+fn note(place: Option<&str>) -> String {
+    place.map_or_else(String::new, |place| {
+        format!("the value is that of {place}\n")
+    })
 }
