@@ -235,10 +235,7 @@ fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
 
 /// A refusal with what helps, on a line of its own.
 pub(super) fn refusal(address: &str, status: StatusCode, words: &str) -> anyhow::Error {
-    let words = words.trim();
-    // The daemons' own words for some of these begin with the code again.
-    let words = words.strip_prefix(&format!("{status}. ")).unwrap_or(words);
-    let words = match words {
+    let words = match words.trim() {
         "" if status == StatusCode::UNAUTHORIZED => "it wants to know who asks",
         "" => "no reason given",
         words => words,
@@ -262,6 +259,8 @@ pub(super) fn refusal_with(
     words: &str,
     hint: Option<String>,
 ) -> anyhow::Error {
+    // The daemons' own words for some of these begin with the code again.
+    let words = words.strip_prefix(&format!("{status}. ")).unwrap_or(words);
     let hint = hint.map(|hint| format!("\nhint: {hint}"));
     anyhow!(
         "{address} answered {status}: {words}{}",
@@ -453,6 +452,22 @@ mod tests {
         assert!(error.to_string().ends_with("give --master=evil:5050"));
         let error = refuse_failure("host:5051", reply()).unwrap_err();
         assert!(!error.to_string().contains("--master"), "{error}");
+    }
+
+    /// `meseta reserve`, which speaks gRPC, said it twice.
+    #[test]
+    fn a_code_is_told_once_whoever_tells_it() {
+        let (forbidden, words) = (StatusCode::FORBIDDEN, "403 Forbidden. No.");
+        for error in [
+            refusal("host:5050", forbidden, words),
+            refusal_with("host:5050", forbidden, words, None),
+        ] {
+            let text = error.to_string();
+            assert!(
+                text.starts_with("host:5050 answered 403 Forbidden: No."),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::bail;
 use clap::Args;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::call;
@@ -110,6 +111,9 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
             task
         })
         .collect();
+    if tasks.is_empty() {
+        options.check_known(items(&body, "tasks"))?;
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     list_all(options.json, &HEADINGS, &tasks, |task| row(task, now))
 }
@@ -132,6 +136,34 @@ fn known_state(given: &str) -> Result<v1::TaskState, String> {
 }
 
 impl Options {
+    /// Refuses a framework or an agent that neither a task nor the master knows.
+    fn check_known(&self, tasks: &[Value]) -> anyhow::Result<()> {
+        let master = &self.master.master;
+        if let Some(requested) = &self.framework
+            && !has_like(tasks, "framework_id", requested)
+        {
+            let body = server::get_json(master, "/frameworks")?;
+            if !is_in(&body, &["frameworks", "completed_frameworks"], requested) {
+                bail!("there is no framework {requested:?}; `meseta frameworks` lists them");
+            }
+        }
+        if let Some(requested) = &self.agent
+            && !has_like(tasks, "slave_id", requested)
+        {
+            const LISTS: [&str; 4] = [
+                "slaves",
+                "recovered_slaves",
+                "unreachable_slaves",
+                "gone_slaves",
+            ];
+            let body = server::get_json(master, "/slaves")?;
+            if !is_in(&body, &LISTS, requested) {
+                bail!("there is no agent {requested:?}; `meseta agents` lists them by id");
+            }
+        }
+        Ok(())
+    }
+
     fn is_meant(&self, task: &Value) -> bool {
         let is_state = |requested: &v1::TaskState| text(task, "state") == requested.as_str_name();
         let is_id = |key: &str, requested: &String| ids::is_like(&text(task, key), requested);
@@ -145,6 +177,17 @@ impl Options {
                 .as_ref()
                 .is_none_or(|requested| is_id("slave_id", requested))
     }
+}
+
+/// Whether one of these has such an id there.
+fn has_like(all: &[Value], key: &str, requested: &str) -> bool {
+    all.iter()
+        .any(|one| ids::is_like(&text(one, key), requested))
+}
+
+fn is_in(body: &Value, lists: &[&str], requested: &str) -> bool {
+    let mut lists = lists.iter();
+    lists.any(|list| has_like(items(body, list), "id", requested))
 }
 
 /// What a task has of a resource, whether it is its own or oversubscribed.
@@ -211,6 +254,43 @@ mod tests {
             assert!(error.contains(name), "{error}");
         }
         assert!(!error.contains("task_"), "{error}");
+    }
+
+    /// It was an empty table, as of one that has no task.
+    #[test]
+    fn a_framework_or_agent_that_is_not_there_is_told() {
+        use super::super::canned;
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            options: Options,
+        }
+        let frameworks =
+            json!({"frameworks": [{"id": "m-0001"}], "completed_frameworks": [{"id": "m-0002"}]});
+        let slaves = json!({"slaves": [{"id": "m-S0"}], "gone_slaves": [{"id": "m-S1"}]});
+        let (master, _asked) = canned::server_with(&[
+            ("GET /frameworks", 200, frameworks),
+            ("GET /slaves", 200, slaves),
+        ]);
+        let tasks = [json!({"framework_id": "m-0003", "slave_id": "m-S2"})];
+        let told = |flag: &str| {
+            let line = ["tasks", "--master", &master, flag];
+            let options = Cli::try_parse_from(line).expect("flags").options;
+            options
+                .check_known(&tasks)
+                .map_err(|error| error.to_string())
+        };
+        for known in ["0001", "0002", "0003", "m-"] {
+            assert_eq!(told(&format!("--framework={known}")), Ok(()), "{known}");
+        }
+        for known in ["S0", "S1", "m-S2"] {
+            assert_eq!(told(&format!("--agent={known}")), Ok(()), "{known}");
+        }
+        let error = told("--framework=zzz").expect_err("none");
+        assert!(error.contains("no framework \"zzz\""), "{error}");
+        let error = told("--agent=S9").expect_err("none");
+        assert!(error.contains("no agent \"S9\""), "{error}");
     }
 
     #[test]

@@ -226,10 +226,7 @@ fn check_masters(options: &Options, agent: &meseta_agent::Flags) -> anyhow::Resu
                 answers.push(answer);
             }
         }
-        let is_elsewhere = |answer| matches!(answer, &rights::Answer::Elsewhere);
-        if !answers.is_empty() && answers.iter().all(is_elsewhere) {
-            findings.push(rights::nobody_leads(masters));
-        }
+        findings.extend(rights::evaluate_leader(masters, &answers));
         findings
     };
     Ok(server::runtime()?.block_on(asking))

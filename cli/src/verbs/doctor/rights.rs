@@ -66,6 +66,8 @@ pub(super) enum Answer {
     },
     /// Another master leads, which alone can say it.
     Elsewhere,
+    /// No master leads yet, as this one says.
+    Nobody(String),
     Refused {
         status: StatusCode,
         words: String,
@@ -120,13 +122,14 @@ fn of_client(address: &str, trusted: Option<&Path>) -> Result<(Client, String), 
 }
 
 fn read(reply: &Reply) -> Answer {
-    let is_early =
-        reply.status == StatusCode::SERVICE_UNAVAILABLE && reply.header("retry-after").is_some();
-    if is_early || reply.status == StatusCode::TEMPORARY_REDIRECT {
-        return Answer::Elsewhere;
-    }
     let words = reply.text().trim().to_owned();
     let status = reply.status;
+    if status == StatusCode::TEMPORARY_REDIRECT {
+        return Answer::Elsewhere;
+    }
+    if status == StatusCode::SERVICE_UNAVAILABLE && reply.header("retry-after").is_some() {
+        return Answer::Nobody(words);
+    }
     let page = serde_json::from_slice::<Value>(&reply.body).ok();
     let actions = page.as_ref().and_then(|page| page.get("actions"));
     let (true, Some(actions)) = (status.is_success(), actions) else {
@@ -145,7 +148,7 @@ fn read(reply: &Reply) -> Answer {
 pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Option<Finding> {
     let who = asker.name();
     let (status, words) = match answer {
-        Answer::Elsewhere => return None,
+        Answer::Elsewhere | Answer::Nobody(_) => return None,
         Answer::Accepted {
             principal,
             may_register,
@@ -214,12 +217,29 @@ pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Opt
     })
 }
 
-/// What is said where none of the masters that were asked could tell.
-pub(super) fn nobody_leads(masters: &str) -> Finding {
-    Finding::warning(
-        format!("credentials are not looked at: none of the masters {masters} leads"),
-        "name all masters of the cluster with --master, or try again in a moment",
-    )
+/// Judges all answers of these masters together: where none leads, no verb and no agent gets anywhere.
+pub(super) fn evaluate_leader(masters: &str, answers: &[Answer]) -> Option<Finding> {
+    let is_silent = |answer: &Answer| matches!(answer, Answer::Elsewhere | Answer::Nobody(_));
+    if answers.is_empty() || !answers.iter().all(is_silent) {
+        return None;
+    }
+    let why = answers.iter().find_map(|answer| match answer {
+        Answer::Nobody(why) => Some(why),
+        _ => None,
+    });
+    Some(match why {
+        Some(why) if !answers.contains(&Answer::Elsewhere) => Finding::problem(
+            format!("none of the masters {masters} leads: {why}"),
+            "try again in a moment; else start the others and see to etcd (`etcdctl endpoint health`): the masters' logs say \
+             what they wait for",
+        ),
+        _ => Finding::warning(
+            format!(
+                "credentials are not looked at: another master than {masters} leads, which alone knows them"
+            ),
+            "name all masters of the cluster with --master",
+        ),
+    })
 }
 
 #[cfg(test)]
@@ -301,6 +321,25 @@ mod tests {
         assert_eq!(evaluate("m", &agent, &Answer::Elsewhere), None);
     }
 
+    /// Only the master that did not answer was told of, and not that the others follow nobody.
+    #[test]
+    fn masters_of_which_none_leads_are_a_problem() {
+        let nobody = || Answer::Nobody("No master leads at the moment".to_owned());
+        let severity = |answers: &[Answer]| {
+            let found = evaluate_leader("a,b", answers)?;
+            assert!(found.what.contains("a,b"), "{found}");
+            Some(found.severity)
+        };
+        assert_eq!(severity(&[]), None);
+        assert_eq!(
+            severity(&[Answer::Elsewhere, accepted(None, true), nobody()]),
+            None
+        );
+        assert_eq!(severity(&[nobody(), nobody()]), Some(Severity::Problem));
+        let elsewhere = severity(&[Answer::Elsewhere, nobody()]);
+        assert_eq!(elsewhere, Some(Severity::Warning));
+    }
+
     #[tokio::test]
     async fn a_master_is_asked_as_the_agent_would_be_seen() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -322,6 +361,16 @@ mod tests {
         let elsewhere = json!({"location": "//next:5050/rights"});
         let (follower, _asked) = canned::server_with(&[("GET /rights", 307, elsewhere)]);
         assert_eq!(ask(&follower, &agent).await, Answer::Elsewhere);
+        let why = Answer::Nobody("No master leads at the moment".to_owned());
+        let early = Reply {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            headers: http::HeaderMap::from_iter([(
+                http::header::RETRY_AFTER,
+                http::HeaderValue::from_static("1"),
+            )]),
+            body: "No master leads at the moment".into(),
+        };
+        assert_eq!(read(&early), why);
         let remedy = agent.remedy();
         assert!(remedy.contains("\"node\""), "{remedy}");
     }
