@@ -6,6 +6,7 @@
 mod admission;
 mod peer;
 mod stall;
+mod unread;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -40,6 +41,7 @@ pub(crate) use admission::Network;
 use admission::{Admission, InUse, Limits};
 pub use peer::{Connection, Peer};
 use stall::StallTimeout;
+use unread::ReadOn;
 
 pub use tokio_util::sync::CancellationToken;
 
@@ -354,7 +356,12 @@ async fn call(
     if request.body().is_end_stream() {
         in_use.start();
     }
-    let request = request.map(|body| started_when_read(body, Arc::downgrade(&in_use)));
+    // The streams of gRPC have no end to be waited for, and its clients know what a reset after an answer is.
+    let reads_on = request.version() == Version::HTTP_2 && !is_grpc;
+    let request = request.map(|body| {
+        let body = ReadOn::new(body, reads_on);
+        started_when_read(body, Arc::downgrade(&in_use))
+    });
     let mut response = router.oneshot(request).await?;
     in_use.start();
     if !is_grpc {
@@ -373,8 +380,8 @@ fn add_browser_headers(response: &mut Response<Body>) {
 }
 
 /// The body of a request. Once it is here the request is being answered.
-fn started_when_read(body: Incoming, in_use: Weak<InUse>) -> Body {
-    let poll = move |mut body: Pin<&mut Incoming>, context: &mut Context<'_>| {
+fn started_when_read(body: ReadOn, in_use: Weak<InUse>) -> Body {
+    let poll = move |mut body: Pin<&mut ReadOn>, context: &mut Context<'_>| {
         let polled = body.as_mut().poll_frame(context);
         let is_last = matches!(polled, Poll::Ready(None));
         if (is_last || body.is_end_stream())

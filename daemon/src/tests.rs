@@ -436,3 +436,72 @@ async fn grpc_and_http_share_the_port() {
     server.stop().await;
     events.get_mut().message().await.unwrap_err();
 }
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).unwrap();
+    let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, stream];
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// The kind, flags, stream and payload of the next frame.
+async fn next_frame(connection: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
+    let mut header = [0; 9];
+    connection.read_exact(&mut header).await.unwrap();
+    let [a, b, c, kind, flags, stream @ ..] = header;
+    let length = u32::from_be_bytes([0, a, b, c]);
+    let mut payload = vec![0; usize::try_from(length).unwrap()];
+    connection.read_exact(&mut payload).await.unwrap();
+    (kind, flags, u32::from_be_bytes(stream), payload)
+}
+
+/// Found with curl 7.88 and a master that follows: in half of the calls the redirection was thrown away.
+#[tokio::test]
+async fn an_answer_before_the_body_resets_no_stream_whose_body_still_comes() {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const END_STREAM: u8 = 1;
+    const END_HEADERS: u8 = 4;
+    let server = Running::start(Options::default(), plain).await;
+    let mut connection = TcpStream::connect(server.address).await.unwrap();
+    let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    begin.extend(frame(SETTINGS, 0, 0, &[]));
+    connection.write_all(&begin).await.unwrap();
+    // POST over http to a path that is not there.
+    let headers = b"\x83\x86\x04\x08/nothing\x01\x01a";
+    for (stream, is_ended) in [(1, true), (3, false)] {
+        let request = frame(HEADERS, END_HEADERS, stream, headers);
+        connection.write_all(&request).await.unwrap();
+        loop {
+            let (kind, flags, of, _) = next_frame(&mut connection).await;
+            assert_ne!(kind, RESET, "before the answer is whole");
+            if of == u32::from(stream) && flags & END_STREAM != 0 {
+                break;
+            }
+        }
+        if is_ended {
+            let mut rest = frame(DATA, END_STREAM, stream, &[0; 21]);
+            rest.extend(frame(PING, 0, 0, &[7; 8]));
+            connection.write_all(&rest).await.unwrap();
+        }
+        // What was to be sent before the answer to the ping has come by then.
+        let (expected, unexpected) = if is_ended {
+            (PING, RESET)
+        } else {
+            (RESET, PING)
+        };
+        loop {
+            let (kind, _, _, payload) = next_frame(&mut connection).await;
+            assert_ne!(kind, unexpected, "stream {stream}");
+            if kind == expected {
+                assert!(is_ended || payload == [0; 4], "not without error");
+                break;
+            }
+        }
+    }
+    server.stop().await;
+}
