@@ -23,6 +23,7 @@ use axum::extract::State;
 use http::{Method, Request, Response, StatusCode};
 use meseta_daemon::authentication::{self, Caller};
 use meseta_daemon::body;
+use meseta_daemon::compression;
 use meseta_daemon::page::{self, Page};
 use meseta_daemon::query::Query;
 use meseta_daemon::request;
@@ -40,7 +41,8 @@ use routes::{Permitted, Route};
 
 /// The routes, over what they share.
 pub(crate) fn router(context: Arc<Context>) -> Router {
-    Router::new().fallback(dispatch).with_state(context)
+    let routes = Router::new().fallback(dispatch);
+    routes.layer(compression::layer()).with_state(context)
 }
 
 async fn dispatch(State(context): State<Arc<Context>>, request: Request<Body>) -> Response<Body> {

@@ -10,6 +10,7 @@ use meseta_proto::media::MESSAGE_CONTENT_TYPE;
 use serde::{Serialize, Serializer};
 
 use crate::context::Unavailable;
+use meseta_daemon::compression::Compressible;
 use meseta_daemon::query::Query;
 
 /// Answers below this are not counted: each connection has one at a time.
@@ -205,6 +206,7 @@ impl Reply {
                 response
                     .headers_mut()
                     .insert(CONTENT_LENGTH, HeaderValue::from(length));
+                response.extensions_mut().insert(Compressible);
                 response
             }
             Content::Stream { body, records } => {

@@ -70,7 +70,18 @@ impl TestAgent {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
             args.push(format!("--{flag}={}", path.display()));
         }
-        let flags = flags(dir.path(), &args);
+        Self::with(dir, &args)
+    }
+
+    /// For this machine alone, where everybody may read.
+    fn open() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let args = ["--ip=127.0.0.1", "--authenticate_http_readonly=false"];
+        Self::with(dir, &args.map(str::to_owned))
+    }
+
+    fn with(dir: TempDir, args: &[String]) -> Self {
+        let flags = flags(dir.path(), args);
         let settings = flags.access.settings(flags.ip, flags.insecure, None);
         let (authentication, _) = settings.build().expect("sound");
         Self::of(dir, &flags, authentication)
@@ -238,6 +249,30 @@ async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights
             assert_eq!(allowed.is_ok(), expected, "{caller:?}: {name}");
         }
     }
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_for_those_who_ask() {
+    use http_body_util::BodyExt as _;
+    use tower::ServiceExt as _;
+    let agent = TestAgent::open();
+    let ask = async |path: &str, encoding: &str| {
+        let request = Request::get(path)
+            .header(header::ACCEPT_ENCODING, encoding)
+            .extension(Peer::at("127.0.0.1:1234".parse().expect("an address")))
+            .body(Body::empty());
+        let answered = router(agent.context.clone()).oneshot(request.expect("a request"));
+        let (parts, body) = answered.await.expect("an answer").into_parts();
+        let body = body.collect().await.expect("a body").to_bytes();
+        assert_eq!(parts.status, StatusCode::OK, "{path}: {body:?}");
+        (parts.headers.contains_key(header::CONTENT_ENCODING), body)
+    };
+    for path in ["/metrics", "/metrics/snapshot"] {
+        let (is_compressed, body) = ask(path, "gzip").await;
+        assert!(is_compressed && body.starts_with(&[0x1f, 0x8b]), "{path}");
+        assert!(!ask(path, "identity").await.0, "{path}");
+    }
+    assert!(!ask("/health", "gzip").await.0);
 }
 
 /// One that may read the sandboxes of this user.

@@ -31,12 +31,10 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::{HeaderValue, Method, StatusCode, header};
+use meseta_daemon::compression;
 use meseta_daemon::page::{self, Page};
 use meseta_daemon::request;
 use tower::ServiceExt as _;
-use tower_http::CompressionLevel;
-use tower_http::compression::CompressionLayer;
-use tower_http::compression::predicate::Predicate;
 
 use crate::context::Context;
 use crate::permission;
@@ -47,32 +45,11 @@ pub(crate) use scheduler::leave;
 
 /// The router of everything but gRPC.
 pub(crate) fn router(context: Arc<Context>) -> Router {
-    let compression = CompressionLayer::new()
-        .quality(CompressionLevel::Fastest)
-        .compress_when(WorthCompressing);
     let routes = Router::new()
         .fallback(handle)
-        .layer(compression)
+        .layer(compression::layer())
         .with_state(context.clone());
     authentication::authenticated(routes, context)
-}
-
-/// Marks an answer that may be compressed for a client who says that it understands that. Streams of
-/// events never are: their readers take each chunk for an event.
-#[derive(Clone, Copy, Debug)]
-struct Compressible;
-
-#[derive(Clone, Copy, Debug)]
-struct WorthCompressing;
-
-impl Predicate for WorthCompressing {
-    fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {
-        /// As in Mesos: less is not worth it.
-        const BYTES_MIN: u64 = 1_024;
-        let length = response.body().size_hint().exact();
-        response.extensions().get::<Compressible>().is_some()
-            && length.is_none_or(|bytes| bytes >= BYTES_MIN)
-    }
 }
 
 async fn handle(State(context): State<Arc<Context>>, request: Request) -> Response {

@@ -2,8 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use http::header;
-
-use super::Compressible;
+use meseta_daemon::compression::Compressible;
 
 const DESCRIPTION: &str = include_str!("../../../docs/openapi.json");
 

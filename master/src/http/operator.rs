@@ -8,6 +8,7 @@ use http::{StatusCode, header};
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
 use meseta_daemon::body;
+use meseta_daemon::compression::Compressible;
 use meseta_daemon::fair_semaphore::Permit;
 use meseta_daemon::query;
 use meseta_daemon::server::stream_body;
@@ -60,10 +61,12 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let (body, permit) =
         encoded.map_err(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let kind = [(header::CONTENT_TYPE, accept.header_value())];
-    Ok(match permit {
+    let mut response = match permit {
         Some(permit) => (kind, permit.body(body.into())).into_response(),
         None => (kind, body).into_response(),
-    })
+    };
+    response.extensions_mut().insert(Compressible);
+    Ok(response)
 }
 
 fn encode(accept: MediaType, response: &Message) -> Vec<u8> {

@@ -13,11 +13,11 @@ use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::background;
+use meseta_daemon::compression::Compressible;
 use meseta_daemon::query::Query;
 use meseta_daemon::request;
 use meseta_proto::Invalid;
 
-use super::Compressible;
 use super::responses::{answered, crowded, text};
 use super::routes::{Handled, Permitted};
 use crate::chunked_response::{Document, ReaderPermit, once};
@@ -294,7 +294,9 @@ pub(super) async fn prometheus(permitted: Permitted) -> Handled {
     let body = rendered.await.map_err(|error| failed(&error))?;
     let body = body.map_err(|error| failed(&error))?;
     let content_type = HeaderValue::from_static(prometheus::TEXT_FORMAT);
-    Ok(([(header::CONTENT_TYPE, content_type)], body).into_response())
+    let mut response = ([(header::CONTENT_TYPE, content_type)], body).into_response();
+    response.extensions_mut().insert(Compressible);
+    Ok(response)
 }
 
 pub(super) async fn teardown(permitted: Permitted) -> Handled {

@@ -79,10 +79,15 @@ async fn what_has_not_changed_is_not_sent_again() {
 async fn large_answers_are_compressed_for_those_who_ask_and_streams_never() {
     let router = master();
     let gzip = ("Accept-Encoding", "gzip");
-    let page = send(&router, "GET", "/openapi.json", &[gzip], "").await;
-    assert_eq!(page.headers()[header::CONTENT_ENCODING], "gzip");
-    let bytes = page.into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(&bytes[..2], [0x1f, 0x8b], "gzip begins so");
+    for path in ["/openapi.json", "/metrics"] {
+        let page = send(&router, "GET", path, &[gzip], "").await;
+        assert_eq!(page.headers()[header::CONTENT_ENCODING], "gzip", "{path}");
+        let bytes = page.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(&bytes[..2], [0x1f, 0x8b], "gzip begins so");
+    }
+    let metrics = r#"{"type":"GET_METRICS","get_metrics":{}}"#;
+    let answer = send(&router, "POST", "/api/v1", &[JSON, gzip], metrics).await;
+    assert_eq!(answer.headers()[header::CONTENT_ENCODING], "gzip");
     for (path, headers) in [
         ("/openapi.json", &[][..]),
         ("/health", &[gzip]),

@@ -1,0 +1,34 @@
+//! Which answers are compressed for a client who says that it understands that.
+//!
+//! Invariant: only what a handler has marked as [`Compressible`] is. Streams of events never are: their readers take each
+//! chunk for an event.
+
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::Predicate;
+
+/// Marks an answer, among its extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Compressible;
+
+/// Those that are marked and large enough.
+#[derive(Clone, Copy, Debug)]
+pub struct WorthCompressing;
+
+impl Predicate for WorthCompressing {
+    fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {
+        /// As in Mesos: less is not worth it.
+        const BYTES_MIN: u64 = 1_024;
+        let length = response.body().size_hint().exact();
+        response.extensions().get::<Compressible>().is_some()
+            && length.is_none_or(|bytes| bytes >= BYTES_MIN)
+    }
+}
+
+/// Compresses what is worth it, as fast as that goes.
+#[must_use]
+pub fn layer() -> CompressionLayer<WorthCompressing> {
+    CompressionLayer::new()
+        .quality(CompressionLevel::Fastest)
+        .compress_when(WorthCompressing)
+}
