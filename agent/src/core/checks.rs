@@ -25,8 +25,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// No look takes longer, and what no timeout means: long, but over some day.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
+/// What is beyond all durations, as infinity is, never comes. Below zero there is nothing: such a task is refused.
 fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 struct Times {

@@ -102,6 +102,30 @@ fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
     assert!(simulation.probe().is_some());
 }
 
+/// Infinity was no time at all: ten looks a second, and a task that was killed in its endless grace.
+#[test]
+fn what_is_never_to_come_does_not_come() {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    for endless in [f64::INFINITY, f64::MAX] {
+        let with = |change: fn(&mut pb::HealthCheck, f64)| {
+            let mut health = health(1, 0.0);
+            change(&mut health, endless);
+            checked(|info| info.health_check = Some(health.into())).0
+        };
+        let mut simulation = with(|health, endless| health.delay_seconds = Some(endless));
+        simulation.advance(YEAR);
+        assert!(simulation.probe().is_none());
+        let mut simulation = with(|health, endless| health.interval_seconds = Some(endless));
+        simulation.next(3 * SECOND, ProbeResult::ExitCode(0));
+        simulation.advance(YEAR);
+        assert!(simulation.probe().is_none());
+        let mut simulation = with(|health, endless| health.grace_period_seconds = Some(endless));
+        let told = simulation.next(3 * SECOND, ProbeResult::ExitCode(1));
+        assert!(told.is_empty() && simulation.killed.is_empty());
+        assert!(simulation.next(YEAR, ProbeResult::ExitCode(1)).is_empty());
+    }
+}
+
 /// What stood still could not answer, and was killed for it.
 #[test]
 fn a_task_that_is_frozen_is_not_looked_at() {
