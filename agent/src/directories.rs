@@ -25,8 +25,10 @@ const RUNTIME_ROOT: &str = "/run/meseta";
 /// What is the agent's alone.
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
+/// What the names of such folders begin with.
+pub(crate) const INSTANCE_PREFIX: &str = "agent-";
 /// What an agent locks in the folder of its containers.
-const INSTANCE_LOCK: &str = "agent.lock";
+pub(crate) const INSTANCE_LOCK: &str = "agent.lock";
 /// What says where the agent listens.
 const ENDPOINT_MODE: u32 = 0o644;
 /// Between two attempts at a full disk.
@@ -129,15 +131,27 @@ fn lock_instance(runtime_dir: &Path) -> Result<Option<File>, DirectoryError> {
 #[derive(Debug)]
 pub(crate) struct RuntimeFolder {
     path: PathBuf,
+    /// Named in the lock, for whoever finds containers that no agent keeps.
+    work_dir: PathBuf,
     lock: Option<File>,
 }
 
 impl RuntimeFolder {
     /// Makes it, and takes it for this agent alone.
-    pub(crate) fn take(path: PathBuf) -> Result<Self, DirectoryError> {
+    pub(crate) fn take(path: PathBuf, work_dir: &Path) -> Result<Self, DirectoryError> {
+        use std::os::unix::ffi::OsStrExt as _;
         create_runtime_dir(&path)?;
         let lock = lock_instance(&path)?;
-        Ok(Self { path, lock })
+        if let Some(mut lock) = lock.as_ref() {
+            let name = work_dir.as_os_str().as_bytes();
+            // Where there is no room for it, it is missed by people alone.
+            let _ = lock.set_len(0).and_then(|()| lock.write_all(name));
+        }
+        Ok(Self {
+            path,
+            work_dir: work_dir.to_owned(),
+            lock,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -149,7 +163,7 @@ impl RuntimeFolder {
         if self.is_held() {
             return Ok(false);
         }
-        *self = Self::take(self.path.clone())?;
+        *self = Self::take(self.path.clone(), &self.work_dir)?;
         Ok(true)
     }
 
@@ -177,7 +191,7 @@ fn lock_file(path: PathBuf, flag: &'static str) -> Result<File, DirectoryError> 
         flag,
         source,
     };
-    let file = match create_file(&path, PRIVATE_FILE_MODE) {
+    let file = match open_lock(&path) {
         // What a damaged disk has made of it, which can be locked as well.
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => File::open(&path),
         created => created,
@@ -195,6 +209,18 @@ fn lock_file(path: PathBuf, flag: &'static str) -> Result<File, DirectoryError> 
             Err(errno) => return Err(failed(errno.into())),
         }
     }
+}
+
+/// What is in it is that of whoever holds it.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(PRIVATE_FILE_MODE)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(PRIVATE_FILE_MODE))?;
+    Ok(file)
 }
 
 /// An empty file of exactly this mode, new or as it was.
@@ -292,7 +318,7 @@ fn create_runtime_dir(runtime_dir: &Path) -> Result<(), DirectoryError> {
 pub(crate) fn instance_of(work_dir: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     let sum = crc32fast::hash(work_dir.as_os_str().as_bytes());
-    format!("agent-{sum:08x}")
+    format!("{INSTANCE_PREFIX}{sum:08x}")
 }
 
 #[cfg(test)]
@@ -388,7 +414,8 @@ mod tests {
     fn a_runtime_folder_that_others_remove_is_made_and_held_again() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("run/agent");
-        let mut folder = RuntimeFolder::take(path.clone()).expect("taken");
+        let take = || RuntimeFolder::take(path.clone(), Path::new("/work"));
+        let mut folder = take().expect("taken");
         assert!(!folder.restore().expect("held"), "nothing was removed");
         type Removed = fn(&Path);
         let removed: [Removed; 3] = [
@@ -403,7 +430,7 @@ mod tests {
             remove(&path);
             assert!(folder.restore().expect("made"));
             assert!(!folder.restore().expect("held"));
-            let other = RuntimeFolder::take(path.clone());
+            let other = take();
             assert!(
                 matches!(other, Err(DirectoryError::InUse { .. })),
                 "{other:?}"
@@ -411,7 +438,7 @@ mod tests {
         }
         // Whoever has it by then keeps it.
         std::fs::remove_file(path.join(INSTANCE_LOCK)).expect("removed");
-        let _theirs = RuntimeFolder::take(path).expect("taken");
+        let _theirs = take().expect("taken");
         let refused = folder.restore();
         assert!(
             matches!(refused, Err(DirectoryError::InUse { .. })),

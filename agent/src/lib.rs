@@ -52,6 +52,7 @@ mod link;
 mod metrics;
 mod monitor;
 mod nested;
+mod other_instances;
 mod oversubscription;
 mod permission;
 mod run;

@@ -7,6 +7,7 @@ mod address;
 mod description;
 mod error;
 mod hierarchies;
+mod opening;
 pub(crate) mod serving;
 
 use std::collections::BTreeMap;
@@ -19,29 +20,28 @@ use std::time::Instant;
 
 use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::build_info::BuildInfo;
-use meseta_daemon::error_chain::chain;
 use meseta_daemon::server;
 pub use meseta_daemon::server::CancellationToken;
 use meseta_daemon::tls;
 use meseta_daemon::verbosity::Verbosity;
-use meseta_isolators::{BootId, ContainerName, Containers, Host};
+use meseta_isolators::{BootId, Containers};
 use meseta_proto::mesos::v1 as pb;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use address::{advertised, bind, local_address};
-use description::{CAPABILITIES, agent_info};
 pub(crate) use description::hostname_of;
+use description::{CAPABILITIES, agent_info};
 pub use error::RunError;
-use hierarchies::cgroups_root;
 pub(crate) use hierarchies::narrow;
+use opening::open;
 use serving::context;
 
 use crate::checkpoint::writer;
-use crate::checkpoint::{self, Image, Layout, Store, VolumePlaces, Write};
+use crate::checkpoint::{Image, Layout, VolumePlaces};
 use crate::clock::Clock;
 use crate::configuration::flags::{Flags, Recover};
-use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
+use crate::configuration::isolation::TaskRights;
 use crate::configuration::{self, Configuration};
 use crate::containerizer::inspection;
 use crate::containerizer::recover::{self, Adopted};
@@ -50,8 +50,7 @@ use crate::context::Context;
 use crate::core::{AgentCore, BootClock, Enforceable, ExitReason, Input, Options};
 use crate::descriptors;
 use crate::directories::{
-    RuntimeFolder, endpoint_path, instance_of, publish_endpoint, remove_empty, runtime_dir,
-    take_work_dir,
+    RuntimeFolder, endpoint_path, publish_endpoint, remove_empty, take_work_dir,
 };
 use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};
@@ -485,126 +484,3 @@ fn random_seed() -> u64 {
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
     high ^ low
 }
-
-/// What must be there before the core can run.
-struct Opened {
-    image: Image,
-    store: Store,
-    /// What is to be made durable before anything else.
-    first: Vec<Write>,
-    /// Held until the containers are done with.
-    runtime_folder: RuntimeFolder,
-    boot: BootId,
-    containers: Containers,
-    enforceable: Enforceable,
-    privileged: bool,
-    rights: TaskRights,
-    watch: InspectionSettings,
-}
-
-async fn open(
-    flags: &Flags,
-    layout: &Layout,
-    configuration: &Configuration,
-) -> Result<Opened, RunError> {
-    let (flags, layout) = (flags.clone(), layout.clone());
-    let isolation = configuration.isolation.clone();
-    let opening = tokio::task::spawn_blocking(move || open_blocking(&flags, &layout, &isolation));
-    opening
-        .await
-        .map_err(|error| RunError::Internal(format!("open the work directory: {error}")))?
-}
-
-fn open_blocking(
-    flags: &Flags,
-    layout: &Layout,
-    settings: &IsolationSettings,
-) -> Result<Opened, RunError> {
-    let store = Store::open(layout.clone());
-    let mut image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
-    let store = store.after(&image);
-    if let Some(first) = image.damages.first().filter(|_| flags.strict) {
-        return Err(RunError::Damaged {
-            count: image.damages.len(),
-            path: first.path.clone(),
-            why: first.why.clone(),
-        });
-    }
-    let unusable = |error: &dyn std::error::Error| RunError::Containers(chain(error));
-    let boot = BootId::current().map_err(|error| unusable(&error))?;
-    let mut host = Host::detect().map_err(|error| unusable(&error))?;
-    narrow(&mut host, &flags.cgroups_hierarchy)?;
-    let cgroups_root = cgroups_root(&mut host, flags)?;
-    let fresh = || instance_of(layout.work_dir());
-    let instance = image.instance.clone().unwrap_or_else(fresh);
-    let name = ContainerName::new(&instance).map_err(|error| unusable(&error))?;
-    let isolation = settings.isolation(&host)?;
-    let isolators: Vec<_> = isolation.names().collect();
-    info!(mode = ?host.mode, instance, isolation = isolators.join(","), "preparing for containers");
-    let privileged = host.privileged;
-    if !privileged {
-        warn!("not root: tasks run as this user, without cgroups or namespaces");
-    }
-    let enforceable = Enforceable {
-        cpus: isolation.has("cgroups/cpu"),
-        mem: isolation.has("cgroups/mem"),
-    };
-    let runtime_dir = runtime_dir(flags, layout, privileged);
-    let mut own = flags.access.files();
-    own.extend([layout.work_dir().to_owned(), runtime_dir.clone()]);
-    let runtime_folder = RuntimeFolder::take(runtime_dir.join(&instance))?;
-    let (rights, watch) = (settings.rights(&isolation, own), settings.watch(&isolation));
-    let containers = Containers::open_with(
-        host,
-        meseta_isolators::Options {
-            runtime_dir: runtime_folder.path().to_owned(),
-            cgroups_root,
-            instance: name,
-            isolation,
-            enable_cfs: flags.cgroups_enable_cfs,
-            revocable_cpu_low_priority: flags.revocable_cpu_low_priority,
-            limit_swap: flags.cgroups_limit_swap,
-            pids_limit: (flags.cgroups_pids_limit > 0).then_some(flags.cgroups_pids_limit),
-            launch_timeout: LAUNCH_TIMEOUT,
-        },
-        &settings.node,
-        Vec::new(),
-    )
-    .map_err(|error| unusable(&error))?;
-    // Written by the writer, which waits for a disk that is full: a start that fails before must find the old
-    // boot again, and nothing is launched in this one before it is remembered.
-    let first = first_writes(&mut image, &boot, instance);
-    Ok(Opened {
-        image,
-        store,
-        first,
-        runtime_folder,
-        boot,
-        containers,
-        enforceable,
-        privileged,
-        rights,
-        watch,
-    })
-}
-
-fn first_writes(image: &mut Image, boot: &BootId, instance: String) -> Vec<Write> {
-    let repairs = std::mem::take(&mut image.repairs);
-    let mut first = Vec::new();
-    if !repairs.is_empty() {
-        first.push(Write::Repair { repairs });
-    }
-    if let Some(record) = image.holdings.clone() {
-        let record = Box::new(record);
-        first.push(Write::RestoreVolumes { record });
-    }
-    let known = (image.boot_id.as_deref(), image.instance.as_deref());
-    if known != (Some(boot.as_str()), Some(instance.as_str())) {
-        let boot_id = boot.as_str().to_owned();
-        first.push(Write::Remember { boot_id, instance });
-    }
-    first
-}
-
-/// From the order to launch until exec.
-const LAUNCH_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);

@@ -39,7 +39,7 @@ pub use cgroup::{
 };
 pub use containers::{
     ContainerError, Containers, DestroyError, KillOutcome, KillRequest, Limitation, OpenError,
-    Options, Recovered, SLOW_EVERY, Sampler, Shrink, Socket,
+    Options, Recovered, SLOW_EVERY, Sampler, Shrink, Socket, living_containers,
 };
 pub use demand::{Demand, Limit};
 pub use identity::{

@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::configuration::flags::Flags;
+use crate::directories::instance_of;
+use crate::other_instances::{self, Abandoned};
 
 /// What the launcher and the supervisors need, and what fails without.
 pub(super) const CAPABILITIES: [(&str, &str); 10] = [
@@ -39,6 +41,8 @@ pub(super) struct Facts {
     pub(super) descriptors_max: Option<u64>,
     pub(super) work_dir: Option<Folder>,
     pub(super) runtime_dir: Option<Folder>,
+    /// What agents on other work directories have left running.
+    pub(super) abandoned: Vec<Abandoned>,
     /// An agent that uses this work directory says that it listens on the port.
     pub(super) runs_already: bool,
     /// Why the address cannot be listened on, in kind and in words.
@@ -100,6 +104,9 @@ impl Facts {
             descriptors_max: Some(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
             work_dir: Some(Folder::at(&flags.work_dir)),
             runtime_dir: runtime_dir.as_deref().map(Folder::at),
+            abandoned: runtime_dir
+                .map(|runtime_dir| abandoned_by_others(&runtime_dir, &flags.work_dir))
+                .unwrap_or_default(),
             runs_already: std::fs::read_to_string(flags.work_dir.join("endpoint"))
                 .is_ok_and(|text| text.trim().ends_with(&format!(":{}", flags.port))),
             listen_error: std::net::TcpListener::bind(listen)
@@ -107,6 +114,14 @@ impl Facts {
                 .map(|error| (error.kind(), error.to_string())),
         }
     }
+}
+
+fn abandoned_by_others(runtime_dir: &Path, work_dir: &Path) -> Vec<Abandoned> {
+    let work_dir = std::fs::canonicalize(work_dir).unwrap_or_else(|_| work_dir.to_owned());
+    let mut left = other_instances::abandoned(runtime_dir, &instance_of(&work_dir));
+    // An agent on this one takes them back, whatever it was called before.
+    left.retain(|left| left.work_dir.as_deref() != work_dir.to_str());
+    left
 }
 
 impl Folder {

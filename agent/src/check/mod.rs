@@ -186,6 +186,8 @@ fn evaluate(facts: &Facts, flags: &Flags) -> Vec<Finding> {
     if let Some(folder) = &facts.runtime_dir {
         findings.extend(evaluate_folder("runtime_dir", folder, false));
     }
+    let left = facts.abandoned.iter();
+    findings.extend(left.map(|left| Finding::warning(left.what(), left.cure())));
     findings.push(evaluate_address(
         facts,
         SocketAddr::new(flags.ip, flags.port),

@@ -40,6 +40,7 @@ use crate::sys::{KillPayload, send_kill_request};
 pub use limits::Shrink;
 use limits::bytes_text;
 use protection::Protection;
+pub use recovery::living_containers;
 pub use sampler::{SLOW_EVERY, Sampler};
 pub use sockets::Socket;
 pub use types::{

@@ -198,6 +198,20 @@ impl Containers {
     }
 }
 
+/// Containers of which a runtime folder names a supervisor that lives; those that are nested in others do not count.
+pub fn living_containers(runtime_dir: &Path) -> usize {
+    let folder = runtime_dir.join(CONTAINERS_DIR);
+    let names = names_in(&folder).unwrap_or_default();
+    let outer = names.iter().filter(|name| name.nesting().is_none());
+    let lives = |name: &&ContainerName| {
+        let file = folder.join(name.as_str()).join(SUPERVISOR_FILE);
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let supervisor = ProcessIdentity::from_text(&text);
+        supervisor.is_some_and(|supervisor| matches!(supervisor.open(), Ok(Some(_))))
+    };
+    outer.filter(lives).count()
+}
+
 fn has_no_supervisor(dir: &Path) -> bool {
     let noted = dir.join(SUPERVISOR_FILE).symlink_metadata();
     let is_missing = noted.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);

@@ -1,0 +1,153 @@
+//! Containers beside ours that no agent keeps: those of an agent that had another work directory.
+//!
+//! Agents share a runtime directory; each has a folder in it, which it locks and in which it names its work directory.
+//! Nothing is changed here, and what cannot be looked at is not told of.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::directories::{INSTANCE_LOCK, INSTANCE_PREFIX};
+
+/// Folders that are looked at.
+const INSTANCES_MAX: usize = 1_000;
+/// Of the name of a work directory.
+const NAME_BYTES_MAX: u64 = 4_096;
+
+/// What another agent has left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Abandoned {
+    /// Its folder in the runtime directory.
+    pub(crate) folder: PathBuf,
+    /// Its work directory, if it named that.
+    pub(crate) work_dir: Option<String>,
+    /// Containers of it that run.
+    pub(crate) containers: usize,
+}
+
+impl Abandoned {
+    pub(crate) fn what(&self) -> String {
+        let work_dir = match &self.work_dir {
+            Some(work_dir) => format!("{work_dir:?}"),
+            None => format!("another directory ({})", self.folder.display()),
+        };
+        format!(
+            "containers of an agent whose --work_dir was {work_dir} run on and no agent keeps them ({})",
+            self.containers
+        )
+    }
+
+    pub(crate) fn cure(&self) -> &'static str {
+        "start an agent with that --work_dir, and with --recover=cleanup to end them"
+    }
+}
+
+/// What other agents than this instance have left in a runtime directory.
+pub(crate) fn abandoned(runtime_dir: &Path, own: &str) -> Vec<Abandoned> {
+    let entries = std::fs::read_dir(runtime_dir).into_iter().flatten();
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let names = names.filter(|name| {
+        let name = name.to_str().unwrap_or_default();
+        name.starts_with(INSTANCE_PREFIX) && name != own
+    });
+    let folders = names.take(INSTANCES_MAX).map(|name| runtime_dir.join(name));
+    folders.filter_map(left_in).collect()
+}
+
+fn left_in(folder: PathBuf) -> Option<Abandoned> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = match rustix::fs::open(folder.join(INSTANCE_LOCK), flags, Mode::empty()) {
+        Ok(lock) => Some(lock),
+        // Nobody can hold it.
+        Err(Errno::NOENT) => None,
+        Err(_) => return None,
+    };
+    if let Some(lock) = &lock {
+        // Let go of at once: an agent that starts meanwhile waits for it.
+        rustix::fs::flock(lock, FlockOperation::NonBlockingLockShared).ok()?;
+    }
+    let containers = meseta_isolators::living_containers(&folder);
+    let mut name = Vec::new();
+    if let Some(lock) = lock {
+        let mut named = std::fs::File::from(lock).take(NAME_BYTES_MAX);
+        named.read_to_end(&mut name).ok()?;
+    }
+    let name = String::from_utf8_lossy(&name).into_owned();
+    (containers > 0).then(|| Abandoned {
+        folder,
+        work_dir: Some(name).filter(|name| !name.is_empty()),
+        containers,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_isolators::{BootId, ProcessIdentity};
+
+    use super::*;
+    use crate::directories::RuntimeFolder;
+
+    fn us() -> ProcessIdentity {
+        let stat = std::fs::read_to_string("/proc/self/stat").expect("readable");
+        let after_name = stat.rsplit(')').next().expect("fields");
+        let start = after_name
+            .split_ascii_whitespace()
+            .nth(19)
+            .expect("a start");
+        ProcessIdentity {
+            pid: i32::try_from(std::process::id()).expect("a pid"),
+            start_ticks: start.parse().expect("a number"),
+            boot_id: BootId::current().expect("a boot"),
+        }
+    }
+
+    /// A corrected configuration or a moved disk: the tasks of before were told lost, and ran on without a word.
+    #[test]
+    fn containers_that_run_are_told_of_once_their_agent_has_left_them() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let note = |instance: &str, container: &str, supervisor: &ProcessIdentity| {
+            let folder = dir.path().join(instance).join("containers").join(container);
+            std::fs::create_dir_all(&folder).expect("made");
+            std::fs::write(folder.join("supervisor"), supervisor.to_text()).expect("written");
+        };
+        let gone = ProcessIdentity {
+            start_ticks: 1,
+            ..us()
+        };
+        let path = dir.path().join("agent-1");
+        let held = RuntimeFolder::take(path.clone(), Path::new("/old/work")).expect("taken");
+        for (instance, container, supervisor) in [
+            ("agent-1", "runs", us()),
+            ("agent-1", "runs+inner", us()),
+            ("agent-1", "ended", gone.clone()),
+            ("agent-2", "ended", gone),
+            ("agent-own", "runs", us()),
+            ("agent-3", "runs", us()),
+        ] {
+            note(instance, container, &supervisor);
+        }
+        let found = || {
+            let mut found = abandoned(dir.path(), "agent-own");
+            found.sort_by(|one, other| one.folder.cmp(&other.folder));
+            found
+        };
+        // Of a version that named no work directory.
+        let unnamed = Abandoned {
+            folder: dir.path().join("agent-3"),
+            work_dir: None,
+            containers: 1,
+        };
+        assert_eq!(found(), [unnamed.clone()]);
+        drop(held);
+        let left = Abandoned {
+            folder: path,
+            work_dir: Some("/old/work".to_owned()),
+            containers: 1,
+        };
+        assert_eq!(found(), [left.clone(), unnamed]);
+        assert!(left.what().contains("\"/old/work\""), "{}", left.what());
+        assert_eq!(abandoned(&dir.path().join("nowhere"), "agent-own"), []);
+    }
+}

@@ -1,0 +1,143 @@
+//! What is read and made before the core can run: checkpoints, cgroups, the runtime folder.
+
+use std::time::Duration;
+
+use meseta_daemon::error_chain::chain;
+use meseta_isolators::{BootId, ContainerName, Containers, Host};
+use tracing::{info, warn};
+
+use super::RunError;
+use super::hierarchies::{cgroups_root, narrow};
+use crate::checkpoint::{self, Image, Layout, Store, Write};
+use crate::configuration::Configuration;
+use crate::configuration::flags::Flags;
+use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
+use crate::core::Enforceable;
+use crate::directories::{RuntimeFolder, instance_of, runtime_dir};
+use crate::other_instances;
+
+/// From the order to launch until exec.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What must be there before the core can run.
+pub(super) struct Opened {
+    pub(super) image: Image,
+    pub(super) store: Store,
+    /// What is to be made durable before anything else.
+    pub(super) first: Vec<Write>,
+    /// Held until the containers are done with.
+    pub(super) runtime_folder: RuntimeFolder,
+    pub(super) boot: BootId,
+    pub(super) containers: Containers,
+    pub(super) enforceable: Enforceable,
+    pub(super) privileged: bool,
+    pub(super) rights: TaskRights,
+    pub(super) watch: InspectionSettings,
+}
+
+pub(super) async fn open(
+    flags: &Flags,
+    layout: &Layout,
+    configuration: &Configuration,
+) -> Result<Opened, RunError> {
+    let (flags, layout) = (flags.clone(), layout.clone());
+    let isolation = configuration.isolation.clone();
+    let opening = tokio::task::spawn_blocking(move || open_blocking(&flags, &layout, &isolation));
+    opening
+        .await
+        .map_err(|error| RunError::Internal(format!("open the work directory: {error}")))?
+}
+
+fn open_blocking(
+    flags: &Flags,
+    layout: &Layout,
+    settings: &IsolationSettings,
+) -> Result<Opened, RunError> {
+    let store = Store::open(layout.clone());
+    let mut image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
+    let store = store.after(&image);
+    if let Some(first) = image.damages.first().filter(|_| flags.strict) {
+        return Err(RunError::Damaged {
+            count: image.damages.len(),
+            path: first.path.clone(),
+            why: first.why.clone(),
+        });
+    }
+    let unusable = |error: &dyn std::error::Error| RunError::Containers(chain(error));
+    let boot = BootId::current().map_err(|error| unusable(&error))?;
+    let mut host = Host::detect().map_err(|error| unusable(&error))?;
+    narrow(&mut host, &flags.cgroups_hierarchy)?;
+    let cgroups_root = cgroups_root(&mut host, flags)?;
+    let fresh = || instance_of(layout.work_dir());
+    let instance = image.instance.clone().unwrap_or_else(fresh);
+    let name = ContainerName::new(&instance).map_err(|error| unusable(&error))?;
+    let isolation = settings.isolation(&host)?;
+    let isolators: Vec<_> = isolation.names().collect();
+    info!(mode = ?host.mode, instance, isolation = isolators.join(","), "preparing for containers");
+    let privileged = host.privileged;
+    if !privileged {
+        warn!("not root: tasks run as this user, without cgroups or namespaces");
+    }
+    let enforceable = Enforceable {
+        cpus: isolation.has("cgroups/cpu"),
+        mem: isolation.has("cgroups/mem"),
+    };
+    let runtime_dir = runtime_dir(flags, layout, privileged);
+    let mut own = flags.access.files();
+    own.extend([layout.work_dir().to_owned(), runtime_dir.clone()]);
+    for left in other_instances::abandoned(&runtime_dir, &instance) {
+        warn!(folder = %left.folder.display(), containers = left.containers, "{}: {}", left.what(), left.cure());
+    }
+    let runtime_folder = RuntimeFolder::take(runtime_dir.join(&instance), layout.work_dir())?;
+    let (rights, watch) = (settings.rights(&isolation, own), settings.watch(&isolation));
+    let containers = Containers::open_with(
+        host,
+        meseta_isolators::Options {
+            runtime_dir: runtime_folder.path().to_owned(),
+            cgroups_root,
+            instance: name,
+            isolation,
+            enable_cfs: flags.cgroups_enable_cfs,
+            revocable_cpu_low_priority: flags.revocable_cpu_low_priority,
+            limit_swap: flags.cgroups_limit_swap,
+            pids_limit: (flags.cgroups_pids_limit > 0).then_some(flags.cgroups_pids_limit),
+            launch_timeout: LAUNCH_TIMEOUT,
+        },
+        &settings.node,
+        Vec::new(),
+    )
+    .map_err(|error| unusable(&error))?;
+    // Written by the writer, which waits for a disk that is full: a start that fails before must find the old
+    // boot again, and nothing is launched in this one before it is remembered.
+    let first = first_writes(&mut image, &boot, instance);
+    Ok(Opened {
+        image,
+        store,
+        first,
+        runtime_folder,
+        boot,
+        containers,
+        enforceable,
+        privileged,
+        rights,
+        watch,
+    })
+}
+
+fn first_writes(image: &mut Image, boot: &BootId, instance: String) -> Vec<Write> {
+    let repairs = std::mem::take(&mut image.repairs);
+    let mut first = Vec::new();
+    if !repairs.is_empty() {
+        first.push(Write::Repair { repairs });
+    }
+    if let Some(record) = image.holdings.clone() {
+        let record = Box::new(record);
+        first.push(Write::RestoreVolumes { record });
+    }
+    let known = (image.boot_id.as_deref(), image.instance.as_deref());
+    if known != (Some(boot.as_str()), Some(instance.as_str())) {
+        let boot_id = boot.as_str().to_owned();
+        first.push(Write::Remember { boot_id, instance });
+    }
+    first
+}
