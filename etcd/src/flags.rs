@@ -88,6 +88,16 @@ impl EtcdFlags {
         })
     }
 
+    /// What to tell of endpoints that nothing uses, because the flag that asks for etcd was forgotten or is another one's:
+    /// several daemons that are to share their state then have one each, and all of them lead.
+    pub fn unused(&self, needed_by: &str) -> Option<String> {
+        let endpoints = self.etcd_endpoints.as_deref()?;
+        Some(format!(
+            "--etcd_endpoints={endpoints} is not used: nothing is kept in etcd without {needed_by}, and this daemon leads \
+             alone; give that flag, or leave those of etcd out"
+        ))
+    }
+
     fn user(&self) -> Result<Option<(String, Reloaded<String>)>, FlagError> {
         match (&self.etcd_user, &self.etcd_password_file) {
             (None, None) => Ok(None),
@@ -201,6 +211,15 @@ mod tests {
                 .unwrap_err();
             assert!(error.to_string().contains(ttl), "{error}");
         }
+    }
+
+    /// Found by forgetting `registry = "etcd"`: three masters of one configuration were the leaders of three clusters.
+    #[test]
+    fn endpoints_that_nothing_uses_are_told() {
+        assert_eq!(flags(&[]).unused("--registry=etcd"), None);
+        let told = flags(&["--etcd_endpoints=http://a:2379"]).unused("--registry=etcd");
+        let told = told.expect("it is told");
+        assert!(told.contains("without --registry=etcd"), "{told}");
     }
 
     #[test]

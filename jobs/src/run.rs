@@ -251,11 +251,17 @@ enum StoreOf {
 }
 
 fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
+    const NEEDED_BY: &str = "--store=etcd";
+    if flags.store != "etcd"
+        && let Some(unused) = flags.etcd.unused(NEEDED_BY)
+    {
+        tracing::warn!("{unused}");
+    }
     match flags.store.as_str() {
         "embedded" => Ok(StoreOf::One(flags.work_dir.join(STORE))),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
-            let settings = flags.etcd.settings(ttl, "--store=etcd")?;
+            let settings = flags.etcd.settings(ttl, NEEDED_BY)?;
             Ok(StoreOf::Several {
                 client: Client::new(settings)?,
                 keys: store::etcd::keys(&flags.etcd.etcd_prefix),

@@ -435,6 +435,12 @@ fn webui(flags: &Flags) -> Result<Option<ServeDir>, RunError> {
 }
 
 fn registry_of(flags: &Flags) -> Result<RegistryOf, RunError> {
+    const NEEDED_BY: &str = "--registry=etcd";
+    if flags.registry != "etcd"
+        && let Some(unused) = flags.etcd.unused(NEEDED_BY)
+    {
+        tracing::warn!("{unused}");
+    }
     match flags.registry.as_str() {
         "embedded" => Ok(RegistryOf::One(Kind::Embedded {
             work_dir: flags.work_dir.clone(),
@@ -442,7 +448,7 @@ fn registry_of(flags: &Flags) -> Result<RegistryOf, RunError> {
         "in_memory" => Ok(RegistryOf::One(Kind::InMemory)),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
-            let client = Client::new(flags.etcd.settings(ttl, "--registry=etcd")?)?;
+            let client = Client::new(flags.etcd.settings(ttl, NEEDED_BY)?)?;
             Ok(RegistryOf::Several(Box::new(Candidacy {
                 client,
                 keys: Keys::new(&flags.etcd.etcd_prefix),
