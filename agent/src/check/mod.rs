@@ -14,8 +14,9 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
+use meseta_daemon::authentication::SettingsError;
 use meseta_daemon::error_chain::chain;
-use meseta_daemon::tls;
+use meseta_daemon::tls::{self, FileError, TlsError};
 use meseta_isolators::Host;
 
 use crate::configuration::flags::Flags;
@@ -223,12 +224,26 @@ fn evaluate_access(flags: &Flags) -> Option<Finding> {
         .settings(flags.ip, flags.insecure, flags.hostname.clone());
     let settings = settings.build().err();
     let error = settings.or_else(|| flags.access.identity().err())?;
-    let mend = if flags.ip.is_loopback() {
+    let mend = if is_denied(&error) {
+        "run this as root, or as the user that the agent runs as; else give it the file"
+    } else if flags.ip.is_loopback() {
         "see docs/security.md"
     } else {
         "`meseta tls init` makes certificates, credentials and the flags that name them; see docs/security.md"
     };
     Some(Finding::problem(chain(&error), mend))
+}
+
+/// Whether a file may not be read by the user who runs this.
+fn is_denied(error: &SettingsError) -> bool {
+    let (SettingsError::File { cause, .. } | SettingsError::Tls(TlsError::File(cause))) = error
+    else {
+        return false;
+    };
+    let FileError::Read { source, .. } = cause else {
+        return false;
+    };
+    source.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// Whether the agent's certificate is for the name that the agent registers with.
@@ -589,6 +604,15 @@ mod tests {
         let finding = evaluate_access(&flags(&["--credential=/no/such/file"])).expect("a problem");
         assert_eq!(finding.severity, Severity::Problem);
         assert!(finding.what.contains("--credential"), "{finding}");
+        let of = |kind: io::ErrorKind| SettingsError::File {
+            flag: "credential",
+            cause: FileError::Read {
+                path: "/etc/meseta/agent/credential".into(),
+                source: kind.into(),
+            },
+        };
+        assert!(is_denied(&of(io::ErrorKind::PermissionDenied)));
+        assert!(!is_denied(&of(io::ErrorKind::NotFound)));
     }
 
     /// The master refused it for ever, and nothing was found.
