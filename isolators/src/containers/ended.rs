@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::shortage::again;
 use crate::usage::{ContainerUsage, LOCAL_COUNTS};
 
 /// File name in the runtime folder of the container around them.
@@ -34,16 +35,17 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// What is noted in a container's folder; nothing where that cannot be read.
-    pub(super) fn read(dir: &Path) -> Self {
+    /// What is noted in a container's folder. An error says nothing of that: it could not be read.
+    pub(super) fn read(dir: &Path) -> io::Result<Self> {
         let read = || {
             let file = fs::File::open(dir.join(FILE))?;
             io::read_to_string(io::Read::take(file, FILE_BYTES_MAX))
         };
-        read().map_or_else(
-            |_: io::Error| Self::default(),
-            |text| Self::from_text(&text),
-        )
+        match again(read) {
+            Ok(text) => Ok(Self::from_text(&text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn write(&self, dir: &Path) -> io::Result<()> {
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn what_is_noted_is_read_back_and_counts_once() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        assert!(Ended::read(dir.path()).is_empty());
+        assert!(Ended::read(dir.path()).expect("nothing").is_empty());
         let mut ended = Ended::default();
         ended.note("one", &usage(3, 0.1));
         // Some of its groups were gone when it was noted again.
@@ -152,12 +154,20 @@ mod tests {
         ended.note("two", &usage(5, 0.25));
         assert!(ended.settle("two") && !ended.settle("three"));
         ended.write(dir.path()).expect("written");
-        let mut read = Ended::read(dir.path());
+        let mut read = Ended::read(dir.path()).expect("read");
         assert_eq!(read, ended);
         assert_eq!(read.gone, usage(5, 0.25));
         assert!(read.settle("one") && !read.settle("one"));
         assert_eq!(read.gone.io.reads, Some(8));
         assert_eq!(read.gone.io.writes, None);
+    }
+
+    /// Else it would be written anew, without what it held.
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_nothing() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        fs::create_dir(dir.path().join(FILE)).expect("made");
+        assert!(Ended::read(dir.path()).is_err());
     }
 
     #[test]

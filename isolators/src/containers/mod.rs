@@ -315,7 +315,8 @@ impl Containers {
         if self.is_partial_oom(limited)? {
             return Ok(None);
         }
-        let usage = self.usage(limited, None, Duration::ZERO);
+        // No look at all others in it: at the end of each of them that would be one look for each pair.
+        let usage = self.group_usage(limited, &groups, None);
         let usage = usage.map(|usage| usage.memory).unwrap_or_default();
         let demanded = match demand.mem_limit {
             Some(Limit::At(bytes)) => Some(bytes),

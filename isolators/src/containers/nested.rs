@@ -143,7 +143,7 @@ impl Containers {
     /// The local figures of all that is nested in a container, or was; `None` if nothing is known to be. The caller
     /// holds `ended`.
     fn nested_usage(&self, name: &ContainerName, groups: &Groups) -> Option<ContainerUsage> {
-        let mut ended = Ended::read(&self.runtime_dir(name));
+        let mut ended = Ended::read(&self.runtime_dir(name)).unwrap_or_default();
         let within = groups.within();
         if within.is_empty() && ended.is_empty() {
             return None;
@@ -194,11 +194,12 @@ impl Containers {
         let usage = self.local_usage(name, groups);
         if usage.has_local() {
             let dir = self.runtime_dir(&outer);
-            let mut ended = Ended::read(&dir);
-            ended.note(inner, &usage);
             // Without a folder the container around is gone, and nobody asks. Else its figures are absent until they are
             // further than they were.
-            let _ = ended.write(&dir);
+            let _ = Ended::read(&dir).and_then(|mut ended| {
+                ended.note(inner, &usage);
+                ended.write(&dir)
+            });
         }
     }
 
@@ -209,10 +210,11 @@ impl Containers {
         };
         let _alone = self.ended.write().unwrap_or_else(PoisonError::into_inner);
         let dir = self.runtime_dir(&outer);
-        let mut ended = Ended::read(&dir);
-        if ended.settle(inner) {
-            let _ = ended.write(&dir);
-        }
+        // What stays noted counts as well.
+        let _ = Ended::read(&dir).and_then(|mut ended| match ended.settle(inner) {
+            true => ended.write(&dir),
+            false => Ok(()),
+        });
     }
 
     pub(super) fn groups_to_nest_in(&self, spec: &ContainerSpec) -> Result<Groups, LaunchError> {

@@ -142,16 +142,26 @@ impl Containers {
         timestamp: Duration,
     ) -> Result<ContainerUsage, ContainerError> {
         let groups = self.groups(name);
+        let mut usage = self.group_usage(name, &groups, supervisor)?;
+        usage.timestamp = timestamp;
+        self.add_nested(name, &groups, &mut usage);
+        Ok(usage)
+    }
+
+    /// The same as the container's own groups tell it, with no look at what is nested in it.
+    pub(super) fn group_usage(
+        &self,
+        name: &ContainerName,
+        groups: &Groups,
+        supervisor: Option<&ProcessIdentity>,
+    ) -> Result<ContainerUsage, ContainerError> {
         if !groups.exist() && supervisor.is_none_or(|who| !matches!(who.open(), Ok(Some(_)))) {
             return Err(ContainerError::Unknown(name.clone()));
         }
-        let mut usage = ContainerUsage {
-            timestamp,
-            ..ContainerUsage::default()
-        };
+        let mut usage = ContainerUsage::default();
         self.read_usage(
             &UsageSource {
-                groups: &groups,
+                groups,
                 supervisor,
                 proc: &self.host.proc,
                 files: &Files::passing(),
@@ -159,7 +169,6 @@ impl Containers {
             },
             &mut usage,
         );
-        self.add_nested(name, &groups, &mut usage);
         Ok(usage)
     }
 
