@@ -6,6 +6,7 @@
 //! - [`demo`]: teams, a service and a batch job, on request;
 //! - [`etcd`]: what several masters share;
 //! - [`ports`]: which are taken, and which are free;
+//! - [`task_ports`]: which each agent offers;
 //! - [`state_dir`]: where all of them write.
 
 mod daemon;
@@ -13,6 +14,7 @@ mod demo;
 pub(crate) mod etcd;
 mod ports;
 mod state_dir;
+mod task_ports;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,7 +69,8 @@ pub(crate) struct Options {
     /// killed is started again. Unset: 1, or 3 with --demo.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(AGENTS_MAX)))]
     agents: Option<u16>,
-    /// Resources of each agent, e.g. `cpus:4;mem:2048`; unset: what the machine has, or some that suit --demo.
+    /// Resources of each agent, e.g. `cpus:4;mem:2048`; unset: what the machine has, or some that suit --demo. Of the
+    /// ports of the machine several agents have a part each, unless this names some.
     #[arg(long)]
     resources: Option<String>,
     /// Attributes of each agent, e.g. `zone:a;ssd:true`.
@@ -433,7 +436,12 @@ fn agent_flags(
     ];
     let for_demo = options.demo.then_some(demo::RESOURCES);
     let resources = options.resources.as_deref().or(for_demo);
-    flags.extend(resources.map(|text| format!("--resources={text}")));
+    let task_ports = task_ports::of_agent((index, options.ports().agents), resources, dir)?;
+    let resources = [resources.map(str::to_owned), task_ports];
+    let resources: Vec<String> = resources.into_iter().flatten().collect();
+    if !resources.is_empty() {
+        flags.push(format!("--resources={}", resources.join(";")));
+    }
     let attributes = attributes(options, index);
     flags.extend(attributes.map(|text| format!("--attributes={text}")));
     if options.demo {

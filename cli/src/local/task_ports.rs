@@ -1,0 +1,78 @@
+//! Which ports each of several agents offers: they are of one machine, and no port is to be offered twice.
+//!
+//! Invariant: an agent never offers fewer than when its directory was made, as it would not start with them.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+
+/// Those that an agent offers by itself.
+const FIRST: u16 = 31_000;
+const COUNT: u16 = 1_001;
+/// The file in an agent's directory that says which it was given.
+const RECORD: &str = "task_ports";
+
+/// The ports of one agent of so many, as `--resources` names them; nothing where what is given does, or where it is alone.
+/// One whose directory was made without keeps what it has.
+pub(super) fn of_agent(
+    (index, agents): (u16, u16),
+    given: Option<&str>,
+    dir: &Path,
+) -> anyhow::Result<Option<String>> {
+    let record = dir.join(RECORD);
+    match std::fs::read_to_string(&record) {
+        Ok(recorded) if !given.is_some_and(names_ports) => return Ok(Some(recorded)),
+        _ if dir.exists() || agents < 2 || given.is_some_and(names_ports) => return Ok(None),
+        _ => {}
+    }
+    let part = COUNT / agents;
+    let first = FIRST + part * index;
+    let ports = format!("ports:[{first}-{}]", first + part - 1);
+    let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&record, &ports));
+    written.with_context(|| format!("failed to write {}", record.display()))?;
+    Ok(Some(ports))
+}
+
+/// In JSON nothing can be added to them.
+fn names_ports(resources: &str) -> bool {
+    let is_json = resources.trim_start().starts_with('[');
+    is_json
+        || resources
+            .split(';')
+            .any(|one| one.trim_start().starts_with("ports"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All offered the same: two instances on two agents had one port.
+    #[test]
+    fn agents_of_one_machine_offer_ports_of_their_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let of = |index, agents, given| {
+            let own = dir.path().join(format!("{agents}-{index}"));
+            of_agent((index, agents), given, &own).expect("written")
+        };
+        assert_eq!(of(0, 1, None), None);
+        let thirds = [
+            "ports:[31000-31332]",
+            "ports:[31333-31665]",
+            "ports:[31666-31998]",
+        ];
+        for (index, ports) in (0..).zip(thirds) {
+            assert_eq!(of(index, 3, Some("cpus:2")), Some(ports.to_owned()));
+            // Of the same agent again, however many there are by now.
+            let own = dir.path().join(format!("3-{index}"));
+            let again = of_agent((index, 2), None, &own).expect("read");
+            assert_eq!(again, Some(ports.to_owned()));
+        }
+        assert_eq!(of(0, 2, Some("cpus:1; ports:[1-2]")), None);
+        assert_eq!(of(1, 2, Some("[]")), None);
+        // As one of a version before is.
+        assert_eq!(
+            of_agent((0, 2), None, dir.path()).expect("nothing to do"),
+            None
+        );
+    }
+}
