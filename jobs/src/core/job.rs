@@ -48,6 +48,8 @@ pub(super) struct Job {
     pub(super) is_held: bool,
     /// Of a schedule: its version and the time dealt with last, and the time that follows, if there is one.
     pub(super) next_due: Option<((u64, Duration), Option<Duration>)>,
+    /// Of a schedule: a time that is put off until it is known whether the run before has ended, and since when.
+    pub(super) put_off: Option<(Duration, Duration)>,
     /// When an update last had a new instance become healthy, and how many there were.
     pub(super) progress: Progress,
     /// When kills of it have left last.
@@ -255,6 +257,7 @@ impl Job {
             wanted_beyond: 0,
             is_held: false,
             next_due: None,
+            put_off: None,
             progress: Progress::default(),
             pressed: Duration::ZERO,
             events: VecDeque::new(),

@@ -1,5 +1,6 @@
 //! Runs of batch and cron jobs: when they start, what they want, and when they are over.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meseta_daemon::calendar::utc;
@@ -9,7 +10,7 @@ use super::job::{Job, KillReason, Run, Wanted};
 use super::records::{Outcome, RunSummary};
 use super::sizes::Sizes;
 use super::state::State;
-use crate::spec::{Cron, GANG_MAX, Kind, Overlap};
+use crate::spec::{Cron, GANG_MAX, JobSpec, Kind, Overlap};
 
 /// Runs of a job at once, where they may overlap.
 const RUNS_MAX: usize = 16;
@@ -17,6 +18,9 @@ const RUNS_MAX: usize = 16;
 const OVER_MAX: usize = 20;
 /// A schedule's last time this far ahead tells that the clock was set back since. By less, its times are not repeated.
 const SET_BACK_MIN: Duration = Duration::from_secs(60);
+/// For so long after a subscription it is waited for what the master tells of the runs of a schedule. A run of which nothing
+/// was heard by then counts as going on: its agent is away, and the master does not know yet that it is.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// Times of all schedules that are looked at in one step, some microseconds each, before the next one goes on.
 pub(super) const TIMES_MAX: usize = 10_000;
 /// Missed times of a schedule that are counted.
@@ -61,6 +65,22 @@ impl Job {
         if self.is_cron() && self.record.dealt.is_empty() {
             self.record.dealt.add_one(self.record.last_due);
         }
+    }
+
+    /// The runs that go on, as far as that is known.
+    fn under_way(&self, is_connected: bool) -> UnderWay {
+        let tasks = self.tasks.values();
+        let heard = tasks.filter(|task| is_connected && !task.is_asked_for);
+        let heard: BTreeSet<u64> = heard.map(|task| task.name.run).collect();
+        let mut under_way = UnderWay::default();
+        for (number, _) in self.active_runs() {
+            let run = self.runs.get(&number);
+            match heard.contains(&number) || run.is_some_and(|run| !run.waiting.is_empty()) {
+                true => under_way.certain += 1,
+                false => under_way.doubtful += 1,
+            }
+        }
+        under_way
     }
 
     pub(super) fn cancel_runs(&mut self) {
@@ -279,7 +299,8 @@ impl State {
         self.event(name, None, text);
     }
 
-    /// Starts the run of a schedule that is due, unless those before it have used up the step.
+    /// Starts the run of a schedule that is due, unless those before it have used up the step, or it is not known whether
+    /// the run before has ended.
     pub(super) fn fire(&mut self, name: &str, firing: &mut Firing) {
         let now = self.clock.unix;
         let Some(first) = self.next_due(name).filter(|next| *next <= now) else {
@@ -288,7 +309,8 @@ impl State {
         if firing.times == 0 {
             return;
         }
-        let Some(job) = self.jobs.get(name) else {
+        self.end_runs(name, firing);
+        let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
         let Some(spec) = job.spec().cloned() else {
@@ -297,9 +319,53 @@ impl State {
         let Kind::Cron(cron) = &spec.kind else {
             return;
         };
+        let under_way = job.under_way(self.is_connected);
+        let is_patient = !self.is_connected
+            || self.clock.at < self.connected_since.saturating_add(ANSWERS_WITHIN);
+        if is_patient && under_way.may_change(cron.overlap) {
+            let put_off = job.put_off.filter(|(time, _)| *time == first);
+            job.put_off = put_off.or(Some((first, now)));
+            return;
+        }
+        let put_off = job.put_off.take().filter(|(time, _)| *time == first);
+        let put_off = put_off.map(|(_, since)| since);
         let dealt = &job.record.dealt;
-        let due = self.due((cron, dealt), first, now, &mut firing.times);
-        let (active, job_size) = (job.active_runs().count(), job.size());
+        let due = Self::due(
+            (cron, dealt, self.options.next_time),
+            (first, put_off),
+            now,
+            &mut firing.times,
+        );
+        self.deal_with(name, first, &due);
+        if due.skipped > 0 {
+            let least = if due.has_more { "at least " } else { "" };
+            let away = match put_off {
+                Some(_) => "the scheduler or the master was away",
+                None => "the scheduler was away",
+            };
+            let text = format!("{least}{} runs were missed: {away}", due.skipped);
+            self.event(name, None, text);
+        }
+        if due.is_startable {
+            self.start_due(name, (&spec, cron.overlap), &under_way, firing);
+        }
+    }
+
+    /// Ends the runs of a job that are over by what was told in this step, of which nothing was decided yet.
+    fn end_runs(&mut self, name: &str, firing: &mut Firing) {
+        if !self.dirty.contains(name) {
+            return;
+        }
+        let before = self.jobs.get(name).map_or(0, Job::size);
+        self.decide_runs(name);
+        if let (Some(sizes), Some(job)) = (&mut firing.sizes, self.jobs.get(name)) {
+            sizes.change(job.role(), before, job.size());
+        }
+    }
+
+    /// Notes the times of a schedule up to the last that is due as had.
+    fn deal_with(&mut self, name: &str, first: Duration, due: &Due) {
+        let now = self.clock.unix;
         if let Some(job) = self.jobs.get_mut(name) {
             let after = match due.last.saturating_sub(first) > MISSED_SPAN {
                 true => due.last.saturating_sub(MISSED_SPAN),
@@ -312,30 +378,30 @@ impl State {
             job.record.last_due = due.last;
         }
         self.save(name);
-        if due.skipped > 0 {
-            let least = if due.has_more { "at least " } else { "" };
-            let text = format!(
-                "{least}{} runs were missed: the scheduler was away",
-                due.skipped
-            );
-            self.event(name, None, text);
-        }
-        if !due.is_startable {
-            return;
-        }
-        let is_skipped = match cron.overlap {
-            Overlap::Skip => active > 0,
-            Overlap::Allow => active >= RUNS_MAX,
+    }
+
+    /// Starts the run of a time that is due, as far as the runs before it and the tasks of all jobs allow.
+    fn start_due(
+        &mut self,
+        name: &str,
+        (spec, overlap): (&JobSpec, Overlap),
+        under_way: &UnderWay,
+        firing: &mut Firing,
+    ) {
+        let is_skipped = match overlap {
+            Overlap::Skip => under_way.all() > 0,
+            Overlap::Allow => under_way.all() >= RUNS_MAX,
             Overlap::Replace => false,
         };
         if is_skipped {
-            return self.event(
-                name,
-                None,
-                "a run was skipped: the one before has not ended",
-            );
+            let text = match under_way.may_change(overlap) {
+                true => "a run was skipped: it is not known whether the one before has ended",
+                false => "a run was skipped: the one before has not ended",
+            };
+            return self.event(name, None, text);
         }
-        let count = if cron.overlap == Overlap::Replace {
+        let job_size = self.jobs.get(name).map_or(0, Job::size);
+        let count = if overlap == Overlap::Replace {
             0
         } else {
             job_size
@@ -345,7 +411,7 @@ impl State {
         if let Err(why) = self.check_size(sizes, (name, &spec.role), wanted) {
             return self.event(name, None, format!("a run was skipped: {why}"));
         }
-        if cron.overlap == Overlap::Replace
+        if overlap == Overlap::Replace
             && let Some(job) = self.jobs.get_mut(name)
         {
             job.cancel_runs();
@@ -407,18 +473,18 @@ impl State {
         next
     }
 
-    /// The last time that is due, and how many from the first on were missed.
+    /// The last time that is due, and how many from the first on were missed. Those that were put off are as late as when
+    /// they were.
     fn due(
-        &self,
-        (cron, dealt): (&Cron, &Dealt),
-        first: Duration,
+        (cron, dealt, next_time): (&Cron, &Dealt, fn(&Cron, Duration) -> Option<Duration>),
+        (first, put_off): (Duration, Option<Duration>),
         now: Duration,
         times: &mut usize,
     ) -> Due {
         let mut next = |after| {
             let next = |after| {
                 *times = times.saturating_sub(1);
-                (self.options.next_time)(cron, after)
+                next_time(cron, after)
             };
             dealt.next(after, next).filter(|due| *due <= now)
         };
@@ -433,7 +499,8 @@ impl State {
         if has_more {
             due = last_by(due, now, next);
         }
-        let is_startable = now.saturating_sub(due) <= cron.start_within;
+        let seen = put_off.map_or(now, |since| since.max(due));
+        let is_startable = seen.saturating_sub(due) <= cron.start_within;
         Due {
             last: due,
             skipped: skipped + u32::from(!is_startable && !has_more),
@@ -480,6 +547,30 @@ impl Default for Firing {
         Self {
             sizes: None,
             times: TIMES_MAX,
+        }
+    }
+}
+
+/// The runs of a job that are not over, as the scheduler knows it.
+#[derive(Clone, Copy, Debug, Default)]
+struct UnderWay {
+    /// Of which tasks are there, or wait to be launched.
+    certain: usize,
+    /// Those of which nothing was heard from the master of this stream: all their tasks may have ended.
+    doubtful: usize,
+}
+
+impl UnderWay {
+    fn all(&self) -> usize {
+        self.certain + self.doubtful
+    }
+
+    /// Whether what is not known makes a difference to the next run.
+    fn may_change(&self, overlap: Overlap) -> bool {
+        match overlap {
+            Overlap::Skip => self.certain == 0 && self.doubtful > 0,
+            Overlap::Allow => self.certain < RUNS_MAX && self.all() >= RUNS_MAX,
+            Overlap::Replace => self.doubtful > 0,
         }
     }
 }

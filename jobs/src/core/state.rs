@@ -60,6 +60,8 @@ pub struct State {
     pub(super) kills_left: usize,
     pub(super) strays: Strays,
     pub(super) is_connected: bool,
+    /// When that stream was opened.
+    pub(super) connected_since: Duration,
     /// Of the master, which tasks stay in whose job says nothing of regions.
     master_region: Option<String>,
     /// Nothing has been asked of a master since the start.
@@ -144,6 +146,7 @@ impl State {
             kills_left: KILLS_MAX,
             strays: Strays::default(),
             is_connected: false,
+            connected_since: clock.at,
             master_region: None,
             is_fresh: true,
             away_since: Some(clock.at),
@@ -336,6 +339,7 @@ impl State {
             self.outbox.write(Key::Meta.put(&self.meta));
         }
         self.is_connected = true;
+        self.connected_since = self.clock.at;
         self.roles.subscribed(roles);
         if let Some(since) = self.away_since.take() {
             for job in self.jobs.values_mut() {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::dealt::Dealt;
-use crate::core::runs::TIMES_MAX;
+use crate::core::runs::{ANSWERS_WITHIN, TIMES_MAX};
 
 #[test]
 fn a_schedule_fires_once_for_each_of_its_times() {
@@ -29,9 +29,9 @@ fn a_schedule_fires_once_for_each_of_its_times() {
 }
 
 /// A schedule of which a run has just started; the next full minute is 40 s away at least.
-fn started_schedule() -> World {
+fn started_schedule(overlap: Overlap) -> World {
     let mut world = World::new(1, 2);
-    submit(&mut world, cron(Overlap::Skip));
+    submit(&mut world, cron(overlap));
     // The origin is 20 s after a full minute.
     world.pass(Duration::from_secs(41));
     launch(&mut world);
@@ -46,7 +46,7 @@ fn runs_of(world: &World) -> Vec<u64> {
 
 #[test]
 fn a_schedule_that_is_edited_neither_loses_its_run_nor_makes_up_for_times_before() {
-    let mut world = started_schedule();
+    let mut world = started_schedule(Overlap::Skip);
     submit(&mut world, changed(&cron(Overlap::Skip), "another"));
     launch(&mut world);
     assert_eq!(runs_of(&world), [1]);
@@ -56,6 +56,83 @@ fn a_schedule_that_is_edited_neither_loses_its_run_nor_makes_up_for_times_before
     launch(&mut world);
     // A run that was under way when it was restarted is run anew.
     assert_eq!(runs_of(&world).last(), Some(&2));
+}
+
+/// The task of the only run, and what became of the runs that are over: whether each was cancelled.
+fn only_task(world: &World) -> String {
+    let tasks = world.state.job("nightly").unwrap().tasks.unwrap();
+    tasks[0].task_id.clone()
+}
+
+fn cancelled(world: &World) -> Vec<bool> {
+    let over = &world.state.jobs["nightly"].record.over;
+    over.iter().map(|run| run.cancelled).collect()
+}
+
+fn skipped(world: &World) -> Vec<String> {
+    let events = world.state.history("nightly").expect("a job").events;
+    let skipped = events
+        .into_iter()
+        .filter(|one| one.text.contains("skipped"));
+    skipped.map(|one| one.text).collect()
+}
+
+#[test]
+fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_starting() {
+    for overlap in [Overlap::Skip, Overlap::Replace] {
+        let mut world = started_schedule(overlap);
+        world.sync();
+        world.finish_away(&only_task(&world));
+        world.sleep(Duration::from_secs(60));
+        world.crash();
+        // The time is due before the end of the run is told, and in one step with it.
+        world.stand_still(Duration::from_secs(1));
+        assert_eq!((started(&world), cancelled(&world)), (1, vec![]));
+        world.deliver_with_time();
+        assert_eq!((started(&world), cancelled(&world)), (2, vec![false]));
+        assert_eq!(skipped(&world), [] as [String; 0]);
+    }
+}
+
+#[test]
+fn a_run_of_which_nothing_is_heard_counts_as_going_on_after_a_while() {
+    for (overlap, runs) in [(Overlap::Skip, 1), (Overlap::Replace, 2)] {
+        let mut world = started_schedule(overlap);
+        world.sync();
+        world.sleep(Duration::from_secs(60));
+        world.crash();
+        world.pass(ANSWERS_WITHIN - Duration::from_secs(1));
+        assert_eq!((started(&world), skipped(&world)), (1, vec![]));
+        // It is not too late for having been waited for.
+        world.pass(Duration::from_secs(1));
+        assert_eq!(started(&world), runs);
+        let told = "a run was skipped: it is not known whether the one before has ended";
+        let expected = (overlap == Overlap::Skip).then(|| told.to_owned());
+        assert_eq!(skipped(&world), expected.into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_time_that_comes_while_no_master_answers_waits_for_what_it_tells_of_the_run_before() {
+    for has_ended in [true, false] {
+        let mut world = started_schedule(Overlap::Skip);
+        world.sync();
+        let task = only_task(&world);
+        world.outage(65);
+        if has_ended {
+            world.finish_away(&task);
+        }
+        while world.deliver() {}
+        world.stand_still(Duration::from_millis(100));
+        let (runs, told) = match has_ended {
+            true => (2, vec![]),
+            false => (1, vec!["a run was skipped: the one before has not ended"]),
+        };
+        assert_eq!(
+            (started(&world), skipped(&world)),
+            (runs, told.iter().map(|text| (*text).to_owned()).collect())
+        );
+    }
 }
 
 #[test]

@@ -582,6 +582,15 @@ impl World {
         true
     }
 
+    /// All that waits to be read, in one step with the time.
+    pub(super) fn deliver_with_time(&mut self) {
+        let tick = Input::Tick { kills_waiting: 0 };
+        let inputs: Vec<_> = self.inbox.drain(..).chain([tick]).collect();
+        for effect in self.state.step_all(self.now(), inputs) {
+            self.carry_out(effect);
+        }
+    }
+
     /// A task takes its next step: to run, or, of a batch (whose run is not 0), to its end.
     pub(super) fn advance(&mut self, ill_version: Option<u64>) {
         let tasks: Vec<_> = self
