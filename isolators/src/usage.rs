@@ -148,6 +148,12 @@ impl ContainerUsage {
         self.merge_local(other, |_, other| other, |_, other| other);
     }
 
+    /// Makes the local figures absent.
+    pub(crate) fn clear_local(&mut self) {
+        self.take_local(&Self::default());
+        self.pids.processes = None;
+    }
+
     /// Of each local counter what is further: one of the two readings may lack some.
     pub(crate) fn raise_local(&mut self, other: &Self) {
         self.merge_local(other, further, further);

@@ -5,11 +5,14 @@
 //! are in the instance's `.supervisors`, outside every container, in each tree. Containers with
 //! revocable CPUs share one parent, `<instance>/.revocable`, by which they are held back together.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::host::Host;
-use super::{Controller, KnobError, KnobWrite, Version, knob, subgroups, v1, v2};
+use super::{Controller, KnobError, KnobWrite, Version, knob, v1, v2};
 use crate::identity::ContainerName;
 
 /// Folder of the launcher and the supervisors. No container's name can begin with a dot.
@@ -146,6 +149,13 @@ impl Layout {
         let mut trees = self.trees.iter();
         let unified = trees.find(|tree| tree.version == Version::V2)?;
         Some(&unified.mount)
+    }
+
+    /// What is left of a group's folder without the mount of its tree.
+    pub fn below_mount<'a>(&self, dir: &'a Path) -> &'a Path {
+        let mut trees = self.trees.iter();
+        let below = trees.find_map(|tree| dir.strip_prefix(&tree.mount).ok());
+        below.unwrap_or(dir)
     }
 
     /// The shared root in the v2 tree.
@@ -287,26 +297,18 @@ impl Groups {
 
     /// The containers nested in this one whose folders are there, each with its own name; no more than
     /// [`NESTED_MAX`].
-    pub fn within(&self) -> Vec<(String, Self)> {
-        let Some(group) = self.unified().or(self.dirs.first()) else {
-            return Vec::new();
-        };
-        // Most containers have none in them, and a listing would cost many times as much as this.
-        let links =
-            std::fs::metadata(&group.dir).map(|dir| std::os::unix::fs::MetadataExt::nlink(&dir));
-        let links_of_none = match group.version {
-            Version::V1 => 2,
-            Version::V2 => 3,
-        };
-        if links.map_or(true, |links| links == links_of_none) {
-            return Vec::new();
+    pub fn within(&self) -> io::Result<Vec<(String, Self)>> {
+        // The first folder that is there: somebody may have removed some.
+        for group in self.unified().into_iter().chain(&self.dirs) {
+            match nested_in(group) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                names => {
+                    let groups = |name: String| (name.clone(), self.nested(&name));
+                    return Ok(names?.into_iter().map(groups).collect());
+                }
+            }
         }
-        let nested = subgroups(&group.dir).filter_map(|folder| {
-            let name = folder.file_name().into_string().ok()?;
-            let name = name.strip_prefix(NESTED)?;
-            Some((name.to_owned(), self.nested(name)))
-        });
-        nested.take(NESTED_MAX).collect()
+        Ok(Vec::new())
     }
 
     /// Lets what is nested in this container have limits of its own. Nothing to be done on v1.
@@ -363,6 +365,31 @@ impl Groups {
             other => other,
         }
     }
+}
+
+/// The names of the containers nested in one, by one of its folders.
+fn nested_in(group: &GroupDir) -> io::Result<Vec<String>> {
+    // Most containers have none in them, and a listing would cost many times as much as this.
+    let links_of_none = match group.version {
+        Version::V1 => 2,
+        Version::V2 => 3,
+    };
+    if fs::metadata(&group.dir)?.nlink() == links_of_none {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&group.dir)? {
+        let entry = entry?;
+        let is_folder = entry.file_type()?.is_dir();
+        let name = entry.file_name().into_string().unwrap_or_default();
+        if let Some(name) = name.strip_prefix(NESTED).filter(|_| is_folder) {
+            names.push(name.to_owned());
+        }
+        if names.len() == NESTED_MAX {
+            break;
+        }
+    }
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -468,14 +495,14 @@ mod tests {
             let layout = layout.expect("placed");
             layout.create_instance().expect("made");
             let outer = layout.container(&name("c"));
-            assert_eq!(outer.within(), []);
+            assert_eq!(outer.within().expect("nothing"), []);
             outer.create().expect("made");
-            assert_eq!(outer.within(), []);
+            assert_eq!(outer.within().expect("listed"), []);
             let (one, two) = (outer.nested("one"), outer.nested("two"));
             for groups in [&one, &two] {
                 groups.create().expect("made");
             }
-            let mut within = outer.within();
+            let mut within = outer.within().expect("listed");
             within.sort_by(|a, b| a.0.cmp(&b.0));
             assert_eq!(within, [("one".to_owned(), one), ("two".to_owned(), two)]);
         }

@@ -12,7 +12,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::shortage::again;
 use crate::usage::{ContainerUsage, LOCAL_COUNTS};
 
 /// File name in the runtime folder of the container around them.
@@ -41,7 +40,7 @@ impl Ended {
             let file = fs::File::open(dir.join(FILE))?;
             io::read_to_string(io::Read::take(file, FILE_BYTES_MAX))
         };
-        match again(read) {
+        match read() {
             Ok(text) => Ok(Self::from_text(&text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error),

@@ -21,6 +21,7 @@ use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{ContainerSpec, Inside, TaskIsolation, UsageSource};
 use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, MountStep};
+use crate::shortage::again;
 use crate::sys;
 use crate::usage::ContainerUsage;
 
@@ -133,27 +134,33 @@ impl Containers {
         usage: &mut ContainerUsage,
     ) -> bool {
         let _noted = self.ended.read().unwrap_or_else(PoisonError::into_inner);
-        let nested = self.nested_usage(name, groups);
-        if let Some(nested) = &nested {
-            usage.add_local(nested);
+        match self.nested_usage(name, groups) {
+            Ok(None) => return false,
+            Ok(Some(nested)) => usage.add_local(&nested),
+            // Nobody knows what is to be added.
+            Err(_) => usage.clear_local(),
         }
-        nested.is_some()
+        true
     }
 
     /// The local figures of all that is nested in a container, or was; `None` if nothing is known to be. The caller
     /// holds `ended`.
-    fn nested_usage(&self, name: &ContainerName, groups: &Groups) -> Option<ContainerUsage> {
-        let mut ended = Ended::read(&self.runtime_dir(name)).unwrap_or_default();
-        let within = groups.within();
+    fn nested_usage(
+        &self,
+        name: &ContainerName,
+        groups: &Groups,
+    ) -> io::Result<Option<ContainerUsage>> {
+        let mut ended = Ended::read(&self.runtime_dir(name))?;
+        let within = groups.within()?;
         if within.is_empty() && ended.is_empty() {
-            return None;
+            return Ok(None);
         }
         let mut sum = ended.gone;
         for (inner, groups) in within {
             let Ok(nested) = ContainerName::new(&format!("{name}{NESTING}{inner}")) else {
                 continue;
             };
-            let mut usage = self.local_usage(&nested, &groups);
+            let mut usage = self.local_usage(&nested, &groups)?;
             if let Some(noted) = ended.ending.remove(&inner) {
                 usage.raise_local(&noted);
             }
@@ -162,11 +169,11 @@ impl Containers {
         for noted in ended.ending.values() {
             sum.add_local(noted);
         }
-        Some(sum)
+        Ok(Some(sum))
     }
 
     /// The local figures of a nested container and of all within. The caller holds `ended`.
-    fn local_usage(&self, name: &ContainerName, groups: &Groups) -> ContainerUsage {
+    fn local_usage(&self, name: &ContainerName, groups: &Groups) -> io::Result<ContainerUsage> {
         let mut usage = ContainerUsage::default();
         let source = UsageSource {
             groups,
@@ -179,10 +186,10 @@ impl Containers {
         for isolator in &self.isolators {
             isolator.local_usage(&source, &mut usage);
         }
-        if let Some(within) = self.nested_usage(name, groups) {
+        if let Some(within) = self.nested_usage(name, groups)? {
             usage.add_local(&within);
         }
-        usage
+        Ok(usage)
     }
 
     /// Notes what a nested container has counted: nothing runs in its groups any more, and they are about to be removed.
@@ -191,16 +198,17 @@ impl Containers {
             return;
         };
         let _alone = self.ended.write().unwrap_or_else(PoisonError::into_inner);
-        let usage = self.local_usage(name, groups);
-        if usage.has_local() {
-            let dir = self.runtime_dir(&outer);
-            // Without a folder the container around is gone, and nobody asks. Else its figures are absent until they are
-            // further than they were.
-            let _ = Ended::read(&dir).and_then(|mut ended| {
-                ended.note(inner, &usage);
-                ended.write(&dir)
-            });
-        }
+        let dir = self.runtime_dir(&outer);
+        // Without a folder the container around is gone, and nobody asks. Else what it counted is lost.
+        let _ = again(|| {
+            let usage = self.local_usage(name, groups)?;
+            if !usage.has_local() {
+                return Ok(());
+            }
+            let mut ended = Ended::read(&dir)?;
+            ended.note(inner, &usage);
+            ended.write(&dir)
+        });
     }
 
     /// Counts what was noted of a nested container to those that are gone, as its groups are.

@@ -197,6 +197,24 @@ fn what_a_crash_left_noted_counts_once(test_node: &TestNode) -> Result<(), Faile
     same(read_bytes()?, Some(21))?;
     let text = fs::read_to_string(noted.join("ended"))?;
     check!(!text.contains("+task") && text.contains("+other"), "{text}");
+    // A note that cannot be read says nothing, and is not written over.
+    let usage = test_node.usage(&outer_spec)?;
+    check!(
+        usage.pids.processes == Some(1) && usage.pids.refused.is_some(),
+        "{usage:?}"
+    );
+    fs::rename(noted.join("ended"), noted.join("away"))?;
+    fs::create_dir(noted.join("ended"))?;
+    let usage = test_node.usage(&outer_spec)?;
+    same(
+        (
+            usage.io.read_bytes,
+            usage.pids.refused,
+            usage.pids.processes,
+        ),
+        (None, None, None),
+    )?;
+    check!(usage.memory.total_bytes.is_some(), "{usage:?}");
     test_node.forget(&task_spec)?;
     test_node.destroy(&outer_spec, &outer)
 }
