@@ -59,6 +59,7 @@ pub(crate) const EXECUTOR_CALLS: &[&[u8]] = &[
 const OPERATOR_CALLS: &[&[u8]] = &[
     br#"{"type":"GET_METRICS","get_metrics":{"timeout":{"nanoseconds":"1"}}}"#,
     br#"{"type":"UPDATE_QUOTA","update_quota":{"force":true,"quota_configs":[{"role":"r","guarantees":{"cpus":{"value":1}},"limits":{"cpus":{"value":2}}}]}}"#,
+    br#"{"type":"UPDATE_QUOTA","update_quota":{"quota_configs":[{"role":"r","guarantees":{"cpus":{"value":-0}}}]}}"#,
     br#"{"type":"CREATE_VOLUMES","create_volumes":{"agent_id":{"value":"s"},"volumes":[]}}"#,
 ];
 

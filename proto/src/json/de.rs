@@ -195,7 +195,8 @@ impl<'de> Visitor<'de> for Double {
     single!();
     refuse!(boolean array object);
     fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
-        Ok(Some(value))
+        // Minus zero is zero: in a map, protobuf does not tell them apart.
+        Ok(Some(value + 0.0))
     }
     fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
         Ok(Some(value as f64))
@@ -212,7 +213,7 @@ impl<'de> Visitor<'de> for Double {
         let number: serde_json::Number = text
             .parse()
             .map_err(|_| not_parsed(text, "number", self.name()))?;
-        Ok(number.as_f64())
+        Ok(number.as_f64().map(|value| value + 0.0))
     }
 }
 

@@ -81,6 +81,16 @@ fn enums_go_by_name_alone() {
     assert_eq!(read::<Call>(&json!({"type": "FROM_2030"})).r#type, None);
 }
 
+/// A guarantee of minus zero was another one after protobuf and back.
+#[test]
+fn minus_zero_is_zero() {
+    for zero in [json!(-0.0), json!("-0"), json!("-0.0")] {
+        let health: HealthCheck = read(&json!({ "delay_seconds": zero }));
+        let delay = health.delay_seconds.expect("a delay");
+        assert!(delay == 0.0 && delay.is_sign_positive(), "{zero}");
+    }
+}
+
 #[test]
 fn numbers_and_booleans_may_be_strings() {
     let health: HealthCheck = read(&json!({
