@@ -74,6 +74,15 @@ pub(super) fn is_absent(path: &Path) -> Result<bool, OpenError> {
     Ok(!is_there(path, &Marker::beside(path)?)?)
 }
 
+/// Whether nothing was ever written to a file, also where a master was killed after it had made it.
+pub(super) fn is_empty(path: &Path) -> Result<bool, OpenError> {
+    if database_file::is_blank(path).map_err(failed(path))? {
+        return Ok(true);
+    }
+    let Summary { meta, content } = inspect_file(path, &mut |_, _| Ok(()))?;
+    Ok(meta.is_none() && content.records == 0)
+}
+
 /// Reads a registry that no master has open, and changes nothing. A record that is damaged is taken like others.
 pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
     let marker = Marker::beside(path)?;

@@ -576,3 +576,25 @@ fn a_registry_is_filled_as_a_whole_and_only_where_there_is_none() {
     let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["registry.id"], "nothing is left over");
 }
+
+/// What a first start on a full disk left was in the way of every import.
+#[test]
+fn what_a_first_start_left_is_in_the_way_of_no_import() {
+    let (_dir, path) = place();
+    filled(&path, true);
+    let (image, _) = inspect(&path).unwrap();
+    let (_other_dir, other) = place();
+    for begun in [false, true] {
+        std::fs::write(&other, vec![0; 1 << 20]).unwrap();
+        if begun {
+            drop(opening::open_file(&other).unwrap());
+        }
+        fill(&other, &image).unwrap();
+        assert_eq!(inspect(&other).unwrap().0, image);
+        for name in ["registry.redb", "registry.id"] {
+            std::fs::remove_file(other.with_file_name(name)).unwrap();
+        }
+        let names = std::fs::read_dir(other.parent().unwrap()).unwrap();
+        assert_eq!(names.count(), 0, "nothing is left over");
+    }
+}
