@@ -104,6 +104,7 @@ impl State {
     /// # Errors
     /// Why a specification is not taken, whatever room is made for it.
     pub(super) fn check_submission(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        self.check_no_purge(&spec.name)?;
         self.check_same_volume(spec).map_err(Refusal::Conflict)?;
         let present = self.jobs.get(&spec.name);
         if present.is_some_and(|job| same_kind(job, spec).is_none()) {
@@ -113,6 +114,18 @@ impl State {
             )));
         }
         self.check_count(spec)
+    }
+
+    /// # Errors
+    /// The job is to be purged once its tasks have ended: what was promised of its volumes is not taken back.
+    fn check_no_purge(&self, name: &str) -> Result<(), Refusal> {
+        let stop = self.jobs.get(name).and_then(|job| job.record.stop);
+        match stop.is_some_and(|stop| stop.purge) {
+            true => Err(Refusal::Conflict(format!(
+                "{name:?} is being purged, and is there until its tasks have ended: try again when it is gone"
+            ))),
+            false => Ok(()),
+        }
     }
 
     fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
@@ -224,6 +237,7 @@ impl State {
 
     fn scale(&mut self, name: &str, count: u32, purge: bool) -> Result<String, Refusal> {
         let at = self.clock.at;
+        self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
         if !job.is_service() {
             let text = format!("{name:?} is no service: change its count in its file");
@@ -276,6 +290,7 @@ impl State {
     }
 
     fn restart(&mut self, name: &str) -> Result<String, Refusal> {
+        self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
         let Some(spec) = job.spec().map(|spec| JobSpec::clone(spec)) else {
             return Err(Refusal::NotFound(name.to_owned()));
@@ -298,6 +313,8 @@ impl State {
 
     fn stop(&mut self, name: &str, purge: bool) -> Result<String, Refusal> {
         let job = self.job_mut(name)?;
+        let is_promised = job.record.stop.is_some_and(|stop| stop.purge);
+        let purge = purge || is_promised;
         job.record.stop = Some(Stop { purge });
         job.record.rollout = None;
         job.cancel_runs();
@@ -307,6 +324,7 @@ impl State {
     }
 
     fn revert(&mut self, name: &str, version: Option<u64>) -> Result<String, Refusal> {
+        self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
         let version = job.revert_version(version)?;
         // How many instances there are is not what is taken back: a service may carry more by now than when it had that

@@ -272,6 +272,45 @@ fn fewer_instances_keep_their_volumes_unless_these_are_purged() {
 }
 
 #[test]
+fn a_purge_that_waits_for_its_tasks_is_taken_back_by_nothing() {
+    let mut world = World::new(1, 2);
+    let spec = database(1);
+    submit(&mut world, spec.clone());
+    world.calm(30, None);
+    let volume = volume_of(&world, 0);
+    world.is_slow_to_end = true;
+    stop(&mut world, true);
+    let name = || "web".to_owned();
+    for request in [
+        Request::Submit(Box::new(spec.clone())),
+        Request::Submit(Box::new(changed(&spec, "another"))),
+        Request::Restart { name: name() },
+        Request::Revert {
+            name: name(),
+            version: Some(1),
+        },
+        Request::Scale {
+            name: name(),
+            count: 2,
+            purge: false,
+        },
+    ] {
+        let id = world.request(request);
+        world.sync();
+        let refused = matches!(&world.answers[&id], Err(Refusal::Conflict(why)) if why.contains("is being purged"));
+        assert!(refused, "{:?}", world.answers[&id]);
+    }
+    let refused = world.state.plan(&spec).obstacles;
+    assert!(refused[0].contains("is being purged"), "{refused:?}");
+    stop(&mut world, false);
+    world.is_slow_to_end = false;
+    world.calm(60, None);
+    assert_eq!(world.destroyed, [volume]);
+    assert!(world.state.job("web").is_none());
+    submit(&mut world, spec);
+}
+
+#[test]
 fn what_an_agent_cannot_make_is_given_back_and_tried_elsewhere() {
     let mut world = World::new(1, 2);
     world.fails_to_create = true;
