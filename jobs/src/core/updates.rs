@@ -5,7 +5,7 @@ use std::time::Duration;
 use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
 
 use super::input::Effect;
-use super::job::{Job, KillReason, Phase};
+use super::job::{Job, KillReason, Phase, Task};
 use super::outbox::Deferred;
 use super::records::{Key, Outcome};
 use super::state::State;
@@ -53,7 +53,10 @@ impl State {
                 return;
             }
         }
-        task.reason = reason_of(status);
+        task.reason = match is_killed_for_its_checks(state, status, task) {
+            true => "its health checks failed".to_owned(),
+            false => reason_of(status),
+        };
         task.message = status.message.clone().unwrap_or_default();
         self.reconciler.observe(self.moment, status);
         let name: TaskName = match id.parse() {
@@ -433,6 +436,15 @@ fn end_of(state: TaskState, status: &TaskStatus) -> Option<End> {
         | TaskState::TaskKilling
         | TaskState::TaskUnreachable => None,
     }
+}
+
+/// Whether its agent has killed a task that was found in bad health: nobody here has asked for that, and it is told no
+/// other reason.
+fn is_killed_for_its_checks(state: TaskState, status: &TaskStatus, task: &Task) -> bool {
+    state == TaskState::TaskKilled
+        && status.reason.is_none()
+        && task.killing.is_none()
+        && status.healthy.or(task.checked) == Some(false)
 }
 
 fn reason_of(status: &TaskStatus) -> String {

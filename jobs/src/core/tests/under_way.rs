@@ -157,6 +157,45 @@ fn checks_say_what_they_said_when_an_agent_that_was_away_is_back() {
 }
 
 #[test]
+fn a_task_that_is_killed_for_its_checks_has_failed_by_them() {
+    let text = "failed (its health checks failed)";
+    for (running, killed, expected) in [
+        (None, Some(false), text),
+        // Told before, and not with the end.
+        (Some(false), None, text),
+        (Some(true), None, "failed"),
+    ] {
+        let mut world = World::new(1, 1);
+        submit(&mut world, service(1, 0, 1));
+        launch(&mut world);
+        tell(&mut world, TaskState::TaskRunning, running);
+        tell(&mut world, TaskState::TaskKilled, killed);
+        let events = world.state.history("web").expect("a job").events;
+        let told = events.last().map(|event| &*event.text);
+        assert_eq!(told, Some(expected), "{events:?}");
+    }
+    // What ends by itself, or because the job is stopped, does so while it is in bad health too.
+    for (is_stopped, state, expected) in [
+        (false, TaskState::TaskFailed, "failed"),
+        (true, TaskState::TaskKilled, "killed: the job is stopped"),
+    ] {
+        let mut world = World::new(1, 1);
+        world.is_slow_to_end = true;
+        submit(&mut world, service(1, 0, 1));
+        launch(&mut world);
+        tell(&mut world, TaskState::TaskRunning, Some(false));
+        if is_stopped {
+            let (name, purge) = ("web".to_owned(), false);
+            world.request(Request::Stop { name, purge });
+        }
+        tell(&mut world, state, Some(false));
+        let events = world.state.history("web").expect("a job").events;
+        let told = events.last().map(|event| &*event.text);
+        assert_eq!(told, Some(expected), "{events:?}");
+    }
+}
+
+#[test]
 fn a_task_that_is_back_before_it_runs_is_not_given_up() {
     for state in [TaskState::TaskStaging, TaskState::TaskStarting] {
         let mut world = World::new(1, 2);
