@@ -7,6 +7,7 @@
 //! its own framework alone, and no look at the disk. Invariant: the sandbox of a run that is not over is never touched, nothing mounted in one is followed, and no change
 //! of the wall clock makes one go sooner.
 
+mod former_agents;
 mod removal_queue;
 mod turn;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::BootId;
 use meseta_isolators::beneath::{Folder, RemovalProgress};
+use meseta_resources::AgentId;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -93,6 +95,8 @@ struct Known {
     /// When their ages were recorded last.
     recorded: Duration,
     removals: RemovalQueue,
+    /// Agents of before, of which there are checkpoints.
+    former_agents: Vec<AgentId>,
 }
 
 /// For how long a sandbox has waited.
@@ -218,6 +222,7 @@ impl Gc {
             let pass = move || {
                 let now = uptime();
                 let is_found = is_found || this.find(&boot, now);
+                this.remove_former_agents();
                 // Nobody waits for them; an agent that ends leaves the rest to the next one.
                 drop(this.prune(now));
                 if is_found {
@@ -227,6 +232,14 @@ impl Gc {
             };
             let found = tokio::task::spawn_blocking(pass).await;
             is_found = found.unwrap_or(is_found);
+        }
+    }
+
+    fn remove_former_agents(&self) {
+        let former = std::mem::take(&mut self.known().former_agents);
+        if !former.is_empty() {
+            let left = former_agents::without_sandboxes(&self.inner.layout, former);
+            self.known().former_agents = left;
         }
     }
 
@@ -569,12 +582,14 @@ fn detach_mounts(sandbox: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the sandboxes of runs that are not over.
+/// Keeps the sandboxes of runs that are not over, and notes which agents are of before.
 pub(crate) fn keep_those_of(gc: &Gc, image: &Image, layout: &Layout) {
     let frameworks = image.frameworks.iter();
     for run in frameworks.flat_map(|framework| &framework.runs) {
         gc.keep(layout.sandbox(&run.key));
     }
+    let present = image.agent.as_ref().map(|agent| &agent.id);
+    gc.known().former_agents = former_agents::former_agents(layout, present);
 }
 
 #[cfg(test)]

@@ -116,15 +116,15 @@ impl Layout {
         self.meta().join("resources_and_operations.copy")
     }
 
-    pub(super) fn agents(&self) -> PathBuf {
+    pub(crate) fn agents(&self) -> PathBuf {
         self.meta().join("slaves")
     }
 
-    pub(super) fn latest_agent(&self) -> PathBuf {
+    pub(crate) fn latest_agent(&self) -> PathBuf {
         self.agents().join("latest")
     }
 
-    pub(super) fn agent(&self, agent: &AgentId) -> PathBuf {
+    pub(crate) fn agent(&self, agent: &AgentId) -> PathBuf {
         self.agents().join(agent.as_str())
     }
 

@@ -1,0 +1,93 @@
+//! Checkpoints of agents that the work directory was of before: they go after the last of their sandboxes.
+//!
+//! An agent has another id than before when an operator has removed `meta/slaves/latest`, for example. Until it has that
+//! id nothing is removed: the link may be put back.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use meseta_isolators::beneath::Folder;
+use meseta_resources::AgentId;
+use tracing::{info, warn};
+
+use super::{LATEST, folders_in};
+use crate::checkpoint::Layout;
+
+/// The ids that are not the present one's, at the agent's start.
+pub(super) fn former_agents(layout: &Layout, present: Option<&AgentId>) -> Vec<AgentId> {
+    let folders = folders_in(&layout.agents()).unwrap_or_default();
+    let names = folders
+        .iter()
+        .filter_map(|folder| folder.file_name()?.to_str());
+    // Of names with a dot there are those of links that are being made.
+    let names = names.filter(|name| *name != LATEST && !name.starts_with('.'));
+    let mut ids: Vec<_> = names.filter_map(|name| AgentId::new(name).ok()).collect();
+    ids.retain(|id| Some(id) != present);
+    ids.sort();
+    ids
+}
+
+/// Removes those of which no sandbox is left; gives the others.
+pub(super) fn without_sandboxes(layout: &Layout, former: Vec<AgentId>) -> Vec<AgentId> {
+    let latest = std::fs::read_link(layout.latest_agent());
+    let mut left = former;
+    left.retain(|id| {
+        let is_succeeded = latest.as_ref().is_ok_and(|latest| latest != Path::new(id.as_str()));
+        let sandboxes = layout.sandboxes().join(id.as_str());
+        let has_none = sandboxes
+            .symlink_metadata()
+            .is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if !is_succeeded || !has_none {
+            return true;
+        }
+        let removed = Folder::open(&layout.agents())
+            .and_then(|agents| agents.remove(Path::new(id.as_str())));
+        match removed {
+            Ok(()) => info!(agent_id = %id, "removed the checkpoints of an agent of before"),
+            Err(error) => {
+                warn!(agent_id = %id, %error, "the checkpoints of an agent of before cannot be removed; trying again");
+                return true;
+            }
+        }
+        false
+    });
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They stayed for ever.
+    #[test]
+    fn checkpoints_of_an_agent_of_before_go_after_its_sandboxes_and_its_succession() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(dir.path());
+        let id = |text: &str| AgentId::new(text).expect("an id");
+        for name in ["S1", "S2", "S3"] {
+            let run = layout
+                .agent(&id(name))
+                .join("frameworks/F/executors/E/runs/c");
+            std::fs::create_dir_all(&run).expect("made");
+            std::fs::write(run.join("executor.info"), "x").expect("written");
+        }
+        let sandboxes = layout.sandboxes().join("S2");
+        std::fs::create_dir_all(&sandboxes).expect("made");
+        let former = former_agents(&layout, Some(&id("S3")));
+        assert_eq!(former, [id("S1"), id("S2")]);
+        // It is not known yet who comes after them.
+        let former = without_sandboxes(&layout, former);
+        assert_eq!(former.len(), 2);
+        std::os::unix::fs::symlink("S3", layout.latest_agent()).expect("linked");
+        assert_eq!(former_agents(&layout, None).len(), 3, "the link is none");
+        let former = without_sandboxes(&layout, former);
+        assert_eq!(former, [id("S2")]);
+        assert!(!layout.agent(&id("S1")).exists());
+        std::fs::remove_dir(&sandboxes).expect("removed");
+        assert_eq!(without_sandboxes(&layout, former), []);
+        assert!(!layout.agent(&id("S2")).exists());
+        // What an operator has linked to again is no agent of before.
+        assert_eq!(without_sandboxes(&layout, vec![id("S3")]), [id("S3")]);
+        assert!(layout.agent(&id("S3")).exists());
+    }
+}
