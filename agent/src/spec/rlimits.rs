@@ -37,6 +37,13 @@ pub(super) fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, Invalid> {
             (None, None) => (u64::MAX, u64::MAX),
             _ => return Err("a resource limit needs both its soft and its hard value".into()),
         };
+        if soft > hard {
+            let name = kind.map_or("a resource limit", |kind| kind.as_str_name());
+            let why = format!(
+                "{name} was asked for with the soft value {soft}, which is more than its hard one, {hard}"
+            );
+            return Err(why.into());
+        }
         rlimits.push(Rlimit {
             resource,
             soft,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
     TaskFailed, TaskFinished, TaskKilled, TaskRunning, TaskStarting,
 };
@@ -19,6 +20,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_task_that_ignores_sigterm_is_gone_after_the_grace,
     a_task_sees_its_own_environment_and_the_operators,
     root(a_task_of_an_unknown_user_fails_with_the_cause),
+    limits_are_had_however_small_and_refused_by_name,
 ];
 
 fn sandbox_path(task: &str, file: &str) -> String {
@@ -125,5 +127,41 @@ fn a_task_of_an_unknown_user_fails_with_the_cause() {
     assert!(
         message.contains("no such user: \"no-such-user\""),
         "{message}"
+    );
+}
+
+/// A limit of a few descriptors kept the launch from what it still had to open.
+fn limits_are_had_however_small_and_refused_by_name() {
+    let (world, mut link) = World::registered(&[]);
+    let limited = |id: &str, soft: u64, hard: u64, hostname: Option<String>| {
+        let text = format!("[ $(ulimit -Sn)/$(ulimit -Hn) = {soft}/{hard} ]");
+        let mut task = shell(id, &text);
+        let limit = pb::r_limit_info::RLimit {
+            r#type: Some(pb::r_limit_info::r_limit::Type::RlmtNofile.into()),
+            soft: Some(soft),
+            hard: Some(hard),
+        };
+        task.container = Some(Box::new(pb::ContainerInfo {
+            r#type: pb::container_info::Type::Mesos.into(),
+            hostname,
+            rlimit_info: Some(pb::RLimitInfo {
+                rlimits: vec![limit],
+            }),
+            ..pb::ContainerInfo::default()
+        }));
+        task
+    };
+    for (id, soft, hard) in [("few", 10, 20), ("some", 10, 2_000), ("many", 2_000, 4_000)] {
+        world.run_to(&mut link, limited(id, soft, hard, None), TaskFinished);
+    }
+    let above = world.run_refused(&mut link, limited("above", 30, 20, None));
+    let expected =
+        "RLMT_NOFILE was asked for with the soft value 30, which is more than its hard one, 20";
+    assert!(above.contains(expected), "{above}");
+    let name = Some("n".repeat(70));
+    let long = world.run_refused(&mut link, limited("long", 10, 20, name));
+    assert!(
+        long.contains("its host name has 70 bytes, and may have 64"),
+        "{long}"
     );
 }

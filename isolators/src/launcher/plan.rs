@@ -275,12 +275,25 @@ impl TaskPlan {
                 let score = self.oom_score_adj.as_deref().unwrap_or_default();
                 String::from_utf8_lossy(score).into_owned()
             }
-            LaunchStep::Rlimit => format!("{:?}", self.rlimits.get(index)),
-            LaunchStep::Credentials => format!("{:?}", self.credentials),
+            LaunchStep::Rlimit => {
+                let limit = self.rlimits.get(index);
+                limit.map_or_else(String::new, |[resource, soft, hard]| {
+                    format!("number {resource}, soft {soft}, hard {hard}")
+                })
+            }
+            LaunchStep::Credentials => {
+                let user = self.credentials.as_ref();
+                user.map_or_else(String::new, |(uid, gid, groups)| {
+                    format!("user {uid}, group {gid}, further groups {groups:?}")
+                })
+            }
             LaunchStep::WorkingDir => text(Some(&self.working_dir)),
             LaunchStep::Exec if self.programs.len() > 1 => text(self.args.first()),
             LaunchStep::Exec => text(self.programs.first()),
-            LaunchStep::Hostname => format!("{:?}", self.hostname),
+            LaunchStep::Hostname => {
+                let name = self.hostname.as_deref().unwrap_or_default();
+                String::from_utf8_lossy(name).into_owned()
+            }
             LaunchStep::Mount => text(self.mounts.get(index).map(|mount| &mount.path)),
             LaunchStep::Capabilities => format!("{:x?}", self.capabilities),
             LaunchStep::Seccomp => format!("filter {index}"),

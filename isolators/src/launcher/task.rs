@@ -109,10 +109,10 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
         let taken = sys::take_terminal();
         taken.map_err(|error| failed(LaunchStep::Terminal, error, 0))?;
     }
-    for (index, [resource, soft, hard]) in plan.rlimits.iter().enumerate() {
-        let resource = u32::try_from(*resource).unwrap_or(u32::MAX);
-        let limited = sys::set_rlimit(resource, *soft, *hard);
-        limited.map_err(|error| failed(LaunchStep::Rlimit, error, index))?;
+    for (index, limit) in plan.rlimits.iter().enumerate() {
+        if let Some(limit) = while_launching(*limit) {
+            set_rlimit(limit, index)?;
+        }
     }
     if let Some(capabilities) = prepared.capabilities {
         let bounded = capabilities.bound();
@@ -147,12 +147,39 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     sys::reset_signals();
     sys::cloexec_from(3).map_err(|error| failed(LaunchStep::CloseFds, error, 0))?;
+    for (index, limit) in plan.rlimits.iter().enumerate() {
+        if while_launching(*limit) != Some(*limit) {
+            set_rlimit(*limit, index)?;
+        }
+    }
     // Last, so that a filter has to allow no more than the report, the exec and the exit.
     for (index, filter) in prepared.filters.iter().enumerate() {
         seccompiler::apply_filter(filter)
             .map_err(|_| failed(LaunchStep::Seccomp, io::Error::last_os_error(), index))?;
     }
     Ok(())
+}
+
+/// Descriptors that a launch may have open at once.
+const LAUNCH_FILES: u64 = 1_024;
+
+/// What holds of a limit from before the change of user, which may be needed to raise it. One on descriptors that leaves
+/// a launch too few is lowered once that needs no more.
+fn while_launching([resource, soft, hard]: [u64; 3]) -> Option<[u64; 3]> {
+    match resource {
+        RLIMIT_NOFILE if hard < LAUNCH_FILES => None,
+        RLIMIT_NOFILE => Some([resource, soft.max(LAUNCH_FILES), hard]),
+        _ => Some([resource, soft, hard]),
+    }
+}
+
+/// Of Linux, on every architecture that we build for.
+const RLIMIT_NOFILE: u64 = 7;
+
+fn set_rlimit([resource, soft, hard]: [u64; 3], index: usize) -> Result<(), Failure> {
+    let resource = u32::try_from(resource).unwrap_or(u32::MAX);
+    let limited = sys::set_rlimit(resource, soft, hard);
+    limited.map_err(|error| failed(LaunchStep::Rlimit, error, index))
 }
 
 fn cgroup_namespace(prepared: &Prepared<'_>) -> nix::Result<()> {

@@ -113,6 +113,26 @@ fn plan_goes_through_bytes_whole() {
     assert_eq!(TaskPlan::decode(&bytes), Some(plan));
 }
 
+/// A name of seventy letters was told as seventy numbers.
+#[test]
+fn what_a_step_was_about_is_told_in_words() {
+    let plan = resolve(&spec()).expect("resolves");
+    for (step, expected) in [
+        (LaunchStep::Hostname, "h"),
+        (
+            LaunchStep::Rlimit,
+            "number 7, soft 1, hard 18446744073709551615",
+        ),
+        (
+            LaunchStep::Credentials,
+            "user 7, group 8, further groups [8, 9]",
+        ),
+    ] {
+        assert_eq!(plan.detail(step, 0), expected);
+    }
+    assert_eq!(plan.detail(LaunchStep::Rlimit, 9), "");
+}
+
 #[test]
 fn no_damaged_plan_decodes() {
     let bytes = resolve(&spec()).expect("resolves").encode();
