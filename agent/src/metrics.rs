@@ -136,6 +136,11 @@ fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
     builder.one("meseta_agent_limits_restored_total", restored);
     let lost = containerizer.map(|c| number(c.limits_lost()));
     builder.one("meseta_agent_limits_lost_total", lost);
+    let interference = containerizer.map(|c| c.interference());
+    let stopped = interference.map(|found| number(found.supervisors_stopped()));
+    builder.one("meseta_agent_supervisors_stopped_total", stopped);
+    let moved = interference.map(|found| number(found.processes_moved()));
+    builder.one("meseta_agent_processes_moved_total", moved);
     let repeated = number(meseta_isolators::repeated());
     builder.one("meseta_agent_looks_repeated_total", repeated);
     let dropped = "meseta_agent_framework_messages_dropped_total";

@@ -38,8 +38,8 @@ pub use cgroup::{
     LayoutError, Mode, ScopeError, Unified, V1Hierarchy, task_scope,
 };
 pub use containers::{
-    ContainerError, Containers, DestroyError, KillOutcome, KillRequest, Limitation, OpenError,
-    Options, Recovered, SLOW_EVERY, Sampler, Shrink, Socket, living_containers,
+    ContainerError, Containers, DestroyError, Interference, KillOutcome, KillRequest, Limitation,
+    OpenError, Options, Outside, Recovered, SLOW_EVERY, Sampler, Shrink, Socket, living_containers,
 };
 pub use demand::{Demand, Limit};
 pub use identity::{

@@ -1,5 +1,5 @@
-//! What the kernel does not count for us: how much folders hold, who listens on which port, and whether limits are still
-//! those that were asked for.
+//! What the kernel does not count for us: how much folders hold, who listens on which port, whether limits are still
+//! those that were asked for, and whether processes are where they were launched.
 //!
 //! Looks at every container in turn, for the first two on the periods of the flags; what was found is kept for whoever
 //! asks for statistics, and what breaks a limit ends its container where that is enforced. Slow work,
@@ -14,7 +14,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use tracing::{debug, info};
 
 use super::inspection_limits::BYTES_PER_MEGABYTE;
-use super::{Containerizer, LiveContainer, limit_drift};
+use super::{Containerizer, LiveContainer, interference, limit_drift};
 use crate::checkpoint::{Layout, Limitation};
 use crate::configuration::isolation::InspectionSettings;
 
@@ -31,9 +31,12 @@ pub(crate) async fn run(containerizer: Containerizer, watch: InspectionSettings)
     let limits = every(Some(limit_drift::PERIOD), || {
         let containerizer = containerizer.clone();
         move || {
-            let live = containerizer.live().into_iter();
-            live.filter(|live| live.own_limits)
-                .for_each(|live| limit_drift::compare(&containerizer, &live));
+            for live in containerizer.live() {
+                interference::look(&containerizer, &live);
+                if live.own_limits {
+                    limit_drift::compare(&containerizer, &live);
+                }
+            }
         }
     });
     tokio::join!(disks, ports, limits);

@@ -19,6 +19,7 @@
 //! limit_drift.rs      limits that others have changed
 //! inspection.rs       disk usage and listening ports
 //! inspection_limits.rs  what of these a container may have
+//! interference.rs     supervisors and tasks that others stop or move
 //! recover.rs          containers of before a start
 //! sockets.rs          in which container a connection was opened
 //! fair_semaphore.rs   permits for blocking work, fair between frameworks
@@ -30,6 +31,7 @@ mod exit_status;
 pub(crate) mod fair_semaphore;
 pub(crate) mod inspection;
 pub(crate) mod inspection_limits;
+mod interference;
 mod launch;
 mod limit_drift;
 mod limitation_file;

@@ -132,6 +132,7 @@ impl Containerizer {
         updated.unwrap_or_else(|panic| Err(panic.into()))?;
         *applied = Applied {
             missing_limits: std::mem::take(&mut applied.missing_limits),
+            interference: std::mem::take(&mut applied.interference),
             demand,
             may_have_volumes: has_some,
             volumes: given,

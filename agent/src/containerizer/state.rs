@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use meseta_daemon::server::CancellationToken;
-use meseta_isolators::{Containers, Demand, DiskUsage, ProcessIdentity};
+use meseta_isolators::{Containers, Demand, DiskUsage, Interference, ProcessIdentity};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -15,6 +15,7 @@ use tracing::warn;
 use super::Containerizer;
 use super::fair_semaphore::{FairSemaphore, PermitLimits};
 use super::inspection_limits::InspectionLimits;
+use super::interference::InterferenceCounters;
 use super::throttle::ThrottleWriter;
 use crate::checkpoint::{Layout, Limitation, RunKey};
 use crate::core::Input;
@@ -90,6 +91,8 @@ pub(crate) struct Applied {
     pub(crate) volumes: Vec<pb::Resource>,
     /// Files of limits that were not there when it was last looked at: nothing enforces those.
     pub(crate) missing_limits: Vec<&'static str>,
+    /// What others were found to have done to its processes when these were last looked at.
+    pub(crate) interference: Interference,
 }
 
 impl Applied {
@@ -100,6 +103,7 @@ impl Applied {
             may_have_volumes: true,
             volumes: volumes.to_vec(),
             missing_limits: Vec::new(),
+            interference: Interference::default(),
         }
     }
 
@@ -165,6 +169,7 @@ pub(super) struct Inner {
     pub(super) destroy_errors: AtomicU64,
     pub(super) limits_restored: AtomicU64,
     pub(super) limits_lost: AtomicU64,
+    pub(super) interference: InterferenceCounters,
     pub(super) throttle_writer: ThrottleWriter,
 }
 
@@ -198,6 +203,7 @@ impl Inner {
             destroy_errors: AtomicU64::new(0),
             limits_restored: AtomicU64::new(0),
             limits_lost: AtomicU64::new(0),
+            interference: InterferenceCounters::default(),
             throttle_writer: ThrottleWriter::default(),
         }
     }
@@ -275,6 +281,11 @@ impl Containerizer {
     /// How often limits of a container were found to be gone with their group.
     pub(crate) fn limits_lost(&self) -> u64 {
         self.inner.limits_lost.load(Ordering::Relaxed)
+    }
+
+    /// How often others were found to have stopped a supervisor, or moved a process out of its container's groups.
+    pub(crate) fn interference(&self) -> &InterferenceCounters {
+        &self.inner.interference
     }
 
     /// Whether nothing runs, begins or ends.

@@ -20,6 +20,8 @@ meseta_agent_container_launch_errors_total Containers that could not be launched
 meseta_agent_container_destroy_errors_total Failed attempts to destroy a container.
 meseta_agent_limits_lost_total Times that limits of a container were found to be gone with their group: nothing enforces them any more.
 meseta_agent_limits_restored_total Times that limits of a container were not what was asked for, and were set again.
+meseta_agent_supervisors_stopped_total Times that the supervisor of a container was found stopped (SIGSTOP): the end of its task is not noticed until it is continued.
+meseta_agent_processes_moved_total Times that a process of a container was found moved out of its groups: their limits and figures do not hold for it.
 meseta_agent_looks_repeated_total Looks at a container, its record or a checkpoint that failed for want of descriptors or memory or because a device failed, and were made again.
 meseta_agent_framework_messages_dropped_total Messages between frameworks and executors that were dropped because they were not read, by receiver.
 meseta_agent_executor_streams_ended_total Streams to executors that were ended because they were not read.

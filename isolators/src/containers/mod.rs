@@ -7,6 +7,7 @@
 //! could not read back from the runtime folder and the kernel.
 
 mod ended;
+mod interference;
 mod launching;
 mod limits;
 mod nested;
@@ -37,6 +38,7 @@ use crate::shortage::again;
 use crate::status::{self, ExitRecord, StatusError};
 use crate::sys::{KillPayload, send_kill_request};
 
+pub use interference::{Interference, Outside};
 pub use limits::Shrink;
 use limits::bytes_text;
 use protection::Protection;

@@ -1,8 +1,12 @@
 //! Limits on the real kernel: enforced, counted, told with numbers, also after a restart.
 
-use libtest_mimic::Failed;
-use meseta_isolators::{Controller, Demand, Limit, Limitation};
+use std::path::Path;
 use std::time::Duration;
+
+use libtest_mimic::Failed;
+use meseta_isolators::{Controller, Demand, Interference, Limit, Limitation};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::Test;
 use crate::test_node::{TestNode, same, wait_pidfd};
@@ -15,6 +19,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_fork_bomb_stays_in_its_container,
     cfs_quota_throttles,
     limits_of_a_living_container_change,
+    what_others_do_to_its_processes_is_found,
     usage_is_counted,
 ];
 
@@ -193,5 +198,33 @@ fn usage_is_counted(test_node: &TestNode) -> Result<(), Failed> {
         test_node.host().offers(Controller::Cpu),
         "cpu is not offered"
     );
+    test_node.destroy(&spec, &launched)
+}
+
+/// Its limits held no more, or its end was waited for without end, and nobody was told.
+fn what_others_do_to_its_processes_is_found(test_node: &TestNode) -> Result<(), Failed> {
+    let (spec, launched) = test_node.sleeper("c")?;
+    let look = || test_node.with(|all| all.interference(&spec.name, &launched.supervisor));
+    same(look(), Interference::default())?;
+    let (inner, nested) = test_node.sleeper("c+in")?;
+    let of_nested = test_node.with(|all| all.interference(&inner.name, &nested.supervisor));
+    same(of_nested, Interference::default())?;
+    test_node.destroy(&inner, &nested)?;
+    let supervisor = Pid::from_raw(launched.supervisor.pid);
+    kill(supervisor, Signal::SIGSTOP)?;
+    test_node.eventually("a stopped supervisor", || look().supervisor_stopped)?;
+    kill(supervisor, Signal::SIGCONT)?;
+    test_node.eventually("one that goes on", || !look().supervisor_stopped)?;
+    let groups = test_node.groups(&spec.name);
+    let memory = groups.of(Controller::Memory).ok_or("no group")?;
+    let instance = memory.dir.parent().ok_or("no instance")?;
+    let move_to =
+        |folder: &Path| std::fs::write(folder.join("cgroup.procs"), launched.task_pid.to_string());
+    move_to(&instance.join(".supervisors"))?;
+    let outside = look().outside.ok_or("not found")?;
+    same(outside.pid, launched.task_pid)?;
+    check!(outside.group.ends_with("/.supervisors"), "{outside:?}");
+    move_to(&memory.tasks())?;
+    same(look(), Interference::default())?;
     test_node.destroy(&spec, &launched)
 }

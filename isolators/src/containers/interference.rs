@@ -1,0 +1,231 @@
+//! What others have done to the processes of a container that runs: a supervisor that is stopped, a task outside its groups.
+//!
+//! Reads a few files of procfs for each container, so that it can be asked for now and then. Invariant: a process that is
+//! ending, that is no child of the supervisor's any more or that cannot be looked at is not told of.
+
+use std::fs;
+use std::path::Path;
+
+use super::Containers;
+use crate::cgroup::{Groups, Version};
+use crate::identity::{ContainerName, ProcessIdentity, start_ticks_of_stat};
+
+/// Children of a supervisor that are looked at; the first is the task.
+const CHILDREN_MAX: usize = 16;
+
+/// The kernel's mark of a process that is ending: version 1 shows it at the root already.
+const PF_EXITING: u64 = 0x4;
+
+/// What was found of one container.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Interference {
+    /// Its supervisor is stopped (`SIGSTOP`): the end of the task is told by nobody until it is continued.
+    pub supervisor_stopped: bool,
+    /// A process of it that is outside its groups, whose limits and figures it escapes.
+    pub outside: Option<Outside>,
+}
+
+/// A process that is not where it was launched.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Outside {
+    pub pid: i32,
+    /// The group that it is in, as the kernel writes it: `memory:/user.slice`.
+    pub group: String,
+}
+
+impl Containers {
+    /// What others have done to the processes of a container; nothing where that cannot be told.
+    pub fn interference(&self, name: &ContainerName, supervisor: &ProcessIdentity) -> Interference {
+        let mut groups = self.groups(name);
+        // Nobody can be in one that was removed; the comparison of limits tells of it.
+        groups.dirs.retain(|group| group.dir.exists());
+        let below_mount = |dir: &Path| self.layout.below_mount(dir).display().to_string();
+        let expected: Vec<_> = groups
+            .dirs
+            .iter()
+            .map(|group| below_mount(&group.dir))
+            .collect();
+        find(&self.host.proc, supervisor, &groups, &expected)
+    }
+}
+
+/// `expected` has the folder of each group below its mount.
+fn find(
+    proc: &Path,
+    supervisor: &ProcessIdentity,
+    groups: &Groups,
+    expected: &[String],
+) -> Interference {
+    let is_supervisor = |stat: &Stat| stat.start_ticks == supervisor.start_ticks;
+    let Some(stat) = Stat::read(proc, supervisor.pid).filter(is_supervisor) else {
+        return Interference::default();
+    };
+    let pid = supervisor.pid.to_string();
+    let children = proc.join(&pid).join("task").join(&pid).join("children");
+    // Some kernels have no such file.
+    let children = fs::read_to_string(children).unwrap_or_default();
+    let pids = children.split_ascii_whitespace().take(CHILDREN_MAX);
+    let mut pids = pids.filter_map(|pid| pid.parse::<i32>().ok());
+    let outside = pids.find_map(|pid| {
+        let text = fs::read_to_string(proc.join(pid.to_string()).join("cgroup")).ok()?;
+        let group = outside(&text, groups, expected)?;
+        // Read afterwards: what is ending by now may have been then.
+        let stat = Stat::read(proc, pid)?;
+        let is_task = stat.parent == supervisor.pid && !stat.is_ending();
+        is_task.then_some(Outside { pid, group })
+    });
+    Interference {
+        supervisor_stopped: stat.state == b'T',
+        outside,
+    }
+}
+
+/// The first group in `/proc/<pid>/cgroup` that is neither the container's nor inside it.
+fn outside(text: &str, groups: &Groups, expected: &[String]) -> Option<String> {
+    let lines = || text.lines().filter_map(|line| line.split_once(':'));
+    groups.dirs.iter().zip(expected).find_map(|(group, below)| {
+        let (controllers, path) = lines().find_map(|(_, rest)| {
+            let (controllers, path) = rest.split_once(':')?;
+            let is_tree = match group.version {
+                Version::V2 => controllers.is_empty(),
+                Version::V1 => {
+                    let is_used = |name| group.controllers.iter().any(|one| one.name() == name);
+                    controllers.split(',').any(is_used)
+                }
+            };
+            is_tree.then_some((controllers, path))
+        })?;
+        // The path may begin above the mount, or at the root of a cgroup namespace.
+        let is_inside = format!("{path}/").contains(&format!("/{below}/"));
+        (!is_inside).then(|| format!("{controllers}:{path}"))
+    })
+}
+
+/// What is needed of `/proc/<pid>/stat`.
+struct Stat {
+    state: u8,
+    parent: i32,
+    flags: u64,
+    start_ticks: u64,
+}
+
+impl Stat {
+    fn read(proc: &Path, pid: i32) -> Option<Self> {
+        let stat = fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
+        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+        let text = str::from_utf8(stat.get(after_name..)?).ok()?;
+        let mut fields = text.split_ascii_whitespace();
+        Some(Self {
+            state: *fields.next()?.as_bytes().first()?,
+            parent: fields.next()?.parse().ok()?,
+            flags: fields.nth(4)?.parse().ok()?,
+            start_ticks: start_ticks_of_stat(&stat)?,
+        })
+    }
+
+    fn is_ending(&self) -> bool {
+        matches!(self.state, b'Z' | b'X') || self.flags & PF_EXITING != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{Controller, GroupDir};
+    use crate::identity::BootId;
+
+    const SUPERVISOR: i32 = 10;
+    const TASK: i32 = 11;
+
+    fn supervisor() -> ProcessIdentity {
+        ProcessIdentity {
+            pid: SUPERVISOR,
+            start_ticks: 42,
+            boot_id: BootId::from_text("b"),
+        }
+    }
+
+    fn groups() -> (Groups, Vec<String>) {
+        let group = |version, controllers: &[Controller]| GroupDir {
+            version,
+            dir: Path::new("/x").into(),
+            controllers: controllers.into(),
+        };
+        let dirs = vec![
+            group(Version::V1, &[Controller::Cpu]),
+            group(Version::V1, &[Controller::Memory]),
+            group(Version::V2, &[]),
+        ];
+        let expected = vec!["meseta/agent-1/c".to_owned(); dirs.len()];
+        (Groups { dirs }, expected)
+    }
+
+    /// A supervisor in this state and its one child.
+    fn written(proc: &Path, state: &str, (task, cgroup): (&str, &str)) {
+        let folder = |pid: i32| {
+            let folder = proc.join(pid.to_string());
+            fs::create_dir_all(folder.join("task").join(pid.to_string())).expect("made");
+            folder
+        };
+        let (above, below) = (folder(SUPERVISOR), folder(TASK));
+        let stat = |pid: i32, fields: &str| {
+            format!("{pid} (a) b) {fields} 1 2 3 4 5 6 7 8 20 0 1 0 42 100 1\n")
+        };
+        let stopped = stat(SUPERVISOR, &format!("{state} 1 7 7 0 -1 4194560"));
+        fs::write(above.join("stat"), stopped).expect("written");
+        fs::write(above.join("task/10/children"), "11 \n").expect("written");
+        fs::write(below.join("stat"), stat(TASK, task)).expect("written");
+        fs::write(below.join("cgroup"), cgroup).expect("written");
+    }
+
+    #[test]
+    fn a_stopped_supervisor_and_a_task_that_was_moved_are_found() {
+        const INSIDE: &str = "9:pids:/\n4:cpu,cpuacct:/meseta/agent-1/c\n\
+            3:memory:/docker/7/meseta/agent-1/c/own\n0::/meseta/agent-1/c/leaf\n";
+        let moved = INSIDE.replace("/docker/7/meseta/agent-1/c/own", "/");
+        let another = INSIDE.replace("agent-1/c/leaf", "agent-1/c2/leaf");
+        let dir = tempfile::tempdir().expect("a folder");
+        let (groups, expected) = groups();
+        let lives = "S 10 7 7 0 -1 4194560";
+        for (state, task, cgroup, stopped, outside) in [
+            ("S", lives, INSIDE, false, None),
+            ("T", lives, INSIDE, true, None),
+            // Somebody looks at it with a debugger.
+            ("t", lives, INSIDE, false, None),
+            ("S", lives, &*moved, false, Some("memory:/")),
+            (
+                "S",
+                lives,
+                &*another,
+                false,
+                Some(":/meseta/agent-1/c2/leaf"),
+            ),
+            ("S", "Z 10 7 7 0 -1 4194560", &*moved, false, None),
+            ("S", "R 10 7 7 0 -1 4194564", &*moved, false, None),
+            // The pid is another's by now.
+            ("S", "S 1 7 7 0 -1 4194560", &*moved, false, None),
+        ] {
+            written(dir.path(), state, (task, cgroup));
+            let found = find(dir.path(), &supervisor(), &groups, &expected);
+            let told = found.outside.as_ref().map(|outside| &*outside.group);
+            assert_eq!((found.supervisor_stopped, told), (stopped, outside));
+        }
+        written(dir.path(), "T", (lives, &moved));
+        let later = ProcessIdentity {
+            start_ticks: 43,
+            ..supervisor()
+        };
+        for gone in [
+            later,
+            ProcessIdentity {
+                pid: 9,
+                ..supervisor()
+            },
+        ] {
+            let found = find(dir.path(), &gone, &groups, &expected);
+            assert_eq!(found, Interference::default());
+        }
+        let none = find(dir.path(), &supervisor(), &Groups::default(), &[]);
+        assert_eq!((none.supervisor_stopped, none.outside), (true, None));
+    }
+}
