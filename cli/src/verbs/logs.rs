@@ -69,10 +69,22 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (framework, executor) = (text(&task, "framework_id"), executor_of(&task));
     let mut tail = Tail::new(&address, &framework, &executor, &options.file);
     let runtime = server::runtime()?;
+    let mut is_away = false;
     loop {
         let has_ended = !options.follow || has_ended(&find()?);
         loop {
-            let data = runtime.block_on(tail.read())?;
+            let data = match runtime.block_on(tail.read()) {
+                // Of an agent that is started again tasks go on, and the file with them.
+                Err(error) if !has_ended && server::may_pass(&error) => {
+                    if !std::mem::replace(&mut is_away, true) {
+                        let host = text(agent, "hostname");
+                        eprintln!("meseta: agent {host} does not answer now; asking again");
+                    }
+                    break;
+                }
+                read => read?,
+            };
+            is_away = false;
             if data.is_empty() {
                 break;
             }

@@ -262,10 +262,37 @@ pub(super) fn refusal_with(
     // The daemons' own words for some of these begin with the code again.
     let words = words.strip_prefix(&format!("{status}. ")).unwrap_or(words);
     let hint = hint.map(|hint| format!("\nhint: {hint}"));
-    anyhow!(
+    let text = format!(
         "{address} answered {status}: {words}{}",
         hint.unwrap_or_default()
-    )
+    );
+    Refused { status, text }.into()
+}
+
+/// A refusal as it is told.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct Refused {
+    status: StatusCode,
+    text: String,
+}
+
+/// The code of a refusal, if it is one.
+pub(super) fn refused_with(error: &anyhow::Error) -> Option<StatusCode> {
+    let refused = error.downcast_ref::<Refused>();
+    refused.map(|refused| refused.status)
+}
+
+/// Whether the same question may be answered a moment later: the daemon is away, or not ready.
+pub(super) fn may_pass(error: &anyhow::Error) -> bool {
+    let is_away = |error: &Error| {
+        matches!(
+            error,
+            Error::Connect { .. } | Error::Timeout { .. } | Error::Read { .. }
+        )
+    };
+    refused_with(error) == Some(StatusCode::SERVICE_UNAVAILABLE)
+        || error.downcast_ref::<Error>().is_some_and(is_away)
 }
 
 /// The answer of a call that may find nothing.
@@ -425,6 +452,9 @@ pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    use super::super::canned;
     use super::*;
 
     #[test]
@@ -452,6 +482,25 @@ mod tests {
         assert!(error.to_string().ends_with("give --master=evil:5050"));
         let error = refuse_failure("host:5051", reply()).unwrap_err();
         assert!(!error.to_string().contains("--master"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_is_away_or_not_ready_may_answer_later() {
+        let asked = async |address: &str| {
+            let answer = fetch(&Client::default(), address, "/x").await;
+            match answer {
+                Err(error) => unreachable(address, error),
+                Ok(reply) => refuse_failure(address, reply).expect_err("refused"),
+            }
+        };
+        let away = asked(&canned::nobody()).await;
+        assert!(may_pass(&away) && refused_with(&away).is_none(), "{away:#}");
+        for (status, passes) in [(503, true), (403, false), (404, false), (500, false)] {
+            let (address, _asked) = canned::server_with(&[("GET /x", status, json!({}))]);
+            let refused = asked(&address).await;
+            let code = refused_with(&refused).map(|code| code.as_u16());
+            assert_eq!((may_pass(&refused), code), (passes, Some(status)));
+        }
     }
 
     /// `meseta reserve`, which speaks gRPC, said it twice.

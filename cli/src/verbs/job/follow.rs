@@ -5,9 +5,11 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
+use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::super::{table, text};
+use super::super::{items, server, table, text};
 use super::api::{self, Scheduler};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -32,6 +34,8 @@ pub(super) struct Progress {
     has_reverted: bool,
     /// How often in a row an older version was seen to be all that runs.
     older: u32,
+    /// How often in a row there was no such job.
+    missing: u32,
 }
 
 impl Progress {
@@ -41,11 +45,19 @@ impl Progress {
             last: None,
             has_reverted: false,
             older: 0,
+            missing: 0,
         }
+    }
+
+    /// Whether a job that was seen is gone for good, once more being told that there is none.
+    pub(super) fn is_gone(&mut self) -> bool {
+        self.missing += 1;
+        self.missing > OLDER_MAX
     }
 
     /// A line, if there is something new to say, and the ending once there is one.
     pub(super) fn observe(&mut self, job: &Value) -> (Option<String>, Option<Ending>) {
+        self.missing = 0;
         let state = text(job, "state");
         let version = job.get("version").and_then(Value::as_u64);
         self.has_reverted |= state == "reverting";
@@ -117,6 +129,37 @@ fn describe(job: &Value, state: &str) -> String {
     }
 }
 
+/// Prints the last failure of this version. Without a history it is left out: the command ends as it would.
+fn say_why(scheduler: &Scheduler, name: &str, version: u64) {
+    let history = api::path(name).and_then(|path| scheduler.get(&format!("{path}/history")));
+    let failure = history.ok();
+    let failure = failure.and_then(|history| last_failure(&history, name, version));
+    failure.iter().for_each(|line| table::say(line));
+}
+
+/// How the events of tasks begin that have failed.
+const FAILURES: [&str; 2] = ["failed", "killed: its run took too long"];
+
+/// The last task of this version that has failed, by the history of its job, and why.
+pub(super) fn last_failure(history: &Value, name: &str, version: u64) -> Option<String> {
+    let prefix = format!("{name}.{version}.");
+    let mut events = items(history, "events").iter().rev();
+    let failure = events.find(|event| {
+        let what = text(event, "text");
+        text(event, "task_id").starts_with(&prefix)
+            && FAILURES.iter().any(|begin| what.starts_with(begin))
+    })?;
+    Some(format!(
+        "task {} {}",
+        text(failure, "task_id"),
+        text(failure, "text")
+    ))
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    server::refused_with(error) == Some(StatusCode::NOT_FOUND)
+}
+
 /// Follows a version of a job; the exit code says whether it came to be what was asked for.
 pub(super) fn follow(
     scheduler: &Scheduler,
@@ -143,8 +186,18 @@ pub(super) fn follow(
                 }
                 match ending {
                     Some(Ending::Good) => return Ok(ExitCode::SUCCESS),
-                    Some(Ending::Bad) => return Ok(ExitCode::FAILURE),
+                    Some(Ending::Bad) => {
+                        if !is_json {
+                            say_why(scheduler, name, version);
+                        }
+                        return Ok(ExitCode::FAILURE);
+                    }
                     None => {}
+                }
+            }
+            Err(error) if progress.last.is_some() && is_missing(&error) => {
+                if progress.is_gone() {
+                    bail!("job {name} is not there any more: it was purged meanwhile");
                 }
             }
             Err(error) => {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::canned::server_with as scheduler_with;
 use super::api::{self, Scheduler};
-use super::follow::{Ending, Progress};
+use super::follow::{Ending, Progress, last_failure};
 use super::{release, show, task};
 
 #[test]
@@ -124,6 +124,32 @@ fn a_batch_ends_with_its_last_task() {
         Progress::new(1).observe(&batch("failed", 5)).1,
         Some(Ending::Bad)
     );
+}
+
+/// Why was in the history alone, and of a batch nothing said so.
+#[test]
+fn a_failure_is_told_with_its_reason() {
+    let event = |task: Value, text: &str| json!({"task_id": task, "text": text});
+    let events = [
+        event("sum.1.0.0.1".into(), "failed (exit 1)"),
+        event("sum.1.0.1.1".into(), "failed (exit 2)"),
+        event("sum.1.0.2.1".into(), "finished"),
+        event("sum.2.0.0.1".into(), "failed (of another version)"),
+        json!({"text": "failed as a whole"}),
+    ];
+    let told = last_failure(&json!({ "events": events }), "sum", 1);
+    assert_eq!(told.as_deref(), Some("task sum.1.0.1.1 failed (exit 2)"));
+    assert_eq!(last_failure(&json!({"events": []}), "sum", 1), None);
+}
+
+/// It was asked for again for half a minute.
+#[test]
+fn a_job_that_was_seen_is_gone_after_some_answers_that_it_is_not_there() {
+    let mut progress = Progress::new(1);
+    let gone = |progress: &mut Progress| (0..20).position(|_| progress.is_gone());
+    assert_eq!(gone(&mut progress), Some(10));
+    progress.observe(&json!({"name": "sum", "state": "running"}));
+    assert_eq!(gone(&mut progress), Some(10), "it was seen again");
 }
 
 #[test]
