@@ -2,9 +2,10 @@
 //!
 //! Entered through [`SocketOwner::find`], which asks the kernel's socket diagnostics for the one socket that
 //! is connected to ours; where netlink is not to be had, the tables of procfs are read, which know no
-//! cgroups. Invariants: only a connection that stands is told, so what is said of it is said of whoever sent
-//! what we read from it: while our end is open the kernel connects no other socket to it; in a user namespace that does not
-//! know all users, those that it does not know are not told from each other, so of them nothing is said.
+//! cgroups. Invariants: only a connection whose other end is still held is told, whether or not that end has sent its last,
+//! so what is said of it is said of whoever sent what we read from it: while our end is open the kernel connects no other
+//! socket to it; in a user namespace that does not know all users, those that it does not know are not told from each other,
+//! so of them nothing is said.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,8 +24,9 @@ pub struct SocketOwner {
     pub cgroup: Option<u64>,
 }
 
-/// The value of `TCP_ESTABLISHED`.
-const ESTABLISHED: u8 = 1;
+/// `TCP_ESTABLISHED`, and `TCP_FIN_WAIT1` and `TCP_FIN_WAIT2` of an end that sends no more and still reads; one that was
+/// closed is in these, too, without an inode.
+const CONNECTED: [u8; 3] = [1, 4, 5];
 
 impl SocketOwner {
     /// The owner of the socket that is bound to `peer` and connected to `local`, if it is on this machine.
@@ -178,7 +180,7 @@ fn parse(message: &[u8]) -> io::Result<Option<SocketOwner>> {
         cgroup: cgroup_in(message.get(ATTRIBUTES..).unwrap_or_default()),
     };
     // Without an inode nobody holds it any more.
-    Ok((state == ESTABLISHED && owner.inode != 0).then_some(owner))
+    Ok((CONNECTED.contains(&state) && owner.inode != 0).then_some(owner))
 }
 
 /// `INET_DIAG_CGROUP_ID`, since Linux 5.8.
@@ -211,7 +213,8 @@ fn row(line: &str, peer: SocketAddr, local: SocketAddr) -> Option<SocketOwner> {
         let told = fields.get(at).copied().and_then(address_of);
         told.map(canonical) == Some(address)
     };
-    if !is(1, peer) || !is(2, local) || *fields.get(3)? != "01" {
+    let state = u8::from_str_radix(fields.get(3)?, 16).ok()?;
+    if !is(1, peer) || !is(2, local) || !CONNECTED.contains(&state) {
         return None;
     }
     Some(SocketOwner {
@@ -249,7 +252,7 @@ fn address_of(text: &str) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::fd::AsRawFd as _;
 
     use super::*;
@@ -300,8 +303,18 @@ mod tests {
             );
             let found_local = SocketOwner::find_local(peer, local);
             assert_eq!(found_local.map(|owner| owner.inode), Some(inode));
+            // It sends no more, and still reads.
+            ours.shutdown(Shutdown::Write).unwrap();
+            for found in [
+                diagnosed(canonical(peer), canonical(local)).unwrap(),
+                listed(canonical(peer), canonical(local)),
+            ] {
+                let found = found.expect("an end that is held");
+                assert_eq!((found.uid, found.inode), (uid, inode), "{address}");
+            }
             drop(ours);
             assert_eq!(SocketOwner::find(peer, local), None, "it is gone");
+            assert_eq!(listed(canonical(peer), canonical(local)), None);
         }
     }
 
@@ -321,9 +334,15 @@ mod tests {
         denied.extend((-1_i32).to_ne_bytes());
         assert!(parse(&denied).is_err());
         let mut whole = vec![0; 16 + 72];
-        whole[17] = ESTABLISHED;
-        assert_eq!(parse(&whole).unwrap(), None, "no inode");
-        whole[16 + 68] = 7;
+        for state in 0..=u8::MAX {
+            whole[17] = state;
+            whole[16 + 68] = 0;
+            assert_eq!(parse(&whole).unwrap(), None, "no inode");
+            whole[16 + 68] = 7;
+            let is_told = parse(&whole).unwrap().is_some();
+            assert_eq!(is_told, matches!(state, 1 | 4 | 5), "{state}");
+        }
+        whole[17] = 1;
         assert_eq!(parse(&whole).unwrap().unwrap().cgroup, None);
         // An attribute that says it is longer than the message, and one of no length.
         for length in [200_u16, 0] {
